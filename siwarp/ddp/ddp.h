@@ -126,6 +126,8 @@ void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octe
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl is library memory */
+	/* On reliable datagrams it goes in the space of responses: see ddp_rd.h. */
+	bool response;
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
 	uint32_t qn;	   /* untagged; the MSN is counted here */

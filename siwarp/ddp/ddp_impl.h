@@ -78,9 +78,13 @@ struct siw_ddp_rx {
 struct siw_ddp_rd_rx {
 	const uint8_t *data; /* the segment at the head, or NULL */
 	uint32_t len;
-	bool skip;   /* the further segments of a refused message are dropped: see skipped */
-	bool blamed; /* the refused message has used up the buffer of user_data */
-	struct siw_ddp_seg skipped;
+	uint8_t space; /* of the segment at the head: enum siw_rd_space */
+	bool blamed;   /* the refused message has used up the buffer of user_data */
+	/* By space: the further segments of a refused message are dropped; which one came last. */
+	struct {
+		bool on;
+		struct siw_ddp_seg last;
+	} skip[2];
 	uint64_t user_data;
 	uint16_t headed;      /* siw_ddp_rd_headed */
 	struct siw_link held; /* in its endpoint's list, while it is paused */
@@ -114,9 +118,15 @@ struct siw_ddp_stream {
 	struct siw_ddp_rd_rx rd_rx;
 	struct siw_ddp_rx rx;		   /* under the progress lock */
 	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
+	/* on rd: responses and error messages, which have a space of their own; send lock */
+	struct siw_ddp_tx *responses;
 };
 
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
+
+/* ddp_tx.c: continues the message in tx. Returns as siw_ddp_tx_more. */
+int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
+		     struct siw_wire_err *err);
 
 /* A stream without a layer below it. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
@@ -161,6 +171,12 @@ bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
  */
 int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 		   struct siw_ddp_delivery *delivery);
+
+/* Whether the messages of this queue are responses or error messages (RFC 5040, RFC 7306). */
+static inline bool siw_ddp_is_response_queue(uint32_t qn)
+{
+	return qn >= 2;
+}
 
 /* ---- ddp_rd.c, for ddp_rx.c ------------------------------------------------------------------ */
 

@@ -25,11 +25,11 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 
 /* ---- out: send lock -------------------------------------------------------------------------- */
 
-/* The longest next segment, header included, in octets. */
-static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream)
+/* The longest next segment, header included, in octets. space: on reliable datagrams. */
+static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream, enum siw_rd_space space)
 {
 	if (siw_ddp_over_rd(stream))
-		return siw_rd_mulpdu(stream->rd);
+		return siw_rd_mulpdu(stream->rd, space);
 	return siw_mpa_mulpdu(stream->mpa);
 }
 

@@ -82,12 +82,17 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 
 	if (!stream)
 		return -ENOMEM;
+	stream->responses = calloc(1, sizeof(*stream->responses));
+	if (!stream->responses) {
+		siw_ddp_stream_close(stream);
+		return -ENOMEM;
+	}
 	stream->rd = below(peer);
 	stream->endpoint = rd;
 	stream->user = user;
 	siw_link_init(&stream->rd_rx.held);
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++) {
-		stream->tx.msn[qn] = saved->sent[qn] + 1;
+		stream->tx.msn[qn] = stream->responses->msn[qn] = saved->sent[qn] + 1;
 		stream->rx.q[qn].msn = saved->received[qn] + 1;
 	}
 	*out = stream;
@@ -108,13 +113,19 @@ static void return_buffers(struct siw_ddp_rx *rx)
 			rx->q[qn].begun = false;
 }
 
+/* What sends the messages of a queue. */
+static const struct siw_ddp_tx *tx_of(const struct siw_ddp_stream *stream, uint32_t qn)
+{
+	return siw_ddp_is_response_queue(qn) ? stream->responses : &stream->tx;
+}
+
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
 	struct saved *saved = siw_rd_room(stream->rd);
 
 	return_buffers(&stream->rx);
-	for (int qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
-		saved->sent[qn] = stream->tx.msn[qn] - 1;
+	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
+		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - 1;
 		saved->received[qn] = stream->rx.q[qn].msn - 1;
 	}
 	siw_link_del(&stream->rd_rx.held);
@@ -139,12 +150,14 @@ bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
 		if (stream->rx.q[qn].begun)
 			return true;
-	return stream->rd_rx.skip;
+	return stream->rd_rx.skip[SIW_RD_REQUESTS].on || stream->rd_rx.skip[SIW_RD_RESPONSES].on;
 }
 
 bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
 {
 	return !stream->tx.active && siw_ddp_tx_accepted(stream) >= stream->tx.framed &&
+	       !stream->responses->active &&
+	       siw_rd_accepted(stream->rd, SIW_RD_RESPONSES) >= stream->responses->framed &&
 	       !stream->rd_rx.data && siw_link_alone(&stream->rd_rx.held) &&
 	       !siw_ddp_rd_receiving(stream);
 }
@@ -162,6 +175,33 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream)
 void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected)
 {
 	siw_rd_expect(stream->rd, expected);
+}
+
+/* ---- responses ------------------------------------------------------------------------------- */
+
+int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+{
+	return siw_ddp_tx_go_on(stream, stream->responses, err);
+}
+
+uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_tx *tx = stream->responses;
+	uint64_t framed = tx->active ? tx->offset : 0;
+
+	tx->active = false;
+	return framed;
+}
+
+bool siw_ddp_rd_takes(const struct siw_ddp_stream *stream, bool requests, bool responses)
+{
+	return (responses && !siw_rd_blocked(stream->rd, SIW_RD_RESPONSES)) ||
+	       (requests && !siw_rd_blocked(stream->rd, SIW_RD_REQUESTS));
+}
+
+bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream)
+{
+	return stream->rd_rx.space == SIW_RD_RESPONSES;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -188,6 +228,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 			if (stream) {
 				stream->rd_rx.data = news.data;
 				stream->rd_rx.len = news.len;
+				stream->rd_rx.space = (uint8_t)news.space;
 			}
 			return 1;
 		}
@@ -238,7 +279,8 @@ bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream)
 {
 	const struct siw_ddp_rd_rx *rd = &stream->rd_rx;
 
-	return rd->data && rd->len > 1 && siw_ddp_head_len(rd->data[0]) == SIW_DDP_TAGGED &&
+	return rd->data && rd->space == SIW_RD_REQUESTS && rd->len > 1 &&
+	       siw_ddp_head_len(rd->data[0]) == SIW_DDP_TAGGED &&
 	       rd->headed >> (rd->data[1] & 15) & 1;
 }
 
@@ -250,8 +292,9 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 void siw_ddp_rd_pause(struct siw_ddp_stream *stream)
 {
 	stream->rd_rx.data = NULL;
-	siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
-	siw_rd_pause(stream->rd);
+	if (siw_link_alone(&stream->rd_rx.held))
+		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
+	siw_rd_pause(stream->rd, stream->rd_rx.space);
 }
 
 bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream)
@@ -266,7 +309,8 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
 
 		siw_link_del(&stream->rd_rx.held);
-		siw_rd_resume(stream->rd);
+		siw_rd_resume(stream->rd, SIW_RD_REQUESTS);
+		siw_rd_resume(stream->rd, SIW_RD_RESPONSES);
 	}
 }
 
@@ -335,8 +379,8 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
 		give_up(stream, q, rx->seg.qn);
 	if (q && rx->seg.last)
 		q->msn++;
-	rd->skip = !rx->seg.last;
-	rd->skipped = rx->seg;
+	rd->skip[rd->space].on = !rx->seg.last;
+	rd->skip[rd->space].last = rx->seg;
 	return rx->why;
 }
 
@@ -344,24 +388,24 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
-	const struct siw_ddp_seg *seg = &rx->seg, *last = &rd->skipped;
+	const struct siw_ddp_seg *seg = &rx->seg, *last = &rd->skip[rd->space].last;
 	uint32_t head = siw_ddp_tagged_octets(rd, last);
 	struct siw_ddp_rxq *q;
 
-	if (!rd->skip)
+	if (!rd->skip[rd->space].on)
 		return false;
-	rd->skip = false;
+	rd->skip[rd->space].on = false;
 	if (seg->tagged != last->tagged || seg->ulp_octet != last->ulp_octet)
 		return false;
 	if (seg->tagged ? seg->stag != last->stag || seg->to + head != last->to + last->payload
 			: seg->qn != last->qn || seg->msn != last->msn ||
 				  seg->mo != last->mo + last->payload)
 		return false;
-	rd->skip = !seg->last;
+	rd->skip[rd->space].on = !seg->last;
 	q = queue_of(rx, seg);
 	if (q && seg->last)
 		q->msn++;
-	rd->skipped = *seg;
+	rd->skip[rd->space].last = *seg;
 	siw_ddp_rd_payload(stream, 0, NULL, 0);
 	return true;
 }

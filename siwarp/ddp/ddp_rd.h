@@ -6,6 +6,11 @@
  * reports the refusal once, the rest of the message is thrown away, and the next message is
  * received as usual.
  *
+ * Messages with siw_ddp_msg.response have a PSN space of their own: one of them can be in progress
+ * beside one of the others, and neither waits for the other. In that space the peer's untagged
+ * segments are of queues 2 and 3 alone, in the other of queues 0 and 1; which tagged ones belong
+ * where, the layer above checks.
+ *
  * What this does NOT do: order, repeat or acknowledge segments; rd/rd.h does.
  *
  * Locks: as ddp.h; the functions of an endpoint are called under the progress lock unless noted.
@@ -72,6 +77,14 @@ uint8_t siw_ddp_rd_peer_ird(const struct siw_ddp_stream *stream);
 /* Sets whether the peer must send something, so that its silence means it is lost. Either lock. */
 void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected);
 
+/* Continues the response in progress, and gives it up: as siw_ddp_tx_more and _abandon. */
+int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
+uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);
+/* Whether rd has room for a segment of one of these kinds. */
+bool siw_ddp_rd_takes(const struct siw_ddp_stream *stream, bool requests, bool responses);
+/* Whether the segment at the head came in the space of responses. */
+bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream);
+
 enum siw_ddp_rd_news {
 	SIW_DDP_RD_SEGMENT = 1, /* siw_ddp_rx_head of the stream is due */
 	SIW_DDP_RD_ACKED,	/* siw_ddp_tx_accepted moved, or there is room again */
@@ -87,8 +100,8 @@ struct siw_ddp_rd_event {
 /* Gives the next event: 1 and *event; 0: none. */
 int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
 /*
- * Pauses the stream: the segment at the head and what the peer sends behind it wait for
- * siw_ddp_rd_resume. siw_ddp_rx_head does so itself, and returns 0, when a segment of queue 0 finds
+ * Pauses the stream: the segment at the head and what the peer sends behind it in its space wait
+ * for siw_ddp_rd_resume. siw_ddp_rx_head does so itself, and returns 0, when a segment of queue 0 finds
  * no buffer.
  */
 void siw_ddp_rd_pause(struct siw_ddp_stream *stream);

@@ -172,6 +172,9 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 	}
 	if (!seg->tagged) {
 		code = judge_untagged(rx, seg);
+		if (siw_ddp_over_rd(stream) &&
+		    siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
+			code = SIW_DDP_INVALID_QN;
 		if (code == SIW_DDP_NO_BUFFER && !seg->qn && siw_ddp_over_rd(stream)) {
 			siw_ddp_rd_pause(stream);
 			return 0;

@@ -13,6 +13,7 @@
 void siw_ddp_stream_close(struct siw_ddp_stream *stream)
 {
 	siw_ddp_unexpected_free(stream);
+	free(stream->responses);
 	free(stream);
 }
 
@@ -97,4 +98,6 @@ int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *us
 void siw_ddp_test_set_msn(struct siw_ddp_stream *stream, uint32_t qn, uint32_t msn)
 {
 	stream->rx.q[qn].msn = stream->tx.msn[qn] = msn;
+	if (stream->responses)
+		stream->responses->msn[qn] = msn;
 }

@@ -25,9 +25,8 @@ static struct siw_ddp_source *source_of(struct siw_ddp_tx *tx, uint32_t stag)
 /*
  * Whether there is a free entry in tx->sources for the region that the current message reads from.
  */
-static bool has_room_for_source(struct siw_ddp_stream *stream)
+static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
-	struct siw_ddp_tx *tx = &stream->tx;
 	uint64_t accepted;
 	uint32_t n = 0;
 
@@ -45,9 +44,8 @@ static bool has_room_for_source(struct siw_ddp_stream *stream)
  * Notes that octets which TCP has not taken yet refer to the region of this Read Response. Reliable
  * datagrams copy the octets, so they need no note.
  */
-static void note_source(struct siw_ddp_stream *stream)
+static void note_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
-	struct siw_ddp_tx *tx = &stream->tx;
 	struct siw_ddp_source *source = source_of(tx, tx->msg.src_stag);
 
 	if (siw_ddp_over_rd(stream))
@@ -63,9 +61,9 @@ static void note_source(struct siw_ddp_stream *stream)
  * As payload(), for a message that has octets of the layer above (msg->head) in front of its list.
  */
 static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,
-							  uint64_t len, struct iovec *iov)
+							  const struct siw_ddp_tx *tx, uint64_t len,
+							  struct iovec *iov)
 {
-	const struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t at = tx->offset, end = at + len;
 	int n = 0, r;
@@ -92,10 +90,9 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
  * Finds the next len octets of the payload. Returns the number of iovecs or -errno. If the source
  * is an STag and the result is above 0, a reference to the STag is held.
  */
-static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *iov,
-		   struct siw_wire_err *err)
+static int payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, uint64_t len,
+		   struct iovec *iov, struct siw_wire_err *err)
 {
-	const struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_msg *msg = &tx->msg;
 	int n;
 
@@ -104,13 +101,19 @@ static int payload(struct siw_ddp_stream *stream, uint64_t len, struct iovec *io
 					SIW_MEM_REMOTE_READ, msg->src_to + tx->offset, len, iov,
 					SIW_MEM_MAX_SGE, err);
 	if (__builtin_expect(msg->head != NULL, 0))
-		n = headed_payload(stream, len, iov);
+		n = headed_payload(stream, tx, len, iov);
 	else
 		n = siw_mem_sgl_resolve(stream->mem, msg->sgl, msg->nsge, msg->internal, stream->pd,
 					false, tx->offset, len, iov, SIW_MEM_MAX_SGE);
 	if (n < 0)
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 	return n;
+}
+
+/* On reliable datagrams: the space of what tx sends. */
+static enum siw_rd_space space_of(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
+{
+	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
 }
 
 /* The next segment of the current message. */
@@ -126,15 +129,15 @@ struct segment {
  * Cuts the next segment. Returns the number of iovecs of its payload, with a reference held as
  * payload() says, or -errno.
  */
-static int cut(struct siw_ddp_stream *stream, struct segment *seg, struct siw_wire_err *err)
+static int cut(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, struct segment *seg,
+	       struct siw_wire_err *err)
 {
-	const struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t left = msg->length - tx->offset;
 
 	seg->head_len = msg->tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
 	/* Asked for each segment, since it may change in between (RFC5041-3-02). */
-	seg->len = siw_ddp_lower_mulpdu(stream) - seg->head_len;
+	seg->len = siw_ddp_lower_mulpdu(stream, space_of(stream, tx)) - seg->head_len;
 	if (__builtin_expect(msg->head && msg->tagged, 0))
 		seg->len -= SIW_DDP_ULP_TAGGED;
 	seg->last = left <= seg->len; /* RFC5041-4.1-03, -04 */
@@ -146,14 +149,13 @@ static int cut(struct siw_ddp_stream *stream, struct segment *seg, struct siw_wi
 	else /* RFC5041-5.2-05 */
 		siw_ddp_put_untagged(seg->head, seg->last, msg->ulp_octet, msg->ulp_word, msg->qn,
 				     tx->at_msn, (uint32_t)tx->offset);
-	return payload(stream, seg->len, seg->iov, err);
+	return payload(stream, tx, seg->len, seg->iov, err);
 }
 
 /* Notes that the layer below has taken the segment. end: where it ends in the stream below. */
-static void framed(struct siw_ddp_stream *stream, const struct segment *seg, int64_t end)
+static void framed(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, const struct segment *seg,
+		   int64_t end)
 {
-	struct siw_ddp_tx *tx = &stream->tx;
-
 	tx->offset += seg->len;
 	tx->framed = (uint64_t)end;
 	if (!seg->last)
@@ -162,12 +164,11 @@ static void framed(struct siw_ddp_stream *stream, const struct segment *seg, int
 	if (tx->msg.end)
 		*tx->msg.end = tx->framed;
 	if (tx->msg.from_stag && tx->msg.length)
-		note_source(stream);
+		note_source(stream, tx);
 }
 
-int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, struct siw_wire_err *err)
 {
-	struct siw_ddp_tx *tx = &stream->tx;
 	uint64_t turn = 0, accepted;
 	bool flushed = false;
 	struct segment seg;
@@ -177,20 +178,21 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 
 		if (turn >= TURN)
 			return 0;
-		if (!tx->msg.from_stag || has_room_for_source(stream)) {
-			int n = cut(stream, &seg, err);
+		if (!tx->msg.from_stag || has_room_for_source(stream, tx)) {
+			int n = cut(stream, tx, &seg, err);
 
 			if (n < 0)
 				return n;
 			end = siw_ddp_over_rd(stream)
-				      ? siw_rd_tx(stream->rd, seg.head, seg.head_len, seg.iov, n)
+				      ? siw_rd_tx(stream->rd, space_of(stream, tx), seg.head,
+						  seg.head_len, seg.iov, n)
 				      : siw_mpa_tx_fpdu(stream->mpa, seg.head, seg.head_len,
 							seg.iov, n);
 			if (tx->msg.from_stag && n)
 				siw_mem_stag_put(stream->mem, tx->msg.src_stag);
 		}
 		if (end > 0) {
-			framed(stream, &seg, end);
+			framed(stream, tx, &seg, end);
 			turn += seg.len;
 			flushed = false;
 			continue;
@@ -213,10 +215,16 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 	return 1;
 }
 
+int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
+{
+	return siw_ddp_tx_go_on(stream, &stream->tx, err);
+}
+
 int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 	       struct siw_wire_err *err)
 {
-	struct siw_ddp_tx *tx = &stream->tx;
+	struct siw_ddp_tx *tx = msg->response && siw_ddp_over_rd(stream) ? stream->responses
+									 : &stream->tx;
 	int r;
 
 	if (tx->active)
@@ -235,7 +243,7 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 		*tx->msg.end = UINT64_MAX;
 	if (!msg->tagged)
 		tx->at_msn = tx->msn[msg->qn]++; /* RFC5041-4.3-08, -10 */
-	r = siw_ddp_tx_more(stream, err);
+	r = siw_ddp_tx_go_on(stream, tx, err);
 	if (r < 0 && tx->active && !tx->offset) {
 		/* no segment was framed, so the message does not count as begun */
 		tx->active = false;
@@ -266,7 +274,7 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 		return 0;
 	tx->active = false;
 	if (tx->msg.from_stag && tx->offset)
-		note_source(stream);
+		note_source(stream, tx);
 	return tx->offset;
 }
 
@@ -278,7 +286,7 @@ int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
 {
-	return siw_ddp_over_rd(stream) ? siw_rd_blocked(stream->rd)
+	return siw_ddp_over_rd(stream) ? siw_rd_blocked(stream->rd, SIW_RD_REQUESTS)
 				       : siw_mpa_tx_blocked(stream->mpa);
 }
 
@@ -299,7 +307,7 @@ uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream)
 
 uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream)
 {
-	return siw_ddp_over_rd(stream) ? siw_rd_accepted(stream->rd)
+	return siw_ddp_over_rd(stream) ? siw_rd_accepted(stream->rd, SIW_RD_REQUESTS)
 				       : siw_mpa_tx_accepted(stream->mpa);
 }
 

@@ -237,9 +237,10 @@ def _llp_type(octets: bytes) -> str | None:
 
 
 def _rd_fields(octets: bytes) -> dict[str, int | str]:
-    """The fields of RD's header, and how many datagrams an ACK's bitmap reports."""
+    """The fields of RD's header, and how many requests beyond a gap an ACK reports."""
     datagram = RDDatagram(octets)
-    names = ("source_epoch", "dest_epoch", "acknowledged", "credit", "ird")
+    names = ["source_epoch", "dest_epoch", "acknowledged", "credit", "ird"]
+    names += ["response_acknowledged", "response_credit", "delay"]
     fields: dict[str, int | str] = {name: int(getattr(datagram, name)) for name in names}
     fields["rd_flags"] = int(datagram.rd_flags)
     if datagram.type == RDType.ACK:

@@ -7,8 +7,9 @@ type defines, CRC32C.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import IntEnum
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum, IntFlag
 from typing import Any, ClassVar
 
 from scapy.config import conf
@@ -28,9 +29,12 @@ from scapy.packet import Packet
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.dgram import LLP_VERSION
 
-RD_HEADER_LEN = 28
+RD_HEADER_LEN = 36
 CRC_LEN = 4
 COOKIE_LEN = 20
+ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, ranges of requests, of responses, zero
+RANGE = struct.Struct("!HH")  # gap, length
+MAX_RANGES = 256
 
 
 class RDType(IntEnum):
@@ -45,13 +49,34 @@ class RDType(IntEnum):
     BYE = 10
 
 
+class RDReason(IntEnum):
+    """Why a BYE ends the incarnation."""
+
+    CLOSED = 0
+    UNKNOWN = 1
+    SEQUENCE = 2
+    IDLE = 3
+    REFUSED = 4
+    NOT_READY = 5
+
+
+class RDFlag(IntFlag):
+    """The flags of RD's header."""
+
+    PROBED = 1
+    ANSWER = 2
+    RESPONSE = 4
+    NOT_READY = 8
+
+
 def _body_len(datagram: Packet) -> int:
     return max(len(datagram.original or b"") - RD_HEADER_LEN - CRC_LEN, 0)
 
 
 class RDDatagram(Packet):
     """A whole UDP payload of an RD QP. `crc` is worked out when left None; a QP without CRC sends
-    zero there. `body` is the segment, the bitmap, the cookie or padding, by `type`."""
+    zero there. `body` is the segment, the ranges, the cookie or padding, by `type`. In a BYE `ird`
+    is the reason."""
 
     name = "datagram-iWARP RD"
     fields_desc: ClassVar[list[Any]] = [
@@ -66,9 +91,12 @@ class RDDatagram(Packet):
         XIntField("source_epoch", 0),
         XIntField("dest_epoch", 0),
         XIntField("acknowledged", 0),
+        XIntField("response_acknowledged", 0),
         ShortField("credit", 0),
+        ShortField("response_credit", 0),
+        ShortField("delay", 0),
         ByteField("ird", 0),
-        FlagsField("rd_flags", 0, 8, ["PROBED", "UNKNOWN"]),
+        FlagsField("rd_flags", 0, 8, [str(f.name) for f in RDFlag]),
         StrLenField("body", b"", length_from=_body_len),
         XLEIntField("crc", None),
     ]
@@ -89,19 +117,59 @@ class RDDatagram(Packet):
         """CRC32C over all before it; equal to `crc` in a sound datagram."""
         return crc32c(bytes(self)[:-CRC_LEN])
 
-    def received(self) -> set[int]:
-        """The PSNs in an ACK's bitmap: bit i, from an octet's lowest on, is acknowledged + i."""
-        return {
-            (self.acknowledged + i) & 0xFFFFFFFF
-            for i in range(8 * len(self.body))
-            if self.body[i // 8] >> i % 8 & 1
-        }
+    def _spans(self, responses: bool) -> Iterator[range]:
+        """The ranges of one space in an ACK's body, as PSNs that do not wrap."""
+        if len(self.body) < ACK_HEAD.size:
+            return
+        _, _, requests, of_responses, _ = ACK_HEAD.unpack_from(self.body)
+        at = ACK_HEAD.size + (requests * RANGE.size if responses else 0)
+        psn = self.response_acknowledged if responses else self.acknowledged
+        for _ in range(of_responses if responses else requests):
+            if at + RANGE.size > len(self.body):
+                return
+            gap, length = RANGE.unpack_from(self.body, at)
+            yield range(psn + gap, psn + gap + length)
+            psn += gap + length
+            at += RANGE.size
+
+    def received(self, responses: bool = False) -> set[int]:
+        """The PSNs of one space that an ACK's ranges name."""
+        return {psn & 0xFFFFFFFF for span in self._spans(responses) for psn in span}
+
+    @property
+    def ce(self) -> int:
+        """How many datagrams came with CE, by an ACK's body."""
+        return int.from_bytes(self.body[:4], "big")
+
+    @property
+    def rnr_timer(self) -> int:
+        """The 5-bit code of the receiver's timer, by an ACK's body."""
+        return int(self.body[4]) if len(self.body) > 4 else 0
 
 
-def bitmap(first: int, psns: Iterable[int]) -> bytes:
-    """An ACK's bitmap of these PSNs, from `first` on."""
-    places = [(psn - first) & 0xFFFFFFFF for psn in psns]
-    out = bytearray((max(places, default=-1) + 8) // 8)
-    for i in places:
-        out[i // 8] |= 1 << i % 8
-    return bytes(out)
+def _ranges(first: int, psns: Iterable[int]) -> list[bytes]:
+    """Those of these PSNs, from `first` on."""
+    out: list[tuple[int, int]] = []
+    end = 0
+    for at in sorted({(psn - first) & 0xFFFFFFFF for psn in psns}):
+        if out and at == end:
+            out[-1] = (out[-1][0], out[-1][1] + 1)
+        else:
+            out.append((at - end, 1))
+        end = at + 1
+    return [RANGE.pack(*each) for each in out]
+
+
+def ack_body(
+    first: int = 0,
+    psns: Iterable[int] = (),
+    *,
+    first_response: int = 0,
+    responses: Iterable[int] = (),
+    ce: int = 0,
+    rnr_timer: int = 0,
+) -> bytes:
+    """An ACK's body: these PSNs of requests and of responses have come beyond the first missing
+    ones."""
+    one, other = _ranges(first, psns), _ranges(first_response, responses)
+    return ACK_HEAD.pack(ce, rnr_timer, len(one), len(other), 0) + b"".join(one + other)

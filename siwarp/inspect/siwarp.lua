@@ -14,7 +14,7 @@
 --     Read Request that a Terminate quotes
 --
 -- Filters begin with siwarp. and siwarp_mpa.: siwarp.crc.status == "Bad", siwarp.msn == 7,
--- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.unknown == 1, siwarp.sidr.type, ...
+-- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.reason == 1, siwarp.sidr.type, ...
 -- On a port that another protocol has: -o udp.try_heuristic_first:TRUE, or Decode As.
 
 local bits = bit32 or bit
@@ -225,12 +225,21 @@ f.first_seen = ProtoField.framenum("siwarp.first_seen", "First seen in")
 f.rd_source = ProtoField.uint32("siwarp.rd.source_epoch", "Source epoch", base.HEX)
 f.rd_dest = ProtoField.uint32("siwarp.rd.dest_epoch", "Destination epoch", base.HEX)
 f.rd_acked = ProtoField.uint32("siwarp.rd.acknowledged", "Acknowledged: all before")
+f.rd_response_acked = ProtoField.uint32("siwarp.rd.response_acknowledged", "Acknowledged responses: all before")
 f.rd_credit = ProtoField.uint16("siwarp.rd.credit", "Credit in KiB")
+f.rd_response_credit = ProtoField.uint16("siwarp.rd.response_credit", "Credit for responses in KiB")
+f.rd_delay = ProtoField.uint16("siwarp.rd.delay", "Microseconds since the newest acknowledged one came")
 f.rd_ird = ProtoField.uint8("siwarp.rd.ird", "IRD")
 f.rd_flags = ProtoField.uint8("siwarp.rd.flags", "RD flags", base.HEX)
 f.rd_probed = ProtoField.bool("siwarp.rd.probed", "Answers the probe of this PSN", 8, nil, 0x01)
-f.rd_unknown = ProtoField.bool("siwarp.rd.unknown", "The pair of epochs is not known", 8, nil, 0x02)
-f.rd_bitmap = ProtoField.bytes("siwarp.rd.bitmap", "Datagrams that came beyond")
+f.rd_answer = ProtoField.bool("siwarp.rd.answer", "Answers a BYE", 8, nil, 0x02)
+f.rd_response = ProtoField.bool("siwarp.rd.response", "In the space of responses", 8, nil, 0x04)
+f.rd_not_ready = ProtoField.bool("siwarp.rd.not_ready", "A message waits for a receive", 8, nil, 0x08)
+f.rd_reason = ProtoField.uint8("siwarp.rd.reason", "Reason", base.DEC, { [0] = "the endpoint closes",
+	"the pair of epochs is not known", "sequence error", "idle or evicted", "refused", "not ready for too long" })
+f.rd_ce = ProtoField.uint32("siwarp.rd.ce", "Datagrams that came with CE")
+f.rd_rnr_timer = ProtoField.uint8("siwarp.rd.rnr_timer", "RNR timer", base.DEC, nil, 0x1f)
+f.rd_ranges = ProtoField.bytes("siwarp.rd.ranges", "Datagrams that came beyond")
 f.rd_early = ProtoField.uint32("siwarp.rd.early", "Datagrams beyond a gap")
 f.rd_cookie = ProtoField.bytes("siwarp.rd.cookie", "Cookie")
 f.rd_padding = ProtoField.uint32("siwarp.rd.padding", "Octets of padding")
@@ -285,7 +294,7 @@ siwarp.experts = {
 siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", true)
 
 local HEADER, TAGGED, CRC = 18, 14, 4
-local LLP, RD, COOKIE, RECORD, BITMAP = 12, 28, 20, 20, 512
+local LLP, RD, COOKIE, RECORD, ACK_HEAD, RANGE = 12, 36, 20, 20, 8, 4
 local UC_TYPE, RECORD_TYPE, DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE = 1, 2, 4, 5, 6, 7, 8, 9, 10
 local PRIVATE = 15
 local SIDR, SIDR_HEAD, SIDR_DATA, SIDR_ANSWER_DATA = 232, 48, 180, 136
@@ -523,8 +532,9 @@ local direction = Field.new("frame.packet_flags_direction")
 
 local function add_again(tree, tvb, pinfo, kind)
 	local epoch = kind == DATA and tvb(12, 4):uint() or 0
+	local space = kind == DATA and bits.band(tvb(35, 1):uint(), 0x04) or 0
 	local flow = table.concat({ tostring(pinfo.src), pinfo.src_port, tostring(pinfo.dst), pinfo.dst_port,
-		kind, epoch, tvb(4, 4):uint(), tostring(direction() or "") }, " ")
+		kind, epoch, space, tvb(4, 4):uint(), tostring(direction() or "") }, " ")
 	local psn = tvb(8, 4):uint()
 	seen[flow] = seen[flow] or {}
 	seen[flow][psn] = seen[flow][psn] or pinfo.number
@@ -534,15 +544,24 @@ local function add_again(tree, tvb, pinfo, kind)
 	end
 end
 
-local function ones(octets)
-	local n = 0
-	for i = 1, #octets do
-		local octet = octets:byte(i)
-		while octet > 0 do
-			n, octet = n + octet % 2, math.floor(octet / 2)
-		end
+-- The body of an ACK: how many datagrams came beyond the first missing ones.
+local function add_ack(tree, range)
+	local ranges = range and range:len() >= ACK_HEAD and range(5, 1):uint() + range(6, 1):uint()
+	if not ranges or range:len() ~= ACK_HEAD + ranges * RANGE then
+		tree:add_proto_expert_info(bad_llp)
+		return 0
 	end
-	return n
+	tree:add(f.rd_ce, range(0, 4))
+	tree:add(f.rd_rnr_timer, range(4, 1))
+	local early = 0
+	for i = 0, ranges - 1 do
+		early = early + range(ACK_HEAD + i * RANGE + 2, 2):uint()
+	end
+	if ranges > 0 then
+		tree:add(f.rd_ranges, range(ACK_HEAD))
+	end
+	tree:add(f.rd_early, early):set_generated()
+	return early
 end
 
 -- What RD's types have behind its header: how the column goes on.
@@ -550,14 +569,7 @@ local function add_of_rd(tree, tvb, kind)
 	local length = tvb:len() - RD - CRC
 	local range = length > 0 and tvb(RD, length)
 	if kind == ACK then
-		if length > BITMAP then
-			tree:add_proto_expert_info(bad_llp)
-		end
-		local early = range and ones(range:raw()) or 0
-		if range then
-			tree:add(f.rd_bitmap, range)
-			tree:add(f.rd_early, early):set_generated()
-		end
+		local early = add_ack(tree, range)
 		return early > 0 and string.format(", and %d beyond", early) or ""
 	elseif kind == CHALLENGE or kind == ECHO then
 		if length ~= COOKIE then
@@ -579,15 +591,20 @@ local function add_rd_header(tree, tvb, kind)
 	tree:add(f.rd_source, tvb(12, 4))
 	tree:add(f.rd_dest, tvb(16, 4))
 	tree:add(f.rd_acked, tvb(20, 4))
-	tree:add(f.rd_credit, tvb(24, 2))
-	tree:add(f.rd_ird, tvb(26, 1))
-	local flags = tree:add(f.rd_flags, tvb(27, 1))
-	flags:add(f.rd_probed, tvb(27, 1))
-	flags:add(f.rd_unknown, tvb(27, 1))
+	tree:add(f.rd_response_acked, tvb(24, 4))
+	tree:add(f.rd_credit, tvb(28, 2))
+	tree:add(f.rd_response_credit, tvb(30, 2))
+	tree:add(f.rd_delay, tvb(32, 2))
+	tree:add(kind == BYE and f.rd_reason or f.rd_ird, tvb(34, 1))
+	local flags = tree:add(f.rd_flags, tvb(35, 1))
+	flags:add(f.rd_probed, tvb(35, 1))
+	flags:add(f.rd_answer, tvb(35, 1))
+	flags:add(f.rd_response, tvb(35, 1))
+	flags:add(f.rd_not_ready, tvb(35, 1))
 	if tvb(12, 4):uint() == 0 and kind ~= BYE then
 		tree:add_proto_expert_info(bad_llp)
 	end
-	if kind == BYE and bits.band(tvb(27, 1):uint(), 0x02) ~= 0 then
+	if kind == BYE and tvb(34, 1):uint() == 1 then
 		tree:add_proto_expert_info(unknown)
 	end
 	return string.format(" Ack=%d", tvb(20, 4):uint())

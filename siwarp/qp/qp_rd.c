@@ -203,7 +203,7 @@ static bool run_flow(struct siw_wq *wq, struct siw_flow *flow)
 		tear(wq, flow);
 		return true;
 	}
-	return r == 0 && !siw_ddp_tx_blocked(flow->ddp);
+	return r >= 0 && siw_rdmap_rd_has_more(flow->stream);
 }
 
 enum siw_run siw_qp_rd_run(struct siw_wq *wq)

@@ -223,9 +223,12 @@ uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer)
 	return atomic_load_explicit(&peer->ird, memory_order_relaxed);
 }
 
-uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer)
+uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
-	return siw_rd_datagram(peer) - SIW_RD_OVERHEAD;
+	uint32_t path = siw_rd_datagram(peer) - SIW_RD_OVERHEAD;
+	uint32_t units = atomic_load_explicit(&peer->seq[space].most_units, memory_order_relaxed);
+
+	return path < units * SIW_RD_UNIT ? path : units * SIW_RD_UNIT;
 }
 
 void siw_rd_reset(struct siw_rd_peer *peer)
@@ -296,6 +299,10 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 		siw_rd_got_bye(peer, wire);
 		return;
 	}
+	if (wire->llp.type >> 4 == SIW_DGRAM_RD_ACK && !siw_rd_is_ack(wire + 1, body)) {
+		siw_drop(SIW_COUNTER_drop_header);
+		return;
+	}
 	if (peer->state != SIW_RD_OPEN)
 		opened(peer, now);
 	peer->heard_ns = now;
@@ -309,16 +316,16 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 	}
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_DATA:
-		siw_rd_acked(peer, wire, NULL, 0, now);
+		siw_rd_acked(peer, wire, NULL, now);
 		siw_rd_data(peer, wire, len, now);
 		break;
 	case SIW_DGRAM_RD_ACK:
-		siw_rd_acked(peer, wire, (const uint8_t *)(wire + 1), body, now);
+		siw_rd_acked(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
 		if (wire->flags & SIW_RD_PROBED)
 			siw_rd_mtu_probed(peer, ntohl(wire->llp.psn));
 		break;
 	default:
-		siw_rd_acked(peer, wire, NULL, 0, now);
+		siw_rd_acked(peer, wire, NULL, now);
 		siw_rd_send_ack(peer, SIW_RD_PROBED, ntohl(wire->llp.psn), now);
 	}
 }
@@ -389,7 +396,8 @@ static int offer(struct siw_rd *rd, struct siw_rd_event *event)
 	uint32_t len = rd->direct_len;
 
 	if (!datagram) {
-		const struct siw_rd_held *held = &peer->rx->slot[peer->rcv & peer->rx->mask];
+		const struct siw_rd_seq *seq = rd->offered_seq;
+		const struct siw_rd_held *held = &seq->rx->slot[seq->rcv & seq->rx->mask];
 
 		datagram = held->buf;
 		len = held->len;
@@ -397,6 +405,7 @@ static int offer(struct siw_rd *rd, struct siw_rd_event *event)
 	*event = (struct siw_rd_event){
 		.kind = SIW_RD_SEGMENT,
 		.peer = peer,
+		.space = rd->offered_seq->space,
 		.data = datagram + SIW_RD_LEN,
 		.len = len - SIW_RD_OVERHEAD,
 	};
@@ -419,6 +428,7 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 	}
 	if (!rd->offered && !siw_link_alone(&rd->ready)) {
 		rd->offered = siw_container(rd->ready.next, struct siw_rd_peer, ready);
+		rd->offered_seq = siw_rd_ready_seq(rd->offered);
 		rd->direct = NULL;
 		siw_link_del(&rd->offered->ready);
 	}
@@ -455,7 +465,7 @@ static void when_empty(struct siw_rd *rd)
 
 		if (!siw_rd_ack_now(peer, now))
 			break;
-		siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 	}
 	if (now >= rd->due || rd->blocked) {
 		siw_rd_tick(rd, now);

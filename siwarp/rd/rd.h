@@ -7,9 +7,12 @@
  * Q_Key), acknowledges, retransmits and paces them, and detects lost peers.
  *
  * A peer is identified by its address. Its record is made by siw_rd_peer, or when an unknown source
- * returns a cookie; an idle record takes less than 512 octets. An epoch numbers one incarnation of
+ * returns a cookie; an idle record takes less than 1 kB. An epoch numbers one incarnation of
  * an endpoint. When a peer has restarted, it is unknown whether it received what was sent to it
  * before; nothing of that is retransmitted.
+ *
+ * Segments are numbered in two spaces, requests and responses, each with an order and a credit of
+ * its own: requests that the layer above cannot take do not delay responses. Responses go first.
  *
  * A segment is acknowledged after the layer above has taken it (siw_rd_taken): an accepted segment
  * has been placed at the peer.
@@ -33,6 +36,12 @@ struct siw_llp_port;
 struct siw_llp_sock;
 struct siw_rd;
 struct siw_rd_peer;
+
+enum siw_rd_space {
+	SIW_RD_REQUESTS = 0,
+	SIW_RD_RESPONSES = 1,
+};
+#define SIW_RD_SPACES 2
 
 struct siw_rd_attr {
 	struct siw_addr local;		/* used if fd is -1; its family must be set */
@@ -97,9 +106,9 @@ void siw_rd_reset(struct siw_rd_peer *peer);
 
 /*
  * The longest segment, in octets, that can be sent to this peer now; at least 1024. It follows the
- * path MTU and may change from one segment to the next.
+ * path MTU and the peer's credit, and may change from one segment to the next.
  */
-uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer);
+uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * Takes a segment: head_len octets at head, then the iovecs; at most mulpdu in all. Copies it and
  * computes its CRC in the same loop. It is sent as soon as window, credit and pace allow; a short
@@ -108,25 +117,26 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer);
  * the memory is not mapped; -EPIPE: the peer is gone or has restarted, which siw_rd_recv reports
  * too.
  */
-int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-		  const struct iovec *iov, int n);
+int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
+		  size_t head_len, const struct iovec *iov, int n);
 /*
  * Sends what window, pace and socket allow. 1: everything that was taken is sent; 0: some of it
- * waits. *taken: as siw_rd_accepted.
+ * waits. *taken: as siw_rd_accepted of the requests.
  */
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
-bool siw_rd_blocked(const struct siw_rd_peer *peer);
+bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * Segments that siw_rd_tx took in this pair of epochs, and how many of them, in order, the peer has
+ * Segments of that space that siw_rd_tx took in this pair of epochs, and how many of them, in order, the peer has
  * taken.
  */
-uint64_t siw_rd_framed(const struct siw_rd_peer *peer);
-uint64_t siw_rd_accepted(const struct siw_rd_peer *peer);
+uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space);
+uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space);
 
 /* ---- rx and events --------------------------------------------------------------------------- */
 
 enum siw_rd_news {
-	SIW_RD_SEGMENT = 1, /* data, len: the peer's next segment, in order, CRC checked */
+	/* space, data, len: the peer's next segment of that space, CRC checked */
+	SIW_RD_SEGMENT = 1,
 	/* the peer accepted more, or there is room again: the upper layer must flush */
 	SIW_RD_ACKED,
 	SIW_RD_NEW_PEER, /* an unknown source has a record now; its upper is NULL */
@@ -145,6 +155,7 @@ enum siw_rd_news {
 struct siw_rd_event {
 	int kind; /* enum siw_rd_news */
 	struct siw_rd_peer *peer;
+	int space;	     /* SEGMENT: enum siw_rd_space */
 	const uint8_t *data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_taken */
 	uint32_t len;
 };
@@ -156,11 +167,12 @@ int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
 /* The last SEGMENT was placed, or discarded on purpose: it may be acknowledged. */
 void siw_rd_taken(struct siw_rd_peer *peer);
 /*
- * The last SEGMENT cannot be taken now, since no receive is posted. It is stored; this peer has no
- * events until siw_rd_resume, and its credit runs out. Other peers are not affected.
+ * The last SEGMENT, of that space, cannot be taken now, since no receive is posted. It is stored;
+ * this peer has no more segments of that space until siw_rd_resume, and its credit runs out. The
+ * other space and other peers are not affected.
  */
-void siw_rd_pause(struct siw_rd_peer *peer);
-void siw_rd_resume(struct siw_rd_peer *peer);
+void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space);
+void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * expected: the peer must send something although it acknowledged everything. If it is silent, it
  * is declared lost.

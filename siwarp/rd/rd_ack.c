@@ -20,16 +20,17 @@ struct gain {
 	uint64_t sent_ns;
 };
 
-static void delivered(struct siw_rd_peer *peer, uint64_t index, struct gain *gain)
+static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+		      struct gain *gain)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
 
 	if (slot->lost) {
 		slot->lost = false;
 		tx->n_lost--;
 	} else {
-		tx->in_flight -= slot->len;
+		peer->in_flight -= slot->len;
 	}
 	slot->sacked = true;
 	gain->octets += slot->len;
@@ -37,21 +38,22 @@ static void delivered(struct siw_rd_peer *peer, uint64_t index, struct gain *gai
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
 		gain->sent_ns = slot->sent_ns;
-	if (slot->sent_ns > tx->newest_ns)
-		tx->newest_ns = slot->sent_ns;
+	if (slot->sent_ns > peer->newest_ns)
+		peer->newest_ns = slot->sent_ns;
 	if (index >= tx->high)
 		tx->high = index + 1;
 }
 
-static void accept_to(struct siw_rd_peer *peer, uint64_t to, struct gain *gain)
+static void accept_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t to,
+		      struct gain *gain)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 
-	for (; peer->una < to; peer->una++) {
-		struct siw_rd_slot *slot = siw_rd_slot_of(tx, peer->una);
+	for (; seq->una < to; seq->una++) {
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, seq->una);
 
 		if (!slot->sacked)
-			delivered(peer, peer->una, gain);
+			delivered(peer, seq, seq->una, gain);
 		tx->units -= siw_rd_units(slot->len);
 		tx->octets -= slot->len;
 		peer->rd->tx_octets -= siw_rd_class_octets(slot->class);
@@ -61,82 +63,141 @@ static void accept_to(struct siw_rd_peer *peer, uint64_t to, struct gain *gain)
 	siw_rd_report(peer, SIW_RD_REPORT_ACKED);
 }
 
-static void selective(struct siw_rd_peer *peer, uint64_t from, const uint8_t *bitmap,
-		      uint32_t octets, struct gain *gain)
-{
-	struct siw_rd_tx *tx = peer->tx;
+/* ---- ranges ---------------------------------------------------------------------------------- */
 
-	for (uint32_t i = 0; i < octets * 8 && from + i < tx->sent; i++)
-		if (bitmap[i / 8] & 1u << i % 8 && from + i >= peer->una &&
-		    !siw_rd_slot_of(tx, from + i)->sacked)
-			delivered(peer, from + i, gain);
+bool siw_rd_is_ack(const void *body, uint32_t octets)
+{
+	const struct siw_rd_ack *ack = body;
+	uint32_t n;
+
+	if (octets < SIW_RD_ACK_LEN)
+		return false;
+	n = (uint32_t)ack->ranges[SIW_RD_REQUESTS] + ack->ranges[SIW_RD_RESPONSES];
+	return n <= SIW_RD_RANGES && octets == SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
+}
+
+/* What the ranges of an ACK say of a space. from: the index that is acknowledged. */
+static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t from,
+		      const struct siw_rd_ack *ack, struct gain *gain)
+{
+	const struct siw_rd_range *range = (const struct siw_rd_range *)(ack + 1);
+	struct siw_rd_tx *tx = seq->tx;
+
+	if (seq->space == SIW_RD_RESPONSES)
+		range += ack->ranges[SIW_RD_REQUESTS];
+	for (int n = ack->ranges[seq->space]; n; n--, range++) {
+		uint64_t i = from + ntohs(range->gap);
+
+		from = i + ntohs(range->length);
+		for (i = i < seq->una ? seq->una : i; i < from && i < tx->sent; i++)
+			if (!siw_rd_slot_of(tx, i)->sacked)
+				delivered(peer, seq, i, gain);
+	}
 }
 
 /*
  * Marks as lost what later datagrams have overtaken: by number, or, if it was retransmitted, by
  * send time.
  */
-static void find_lost(struct siw_rd_peer *peer, struct gain *gain)
+static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 	uint64_t reo = peer->cc.min_rtt / 4 > LEAST_REO ? peer->cc.min_rtt / 4 : LEAST_REO;
 
-	for (uint64_t i = peer->una; i < tx->high; i++) {
+	for (uint64_t i = seq->una; i < tx->high; i++) {
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
 		if (slot->sacked || slot->lost)
 			continue;
 		if ((slot->again || tx->high - 1 - i < PASSED_BY) &&
-		    slot->sent_ns + reo >= tx->newest_ns)
+		    slot->sent_ns + reo >= peer->newest_ns)
 			continue;
 		slot->lost = true;
 		tx->n_lost++;
-		tx->in_flight -= slot->len;
+		peer->in_flight -= slot->len;
 		gain->lost += slot->len;
 		if (slot->again && slot->len > gain->relost)
 			gain->relost = slot->len;
 	}
 }
 
-void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, const uint8_t *bitmap,
-		  uint32_t octets, uint64_t now)
+/* How far the acknowledgement of a space moves; below 0: it is an older one that came late. */
+static int32_t ahead_of(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+			const struct siw_rd_wire *wire)
 {
-	int32_t ahead = (int32_t)(ntohl(wire->acknowledged) - peer->epoch - (uint32_t)peer->una);
-	struct siw_rd_tx *tx = peer->tx;
-	struct gain gain = { 0 };
-	uint64_t before = tx ? tx->in_flight : 0, to = peer->una + (uint64_t)ahead;
+	return (int32_t)(ntohl(wire->acknowledged[seq->space]) - peer->epoch - (uint32_t)seq->una);
+}
+
+/* Whether the peer acknowledges what was never sent in a space. */
+static bool is_impossible(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+			  const struct siw_rd_wire *wire)
+{
+	int32_t ahead = ahead_of(peer, seq, wire);
+
+	return ahead > 0 && (uint64_t)ahead > (seq->tx ? seq->tx->sent - seq->una : 0);
+}
+
+static void acked_in(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+		     const struct siw_rd_wire *wire, const struct siw_rd_ack *ack,
+		     struct gain *gain)
+{
+	int32_t ahead = ahead_of(peer, seq, wire);
+	uint64_t to = seq->una + (uint64_t)ahead;
 
 	if (ahead < 0)
-		return; /* an older acknowledgement that arrived late */
-	if (to > (tx ? tx->sent : peer->una)) {
+		return;
+	seq->credit = ntohs(wire->credit[seq->space]);
+	if (seq->credit)
+		atomic_store_explicit(&seq->most_units, seq->credit, memory_order_relaxed);
+	if (seq->una == seq->nxt)
+		return;
+	if (ahead)
+		accept_to(peer, seq, to, gain);
+	if (ack && ack->ranges[seq->space])
+		selective(peer, seq, to, ack, gain);
+}
+
+/* Something was delivered. before: what was in flight. */
+static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before, uint64_t now)
+{
+	peer->rtos = 0;
+	if (gain->sent_ns) { /* Karn's rule: a retransmitted datagram gives no round trip */
+		peer->backoff = 0;
+		if (now > gain->sent_ns)
+			siw_rd_cc_rtt(&peer->cc, now - gain->sent_ns);
+	}
+	for (int i = 0; i < SIW_RD_SPACES; i++)
+		if (peer->seq[i].tx && peer->seq[i].tx->high > peer->seq[i].una)
+			find_lost(peer, &peer->seq[i], gain);
+	siw_rd_cc_ack(&peer->cc, now, gain->octets, peer->in_flight, siw_rd_datagram(peer),
+		      peer->full || before * 4 >= peer->cc.cwnd * 3);
+	peer->full = false;
+}
+
+void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
+		  const struct siw_rd_ack *ack, uint64_t now)
+{
+	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
+	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
+	bool waited = siw_rd_outstanding(peer);
+	struct gain gain = { 0 };
+	uint64_t before = peer->in_flight;
+
+	if (is_impossible(peer, requests, wire) || is_impossible(peer, responses, wire)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
 		return;
 	}
-	peer->credit = ntohs(wire->credit);
-	if (!tx || peer->una == peer->nxt)
+	acked_in(peer, requests, wire, ack, &gain);
+	acked_in(peer, responses, wire, ack, &gain);
+	if (!waited)
 		return;
-	if (ahead)
-		accept_to(peer, to, &gain);
-	if (octets)
-		selective(peer, to, bitmap, octets, &gain);
-	if (gain.octets) {
-		peer->rtos = 0;
-		if (gain.sent_ns) { /* Karn's rule: a retransmitted datagram gives no round trip */
-			peer->backoff = 0;
-			if (now > gain.sent_ns)
-				siw_rd_cc_rtt(&peer->cc, now - gain.sent_ns);
-		}
-		if (tx->high > peer->una)
-			find_lost(peer, &gain);
-		siw_rd_cc_ack(&peer->cc, now, gain.octets, tx->in_flight, siw_rd_datagram(peer),
-			      peer->full || before * 4 >= peer->cc.cwnd * 3);
-		peer->full = false;
-	}
+	if (gain.octets)
+		gained(peer, &gain, before, now);
 	if (gain.lost)
 		siw_rd_cc_loss(&peer->cc, now, gain.lost, siw_rd_datagram(peer));
 	if (__builtin_expect(gain.relost || peer->suspect, 0))
 		siw_rd_mtu_suspect(peer, gain.relost, gain.longest, now);
-	if (peer->una == peer->nxt)
+	if (!siw_rd_outstanding(peer))
 		peer->since_ns = siw_rd_awaits_more(peer) ? now : 0;
 	if (gain.octets)
 		siw_rd_rearm(peer, now);
@@ -145,41 +206,65 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, cons
 
 /* ---- time-outs ------------------------------------------------------------------------------- */
 
-/* The last sent index that is not known to have arrived; -1: none. */
-static int64_t last_unsure(struct siw_rd_peer *peer)
+/* The last sent index of a space that is not known to have arrived, as its slot; NULL: none. */
+static struct siw_rd_slot *last_unsure_in(const struct siw_rd_seq *seq, uint64_t *index)
 {
-	struct siw_rd_tx *tx = peer->tx;
-
-	for (uint64_t i = tx->sent; i-- > peer->una;)
-		if (!siw_rd_slot_of(tx, i)->sacked)
-			return (int64_t)i;
-	return -1;
+	for (uint64_t i = seq->tx ? seq->tx->sent : seq->una; i-- > seq->una;)
+		if (!siw_rd_slot_of(seq->tx, i)->sacked) {
+			*index = i;
+			return siw_rd_slot_of(seq->tx, i);
+		}
+	return NULL;
 }
 
-static uint32_t longest_unsure(struct siw_rd_peer *peer)
+/* The one of both spaces that was sent last, with its space and index. */
+static struct siw_rd_slot *last_unsure(struct siw_rd_peer *peer, struct siw_rd_seq **seq,
+				       uint64_t *index)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_slot *last = NULL;
+
+	for (int i = 0; i < SIW_RD_SPACES; i++) {
+		uint64_t at = 0;
+		struct siw_rd_slot *slot = last_unsure_in(&peer->seq[i], &at);
+
+		if (!slot || (last && last->sent_ns >= slot->sent_ns))
+			continue;
+		last = slot;
+		*seq = &peer->seq[i];
+		*index = at;
+	}
+	return last;
+}
+
+static uint32_t longest_unsure(const struct siw_rd_peer *peer)
+{
 	uint32_t most = 0;
 
-	for (uint64_t i = peer->una; i < tx->sent; i++)
-		if (!siw_rd_slot_of(tx, i)->sacked && siw_rd_slot_of(tx, i)->len > most)
-			most = siw_rd_slot_of(tx, i)->len;
+	for (int n = 0; n < SIW_RD_SPACES; n++) {
+		struct siw_rd_tx *tx = peer->seq[n].tx;
+
+		for (uint64_t i = peer->seq[n].una; tx && i < tx->sent; i++)
+			if (!siw_rd_slot_of(tx, i)->sacked && siw_rd_slot_of(tx, i)->len > most)
+				most = siw_rd_slot_of(tx, i)->len;
+	}
 	return most;
 }
 
 static void all_lost(struct siw_rd_peer *peer)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	for (int n = 0; n < SIW_RD_SPACES; n++) {
+		struct siw_rd_tx *tx = peer->seq[n].tx;
 
-	for (uint64_t i = peer->una; i < tx->sent; i++) {
-		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
+		for (uint64_t i = peer->seq[n].una; tx && i < tx->sent; i++) {
+			struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
-		if (slot->sacked || slot->lost)
-			continue;
-		slot->lost = true;
-		tx->n_lost++;
+			if (slot->sacked || slot->lost)
+				continue;
+			slot->lost = true;
+			tx->n_lost++;
+		}
 	}
-	tx->in_flight = 0;
+	peer->in_flight = 0;
 }
 
 /*
@@ -196,41 +281,46 @@ static bool is_hopeless(struct siw_rd_peer *peer)
 	       longest_unsure(peer) > peer->whole;
 }
 
+/* A tail loss probe (RFC 8985 section 7): its acknowledgement shows what is lost. */
+static void probe_tail(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+		       uint64_t now)
+{
+	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
+
+	if (!slot->lost) {
+		slot->lost = true;
+		seq->tx->n_lost++;
+		peer->in_flight -= slot->len;
+	}
+	siw_rd_resend(peer, seq, index, now);
+}
+
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 {
-	int64_t last = last_unsure(peer);
+	struct siw_rd_seq *seq = NULL;
+	uint64_t index = 0, before = peer->sent_ns;
+	struct siw_rd_slot *last = last_unsure(peer, &seq, &index);
 	bool probes_tail = siw_rd_probes_tail(peer);
-	struct siw_rd_tx *tx = peer->tx;
 
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
-	if (last >= 0 && is_hopeless(peer)) {
+	if (last && is_hopeless(peer)) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
 		siw_rd_over(peer, SIW_RD_GONE);
 		return;
 	}
-	if (last < 0) {
-		/* The peer has everything, or grants no credit: probe it. */
-		siw_rd_ask(peer, now);
-	} else if (probes_tail) {
-		/*
-		 * A tail loss probe (RFC 8985 section 7): its acknowledgement shows what is lost.
-		 */
-		struct siw_rd_slot *slot = siw_rd_slot_of(tx, (uint64_t)last);
-
-		if (!slot->lost) {
-			slot->lost = true;
-			tx->n_lost++;
-			tx->in_flight -= slot->len;
-		}
-		siw_rd_resend(peer, (uint64_t)last, now);
-	} else {
+	if (last && probes_tail && siw_rd_in_credit(seq, index)) {
+		probe_tail(peer, seq, index, now);
+	} else if (last) {
 		siw_rd_mtu_silence(peer, longest_unsure(peer), now);
 		all_lost(peer);
 		siw_rd_cc_timeout(&peer->cc, now, siw_rd_datagram(peer));
 		siw_rd_pump(peer, now);
 	}
+	/* The peer has everything, or grants no credit: probe it. */
+	if (!last || (peer->sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
+		siw_rd_ask(peer, now);
 	siw_rd_rearm(peer, now);
 }

@@ -33,7 +33,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 	struct datagram out = { 0 };
 
 	siw_rd_header(peer, peer->state == SIW_RD_ECHOED ? SIW_DGRAM_RD_ECHO : SIW_DGRAM_RD_HELLO,
-		      peer->epoch, 0, &out.wire);
+		      peer->epoch, 0, now, &out.wire);
 	if (peer->state == SIW_RD_ECHOED)
 		out.cookie = peer->cookie;
 	else
@@ -174,10 +174,9 @@ static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epo
 	peer->state = SIW_RD_OPEN;
 	peer->epoch = epoch;
 	peer->peer_epoch = its_epoch;
-	peer->credit = 0;
 	peer->backoff = peer->rtos = 0;
 	peer->timer_ns = SIW_RD_NEVER;
-	peer->since_ns = peer->nxt > peer->una ? now : 0;
+	peer->since_ns = siw_rd_outstanding(peer) ? now : 0;
 	peer->heard_ns = now;
 }
 
@@ -223,8 +222,8 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 		peer->cookie_made = made;
 	}
 	siw_rd_touch(peer, now);
-	siw_rd_acked(peer, wire, NULL, 0, now);
-	siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+	siw_rd_acked(peer, wire, NULL, now);
+	siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 }
 
 /* ---- BYE ------------------------------------------------------------------------------------- */
@@ -233,8 +232,9 @@ void siw_rd_bye(struct siw_rd_peer *peer)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	siw_rd_header(peer, SIW_DGRAM_RD_BYE, peer->epoch + (uint32_t)peer->nxt, 0,
+	siw_rd_header(peer, SIW_DGRAM_RD_BYE, siw_rd_next_psn(peer), 0, siw_now_ns(),
 		      (struct siw_rd_wire *)out);
+	((struct siw_rd_wire *)out)->reason = SIW_RD_CLOSED_END;
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 }
 
@@ -252,11 +252,11 @@ void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct si
 	out.wire.llp.type = siw_dgram_first(SIW_DGRAM_RD_BYE);
 	out.wire.source_epoch = wire->dest_epoch;
 	out.wire.dest_epoch = wire->source_epoch;
-	out.wire.flags = SIW_RD_UNKNOWN;
+	out.wire.reason = SIW_RD_UNKNOWN_PAIR;
 	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
 }
 
 void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
-	siw_rd_over(peer, wire->flags & SIW_RD_UNKNOWN ? SIW_RD_RESTARTED : SIW_RD_GONE);
+	siw_rd_over(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED : SIW_RD_GONE);
 }

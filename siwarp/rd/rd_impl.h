@@ -39,15 +39,13 @@ struct siw_rd_slot {
 	uint64_t sent_ns;
 };
 
-/* The send window: the PSN indices una to nxt; index i is in slot[i & mask]. */
+/* The send window of a space: the PSN indices una to nxt; index i is in slot[i & mask]. */
 struct siw_rd_tx {
 	uint32_t mask;
-	uint32_t units;	    /* of credit, used by una to sent */
-	uint64_t sent;	    /* the first index that was never sent */
-	uint64_t in_flight; /* octets that were sent and are neither delivered nor lost */
-	uint64_t octets;    /* octets of una to nxt */
-	uint64_t high;	    /* the greatest delivered index, + 1 */
-	uint64_t newest_ns; /* when the most recently sent of the delivered ones was sent */
+	uint32_t units;	 /* of credit, used by una to sent */
+	uint64_t sent;	 /* the first index that was never sent */
+	uint64_t octets; /* octets of una to nxt */
+	uint64_t high;	 /* the greatest delivered index, + 1 */
 	uint32_t n_lost;
 	struct siw_rd_slot slot[];
 };
@@ -60,7 +58,7 @@ struct siw_rd_held {
 	uint8_t class;
 };
 
-/* The receive window: the PSN indices rcv to rcv + mask. */
+/* The receive window of a space: the PSN indices rcv to rcv + mask. */
 struct siw_rd_rx {
 	uint32_t mask;
 	uint32_t n;
@@ -83,6 +81,24 @@ enum siw_rd_state {
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
 
+/* One PSN space of a peer: what is sent in it and what is received. */
+struct siw_rd_seq {
+	/*
+	 * PSN indices: a datagram's PSN is its epoch + its index. Oldest unacknowledged; next to be
+	 * queued; next expected from the peer.
+	 */
+	uint64_t una, nxt, rcv;
+	/* una of the incarnation that ended, until the layer above has handled that */
+	uint64_t over_una;
+	struct siw_rd_tx *tx; /* NULL: nothing is outstanding */
+	struct siw_rd_rx *rx; /* NULL: nothing is stored */
+	uint16_t credit;      /* units that the peer grants, from una on */
+	/* the last credit that was not 0, or 1: no segment takes more units */
+	_Atomic uint16_t most_units;
+	uint8_t space; /* enum siw_rd_space */
+	bool held;     /* siw_rd_pause */
+};
+
 struct siw_rd_peer {
 	struct siw_rd *rd;
 	struct siw_rd_peer *chain; /* the next in its hash bucket */
@@ -93,7 +109,7 @@ struct siw_rd_peer {
 	struct siw_link lru;
 	struct siw_link starved; /* linked while its datagrams wait for room in the socket */
 	struct siw_link news;	 /* linked while it has events to report */
-	struct siw_link ready;	 /* linked while its next segment is in rx and can be delivered */
+	struct siw_link ready;	 /* linked while a next segment is in an rx and can be delivered */
 	struct siw_link acks;	 /* linked while an acknowledgement to it is due */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
@@ -106,7 +122,6 @@ struct siw_rd_peer {
 	bool claimed : 1;  /* siw_rd_peer returned it, and siw_rd_set_upper was not called yet */
 	/* a PROBE asks whether it still knows these epochs, after a long idle time */
 	bool verify : 1;
-	bool held;   /* siw_rd_pause */
 	bool expect; /* siw_rd_expect */
 	bool full;   /* the window held something back since the last acknowledgement */
 	/* how many times the time-out was doubled since the last measured round trip */
@@ -115,19 +130,13 @@ struct siw_rd_peer {
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
 	uint8_t suspect : 4;  /* long datagrams lost twice since a long one was last delivered */
-	uint16_t credit;      /* units that the peer grants, from una on */
 	uint16_t probe_limit; /* octets: the path drops datagrams of this length */
 
-	/*
-	 * PSN indices: a datagram's PSN is its epoch + its index. Oldest unacknowledged; next to be
-	 * queued; next expected from the peer.
-	 */
-	uint64_t una, nxt, rcv;
-	/* una of the incarnation that ended, until the layer above has handled that */
-	uint64_t over_una;
-	struct siw_rd_tx *tx; /* NULL: nothing is outstanding */
-	struct siw_rd_rx *rx; /* NULL: nothing is stored */
+	struct siw_rd_seq seq[SIW_RD_SPACES];
 
+	uint64_t in_flight; /* octets that were sent and are neither delivered nor lost */
+	uint64_t newest_ns; /* when the most recently sent of the delivered ones was sent */
+	uint64_t came_ns;   /* when the newest DATA that was taken or stored came */
 	uint64_t heard_ns, sent_ns;
 	uint64_t since_ns; /* since when a response of the peer has been due; 0: none is due */
 	uint64_t ack_ns;   /* when the first datagram that due_acks counts came */
@@ -221,7 +230,8 @@ struct siw_rd {
 	uint64_t epochs; /* how many were generated so far */
 
 	/* Under the caller's progress lock: */
-	struct siw_rd_peer *offered; /* the peer whose segment was given to the layer above */
+	struct siw_rd_peer *offered;	/* the peer whose segment was given to the layer above */
+	struct siw_rd_seq *offered_seq; /* and the space that it is of */
 	struct siw_rd_peer *settle;
 	uint8_t *direct;     /* that segment's datagram in rx_buf; NULL: it is in the peer's rx */
 	uint32_t direct_len; /* its octets */
@@ -243,7 +253,7 @@ struct siw_rd {
 	} pool[SIW_RD_CLASSES];
 };
 
-_Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 512, "an idle peer's record");
+_Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 1024, "an idle peer's record");
 
 /* ---- rd_peer.c ------------------------------------------------------------------------------- */
 
@@ -261,7 +271,7 @@ void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
  * reports kind to the layer above (0: reports nothing).
  */
 void siw_rd_over(struct siw_rd_peer *peer, int kind);
-/* If the segment at rcv is stored and the peer is not paused, delivers it next. */
+/* If a segment at rcv is stored and its space is not paused, delivers it next. */
 void siw_rd_offer_next(struct siw_rd_peer *peer);
 void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now);
 
@@ -288,16 +298,20 @@ void siw_rd_starve(struct siw_rd_peer *peer);
 /* Sends what window, credit, pace and socket allow. false: something still waits. */
 bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now);
 /* Retransmits the datagram with that index, whatever the window allows. */
-void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now);
-void siw_rd_tx_free(struct siw_rd_peer *peer);
+void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now);
+void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
+/* Octets from una on that the credit does not cover are not sent, not even once more. */
+bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index);
 /* ---- rd_ack.c -------------------------------------------------------------------------------- */
 
 /*
- * Handles the acknowledgement in a datagram of the current epochs. octets: of bitmap, which may be
+ * Handles the acknowledgement in a datagram of the current epochs. ack: the body of an ACK, or
  * NULL.
  */
-void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, const uint8_t *bitmap,
-		  uint32_t octets, uint64_t now);
+void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
+		  const struct siw_rd_ack *ack, uint64_t now);
+/* Whether the octets behind the header of an ACK are its body. */
+bool siw_rd_is_ack(const void *body, uint32_t octets);
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now);
 /* Sets the timer after something was sent or delivered. */
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
@@ -306,13 +320,15 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
 
 /* Handles a DATA datagram in rx_buf. */
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now);
-void siw_rd_rx_free(struct siw_rd_peer *peer);
+void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now);
 /* The socket is empty: whether the acknowledgement that is due must be sent now. */
 bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now);
+/* The space whose next segment is stored and can be delivered, responses first; or NULL. */
+struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer);
 /* An acknowledgement is due: sends it at once, or within SIW_RD_ACK_NS. */
 void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now);
-uint16_t siw_rd_credit(const struct siw_rd_peer *peer);
+uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
 
 /* ---- rd_hello.c ------------------------------------------------------------------------------ */
 
@@ -335,7 +351,7 @@ void siw_rd_bye(struct siw_rd_peer *peer);
 
 /* Writes the header of a datagram to this peer, with the current acknowledgement. */
 void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
-		   struct siw_rd_wire *out);
+		   uint64_t now, struct siw_rd_wire *out);
 /* Appends the CRC to len octets and sends them. Returns as siw_llp_udp_send. */
 int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len);
 
@@ -384,15 +400,38 @@ static inline uint64_t siw_rd_ms(const struct siw_rd *rd, uint64_t now)
 	return (now - rd->began) / SIW_RD_MS + 1;
 }
 
+static inline bool siw_rd_has_gap(const struct siw_rd_seq *seq)
+{
+	return seq->rx && !seq->held && !seq->rx->slot[seq->rcv & seq->rx->mask].buf;
+}
+
 /*
  * Whether the peer must send something although nothing sent to it is outstanding: the layer above
  * expects it, or there is a gap in what was received.
  */
 static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 {
-	const struct siw_rd_rx *rx = peer->rx;
+	return peer->expect || siw_rd_has_gap(&peer->seq[SIW_RD_REQUESTS]) ||
+	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]);
+}
 
-	return peer->expect || (rx && !peer->held && !rx->slot[peer->rcv & rx->mask].buf);
+/* Whether a segment is queued or unacknowledged. */
+static inline bool siw_rd_outstanding(const struct siw_rd_peer *peer)
+{
+	return peer->seq[SIW_RD_REQUESTS].una != peer->seq[SIW_RD_REQUESTS].nxt ||
+	       peer->seq[SIW_RD_RESPONSES].una != peer->seq[SIW_RD_RESPONSES].nxt;
+}
+
+/* Whether something is to be sent, for the first time or again. */
+static inline bool siw_rd_unsent(const struct siw_rd_seq *seq)
+{
+	return seq->tx && (seq->tx->n_lost || seq->tx->sent < seq->nxt);
+}
+
+/* The PSN of the next request, which ACKs and others carry. */
+static inline uint32_t siw_rd_next_psn(const struct siw_rd_peer *peer)
+{
+	return peer->epoch + (uint32_t)peer->seq[SIW_RD_REQUESTS].nxt;
 }
 
 /*

@@ -158,7 +158,7 @@ static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	if (!out)
 		return 0; /* handled as if the PROBE were lost */
 	memset(out, 0, size);
-	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, (struct siw_rd_wire *)out);
+	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, peer->probe_psn, 0, now, (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	r = siw_rd_send(rd, &peer->addr, out, size - SIW_DGRAM_CRC_LEN);
 	siw_rd_buf_free(rd, out, class);

@@ -111,12 +111,27 @@ static void unhash(struct siw_rd_peer *peer)
 	*at = peer->chain;
 }
 
+static void free_windows(struct siw_rd_peer *peer)
+{
+	for (int i = 0; i < SIW_RD_SPACES; i++) {
+		siw_rd_tx_free(peer, &peer->seq[i]);
+		siw_rd_rx_free(peer, &peer->seq[i]);
+	}
+}
+
+static bool has_windows(const struct siw_rd_peer *peer)
+{
+	for (int i = 0; i < SIW_RD_SPACES; i++)
+		if (peer->seq[i].tx || peer->seq[i].rx)
+			return true;
+	return false;
+}
+
 static void forget(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
-	siw_rd_tx_free(peer);
-	siw_rd_rx_free(peer);
+	free_windows(peer);
 	unhash(peer);
 	siw_link_del(&peer->lru);
 	siw_rd_no_timer(peer);
@@ -202,7 +217,7 @@ static void widen(struct siw_rd *rd)
 /* Whether anything is in progress with the peer. */
 static bool in_use(const struct siw_rd_peer *peer)
 {
-	return peer->claimed || peer->tx || peer->rx || peer->reports || peer->settling ||
+	return peer->claimed || has_windows(peer) || peer->reports || peer->settling ||
 	       peer->expect || !siw_link_alone(&peer->ready) || peer->rd->offered == peer;
 }
 
@@ -272,6 +287,10 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->heard_ns = now;
+	for (int i = 0; i < SIW_RD_SPACES; i++) {
+		peer->seq[i].space = (uint8_t)i;
+		atomic_init(&peer->seq[i].most_units, 1);
+	}
 	siw_link_init(&peer->starved);
 	siw_link_init(&peer->news);
 	siw_link_init(&peer->ready);
@@ -311,15 +330,26 @@ void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 		siw_link_add(&peer->rd->news, &peer->news);
 }
 
+/* reported: an end before this one waits to be handled. */
+static void restart_space(struct siw_rd_seq *seq, bool reported)
+{
+	if (!reported)
+		seq->over_una = seq->una;
+	seq->una = seq->nxt = seq->rcv = 0;
+	seq->credit = 0;
+	atomic_store_explicit(&seq->most_units, 1, memory_order_relaxed);
+	seq->held = false;
+}
+
 void siw_rd_over(struct siw_rd_peer *peer, int kind)
 {
 	struct siw_rd *rd = peer->rd;
-	bool was = peer->state == SIW_RD_OPEN || peer->nxt;
+	bool was = peer->state == SIW_RD_OPEN || peer->seq[SIW_RD_REQUESTS].nxt ||
+		   peer->seq[SIW_RD_RESPONSES].nxt;
 
-	if (!(peer->reports & SIW_RD_REPORT_OVER))
-		peer->over_una = peer->una;
-	siw_rd_tx_free(peer);
-	siw_rd_rx_free(peer);
+	free_windows(peer);
+	for (int i = 0; i < SIW_RD_SPACES; i++)
+		restart_space(&peer->seq[i], peer->reports & SIW_RD_REPORT_OVER);
 	if (rd->offered == peer)
 		rd->offered = NULL;
 	siw_link_del(&peer->ready);
@@ -329,14 +359,13 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
-	peer->una = peer->nxt = peer->rcv = 0;
+	peer->in_flight = peer->newest_ns = peer->came_ns = 0;
 	memset(peer->room, 0, sizeof(peer->room));
 	peer->since_ns = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->backoff = peer->rtos = peer->due_acks = 0;
-	peer->held = peer->verify = peer->full = false;
+	peer->verify = peer->full = false;
 	peer->expect = false;
-	peer->credit = 0;
 	atomic_store_explicit(&peer->ird, 0, memory_order_relaxed);
 	peer->probe = peer->suspect = 0;
 	peer->probe_ns = 0;

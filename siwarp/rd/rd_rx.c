@@ -7,22 +7,24 @@
 #include "base/capture.h"
 #include "rd/rd_impl.h"
 
-#define FIRST_SLOTS 16
-#define MANY_ACKS   64 /* so many datagrams are acknowledged at once */
-#define LONG_ACKS   16 /* so many, if they are long */
-#define GAP_ACKS    8  /* so many, behind a gap */
+#define FIRST_SLOTS   16
+#define MANY_ACKS     64 /* so many datagrams are acknowledged at once */
+#define LONG_ACKS     16 /* so many, if they are long */
+#define GAP_ACKS      8	 /* so many, behind a gap */
+#define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
 
 /*
  * The credit to grant: at most a quarter of the memory that is left, so that peers which use all
- * their credit leave some to the next one. A datagram in order needs no memory, so at least one
- * unit is granted unless the peer is paused.
+ * their credit leave some to the next one. A datagram in order needs no memory, so the longest
+ * segment is always granted, unless the space is paused or something is stored.
  */
-uint16_t siw_rd_credit(const struct siw_rd_peer *peer)
+uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	const struct siw_rd *rd = peer->rd;
 	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
-	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT,
-		 own = peer->rx ? peer->rx->units : !peer->held;
+	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT, own = seq->rx     ? seq->rx->units
+								  : seq->held ? 0
+									      : LONGEST_UNITS;
 
 	if (units < own)
 		units = own;
@@ -41,48 +43,48 @@ static uint64_t ring_octets(uint32_t slots)
 	return sizeof(struct siw_rd_rx) + slots * sizeof(struct siw_rd_held);
 }
 
-static void drop_held(struct siw_rd_peer *peer, struct siw_rd_held *held)
+static void drop_held(struct siw_rd *rd, struct siw_rd_rx *rx, struct siw_rd_held *held)
 {
-	siw_rd_buf_free(peer->rd, held->buf, held->class);
-	peer->rd->rx_octets -= siw_rd_class_octets(held->class);
-	peer->rx->units -= siw_rd_units(held->len);
-	peer->rx->n--;
+	siw_rd_buf_free(rd, held->buf, held->class);
+	rd->rx_octets -= siw_rd_class_octets(held->class);
+	rx->units -= siw_rd_units(held->len);
+	rx->n--;
 	held->buf = NULL;
 }
 
-static void free_ring(struct siw_rd_peer *peer)
+static void free_ring(struct siw_rd *rd, struct siw_rd_seq *seq)
 {
-	peer->rd->rx_octets -= ring_octets(peer->rx->mask + 1);
-	free(peer->rx);
-	peer->rx = NULL;
+	rd->rx_octets -= ring_octets(seq->rx->mask + 1);
+	free(seq->rx);
+	seq->rx = NULL;
 }
 
-void siw_rd_rx_free(struct siw_rd_peer *peer)
+void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
-	struct siw_rd_rx *rx = peer->rx;
+	struct siw_rd_rx *rx = seq->rx;
 
 	if (!rx)
 		return;
 	for (uint32_t i = 0; i <= rx->mask; i++)
 		if (rx->slot[i].buf)
-			drop_held(peer, &rx->slot[i]);
-	free_ring(peer);
+			drop_held(peer->rd, rx, &rx->slot[i]);
+	free_ring(peer->rd, seq);
 }
 
 /* The slots of a ring that includes this index: a power of two. */
-static uint32_t slots_for(const struct siw_rd_peer *peer, uint64_t index)
+static uint32_t slots_for(const struct siw_rd_seq *seq, uint64_t index)
 {
-	uint32_t n = peer->rx ? peer->rx->mask + 1 : FIRST_SLOTS;
+	uint32_t n = seq->rx ? seq->rx->mask + 1 : FIRST_SLOTS;
 
-	while (index - peer->rcv >= n)
+	while (index - seq->rcv >= n)
 		n *= 2;
 	return n;
 }
 
-static bool reach(struct siw_rd_peer *peer, uint64_t index)
+static bool reach(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
 {
-	struct siw_rd_rx *old = peer->rx, *rx;
-	uint32_t n = slots_for(peer, index);
+	struct siw_rd_rx *old = seq->rx, *rx;
+	uint32_t n = slots_for(seq, index);
 
 	if (old && n == old->mask + 1)
 		return true;
@@ -90,39 +92,41 @@ static bool reach(struct siw_rd_peer *peer, uint64_t index)
 	if (!rx)
 		return false;
 	rx->mask = n - 1;
-	peer->rd->rx_octets += ring_octets(n);
-	rx->high = peer->rcv;
+	rd->rx_octets += ring_octets(n);
+	rx->high = seq->rcv;
 	if (old) {
 		rx->n = old->n;
 		rx->units = old->units;
 		rx->high = old->high;
-		for (uint64_t i = peer->rcv; i < old->high; i++)
+		for (uint64_t i = seq->rcv; i < old->high; i++)
 			*slot_of(rx, i) = *slot_of(old, i);
-		free_ring(peer);
+		free_ring(rd, seq);
 	}
-	peer->rx = rx;
+	seq->rx = rx;
 	return true;
 }
 
 /*
  * Whether a buffer of so many octets may be stored for a datagram of len octets: within the window,
- * the peer's credit, and the memory for all peers.
+ * the credit of the space, and the memory for all peers.
  */
-static bool fits(const struct siw_rd_peer *peer, uint64_t index, uint32_t len, uint32_t octets)
+static bool fits(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint64_t index,
+		 uint32_t len, uint32_t octets)
 {
 	const struct siw_rd *rd = peer->rd;
-	uint32_t units = peer->rx ? peer->rx->units : 0;
+	uint32_t units = seq->rx ? seq->rx->units : 0;
 	uint64_t more;
 
-	if (index - peer->rcv >= SIW_RD_WINDOW_MAX ||
-	    units + siw_rd_units(len) > siw_rd_credit(peer))
+	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
+	    units + siw_rd_units(len) > siw_rd_credit(peer, seq))
 		return false;
-	more = ring_octets(slots_for(peer, index)) + siw_rd_class_octets(siw_rd_class(octets));
+	more = ring_octets(slots_for(seq, index)) + siw_rd_class_octets(siw_rd_class(octets));
 	return rd->rx_octets + more <= rd->rx_limit;
 }
 
 /* Stores a datagram of rx_buf in the ring: a large one by taking over rx_buf, others by a copy. */
-static bool keep(struct siw_rd_peer *peer, uint64_t index, uint8_t *datagram, uint32_t len)
+static bool keep(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+		 uint8_t *datagram, uint32_t len)
 {
 	struct siw_rd *rd = peer->rd;
 	bool whole = len > SIW_RD_BUF / 2 && len == rd->end;
@@ -131,16 +135,16 @@ static bool keep(struct siw_rd_peer *peer, uint64_t index, uint8_t *datagram, ui
 	uint32_t octets = whole ? SIW_RD_BUF : len;
 	void *buf;
 
-	if (!fits(peer, index, len, octets))
+	if (!fits(peer, seq, index, len, octets))
 		return false;
 	buf = siw_rd_buf(rd, octets, &class);
 	if (!buf)
 		return false;
-	if (!reach(peer, index)) {
+	if (!reach(rd, seq, index)) {
 		siw_rd_buf_free(rd, buf, class);
 		return false;
 	}
-	held = slot_of(peer->rx, index);
+	held = slot_of(seq->rx, index);
 	if (whole) {
 		held->buf = rd->rx_buf;
 		rd->rx_buf = buf;
@@ -151,19 +155,29 @@ static bool keep(struct siw_rd_peer *peer, uint64_t index, uint8_t *datagram, ui
 	held->len = len;
 	held->class = class;
 	rd->rx_octets += siw_rd_class_octets(class);
-	peer->rx->n++;
-	peer->rx->units += siw_rd_units(len);
-	if (index >= peer->rx->high)
-		peer->rx->high = index + 1;
+	seq->rx->n++;
+	seq->rx->units += siw_rd_units(len);
+	if (index >= seq->rx->high)
+		seq->rx->high = index + 1;
+	peer->came_ns = rd->now;
 	return true;
+}
+
+struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
+{
+	for (int i = SIW_RD_SPACES; i-- > 0;) {
+		struct siw_rd_seq *seq = &peer->seq[i];
+
+		if (!seq->held && seq->rx && slot_of(seq->rx, seq->rcv)->buf)
+			return seq;
+	}
+	return NULL;
 }
 
 void siw_rd_offer_next(struct siw_rd_peer *peer)
 {
-	if (peer->held || !peer->rx || !slot_of(peer->rx, peer->rcv)->buf ||
-	    !siw_link_alone(&peer->ready))
-		return;
-	siw_link_add(&peer->rd->ready, &peer->ready);
+	if (siw_link_alone(&peer->ready) && siw_rd_ready_seq(peer))
+		siw_link_add(&peer->rd->ready, &peer->ready);
 }
 
 /* ---- DATA ------------------------------------------------------------------------------------ */
@@ -171,24 +185,27 @@ void siw_rd_offer_next(struct siw_rd_peer *peer)
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
 	struct siw_rd *rd = peer->rd;
-	int32_t ahead = (int32_t)(ntohl(wire->llp.psn) - peer->peer_epoch - (uint32_t)peer->rcv);
-	uint64_t index = peer->rcv + (uint64_t)ahead;
+	struct siw_rd_seq *seq =
+		&peer->seq[wire->flags & SIW_RD_RESPONSE ? SIW_RD_RESPONSES : SIW_RD_REQUESTS];
+	int32_t ahead = (int32_t)(ntohl(wire->llp.psn) - peer->peer_epoch - (uint32_t)seq->rcv);
+	uint64_t index = seq->rcv + (uint64_t)ahead;
 	bool opens;
 
 	if (ahead < 0 ||
-	    (peer->rx && index - peer->rcv <= peer->rx->mask && slot_of(peer->rx, index)->buf)) {
+	    (seq->rx && index - seq->rcv <= seq->rx->mask && slot_of(seq->rx, index)->buf)) {
 		siw_drop(SIW_COUNTER_rd_duplicates);
 		siw_rd_ack_due(peer, true, now);
 		return;
 	}
-	if (ahead == 0 && !peer->held && !rd->offered) {
+	if (ahead == 0 && !seq->held && !rd->offered) {
 		rd->offered = peer;
+		rd->offered_seq = seq;
 		rd->direct = (uint8_t *)wire;
 		rd->direct_len = len;
 		return;
 	}
-	opens = !peer->rx || index > peer->rx->high;
-	if (!keep(peer, index, (uint8_t *)wire, len)) {
+	opens = !seq->rx || index > seq->rx->high;
+	if (!keep(peer, seq, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_rd_ack_due(peer, true, now);
 		return;
@@ -202,32 +219,33 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	 * pauses, datagrams behind a gap are acknowledged several at a time.
 	 */
 	siw_rd_ack_due(peer,
-		       !peer->held &&
+		       !seq->held &&
 			       (opens || rd->streak < GAP_ACKS || peer->due_acks + 1 >= GAP_ACKS),
 		       now);
 }
 
 /* ---- calls of the layer above ---------------------------------------------------------------- */
 
-static void accept_next(struct siw_rd_peer *peer)
+static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
 	struct siw_rd *rd = peer->rd;
 
 	rd->offered = NULL;
-	if (rd->direct && !peer->rx) {
-		peer->rcv++;
+	peer->came_ns = rd->now;
+	if (rd->direct && !seq->rx) {
+		seq->rcv++;
 		siw_rd_ack_due(peer,
 			       rd->direct_len > SIW_RD_BATCH / 2 && peer->due_acks + 1 >= LONG_ACKS,
 			       rd->now);
 		return;
 	}
 	if (!rd->direct)
-		drop_held(peer, slot_of(peer->rx, peer->rcv));
-	peer->rcv++;
-	if (!peer->rx->n)
-		free_ring(peer);
+		drop_held(rd, seq->rx, slot_of(seq->rx, seq->rcv));
+	seq->rcv++;
+	if (!seq->rx->n)
+		free_ring(rd, seq);
 	siw_rd_offer_next(peer);
-	siw_rd_ack_due(peer, !peer->rx, rd->now);
+	siw_rd_ack_due(peer, !seq->rx, rd->now);
 }
 
 void siw_rd_taken(struct siw_rd_peer *peer)
@@ -236,65 +254,97 @@ void siw_rd_taken(struct siw_rd_peer *peer)
 
 	siw_lock(&rd->lock);
 	if (rd->offered == peer)
-		accept_next(peer);
+		accept_next(peer, rd->offered_seq);
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_pause(struct siw_rd_peer *peer)
+void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
+	struct siw_rd_seq *seq = &peer->seq[space];
 
 	siw_lock(&rd->lock);
-	peer->held = true;
-	siw_link_del(&peer->ready);
-	if (rd->offered == peer) {
+	seq->held = true;
+	if (rd->offered == peer && rd->offered_seq == seq) {
 		rd->offered = NULL;
-		/* A segment that was stored earlier was acknowledged in the bitmap when it came. */
+		/* A segment that was stored earlier was acknowledged by a range when it came. */
 		if (rd->direct) {
 			/* If there is no memory, it counts as lost and will be retransmitted. */
-			if (!keep(peer, peer->rcv, rd->direct, rd->direct_len))
+			if (!keep(peer, seq, seq->rcv, rd->direct, rd->direct_len))
 				siw_drop(SIW_COUNTER_drop_rd_window);
 			siw_rd_ack_due(peer, false, rd->now);
 		}
 	}
+	siw_link_del(&peer->ready);
+	siw_rd_offer_next(peer);
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_resume(struct siw_rd_peer *peer)
+void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
+	uint64_t now = siw_now_ns();
 
 	siw_lock(&rd->lock);
-	peer->held = false;
-	siw_rd_offer_next(peer);
-	if (siw_rd_awaits_more(peer))
-		siw_rd_await(peer, siw_now_ns());
+	if (peer->seq[space].held) {
+		peer->seq[space].held = false;
+		siw_rd_offer_next(peer);
+		if (siw_rd_awaits_more(peer))
+			siw_rd_await(peer, now);
+		/* What it could not store was not acknowledged: there is credit for it again. */
+		if (!peer->seq[space].rx && peer->state == SIW_RD_OPEN)
+			siw_rd_ack_due(peer, true, now);
+	}
 	siw_unlock(&rd->lock);
 	siw_llp_sock_ready(rd->sock);
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */
 
-/* Writes the bitmap of stored PSNs from rcv on. Returns its octets. */
-static uint32_t put_bitmap(const struct siw_rd_peer *peer, uint8_t *to)
+/*
+ * Writes the ranges of what is stored in a space, from rcv on, at most so many. Returns how many.
+ */
+static uint32_t put_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to, uint32_t most)
 {
-	const struct siw_rd_rx *rx = peer->rx;
-	uint32_t bits = rx ? (uint32_t)(rx->high - peer->rcv) : 0, octets;
+	struct siw_rd_rx *rx = seq->rx;
+	uint64_t end = rx ? rx->high : seq->rcv, i = seq->rcv;
+	uint32_t n = 0;
 
-	octets = (bits + 7) / 8;
-	memset(to, 0, octets);
-	for (uint32_t i = 0; i < bits; i++)
-		if (rx->slot[(peer->rcv + i) & rx->mask].buf)
-			to[i / 8] |= (uint8_t)(1u << i % 8);
-	return octets;
+	for (; i < end && n < most; n++) {
+		uint64_t from = i, first;
+
+		while (i < end && !slot_of(rx, i)->buf)
+			i++;
+		first = i;
+		while (i < end && slot_of(rx, i)->buf)
+			i++;
+		to[n].gap = htons((uint16_t)(first - from));
+		to[n].length = htons((uint16_t)(i - first));
+	}
+	return n;
+}
+
+/* Fills the body of an ACK. Each space may use what the other leaves. Returns its octets. */
+static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
+{
+	const struct siw_rd_seq *seq = peer->seq;
+	struct siw_rd_range *range = (struct siw_rd_range *)(to + SIW_RD_ACK_LEN);
+	uint32_t n, more;
+
+	n = put_ranges(&seq[SIW_RD_REQUESTS], range,
+		       seq[SIW_RD_RESPONSES].rx ? SIW_RD_RANGES / 2 : UINT8_MAX);
+	more = SIW_RD_RANGES - n < UINT8_MAX ? SIW_RD_RANGES - n : UINT8_MAX;
+	more = put_ranges(&seq[SIW_RD_RESPONSES], range + n, more);
+	*(struct siw_rd_ack *)to = (struct siw_rd_ack){ .ranges = { (uint8_t)n, (uint8_t)more } };
+	return SIW_RD_ACK_LEN + (n + more) * SIW_RD_RANGE_LEN;
 }
 
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now)
 {
-	uint8_t out[SIW_RD_LEN + SIW_RD_WINDOW_MAX / 8 + SIW_DGRAM_CRC_LEN];
-	uint32_t octets = put_bitmap(peer, out + SIW_RD_LEN);
+	uint8_t out[SIW_RD_OVERHEAD + SIW_RD_ACK_LEN + SIW_RD_RANGES * SIW_RD_RANGE_LEN];
+	uint32_t octets = put_body(peer, out + SIW_RD_LEN);
 
-	siw_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, (struct siw_rd_wire *)out);
+	siw_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, now, (struct siw_rd_wire *)out);
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
 	peer->sent_ns = now;
@@ -305,8 +355,8 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 
 bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now)
 {
-	return peer->due_acks > 1 || (peer->rx && !peer->held) ||
-	       now - peer->ack_ns >= SIW_RD_ACK_NS;
+	return peer->due_acks > 1 || siw_rd_has_gap(&peer->seq[SIW_RD_REQUESTS]) ||
+	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]) || now - peer->ack_ns >= SIW_RD_ACK_NS;
 }
 
 void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now)
@@ -314,7 +364,7 @@ void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now)
 	if (peer->due_acks < UINT8_MAX)
 		peer->due_acks++;
 	if (at_once || peer->due_acks >= MANY_ACKS) {
-		siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 		return;
 	}
 	if (peer->due_acks > 1)

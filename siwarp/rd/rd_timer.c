@@ -87,7 +87,8 @@ void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now)
 	uint8_t out[SIW_RD_OVERHEAD];
 
 	/* A number that differs from that of the MTU probe that may be outstanding. */
-	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, (struct siw_rd_wire *)out);
+	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, now,
+		      (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 	peer->sent_ns = now;
@@ -119,13 +120,18 @@ static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 	       now - peer->timer_ns < timeout / 4;
 }
 
+static bool has_window(const struct siw_rd_peer *peer)
+{
+	return peer->seq[SIW_RD_REQUESTS].tx || peer->seq[SIW_RD_RESPONSES].tx;
+}
+
 /* Nothing is outstanding: frees an idle send window, and probes a peer whose response is due. */
 static void rest(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t every = peer->rd->timeout / 8;
 
-	if (peer->tx && now - peer->sent_ns >= 100 * SIW_RD_MS)
-		siw_rd_tx_free(peer);
+	for (int i = 0; i < SIW_RD_SPACES && now - peer->sent_ns >= 100 * SIW_RD_MS; i++)
+		siw_rd_tx_free(peer, &peer->seq[i]);
 	if (peer->verify) {
 		siw_rd_ask(peer, now);
 		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
@@ -135,7 +141,7 @@ static void rest(struct siw_rd_peer *peer, uint64_t now)
 		peer->timer_ns = now + every;
 	} else {
 		peer->since_ns = 0;
-		peer->timer_ns = peer->tx ? now + 100 * SIW_RD_MS : SIW_RD_NEVER;
+		peer->timer_ns = has_window(peer) ? now + 100 * SIW_RD_MS : SIW_RD_NEVER;
 	}
 }
 
@@ -146,7 +152,7 @@ static void fire(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_over(peer, SIW_RD_GONE);
 	} else if (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) {
 		siw_rd_hello_again(peer, now);
-	} else if (peer->una == peer->nxt || peer->state == SIW_RD_CLOSED) {
+	} else if (!siw_rd_outstanding(peer) || peer->state == SIW_RD_CLOSED) {
 		rest(peer, now);
 	} else {
 		siw_rd_timeout(peer, now);
@@ -160,8 +166,9 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
 		next = peer->ack_ns + SIW_RD_ACK_NS;
-	if (peer->tx && peer->pace_ns > now && peer->pace_ns < next &&
-	    (peer->tx->n_lost || peer->tx->sent < peer->nxt))
+	if (peer->pace_ns > now && peer->pace_ns < next &&
+	    (siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) ||
+	     siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES])))
 		next = peer->pace_ns;
 	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
 }
@@ -171,7 +178,7 @@ static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
 	if (peer->timer_ns <= now)
 		fire(peer, now);
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS <= now)
-		siw_rd_send_ack(peer, 0, peer->epoch + (uint32_t)peer->nxt, now);
+		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 	if (peer->probe && peer->probe_ns <= now)
 		siw_rd_mtu_unanswered(peer, now);
 	siw_rd_pump(peer, now);
@@ -231,7 +238,7 @@ void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
 	peer->expect = expected;
 	if (expected)
 		siw_rd_await(peer, now);
-	else if (peer->una == peer->nxt && !peer->verify && !siw_rd_awaits_more(peer))
+	else if (!siw_rd_outstanding(peer) && !peer->verify && !siw_rd_awaits_more(peer))
 		peer->since_ns = 0;
 	siw_unlock(&rd->lock);
 }

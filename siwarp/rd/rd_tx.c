@@ -21,51 +21,51 @@
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-static bool widen(struct siw_rd_peer *peer)
+static bool widen(struct siw_rd_seq *seq)
 {
-	struct siw_rd_tx *old = peer->tx, *tx;
+	struct siw_rd_tx *old = seq->tx, *tx;
 	uint32_t n = old ? (old->mask + 1) * 2 : FIRST_SLOTS;
 
 	tx = calloc(1, sizeof(*tx) + n * sizeof(tx->slot[0]));
 	if (!tx)
 		return false;
-	tx->sent = tx->high = peer->una;
+	tx->sent = tx->high = seq->una;
 	if (old)
 		memcpy(tx, old, sizeof(*tx));
 	tx->mask = n - 1;
-	for (uint64_t i = peer->una; old && i < peer->nxt; i++)
+	for (uint64_t i = seq->una; old && i < seq->nxt; i++)
 		*siw_rd_slot_of(tx, i) = *siw_rd_slot_of(old, i);
 	free(old);
-	peer->tx = tx;
+	seq->tx = tx;
 	return true;
 }
 
-static void free_slot(struct siw_rd_peer *peer, struct siw_rd_slot *slot)
+static void free_slot(struct siw_rd *rd, struct siw_rd_tx *tx, struct siw_rd_slot *slot)
 {
-	peer->tx->octets -= slot->len;
-	peer->rd->tx_octets -= siw_rd_class_octets(slot->class);
-	siw_rd_buf_free(peer->rd, slot->buf, slot->class);
+	tx->octets -= slot->len;
+	rd->tx_octets -= siw_rd_class_octets(slot->class);
+	siw_rd_buf_free(rd, slot->buf, slot->class);
 	slot->buf = NULL;
 }
 
-void siw_rd_tx_free(struct siw_rd_peer *peer)
+void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
-	if (!peer->tx)
+	if (!seq->tx)
 		return;
-	for (uint64_t i = peer->una; i < peer->nxt; i++)
-		free_slot(peer, siw_rd_slot_of(peer->tx, i));
-	free(peer->tx);
-	peer->tx = NULL;
+	for (uint64_t i = seq->una; i < seq->nxt; i++)
+		free_slot(peer->rd, seq->tx, siw_rd_slot_of(seq->tx, i));
+	free(seq->tx);
+	seq->tx = NULL;
 }
 
 /* Whether a datagram of so many octets may be queued now. */
-static bool has_room(const struct siw_rd_peer *peer, uint32_t len)
+static bool has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
 	const struct siw_rd *rd = peer->rd;
 	uint64_t limit = peer->cc.cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
 	uint64_t left = rd->tx_limit > rd->tx_octets ? rd->tx_limit - rd->tx_octets : 0;
 
-	if (peer->nxt == peer->una)
+	if (seq->nxt == seq->una)
 		return true;
 	if (limit < LEAST_QUEUE)
 		limit = LEAST_QUEUE;
@@ -74,7 +74,7 @@ static bool has_room(const struct siw_rd_peer *peer, uint32_t len)
 	/* Peers that acknowledge nothing must leave memory to the others. */
 	if (limit > left / SIW_RD_SHARE)
 		limit = left / SIW_RD_SHARE;
-	return peer->tx->octets + len <= limit && peer->nxt - peer->una < SIW_RD_WINDOW_MAX;
+	return seq->tx->octets + len <= limit && seq->nxt - seq->una < SIW_RD_WINDOW_MAX;
 }
 
 static inline bool is_over(const struct siw_rd_peer *peer)
@@ -89,7 +89,7 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 	const struct siw_rd_cc *cc = &peer->cc;
 	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = 2 * cc->srtt + SIW_RD_MS;
 
-	if (peer->una == peer->nxt) {
+	if (!siw_rd_outstanding(peer)) {
 		peer->timer_ns = now + IDLE_TX_NS;
 	} else {
 		if (rto > LONGEST_RTO)
@@ -103,13 +103,14 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_due(peer, peer->timer_ns);
 }
 
-static void account_sent(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
+static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+			 uint64_t now)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
 	uint64_t pace = siw_rd_cc_pace(&peer->cc);
 
-	tx->in_flight += slot->len;
+	peer->in_flight += slot->len;
 	if (index == tx->sent) {
 		tx->sent++;
 		tx->units += siw_rd_units(slot->len);
@@ -140,6 +141,11 @@ void siw_rd_starve(struct siw_rd_peer *peer)
 		siw_link_add(&peer->rd->starved, &peer->starved);
 }
 
+static uint8_t flags_of(const struct siw_rd_seq *seq)
+{
+	return seq->space == SIW_RD_RESPONSES ? SIW_RD_RESPONSE : 0;
+}
+
 /* 1: sent, or lost on the way; 0: the socket is full. */
 static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
 {
@@ -162,22 +168,23 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 }
 
 /* Writes header and CRC at each transmission, so that the acknowledgement in it is current. */
-static struct siw_rd_slot *build(struct siw_rd_peer *peer, uint64_t index)
+static struct siw_rd_slot *build(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+				 uint64_t now)
 {
-	struct siw_rd_slot *slot = siw_rd_slot_of(peer->tx, index);
+	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
 	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
 
-	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, 0,
+	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, flags_of(seq), now,
 		      (struct siw_rd_wire *)slot->buf);
 	siw_crc32c_put(slot->buf + len, peer->rd->crc ? siw_crc32c(0, slot->buf, len) : 0);
 	return slot;
 }
 
-static int send_slot(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
+static int send_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now)
 {
-	if (!send_built(peer, build(peer, index), now))
+	if (!send_built(peer, build(peer, seq, index, now), now))
 		return 0;
-	account_sent(peer, index, now);
+	account_sent(peer, seq, index, now);
 	return 1;
 }
 
@@ -188,7 +195,7 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		siw_rd_starve(peer);
 		return false;
 	}
-	if (peer->tx->in_flight && peer->tx->in_flight + len > peer->cc.cwnd) {
+	if (peer->in_flight && peer->in_flight + len > peer->cc.cwnd) {
 		peer->full = true;
 		return false;
 	}
@@ -199,11 +206,21 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 	return true;
 }
 
-static bool has_credit(const struct siw_rd_peer *peer, uint32_t len)
+/* Whether the peer's credit covers one more datagram of so many octets. */
+static bool has_credit(const struct siw_rd_seq *seq, uint32_t len)
 {
-	const struct siw_rd_tx *tx = peer->tx;
+	return seq->tx->units + siw_rd_units(len) <= seq->credit;
+}
 
-	return tx->units + siw_rd_units(len) <= peer->credit || (!tx->units && peer->credit);
+bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
+{
+	uint32_t units = 0;
+
+	if (seq->tx->units <= seq->credit)
+		return true;
+	for (uint64_t i = seq->una; i <= index; i++)
+		units += siw_rd_units(siw_rd_slot_of(seq->tx, i)->len);
+	return units <= seq->credit;
 }
 
 /* Octets that the pace allows now. */
@@ -227,9 +244,9 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
  * How many of the datagrams that were never sent fit into one batch; the first one may be sent. All
  * have its length, except the last, which may be shorter.
  */
-static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
+static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 	uint32_t datagram = siw_rd_slot_of(tx, tx->sent)->len, units = tx->units, n = 0,
 		 len = datagram;
 	uint64_t octets = 0, due;
@@ -237,13 +254,13 @@ static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
 	if (!may_join_batch(peer, datagram))
 		return 1;
 	due = due_octets(peer, now);
-	for (uint64_t i = tx->sent; i < peer->nxt && n < BATCH_MAX && len == datagram; i++, n++) {
+	for (uint64_t i = tx->sent; i < seq->nxt && n < BATCH_MAX && len == datagram; i++, n++) {
 		len = siw_rd_slot_of(tx, i)->len;
 		units += siw_rd_units(len);
 		if (len > datagram || octets + len > SIW_RD_BATCH)
 			break;
-		if (n && (octets > due || units > peer->credit ||
-			  tx->in_flight + octets + len > peer->cc.cwnd))
+		if (n && (octets > due || units > seq->credit ||
+			  peer->in_flight + octets + len > peer->cc.cwnd))
 			break;
 		octets += len;
 	}
@@ -251,15 +268,15 @@ static uint32_t batch_length(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /* Sends the next n datagrams as one batch. 1: sent; 0: the socket is full. */
-static int send_batch(struct siw_rd_peer *peer, uint32_t n, uint64_t now)
+static int send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t n, uint64_t now)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 	struct iovec iov[BATCH_MAX];
 	uint16_t whole = peer->whole;
 	int r, sent;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const struct siw_rd_slot *slot = build(peer, tx->sent + i);
+		const struct siw_rd_slot *slot = build(peer, seq, tx->sent + i, now);
 
 		iov[i] = (struct iovec){ slot->buf, slot->len };
 	}
@@ -270,7 +287,7 @@ static int send_batch(struct siw_rd_peer *peer, uint32_t n, uint64_t now)
 		return 0;
 	}
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
-		sent = send_slot(peer, tx->sent, now);
+		sent = send_slot(peer, seq, tx->sent, now);
 		/*
 		 * If the path MTU was lowered meanwhile, the datagrams were too long, and batches
 		 * still work.
@@ -281,71 +298,101 @@ static int send_batch(struct siw_rd_peer *peer, uint32_t n, uint64_t now)
 	}
 	/* Any other error counts as a loss on the way, as for a single datagram. */
 	for (; n; n--)
-		account_sent(peer, tx->sent, now);
+		account_sent(peer, seq, tx->sent, now);
 	return 1;
 }
 
-/* Sends datagrams that were never sent, as far as credit, window, pace and socket allow. */
-static void send_new(struct siw_rd_peer *peer, uint64_t now)
+/*
+ * Sends datagrams that were never sent. false: window, pace or socket allow no more; true: all are
+ * sent, or the rest waits for credit.
+ */
+static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
-	struct siw_rd_tx *tx = peer->tx;
+	struct siw_rd_tx *tx = seq->tx;
 
-	while (tx->sent < peer->nxt) {
+	while (tx->sent < seq->nxt) {
 		uint32_t len = siw_rd_slot_of(tx, tx->sent)->len, n;
 
-		if (!has_credit(peer, len) || !may_send(peer, len, now))
-			return;
-		n = batch_length(peer, now);
-		if (!(n > 1 ? send_batch(peer, n, now) : send_slot(peer, tx->sent, now)))
-			return;
-	}
-}
-
-static bool resend_lost(struct siw_rd_peer *peer, uint64_t now)
-{
-	struct siw_rd_tx *tx = peer->tx;
-
-	for (uint64_t i = peer->una; i < tx->sent && tx->n_lost; i++) {
-		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
-
-		if (slot->lost && (!may_send(peer, slot->len, now) || !send_slot(peer, i, now)))
+		if (!has_credit(seq, len))
+			return true;
+		if (!may_send(peer, len, now))
+			return false;
+		n = batch_length(peer, seq, now);
+		if (!(n > 1 ? send_batch(peer, seq, n, now) : send_slot(peer, seq, tx->sent, now)))
 			return false;
 	}
 	return true;
 }
 
+/* As send_new, for lost ones. */
+static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
+{
+	struct siw_rd_tx *tx = seq->tx;
+	uint32_t units = 0;
+
+	for (uint64_t i = seq->una; i < tx->sent && tx->n_lost; i++) {
+		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
+
+		units += siw_rd_units(slot->len);
+		if (units > seq->credit) /* it was reduced: the peer would drop this one */
+			return true;
+		if (slot->lost &&
+		    (!may_send(peer, slot->len, now) || !send_slot(peer, seq, i, now)))
+			return false;
+	}
+	return true;
+}
+
+/* Sends what a space has, and returns as send_new. *sent: something was sent. */
+static bool pump_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now, bool *sent)
+{
+	uint64_t before;
+	bool more;
+
+	if (!siw_rd_unsent(seq))
+		return true;
+	before = seq->tx->sent;
+	more = resend_lost(peer, seq, now);
+	if (more)
+		more = send_new(peer, seq, now);
+	*sent |= seq->tx->sent != before;
+	return more;
+}
+
 bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 {
-	struct siw_rd_tx *tx = peer->tx;
-	uint64_t before;
+	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
+	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
+	bool sent = false;
 
-	if (!tx || peer->una == peer->nxt)
+	if (!siw_rd_outstanding(peer))
 		return true;
 	if (peer->state != SIW_RD_OPEN)
 		return false;
-	before = tx->sent;
-	if (resend_lost(peer, now))
-		send_new(peer, now);
-	if (tx->sent != before || peer->timer_ns == SIW_RD_NEVER)
+	if (pump_space(peer, responses, now, &sent))
+		pump_space(peer, requests, now, &sent);
+	if (sent || peer->timer_ns == SIW_RD_NEVER)
 		siw_rd_rearm(peer, now);
-	return tx->sent == peer->nxt && !tx->n_lost;
+	return !siw_rd_unsent(requests) && !siw_rd_unsent(responses);
 }
 
 /* ---- queuing segments ------------------------------------------------------------------------ */
 
-void siw_rd_resend(struct siw_rd_peer *peer, uint64_t index, uint64_t now)
+void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now)
 {
-	send_slot(peer, index, now);
+	send_slot(peer, seq, index, now);
 }
 
 /*
  * Whether nothing is queued before it and it may be sent while it is built. A short one behind
  * unacknowledged ones waits for the flush, to be sent in a batch.
  */
-static bool goes_at_once(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+static bool goes_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
+			 uint64_t now)
 {
-	return peer->state == SIW_RD_OPEN && peer->tx->sent == peer->nxt && !peer->tx->n_lost &&
-	       (!peer->tx->in_flight || !may_join_batch(peer, len)) && has_credit(peer, len) &&
+	return peer->state == SIW_RD_OPEN && seq->tx->sent == seq->nxt && !seq->tx->n_lost &&
+	       (!peer->in_flight || !may_join_batch(peer, len)) &&
+	       !siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && has_credit(seq, len) &&
 	       may_send(peer, len, now);
 }
 
@@ -355,62 +402,70 @@ static bool goes_at_once(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
  */
 static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 {
-	return peer->verify || (peer->state == SIW_RD_OPEN && peer->una == peer->nxt &&
-				now > peer->heard_ns + peer->rd->idle / 3);
+	return peer->verify || (now > peer->heard_ns + peer->rd->idle / 3 &&
+				peer->state == SIW_RD_OPEN && !siw_rd_outstanding(peer));
 }
 
 /* Whether a segment may be queued: 1; 0: not now; -EPIPE: the pair has ended. */
-static int admit(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+static int admit(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len, uint64_t now)
 {
 	if (is_over(peer))
 		return -EPIPE;
-	if (!has_room(peer, len))
+	if (!has_room(peer, seq, len))
 		return 0;
 	return must_verify(peer, now) ? siw_rd_verify(peer, now) : 1;
 }
 
 /* Appends a slot to the window, with a buffer of so many octets. NULL: no memory. */
-static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, uint32_t len)
+static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t len)
 {
 	struct siw_rd_slot *slot;
 
-	if ((!peer->tx || peer->nxt - peer->una > peer->tx->mask) && !widen(peer))
+	if ((!seq->tx || seq->nxt - seq->una > seq->tx->mask) && !widen(seq))
 		return NULL;
-	slot = siw_rd_slot_of(peer->tx, peer->nxt);
+	slot = siw_rd_slot_of(seq->tx, seq->nxt);
 	*slot = (struct siw_rd_slot){ .len = len };
 	slot->buf = siw_rd_buf(peer->rd, len, &slot->class);
 	return slot->buf ? slot : NULL;
 }
 
+/* A segment as the layer above gives it. */
+struct segment {
+	const void *head;
+	size_t head_len;
+	const struct iovec *iov;
+	int n;
+};
+
 /*
  * Fills the slot: header (if it is sent at once), head and iovecs, then the CRC, computed while
  * copying. 1: the slot is in the window; -EFAULT: it is not.
  */
-static int fill(struct siw_rd_peer *peer, struct siw_rd_slot *slot, const void *head,
-		size_t head_len, const struct iovec *iov, int n, bool at_once)
+static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_slot *slot,
+		const struct segment *seg, bool at_once, uint64_t now)
 {
 	uint8_t *at = slot->buf + SIW_RD_LEN;
 	bool sum = at_once && peer->rd->crc;
 	uint32_t crc = 0;
 
 	if (at_once)
-		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)peer->nxt, 0,
-			      (struct siw_rd_wire *)slot->buf);
-	memcpy(at, head, head_len);
+		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)seq->nxt,
+			      flags_of(seq), now, (struct siw_rd_wire *)slot->buf);
+	memcpy(at, seg->head, seg->head_len);
 	if (sum)
-		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + head_len);
-	at = siw_pieces_gather(at + head_len, sum ? &crc : NULL, iov, n);
+		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + seg->head_len);
+	at = siw_pieces_gather(at + seg->head_len, sum ? &crc : NULL, seg->iov, seg->n);
 	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
 		/* an empty window without a timer would never be freed */
-		if (peer->una == peer->nxt)
-			siw_rd_tx_free(peer);
+		if (seq->una == seq->nxt)
+			siw_rd_tx_free(peer, seq);
 		return -EFAULT;
 	}
 	siw_crc32c_put(at, crc);
-	peer->tx->octets += slot->len;
+	seq->tx->octets += slot->len;
 	peer->rd->tx_octets += siw_rd_class_octets(slot->class);
-	peer->nxt++;
+	seq->nxt++;
 	return 1;
 }
 
@@ -427,12 +482,14 @@ static void see_to(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		siw_rd_hello(peer, now);
 }
 
-int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-		  const struct iovec *iov, int n)
+int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
+		  size_t head_len, const struct iovec *iov, int n)
 {
 	struct siw_rd *rd = peer->rd;
+	struct siw_rd_seq *seq = &peer->seq[space];
 	uint64_t now = siw_now_ns();
 	size_t len = SIW_RD_OVERHEAD + head_len + siw_pieces_octets(iov, n);
+	struct segment seg = { head, head_len, iov, n };
 	struct siw_rd_slot *slot = NULL;
 	bool at_once = false;
 	int64_t r;
@@ -440,22 +497,22 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	r = admit(peer, (uint32_t)len, now);
+	r = admit(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
-		slot = new_slot(peer, (uint32_t)len);
-		at_once = slot && goes_at_once(peer, slot->len, now);
-		r = slot ? fill(peer, slot, head, head_len, iov, n, at_once) : 0;
+		slot = new_slot(peer, seq, (uint32_t)len);
+		at_once = slot && goes_at_once(peer, seq, slot->len, now);
+		r = slot ? fill(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {
 		if (at_once && send_built(peer, slot, now)) {
-			bool first = peer->tx->in_flight == 0;
+			bool first = peer->in_flight == 0;
 
-			account_sent(peer, peer->nxt - 1, now);
+			account_sent(peer, seq, seq->nxt - 1, now);
 			if (first)
 				siw_rd_rearm(peer, now);
 		}
 		see_to(peer, slot->len, now);
-		r = (int64_t)peer->nxt;
+		r = (int64_t)seq->nxt;
 	}
 	siw_unlock(&rd->lock);
 	return r;
@@ -464,16 +521,14 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
 /* Whether nothing is to be sent and the timer is set, so that siw_rd_pump would change nothing. */
 static bool all_sent(const struct siw_rd_peer *peer)
 {
-	const struct siw_rd_tx *tx = peer->tx;
-
-	return !tx || peer->una == peer->nxt ||
-	       (peer->state == SIW_RD_OPEN && tx->sent == peer->nxt && !tx->n_lost &&
-		peer->timer_ns != SIW_RD_NEVER);
+	return !siw_rd_outstanding(peer) ||
+	       (peer->state == SIW_RD_OPEN && !siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) &&
+		!siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && peer->timer_ns != SIW_RD_NEVER);
 }
 
-static uint64_t accepted(const struct siw_rd_peer *peer)
+static uint64_t accepted(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
-	return is_over(peer) ? peer->over_una : peer->una;
+	return is_over(peer) ? peer->seq[space].over_una : peer->seq[space].una;
 }
 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
@@ -484,40 +539,41 @@ int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
 	siw_lock(&rd->lock);
 	if (!all_sent(peer))
 		all = siw_rd_pump(peer, siw_now_ns());
-	*taken = accepted(peer);
+	*taken = accepted(peer, SIW_RD_REQUESTS);
 	siw_unlock(&rd->lock);
 	return all;
 }
 
-bool siw_rd_blocked(const struct siw_rd_peer *peer)
+bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	bool blocked;
 
 	siw_lock(&rd->lock);
-	blocked = is_over(peer) || peer->verify || !has_room(peer, siw_rd_datagram(peer));
+	blocked = is_over(peer) || peer->verify ||
+		  !has_room(peer, &peer->seq[space], siw_rd_datagram(peer));
 	siw_unlock(&rd->lock);
 	return blocked;
 }
 
-uint64_t siw_rd_framed(const struct siw_rd_peer *peer)
+uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t n;
 
 	siw_lock(&rd->lock);
-	n = peer->nxt;
+	n = peer->seq[space].nxt;
 	siw_unlock(&rd->lock);
 	return n;
 }
 
-uint64_t siw_rd_accepted(const struct siw_rd_peer *peer)
+uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
 	struct siw_rd *rd = peer->rd;
 	uint64_t n;
 
 	siw_lock(&rd->lock);
-	n = accepted(peer);
+	n = accepted(peer, space);
 	siw_unlock(&rd->lock);
 	return n;
 }

@@ -6,8 +6,18 @@
 #include "base/crc32c.h"
 #include "rd/rd_impl.h"
 
+#define LONGEST_DELAY 65535u
+
+/* Microseconds since the newest datagram came that this end acknowledges. */
+static uint16_t delay(const struct siw_rd_peer *peer, uint64_t now)
+{
+	uint64_t us = now > peer->came_ns ? (now - peer->came_ns) / 1000 : 0;
+
+	return (uint16_t)(us < LONGEST_DELAY ? us : LONGEST_DELAY);
+}
+
 void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
-		   struct siw_rd_wire *out)
+		   uint64_t now, struct siw_rd_wire *out)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -19,8 +29,13 @@ void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t 
 	out->llp.psn = htonl(psn);
 	out->source_epoch = htonl(peer->epoch);
 	out->dest_epoch = htonl(peer->peer_epoch);
-	out->acknowledged = htonl(peer->peer_epoch + (uint32_t)peer->rcv);
-	out->credit = htons(siw_rd_credit(peer));
+	for (int i = 0; i < SIW_RD_SPACES; i++) {
+		const struct siw_rd_seq *seq = &peer->seq[i];
+
+		out->acknowledged[i] = htonl(peer->peer_epoch + (uint32_t)seq->rcv);
+		out->credit[i] = htons(siw_rd_credit(peer, seq));
+	}
+	out->delay = htons(delay(peer, now));
 	out->ird = rd->ird;
 	out->flags = flags;
 }

@@ -2,25 +2,29 @@
 /*
  * rd/rd_wire.h - the header of reliable datagrams, behind the common one (dgram_wire.h):
  *
- *   12            16            20            24        26    27    28
- *  +-------------+-------------+-------------+---------+-----+-----+
- *  |   source    | destination | acknowledged|  credit | IRD |flags|
- *  |    epoch    |    epoch    |             |         |     |     |
- *  +-------------+-------------+-------------+---------+-----+-----+
+ *   12       16       20       24         28       30        32      34     35    36
+ *  +--------+--------+--------+----------+--------+---------+-------+------+-----+
+ *  | source | dest   | acknow-| response | credit | response| delay | IRD/ |flags|
+ *  | epoch  | epoch  | ledged | ackn.    |        | credit  |       |reason|     |
+ *  +--------+--------+--------+----------+--------+---------+-------+------+-----+
  *
- * An epoch numbers one incarnation of an endpoint; the PSN of its first DATA equals the epoch.
- * acknowledged: the first PSN that the sender of this datagram has not taken yet.
- * credit: so many units of 1024 octets may be outstanding from there on. Each datagram takes at
- * least one unit.
+ * An epoch numbers one incarnation of an endpoint. DATA is numbered in two PSN spaces, requests and
+ * responses; the PSN of the first DATA of either equals the epoch.
+ * acknowledged, response acknowledged: the first PSN of each space that the sender of this datagram
+ * has not taken yet.
+ * credit, response credit: so many units of 1024 octets may be outstanding from there on. Each
+ * datagram takes at least one unit.
+ * delay: microseconds from the receipt of the newest datagram that this one acknowledges; 65,535:
+ * that or more.
  *
  *   DATA       the segment
- *   ACK        a bitmap, up to 512 octets: bit i (of octet i / 8, from the lowest) is PSN
- *              acknowledged + i. PSN: the sender's next one, or, if flag PROBED, the probe's number
+ *   ACK        struct siw_rd_ack and ranges. PSN: the sender's next request, or, if flag PROBED,
+ *              the probe's number
  *   HELLO      20 octets of zeros: it is as long as the CHALLENGE
  *   CHALLENGE  a cookie: the sender's time and a keyed hash
  *   ECHO       the same cookie
  *   PROBE      zeros; PSN numbers the probe
- *   BYE        nothing
+ *   BYE        nothing; the reason is in place of the IRD
  *
  * What it does NOT do: check what it reads.
  */
@@ -33,17 +37,50 @@ struct siw_rd_wire {
 	struct siw_dgram_wire llp;
 	uint32_t source_epoch;
 	uint32_t dest_epoch;
-	uint32_t acknowledged;
-	uint16_t credit;
-	uint8_t ird;
+	uint32_t acknowledged[2]; /* by enum siw_rd_space */
+	uint16_t credit[2];
+	uint16_t delay;
+	union {
+		uint8_t ird;
+		uint8_t reason; /* BYE: enum siw_rd_reason */
+	};
 	uint8_t flags;
 } __attribute__((packed));
-#define SIW_RD_LEN 28
+#define SIW_RD_LEN 36
 _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 
-#define SIW_RD_PROBED 0x01 /* ACK: acknowledges the PROBE with that PSN */
-/* BYE: the epochs are unknown here; without it: the endpoint was closed */
-#define SIW_RD_UNKNOWN 0x02
+#define SIW_RD_PROBED	 0x01 /* ACK: acknowledges the PROBE with that PSN */
+#define SIW_RD_ANSWER	 0x02 /* BYE: answers a BYE */
+#define SIW_RD_RESPONSE	 0x04 /* DATA: its PSN is one of the responses' */
+#define SIW_RD_NOT_READY 0x08 /* ACK: the message at the head of the requests lacks a receive */
+
+/* Why a BYE ends the incarnation. */
+enum siw_rd_reason {
+	SIW_RD_CLOSED_END = 0,	 /* the endpoint closes */
+	SIW_RD_UNKNOWN_PAIR = 1, /* a datagram came whose epochs are not known */
+	SIW_RD_SEQUENCE = 2,	 /* a message had another MSN than the next */
+	SIW_RD_IDLE = 3,	 /* the record was idle, or another needs its place */
+	SIW_RD_REFUSED = 4,
+	SIW_RD_RNR = 5, /* no receive for too long */
+};
+
+/* The body of an ACK; the ranges of requests follow, then those of responses, the lowest first. */
+struct siw_rd_ack {
+	uint32_t ce; /* datagrams of this incarnation received with CE */
+	uint8_t rnr_timer;
+	uint8_t ranges[2]; /* by enum siw_rd_space */
+	uint8_t zero;
+} __attribute__((packed));
+#define SIW_RD_ACK_LEN 8
+_Static_assert(sizeof(struct siw_rd_ack) == SIW_RD_ACK_LEN, "ACK");
+
+/* gap PSNs are missing behind acknowledged, or behind the range before; length ones have come. */
+struct siw_rd_range {
+	uint16_t gap, length;
+} __attribute__((packed));
+#define SIW_RD_RANGE_LEN 4
+_Static_assert(sizeof(struct siw_rd_range) == SIW_RD_RANGE_LEN, "range");
+#define SIW_RD_RANGES 256u /* most in one ACK */
 
 struct siw_rd_cookie {
 	uint32_t made; /* time on the challenger's clock, milliseconds */
@@ -53,8 +90,8 @@ struct siw_rd_cookie {
 #define SIW_RD_COOKIE_LEN 20
 _Static_assert(sizeof(struct siw_rd_cookie) == SIW_RD_COOKIE_LEN, "cookie");
 
-#define SIW_RD_UNIT	  1024u /* octets of one unit of credit */
-#define SIW_RD_WINDOW_MAX 4096u /* most datagrams outstanding, and bits of the bitmap */
+#define SIW_RD_UNIT	  1024u	 /* octets of one unit of credit */
+#define SIW_RD_WINDOW_MAX 16384u /* most datagrams outstanding in one space */
 #define SIW_RD_OVERHEAD	  (SIW_RD_LEN + SIW_DGRAM_CRC_LEN)
 /* Passes every path: IPv6's minimum MTU less its headers and possible options. */
 #define SIW_RD_LEAST_DATAGRAM 1200u

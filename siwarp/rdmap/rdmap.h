@@ -486,6 +486,8 @@ const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *str
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
 /* MSN of the last Send begun. Send lock. */
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
+/* Whether a flush would frame more now: not all is framed, and the peer has room. Send lock. */
+bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
 /*
  * Whether a message remains unfinished by this end's fault. Then siw_rdmap_rd_end with reset must
  * be called; until then siw_rdmap_send returns -EPIPE and siw_rdmap_flush -EACCES. Send lock.

@@ -126,6 +126,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 	};
 	struct siw_ddp_msg msg = {
 		.internal = true,
+		.response = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_ATOMIC_RESPONSE),
 		.qn = SIW_RDMAP_QN_ATOMIC, /* RFC7306-5.2-02 */
 		.sgl = &request->response_sge,

@@ -386,6 +386,8 @@ struct siw_rdmap_of_rd {
 	struct siw_link reports; /* list of struct siw_rdmap_report; endpoint's lock */
 	_Atomic uint32_t n_reports;
 	struct siw_rdmap_recording recording;
+	/* a response or an error message is partly framed; response: the former. Send lock */
+	bool responding, response;
 	/* header of the Write-Record being sent; send lock */
 	uint8_t record_head[SIW_DDP_ULP_TAGGED];
 };
@@ -569,8 +571,8 @@ int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_e
 /* rdmap_rd_err.c. Any lock: queues an error message to the peer, if there is room for it. */
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
-/* Send lock: begins the oldest queued error message (1: there is none). Returns as siw_ddp_tx. */
-int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream);
+/* Send lock: frames error messages and responses: 1: all of them; 0: some are left; -errno. */
+int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream);
 /* Send lock: begins the error message for a refused request. Returns as siw_ddp_tx. */
 int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_request *request, struct siw_wire_err *err);

@@ -224,7 +224,8 @@ void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset)
 
 static bool is_idle(struct siw_rdmap_stream *stream)
 {
-	return !stream->tx.active && !stream->rx.have && !stream->rx.writing && !stream->tx.torn &&
+	return !stream->tx.active && !stream->of_rd.responding && !stream->rx.have &&
+	       !stream->rx.writing && !stream->tx.torn &&
 	       stream->rx.requests_in ==
 		       atomic_load_explicit(&stream->requests_done, memory_order_relaxed) &&
 	       atomic_load_explicit(&stream->reads_begun, memory_order_relaxed) ==

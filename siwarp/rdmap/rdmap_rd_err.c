@@ -50,6 +50,7 @@ static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fa
 	struct siw_ddp_msg msg;
 
 	siw_rdmap_terminate_msg(stream, fault, &msg);
+	msg.response = true;
 	siw_count(SIW_COUNTER_terminate_tx, 1);
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }
@@ -67,7 +68,8 @@ static struct siw_rdmap_report *next_report(struct siw_rdmap_stream *stream)
 	return report;
 }
 
-int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream)
+/* Begins the queued error messages (1: there is none left). Returns as siw_ddp_tx. */
+static int send_reports(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
 	int r = 1;
@@ -77,8 +79,8 @@ int siw_rdmap_rd_send_report(struct siw_rdmap_stream *stream)
 
 		r = send_error(stream, &report->fault, &err);
 		free(report);
-		stream->tx.active = r == 0;
-		stream->tx.response = false;
+		stream->of_rd.responding = r == 0;
+		stream->of_rd.response = false;
 	}
 	return r;
 }
@@ -96,6 +98,73 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 	};
 
 	return send_error(stream, &fault, err);
+}
+
+/* ---- responses ------------------------------------------------------------------------------- */
+
+/* A flush begins no more responses after so many octets. */
+#define TURN (1u << 20)
+
+/* Continues the response, or error message, that is partly framed. Returns as siw_ddp_tx. */
+static int go_on(struct siw_rdmap_stream *stream)
+{
+	struct siw_wire_err err;
+	int r = siw_ddp_rd_response_more(stream->ddp, &err);
+
+	if (r == 0 || (r < 0 && r != -EACCES && r != -EMSGSIZE))
+		return r;
+	stream->of_rd.responding = false;
+	if (!stream->of_rd.response)
+		return r;
+	if (r < 0)
+		return siw_rdmap_response_failed(stream, err);
+	siw_rdmap_response_done(stream);
+	return 1;
+}
+
+static int respond(struct siw_rdmap_stream *stream)
+{
+	struct siw_wire_err err;
+	int r = siw_rdmap_response_begin(stream, &err);
+
+	if (r == -EACCES)
+		return siw_rdmap_response_failed(stream, err);
+	stream->of_rd.response = true;
+	stream->of_rd.responding = r == 0;
+	if (r == 1)
+		siw_rdmap_response_done(stream);
+	return r;
+}
+
+int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream)
+{
+	uint64_t turn = 0;
+
+	for (;;) {
+		int r = stream->of_rd.responding ? go_on(stream) : 1;
+
+		if (r == 1)
+			r = send_reports(stream);
+		if (r != 1)
+			return r;
+		if (!siw_rdmap_responses_pending(stream) ||
+		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
+			return 1;
+		if (turn >= TURN)
+			return 0;
+		turn += siw_rdmap_response_size(stream);
+		r = respond(stream);
+		if (r != 1)
+			return r;
+	}
+}
+
+bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream)
+{
+	bool responses = stream->of_rd.responding || siw_rdmap_responses_pending(stream) ||
+			 atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed);
+
+	return siw_ddp_rd_takes(stream->ddp, stream->tx.active, responses);
 }
 
 static int refused(struct siw_rdmap_event *event, struct siw_wire_err err,

@@ -416,6 +416,7 @@ static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_
 {
 	struct siw_ddp_msg msg = {
 		.tagged = true,
+		.response = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_READ_RESPONSE),
 		.stag = be32toh(wire->sink_stag), /* RFC5040-4.4-02 */
 		.to = be64toh(wire->sink_to),
@@ -464,7 +465,8 @@ int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_e
 {
 	struct siw_rdmap_request *request = oldest_request(stream);
 	struct siw_rdmap_wire_read wire = request->wire.read;
-	uint64_t sent = siw_ddp_tx_abandon(stream->ddp);
+	uint64_t sent = siw_rdmap_is_rd(stream) ? siw_ddp_rd_response_abandon(stream->ddp)
+						: siw_ddp_tx_abandon(stream->ddp);
 
 	err = siw_rdmap_request_error(err);
 	if (request->atomic && !siw_rdmap_is_rd(stream)) {

@@ -88,7 +88,7 @@ bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct s
 	struct siw_rdmap_recording *rec = &stream->of_rd.recording;
 	struct siw_rdmap_record_head head;
 
-	if (!stream->of_rd.rd->records ||
+	if (!stream->of_rd.rd->records || siw_ddp_rd_in_responses(stream->ddp) ||
 	    !siw_rdmap_record_get_head(siw_ddp_rd_octets(stream->ddp), seg->payload, &head))
 		return refuse(err, SIW_RDMAP_OPCODE);
 	if (!siw_rdmap_record_fits(seg, &head) || !is_next(rec, seg, &head))

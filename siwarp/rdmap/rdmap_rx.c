@@ -101,6 +101,9 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 				       : siw_rdmap_notice_expects(stream, seg, err);
 		return op_error(err, SIW_RDMAP_OPCODE);
 	}
+	if (seg->tagged && siw_rdmap_is_rd(stream) &&
+	    (op == SIW_RDMAP_READ_RESPONSE) != siw_ddp_rd_in_responses(stream->ddp))
+		return op_error(err, SIW_RDMAP_OPCODE);
 	if (op == SIW_RDMAP_WRITE && seg->payload && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = NO_RIGHT;
 		return false;

@@ -256,22 +256,30 @@ static int respond(struct siw_rdmap_stream *stream)
 	return r;
 }
 
+/*
+ * As frame(), on reliable datagrams: responses need no turns with the user's operations, since they
+ * have a space of their own, and do not count in the result.
+ */
+static int frame_rd(struct siw_rdmap_stream *stream)
+{
+	int r = siw_rdmap_rd_respond(stream);
+
+	return r < 0 ? r : stream->tx.active ? go_on(stream) : 1;
+}
+
 /* Frames what can be framed: 1: all of it; 0: some is left; -errno. */
 static int frame(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t turn = 0;
 
+	if (siw_rdmap_is_rd(stream))
+		return frame_rd(stream);
 	for (;;) {
 		int r = tx->active ? go_on(stream) : 1;
 
 		if (r != 1)
 			return r;
-		if (siw_rdmap_is_rd(stream)) {
-			r = siw_rdmap_rd_send_report(stream);
-			if (r != 1)
-				return r;
-		}
 		if (!siw_rdmap_responses_pending(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;

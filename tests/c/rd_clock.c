@@ -108,7 +108,8 @@ static void round_trips(uint32_t n, uint64_t rtt)
 	for (uint32_t i = 0; i < n; i++) {
 		post(1);
 		pass(rtt);
-		SAY(SIW_DGRAM_RD_ACK, .acknowledged = (uint32_t)siw_rd_framed(peer()),
+		SAY(SIW_DGRAM_RD_ACK,
+		    .acknowledged = (uint32_t)siw_rd_framed(peer(), SIW_RD_REQUESTS),
 		    .credit = 4096);
 		look();
 		pass(10 * MS);
@@ -206,7 +207,7 @@ static void ack_alone(void)
 	pass(20 * US - 1);
 	CHECK(taken == 1 && !n_sent);
 	pass(1);
-	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 1);
+	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 1);
 	pass(S);
 	CHECK(n_sent == 1);
 }
@@ -218,7 +219,7 @@ static void ack_of_two(void)
 	data(0, 1);
 	data(1, 1);
 	look();
-	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 2);
+	CHECK(n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 2);
 }
 
 static void ack_of_many(void)
@@ -229,8 +230,8 @@ static void ack_of_many(void)
 		data(i, 1);
 	look();
 	/* 64 at once, and the rest when the socket is empty. */
-	CHECK(n_sent == 2 && ntohl(log_[0].wire.acknowledged) == EPOCH + 64);
-	CHECK(ntohl(log_[1].wire.acknowledged) == EPOCH + 127);
+	CHECK(n_sent == 2 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 64);
+	CHECK(ntohl(log_[1].wire.acknowledged[0]) == EPOCH + 127);
 }
 
 /* Of datagrams that are longer than half of a batch 16 wait at the most, of all others 64. */
@@ -244,19 +245,22 @@ static void ack_of_long(void)
 		data(i, longest_of_others + 1);
 	look();
 	CHECK(taken == 40 && n_sent == 3);
-	CHECK(ntohl(log_[0].wire.acknowledged) == EPOCH + 16);
-	CHECK(ntohl(log_[1].wire.acknowledged) == EPOCH + 32);
-	CHECK(ntohl(log_[2].wire.acknowledged) == EPOCH + 40);
+	CHECK(ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 16);
+	CHECK(ntohl(log_[1].wire.acknowledged[0]) == EPOCH + 32);
+	CHECK(ntohl(log_[2].wire.acknowledged[0]) == EPOCH + 40);
 	n_sent = 0;
 	for (uint32_t i = 40; i < 80; i++)
 		data(i, longest_of_others);
 	look();
 	CHECK(taken == 80 && n_sent == 1);
-	CHECK(ntohl(log_[0].wire.acknowledged) == EPOCH + 80);
+	CHECK(ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 80);
 }
 
 static void ack_behind_a_gap(void)
 {
+	const struct siw_rd_ack *ack;
+	const struct siw_rd_range *range;
+
 	begin();
 	meet();
 	for (uint32_t i = 1; i <= 8 + 16; i++)
@@ -264,10 +268,11 @@ static void ack_behind_a_gap(void)
 	look();
 	/* Each of the first ones, for there might be no more; then one for eight. */
 	CHECK(n_sent == 8 + 2 || n_sent == 8 + 3);
-	CHECK(ntohl(log_[n_sent - 1].wire.acknowledged) == EPOCH);
-	for (uint32_t i = 1; i <= 24; i++)
-		CHECK(log_[n_sent - 1].rest[i / 8] >> i % 8 & 1);
-	CHECK(!(log_[n_sent - 1].rest[0] & 1));
+	CHECK(ntohl(log_[n_sent - 1].wire.acknowledged[0]) == EPOCH);
+	ack = (const void *)log_[n_sent - 1].rest;
+	range = (const void *)(ack + 1);
+	CHECK(ack->ranges[SIW_RD_REQUESTS] == 1 && !ack->ranges[SIW_RD_RESPONSES]);
+	CHECK(ntohs(range->gap) == 1 && ntohs(range->length) == 24);
 }
 
 /* A peer that owes an answer: not before its time, and a fifth later at the most. */
@@ -311,7 +316,7 @@ static void asked(void)
 	look();
 	pass(10 * S + 1);
 	n_sent = 0;
-	CHECK(siw_rd_tx(peer(), "x", 1, NULL, 0) == 0);
+	CHECK(siw_rd_tx(peer(), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 0);
 	look();
 	CHECK(!count(SIW_DGRAM_RD_DATA) && count(SIW_DGRAM_RD_PROBE) == 1);
 }
@@ -320,9 +325,10 @@ static void asked(void)
 static void full_length(uint64_t ns)
 {
 	for (uint64_t end = now() + ns; now() < end;) {
-		post(siw_rd_mulpdu(peer()));
+		post(siw_rd_mulpdu(peer(), SIW_RD_REQUESTS));
 		pass(MS);
-		SAY(SIW_DGRAM_RD_ACK, .acknowledged = (uint32_t)siw_rd_framed(peer()),
+		SAY(SIW_DGRAM_RD_ACK,
+		    .acknowledged = (uint32_t)siw_rd_framed(peer(), SIW_RD_REQUESTS),
 		    .credit = 4096);
 		look();
 	}
@@ -364,12 +370,12 @@ static void longer_soon(void)
 	net.route_mtu = 1400;
 	meet();
 	round_trips(60, 2 * MS);
-	post(siw_rd_mulpdu(peer()));
+	post(siw_rd_mulpdu(peer(), SIW_RD_REQUESTS));
 	SAY(SIW_DGRAM_RD_ACK, ntohl(nth(SIW_DGRAM_RD_PROBE, 0)->wire.llp.psn) - EPOCH,
 	    .acknowledged = 61, .credit = 4096, .flags = SIW_RD_PROBED);
 	look();
 	CHECK(peer()->datagram == 1400 - 28);
-	post(siw_rd_mulpdu(peer()));
+	post(siw_rd_mulpdu(peer(), SIW_RD_REQUESTS));
 	for (int i = 0; i < 10000 && peer()->datagram != SIW_RD_LEAST_DATAGRAM; i++)
 		pass(MS);
 	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM);
@@ -427,7 +433,10 @@ static void byes(void)
  */
 static void ack_of_what_was_never_sent(void)
 {
-	uint8_t all = 0xff;
+	struct {
+		struct siw_rd_ack ack;
+		struct siw_rd_range range;
+	} all = { .ack.ranges = { 1 }, .range = { 0, htons(8) } };
 
 	begin();
 	meet();
@@ -435,49 +444,62 @@ static void ack_of_what_was_never_sent(void)
 	look();
 	for (int i = 0; i < 5; i++)
 		post(1);
-	CHECK(count(SIW_DGRAM_RD_DATA) == 2 && siw_rd_framed(peer()) == 5);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 2 && siw_rd_framed(peer(), SIW_RD_REQUESTS) == 5);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 2);
 	look();
-	CHECK(siw_rd_accepted(peer()) == 0);
-	/* Its bits are not looked at, those of what was sent are. */
-	SAY(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = 1);
+	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 0);
+	/* What a range says of it counts for nothing, what it says of those sent counts. */
+	SAY(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = sizeof(all));
 	look();
-	CHECK(peer()->tx->in_flight == 0 && siw_rd_accepted(peer()) == 0);
-	CHECK(peer()->tx->high == 2);
+	CHECK(peer()->in_flight == 0 && siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 0);
+	CHECK(peer()->seq[0].tx->high == 2);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 3);
 	look();
-	CHECK(siw_rd_accepted(peer()) == 2);
+	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 2);
 	CHECK(count(SIW_DGRAM_RD_DATA) == 5);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 5, .credit = 3);
 	look();
-	CHECK(siw_rd_accepted(peer()) == 5);
+	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 5);
 }
 
-/* Each bit of a bitmap of several octets says of its own datagram that it came, and of no other. */
-static void ack_bit_by_bit(void)
+/* Each range says of its own datagrams that they came, and of no others. */
+static void ack_by_ranges(void)
 {
-	static const uint32_t there[] = { 1, 4, 7, 8, 12, 15, 16, 22, 23 };
-	uint8_t bits[3] = { 0 };
+	/* How many are missing, and how many came behind them. */
+	static const uint16_t there[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 },
+					     { 3, 1 }, { 2, 2 }, { 5, 2 } };
+	enum { RANGES = sizeof(there) / sizeof(there[0]) };
+	struct {
+		struct siw_rd_ack ack;
+		struct siw_rd_range range[RANGES];
+	} body = { .ack.ranges = { RANGES } };
+	bool came[24] = { false };
+	uint32_t at = 0;
 
 	begin();
 	meet();
 	for (int i = 0; i < 24; i++)
 		post(1);
-	CHECK(siw_rd_framed(peer()) == 24);
+	CHECK(siw_rd_framed(peer(), SIW_RD_REQUESTS) == 24);
 	pass(MS);
 	n_sent = 0;
-	for (uint32_t i = 0; i < sizeof(there) / sizeof(there[0]); i++)
-		bits[there[i] / 8] |= (uint8_t)(1u << there[i] % 8);
-	SAY(SIW_DGRAM_RD_ACK, .credit = 4096, .rest = bits, .len = 3);
+	for (int i = 0; i < RANGES; i++) {
+		body.range[i] = (struct siw_rd_range){ htons(there[i][0]), htons(there[i][1]) };
+		at += there[i][0];
+		for (int n = there[i][1]; n; n--)
+			came[at++] = true;
+	}
+	CHECK(at == 24);
+	SAY(SIW_DGRAM_RD_ACK, .credit = 4096, .rest = &body, .len = sizeof(body));
 	look();
 	pass(19 * MS);
 	for (uint32_t i = 0; i < 24; i++) {
-		bool came = bits[i / 8] >> i % 8 & 1, again = false;
+		bool again = false;
 
 		for (uint32_t n = 0; n < n_sent; n++)
 			again |= log_[n].type == SIW_DGRAM_RD_DATA &&
 				 ntohl(log_[n].wire.llp.psn) == epoch + i;
-		CHECK(again == !came);
+		CHECK(again == !came[i]);
 	}
 }
 
@@ -525,7 +547,7 @@ static void full_socket(bool no_batches)
 	sent_in_order(60, 5);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 65, .credit = 4096);
 	look();
-	CHECK(siw_rd_accepted(peer()) == 65);
+	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 65);
 }
 
 static void full_socket_together(void)
@@ -550,13 +572,13 @@ static void full_socket_amid(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 1);
 	/* The time-out of the first one finds no room either, and does not lose its place. */
 	pass(3 * S);
-	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->nxt == 3);
+	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->seq[0].nxt == 3);
 	n_sent = 0;
 	room_again();
 	sent_in_order(0, 3);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 4096);
 	look();
-	CHECK(siw_rd_accepted(peer()) == 3 && !news[SIW_RD_GONE]);
+	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 3 && !news[SIW_RD_GONE]);
 }
 
 /*
@@ -574,7 +596,7 @@ static void full_socket_ack(void)
 	net.full = false;
 	data(0, 1);
 	look();
-	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged) == EPOCH + 1);
+	CHECK(taken == 1 && n_sent == 1 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 1);
 }
 
 /*
@@ -650,7 +672,7 @@ static const struct {
 	{ "full-socket-others", full_socket_others },
 	{ "full-socket-over", full_socket_over },
 	{ "ack-never-sent", ack_of_what_was_never_sent },
-	{ "ack-bit-by-bit", ack_bit_by_bit },
+	{ "ack-by-ranges", ack_by_ranges },
 };
 
 int main(int argc, char **argv)

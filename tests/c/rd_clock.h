@@ -43,7 +43,8 @@ void pass(uint64_t ns);
 struct says {
 	int type;
 	uint32_t psn, acknowledged; /* from the epochs on */
-	uint16_t credit;
+	uint32_t responses;	    /* acknowledged, from the epoch on */
+	uint16_t credit;	    /* of both spaces */
 	uint8_t flags;
 	const void *rest;
 	uint32_t len;

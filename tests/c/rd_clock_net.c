@@ -84,7 +84,7 @@ void look(void)
 			if (event.kind == SIW_RD_ACKED)
 				siw_rd_flush(event.peer, &accepted);
 		} else if (holds) {
-			siw_rd_pause(event.peer);
+			siw_rd_pause(event.peer, event.space);
 		} else {
 			taken++;
 			siw_rd_taken(event.peer);
@@ -114,22 +114,25 @@ void say(const struct says *what)
 		struct siw_rd_wire wire;
 		uint8_t rest[FUZZ_LONGEST - SIW_RD_OVERHEAD];
 	} d = { 0 };
-	uint32_t crc, source = what->source_epoch ? what->source_epoch : EPOCH;
+	uint32_t crc, len = what->len, source = what->source_epoch ? what->source_epoch : EPOCH;
 
 	d.wire.llp.type = siw_dgram_first((enum siw_dgram_type)what->type);
 	d.wire.llp.qkey = htonl(QKEY);
 	d.wire.llp.psn = htonl(source + what->psn);
 	d.wire.source_epoch = htonl(source);
 	d.wire.dest_epoch = htonl(epoch);
-	d.wire.acknowledged = htonl(epoch + what->acknowledged);
-	d.wire.credit = htons(what->credit);
+	d.wire.acknowledged[SIW_RD_REQUESTS] = htonl(epoch + what->acknowledged);
+	d.wire.acknowledged[SIW_RD_RESPONSES] = htonl(epoch + what->responses);
+	d.wire.credit[SIW_RD_REQUESTS] = d.wire.credit[SIW_RD_RESPONSES] = htons(what->credit);
 	d.wire.ird = 3;
 	d.wire.flags = what->flags;
 	if (what->rest)
 		memcpy(d.rest, what->rest, what->len);
-	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + what->len));
-	memcpy((uint8_t *)&d + SIW_RD_LEN + what->len, &crc, sizeof(crc));
-	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + what->len);
+	if (what->type == SIW_DGRAM_RD_ACK && !what->rest)
+		len = SIW_RD_ACK_LEN; /* without ranges */
+	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
+	memcpy((uint8_t *)&d + SIW_RD_LEN + len, &crc, sizeof(crc));
+	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + len);
 }
 
 void meet(void)
@@ -160,7 +163,7 @@ void post(uint32_t octets)
 	static uint8_t body[1400];
 	struct iovec iov = { body, octets };
 
-	CHECK(siw_rd_tx(peer(), "", 0, &iov, 1) > 0);
+	CHECK(siw_rd_tx(peer(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
 	siw_rd_flush(peer(), &accepted);
 	note();
 }

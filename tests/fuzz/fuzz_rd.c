@@ -27,7 +27,7 @@ struct input {
 	uint8_t flags;
 };
 
-/* What one endpoint has to do with another. */
+/* What one endpoint has to do with another, in one space. */
 struct pair {
 	uint32_t next;	/* the number of the next segment to send */
 	uint32_t taken; /* the greatest number taken of the other's, + 1 */
@@ -37,8 +37,8 @@ struct pair {
 static struct {
 	struct siw_rd *rd;
 	struct siw_llp_port port;
-	struct pair with[ENDS];
-	bool holds;
+	struct pair with[ENDS][SIW_RD_SPACES];
+	bool holds[SIW_RD_SPACES];
 	uint8_t life;
 } ends[ENDS];
 
@@ -109,13 +109,23 @@ static struct siw_rd_peer *peer_of(int a, int b)
 
 static void over(int a, int b)
 {
-	ends[a].with[b].fresh = true;
+	for (int space = 0; space < SIW_RD_SPACES; space++)
+		ends[a].with[b][space].fresh = true;
 }
 
+/* The numbers of segments are even in the requests' space. */
+static uint32_t number_of(uint32_t next, enum siw_rd_space space)
+{
+	return next * SIW_RD_SPACES + space;
+}
+
+/* Every third is a response. */
 static void send_segment(int a, int b, uint32_t len)
 {
 	struct siw_rd_peer *peer = peer_of(a, b);
-	uint32_t number = htonl(ends[a].with[b].next);
+	enum siw_rd_space space = len % 3 ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
+	struct pair *pair = &ends[a].with[b][space];
+	uint32_t number = htonl(number_of(pair->next, space));
 	uint8_t head[HEAD] = { 'S', (uint8_t)a, (uint8_t)b, (uint8_t)len };
 	static uint8_t body[1024];
 	struct iovec iov = { body, len };
@@ -125,20 +135,20 @@ static void send_segment(int a, int b, uint32_t len)
 	if (!peer)
 		return;
 	memcpy(head + 4, &number, 4);
-	memset(body, (int)(ends[a].with[b].next * 7), len);
-	r = siw_rd_tx(peer, head, sizeof(head), &iov, 1);
+	memset(body, (int)(ntohl(number) * 7), len);
+	r = siw_rd_tx(peer, space, head, sizeof(head), &iov, 1);
 	CHECK(r >= 0 || r == -EPIPE);
-	CHECK(r <= 0 || (uint64_t)r == siw_rd_framed(peer));
+	CHECK(r <= 0 || (uint64_t)r == siw_rd_framed(peer, space));
 	if (r > 0)
-		ends[a].with[b].next++;
+		pair->next++;
 	siw_rd_flush(peer, &accepted);
-	CHECK(accepted == siw_rd_accepted(peer));
+	CHECK(accepted == siw_rd_accepted(peer, SIW_RD_REQUESTS));
 }
 
 /* A segment came to a from b: as it was sent, after the one before it. */
-static void take(int a, int b, const uint8_t *data, uint32_t len)
+static void take(int a, int b, enum siw_rd_space space, const uint8_t *data, uint32_t len)
 {
-	struct pair *pair = &ends[a].with[b];
+	struct pair *pair = &ends[a].with[b][space];
 	uint32_t number;
 
 	CHECK(len >= HEAD && data[0] == 'S' && data[1] == b && data[2] == a);
@@ -147,7 +157,9 @@ static void take(int a, int b, const uint8_t *data, uint32_t len)
 	for (uint32_t i = HEAD; i < len; i++)
 		CHECK(data[i] == (uint8_t)(number * 7));
 	CHECK((uint8_t)(len - HEAD) == data[3]);
-	CHECK(number < ends[b].with[a].next);
+	CHECK(number % SIW_RD_SPACES == space);
+	number /= SIW_RD_SPACES;
+	CHECK(number < ends[b].with[a][space].next);
 	CHECK(number >= pair->taken); /* at most once, in order */
 	CHECK(pair->fresh || number == pair->taken);
 	pair->taken = number + 1;
@@ -161,13 +173,13 @@ static void happened(int a, const struct siw_rd_event *event)
 
 	switch (event->kind) {
 	case SIW_RD_SEGMENT:
-		if (ends[a].holds) {
-			siw_rd_pause(event->peer);
+		if (ends[a].holds[event->space]) {
+			siw_rd_pause(event->peer, event->space);
 			return;
 		}
 		if (b < ENDS) {
 			siw_rd_set_upper(event->peer, &ends[b]);
-			take(a, b, event->data, event->len);
+			take(a, b, event->space, event->data, event->len);
 		} else {
 			for (uint32_t i = 0; i < event->len; i++)
 				foreign_taken += event->data[i];
@@ -206,14 +218,14 @@ static void turn(int i)
 	}
 }
 
-static void hold(int i, bool on)
+static void hold(int i, enum siw_rd_space space, bool on)
 {
-	ends[i].holds = on;
+	ends[i].holds[space] = on;
 	for (int place = 0; !on && place < PLACES; place++) {
 		struct siw_rd_peer *peer = record(i, place);
 
-		if (peer && peer->held)
-			siw_rd_resume(peer);
+		if (peer && peer->seq[space].held)
+			siw_rd_resume(peer, space);
 	}
 }
 
@@ -230,31 +242,31 @@ static void restart(int i, bool quietly)
 	net.full = was_full;
 	net.end[i].n = net.end[i].at = 0;
 	open_end(i);
-	ends[i].holds = false;
+	memset(ends[i].holds, 0, sizeof(ends[i].holds));
 	for (int b = 0; b < ENDS; b++)
 		over(i, b);
 }
 
 /* ---- the books ------------------------------------------------------------------------------- */
 
-static uint64_t check_tx(const struct siw_rd_peer *peer)
+static uint64_t check_tx(const struct siw_rd_seq *seq, uint64_t *in_flight)
 {
-	const struct siw_rd_tx *tx = peer->tx;
-	uint64_t in_flight = 0, octets = 0, room = 0;
+	const struct siw_rd_tx *tx = seq->tx;
+	uint64_t octets = 0, room = 0;
 	uint32_t lost = 0, units = 0;
 
-	CHECK(tx || peer->una == peer->nxt);
+	CHECK(tx || seq->una == seq->nxt);
 	if (!tx)
 		return 0;
-	CHECK(peer->nxt - peer->una <= SIW_RD_WINDOW_MAX && peer->nxt - peer->una <= tx->mask + 1);
-	CHECK(tx->sent >= peer->una && tx->sent <= peer->nxt && tx->high <= tx->sent);
-	for (uint64_t i = peer->una; i < peer->nxt; i++) {
+	CHECK(seq->nxt - seq->una <= SIW_RD_WINDOW_MAX && seq->nxt - seq->una <= tx->mask + 1);
+	CHECK(tx->sent >= seq->una && tx->sent <= seq->nxt && tx->high <= tx->sent);
+	for (uint64_t i = seq->una; i < seq->nxt; i++) {
 		const struct siw_rd_slot *slot = &tx->slot[i & tx->mask];
 
 		CHECK(slot->buf && !(slot->sacked && slot->lost));
 		CHECK(i < tx->sent || !(slot->sacked || slot->lost));
 		if (i < tx->sent && !slot->sacked && !slot->lost)
-			in_flight += slot->len;
+			*in_flight += slot->len;
 		if (i < tx->sent)
 			units += siw_rd_units(slot->len);
 		lost += slot->lost;
@@ -262,13 +274,13 @@ static uint64_t check_tx(const struct siw_rd_peer *peer)
 		room += siw_rd_class_octets(slot->class);
 	}
 	CHECK(lost == tx->n_lost && units == tx->units);
-	CHECK(in_flight == tx->in_flight && octets == tx->octets);
+	CHECK(octets == tx->octets);
 	return room;
 }
 
-static uint64_t check_rx(const struct siw_rd_peer *peer)
+static uint64_t check_rx(const struct siw_rd *rd, const struct siw_rd_seq *seq)
 {
-	const struct siw_rd_rx *rx = peer->rx;
+	const struct siw_rd_rx *rx = seq->rx;
 	uint64_t room = 0;
 	uint32_t n = 0, units = 0;
 
@@ -283,10 +295,22 @@ static uint64_t check_rx(const struct siw_rd_peer *peer)
 		units += siw_rd_units(held->len);
 		room += siw_rd_class_octets(held->class);
 	}
-	CHECK(n && n == rx->n && units == rx->units && units <= peer->rd->window_units);
-	CHECK(rx->high > peer->rcv && rx->high - peer->rcv <= SIW_RD_WINDOW_MAX);
-	CHECK(rx->high - peer->rcv <= rx->mask + 1);
+	CHECK(n && n == rx->n && units == rx->units && units <= rd->window_units);
+	CHECK(rx->high > seq->rcv && rx->high - seq->rcv <= SIW_RD_WINDOW_MAX);
+	CHECK(rx->high - seq->rcv <= rx->mask + 1);
 	return room + sizeof(*rx) + (rx->mask + 1) * sizeof(rx->slot[0]);
+}
+
+/* Of the segments of this life as many were taken there as count as accepted. */
+static void check_accepted(int a, int b, enum siw_rd_space space)
+{
+	struct siw_rd_peer *peer = record(a, b);
+	uint64_t framed = peer ? siw_rd_framed(peer, space) : 0;
+	uint64_t accepted = framed ? siw_rd_accepted(peer, space) : 0;
+
+	if (accepted)
+		CHECK(ends[a].with[b][space].next - framed + accepted <=
+		      ends[b].with[a][space].taken);
 }
 
 static void check_end(int i)
@@ -298,22 +322,21 @@ static void check_end(int i)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
 
-		tx += check_tx(peer);
-		rx += check_rx(peer);
+		uint64_t in_flight = 0;
+
+		for (int space = 0; space < SIW_RD_SPACES; space++) {
+			tx += check_tx(&peer->seq[space], &in_flight);
+			rx += check_rx(rd, &peer->seq[space]);
+		}
+		CHECK(in_flight == peer->in_flight);
 		n++;
 	}
 	CHECK(n == rd->n_peers && n <= rd->max_peers);
-	CHECK(tx == rd->tx_octets && tx <= rd->tx_limit + n * 2048);
+	CHECK(tx == rd->tx_octets && tx <= rd->tx_limit + n * SIW_RD_SPACES * 2048);
 	CHECK(rx == rd->rx_octets && rx <= rd->rx_limit);
-	for (int b = 0; b < ENDS; b++) {
-		struct siw_rd_peer *peer = b == i ? NULL : record(i, b);
-		uint64_t framed = peer ? siw_rd_framed(peer) : 0;
-		uint64_t accepted = framed ? siw_rd_accepted(peer) : 0;
-
-		/* Of the segments of this life as many were taken there as count as accepted. */
-		if (accepted)
-			CHECK(ends[i].with[b].next - framed + accepted <= ends[b].with[i].taken);
-	}
+	for (int b = 0; b < ENDS; b++)
+		for (int space = 0; b != i && space < SIW_RD_SPACES; space++)
+			check_accepted(i, b, (enum siw_rd_space)space);
 }
 
 /* ---- strangers ------------------------------------------------------------------------------- */
@@ -335,6 +358,24 @@ static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
 			 (peer->peer_epoch && ntohl(wire->source_epoch) == peer->peer_epoch)));
 }
 
+/* The body of an ACK: a few ranges, or as many as one octet repeated says. */
+static uint32_t ack_body(struct input *in, uint8_t *rest)
+{
+	struct siw_rd_ack *ack = (struct siw_rd_ack *)rest;
+	uint32_t n = byte(in) % 64, len = SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
+
+	memset(rest, (int)byte(in), len);
+	ack->ranges[SIW_RD_REQUESTS] = (uint8_t)(n - n / 4);
+	ack->ranges[SIW_RD_RESPONSES] = (uint8_t)(n / 4);
+	for (uint32_t i = 0; i < n && i < 4; i++) {
+		struct siw_rd_range *range = (struct siw_rd_range *)(ack + 1) + i;
+
+		*range = (struct siw_rd_range){ htons((uint16_t)byte(in)),
+						htons((uint16_t)byte(in)) };
+	}
+	return len;
+}
+
 static void speak(struct input *in)
 {
 	uint32_t how = byte(in), what = byte(in), who = how % STRANGERS, len = 0, crc;
@@ -354,8 +395,9 @@ static void speak(struct input *in)
 	if (what & 0x20)
 		d.wire.dest_epoch = htonl(word(in));
 	d.wire.llp.psn = htonl(near_(ntohl(d.wire.source_epoch), byte(in)));
-	d.wire.acknowledged = htonl(near_(ntohl(d.wire.dest_epoch), byte(in)));
-	d.wire.credit = htons((uint16_t)(byte(in) * 257));
+	d.wire.acknowledged[0] = htonl(near_(ntohl(d.wire.dest_epoch), byte(in)));
+	d.wire.acknowledged[1] = htonl(near_(ntohl(d.wire.dest_epoch), byte(in)));
+	d.wire.credit[0] = d.wire.credit[1] = htons((uint16_t)(byte(in) * 257));
 	d.wire.flags = (uint8_t)byte(in);
 	switch (what % 8 + SIW_DGRAM_RD_DATA) {
 	case SIW_DGRAM_RD_ECHO:
@@ -367,8 +409,7 @@ static void speak(struct input *in)
 		len = SIW_RD_COOKIE_LEN;
 		break;
 	case SIW_DGRAM_RD_ACK:
-		len = byte(in) * 4;
-		memset(d.rest, (int)byte(in), len);
+		len = ack_body(in, d.rest);
 		break;
 	default:
 		len = byte(in) * 4;
@@ -469,7 +510,7 @@ static void step(struct input *in)
 		turn(a);
 		break;
 	case 8:
-		hold(a, how & 0x80);
+		hold(a, how >> 6 & 1, how & 0x80);
 		break;
 	case 9:
 		if (!calm)
@@ -510,8 +551,9 @@ static bool all_there(void)
 		for (int b = 0; b < ENDS; b++) {
 			struct siw_rd_peer *peer = a == b ? NULL : record(a, b);
 
-			if (peer && siw_rd_framed(peer) != siw_rd_accepted(peer))
-				return false;
+			for (int space = 0; peer && space < SIW_RD_SPACES; space++)
+				if (siw_rd_framed(peer, space) != siw_rd_accepted(peer, space))
+					return false;
 		}
 	return true;
 }
@@ -521,7 +563,8 @@ static void finish(void)
 {
 	stuff(false);
 	for (int i = 0; i < ENDS; i++)
-		hold(i, false);
+		for (int space = 0; space < SIW_RD_SPACES; space++)
+			hold(i, (enum siw_rd_space)space, false);
 	for (int n = 0; n < 6000 && (n < 20 || !all_there()); n++) {
 		deliver_all();
 		net.now += 5 * MS;

@@ -60,7 +60,8 @@ static void overheard(int stranger, const uint8_t *octets, uint32_t len)
 
 	CHECK(len >= SIW_RD_OVERHEAD);
 	net.heard[stranger].epoch = ntohl(wire->source_epoch);
-	if (len == SIW_RD_OVERHEAD + SIW_RD_COOKIE_LEN)
+	if (wire->llp.type >> 4 == SIW_DGRAM_RD_CHALLENGE &&
+	    len == SIW_RD_OVERHEAD + SIW_RD_COOKIE_LEN)
 		memcpy(net.heard[stranger].cookie, octets + SIW_RD_LEN, SIW_RD_COOKIE_LEN);
 }
 

@@ -33,7 +33,7 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.packets import packets_of
 from siwarp.inspect.pcap import open_capture
-from siwarp.inspect.rd import RDDatagram, RDType, bitmap
+from siwarp.inspect.rd import RDDatagram, RDType, ack_body
 from siwarp.verbs import SendWR, WROpcode
 
 #: What the script complains of: none of it is in what our own queue pairs say.
@@ -93,9 +93,23 @@ def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
     rows = shown(
         file, "siwarp", "siwarp.llp.type", "siwarp.psn", "siwarp.q_key", "siwarp.rd.source_epoch",
         "siwarp.rd.dest_epoch", "siwarp.rd.acknowledged", "siwarp.rd.credit", "siwarp.rd.ird",
+        "siwarp.rd.reason", "siwarp.rd.response_acknowledged", "siwarp.rd.response_credit",
+        "siwarp.rd.delay",
     )  # fmt: skip
-    assert [[int(x, 0) for x in row] for row in rows] == [
-        [p.type, p.psn, p.q_key, p.source_epoch, p.dest_epoch, p.acknowledged, p.credit, p.ird]
+    assert [[int(x, 0) for x in row if x] for row in rows] == [
+        [
+            p.type,
+            p.psn,
+            p.q_key,
+            p.source_epoch,
+            p.dest_epoch,
+            p.acknowledged,
+            p.credit,
+            p.ird,
+            p.response_acknowledged,
+            p.response_credit,
+            p.delay,
+        ]
         for p in found
     ]
     opcodes = Counter(row[0] for row in shown(file, "siwarp.llp.type == 4", "siwarp.opcode"))
@@ -160,7 +174,7 @@ SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
 SOUND = {
     "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
     "ACK": (
-        rd(RDType.ACK, bitmap(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
+        rd(RDType.ACK, ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
         "RD ACK PSN=0 Ack=5, and 3 beyond",
     ),
     "HELLO": (rd(RDType.HELLO, bytes(20), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
@@ -187,11 +201,11 @@ WRONG = {
     "a type that is none": (rd(RDType.BYE)[:0] + b"\xf6" + rd(RDType.BYE)[1:-4], "bad_llp"),
     "another version": (b"\x52" + rd(RDType.ACK)[1:-4], "bad_llp"),
     "no source epoch": (rd(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
-    "a bitmap beyond the window": (rd(RDType.ACK, bytes(513))[:-4], "bad_llp"),
+    "ranges that are cut": (rd(RDType.ACK, ack_body(5, [7])[:-1])[:-4], "bad_llp"),
     "a bye with something behind it": (rd(RDType.BYE, b"more")[:-4], "bad_llp"),
     "a hello that nothing answers": (rd(RDType.HELLO, bytes(19), dest_epoch=0)[:-4], "no_answer"),
     "a cookie that is cut": (rd(RDType.ECHO, bytes(19))[:-4], "bad_cookie"),
-    "a life that is not known": (rd(RDType.BYE, rd_flags=2)[:-4], "unknown_pair"),
+    "a life that is not known": (rd(RDType.BYE, ird=1)[:-4], "unknown_pair"),
     "a segment that is cut": (rd(RDType.DATA, SEGMENT[:17])[:-4], "short"),
     "a segment of another DDP": (rd(RDType.DATA, b"\x42" + SEGMENT[1:])[:-4], "bad_header"),
     "a record beyond its message": (record(5)[:-4], "bad_record"),

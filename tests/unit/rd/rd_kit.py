@@ -12,7 +12,7 @@ from _siwarp_layers import ffi, lib
 from pace import over
 from unit.llp.conftest import addr, iovec, port_of, text_of
 
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType, ack_body
 
 SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
     lib.SIW_RD_SEGMENT,
@@ -21,6 +21,7 @@ SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
     lib.SIW_RD_RESTARTED,
     lib.SIW_RD_GONE,
 )
+REQUESTS, RESPONSES = lib.SIW_RD_REQUESTS, lib.SIW_RD_RESPONSES
 NAMES = {
     SEGMENT: "segment",
     ACKED: "acked",
@@ -75,10 +76,10 @@ class Endpoint:
             raise OSError(-rv, "siw_rd_peer")
         return out[0]
 
-    def send(self, peer: Any, *parts: bytes) -> int:
+    def send(self, peer: Any, *parts: bytes, space: int = REQUESTS) -> int:
         head, *rest = parts
         iov, keep = iovec(*rest)
-        rv = lib.siw_rd_tx(peer, head, len(head), iov, len(rest))
+        rv = lib.siw_rd_tx(peer, space, head, len(head), iov, len(rest))
         del keep
         return min(rv, 1)
 
@@ -93,7 +94,7 @@ class Endpoint:
             return True
         data = bytes(ffi.buffer(self.event.data, self.event.len))
         if self.judge(who, data) == "hold":
-            lib.siw_rd_pause(peer)
+            lib.siw_rd_pause(peer, self.event.space)
         else:
             self.got.setdefault(who, []).append(data)
             lib.siw_rd_taken(peer)
@@ -136,7 +137,7 @@ def pump(
 ) -> None:
     """Send them all, whenever there is room, and wait until the peer has taken them."""
     todo = deque(segments)
-    goal = lib.siw_rd_framed(peer) + len(segments)
+    goal = lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
     def feed() -> None:
         while todo and (rv := a.send(peer, todo[0])):
@@ -145,7 +146,7 @@ def pump(
 
     feed()
     run(
-        lambda: not todo and lib.siw_rd_accepted(peer) == goal,
+        lambda: not todo and lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == goal,
         *ends,
         seconds=seconds,
         also=feed,
@@ -175,8 +176,11 @@ class Stranger:
             "source_epoch": self.epoch,
             "dest_epoch": self.other,
             "acknowledged": self.other,
+            "response_acknowledged": self.other,
             "credit": 1024,
+            "response_credit": fields.get("credit", 1024),
             "ird": 3,
+            "body": ack_body() if kind == RDType.ACK else b"",
         } | fields
         return RDDatagram(type=int(kind), **fields)
 
@@ -217,7 +221,13 @@ class Stranger:
             pass
 
     def challenge(self) -> RDDatagram:
-        self.say(RDType.HELLO, dest_epoch=0, acknowledged=0, body=bytes(COOKIE_LEN))
+        self.say(
+            RDType.HELLO,
+            dest_epoch=0,
+            acknowledged=0,
+            response_acknowledged=0,
+            body=bytes(COOKIE_LEN),
+        )
         return self.hear(RDType.CHALLENGE)
 
     def meet(self) -> RDDatagram:

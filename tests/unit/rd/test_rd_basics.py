@@ -18,7 +18,7 @@ def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(end, where):
     peer = a.peer(b.local)
     assert lib.siw_rd_peer_ird(peer) == 0
     assert a.send(peer, b"head", b"pay", b"load") == 1
-    run(lambda: lib.siw_rd_accepted(peer) == 1, a, b)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     assert b.data() == [b"headpayload"]
     assert b.news == [("new", next(iter(b.got)))]
     assert lib.siw_rd_peer_ird(peer) == 9
@@ -29,13 +29,15 @@ def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(end, where):
 def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
     a, b = end(), end()
     peer = a.peer(b.local)
-    longest = lib.siw_rd_mulpdu(peer)
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024  # its credit is not known yet
+    pump(a, peer, [b"first"], a, b)
+    longest = lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS)
     assert longest > 60000  # loopback takes it
     sizes = [0, 1, 63, 1024, 1025, 5000, longest] * 30
     segments = [os.urandom(n) for n in sizes]
     pump(a, peer, segments, a, b)
-    assert b.data() == segments
-    assert lib.siw_rd_framed(peer) == len(segments)
+    assert b.data() == [b"first", *segments]
+    assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == len(segments) + 1
 
 
 @pytest.mark.clause("DGRAM-RD-27")
@@ -46,7 +48,10 @@ def test_both_directions_at_once_and_both_beginning(end):
         assert a.send(to_b, b"a%d" % i) == 1
         assert b.send(to_a, b"b%d" % i) == 1
     run(
-        lambda: lib.siw_rd_accepted(to_b) == 200 and lib.siw_rd_accepted(to_a) == 200,
+        lambda: (
+            lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 200
+            and lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS) == 200
+        ),
         a,
         b,
     )
@@ -64,12 +69,12 @@ def test_a_held_peer_keeps_its_order_and_others_go_on(end):
     for i in range(50):
         assert a.send(to_b, b"a%d" % i) == 1
         assert c.send(other, b"c%d" % i) == 1
-    run(lambda: lib.siw_rd_accepted(other) == 50, a, b, c)
-    assert lib.siw_rd_accepted(to_b) == 0
+    run(lambda: lib.siw_rd_accepted(other, lib.SIW_RD_REQUESTS) == 50, a, b, c)
+    assert lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 0
     assert list(b.got.values()) == [[b"c%d" % i for i in range(50)]]
     held.append(b"")
-    lib.siw_rd_resume(b.peer(a.local))
-    run(lambda: lib.siw_rd_accepted(to_b) == 50, a, b, c)
+    lib.siw_rd_resume(b.peer(a.local), lib.SIW_RD_REQUESTS)
+    run(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 50, a, b, c)
     assert [b"a%d" % i for i in range(50)] in b.got.values()
 
 
@@ -81,7 +86,7 @@ def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
     pump(a, peer, [b"x"] * 10, a, b)
     b.close()
     run(lambda: a.told("gone"), a)
-    assert lib.siw_rd_framed(peer) == 0
+    assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
     again = Endpoint("127.0.0.1", socket.ntohs(port.port_be))
     try:
         pump(a, peer, [b"y"] * 10, a, again)
@@ -96,7 +101,7 @@ def tx_nowhere(peer):
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
     lib.siw_guard_install()
     try:
-        return lib.siw_rd_tx(peer, b"h", 1, iov, 1)
+        return lib.siw_rd_tx(peer, lib.SIW_RD_REQUESTS, b"h", 1, iov, 1)
     finally:
         lib.siw_guard_remove()
 
@@ -105,7 +110,7 @@ def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(end):
     a, b = end(), end()
     peer = a.peer(b.local)
     assert tx_nowhere(peer) == -errno.EFAULT
-    assert lib.siw_rd_framed(peer) == 0
+    assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
     pump(a, peer, [b"after"], a, b)
     assert b.data() == [b"after"]
 

@@ -56,8 +56,8 @@ def test_an_acknowledgement_of_what_is_queued_and_was_never_sent_counts_for_noth
 
 
 @pytest.mark.clause("DGRAM-RD-14")
-def test_each_bit_of_a_bitmap_speaks_of_its_own_datagram(build_dir: Path) -> None:
-    run(build_dir, "ack-bit-by-bit")
+def test_each_range_speaks_of_its_own_datagrams(build_dir: Path) -> None:
+    run(build_dir, "ack-by-ranges")
 
 
 @pytest.mark.clause("DGRAM-RD-12")

@@ -37,9 +37,9 @@ def test_content_and_order_survive_loss_doubling_reordering_and_damage(end, seed
     there, back = segments(1500, seed, 3000), segments(300, seed + 100, 3000)
     for data in back[:200]:
         assert b.send(to_a, data) in (0, 1)
-    sent_back = lib.siw_rd_framed(to_a)
+    sent_back = lib.siw_rd_framed(to_a, lib.SIW_RD_REQUESTS)
     pump(a, to_b, there, a, b, seconds=60)
-    run(lambda: lib.siw_rd_accepted(to_a) == sent_back, a, b)
+    run(lambda: lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b)
     assert b.data() == there
     assert a.data() == back[:sent_back]
     assert sent_back > 50
@@ -83,7 +83,7 @@ def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(end, rtt):
     counters = Counters()
     began = time.monotonic()
     assert a.send(peer, b"far") == 1
-    run(lambda: lib.siw_rd_accepted(peer) == 1, a, b)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = time.monotonic() - began
     # HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + scaled(1.0)
@@ -100,7 +100,15 @@ def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(end, r
     plan(f"tx:delay={rtt * 500:.0f}ms")
     to_b, to_a = a.peer(b.local), b.peer(a.local)
     assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
-    run(lambda: lib.siw_rd_accepted(to_b) == lib.siw_rd_accepted(to_a) == 1, a, b)
+    run(
+        lambda: (
+            lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS)
+            == lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS)
+            == 1
+        ),
+        a,
+        b,
+    )
     assert (a.data(), b.data()) == ([b"from b"], [b"from a"])
     assert not a.told("restarted") and not b.told("restarted")
 
@@ -120,12 +128,14 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
 
     def traffic() -> None:
         nonlocal sent
-        sent += lib.siw_rd_accepted(to_c) == lib.siw_rd_framed(to_c) and a.send(to_c, b"y")
+        sent += lib.siw_rd_accepted(to_c, lib.SIW_RD_REQUESTS) == lib.siw_rd_framed(
+            to_c, lib.SIW_RD_REQUESTS
+        ) and a.send(to_c, b"y")
 
     run(lambda: a.told("gone"), a, c, also=traffic)  # b is not served any more
     took = time.monotonic() - began
     assert 0.8 * limit <= took <= 1.2 * limit + scaled(1.0 if "SANITIZER" in os.environ else 0.2)
-    assert lib.siw_rd_framed(to_b) == 0
+    assert lib.siw_rd_framed(to_b, lib.SIW_RD_REQUESTS) == 0
     pump(a, to_c, [b"z"], a, c)
     assert sent > 10 and next(d for d in c.got.values())[-1] == b"z"
 
@@ -142,7 +152,7 @@ def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(e
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
     lib.siw_faults_install(b"")
     time.sleep(1.35)
-    run(lambda: lib.siw_rd_accepted(peer) == 2, a, b)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
     assert b.data() == [b"x", b"y"] and not a.told("gone")
 
 

@@ -242,7 +242,7 @@ def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lo
     assert not e.got
     taking.append(True)
     for s in held:
-        lib.siw_rd_resume(e.peer(s.address))
+        lib.siw_rd_resume(e.peer(s.address), lib.SIW_RD_REQUESTS)
 
     def again() -> None:
         """As senders do whom nothing was acknowledged."""
@@ -276,7 +276,7 @@ def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(end, strang
     while a.send(to_b, bytes(1000)) == 1:
         taken += 1
     assert taken > 1
-    run(lambda: lib.siw_rd_accepted(to_b) == taken, a, b)
+    run(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
@@ -289,7 +289,7 @@ def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(end, strang
     s.met_by(peer, credit=65535)
     first = s.hear(RDType.DATA)
     s.say(RDType.ACK, acknowledged=(first.psn + 1) & 0xFFFFFFFF, credit=65535)
-    run(lambda: lib.siw_rd_accepted(peer) == 1, e)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
     taken = 0
     while e.send(peer, bytes(1000)) == 1:
         taken += 1
@@ -301,7 +301,7 @@ def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(end, strang
     half = (s.other + 1 + taken // 2) & 0xFFFFFFFF
     for _ in range(100):
         s.say(RDType.ACK, acknowledged=half, credit=65535)
-    run(lambda: lib.siw_rd_accepted(peer) == 1 + taken // 2, e)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e)
     more = 0
     while e.send(peer, bytes(1000)) == 1:
         more += 1
@@ -345,16 +345,16 @@ def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(end, st
     for _ in range(8):
         s.hear(RDType.DATA)
     s.say(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer) == 3, e)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
     # It dies, and is back, before it has taken the rest; e was not told.
     time.sleep(0.002)  # a cookie's time is in milliseconds
     s.epoch, s.other = 0x5555, 0
     s.meet()
     e.news.clear()
-    assert lib.siw_rd_framed(peer) == 0
+    assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
     assert e.send(peer, b"new") == 1
     first = s.hear(RDType.DATA)
     assert (first.body, first.psn, first.dest_epoch) == (b"new", s.other, s.epoch)
     s.say(RDType.ACK, acknowledged=(s.other + 1) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer) == 1, e)
+    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.drain()

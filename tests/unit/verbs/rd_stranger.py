@@ -25,7 +25,7 @@ from siwarp.inspect import (
     ReadRequest,
     Terminate,
 )
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDFlag, RDType, ack_body
 
 EPOCH = 0xABCD0001
 
@@ -45,12 +45,14 @@ class Stranger:
         self.epoch = EPOCH
         self.ird = 16
         self.other = 0  # the queue pair's epoch
-        self.psn = self.epoch  # of the next segment that goes
-        self.next = 0  # PSN of the next one that comes
+        # By space, of requests and of responses: the PSN of the next segment that goes, of the next
+        # one that comes and is acknowledged, and of the last one in got, + 1.
+        self.psn = [self.epoch, self.epoch]
+        self.next = [0, 0]
+        self.last = [0, 0]
         self.msn = dict.fromkeys(Queue, 0)
         self.got: list[bytes] = []
         self.keeps: Callable[[DDP], bool] = lambda _head: False
-        self.last = 0  # PSN of the last one in got, + 1
 
     @property
     def addr(self) -> tuple[str, int]:
@@ -64,12 +66,15 @@ class Stranger:
     def say(self, kind: RDType, **fields: Any) -> None:
         head = {
             "q_key": QKEY,
-            "psn": self.psn,
+            "psn": self.psn[0],
             "source_epoch": self.epoch,
             "dest_epoch": self.other,
-            "acknowledged": self.next,
+            "acknowledged": self.next[0],
+            "response_acknowledged": self.next[1],
             "credit": 4096,
+            "response_credit": fields.get("credit", 4096),
             "ird": self.ird,
+            "body": ack_body() if kind == RDType.ACK else b"",
         } | fields
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.end.qp.addr)
 
@@ -78,10 +83,12 @@ class Stranger:
         d = RDDatagram(self.sock.recv(1 << 16))
         assert (d.crc, d.q_key) == (d.crc_expected(), QKEY)
         if d.type == RDType.HELLO:
-            self.other = self.next = self.last = d.source_epoch
+            self.other = d.source_epoch
+            self.next, self.last = [self.other] * 2, [self.other] * 2
             self.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
         elif d.type == RDType.CHALLENGE:
-            self.other = self.next = self.last = d.source_epoch
+            self.other = d.source_epoch
+            self.next, self.last = [self.other] * 2, [self.other] * 2
             self.say(RDType.ECHO, body=d.body)
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
             self.data(d)
@@ -90,22 +97,24 @@ class Stranger:
         return d
 
     def data(self, d: RDDatagram) -> None:
-        if d.psn == self.last:
+        space = int(bool(d.rd_flags & RDFlag.RESPONSE))
+        if d.psn == self.last[space]:
             self.got.append(bytes(d.body))
-            self.last += 1
-        if d.psn == self.next and not self.keeps(DDP(bytes(d.body))):
-            self.next += 1
+            self.last[space] += 1
+        if d.psn == self.next[space] and not self.keeps(DDP(bytes(d.body))):
+            self.next[space] += 1
         self.say(RDType.ACK)
 
     def release(self) -> None:
         """Acknowledge what was kept."""
         self.keeps = lambda _head: False
-        self.next = self.last
+        self.next = [*self.last]
         self.say(RDType.ACK)
 
     def meet(self) -> None:
         """Begin."""
-        self.say(RDType.HELLO, dest_epoch=0, acknowledged=0, body=bytes(COOKIE_LEN))
+        unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
+        self.say(RDType.HELLO, **unknown, body=bytes(COOKIE_LEN))
         while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 
@@ -113,7 +122,7 @@ class Stranger:
         """Be back with another epoch, and know nothing of what was."""
         time.sleep(0.002)  # a user_data's time is in milliseconds
         self.epoch += 0x1000
-        self.psn, self.other = self.epoch, 0
+        self.psn, self.other = [self.epoch, self.epoch], 0
         self.msn = dict.fromkeys(Queue, 0)
         self.got.clear()
         self.keeps = lambda _head: False
@@ -157,9 +166,18 @@ class Stranger:
     def put(self, *segments: bytes) -> None:
         """Send segments, each once, and wait until the queue pair has taken them."""
         for octets in segments:
-            self.say(RDType.DATA, body=octets)
-            self.psn += 1
+            self.data_of(octets)
         self.taken()
+
+    def data_of(self, octets: bytes) -> None:
+        """Send a segment, in the space that it belongs to."""
+        head = DDP(octets)
+        response = (
+            head.opcode == Opcode.RDMA_READ_RESPONSE if head.t else head.qn >= Queue.TERMINATE
+        )
+        flags = RDFlag.RESPONSE if response else 0
+        self.say(RDType.DATA, psn=self.psn[response], rd_flags=int(flags), body=octets)
+        self.psn[response] += 1
 
     def taken(self) -> None:
         """Wait until all that was put is acknowledged."""
@@ -167,7 +185,7 @@ class Stranger:
         while not over(began, LIMIT):
             self.say(RDType.PROBE)
             d = self.take()
-            if d.type == RDType.ACK and d.acknowledged == self.psn:
+            if d.type == RDType.ACK and [d.acknowledged, d.response_acknowledged] == self.psn:
                 return
         raise AssertionError(f"what was put is not taken within {LIMIT} s")
 

@@ -1,0 +1,202 @@
+"""The two PSN spaces of reliable datagrams, requests and responses, and the credit of each."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+from _siwarp_layers import lib
+from unit.llp.conftest import setting
+from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, Stranger, run
+
+from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, ack_body
+
+
+def both(e: Endpoint, peer: Any, n: int) -> None:
+    for i in range(n):
+        assert e.send(peer, b"request %d" % i) == 1
+        assert e.send(peer, b"response %d" % i, space=RESPONSES) == 1
+
+
+def named(kind: str, n: int) -> list[bytes]:
+    return [f"{kind} {i}".encode() for i in range(n)]
+
+
+@pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-12")
+def test_a_request_that_cannot_be_taken_holds_back_no_response(end):
+    a, b = end(), end()
+    peer = a.peer(b.local)
+    b.judge = lambda _who, data: "hold" if data.startswith(b"request") else "take"
+    both(a, peer, 100)
+    run(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 100, a, b)
+    assert b.data() == named("response", 100)
+    assert lib.siw_rd_accepted(peer, REQUESTS) == 0
+    b.judge = lambda _who, _data: "take"
+    lib.siw_rd_resume(b.peer(a.local), REQUESTS)
+    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 100, a, b)
+    assert b.data()[100:] == named("request", 100)
+
+
+@pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-3", "DGRAM-RD-14")
+def test_a_missing_request_holds_back_no_response(met):
+    e, s = met
+    s.say(RDType.DATA, psn=s.epoch + 1, body=b"behind a gap")
+    for i in range(3):
+        s.say(RDType.DATA, psn=s.epoch + i, rd_flags=int(RDFlag.RESPONSE), body=b"%d" % i)
+    run(lambda: e.data() == [b"0", b"1", b"2"], e)
+    acks: list[RDDatagram] = []
+
+    def last() -> bool:
+        acks.append(s.hear(RDType.ACK))
+        return bool(acks[-1].response_acknowledged == s.epoch + 3)
+
+    run(last, e)
+    assert acks[-1].acknowledged == s.epoch
+    assert acks[-1].received() == {s.epoch + 1} and acks[-1].received(responses=True) == set()
+
+
+@pytest.mark.clause("DGRAM-RD-14", "DGRAM-RD-19")
+def test_ranges_of_both_spaces_are_told_apart(met):
+    e, s = met
+    for psn in (2, 3, 7):
+        s.say(RDType.DATA, psn=s.epoch + psn, body=b"x")
+    for psn in (1, 5):
+        s.say(RDType.DATA, psn=s.epoch + psn, rd_flags=int(RDFlag.RESPONSE), body=b"x")
+
+    def told() -> bool:
+        ack = s.hear(RDType.ACK)
+        return bool(
+            ack.received() == {s.epoch + 2, s.epoch + 3, s.epoch + 7}
+            and ack.received(responses=True) == {s.epoch + 1, s.epoch + 5}
+        )
+
+    run(told, e)
+
+
+@pytest.mark.clause("DGRAM-RD-19", "DGRAM-RD-18")
+def test_a_range_of_responses_says_nothing_of_requests(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK)
+    s.drain()
+    both(e, peer, 6)
+    lib.siw_rd_flush(peer, e_taken())
+    first = [s.hear(RDType.DATA) for _ in range(12)]
+    assert [d.psn - s.other for d in first if d.rd_flags & RDFlag.RESPONSE] == [*range(6)]
+    body = ack_body(first_response=s.other, responses=[s.other + i for i in range(1, 6)])
+    s.say(RDType.ACK, acknowledged=s.other + 6, body=body)
+    again = s.hear(RDType.DATA)
+    assert (again.psn, int(again.rd_flags)) == (s.other, RDFlag.RESPONSE)
+    s.say(RDType.ACK, acknowledged=s.other + 6, response_acknowledged=s.other + 6)
+    run(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 6, e)
+
+
+def e_taken() -> Any:
+    from _siwarp_layers import ffi
+
+    return ffi.new("uint64_t *")
+
+
+@pytest.mark.clause("DGRAM-RD-38")
+def test_responses_that_wait_are_sent_before_requests(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK, credit=0)
+    s.drain()
+    both(e, peer, 5)
+    assert s.silence()
+    s.say(RDType.ACK)
+    flags = [int(s.hear(RDType.DATA).rd_flags) for _ in range(10)]
+    assert flags == [RDFlag.RESPONSE] * 5 + [0] * 5
+
+
+@pytest.mark.clause("DGRAM-RD-38", "DGRAM-RD-20")
+def test_requests_do_not_wait_for_the_credit_of_responses(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK, credit=0)
+    s.drain()
+    both(e, peer, 5)
+    s.say(RDType.ACK, credit=5, response_credit=2)
+    flags = [int(s.hear(RDType.DATA).rd_flags) for _ in range(7)]
+    assert flags == [RDFlag.RESPONSE] * 2 + [0] * 5
+    assert s.hear().type == RDType.PROBE or not s.silence()
+
+
+@pytest.mark.clause("DGRAM-RD-40")
+def test_a_segment_takes_no_more_units_than_the_credit(met):
+    e, s = met
+    peer = e.peer(s.address)
+    for credit, longest in ((16, 16 * 1024), (1, 1024), (0, 1024), (3, 3 * 1024)):
+        s.say(RDType.ACK, credit=credit, response_credit=2 * credit)
+        s.drain()
+        assert lib.siw_rd_mulpdu(peer, REQUESTS) == longest
+        assert lib.siw_rd_mulpdu(peer, RESPONSES) == 2 * longest
+
+
+@pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
+def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK, credit=64)
+    s.drain()
+    segment = os.urandom(63 * 1024 + 1)
+    for credit in (16, 63, 0, 1):
+        s.say(RDType.ACK, credit=credit)
+        s.drain()
+        assert not credit or lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
+    assert e.send(peer, segment) == 1  # as if it had been cut before the credit became less
+    asked = s.hear(seconds=5.0)
+    assert asked.type == RDType.PROBE
+    s.say(RDType.ACK, credit=63, psn=asked.psn, rd_flags=int(RDFlag.PROBED))
+    assert s.hear(seconds=5.0).type == RDType.PROBE
+    s.say(RDType.ACK, credit=64)
+    data = s.hear()
+    assert data.type == RDType.DATA and bytes(data.body) == segment
+
+
+@pytest.mark.clause("DGRAM-RD-20")
+def test_what_a_lesser_credit_does_not_cover_is_not_sent_again(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK, credit=64)
+    s.drain()
+    for i in range(8):
+        assert e.send(peer, bytes([i]) * 2000) == 1
+    lib.siw_rd_flush(peer, e_taken())
+    sent = [s.hear(RDType.DATA) for _ in range(8)]
+    assert [d.psn - s.other for d in sent] == [*range(8)]
+    s.say(RDType.ACK, credit=5)  # two of them, and half of the third
+    began, psns = time.monotonic(), set()
+    while time.monotonic() - began < 1.5:
+        d = s.hear(seconds=5.0)
+        if d.type == RDType.DATA:
+            psns.add(d.psn - s.other)
+    # One probe of the last datagram may have been on its way.
+    assert psns <= {0, 1, 7} and {0, 1} <= psns
+    s.say(RDType.ACK, credit=64, acknowledged=s.other + 8)
+    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 8, e)
+
+
+@pytest.mark.clause("DGRAM-RD-41", "DGRAM-RD-33")
+def test_who_stored_nothing_grants_a_segment_of_any_length(end):
+    with setting("rd_octets", 1 << 20):
+        e = end()
+    far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
+    s = Stranger(e)
+    for one in far:  # each fills what it may, behind a gap, until there is hardly any memory left
+        one.meet()
+        for i in range(1, 9):
+            one.say(RDType.DATA, psn=one.epoch + i, body=bytes(30000))
+        one.drain()
+    s.meet()
+    s.say(RDType.PROBE, psn=7)
+    ack = s.hear(RDType.ACK)
+    assert (ack.credit, ack.response_credit) == (64, 64)
+    body = os.urandom(65000)
+    s.say(RDType.DATA, body=body)
+    run(lambda: any(body in got for got in e.got.values()), e)
+    for one in (*far, s):
+        one.close()

@@ -1,0 +1,105 @@
+"""RD: a message without a receive holds back no response."""
+
+from __future__ import annotations
+
+import pytest
+from unit.llp.conftest import setting
+from unit.verbs.rd_harness import Peer
+from unit.verbs.rd_stranger import EPOCH, stranger
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, pattern
+
+from siwarp.inspect import DDPTagged, Opcode, Queue
+from siwarp.inspect.rd import RDFlag, RDType
+from siwarp.verbs import RecvWR, WROpcode
+
+HELD = {"100 octets": 100, "33 MB": 33_000_000, "more than is stored": 5 << 20}
+
+
+@pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-5", "DGRAM-RDV-17")
+@pytest.mark.parametrize("what", HELD)
+@pytest.mark.parametrize("asked", ["read", "atomic"])
+def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
+    rig: Rig, what: str, asked: str
+) -> None:
+    held = HELD[what]
+    with setting("rd_octets", 4 << 20 if what == "more than is stored" else 64 << 20):
+        a, b = Peer(rig, max(held, 1 << 16)), Peer(rig, 1 << 16)
+    data = pattern(held)
+    a.send(b, data)
+    nothing(a.scq, 0.1)  # b has no receive: the Send waits there, and what is left of it here
+    a.into.view[:4096] = pattern(4096)
+    for i in range(3):
+        if asked == "read":
+            b.rdma(a, WROpcode.RDMA_READ, 4096, i)
+        else:
+            b.rdma(a, WROpcode.ATOMIC_FETCH_AND_ADD, 8, i, compare_add=1)
+        assert [(w.wr_id, w.ok) for w in b.done()] == [(i, True)]
+    if asked == "read":
+        assert b.out.read(4096) == pattern(4096)
+    nothing(a.scq)
+    into = rig.mr(held, ALL_ACCESS)
+    b.qp.post_recv(RecvWR(1, sg=[into.sge(0, held)]))
+    assert a.done()[0].ok and b.got()[0].byte_len == held
+    assert into.read(held) == data
+
+
+@pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
+def test_a_send_without_a_receive_does_not_hold_back_an_error_message(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    a.send(b, b"held")
+    nothing(a.scq, 0.05)
+    remote = a.into.remote()
+    bad = type(remote)(remote.addr, remote.length, remote.rkey ^ 0x5555)
+    b.rdma(a, WROpcode.RDMA_READ, 4, 1, remote=bad)
+    (failed,) = b.done()
+    assert failed.wr_id == 1 and not failed.ok
+    nothing(a.scq)
+
+
+WRONG = {
+    "a Send among the responses": (True, {"opcode": Opcode.SEND, "qn": Queue.SEND}),
+    "a Read Request among the responses": (
+        True,
+        {"opcode": Opcode.RDMA_READ_REQUEST, "qn": Queue.READ_REQUEST},
+    ),
+    "an error message among the requests": (
+        False,
+        {"opcode": Opcode.TERMINATE, "qn": Queue.TERMINATE},
+    ),
+}
+
+
+@pytest.mark.clause("DGRAM-RD-39")
+@pytest.mark.parametrize("what", WRONG)
+def test_an_untagged_segment_of_the_wrong_space_is_refused(rig: Rig, what: str) -> None:
+    response, head = WRONG[what]
+    a = Peer(rig)
+    a.recv()
+    with stranger(a) as s:
+        octets = s.untagged(octets=b"wrong", **head)
+        flags = int(RDFlag.RESPONSE) if response else 0
+        s.say(RDType.DATA, psn=EPOCH, rd_flags=flags, body=octets)
+        s.psn[response] += 1
+        if head["qn"] != Queue.TERMINATE:  # no error message about an error message
+            told = s.told()
+            assert (told.layer, told.etype, told.code) == (1, 2, 1)
+        s.put(s.untagged(Opcode.SEND, b"right"))
+        assert a.got()[0].byte_len == 5
+
+
+@pytest.mark.clause("DGRAM-RD-39")
+@pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE, 15])
+def test_a_tagged_segment_of_the_wrong_space_is_refused(rig: Rig, opcode: int) -> None:
+    a = Peer(rig)
+    response = opcode != Opcode.RDMA_READ_RESPONSE
+    a.into.view[:] = b"\xee" * a.size
+    with stranger(a) as s:
+        head = DDPTagged(opcode=opcode, stag=a.into.rkey, to=a.into.addr)
+        flags = int(RDFlag.RESPONSE) if response else 0
+        s.say(RDType.DATA, psn=EPOCH, rd_flags=flags, body=bytes(head) + b"wrong")
+        s.psn[response] += 1
+        if response:  # who answers what nobody asked is told nothing
+            told = s.told()
+            assert (told.layer, told.etype, told.code) == (0, 2, 6)
+        s.taken()
+    assert set(a.into.read(8)) == {0xEE}
