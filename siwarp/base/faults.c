@@ -129,6 +129,9 @@ uint32_t siw_faults_next_flow(uint32_t of)
  * What a random number decides. Each fault has its own sequence, so that adding one fault to a plan
  * does not change the decisions about another.
  */
+/* Marks have numbers of their own, and leave those of the other faults as they were. */
+#define MARK_KEY 0x6d61726bull
+
 enum draw { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
 
 /* The mixing function of splitmix64, published by its author for any use. */
@@ -284,6 +287,7 @@ void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
 			break;
 		t = pass_through(c, path, i, length, t, &fate->depart_ns);
 		fate->dup |= chance(key, number, DUP, c->dup);
+		fate->mark |= chance(key ^ MARK_KEY, number, LOSS, c->mark);
 		if (chance(key, number, REORDER, c->reorder))
 			fate->passes = (uint8_t)(1 + below(key, number, PASSES, MAX_PASSES));
 		if (chance(key, number, CORRUPT, c->corrupt)) {

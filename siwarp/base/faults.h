@@ -13,6 +13,7 @@
  *   dup=0.5%         datagrams that arrive twice
  *   reorder=2%       datagrams held until 1 to 3 later ones have passed, or for 50 ms
  *   corrupt=0.1%     datagrams with one bit changed; of a stream, pieces of 1460 octets
+ *   mark=1%          packets that can have it (ECT) get CE, as by a queue that grows (RFC 3168)
  *   delay=10ms       everything is delayed by this time, and stays in order
  *   jitter=2ms       ... plus a random time up to this
  *   rate=50Mbit      bits per second at most
@@ -33,7 +34,7 @@
  * what it receives; without either, a clause matches both. A share has up to seven decimals. A time
  * is given in ns, us, ms or s, a rate in bit, kbit, Mbit or Gbit, octets in B, KB, MB, GB (powers
  * of 1000), KiB or MiB. loss, burst, dup and reorder act on datagrams only (TCP would repair them:
- * see `siwarp wan`), reset and short on streams only.
+ * see `siwarp wan`), reset and short on streams only, mark on the packets of `siwarp wan`.
  *
  * Locks: functions marked "any thread" have their own. The caller guards paths and queues.
  */
@@ -65,8 +66,8 @@ struct siw_fault_clause {
 	bool limit_octets; /* limit is octets, not packets */
 	/* bits of the peer's address that are compared */
 	uint8_t prefix;
-	struct siw_addr peer;			       /* family 0: any; port 0: any */
-	uint32_t loss, dup, reorder, corrupt, partial; /* shares */
+	struct siw_addr peer;				     /* family 0: any; port 0: any */
+	uint32_t loss, dup, reorder, corrupt, mark, partial; /* shares */
 	uint32_t burst;
 	uint64_t delay, jitter; /* ns */
 	uint64_t rate;		/* bit/s */
@@ -152,7 +153,7 @@ struct siw_fault_path {
 /* The decision about a packet. */
 struct siw_fault_fate {
 	int drop; /* enum siw_counter to count the drop by, or -1 */
-	bool dup, corrupt;
+	bool dup, corrupt, mark;
 	uint8_t passes;	     /* how many later packets overtake it */
 	uint64_t depart_ns;  /* when it has passed the rate */
 	uint64_t release_ns; /* when it is delivered */

@@ -244,7 +244,7 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 
 static const char *const names[] = { "loss",  "burst",	"dup",	"reorder", "corrupt",
 				     "delay", "jitter", "rate", "limit",   "blackout",
-				     "reset", "short",	"peer", "seed" };
+				     "reset", "short",	"mark", "peer",	   "seed" };
 #define N_NAMES ((int)(sizeof(names) / sizeof(names[0])))
 
 static int find_name(const char *name)
@@ -291,6 +291,8 @@ static int read_value(struct reader *r, int name, const char *at, char *word,
 	case 11:
 		return read_share(r, at, word, &c->partial);
 	case 12:
+		return read_share(r, at, word, &c->mark);
+	case 13:
 		return read_peer(r, at, word, c);
 	default:
 		if (parse_count(word, INT64_MAX, &c->seed) < 0)
@@ -315,7 +317,7 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 	if (i < 0)
 		return fail(r, at,
 			    "\"%s\" is no fault; there are loss, burst, dup, reorder, corrupt, "
-			    "delay, jitter, rate, limit, blackout, reset, short, peer, seed",
+			    "delay, jitter, rate, limit, blackout, reset, short, mark, peer, seed",
 			    name);
 	if (*r->at != '=')
 		return fail(r, r->at, "= and a value are expected behind \"%s\"", name);
@@ -464,6 +466,7 @@ static void put_clause(struct writer *w, const struct siw_fault_clause *c)
 	put_if(w, "dup", c->dup, shares);
 	put_if(w, "reorder", c->reorder, shares);
 	put_if(w, "corrupt", c->corrupt, shares);
+	put_if(w, "mark", c->mark, shares);
 	put_if(w, "delay", c->delay, times);
 	put_if(w, "jitter", c->jitter, times);
 	put_if(w, "rate", c->rate, rates);

@@ -10,6 +10,7 @@ import signal
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -439,19 +440,38 @@ def _show_memory(found: dict[str, Any]) -> None:
 @_takes("")
 def over_wan(
     flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
-    seconds: float = typer.Option(60.0, "--seconds", min=1, max=600, help="How long they run."),
+    seconds: float | None = typer.Option(
+        None, "--seconds", min=1, max=600, help="How long they run: 60, in a matrix 3."
+    ),
     faults: str = typer.Option(
         "rate=50Mbit,delay=20ms", "--faults", metavar="PLAN", help="Of the line; see siwarp wan."
     ),
     congestion: str = typer.Option(
         "", "--tcp", metavar="NAME", help="TCP's congestion control; else the kernel's choice."
     ),
+    matrix: bool = typer.Option(
+        False, "--matrix", help="Bottlenecks of many rates, queues and round trips. Takes root."
+    ),
+    cells: str = typer.Option(
+        "", "--cells", metavar="NAMES", help="Of the matrix only these, as 20M/15000/4ms; or short."
+    ),
+    results: str = typer.Option(
+        "", "--results", metavar="FILE", help="Keeps what is measured; goes on where it ended."
+    ),
     *,
     as_json: bool,
 ) -> None:
-    """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it."""
+    """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it.
+
+    With --matrix each cell has a rate, a queue and a round trip, and runs of RD alone, of the
+    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD beside CUBIC, and of two RD flows.
+    """
     from siwarp.bench.plan_option import check_plan_of_line
 
+    if matrix:
+        _matrix(cells, seconds or 3.0, results, as_json=as_json)
+        return
+    seconds = seconds or 60.0
     kinds = tuple(flows.split(","))
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
@@ -467,6 +487,26 @@ def over_wan(
             f"  {kind}  {flow['mbit_s']:8.2f} Mbit/s   {flow['share']:.2f} of both   "
             f"{_spark(flow['steps'])}"
         )
+
+
+def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
+    from siwarp.bench import wan_matrix
+
+    names = wan_matrix.choose(cells)
+    if names is None:
+        raise typer.BadParameter(f"of {', '.join(wan_matrix.CELLS)}", param_hint="--cells")
+
+    def say(done: int, total: int, what: str) -> None:
+        print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
+
+    with _reported():
+        found = wan_matrix.matrix(names, seconds, Path(results) if results else None, progress=say)
+    if as_json:
+        print(json.dumps(wan_matrix.as_json(found), indent=2))
+    else:
+        print(*wan_matrix.table(found), sep="\n")
+    if not wan_matrix.kept(found):
+        raise typer.Exit(1)
 
 
 #: Bars of eight heights, for a line that shows how a flow went.

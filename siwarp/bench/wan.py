@@ -32,8 +32,8 @@ def congestion_control() -> str:
     return "unknown"
 
 
-def _flow(role: str, kind: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "siwarp.bench.wan_flow", role, kind, _B, *more]
+def _flow(role: str, kind: str, host: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "siwarp.bench.wan_flow", role, kind, host, *more]
 
 
 def measure(
@@ -49,10 +49,11 @@ def measure(
         BenchError: a flow or the line failed.
 
     """
-    sinks = " & ".join(shlex.join(_flow("sink", kind)) for kind in flows)
+    sinks = " & ".join(shlex.join(_flow("sink", kind, _B)) for kind in flows)
     command = [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", faults]
     command += ["--in-b", f"{sinks} & wait", "--"]
-    command += [sys.executable, "-m", "siwarp.bench.wan", str(seconds), congestion, *flows]
+    command += [sys.executable, "-m", "siwarp.bench.wan", _B, str(seconds), congestion]
+    command += flows
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=seconds + _MARGIN_S
@@ -79,13 +80,13 @@ def _shares(told: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def sources(seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
+def sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
     """Run the flows' sources in namespace a: all begin when all have reached their sinks."""
     with contextlib.ExitStack() as stack:
         started = []
         for kind in flows:
             flow = subprocess.Popen(
-                _flow("source", kind, str(seconds), congestion),
+                _flow("source", kind, host, str(seconds), congestion),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -106,4 +107,4 @@ def sources(seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    print(json.dumps(sources(float(sys.argv[1]), sys.argv[2], sys.argv[3:])))
+    print(json.dumps(sources(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])))

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 __all__ = ["PORTS"]
 
-#: Where the sinks are.
-PORTS = {"tcp": 7001, "rd": 7002}
+#: Where the sinks are; a second flow of a kind is named tcp.2 or rd.2.
+PORTS = {"tcp": 7001, "rd": 7002, "tcp.2": 7003, "rd.2": 7004}
 MESSAGE = 65536
 DEPTH = 64
 STEP_S = 0.1
@@ -29,21 +29,21 @@ _BYTES_ACKED, _TCP_INFO = 120, 232
 # ---- sinks
 
 
-def _tcp_sink(host: str) -> None:
-    with socket.create_server((host, PORTS["tcp"])) as listener:
+def _tcp_sink(there: tuple[str, int]) -> None:
+    with socket.create_server(there) as listener:
         conn, _ = listener.accept()
         while conn.recv(1 << 18):
             pass
 
 
-def _rd_sink(host: str) -> None:
+def _rd_sink(there: tuple[str, int]) -> None:
     from siwarp.verbs import CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, RecvWR
 
     with (
-        Context(host) as context,
+        Context(there[0]) as context,
         PD(context) as pd,
         CQ(context, 2 * DEPTH, channel=CompChannel(context)) as cq,
-        QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=(host, PORTS["rd"]))) as qp,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=there)) as qp,
         MR(pd, DEPTH * MESSAGE) as mr,
     ):
         recvs = [RecvWR(i, sg=[mr.sge(i * MESSAGE, MESSAGE)]) for i in range(DEPTH)]
@@ -57,7 +57,9 @@ def _rd_sink(host: str) -> None:
 # ---- sources
 
 
-def _report(seconds: float, octets: Callable[[], int]) -> None:
+def _report(
+    seconds: float, octets: Callable[[], int], again: Callable[[], int] = lambda: 0
+) -> None:
     """Wait for the line to begin, then print the flow's octets, step by step."""
     print("ready", flush=True)
     sys.stdin.readline()
@@ -67,10 +69,12 @@ def _report(seconds: float, octets: Callable[[], int]) -> None:
         now = octets()
         steps.append(now - before)
         before = now
-    print(json.dumps({"octets": sum(steps), "seconds": time.monotonic() - began, "steps": steps}))
+    took = time.monotonic() - began
+    told = {"octets": sum(steps), "seconds": took, "again": again(), "steps": steps}
+    print(json.dumps(told))
 
 
-def _tcp_source(host: str, seconds: float, congestion: str) -> None:
+def _tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None:
     def acked() -> int:
         info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
         return int(struct.unpack_from("=Q", info, _BYTES_ACKED)[0])
@@ -79,7 +83,7 @@ def _tcp_source(host: str, seconds: float, congestion: str) -> None:
         while True:
             conn.sendall(bytes(MESSAGE))
 
-    conn = _until_there(lambda: socket.create_connection((host, PORTS["tcp"])))
+    conn = _until_there(lambda: socket.create_connection(there))
     if congestion:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     threading.Thread(target=pour, daemon=True).start()
@@ -96,10 +100,10 @@ def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
     raise ConnectionRefusedError("nobody listens at the other end")
 
 
-def _rd_source(host: str, seconds: float) -> None:
+def _rd_source(there: tuple[str, int], seconds: float) -> None:
+    from siwarp.base.counters import own
     from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPInitAttr, QPType, SendWR
 
-    there = (host, PORTS["rd"])
     with (
         Context.toward(there) as context,
         PD(context) as pd,
@@ -128,7 +132,7 @@ def _rd_source(host: str, seconds: float) -> None:
             raise TimeoutError("nobody answers at the other end")
         flow = threading.Thread(target=pour)
         flow.start()
-        _report(seconds, lambda: done * MESSAGE)
+        _report(seconds, lambda: done * MESSAGE, lambda: own()["rd_retransmits"])
         stop.set()
         flow.join()
 
@@ -136,12 +140,14 @@ def _rd_source(host: str, seconds: float) -> None:
 def main() -> None:
     """Run as ``sink KIND HOST`` or ``source KIND HOST SECONDS [CONGESTION_CONTROL]``."""
     role, kind, host, *more = sys.argv[1:]
+    there = host, PORTS[kind]
+    kind = kind.partition(".")[0]
     if role == "sink":
-        {"tcp": _tcp_sink, "rd": _rd_sink}[kind](host)
+        {"tcp": _tcp_sink, "rd": _rd_sink}[kind](there)
     elif kind == "tcp":
-        _tcp_source(host, float(more[0]), more[1])
+        _tcp_source(there, float(more[0]), more[1])
     else:
-        _rd_source(host, float(more[0]))
+        _rd_source(there, float(more[0]))
 
 
 if __name__ == "__main__":

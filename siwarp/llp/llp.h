@@ -244,6 +244,13 @@ ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *sourc
 			       size_t size, uint16_t *seg);
 
 /*
+ * From now on datagrams leave with ECT(0), and siw_llp_udp_recv_batch notes whether what it
+ * received came with CE (RFC 3168): siw_llp_udp_ce. 0 or -errno.
+ */
+int siw_llp_udp_ecn(struct siw_llp_sock *sock);
+bool siw_llp_udp_ce(const struct siw_llp_sock *sock);
+
+/*
  * From now on no datagram of this socket is fragmented: one that is too long for its path is
  * -EMSGSIZE. 0 or -errno.
  */

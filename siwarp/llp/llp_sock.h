@@ -42,6 +42,7 @@ struct siw_llp_sock {
 	bool ready;
 	bool held;    /* siw_llp_pause: the upper layer does not read now */
 	bool stopped; /* a plan of faults holds back as much of its stream as it may */
+	bool ce;      /* the last datagram or batch came with CE */
 	bool stalled; /* of a listener: no descriptor was left for a connection */
 	struct siw_io_handler *handler;
 	struct siw_llp_port *port;

@@ -344,15 +344,38 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+#define ECN_MASK 3
+#define ECN_CE	 3
+
+/* Reads the size of a batch's datagrams, and whether it came with CE. */
+static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t *seg)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		int value = 0;
+
+		if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS)
+			value = *CMSG_DATA(c);
+		else if (c->cmsg_len >= CMSG_LEN(sizeof(value)))
+			memcpy(&value, CMSG_DATA(c), sizeof(value));
+		if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO)
+			*seg = (uint16_t)value;
+		else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) ||
+			 (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS))
+			sock->ce = (value & ECN_MASK) == ECN_CE;
+	}
+}
+
 /*
  * As recvfrom(2). If seg is given, *seg becomes the size of the datagrams of a batch, or 0 for a
  * single datagram.
  */
-static __attribute__((always_inline)) inline ssize_t
-recv_plain(int fd, struct siw_addr *source, void *buf, size_t size, socklen_t *len, uint16_t *seg)
+static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_sock *sock,
+								struct siw_addr *source, void *buf,
+								size_t size, socklen_t *len,
+								uint16_t *seg)
 {
 	union {
-		char octets[CMSG_SPACE(sizeof(int))];
+		char octets[2 * CMSG_SPACE(sizeof(int))];
 		struct cmsghdr aligned;
 	} control;
 	struct iovec iov = { buf, size };
@@ -365,18 +388,15 @@ recv_plain(int fd, struct siw_addr *source, void *buf, size_t size, socklen_t *l
 		.msg_controllen = sizeof(control.octets),
 	};
 	ssize_t got;
-	int octets;
 
 	if (!seg)
-		return siw_llp_recvfrom(fd, buf, size, MSG_TRUNC, source, len);
-	got = siw_llp_recvmsg(fd, &msg, MSG_TRUNC);
+		return siw_llp_recvfrom(sock->fd, buf, size, MSG_TRUNC, source, len);
+	got = siw_llp_recvmsg(sock->fd, &msg, MSG_TRUNC);
 	*len = msg.msg_namelen;
 	*seg = 0;
-	if (got >= 0 && msg.msg_controllen >= CMSG_LEN(sizeof(octets)) &&
-	    control.aligned.cmsg_level == IPPROTO_UDP && control.aligned.cmsg_type == UDP_GRO) {
-		memcpy(&octets, CMSG_DATA(&control.aligned), sizeof(octets));
-		*seg = (uint16_t)octets;
-	}
+	sock->ce = false;
+	if (got >= 0 && msg.msg_controllen)
+		read_control(sock, &msg, seg);
 	return got;
 }
 
@@ -385,7 +405,7 @@ static __attribute__((always_inline)) inline ssize_t
 recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
 {
 	socklen_t len = sizeof(*source);
-	ssize_t got = recv_plain(sock->fd, source, buf, size, &len, seg);
+	ssize_t got = recv_plain(sock, source, buf, size, &len, seg);
 
 	if (__builtin_expect(got >= 0, 1) && source->family == AF_INET) {
 		memset(source->v6, 0, sizeof(source->v6));
@@ -454,6 +474,11 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 {
 	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
 			       : recv_now(sock, source, buf, size, NULL);
+}
+
+bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+{
+	return sock->ce;
 }
 
 int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)

@@ -9,6 +9,8 @@
 #define IPV4_HEAD 20
 #define IPV6_HEAD 40
 #define UDP_HEAD  8
+#define ECN_MASK  3
+#define ECN_ECT0  2
 
 /*
  * IP_PMTUDISC_... has the same values as IPV6_PMTUDISC_... . DO sets "don't fragment", DONT allows
@@ -27,6 +29,27 @@ int siw_llp_udp_whole(struct siw_llp_sock *sock)
 	int r = siw_llp_local(sock, &local);
 
 	return r ? r : discover(sock, local.family, IP_PMTUDISC_DO);
+}
+
+int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+{
+	struct siw_addr local;
+	int r = siw_llp_local(sock, &local), was = 0, level, name;
+	socklen_t len = sizeof(was);
+	bool v6;
+
+	if (r)
+		return r;
+	v6 = local.family == AF_INET6;
+	level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+	name = v6 ? IPV6_TCLASS : IP_TOS;
+	/* A user's own socket may have a DSCP. */
+	if (getsockopt(sock->fd, level, name, &was, &len))
+		return -errno;
+	r = siw_llp_option(sock->fd, level, name, (was & ~ECN_MASK) | ECN_ECT0);
+	if (r < 0)
+		return r;
+	return siw_llp_option(sock->fd, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, 1);
 }
 
 int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)

@@ -46,7 +46,7 @@ int wan_enter(pid_t pid, int which, char *const argv[]);
 struct wan_stats {
 	uint64_t packets, octets; /* that came to the relay */
 	uint64_t passed;	  /* that left it, copies too */
-	uint64_t lost, blackout, full, copies, reordered, corrupted;
+	uint64_t lost, blackout, full, copies, reordered, corrupted, marked;
 };
 
 struct wan_relay;

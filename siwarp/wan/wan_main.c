@@ -77,12 +77,12 @@ static void print_way(int fd, const char *name, const struct wan_stats *s, const
 	dprintf(fd,
 		"\"%s\": {\"packets\": %llu, \"octets\": %llu, \"passed\": %llu, \"lost\": %llu, "
 		"\"blackout\": %llu, \"full\": %llu, \"copies\": %llu, \"reordered\": %llu, "
-		"\"corrupted\": %llu}%s",
+		"\"corrupted\": %llu, \"marked\": %llu}%s",
 		name, (unsigned long long)s->packets, (unsigned long long)s->octets,
 		(unsigned long long)s->passed, (unsigned long long)s->lost,
 		(unsigned long long)s->blackout, (unsigned long long)s->full,
 		(unsigned long long)s->copies, (unsigned long long)s->reordered,
-		(unsigned long long)s->corrupted, end);
+		(unsigned long long)s->corrupted, (unsigned long long)s->marked, end);
 }
 
 static int block_signals(void)

@@ -103,6 +103,29 @@ static void count_drop(struct wan_stats *stats, int why)
 		stats->full++;
 }
 
+/* Sets CE where the sender said that it understands it (RFC 3168 section 5). */
+static bool mark(uint8_t *p)
+{
+	uint32_t sum;
+
+	if (p[0] >> 4 == 6) {
+		if (!(p[1] & 0x30))
+			return false;
+		p[1] |= 0x30;
+		return true;
+	}
+	if (!(p[1] & 3))
+		return false;
+	/* The header's checksum: RFC 1624, for a word that grows by the bits that are set. */
+	sum = (uint32_t)(p[10] << 8 | p[11]);
+	sum = (~sum & 0xffff) + (uint32_t)((p[1] | 3) - p[1]);
+	sum = ~(sum + (sum >> 16)) & 0xffff;
+	p[1] |= 3;
+	p[10] = (uint8_t)(sum >> 8);
+	p[11] = (uint8_t)sum;
+	return true;
+}
+
 static void put(struct way *way, const uint8_t *packet, size_t n)
 {
 	/* An end that is down, or has no room, drops it, as a network interface does. */
@@ -149,6 +172,8 @@ static void take(struct wan_relay *relay, struct way *way, size_t n)
 	way->stats.copies += fate.dup;
 	way->stats.reordered += fate.passes > 0;
 	way->stats.corrupted += fate.corrupt;
+	if (fate.mark && head && mark(relay->packet))
+		way->stats.marked++;
 	if (fate.corrupt)
 		siw_fault_flip(relay->packet + head, n - head, fate.flip);
 	fate.corrupt = false;

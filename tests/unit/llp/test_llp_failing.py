@@ -45,6 +45,8 @@ CALLS = [
     ("lib.siw_llp_udp_fragments(u6.c, True)", "getsockname setsockopt"),
     ("lib.siw_llp_udp_send_cut(u4.c, dest4, ffi.NULL, 0)", "setsockopt"),
     ("lib.siw_llp_udp_gro(u4.c, True)", "setsockopt"),
+    ("lib.siw_llp_udp_ecn(u4.c)", "getsockopt setsockopt setsockopt#2"),
+    ("lib.siw_llp_udp_ecn(u6.c)", "getsockopt setsockopt setsockopt#2"),
     (
         "lib.siw_llp_udp_join(p.c, group, b'lo', ffi.NULL, out)",
         "socket ioctl setsockopt+1 setsockopt+2 setsockopt+3 bind epoll_ctl",

@@ -393,3 +393,31 @@ assert text_of(source) == text_of(a.local()) and text_of(source).startswith("[fe
 p.close()
 """,
     )
+
+
+@BOTH
+@pytest.mark.parametrize(("bits", "marked"), [(0, False), (1, False), (2, False), (3, True)])
+def test_ecn_is_sent_and_a_mark_is_told_with_the_datagram_that_has_it(
+    port, kit, family, bits, marked
+):
+    mine = port.udp(kit.loopback[family])
+    assert kit.lib.siw_llp_udp_ecn(mine.c) == 0
+    there = (kit.loopback[family], kit.port_of(mine.local()))
+    v6 = family == "v6"
+    level = socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP
+    kind = socket.AF_INET6 if v6 else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_DGRAM) as s:
+        s.setsockopt(level, socket.IPV6_TCLASS if v6 else socket.IP_TOS, bits)
+        s.setsockopt(level, socket.IPV6_RECVTCLASS if v6 else socket.IP_RECVTOS, 1)
+        s.settimeout(5)
+        s.sendto(b"x", there)
+        port.poll_until(mine)
+        seg, source = kit.ffi.new("uint16_t *"), kit.ffi.new("struct siw_addr *")
+        room = kit.ffi.new("char[]", 100)
+        assert kit.lib.siw_llp_udp_recv_batch(mine.c, source, room, 100, seg) == 1
+        assert kit.lib.siw_llp_udp_ce(mine.c) == marked
+        assert seg[0] == 0
+        assert mine.sendto(source, b"y") == 0
+        data, control, _, _ = s.recvmsg(10, 100)
+        assert data == b"y"
+        assert [c[2][0] for c in control if c[0] == level] == [2]
