@@ -130,8 +130,9 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 	}
 	siw_link_del(&stream->rd_rx.held);
 	siw_rd_set_upper(stream->rd, NULL);
-	if (how == SIW_DDP_RD_RESET)
-		siw_rd_reset(stream->rd);
+	if (how == SIW_DDP_RD_RESET || how == SIW_DDP_RD_SEQUENCE)
+		siw_rd_reset(stream->rd,
+			     how == SIW_DDP_RD_RESET ? SIW_RD_CLOSED_END : SIW_RD_SEQUENCE);
 	siw_ddp_stream_close(stream);
 }
 
@@ -322,7 +323,7 @@ void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
 	siw_rd_taken(below(peer));
-	siw_rd_reset(below(peer));
+	siw_rd_reset(below(peer), SIW_RD_CLOSED_END);
 }
 
 /* ---- refused segments ------------------------------------------------------------------------ */

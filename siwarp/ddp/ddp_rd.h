@@ -54,7 +54,9 @@ void siw_ddp_rd_show(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
 	SIW_DDP_RD_KEEP, /* it is idle: the peer's record keeps its MSNs */
 	SIW_DDP_RD_LOST_PEER,
-	SIW_DDP_RD_RESET, /* this end gives up: the peer is sent a BYE */
+	/* this end gives up: the peer is sent a BYE. SEQUENCE: since an MSN was wrong */
+	SIW_DDP_RD_RESET,
+	SIW_DDP_RD_SEQUENCE,
 };
 /*
  * Frees the stream; both locks. The receive of an unfinished message goes back to the head of its

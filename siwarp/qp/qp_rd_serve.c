@@ -102,26 +102,9 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	run_and_mark(rd, stream);
 }
 
-/* This end refused a message of the peer. */
-static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-		       const struct siw_rdmap_event *ev)
-{
-	bool local = ev->err.layer == SIW_LAYER_DDP && ev->err.type == SIW_DDP_LOCAL_CATASTROPHIC;
-
-	if (ev->of_response) {
-		on_read_done(rd, stream, ev->user_data,
-			     local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
-		return;
-	}
-	if (ev->blamed)
-		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
-	run_and_mark(rd, stream); /* sends the peer the error */
-	if (!ev->blamed)
-		err_found(rd, ev);
-}
-
 /* Moves requests, none of which was begun, to the next incarnation of the pair. */
-static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, bool reset)
+static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+			  enum siw_rdmap_rd_ending how)
 {
 	struct siw_flow *flow = siw_qp_rd_flow_of(stream), old;
 	struct siw_addr peer = *flow->peer;
@@ -132,7 +115,7 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	old.peer = &peer;
 	siw_link_init(&old.busy);
 	siw_link_init(&old.ready);
-	siw_rdmap_rd_end(stream, reset);
+	siw_rdmap_rd_end(stream, how);
 	/*
 	 * The peer's record exists, so this fails only without memory; then the requests are
 	 * flushed.
@@ -152,16 +135,17 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
  * A stream has ended. first: the status of the oldest begun request whose outcome is unknown.
  * send_lock held.
  */
-static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first, bool reset)
+static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
+		       enum siw_rdmap_rd_ending how)
 {
 	struct siw_flow *flow = siw_qp_rd_flow_of(stream);
 
 	siw_qp_rd_reap(rd, flow);
 	if (flow->first && flow->first->state == SIW_WQE_POSTED) {
-		move_requests(rd, stream, reset);
+		move_requests(rd, stream, how);
 	} else {
 		siw_qp_flow_finish_all(&rd->wq, flow, first);
-		siw_rdmap_rd_end(stream, reset);
+		siw_rdmap_rd_end(stream, how);
 	}
 	if (__builtin_expect(rd->wq.draining, 0))
 		siw_qp_drained(&rd->wq);
@@ -173,9 +157,41 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 {
 	siw_lock(&rd->wq.qp.send_lock);
 	end_stream(rd, stream, status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR : SIW_WC_WR_FLUSH_ERR,
-		   false);
+		   SIW_RDMAP_RD_LOST_PEER);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
+}
+
+/*
+ * The peer's MSNs are wrong, so none of its messages can be told from another any more: both ends
+ * start anew.
+ */
+static __attribute__((cold, noinline)) void
+on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)
+{
+	err_found(rd, ev);
+	siw_lock(&rd->wq.qp.send_lock);
+	end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE);
+	siw_unlock(&rd->wq.qp.send_lock);
+	siw_verbs_mark_unsent(&rd->wq.qp);
+}
+
+/* This end refused a message of the peer. */
+static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		       const struct siw_rdmap_event *ev)
+{
+	bool local = ev->err.layer == SIW_LAYER_DDP && ev->err.type == SIW_DDP_LOCAL_CATASTROPHIC;
+
+	if (ev->of_response) {
+		on_read_done(rd, stream, ev->user_data,
+			     local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
+		return;
+	}
+	if (ev->blamed)
+		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
+	run_and_mark(rd, stream); /* sends the peer the error */
+	if (!ev->blamed)
+		err_found(rd, ev);
 }
 
 /*
@@ -191,7 +207,7 @@ static void end_broken(struct siw_rd_qp *rd)
 		siw_set_teardown(&rd->wq, SIW_ALIVE);
 	siw_qp_rd_resume(&rd->wq); /* the flows have begun nothing meanwhile */
 	while ((stream = siw_rdmap_rd_torn(rd->end)))
-		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, true);
+		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -275,6 +291,9 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		break;
 	case SIW_RDMAP_REFUSED:
 		on_refused(rd, stream, ev);
+		break;
+	case SIW_RDMAP_SEQUENCE:
+		on_sequence(rd, stream, ev);
 		break;
 	case SIW_RDMAP_PAUSED:
 		if (ev->status == -EBUSY)

@@ -139,7 +139,7 @@ void siw_rd_close(struct siw_rd *rd)
 		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
 
 		if (peer->state == SIW_RD_OPEN && siw_llp_port_is_ours(rd->port))
-			siw_rd_bye(peer);
+			siw_rd_bye(peer, SIW_RD_CLOSED_END);
 	}
 	siw_rd_table_fini(rd);
 	/* The user may still have a descriptor of the socket, and gets it back without UDP_GRO. */
@@ -231,13 +231,13 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	return path < units * SIW_RD_UNIT ? path : units * SIW_RD_UNIT;
 }
 
-void siw_rd_reset(struct siw_rd_peer *peer)
+void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 {
 	struct siw_rd *rd = peer->rd;
 
 	siw_lock(&rd->lock);
 	if (peer->state == SIW_RD_OPEN)
-		siw_rd_bye(peer);
+		siw_rd_bye(peer, reason);
 	siw_rd_over(peer, 0);
 	siw_unlock(&rd->lock);
 }

@@ -43,6 +43,16 @@ enum siw_rd_space {
 };
 #define SIW_RD_SPACES 2
 
+/* Why a BYE ends the incarnation. */
+enum siw_rd_reason {
+	SIW_RD_CLOSED_END = 0,	 /* the endpoint closes */
+	SIW_RD_UNKNOWN_PAIR = 1, /* a datagram came whose epochs are not known */
+	SIW_RD_SEQUENCE = 2,	 /* a message had another MSN than the next */
+	SIW_RD_IDLE = 3,	 /* the record was idle, or another needs its place */
+	SIW_RD_REFUSED = 4,
+	SIW_RD_RNR = 5, /* no receive for too long */
+};
+
 struct siw_rd_attr {
 	struct siw_addr local;		/* used if fd is -1; its family must be set */
 	int fd;				/* a bound UDP socket of the user's, or -1 */
@@ -97,10 +107,10 @@ uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer);
 uint32_t siw_rd_n_peers(struct siw_rd *rd);
 size_t siw_rd_peer_size(void);
 /*
- * Ends this incarnation of the pair: drops what was not sent yet and sends the peer a BYE. The
- * record stays.
+ * Ends this incarnation of the pair: drops what was not sent yet and sends the peer a BYE with this
+ * reason. The record stays.
  */
-void siw_rd_reset(struct siw_rd_peer *peer);
+void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
 /* ---- tx -------------------------------------------------------------------------------------- */
 

@@ -228,13 +228,13 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 
 /* ---- BYE ------------------------------------------------------------------------------------- */
 
-void siw_rd_bye(struct siw_rd_peer *peer)
+void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
 	siw_rd_header(peer, SIW_DGRAM_RD_BYE, siw_rd_next_psn(peer), 0, siw_now_ns(),
 		      (struct siw_rd_wire *)out);
-	((struct siw_rd_wire *)out)->reason = SIW_RD_CLOSED_END;
+	((struct siw_rd_wire *)out)->reason = (uint8_t)reason;
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 }
 

@@ -42,7 +42,7 @@ struct siw_rd_wire {
 	uint16_t delay;
 	union {
 		uint8_t ird;
-		uint8_t reason; /* BYE: enum siw_rd_reason */
+		uint8_t reason; /* BYE: enum siw_rd_reason (rd.h) */
 	};
 	uint8_t flags;
 } __attribute__((packed));
@@ -53,16 +53,6 @@ _Static_assert(sizeof(struct siw_rd_wire) == SIW_RD_LEN, "RD header");
 #define SIW_RD_ANSWER	 0x02 /* BYE: answers a BYE */
 #define SIW_RD_RESPONSE	 0x04 /* DATA: its PSN is one of the responses' */
 #define SIW_RD_NOT_READY 0x08 /* ACK: the message at the head of the requests lacks a receive */
-
-/* Why a BYE ends the incarnation. */
-enum siw_rd_reason {
-	SIW_RD_CLOSED_END = 0,	 /* the endpoint closes */
-	SIW_RD_UNKNOWN_PAIR = 1, /* a datagram came whose epochs are not known */
-	SIW_RD_SEQUENCE = 2,	 /* a message had another MSN than the next */
-	SIW_RD_IDLE = 3,	 /* the record was idle, or another needs its place */
-	SIW_RD_REFUSED = 4,
-	SIW_RD_RNR = 5, /* no receive for too long */
-};
 
 /* The body of an ACK; the ranges of requests follow, then those of responses, the lowest first. */
 struct siw_rd_ack {

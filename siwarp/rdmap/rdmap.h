@@ -268,6 +268,8 @@ enum siw_rdmap_event_kind {
 	 * when completions of Write-Records were polled.
 	 */
 	SIW_RDMAP_PAUSED,
+	/* a message of the peer has not the next MSN; err, quoted...: call siw_rdmap_rd_end */
+	SIW_RDMAP_SEQUENCE,
 	SIW_RDMAP_LOST, /* the peer is lost or has restarted, status: call siw_rdmap_rd_end */
 };
 
@@ -489,17 +491,22 @@ uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
 /* Whether a flush would frame more now: not all is framed, and the peer has room. Send lock. */
 bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
 /*
- * Whether a message remains unfinished by this end's fault. Then siw_rdmap_rd_end with reset must
+ * Whether a message remains unfinished by this end's fault. Then siw_rdmap_rd_end with RESET must
  * be called; until then siw_rdmap_send returns -EPIPE and siw_rdmap_flush -EACCES. Send lock.
  */
 bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream);
 /* A stream for which siw_rdmap_rd_is_torn is true, or NULL. Both locks. */
 struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd);
+enum siw_rdmap_rd_ending {
+	SIW_RDMAP_RD_LOST_PEER,
+	SIW_RDMAP_RD_RESET,    /* the peer is sent a BYE */
+	SIW_RDMAP_RD_SEQUENCE, /* as RESET, since the peer's MSNs are wrong */
+};
 /*
- * Ends the stream, whatever is in progress. reset: sends the peer a BYE, unless it is lost. The
- * receive of an unfinished message becomes the first of its queue again. Both locks.
+ * Ends the stream, whatever is in progress. The receive of an unfinished message becomes the first
+ * of its queue again. Both locks.
  */
-void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset);
+void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how);
 /* Ends every stream with something in progress, as with reset. */
 void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd);
 /* Returns 1, the next event and its stream; or 0: none. event->source is set. */

@@ -33,7 +33,7 @@ void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 	while (!siw_link_alone(&rd->streams))
 		siw_rdmap_rd_end(siw_container(rd->streams.next, struct siw_rdmap_stream,
 					       of_rd.in_rd),
-				 true);
+				 SIW_RDMAP_RD_RESET);
 	siw_ddp_rd_close(rd->ddp);
 	siw_lock_destroy(&rd->lock);
 	free(rd->records);
@@ -217,9 +217,15 @@ static void end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
 	siw_rdmap_stream_free(stream);
 }
 
-void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, bool reset)
+void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how)
 {
-	end(stream, reset ? SIW_DDP_RD_RESET : SIW_DDP_RD_LOST_PEER);
+	static const enum siw_ddp_rd_ending as[] = {
+		[SIW_RDMAP_RD_LOST_PEER] = SIW_DDP_RD_LOST_PEER,
+		[SIW_RDMAP_RD_RESET] = SIW_DDP_RD_RESET,
+		[SIW_RDMAP_RD_SEQUENCE] = SIW_DDP_RD_SEQUENCE,
+	};
+
+	end(stream, as[how]);
 }
 
 static bool is_idle(struct siw_rdmap_stream *stream)

@@ -214,6 +214,12 @@ static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 	       before == SIW_RDMAP_SPOILT;
 }
 
+static bool is_out_of_sequence(const struct siw_wire_err *err)
+{
+	return err->layer == SIW_LAYER_DDP && err->type == SIW_DDP_UNTAGGED_BUFFER &&
+	       err->code == SIW_DDP_MSN_RANGE;
+}
+
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
@@ -225,6 +231,10 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 	}
 	refused(event, err, seg);
 	event->with_imm = event->of_write = false;
+	if (is_out_of_sequence(&err)) { /* it ends the stream: there is nothing to report */
+		event->kind = SIW_RDMAP_SEQUENCE;
+		return 1;
+	}
 	if (seg && seg->head_len && is_response(seg)) {
 		/*
 		 * The response shows that the peer has handled the request: there is nothing to

@@ -13,6 +13,7 @@ from siwarp.inspect import (
     Queue,
     Terminate,
 )
+from siwarp.inspect.rd import RDReason, RDType
 from siwarp.verbs import (
     AccessFlag,
     ErrorOrigin,
@@ -204,7 +205,6 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
         *((body, {}) for body in (b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200))),
         *((bytes(size), {}) for size in (257, 2000)),  # longer than any may be
         (bytes(24), {"mo": 5, "msn": 1}),
-        (bytes(24), {"msn": 9}),
         (bytes(24), {"rv": 3}),
         ("sound", {}),
     ],
@@ -273,3 +273,35 @@ def test_a_key_of_ones_own_that_is_wrong_stops_the_queue_until_it_is_mended(rig:
     a.qp.modify(QPAttr(qp_state=QPState.RTS))
     a.send(b, b"fine", 3)
     assert a.done()[0].ok and b.got()[0].byte_len == 4
+
+
+@pytest.mark.clause("DGRAM-RDV-18")
+@pytest.mark.parametrize("qn", [Queue.SEND, Queue.READ_REQUEST, Queue.TERMINATE])
+@pytest.mark.parametrize("msn", [0, 3, 1 << 31])
+def test_a_message_out_of_sequence_ends_the_incarnation_and_says_so(
+    rig: Rig, qn: Queue, msn: int
+) -> None:
+    opcodes = {
+        Queue.SEND: Opcode.SEND,
+        Queue.READ_REQUEST: Opcode.RDMA_READ_REQUEST,
+        Queue.TERMINATE: Opcode.TERMINATE,
+    }
+    b, c = Peer(rig), Peer(rig)
+    b.recv(1, 64)
+    b.recv(2, 64)
+    with stranger(b) as s:
+        s.put(s.untagged(Opcode.SEND, b"one"))
+        assert b.got()[0].wr_id == 1
+        s.data_of(s.untagged(opcodes[qn], bytes(28), qn=qn, msn=msn))
+        while (d := s.take()).type != RDType.BYE:
+            pass
+        assert (d.source_epoch, d.dest_epoch, d.ird) == (s.other, s.epoch, RDReason.SEQUENCE)
+        (found,) = until(b.qp.errors)
+        assert (found.origin, found.source) == (ErrorOrigin.FOUND, s.addr)
+        assert b.qp.qp_state == QPState.RTS
+        s.live_anew()
+        s.put(s.untagged(Opcode.SEND, b"two"))
+        assert b.got()[0].wr_id == 2
+    b.recv(3, 64)
+    c.send(b, b"others go on")
+    assert c.done()[0].ok and b.got()[0].wr_id == 3
