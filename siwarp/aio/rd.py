@@ -35,8 +35,9 @@ class RDEndpoint(Endpoint):
     async def send(self, data: Any, to: Address) -> None:
         """Send one message to (host, port); returns when the peer has it.
 
-        The host is numeric. Cancelling leaves the message sent. Up to 32 messages are under way at
-        a time, to all peers together, so a peer that takes nothing can delay the others.
+        The host is numeric. Cancelling leaves the message sent. Up to 128 messages are under way at
+        a time, 32 of them to any peer. A peer that takes nothing delays who waits for it, and
+        nobody else: from a quarter of them on, each peer and each host has a share (``shares``).
 
         Raises:
             LimitError: it has more than 65535 octets.
@@ -52,7 +53,7 @@ class RDEndpoint(Endpoint):
                     errno.EMSGSIZE,
                     f"{len(octets)} octets are more than {SEND_SIZE}: send them in parts",
                 )
-            wc = await self._post(octets, self._handle(to), 0)
+            wc = await self._post(octets, to, 0)
         if wc.status in _LOST:
             raise PeerGone(
                 errno.ECONNRESET,

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from siwarp.aio.conn import Opening
-from siwarp.aio.source import Admission, Inbox, Source, User
+from siwarp.aio.shares import Admission
+from siwarp.aio.source import Inbox, Source, User
 from siwarp.verbs import (
     AH,
     MR,
@@ -36,8 +37,8 @@ __all__ = ["Datagram", "UDEndpoint", "open_ud"]
 #: Octets of one posted receive, and how many are posted.
 RECV_SIZE = 2048
 RECV_DEPTH = 128
-#: Messages that the queue pair has not sent yet, and octets of one.
-SENDS = 32
+#: Messages that are under way, by shares of their peers, and octets of one.
+SENDS = 128
 SEND_SIZE = 65535
 #: How often a message is posted again that was flushed because another one failed.
 TRIES = 16
@@ -79,7 +80,7 @@ class Endpoint(User):
         self._inbox = Inbox()
         self._admission = Admission(SENDS)
         self._slots = list(range(SENDS))
-        self._sent: dict[int, asyncio.Future[WC]] = {}
+        self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}
         self._handles: OrderedDict[Address, AH] = OrderedDict()
         self._sq, self._rq = source.queue(SENDS), source.queue(recv_depth)
         self._sq_key = self._sq.join(SENDS, self._on_sent)
@@ -127,13 +128,15 @@ class Endpoint(User):
         """Its Q_Key, which its peers must have, too."""
         return self._qkey
 
-    async def _post(self, octets: memoryview, handle: AH, qpn: int) -> WC:
-        await self._admission.enter()
+    async def _post(self, octets: memoryview, to: Address, qpn: int) -> WC:
+        await self._admission.enter(to)
         slot = self._slots.pop()
-        done = self._sent[slot] = self._source.loop.create_future()
+        done = self._source.loop.create_future()
+        self._sent[slot] = done, to
         self._sq.wanted += 1
         try:
             self._alive()
+            handle = self._handle(to)
             at = slot * SEND_SIZE
             self._staging.write(octets, offset=at)
             sg = [self._staging.sge(at, len(octets))]
@@ -163,8 +166,9 @@ class Endpoint(User):
     def _forget(self, slot: int) -> asyncio.Future[WC]:
         self._slots.append(slot)
         self._sq.wanted -= 1
-        self._admission.leave()
-        return self._sent.pop(slot)
+        done, to = self._sent.pop(slot)
+        self._admission.leave(to)
+        return done
 
     def _on_sent(self, slot: int, wc: WC) -> None:
         if slot in self._sent:
@@ -266,9 +270,8 @@ class UDEndpoint(Endpoint):
         with memoryview(data) as whole, whole.cast("B") as octets:
             if len(octets) > SEND_SIZE:
                 raise LimitError(errno.EMSGSIZE, f"{len(octets)} octets do not fit a datagram")
-            handle = self._handle(to)
             for _ in range(TRIES):
-                wc = await self._post(octets, handle, qpn)
+                wc = await self._post(octets, to, qpn)
                 # Another message was refused, and this one was flushed behind it, unsent.
                 if wc.status != WCStatus.WR_FLUSH_ERR:
                     break

@@ -254,7 +254,9 @@ def _take_qkey(text: str, qp: QPKind) -> None:
     except ValueError:
         number = 0
     if not 0 < number < 1 << 31:
-        raise typer.BadParameter(f"give a number from 1 to 0x7fffffff, not {text}", param_hint="--qkey")
+        raise typer.BadParameter(
+            f"give a number from 1 to 0x7fffffff, not {text}", param_hint="--qkey"
+        )
     take_settings(["--qkey", str(number)])
 
 

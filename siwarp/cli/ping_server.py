@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from siwarp.aio.shares import Ration, Shares, source_of
 from siwarp.cli.ping_loop import BUSY, Sleeper, Stop, serve
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -58,14 +59,22 @@ def _memory(pd: PD, hello: Hello) -> MR:
 
 
 class DatagramServer:
-    """Answers UD or RD pings on one queue pair."""
+    """Answers UD or RD pings on one queue pair.
+
+    An answer has a place of its own, so that who takes none keeps no receive. Places are given by
+    shares: a request whose client may have none is dropped.
+    """
 
     SLOTS = 64
+    #: Answers that clients have not taken yet.
+    ANSWERS = 256
     #: How many clients' address handles are stored.
     CLIENTS = 256
-    #: RD: octets of memory for all clients together that write and read. The client that has been
-    #: silent longest loses its memory to a new one.
+    #: RD: octets of memory for all clients together that write, and half of it for one source. The
+    #: one that asked first loses its memory to a new one, of its own source if that has its share.
     MEMORY = 4 * MAX_SIZE
+    #: How often a second, and how often at once, a source is lent memory.
+    LOANS, LOANS_AT_ONCE = 4, 8
 
     def __init__(self, context: Context, address: Address, kind: QPType = QPType.UD) -> None:
         self._context = context
@@ -75,17 +84,21 @@ class DatagramServer:
         try:
             self._pd = parts.enter_context(PD(context))
             self._cq = parts.enter_context(
-                CQ(context, 4 * self.SLOTS, channel=parts.enter_context(CompChannel(context)))
+                CQ(
+                    context,
+                    2 * (self.SLOTS + self.ANSWERS),
+                    channel=parts.enter_context(CompChannel(context)),
+                )
             )
             self._size = context.query_device().max_ud_msg
-            self._mr = parts.enter_context(MR(self._pd, self._size * self.SLOTS))
+            self._mr = parts.enter_context(MR(self._pd, self._size * (self.SLOTS + self.ANSWERS)))
             self._qp = parts.enter_context(
                 QP(
                     self._pd,
                     QPInitAttr(
                         kind,
                         scq=self._cq,
-                        cap=QPCap(max_send_wr=self.SLOTS, max_recv_wr=self.SLOTS),
+                        cap=QPCap(max_send_wr=self.ANSWERS, max_recv_wr=self.SLOTS),
                         addr=address,
                         error_policy=ErrorPolicy.MESSAGE,
                     ),
@@ -97,16 +110,19 @@ class DatagramServer:
         self.address = self._qp.addr
         self._ahs: OrderedDict[tuple[Address | None, int], AH] = OrderedDict()
         self._lent: OrderedDict[Address, MR] = OrderedDict()
+        self._loans = Ration(self.LOANS, self.LOANS_AT_ONCE)
+        self._readable: MR | None = None
         self._kind = kind
-        self._recvs = []
-        self._sends = []
-        for slot in range(self.SLOTS):
-            sge = self._mr.sge(slot * self._size, self._size)
-            self._recvs.append(RecvWR(slot, sg=[sge]))
-            self._sends.append(SendWR(_SEND_ID | slot, sg=[sge]))
+        sges = [self._mr.sge(i * self._size, self._size) for i in range(self.SLOTS + self.ANSWERS)]
+        self._recvs = [RecvWR(i, sg=[sge]) for i, sge in enumerate(sges[: self.SLOTS])]
+        self._sends = [SendWR(_SEND_ID | i, sg=[sge]) for i, sge in enumerate(sges[self.SLOTS :])]
         self._begin()
 
     def _begin(self) -> None:
+        self._shares = Shares(self.ANSWERS)
+        self._free = list(range(self.ANSWERS))
+        #: The clients whose answers are under way.
+        self._whose: dict[int, Address] = {}
         self._qp.to_rts()
         self._qp.post_recv(self._recvs)
 
@@ -121,51 +137,85 @@ class DatagramServer:
                 self._restart()
                 return
             if wc.wr_id & _SEND_ID:
-                self._again(wc.wr_id & ~_SEND_ID)
-            elif not wc.ok or not self._answer(wc):
+                self._give(wc.wr_id & ~_SEND_ID)
+                continue
+            if not wc.ok or not self._answer(wc):
                 self.dropped += 1
-                self._again(wc.wr_id)
+            # In the error state the queue pair refuses: the flush that follows restarts it.
+            with contextlib.suppress(Error):
+                self._qp.post_recv(self._recvs[wc.wr_id])
 
-    def _again(self, slot: int) -> None:
-        # In the error state the queue pair refuses: the flush that follows restarts it.
-        with contextlib.suppress(Error):
-            self._qp.post_recv(self._recvs[slot])
+    def _give(self, place: int) -> None:
+        self._shares.give(self._whose.pop(place))
+        self._free.append(place)
 
     def _answer(self, wc: WC) -> bool:
+        if wc.source is None or wc.byte_len == 0 or not self._shares.may_take(wc.source):
+            return False
         at = wc.wr_id * self._size
-        if wc.source is None or wc.byte_len == 0:
+        kind = self._mr.view[at]
+        answer: bytes | memoryview
+        if self._kind == QPType.RD and kind == MEMORY:
+            answer = self._lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
+        elif kind == REQUEST:
+            answer = self._mr.view[at + 1 : at + wc.byte_len]
+        else:
             return False
-        wr = self._sends[wc.wr_id]
-        wr.sg[0].length = wc.byte_len
-        if self._kind == QPType.RD and self._mr.view[at] == MEMORY:
-            granted = self._lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
-            self._mr.write(granted, offset=at + 1)
-            wr.sg[0].length = 1 + len(granted)
-        elif self._mr.view[at] != REQUEST:
-            return False
-        self._mr.view[at] = ANSWER
+        place = self._free.pop()
+        self._shares.take(wc.source)
+        self._whose[place] = wc.source
+        to = (self.SLOTS + place) * self._size
+        self._mr.view[to] = ANSWER
+        self._mr.view[to + 1 : to + 1 + len(answer)] = answer
+        wr = self._sends[place]
+        wr.sg[0].length = 1 + len(answer)
         try:
             wr.set_wr_ud(self._to(wc))
             self._qp.post_send(wr)
         except Error:  # that client's answer is lost, as datagrams are; the others' are not
+            self._give(place)
             return False
         return True
 
     def _lend(self, source: Address, asked: bytes) -> bytes:
         """Return the address and key of a client's memory, or no octets if it gets none."""
+        if not self._loans.take(source):
+            return b""
         try:
             hello = Hello.unpack(asked)
-            if source in self._lent:
-                self._lent.pop(source).close()
-            while self._lent and (
-                len(self._lent) >= self.CLIENTS
-                or sum(mr.length for mr in self._lent.values()) + hello.size > self.MEMORY
-            ):
-                self._lent.popitem(last=False)[1].close()
+            if hello.op == "read":
+                return self._pattern().remote().part(0, hello.size).pack()
+            self._return(source)
+            self._make_room(source, hello.size)
             mr = self._lent[source] = _memory(self._pd, hello)
         except (ValueError, Error):
             return b""
         return mr.remote().pack()
+
+    def _pattern(self) -> MR:
+        """Return what every client reads, made when the first one asks."""
+        if self._readable is None:
+            self._readable = _memory(self._pd, Hello("read", MAX_SIZE))
+        return self._readable
+
+    def _return(self, client: Address) -> None:
+        if client in self._lent:
+            self._lent.pop(client).close()
+
+    def _make_room(self, client: Address, octets: int) -> None:
+        """Take memory back: the oldest of the client's source, or the oldest of all."""
+        own = source_of(client)
+        of_source = [one for one in self._lent if source_of(one) == own]
+        while of_source and (
+            len(of_source) >= self.CLIENTS // 2
+            or sum(self._lent[one].length for one in of_source) + octets > self.MEMORY // 2
+        ):
+            self._return(of_source.pop(0))
+        while self._lent and (
+            len(self._lent) >= self.CLIENTS
+            or sum(mr.length for mr in self._lent.values()) + octets > self.MEMORY
+        ):
+            self._return(next(iter(self._lent)))
 
     def _to(self, wc: WC) -> AH:
         who = (wc.source, wc.src_qp)  # several may share a socket
@@ -189,8 +239,10 @@ class DatagramServer:
         """Free everything."""
         for ah in self._ahs.values():
             ah.close()
-        for mr in self._lent.values():
-            mr.close()
+        for client in list(self._lent):
+            self._return(client)
+        if self._readable is not None:
+            self._readable.close()
         self._parts.close()
 
 

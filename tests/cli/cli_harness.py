@@ -43,13 +43,16 @@ def siwarp_json(*arguments: object) -> Any:
 
 
 @contextlib.contextmanager
-def server(*arguments: object) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def server(
+    *arguments: object, env: dict[str, str] | None = None
+) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A ``siwarp ping --server``: its port and its process."""
     with subprocess.Popen(
         [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)],
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",
+        env={**os.environ, **(env or {})},
     ) as process:
         try:
             assert process.stdout is not None

@@ -37,10 +37,10 @@ class Stranger:
     the segments, in order, each once.
     """
 
-    def __init__(self, end: Peer) -> None:
+    def __init__(self, end: Peer, host: str = "127.0.0.1") -> None:
         self.end = end
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.bind(("127.0.0.1", 0))
+        self.sock.bind((host, 0))
         self.sock.settimeout(LIMIT)
         self.epoch = EPOCH
         self.ird = 16

@@ -1,0 +1,184 @@
+"""RD peers that stay alive and give nothing: good clients are served meanwhile, wherever they are.
+
+The attackers are strangers made of plain sockets, at the good client's own address and at another,
+against `siwarp ping --server` and a server of siwarp.aio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cli.cli_harness import server
+from pace import scaled
+from unit.verbs.errq_harness import settings
+from unit.verbs.rd_harness import QKEY
+from unit.verbs.rd_stranger import Stranger
+
+from siwarp import aio
+from siwarp.cli.ping_client import DatagramPinger
+from siwarp.cli.ping_wire import MAX_SIZE, MEMORY, Hello
+from siwarp.inspect import Opcode
+from siwarp.inspect.rd import RDType
+
+Address = tuple[str, int]
+#: Seconds within which a good client is served.
+SERVED = 1.0
+
+
+class Attacker(Stranger):
+    """A stranger at an address of its own, which has met the server."""
+
+    def __init__(self, to: Address, source: str) -> None:
+        super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
+        self.meet()
+
+    def send(self, octets: bytes, **fields: Any) -> None:
+        """Send one segment of a message, and take no notice of what comes back."""
+        body = self.untagged(Opcode.SEND, octets, **fields)
+        self.say(RDType.DATA, psn=self.psn[0], body=body, credit=self.credit)
+        self.psn[0] += 1
+
+    credit = 4096
+
+
+@contextlib.contextmanager
+def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list[Attacker]]:
+    """Make so many."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(n):
+            made.append(Attacker(to, source))
+            made[-1].credit = credit
+            stack.callback(made[-1].close)
+        yield made
+
+
+def takes_no_answers(attackers: list[Attacker]) -> None:
+    """Ask, and acknowledge no answer."""
+    for one in attackers:
+        for _ in range(150 // len(attackers)):
+            one.send(b"Question")
+
+
+def leaves_gaps(attackers: list[Attacker]) -> None:
+    """Send what is behind something that never comes."""
+    for one in attackers:
+        one.psn[0] += 1
+        for _ in range(40):
+            one.send(b"Q" + bytes(1000))
+
+
+#: What is done, by how many, and with what credit.
+ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
+    "no credit": (takes_no_answers, 1, 0),
+    "no acknowledgement": (takes_no_answers, 1, 4096),
+    "no credit of many": (takes_no_answers, 70, 0),
+    "a gap": (leaves_gaps, 60, 4096),
+}
+everywhere = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
+each_attack = pytest.mark.parametrize("attack", ATTACKS)
+
+
+@contextlib.contextmanager
+def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
+    """Have the attackers do it, and say PROBE again and again, as who is alive does."""
+    do, n, credit = ATTACKS[attack]
+    with crowd(n, to, source, credit) as attackers:
+        do(attackers)
+        over = threading.Event()
+
+        def live() -> None:
+            while not over.wait(0.2):
+                for one in attackers:
+                    one.say(RDType.PROBE, credit=one.credit)
+
+        thread = threading.Thread(target=live)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+@everywhere
+@each_attack
+def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
+    with (
+        settings(qkey=QKEY),
+        server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (port, _),
+    ):
+        to = ("127.0.0.1", port)
+        with attacked(attack, to, source):
+            for _ in range(3):
+                began = time.monotonic()
+                pinger = DatagramPinger(to, "rd", "send", 64, None)
+                try:
+                    assert [pinger.ping(i) for i in range(5)] == [True] * 5
+                finally:
+                    pinger.close()
+                assert time.monotonic() - began < scaled(SERVED)
+
+
+@everywhere
+@each_attack
+def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
+    async def serve(end: aio.RDEndpoint) -> None:
+        tasks = set()
+        async for asked in end:
+            task = asyncio.ensure_future(end.send(asked.data, asked.source))
+            tasks.add(task)
+            task.add_done_callback(lambda t: (tasks.discard(t), t.cancelled() or t.exception()))
+
+    async def run() -> None:
+        async with aio.open_rd(qkey=QKEY) as end:
+            serving = asyncio.ensure_future(serve(end))
+            block = attacked(attack, end.address, source)
+            await asyncio.to_thread(block.__enter__)
+            try:
+                for i in range(3):
+                    async with aio.open_rd(qkey=QKEY) as client:
+                        asked = b"question %d" % i
+                        await asyncio.wait_for(client.send(asked, end.address), scaled(SERVED))
+                        answer = await asyncio.wait_for(client.recv(), scaled(SERVED))
+                        assert answer.data == asked
+            finally:
+                await asyncio.to_thread(block.__exit__, None, None, None)
+                serving.cancel()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("op", ["write", "read"])
+def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op: str) -> None:
+    asked = bytes([MEMORY]) + Hello(op, MAX_SIZE).pack()
+    with (
+        settings(qkey=QKEY),
+        server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+            port,
+            process,
+        ),
+    ):
+        to = ("127.0.0.1", port)
+        with crowd(2, to, "127.0.0.9") as attackers:
+            for one in attackers:
+                for _ in range(20):
+                    one.send(asked)
+        began = time.monotonic()
+        pinger = DatagramPinger(to, "rd", "send", 64, None)
+        try:
+            assert pinger.ping(0)
+        finally:
+            pinger.close()
+        assert time.monotonic() - began < scaled(SERVED)
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+        assert peak < 300 << 10, f"{peak} KiB"

@@ -1,0 +1,86 @@
+"""Shares of what peers use up, and rations."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from siwarp.aio.shares import Admission, Ration, Shares, source_of
+
+A, B, C = ("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "source"),
+    [
+        (("10.0.0.1", 5), "10.0.0.1"),
+        (("::ffff:10.0.0.1", 5), "10.0.0.1"),
+        (("2001:db8:1:2:3::4", 5), "2001:db8:1:2::"),
+        (("fe80::1%eth0", 5), "fe80::"),
+    ],
+)
+def test_a_source_is_an_ipv4_address_or_an_ipv6_network(
+    address: tuple[str, int], source: str
+) -> None:
+    assert source_of(address) == source
+
+
+def taken(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
+    """Take places for these peers in turn, and return how many they got."""
+    before = shares.used
+    for _ in range(most):
+        for peer in peers:
+            if shares.may_take(peer):
+                shares.take(peer)
+    return shares.used - before
+
+
+def test_shares_bind_from_a_quarter_on_and_the_last_quarter_is_for_other_sources() -> None:
+    shares = Shares(64)
+    assert taken(shares, A) == 16
+    assert taken(shares, B) == 1, "at the same address a peer that has none gets one"
+    assert taken(shares, *[("10.0.0.1", port) for port in range(3, 100)]) == 31
+    assert shares.used == 48
+    assert not shares.may_take(("10.0.0.1", 200))
+    assert taken(shares, C) == 1
+    assert taken(shares, *[(f"10.1.0.{i}", 1) for i in range(100)]) == 15
+    assert shares.used == 64
+    shares.give(A)
+    assert not shares.may_take(A)
+    assert shares.may_take(("10.2.0.1", 1))
+    for peer in (*[A] * 15, B):
+        shares.give(peer)
+    assert shares.may_take(("10.0.0.1", 200))
+
+
+def test_a_peer_beyond_its_share_waits_and_delays_no_other() -> None:
+    async def run() -> None:
+        admission = Admission(16)
+        for _ in range(4):
+            await asyncio.wait_for(admission.enter(A), 1)
+        late = [asyncio.ensure_future(admission.enter(A)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert not any(one.done() for one in late)
+        await asyncio.wait_for(admission.enter(B), 1)
+        await asyncio.wait_for(admission.enter(C), 1)
+        late[0].cancel()
+        await asyncio.sleep(0)
+        for peer in (B, C, A):
+            admission.leave(peer)
+        await asyncio.wait_for(late[1], 1)
+        assert not late[2].done()
+        admission.leave(A)
+        await asyncio.wait_for(late[2], 1)
+
+    asyncio.run(run())
+
+
+def test_a_ration_is_of_each_source() -> None:
+    ration = Ration(0.001, 3)
+    assert [ration.take(A), ration.take(B), ration.take(A), ration.take(B)] == [True] * 3 + [False]
+    assert [ration.take(C) for _ in range(4)] == [True] * 3 + [False]
+    fast = Ration(1000, 1)
+    assert fast.take(A)
+    for i in range(Ration.SOURCES):
+        assert fast.take((f"10.{i >> 8}.{i & 255}.9", 1))
