@@ -39,6 +39,7 @@ enum siw_dgram_type {
 	SIW_DGRAM_RD_ECHO = 8,	    /* returns the cookie: the receiver may store a peer */
 	SIW_DGRAM_RD_PROBE = 9,	    /* tests whether a datagram of this length arrives */
 	SIW_DGRAM_RD_BYE = 10,	    /* this endpoint is closed, or does not know that epoch */
+	SIW_DGRAM_RD_VERSIONS = 11, /* answers a HELLO whose version is not known */
 };
 
 struct siw_dgram_wire {

@@ -75,6 +75,8 @@
 	  "of these to one source address")                                                   \
 	X(peer_timeout_ms, "SIWARP_PEER_TIMEOUT_MS", "--peer-timeout-ms", 10000, 100, 600000, \
 	  "milliseconds of silence after which an RD peer with a response due is lost")       \
+	X(rd_meet_ms, "SIWARP_RD_MEET_MS", "--rd-meet-ms", 60000, 100, 600000,                \
+	  "milliseconds in which an RD peer beyond this machine answers a first message")     \
 	X(rd_peers, "SIWARP_RD_PEERS", "--rd-peers", 65536, 1, 1 << 24,                       \
 	  "peers that one RD queue pair remembers")                                           \
 	X(rd_window, "SIWARP_RD_WINDOW", "--rd-window", 4 << 20, 65536, 65535 << 10,          \

@@ -119,6 +119,7 @@ LLP_TYPES = {
     8: "RD_ECHO",
     9: "RD_PROBE",
     10: "RD_BYE",
+    11: "RD_VERSIONS",
 }
 LLP_HDR_LEN = 12
 #: The low two bits of the LLP header's first octet, where a segment has DDP's version.

@@ -35,6 +35,8 @@ COOKIE_LEN = 20
 ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, ranges of requests, of responses, zero
 RANGE = struct.Struct("!HH")  # gap, length
 MAX_RANGES = 256
+#: Octets of the shortest HELLO's body, and of the longest CHALLENGE's.
+HELLO_LEAST = 64
 
 
 class RDType(IntEnum):
@@ -47,6 +49,15 @@ class RDType(IntEnum):
     ECHO = 8
     PROBE = 9
     BYE = 10
+    VERSIONS = 11
+
+
+class RDOption(IntEnum):
+    """What an end says of itself in HELLO and CHALLENGE: four octets each."""
+
+    LONGEST = 1
+    WINDOW = 2
+    FEATURES = 3
 
 
 class RDReason(IntEnum):
@@ -173,3 +184,33 @@ def ack_body(
     ones."""
     one, other = _ranges(first, psns), _ranges(first_response, responses)
     return ACK_HEAD.pack(ce, rnr_timer, len(one), len(other), 0) + b"".join(one + other)
+
+
+def offer(
+    options: dict[int, int] | None = None, versions: int = 1 << LLP_VERSION, extra: bytes = b""
+) -> bytes:
+    """Head and options of a HELLO or CHALLENGE; `extra` follows the options as one of them."""
+    found = b"".join(
+        bytes([kind, 4]) + value.to_bytes(4, "big") for kind, value in (options or {}).items()
+    )
+    return bytes([versions, 0]) + (len(found) + len(extra)).to_bytes(2, "big") + found + extra
+
+
+def offer_len(body: bytes) -> int:
+    """Octets of the head and the options with which a handshake's body begins."""
+    return 4 + int.from_bytes(body[2:4], "big")
+
+
+def options_of(body: bytes) -> dict[int, bytes]:
+    """Return the options of a handshake's body by their types; those that are cut are left out."""
+    found: dict[int, bytes] = {}
+    at, end = 4, min(offer_len(body), len(body))
+    while at + 2 <= end and at + 2 + body[at + 1] <= end:
+        found[body[at]] = body[at + 2 : at + 2 + body[at + 1]]
+        at += 2 + body[at + 1]
+    return found
+
+
+def cookie_of(body: bytes) -> bytes:
+    """Return what follows the options of a CHALLENGE or an ECHO."""
+    return body[offer_len(body) :]

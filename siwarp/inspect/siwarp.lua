@@ -63,7 +63,7 @@ local privates = { "Send with Immediate", "Send with Immediate and Solicited Eve
 	"Delivery count", "Requester" }
 local llp_types = {
 	"UC", "Record", [4] = "RD DATA", [5] = "RD ACK", [6] = "RD HELLO", [7] = "RD CHALLENGE",
-	[8] = "RD ECHO", [9] = "RD PROBE", [10] = "RD BYE",
+	[8] = "RD ECHO", [9] = "RD PROBE", [10] = "RD BYE", [11] = "RD VERSIONS",
 }
 local sidr_types = { "question", "answer", "refusal", "cookie" }
 local sidr_statuses = { "the listener is closed", "the program rejected" }
@@ -241,6 +241,14 @@ f.rd_ce = ProtoField.uint32("siwarp.rd.ce", "Datagrams that came with CE")
 f.rd_rnr_timer = ProtoField.uint8("siwarp.rd.rnr_timer", "RNR timer", base.DEC, nil, 0x1f)
 f.rd_ranges = ProtoField.bytes("siwarp.rd.ranges", "Datagrams that came beyond")
 f.rd_early = ProtoField.uint32("siwarp.rd.early", "Datagrams beyond a gap")
+f.rd_versions = ProtoField.uint8("siwarp.rd.versions", "Versions, a bit each", base.HEX)
+f.rd_option = ProtoField.uint8("siwarp.rd.option", "Option", base.DEC, {
+	[1] = "longest segment", [2] = "window", [3] = "features",
+})
+f.rd_option_value = ProtoField.bytes("siwarp.rd.option_value", "Value")
+f.rd_longest = ProtoField.uint32("siwarp.rd.longest", "Longest segment")
+f.rd_window = ProtoField.uint32("siwarp.rd.window", "Window in datagrams")
+f.rd_features = ProtoField.uint32("siwarp.rd.features", "Features", base.HEX)
 f.rd_cookie = ProtoField.bytes("siwarp.rd.cookie", "Cookie")
 f.rd_padding = ProtoField.uint32("siwarp.rd.padding", "Octets of padding")
 f.rec_solicited = ProtoField.bool("siwarp.record.solicited", "Solicited", 8, nil, 0x01)
@@ -276,6 +284,8 @@ local no_answer = ProtoExpert.new("siwarp.no_answer", "Shorter than what answers
 	expert.group.PROTOCOL, expert.severity.WARN)
 local bad_sidr = ProtoExpert.new("siwarp.bad_sidr", "A frame of UD resolution that no receiver accepts",
 	expert.group.MALFORMED, expert.severity.WARN)
+local bad_offer = ProtoExpert.new("siwarp.bad_offer", "Versions or options that no receiver accepts",
+	expert.group.MALFORMED, expert.severity.WARN)
 local bad_cookie = ProtoExpert.new("siwarp.bad_cookie", "No cookie is so long",
 	expert.group.MALFORMED, expert.severity.WARN)
 local unknown = ProtoExpert.new("siwarp.unknown_pair",
@@ -288,7 +298,7 @@ local bad_private = ProtoExpert.new("siwarp.bad_private", "A private message tha
 local bad_record = ProtoExpert.new("siwarp.bad_record", "It does not lie in its message as it says",
 	expert.group.PROTOCOL, expert.severity.WARN)
 siwarp.experts = {
-	bad_crc, bad_header, too_short, bad_llp, no_answer, bad_cookie, unknown, again, bad_private,
+	bad_crc, bad_header, too_short, bad_llp, no_answer, bad_offer, bad_cookie, unknown, again, bad_private,
 	bad_record, bad_sidr,
 }
 siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", true)
@@ -296,6 +306,8 @@ siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", 
 local HEADER, TAGGED, CRC = 18, 14, 4
 local LLP, RD, COOKIE, RECORD, ACK_HEAD, RANGE = 12, 36, 20, 20, 8, 4
 local UC_TYPE, RECORD_TYPE, DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE = 1, 2, 4, 5, 6, 7, 8, 9, 10
+local VERSIONS, OFFER_HEAD, HELLO_LEAST = 11, 4, 64
+local LONGEST, WINDOW, FEATURES = 1, 2, 3
 local PRIVATE = 15
 local SIDR, SIDR_HEAD, SIDR_DATA, SIDR_ANSWER_DATA = 232, 48, 180, 136
 local QUESTION, ANSWER, REFUSAL, COOKIE_FRAME = 1, 2, 3, 4
@@ -341,7 +353,7 @@ local function plausible_llp(tvb)
 		or tvb(1, 1):uint() > 1 or tvb(2, 2):uint() ~= 0 then
 		return false
 	end
-	if kind >= DATA and (tvb(12, 4):uint() == 0 or tvb(27, 1):uint() > 3) then
+	if kind >= DATA and (tvb(12, 4):uint() == 0 and kind ~= VERSIONS or tvb(35, 1):uint() > 15) then
 		return false
 	end
 	return kind > DATA or tvb:len() >= head + TAGGED + CRC
@@ -564,6 +576,54 @@ local function add_ack(tree, range)
 	return early
 end
 
+local options = { [LONGEST] = f.rd_longest, [WINDOW] = f.rd_window, [FEATURES] = f.rd_features }
+
+-- Head and options of a handshake: their octets; nil: they are malformed.
+local function add_offer(tree, range)
+	local octets = range and range:len() >= OFFER_HEAD and OFFER_HEAD + range(2, 2):uint()
+	if not octets or octets > range:len() then
+		tree:add_proto_expert_info(bad_offer)
+		return nil
+	end
+	tree:add(f.rd_versions, range(0, 1))
+	local at = OFFER_HEAD
+	while at < octets do
+		local length = at + 2 <= octets and range(at + 1, 1):uint()
+		if not length or at + 2 + length > octets then
+			tree:add_proto_expert_info(bad_offer)
+			return nil
+		end
+		local field = options[range(at, 1):uint()]
+		local option = tree:add(f.rd_option, range(at, 1))
+		if field and length == 4 then
+			option:add(field, range(at + 2, 4))
+		elseif length > 0 then
+			option:add(f.rd_option_value, range(at + 2, length))
+		end
+		at = at + 2 + length
+	end
+	return octets
+end
+
+-- What a handshake has behind RD's header.
+local function add_handshake(tree, range, kind)
+	local octets = add_offer(tree, range)
+	local rest = octets and range:len() - octets or 0
+	if kind == HELLO then
+		if not range or range:len() < HELLO_LEAST then
+			tree:add_proto_expert_info(no_answer)
+		end
+		tree:add(f.rd_padding, rest):set_generated()
+	elseif kind ~= VERSIONS and octets then
+		if rest ~= COOKIE then
+			tree:add_proto_expert_info(bad_cookie)
+		else
+			tree:add(f.rd_cookie, range(octets))
+		end
+	end
+	return ""
+end
+
 -- What RD's types have behind its header: how the column goes on.
 local function add_of_rd(tree, tvb, kind)
 	local length = tvb:len() - RD - CRC
@@ -571,15 +631,8 @@ local function add_of_rd(tree, tvb, kind)
 	if kind == ACK then
 		local early = add_ack(tree, range)
 		return early > 0 and string.format(", and %d beyond", early) or ""
-	elseif kind == CHALLENGE or kind == ECHO then
-		if length ~= COOKIE then
-			tree:add_proto_expert_info(bad_cookie)
-		elseif range then
-			tree:add(f.rd_cookie, range)
-		end
-		return ""
-	elseif kind == HELLO and length < COOKIE then
-		tree:add_proto_expert_info(no_answer)
+	elseif kind >= HELLO and kind <= ECHO or kind == VERSIONS then
+		return add_handshake(tree, range or nil, kind)
 	elseif kind == BYE and length ~= 0 then
 		tree:add_proto_expert_info(bad_llp)
 	end
@@ -601,7 +654,7 @@ local function add_rd_header(tree, tvb, kind)
 	flags:add(f.rd_answer, tvb(35, 1))
 	flags:add(f.rd_response, tvb(35, 1))
 	flags:add(f.rd_not_ready, tvb(35, 1))
-	if tvb(12, 4):uint() == 0 and kind ~= BYE then
+	if tvb(12, 4):uint() == 0 and kind ~= BYE and kind ~= VERSIONS then
 		tree:add_proto_expert_info(bad_llp)
 	end
 	if kind == BYE and tvb(34, 1):uint() == 1 then

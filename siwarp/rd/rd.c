@@ -56,7 +56,7 @@
 #define DENSE 32 /* short datagrams in a row after which UDP_GRO is turned on */
 /* receives in a row with two datagrams or fewer after which UDP_GRO is turned off */
 #define SPARSE	  64
-#define COOKIE_MS 5000 /* lifetime of a cookie; an idle record stays longer */
+#define COOKIE_MS 30000 /* lifetime of a cookie; an idle record stays longer */
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -84,6 +84,7 @@ static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct si
 	rd->max_peers = attr->max_peers ? attr->max_peers : (uint32_t)set->rd_peers;
 	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
+	rd->meet = attr->peer_timeout_ns ? rd->timeout : (uint64_t)set->rd_meet_ms * SIW_RD_MS;
 	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
 	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
 	rd->cookie_ms = set->rd_idle_ms < COOKIE_MS ? (uint32_t)set->rd_idle_ms : COOKIE_MS;
@@ -259,14 +260,26 @@ size_t siw_rd_peer_size(void)
 
 /* ---- received datagrams ---------------------------------------------------------------------- */
 
+static bool is_foreign(const struct siw_rd_wire *wire)
+{
+	return (wire->llp.type >> 2 & 3) != SIW_DGRAM_VERSION;
+}
+
+static bool is_of_all_versions(int type)
+{
+	return type == SIW_DGRAM_RD_HELLO || type == SIW_DGRAM_RD_VERSIONS;
+}
+
 /* Whether a datagram may be handled at all; counts it if not. */
 static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
 	if (len < SIW_RD_OVERHEAD)
 		return siw_drop(SIW_COUNTER_drop_short);
-	if (rd->crc && !siw_crc32c_ends((const uint8_t *)wire, len))
+	if ((rd->crc || siw_rd_of_handshake(wire->llp.type)) &&
+	    !siw_crc32c_ends((const uint8_t *)wire, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
-	if ((wire->llp.type & 0x0f) != (SIW_DGRAM_VERSION << 2 | SIW_DGRAM_MARK))
+	if (!siw_dgram_is(wire->llp.type) ||
+	    (is_foreign(wire) && !is_of_all_versions(wire->llp.type >> 4)))
 		return siw_drop(SIW_COUNTER_drop_version);
 	if (wire->llp.dest_index)
 		return siw_drop(SIW_COUNTER_drop_header);
@@ -278,9 +291,10 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 /* The first datagram of a pair whose handshake this end began. */
 static void opened(struct siw_rd_peer *peer, uint64_t now)
 {
+	peer->state = SIW_RD_OPEN;
+	siw_rd_mtu_met(peer);
 	if (!peer->rtos)
 		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
-	peer->state = SIW_RD_OPEN;
 	/*
 	 * If the peer began a handshake before it received ours, its ECHO must not open one more
 	 * pair.
@@ -344,7 +358,13 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
-		siw_rd_got_hello(rd, from, wire, len);
+		if (is_foreign(wire))
+			siw_rd_got_foreign(rd, from, wire, len);
+		else
+			siw_rd_got_hello(rd, from, wire, len);
+		return;
+	case SIW_DGRAM_RD_VERSIONS:
+		siw_rd_got_versions(rd, from, wire, len);
 		return;
 	case SIW_DGRAM_RD_CHALLENGE:
 		siw_rd_got_challenge(rd, from, wire, len, now);

@@ -8,41 +8,174 @@
 #include <string.h>
 
 #include "base/capture.h"
+#include "rd/rd_hello_wire.h"
 #include "rd/rd_impl.h"
 
-#define HELLO_NS   (20 * SIW_RD_MS) /* then twice as long, and so on */
-#define HELLO_MOST (500 * SIW_RD_MS)
+/*
+ * Repeats. Within the machine: soon. Beyond it as RFC 8085 section 3.1.1 asks, and RFC 6298: after a
+ * second, and doubling. At the most as often as its section 3.1.3 allows where no round trip is
+ * known, which is once in three seconds.
+ */
+#define NEAR_NS	  (20 * SIW_RD_MS)
+#define NEAR_MOST (500 * SIW_RD_MS)
+#define FAR_NS	  (1 * SIW_RD_S)
+#define FAR_MOST  (4 * SIW_RD_S)
 /* ECHOs without an answer after which a new cookie is requested */
 #define ECHOES 3
-/* rate limit: so many per second, and so many in a burst */
-#define CHALLENGE_EACH (SIW_RD_S / 50000)
-#define CHALLENGE_MOST 5000
-#define BYE_EACH       (SIW_RD_S / 1000)
-#define BYE_MOST       100
+/* The clock of epochs_for: milliseconds, a power of two; more than a cookie lives. */
+#define EPOCH_MS_BITS 16
 
+static const struct siw_ration challenges = { 50000, 5000 }, challenges_each = { 10000, 1000 };
+static const struct siw_ration byes = { 1000, 100 }, byes_each = { 200, 20 };
+
+/* The longest datagram of a handshake that is sent here: a HELLO. */
 struct datagram {
 	struct siw_rd_wire wire;
-	struct siw_rd_cookie cookie;
+	uint8_t body[SIW_RD_HELLO_LEAST];
 	uint8_t crc[SIW_DGRAM_CRC_LEN];
 } __attribute__((packed));
 
+/* ---- head and options ------------------------------------------------------------------------ */
+
+/* What an end says of itself. */
+struct offer {
+	const uint8_t *head; /* head and options, as they lie in the datagram */
+	uint32_t octets;     /* of both */
+	uint32_t longest, window;
+	uint8_t versions;
+};
+
+/* This end's; head and options in SIW_RD_OFFER octets at to. */
+static struct offer own_offer(uint8_t *to)
+{
+	struct {
+		struct siw_rd_head head;
+		struct siw_rd_option option[3];
+	} __attribute__((packed)) out = {
+		.head = { .versions = SIW_RD_VERSIONS, .octets = htons(sizeof(out.option)) },
+		.option = {
+			{ SIW_RD_LONGEST, 4, htonl(SIW_RD_BATCH - SIW_RD_OVERHEAD) },
+			{ SIW_RD_WINDOW, 4, htonl(SIW_RD_WINDOW_MAX) },
+			{ SIW_RD_FEATURES, 4, 0 },
+		},
+	};
+
+	_Static_assert(sizeof(out) + SIW_RD_COOKIE_LEN <= SIW_RD_HELLO_LEAST, "a CHALLENGE fits");
+	memcpy(to, &out, sizeof(out));
+	return (struct offer){ .head = to, .octets = sizeof(out) };
+}
+
+/* Takes an option into the offer. false: no value of it. */
+static bool take_option(struct offer *offer, const struct siw_rd_option *option)
+{
+	uint32_t value;
+
+	if (option->type != SIW_RD_LONGEST && option->type != SIW_RD_WINDOW)
+		return true;
+	if (option->length != sizeof(value))
+		return false;
+	value = ntohl(option->value);
+	if (option->type == SIW_RD_LONGEST) {
+		offer->longest = value;
+		return value >= SIW_RD_LONGEST_LEAST;
+	}
+	offer->window = value;
+	return value > 0;
+}
+
+/* Reads head and options at the start of a body of so many octets. false: they are malformed. */
+static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
+{
+	struct siw_rd_option option = { 0 };
+	struct siw_rd_head head;
+	uint32_t at = SIW_RD_HEAD_LEN, end;
+
+	if (len < sizeof(head))
+		return false;
+	memcpy(&head, body, sizeof(head));
+	end = at + ntohs(head.octets);
+	*out = (struct offer){
+		.head = body,
+		.octets = end,
+		.longest = SIW_RD_LONGEST_LEAST,
+		.window = SIW_RD_WINDOW_UNSAID,
+		.versions = head.versions,
+	};
+	if (end > len || !(head.versions & SIW_RD_VERSIONS))
+		return false;
+	for (; at < end; at += 2u + option.length) {
+		if (end - at < 2 || end - at < 2u + body[at + 1])
+			return false;
+		memcpy(&option, body + at, end - at < sizeof(option) ? end - at : sizeof(option));
+		if (!take_option(out, &option))
+			return false;
+	}
+	return true;
+}
+
+/* A body of head, options and a cookie, and nothing else. */
+static bool read_offer_and_cookie(const uint8_t *body, uint32_t len, struct offer *offer,
+				  struct siw_rd_cookie *cookie)
+{
+	if (!read_offer(body, len, offer) || len != offer->octets + sizeof(*cookie))
+		return false;
+	memcpy(cookie, body + offer->octets, sizeof(*cookie));
+	return true;
+}
+
+static void heed(struct siw_rd_peer *peer, const struct offer *offer)
+{
+	peer->its_longest = offer->longest < UINT16_MAX ? (uint16_t)offer->longest : UINT16_MAX;
+	peer->its_window = offer->window < SIW_RD_WINDOW_MAX ? offer->window : SIW_RD_WINDOW_MAX;
+}
+
+/* A header without an acknowledgement. */
+static void bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+		 uint32_t its_epoch, struct siw_rd_wire *out)
+{
+	*out = (struct siw_rd_wire){
+		.llp = { .type = siw_dgram_first(type), .qkey = htonl(rd->qkey) },
+		.source_epoch = htonl(epoch),
+		.dest_epoch = htonl(its_epoch),
+	};
+}
+
 /* ---- initiator ------------------------------------------------------------------------------- */
+
+/*
+ * When a HELLO or ECHO is repeated. The time from the first HELLO to the CHALLENGE is an upper bound
+ * of the round trip; three times that is RFC 6298's first time-out.
+ */
+static uint64_t repeat_after(const struct siw_rd_peer *peer)
+{
+	uint64_t first = peer->near ? NEAR_NS : FAR_NS, most = peer->near ? NEAR_MOST : FAR_MOST;
+	uint64_t took = peer->heard_ns - peer->since_ns;
+
+	if (peer->state == SIW_RD_ECHOED && !peer->near)
+		first = took * 3 > NEAR_NS ? took * 3 : NEAR_NS;
+	first <<= peer->backoff;
+	return first < most ? first : most;
+}
 
 static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct datagram out = { 0 };
+	uint32_t len = own_offer(out.body).octets;
 
-	siw_rd_header(peer, peer->state == SIW_RD_ECHOED ? SIW_DGRAM_RD_ECHO : SIW_DGRAM_RD_HELLO,
-		      peer->epoch, 0, now, &out.wire);
-	if (peer->state == SIW_RD_ECHOED)
-		out.cookie = peer->cookie;
-	else
-		out.wire.dest_epoch = 0;
+	if (peer->state == SIW_RD_ECHOED) {
+		siw_rd_header(peer, SIW_DGRAM_RD_ECHO, 0, 0, now, &out.wire);
+		out.wire.delay = 0;
+		out.wire.ird = 0;
+		memcpy(out.body + len, &peer->cookie, sizeof(peer->cookie));
+		len += (uint32_t)sizeof(peer->cookie);
+	} else {
+		bare(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
+		len = SIW_RD_HELLO_LEAST;
+	}
 	siw_count(SIW_COUNTER_rd_hellos, 1);
-	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + SIW_RD_COOKIE_LEN);
+	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
 	peer->sent_ns = now;
-	peer->timer_ns = HELLO_NS << peer->backoff;
-	peer->timer_ns = now + (peer->timer_ns < HELLO_MOST ? peer->timer_ns : HELLO_MOST);
+	peer->timer_ns = now + repeat_after(peer);
 	siw_rd_due(peer, peer->timer_ns);
 }
 
@@ -52,12 +185,6 @@ void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
 	peer->backoff = peer->rtos = 0;
 	peer->since_ns = now;
 	send_hello(peer, now);
-}
-
-/* Time from the first HELLO to the CHALLENGE: an upper bound of the round trip. */
-static uint64_t challenge_took(const struct siw_rd_peer *peer)
-{
-	return peer->heard_ns - peer->since_ns;
 }
 
 void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
@@ -72,7 +199,7 @@ void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
 		 * valid until another CHALLENGE comes. After this time, no CHALLENGE for an earlier
 		 * HELLO is on its way any more.
 		 */
-		if (peer->rtos > ECHOES && now - peer->heard_ns >= challenge_took(peer))
+		if (peer->rtos > ECHOES && now - peer->heard_ns >= peer->heard_ns - peer->since_ns)
 			peer->state = SIW_RD_HELLO;
 	}
 	send_hello(peer, now);
@@ -82,18 +209,40 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 			  const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
 	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+	struct siw_rd_cookie cookie;
+	struct offer offer;
 
+	/* Of the CHALLENGEs that answer one HELLO and its repeats, the first is echoed. */
 	if (!peer || peer->state != SIW_RD_HELLO || ntohl(wire->dest_epoch) != peer->epoch ||
-	    !wire->source_epoch || len != sizeof(struct datagram)) {
+	    !wire->source_epoch ||
+	    !read_offer_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &offer,
+				   &cookie)) {
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	memcpy(&peer->cookie, (const uint8_t *)wire + SIW_RD_LEN, sizeof(peer->cookie));
+	heed(peer, &offer);
+	peer->cookie = cookie;
 	peer->peer_epoch = ntohl(wire->source_epoch);
 	peer->state = SIW_RD_ECHOED;
 	peer->backoff = peer->rtos = 0;
 	peer->heard_ns = now;
 	send_hello(peer, now);
+}
+
+void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
+			 const struct siw_rd_wire *wire, uint32_t len)
+{
+	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+	const struct siw_rd_head *head = (const void *)(wire + 1);
+
+	if (!peer || peer->state != SIW_RD_HELLO || ntohl(wire->dest_epoch) != peer->epoch ||
+	    len < SIW_RD_OVERHEAD + sizeof(*head) || head->versions & SIW_RD_VERSIONS) {
+		siw_drop(SIW_COUNTER_drop_rd_epoch);
+		return;
+	}
+	siw_drop(SIW_COUNTER_drop_version);
+	siw_count(SIW_COUNTER_rd_gone, 1);
+	siw_rd_over(peer, SIW_RD_GONE);
 }
 
 /* ---- responder ------------------------------------------------------------------------------- */
@@ -103,69 +252,129 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
  * cookie is valid for its few seconds only, and not again when the lower half wraps around.
  */
 static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from,
-			    uint32_t its_epoch, uint32_t epoch, uint64_t made)
+			    uint32_t its_epoch, uint32_t epoch, uint64_t made,
+			    const struct offer *its)
 {
+	uint8_t own[SIW_RD_HELLO_LEAST];
+	struct offer mine = own_offer(own);
 	struct {
 		struct siw_addr from;
-		uint32_t its_epoch, epoch, made, made_high;
-	} in = { *from, its_epoch, epoch, (uint32_t)made, (uint32_t)(made >> 32) };
+		uint32_t its_epoch, epoch, made, made_high, version;
+		uint64_t its_offer, own_offer;
+	} __attribute__((packed)) in = {
+		*from,
+		its_epoch,
+		epoch,
+		(uint32_t)made,
+		(uint32_t)(made >> 32),
+		SIW_DGRAM_VERSION,
+		siw_siphash(&rd->key, its->head, its->octets),
+		siw_siphash(&rd->key, mine.head, mine.octets),
+	};
 
-	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 16, "no octet that is not set");
 	return siw_siphash(&rd->key, &in, sizeof(in));
 }
 
 /*
- * The epoch of this end for a pair with that peer epoch: the current one if that pair goes on, else
- * a new one.
+ * The epoch of this end for a pair with that peer epoch: the current one if that pair goes on or
+ * begins, else a new one, which is the same for each repeat of the HELLO.
  */
-static uint32_t epoch_for(struct siw_rd *rd, const struct siw_rd_peer *peer, uint32_t its_epoch)
+static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *peer,
+			  const struct siw_addr *from, uint32_t its_epoch, uint64_t made)
 {
+	struct {
+		struct siw_addr from;
+		uint32_t its_epoch, period;
+	} in = { *from, its_epoch, (uint32_t)(made >> EPOCH_MS_BITS) };
+	uint32_t epoch;
+
+	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 8, "no octet that is not set");
 	if (peer && (peer->state != SIW_RD_OPEN || peer->peer_epoch == its_epoch))
 		return peer->epoch;
-	return siw_rd_new_epoch(rd);
+	epoch = (uint32_t)siw_siphash(&rd->key, &in, sizeof(in));
+	return epoch ? epoch : 1;
+}
+
+/* Whether a HELLO from there is answered now: its answer draws from a ration. */
+static bool may_answer(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
+{
+	struct siw_rd_sources *sources = siw_rd_sources(rd);
+
+	return sources && siw_source_take(&sources->hello, siw_source_place(sources->key, from),
+					  &challenges, &challenges_each, now);
 }
 
 void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 		      const struct siw_rd_wire *wire, uint32_t len)
 {
-	struct datagram out = { .wire = { .llp = wire->llp } };
-	uint32_t its_epoch = ntohl(wire->source_epoch);
+	uint32_t its_epoch = ntohl(wire->source_epoch), epoch, octets;
 	uint64_t now = rd->now, made = siw_rd_ms(rd, now);
+	struct siw_rd_cookie cookie = { .made = htonl((uint32_t)made) };
+	struct datagram out = { 0 };
+	struct offer its;
 
 	/*
 	 * The response is no longer than the request, and rate limited, so it does not amplify an
 	 * attack.
 	 */
 	if (len < sizeof(out) || !its_epoch ||
-	    !siw_rd_take(&rd->hello, now, CHALLENGE_EACH, CHALLENGE_MOST)) {
+	    !read_offer((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &its) ||
+	    !may_answer(rd, from, now)) {
 		siw_drop(SIW_COUNTER_drop_rd_hello);
 		return;
 	}
-	out.wire.llp.type = siw_dgram_first(SIW_DGRAM_RD_CHALLENGE);
-	out.wire.llp.psn = 0;
-	out.wire.dest_epoch = wire->source_epoch;
-	out.wire.source_epoch = epoch_for(rd, siw_rd_find(rd, from), its_epoch);
-	out.cookie.made = htonl((uint32_t)made);
-	out.cookie.hash = cookie_hash(rd, from, its_epoch, out.wire.source_epoch, made);
-	out.wire.source_epoch = htonl(out.wire.source_epoch);
-	out.wire.ird = rd->ird;
-	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + SIW_RD_COOKIE_LEN);
+	epoch = epoch_for(rd, siw_rd_find(rd, from), from, its_epoch, made);
+	cookie.hash = cookie_hash(rd, from, its_epoch, epoch, made, &its);
+	bare(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
+	octets = own_offer(out.body).octets;
+	memcpy(out.body + octets, &cookie, sizeof(cookie));
+	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }
 
-/* Whether the cookie was made here, for this source and these epochs, and is fresh. *made: when. */
-static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
-			  const struct siw_rd_wire *wire, uint64_t now, uint64_t *made)
+void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
+			const struct siw_rd_wire *wire, uint32_t len)
 {
-	uint64_t ms = siw_rd_ms(rd, now);
+	struct {
+		struct siw_rd_wire wire;
+		struct siw_rd_head head;
+		uint8_t crc[SIW_DGRAM_CRC_LEN];
+	} __attribute__((packed)) out = { .head = { .versions = SIW_RD_VERSIONS } };
+
+	siw_drop(SIW_COUNTER_drop_version);
+	if (len < sizeof(out) || !wire->source_epoch || !may_answer(rd, from, rd->now))
+		return;
+	bare(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch), &out.wire);
+	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + sizeof(out.head));
+}
+
+/*
+ * Whether the ECHO's cookie was made here, for this source, these epochs and options, and is fresh.
+ * *made: when.
+ */
+static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
+			  const struct siw_rd_wire *wire, uint32_t len, struct offer *its,
+			  uint64_t *made)
+{
+	uint64_t ms = siw_rd_ms(rd, rd->now);
 	struct siw_rd_cookie cookie;
 	uint32_t age;
 
-	memcpy(&cookie, (const uint8_t *)wire + SIW_RD_LEN, sizeof(cookie));
+	if (!read_offer_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, its,
+				   &cookie))
+		return false;
 	age = (uint32_t)ms - ntohl(cookie.made);
 	*made = ms - age;
 	return age <= rd->cookie_ms && age < ms &&
 	       cookie.hash == cookie_hash(rd, from, ntohl(wire->source_epoch),
-					  ntohl(wire->dest_epoch), *made);
+					  ntohl(wire->dest_epoch), *made, its);
+}
+
+/* Whether an ECHO may be that of a record that was evicted while the cookie lives. */
+static bool is_of_evicted(struct siw_rd *rd, const struct siw_addr *from, uint64_t made)
+{
+	const struct siw_rd_sources *sources = rd->sources;
+
+	return sources && made <= sources->not_before[siw_source_place(sources->key, from)];
 }
 
 /* Both ends know both epochs: what was queued may be sent. */
@@ -178,6 +387,7 @@ static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epo
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->since_ns = siw_rd_outstanding(peer) ? now : 0;
 	peer->heard_ns = now;
+	siw_rd_mtu_met(peer);
 }
 
 void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
@@ -185,11 +395,11 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 {
 	struct siw_rd_peer *peer = siw_rd_find(rd, from);
 	uint32_t its_epoch = ntohl(wire->source_epoch), epoch = ntohl(wire->dest_epoch);
+	struct offer its;
 	uint64_t made;
 	bool same;
 
-	if (len != sizeof(struct datagram) || !its_epoch || !epoch ||
-	    !is_our_cookie(rd, from, wire, now, &made)) {
+	if (!its_epoch || !epoch || !is_our_cookie(rd, from, wire, len, &its, &made)) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
@@ -209,6 +419,10 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
+	if (!peer && is_of_evicted(rd, from, made)) {
+		siw_drop(SIW_COUNTER_drop_rd_cookie);
+		return;
+	}
 	if (!peer && siw_rd_make(rd, from, &peer) < 0) {
 		siw_drop(SIW_COUNTER_drop_rd_peers);
 		return;
@@ -216,6 +430,7 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	if (!same) {
 		if (peer->state == SIW_RD_OPEN)
 			siw_rd_over(peer, SIW_RD_RESTARTED);
+		heed(peer, &its);
 		open_pair(peer, epoch, its_epoch, now);
 		if (!siw_rd_upper(peer))
 			siw_rd_report(peer, SIW_RD_REPORT_NEW);
@@ -232,8 +447,7 @@ void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	siw_rd_header(peer, SIW_DGRAM_RD_BYE, siw_rd_next_psn(peer), 0, siw_now_ns(),
-		      (struct siw_rd_wire *)out);
+	siw_rd_header(peer, SIW_DGRAM_RD_BYE, 0, 0, siw_now_ns(), (struct siw_rd_wire *)out);
 	((struct siw_rd_wire *)out)->reason = (uint8_t)reason;
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 }
@@ -241,17 +455,17 @@ void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire,
 		   uint64_t now)
 {
+	struct siw_rd_sources *sources = siw_rd_sources(rd);
 	struct {
 		struct siw_rd_wire wire;
 		uint8_t crc[SIW_DGRAM_CRC_LEN];
-	} out = { .wire = { .llp = wire->llp } };
+	} out;
 
 	siw_drop(SIW_COUNTER_drop_rd_epoch);
-	if (!siw_rd_take(&rd->bye, now, BYE_EACH, BYE_MOST))
+	if (!sources || !siw_source_take(&sources->bye, siw_source_place(sources->key, to), &byes,
+					 &byes_each, now))
 		return;
-	out.wire.llp.type = siw_dgram_first(SIW_DGRAM_RD_BYE);
-	out.wire.source_epoch = wire->dest_epoch;
-	out.wire.dest_epoch = wire->source_epoch;
+	bare(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch), &out.wire);
 	out.wire.reason = SIW_RD_UNKNOWN_PAIR;
 	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
 }

@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "base/lock.h"
 #include "base/siphash.h"
+#include "base/source.h"
 #include "llp/llp.h"
 #include "rd/rd.h"
 #include "rd/rd_cc.h"
@@ -104,6 +105,7 @@ struct siw_rd_peer {
 	struct siw_rd_peer *chain; /* the next in its hash bucket */
 	struct siw_addr addr;
 	uint32_t hash;
+	uint32_t place; /* of its source: siw_source_place */
 	_Atomic(void *) upper;
 	/* in the list of all peers; the first one had no traffic for the longest time */
 	struct siw_link lru;
@@ -111,6 +113,7 @@ struct siw_rd_peer {
 	struct siw_link news;	 /* linked while it has events to report */
 	struct siw_link ready;	 /* linked while a next segment is in an rx and can be delivered */
 	struct siw_link acks;	 /* linked while an acknowledgement to it is due */
+	struct siw_link kin;	 /* in the list of all records of its source */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
 	uint64_t cookie_made; /* siw_rd_ms of the ECHO that opened this incarnation; 0: none */
@@ -122,14 +125,17 @@ struct siw_rd_peer {
 	bool claimed : 1;  /* siw_rd_peer returned it, and siw_rd_set_upper was not called yet */
 	/* a PROBE asks whether it still knows these epochs, after a long idle time */
 	bool verify : 1;
-	bool expect; /* siw_rd_expect */
-	bool full;   /* the window held something back since the last acknowledgement */
+	bool given : 1; /* something was taken, or sent, in an earlier incarnation */
+	bool near : 1;	/* the path to it does not leave this machine */
+	bool expect;	/* siw_rd_expect */
+	bool full;	/* the window held something back since the last acknowledgement */
 	/* how many times the time-out was doubled since the last measured round trip */
 	uint8_t backoff;
 	uint8_t rtos; /* time-outs in a row */
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
 	uint8_t suspect : 4;  /* long datagrams lost twice since a long one was last delivered */
+	uint16_t its_longest; /* octets of the longest segment that it accepts; 0: not known yet */
 	uint16_t probe_limit; /* octets: the path drops datagrams of this length */
 
 	struct siw_rd_seq seq[SIW_RD_SPACES];
@@ -143,6 +149,7 @@ struct siw_rd_peer {
 	uint64_t timer_ns; /* when the next handshake, PTO, RTO or idle timer expires */
 	uint64_t pace_ns;  /* nothing is sent before this time */
 
+	uint32_t its_window;	   /* datagrams that it accepts beyond what it acknowledged */
 	_Atomic uint16_t datagram; /* octets of the longest datagram now */
 	/* longer datagrams are sent in IP fragments; equals datagram, or 0 */
 	uint16_t whole;
@@ -181,8 +188,17 @@ struct siw_rd_timer {
 	struct siw_rd_peer *peer;
 };
 
-struct siw_rd_bucket {
-	uint64_t at; /* when the last token would have been due at a steady rate, ns */
+/* What strangers may cause and hold, by source: base/source.h. */
+struct siw_rd_sources {
+	uint64_t key;
+	struct siw_source_buckets hello, bye; /* answers: to HELLOs; to unknown pairs */
+	uint32_t records[SIW_SOURCES];
+	/*
+	 * siw_rd_ms: a record that began then was evicted; ECHOs with a cookie of that time, or an
+	 * earlier one, make no record.
+	 */
+	uint64_t not_before[SIW_SOURCES];
+	struct siw_link oldest[SIW_SOURCES]; /* their records, linked by kin */
 };
 
 struct siw_rd {
@@ -203,6 +219,7 @@ struct siw_rd {
 	uint64_t rx_octets, rx_limit;
 	uint64_t tx_octets, tx_limit; /* memory of unacknowledged datagrams, all peers together */
 	uint64_t timeout;
+	uint64_t meet; /* how long a peer beyond this machine has to answer a first segment */
 	/*
 	 * Longer than a datagram can stay in the network. A record idle for this time may be
 	 * evicted. A peer that was silent for a third of it may have evicted this end's record, and
@@ -226,8 +243,8 @@ struct siw_rd {
 	struct siw_rd_slab *slabs;  /* the memory of the records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
-	struct siw_rd_bucket hello, bye;
-	uint64_t epochs; /* how many were generated so far */
+	struct siw_rd_sources *sources; /* siw_rd_sources */
+	uint64_t epochs;		/* how many were generated so far */
 
 	/* Under the caller's progress lock: */
 	struct siw_rd_peer *offered;	/* the peer whose segment was given to the layer above */
@@ -264,6 +281,8 @@ struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr);
 int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 /* A new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
+/* NULL: no memory. */
+struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
 /* Notes that an event of the peer is due: a SIW_RD_REPORT_. */
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
 /*
@@ -341,6 +360,11 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 			  const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
 		     uint32_t len, uint64_t now);
+/* A HELLO of another version of the LLP header: names those that this end has. */
+void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
+			const struct siw_rd_wire *wire, uint32_t len);
+void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
+			 const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
 /* Sends a BYE to the source of a datagram whose epochs are unknown here. */
 void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire,
@@ -349,6 +373,14 @@ void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 
+/* Whether a datagram that begins with this octet has a CRC also where the rest have none. */
+static inline bool siw_rd_of_handshake(uint8_t first)
+{
+	int type = first >> 4;
+
+	return (type >= SIW_DGRAM_RD_HELLO && type <= SIW_DGRAM_RD_ECHO) ||
+	       type == SIW_DGRAM_RD_VERSIONS;
+}
 /* Writes the header of a datagram to this peer, with the current acknowledgement. */
 void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
 		   uint64_t now, struct siw_rd_wire *out);
@@ -358,6 +390,10 @@ int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram,
 /* ---- rd_mtu.c -------------------------------------------------------------------------------- */
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer);
+/* The peer has told which segments it accepts. */
+void siw_rd_mtu_met(struct siw_rd_peer *peer);
+/* Its incarnation is over: what the next one accepts is not known. */
+void siw_rd_mtu_parted(struct siw_rd_peer *peer);
 /* A datagram of so many octets did not pass the path: uses shorter ones. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /* One more time-out in a row (peer->rtos); the longest outstanding datagram has so many octets. */
@@ -453,17 +489,6 @@ static inline uint32_t siw_rd_units(uint32_t datagram)
 	uint32_t segment = datagram - SIW_RD_OVERHEAD;
 
 	return segment ? (segment + SIW_RD_UNIT - 1) / SIW_RD_UNIT : 1;
-}
-
-static inline bool siw_rd_take(struct siw_rd_bucket *bucket, uint64_t now, uint64_t each,
-			       uint64_t burst)
-{
-	if (bucket->at + each * burst < now)
-		bucket->at = now - each * burst;
-	if (bucket->at + each > now)
-		return false;
-	bucket->at += each;
-	return true;
 }
 
 #endif

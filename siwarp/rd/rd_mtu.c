@@ -35,17 +35,23 @@ static uint32_t headers(const struct siw_rd *rd)
 	return rd->ipv6 ? 48 : 28;
 }
 
-static uint32_t longest(const struct siw_rd *rd)
+/* The longest datagram that either end takes. Before the two met it is one that every end takes. */
+static uint32_t longest(const struct siw_rd_peer *peer)
 {
-	uint32_t most = rd->ipv6 ? 65527 - 40 : 65507;
+	uint32_t most = peer->rd->ipv6 ? 65527 - 40 : 65507;
 	uint32_t set = (uint32_t)siw_settings()->rd_datagram;
+	uint32_t its = peer->its_longest + SIW_RD_OVERHEAD;
 
+	if (!peer->its_longest)
+		return SIW_RD_LEAST_DATAGRAM;
+	if (its < most)
+		most = its;
 	return set && set < most ? set : most;
 }
 
-static uint32_t datagram_of(const struct siw_rd *rd, uint32_t mtu)
+static uint32_t datagram_of(const struct siw_rd_peer *peer, uint32_t mtu)
 {
-	uint32_t most = longest(rd), n = mtu > headers(rd) ? mtu - headers(rd) : 0;
+	uint32_t most = longest(peer), n = mtu > headers(peer->rd) ? mtu - headers(peer->rd) : 0;
 
 	if (n > most)
 		n = most;
@@ -54,7 +60,7 @@ static uint32_t datagram_of(const struct siw_rd *rd, uint32_t mtu)
 
 static uint32_t route(const struct siw_rd_peer *peer)
 {
-	return datagram_of(peer->rd, siw_llp_udp_route_mtu(&peer->addr));
+	return datagram_of(peer, siw_llp_udp_route_mtu(&peer->addr));
 }
 
 static void settle(struct siw_rd_peer *peer, uint32_t octets)
@@ -63,22 +69,36 @@ static void settle(struct siw_rd_peer *peer, uint32_t octets)
 
 	atomic_store_explicit(&peer->datagram, n, memory_order_relaxed);
 	peer->whole = n;
-	peer->search_at = n < longest(peer->rd) ? n : UINT16_MAX;
+	peer->search_at = n < longest(peer) ? n : UINT16_MAX;
 }
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer)
 {
-	uint32_t mtu = siw_llp_udp_route_mtu(&peer->addr);
+	peer->near = siw_llp_udp_route_mtu(&peer->addr) >= LOCAL_MTU;
+	settle(peer, SIW_RD_LEAST_DATAGRAM);
+}
 
-	settle(peer, mtu >= LOCAL_MTU ? datagram_of(peer->rd, mtu) : SIW_RD_LEAST_DATAGRAM);
+void siw_rd_mtu_met(struct siw_rd_peer *peer)
+{
+	if (!peer->whole)
+		return; /* the path takes only shorter ones than every end does */
+	settle(peer, peer->near ? datagram_of(peer, LOCAL_MTU) : siw_rd_datagram(peer));
+	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
+}
+
+void siw_rd_mtu_parted(struct siw_rd_peer *peer)
+{
+	peer->its_longest = 0;
+	if (peer->whole)
+		settle(peer, SIW_RD_LEAST_DATAGRAM);
 }
 
 /* The next common size above this one; 0: none. */
-static uint32_t above(const struct siw_rd *rd, uint32_t octets)
+static uint32_t above(const struct siw_rd_peer *peer, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
-		if (datagram_of(rd, common[i]) > octets)
-			return datagram_of(rd, common[i]);
+		if (datagram_of(peer, common[i]) > octets)
+			return datagram_of(peer, common[i]);
 	return 0;
 }
 
@@ -140,7 +160,7 @@ static uint32_t next_size(const struct siw_rd_peer *peer)
 	uint32_t size = peer->whole ? route(peer) : SIW_RD_LEAST_DATAGRAM;
 
 	if (size <= peer->whole || size >= peer->probe_limit)
-		size = above(peer->rd, peer->whole);
+		size = above(peer, peer->whole);
 	return size < peer->probe_limit ? size : 0;
 }
 

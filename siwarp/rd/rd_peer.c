@@ -127,6 +127,22 @@ static bool has_windows(const struct siw_rd_peer *peer)
 	return false;
 }
 
+struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd)
+{
+	struct siw_rd_sources *sources = rd->sources;
+
+	if (sources)
+		return sources;
+	sources = calloc(1, sizeof(*sources));
+	if (!sources)
+		return NULL;
+	sources->key = siw_source_key();
+	for (uint32_t i = 0; i < SIW_SOURCES; i++)
+		siw_link_init(&sources->oldest[i]);
+	rd->sources = sources;
+	return sources;
+}
+
 static void forget(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
@@ -139,6 +155,8 @@ static void forget(struct siw_rd_peer *peer)
 	siw_link_del(&peer->news);
 	siw_link_del(&peer->ready);
 	siw_link_del(&peer->acks);
+	siw_link_del(&peer->kin);
+	rd->sources->records[peer->place]--;
 	if (rd->last == peer)
 		rd->last = NULL;
 	if (rd->offered == peer)
@@ -159,6 +177,7 @@ void siw_rd_table_fini(struct siw_rd *rd)
 		rd->slabs = slab->next;
 		free(slab);
 	}
+	free(rd->sources);
 	free(rd->table);
 	free(rd->heap);
 	for (int c = 0; c < SIW_RD_CLASSES; c++)
@@ -234,11 +253,31 @@ static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 	       (peer->state == SIW_RD_CLOSED || now - last >= rd->idle);
 }
 
+/* Whether it ever took something of this end, or gave it something to take. */
+static bool has_given(const struct siw_rd_peer *peer)
+{
+	for (int i = 0; i < SIW_RD_SPACES; i++)
+		if (peer->seq[i].rcv || peer->seq[i].nxt)
+			return true;
+	return peer->given;
+}
+
+static void evict(struct siw_rd_peer *peer)
+{
+	struct siw_rd_sources *sources = peer->rd->sources;
+
+	/* No ECHO of its lifetime may begin an incarnation again whose numbers are forgotten. */
+	if (has_given(peer) && sources->not_before[peer->place] < peer->cookie_made)
+		sources->not_before[peer->place] = peer->cookie_made;
+	siw_count(SIW_COUNTER_rd_evicted, 1);
+	forget(peer);
+}
+
 /*
  * Evicts the record that has been idle longest. Records in use move to the end of the list, so that
  * a few long-lived ones at its front do not hide the rest. The work per call is bounded.
  */
-static bool make_room(struct siw_rd *rd, uint64_t now)
+static bool evict_idle(struct siw_rd *rd, uint64_t now)
 {
 	for (int i = 0; i < LOOK_AT; i++) {
 		struct siw_rd_peer *peer = siw_container(rd->lru.next, struct siw_rd_peer, lru);
@@ -246,14 +285,61 @@ static bool make_room(struct siw_rd *rd, uint64_t now)
 		if (!siw_rd_upper(peer) && !in_use(peer)) {
 			if (!is_past(peer, now))
 				return false;
-			siw_count(SIW_COUNTER_rd_evicted, 1);
-			forget(peer);
+			evict(peer);
 			return true;
 		}
 		siw_link_del(&peer->lru);
 		siw_link_add(&rd->lru, &peer->lru);
 	}
 	return false;
+}
+
+/* The source with the most records; that of the newcomer, if no other has more. */
+static uint32_t most_crowded(const struct siw_rd_sources *sources, uint32_t place)
+{
+	for (uint32_t i = 0, most = sources->records[place]; i < SIW_SOURCES; i++)
+		if (sources->records[i] > most) {
+			most = sources->records[i];
+			place = i;
+		}
+	return place;
+}
+
+/*
+ * No record is idle: the source that has the most gives one up. First goes the oldest that never
+ * gave anything. One that did goes only if the newcomer's source has fewer.
+ */
+static bool evict_share(struct siw_rd *rd, uint32_t place)
+{
+	struct siw_rd_sources *sources = rd->sources;
+	uint32_t crowded = most_crowded(sources, place);
+	bool fairer = sources->records[crowded] > sources->records[place] + 1;
+	struct siw_link *list = &sources->oldest[crowded];
+	struct siw_rd_peer *second = NULL;
+
+	for (int i = 0; i < LOOK_AT && !siw_link_alone(list); i++) {
+		struct siw_rd_peer *peer = siw_container(list->next, struct siw_rd_peer, kin);
+
+		siw_link_del(&peer->kin);
+		siw_link_add(list, &peer->kin);
+		if (siw_rd_upper(peer) || in_use(peer))
+			continue;
+		if (!has_given(peer)) {
+			evict(peer);
+			return true;
+		}
+		if (!second)
+			second = peer;
+	}
+	if (!second || !fairer)
+		return false;
+	evict(second);
+	return true;
+}
+
+static bool make_room(struct siw_rd *rd, uint32_t place, uint64_t now)
+{
+	return evict_idle(rd, now) || evict_share(rd, place);
 }
 
 uint32_t siw_rd_new_epoch(struct siw_rd *rd)
@@ -270,13 +356,19 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd)
 int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
 {
 	struct siw_rd_peer *peer = siw_rd_find(rd, addr);
+	struct siw_rd_sources *sources;
+	uint32_t place;
 	uint64_t now;
 
 	*out = peer;
 	if (peer)
 		return 0;
+	sources = siw_rd_sources(rd);
+	if (!sources)
+		return -ENOMEM;
+	place = siw_source_place(sources->key, addr);
 	now = siw_now_ns();
-	if (rd->n_peers >= rd->max_peers && !make_room(rd, now))
+	if (rd->n_peers >= rd->max_peers && !make_room(rd, place, now))
 		return -ENOBUFS;
 	peer = siw_rd_timers(rd, rd->n_peers + 1) ? take_record(rd) : NULL;
 	if (!peer)
@@ -284,6 +376,9 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	peer->rd = rd;
 	peer->addr = *addr;
 	peer->hash = hash_of(rd, addr);
+	peer->place = place;
+	sources->records[place]++;
+	siw_link_add(&sources->oldest[place], &peer->kin);
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->heard_ns = now;
@@ -347,6 +442,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	bool was = peer->state == SIW_RD_OPEN || peer->seq[SIW_RD_REQUESTS].nxt ||
 		   peer->seq[SIW_RD_RESPONSES].nxt;
 
+	peer->given = has_given(peer);
 	free_windows(peer);
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		restart_space(&peer->seq[i], peer->reports & SIW_RD_REPORT_OVER);
@@ -370,6 +466,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->probe = peer->suspect = 0;
 	peer->probe_ns = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
+	siw_rd_mtu_parted(peer);
 	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
 	if (!kind || !was)
 		return;

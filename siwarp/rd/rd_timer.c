@@ -113,8 +113,9 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t last = peer->heard_ns > peer->since_ns ? peer->heard_ns : peer->since_ns;
-	uint64_t timeout = peer->rd->timeout;
+	bool meets = peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED;
+	uint64_t last = !meets && peer->heard_ns > peer->since_ns ? peer->heard_ns : peer->since_ns;
+	uint64_t timeout = meets && !peer->near ? peer->rd->meet : peer->rd->timeout;
 
 	return peer->since_ns && now > last && now - last >= timeout &&
 	       now - peer->timer_ns < timeout / 4;

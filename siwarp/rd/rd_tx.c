@@ -206,10 +206,11 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 	return true;
 }
 
-/* Whether the peer's credit covers one more datagram of so many octets. */
-static bool has_credit(const struct siw_rd_seq *seq, uint32_t len)
+/* Whether the peer's credit and window cover one more datagram of so many octets. */
+static bool has_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
-	return seq->tx->units + siw_rd_units(len) <= seq->credit;
+	return seq->tx->units + siw_rd_units(len) <= seq->credit &&
+	       seq->tx->sent - seq->una < peer->its_window;
 }
 
 bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
@@ -259,7 +260,7 @@ static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, u
 		units += siw_rd_units(len);
 		if (len > datagram || octets + len > SIW_RD_BATCH)
 			break;
-		if (n && (octets > due || units > seq->credit ||
+		if (n && (octets > due || units > seq->credit || i - seq->una >= peer->its_window ||
 			  peer->in_flight + octets + len > peer->cc.cwnd))
 			break;
 		octets += len;
@@ -313,7 +314,7 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 	while (tx->sent < seq->nxt) {
 		uint32_t len = siw_rd_slot_of(tx, tx->sent)->len, n;
 
-		if (!has_credit(seq, len))
+		if (!has_credit(peer, seq, len))
 			return true;
 		if (!may_send(peer, len, now))
 			return false;
@@ -392,7 +393,7 @@ static bool goes_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 {
 	return peer->state == SIW_RD_OPEN && seq->tx->sent == seq->nxt && !seq->tx->n_lost &&
 	       (!peer->in_flight || !may_join_batch(peer, len)) &&
-	       !siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && has_credit(seq, len) &&
+	       !siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && has_credit(peer, seq, len) &&
 	       may_send(peer, len, now);
 }
 

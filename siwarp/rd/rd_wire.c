@@ -44,6 +44,8 @@ int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram,
 {
 	struct iovec iov = { datagram, len + SIW_DGRAM_CRC_LEN };
 
-	siw_crc32c_put(datagram + len, rd->crc ? siw_crc32c(0, datagram, len) : 0);
+	bool sum = rd->crc || siw_rd_of_handshake(datagram[0]);
+
+	siw_crc32c_put(datagram + len, sum ? siw_crc32c(0, datagram, len) : 0);
 	return siw_llp_udp_send(rd->sock, to, &iov, 1);
 }

@@ -12,39 +12,61 @@ static uint64_t after(int type, uint32_t i)
 	return nth(type, i)->at - nth(type, 0)->at;
 }
 
-static const uint64_t doubling[] = { 20, 40, 80, 160, 320, 500, 500, 500 };
-enum { DOUBLINGS = sizeof(doubling) / sizeof(doubling[0]) };
+enum { DOUBLINGS = 8 };
 
-static void hello(void)
+static void hellos_after(const uint64_t ms[DOUBLINGS])
 {
 	uint64_t at = 0;
 
-	begin();
 	post(1);
-	pass(3 * S);
+	pass(30 * S);
 	for (uint32_t i = 0; i < DOUBLINGS; i++) {
-		at += doubling[i] * MS;
+		at += ms[i] * MS;
 		CHECK(after(SIW_DGRAM_RD_HELLO, i + 1) == at);
 	}
 }
 
-/* The stranger answers a HELLO after so long, and then no more. */
-static void challenge_after(uint64_t ns)
+static void hello(void)
 {
-	static const uint8_t cookie[SIW_RD_COOKIE_LEN] = "a cookie";
-
 	begin();
+	hellos_after((uint64_t[]){ 1000, 2000, 4000, 4000, 4000, 4000, 4000, 4000 });
+}
+
+/* On a path that does not leave the machine. */
+static void hello_near(void)
+{
+	begin();
+	net.route_mtu = 65536;
+	hellos_after((uint64_t[]){ 20, 40, 80, 160, 320, 500, 500, 500 });
+}
+
+/* Nobody answers: the peer is lost when the time to meet is over, and not before. */
+static void meeting(void)
+{
+	begin();
+	post(1);
+	pass(60 * S - 1);
+	CHECK(!news[SIW_RD_GONE]);
+	pass(4 * S);
+	CHECK(news[SIW_RD_GONE] == 1);
+}
+
+/* The stranger answers a HELLO after so long, and then no more. */
+static void challenge_after(uint64_t ns, bool near)
+{
+	begin();
+	net.route_mtu = near ? 65536 : 0;
 	post(1);
 	epoch = ntohl(nth(SIW_DGRAM_RD_HELLO, 0)->wire.source_epoch);
 	pass(ns);
 	n_sent = 0;
-	SAY(SIW_DGRAM_RD_CHALLENGE, .rest = cookie, .len = sizeof(cookie));
+	SAY(SIW_DGRAM_RD_CHALLENGE, .rest = with_cookie("a cookie, 20 octets."), .len = ECHO);
 	look();
 }
 
-static void echo(void)
+static void echo_near(void)
 {
-	challenge_after(10 * MS);
+	challenge_after(10 * MS, true);
 	pass(299 * MS);
 	CHECK(count(SIW_DGRAM_RD_ECHO) == 4 && !count(SIW_DGRAM_RD_HELLO));
 	CHECK(after(SIW_DGRAM_RD_ECHO, 1) == 20 * MS && after(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
@@ -57,31 +79,41 @@ static void echo(void)
 /* An ECHO's answer is waited for as long as the CHALLENGE took. */
 static void echo_far(void)
 {
-	challenge_after(2 * S);
+	challenge_after(2 * S, true);
 	pass(2 * S - 1);
 	CHECK(count(SIW_DGRAM_RD_ECHO) >= 7 && !count(SIW_DGRAM_RD_HELLO));
 	pass(500 * MS);
 	CHECK(count(SIW_DGRAM_RD_HELLO) == 1);
 }
 
+/* Beyond the machine: three of the round trips that the CHALLENGE took, doubling. */
+static void echo(void)
+{
+	challenge_after(100 * MS, false);
+	pass(4500 * MS - 1);
+	CHECK(count(SIW_DGRAM_RD_ECHO) == 4 && !count(SIW_DGRAM_RD_HELLO));
+	CHECK(after(SIW_DGRAM_RD_ECHO, 1) == 300 * MS && after(SIW_DGRAM_RD_ECHO, 2) == 900 * MS);
+	CHECK(after(SIW_DGRAM_RD_ECHO, 3) == 2100 * MS);
+	pass(1);
+	CHECK(nth(SIW_DGRAM_RD_HELLO, 0)->at - nth(SIW_DGRAM_RD_ECHO, 0)->at == 4500 * MS);
+}
+
 /* Whether an ECHO makes a pair so long after its CHALLENGE. */
 static bool meets_after(uint64_t ns)
 {
-	static const uint8_t zeros[SIW_RD_COOKIE_LEN];
-
 	begin();
-	SAY(SIW_DGRAM_RD_HELLO, .rest = zeros, .len = sizeof(zeros));
+	SAY(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
 	look();
 	epoch = ntohl(nth(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
 	pass(ns);
-	SAY(SIW_DGRAM_RD_ECHO, .rest = nth(SIW_DGRAM_RD_CHALLENGE, 0)->rest, .len = sizeof(zeros));
+	SAY(SIW_DGRAM_RD_ECHO, .rest = echo_body(), .len = ECHO);
 	look();
 	return siw_rd_n_peers(rd) == 1;
 }
 
 static void cookie(void)
 {
-	CHECK(meets_after(5 * S) && !meets_after(5 * S + MS));
+	CHECK(meets_after(30 * S) && !meets_after(30 * S + MS));
 	CHECK(!siw_setting_set("rd_idle_ms", 300));
 	CHECK(meets_after(300 * MS) && !meets_after(301 * MS));
 	CHECK(!siw_setting_set("rd_idle_ms", 30000));
@@ -287,8 +319,8 @@ static void gone(void)
 	CHECK(news[SIW_RD_GONE] == 1);
 }
 
-/* Whether a peer silent for so long makes room for another one. */
-static bool makes_room_after(uint64_t ns)
+/* Whether a peer silent for so long makes room for another one, if it gave something or not. */
+static bool makes_room_after(uint64_t ns, bool gave)
 {
 	struct siw_addr other = fuzz_addr_of(ENDS + 1);
 	struct siw_rd_peer *p;
@@ -296,13 +328,21 @@ static bool makes_room_after(uint64_t ns)
 	begin();
 	rd->max_peers = 1;
 	meet();
+	if (gave) {
+		SAY(SIW_DGRAM_RD_DATA);
+		look();
+		pass(20 * US); /* and this end acknowledges it */
+		CHECK(count(SIW_DGRAM_RD_ACK) == 1);
+	}
 	pass(ns);
 	return siw_rd_peer(rd, &other, &p) == 0;
 }
 
 static void forgotten(void)
 {
-	CHECK(!makes_room_after(30 * S - 1) && makes_room_after(30 * S));
+	/* A millisecond more: its ECHO is good for as long, in units of that. */
+	CHECK(!makes_room_after(30 * S - 1, true) && makes_room_after(30 * S + MS, true));
+	CHECK(makes_room_after(MS, false));
 }
 
 static void asked(void)
@@ -414,15 +454,13 @@ static void limited(const struct says *what, int answer, uint32_t at_once, uint6
 
 static void challenges(void)
 {
-	static const uint8_t zeros[SIW_RD_COOKIE_LEN];
-
-	limited(&(struct says){ SIW_DGRAM_RD_HELLO, .rest = zeros, .len = sizeof(zeros) },
-		SIW_DGRAM_RD_CHALLENGE, 5000, 20 * US);
+	limited(&(struct says){ SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body) },
+		SIW_DGRAM_RD_CHALLENGE, 1000, 100 * US);
 }
 
 static void byes(void)
 {
-	limited(&(struct says){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 100, MS);
+	limited(&(struct says){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 20, 5 * MS);
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */
@@ -648,6 +686,9 @@ static const struct {
 	{ "hello", hello },
 	{ "echo", echo },
 	{ "echo-far", echo_far },
+	{ "hello-near", hello_near },
+	{ "echo-near", echo_near },
+	{ "meeting", meeting },
 	{ "cookie", cookie },
 	{ "retransmission-first", retransmission_first },
 	{ "retransmission", retransmission },

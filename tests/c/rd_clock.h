@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 
 #include "fuzz_rd.h"
+#include "rd/rd_hello_wire.h"
 
 #define US    1000ull
 #define MS    1000000ull
@@ -52,6 +53,12 @@ struct says {
 };
 void say(const struct says *what);
 #define SAY(...) say(&(struct says){ __VA_ARGS__ })
+/* What the stranger says of itself, padded as a HELLO's body is; and with that cookie behind it. */
+extern const uint8_t hello_body[SIW_RD_HELLO_LEAST];
+enum { OFFER = 16, ECHO = OFFER + SIW_RD_COOKIE_LEN };
+const uint8_t *with_cookie(const void *cookie);
+/* The body of the ECHO of the first CHALLENGE in the log. */
+const uint8_t *echo_body(void);
 /* ... and the endpoint looks, if it was not said together with others. */
 void look(void);
 /* The two meet, the stranger beginning; what was sent for that is not in the log. */

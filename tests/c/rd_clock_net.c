@@ -135,15 +135,47 @@ void say(const struct says *what)
 	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + len);
 }
 
+const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {
+	SIW_RD_VERSIONS,
+	0,
+	0,
+	OFFER - SIW_RD_HEAD_LEN, /* head */
+	SIW_RD_LONGEST,
+	4,
+	0,
+	0,
+	0xff,
+	0,
+	SIW_RD_WINDOW,
+	4,
+	0,
+	1,
+	0,
+	0,
+};
+
+const uint8_t *with_cookie(const void *cookie)
+{
+	static uint8_t body[ECHO];
+
+	memcpy(body, hello_body, OFFER);
+	memcpy(body + OFFER, cookie, SIW_RD_COOKIE_LEN);
+	return body;
+}
+
+const uint8_t *echo_body(void)
+{
+	const uint8_t *rest = nth(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
+
+	return with_cookie(rest + SIW_RD_HEAD_LEN + rest[3]);
+}
+
 void meet(void)
 {
-	static const uint8_t zeros[SIW_RD_COOKIE_LEN];
-
-	SAY(SIW_DGRAM_RD_HELLO, .rest = zeros, .len = sizeof(zeros));
+	SAY(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
 	look();
 	epoch = ntohl(nth(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
-	SAY(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = nth(SIW_DGRAM_RD_CHALLENGE, 0)->rest,
-	    .len = sizeof(zeros));
+	SAY(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = echo_body(), .len = ECHO);
 	look();
 	CHECK(count(SIW_DGRAM_RD_ACK) == 1);
 	n_sent = 0;

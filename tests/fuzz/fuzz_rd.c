@@ -17,6 +17,7 @@
 
 #include "base/crc32c.h"
 #include "fuzz_rd.h"
+#include "rd/rd_hello_wire.h"
 
 enum { SHORT = 1, WRAP = 2, CALM = 4, NO_CARS = 8 };
 enum { QKEY = 0x11223344, STEPS = 500, HEAD = 8, LIVES = 16 };
@@ -401,12 +402,20 @@ static void speak(struct input *in)
 	d.wire.flags = (uint8_t)byte(in);
 	switch (what % 8 + SIW_DGRAM_RD_DATA) {
 	case SIW_DGRAM_RD_ECHO:
-		memcpy(d.rest, net.heard[who].cookie, SIW_RD_COOKIE_LEN);
-		len = SIW_RD_COOKIE_LEN;
+	case SIW_DGRAM_RD_CHALLENGE:
+		d.rest[0] = SIW_RD_VERSIONS;
+		memcpy(d.rest + SIW_RD_HEAD_LEN, net.heard[who].cookie, SIW_RD_COOKIE_LEN);
+		len = SIW_RD_HEAD_LEN + SIW_RD_COOKIE_LEN;
 		break;
 	case SIW_DGRAM_RD_HELLO:
-	case SIW_DGRAM_RD_CHALLENGE:
-		len = SIW_RD_COOKIE_LEN;
+		/* The options, if there are any, of the input's own. */
+		d.rest[0] = SIW_RD_VERSIONS;
+		len = SIW_RD_HELLO_LEAST;
+		if (what & 0x80) {
+			d.rest[3] = (uint8_t)byte(in);
+			for (int i = SIW_RD_HEAD_LEN; i < 16; i++)
+				d.rest[i] = (uint8_t)byte(in);
+		}
 		break;
 	case SIW_DGRAM_RD_ACK:
 		len = ack_body(in, d.rest);
@@ -469,7 +478,7 @@ static void reset(int a, int b)
 	if (!peer)
 		return;
 	upset = true;
-	siw_rd_reset(peer);
+	siw_rd_reset(peer, SIW_RD_CLOSED_END);
 	over(a, b);
 }
 

@@ -60,9 +60,9 @@ static void overheard(int stranger, const uint8_t *octets, uint32_t len)
 
 	CHECK(len >= SIW_RD_OVERHEAD);
 	net.heard[stranger].epoch = ntohl(wire->source_epoch);
-	if (wire->llp.type >> 4 == SIW_DGRAM_RD_CHALLENGE &&
-	    len == SIW_RD_OVERHEAD + SIW_RD_COOKIE_LEN)
-		memcpy(net.heard[stranger].cookie, octets + SIW_RD_LEN, SIW_RD_COOKIE_LEN);
+	if (wire->llp.type >> 4 == SIW_DGRAM_RD_CHALLENGE)
+		memcpy(net.heard[stranger].cookie,
+		       octets + len - SIW_DGRAM_CRC_LEN - SIW_RD_COOKIE_LEN, SIW_RD_COOKIE_LEN);
 }
 
 void fuzz_net_send(int from, int to, const void *octets, uint32_t len)

@@ -23,7 +23,7 @@ from typing import Any
 
 from siwarp.base.counters import read
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType
+from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDType, offer
 from siwarp.verbs import (
     AH,
     CQ,
@@ -53,10 +53,12 @@ IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # linux/in.h
 
 def templates() -> list[tuple[bytearray, bool]]:
     """Return a datagram of each type, and whether it has a cookie."""
-    bodies = {RDType.HELLO: COOKIE_LEN, RDType.CHALLENGE: COOKIE_LEN, RDType.ECHO: COOKIE_LEN}
+    cookie = offer() + bytes(COOKIE_LEN)
+    bodies = {RDType.HELLO: offer().ljust(HELLO_LEAST, b"\0"), RDType.CHALLENGE: cookie,
+              RDType.ECHO: cookie, RDType.DATA: bytes(20)}  # fmt: skip
     found = []
     for kind in [*RDType, RDType.HELLO, RDType.ECHO]:
-        body = bytes(bodies.get(kind, 20 if kind == RDType.DATA else 0))
+        body = bodies.get(kind, b"")
         d = RDDatagram(type=int(kind), q_key=QKEY, credit=64, source_epoch=1, body=body)
         if kind != RDType.HELLO:
             d.dest_epoch = 1
@@ -89,7 +91,7 @@ class Flood:
             if octets[16:20] != bytes(4):
                 octets[16:20] = self.rng.randbytes(4)
             if cookie:
-                octets[28:48] = self.rng.randbytes(COOKIE_LEN)
+                octets[-4 - COOKIE_LEN : -4] = self.rng.randbytes(COOKIE_LEN)
             octets[-4:] = crc32c(memoryview(octets)[:-4]).to_bytes(4, "little")
             where = (self.sent + 2).to_bytes(3, "big")
             info = IN_PKTINFO.pack(0, b"\x7f" + where, bytes(4))
@@ -111,8 +113,8 @@ class Flood:
                 self.answers += 1
                 self.answer_octets += len(got)
                 self.longest = max(self.longest, len(got))
-                # A CHALLENGE answers a HELLO of 52 octets; anything else one of 32 at the least.
-                self.too_long += len(got) > (52 if challenge else 32)
+                # A CHALLENGE answers a HELLO; anything else a header at the least.
+                self.too_long += len(got) > (40 + HELLO_LEAST if challenge else 40)
 
 
 def flood(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:

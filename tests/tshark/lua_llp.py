@@ -33,13 +33,13 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.packets import packets_of
 from siwarp.inspect.pcap import open_capture
-from siwarp.inspect.rd import RDDatagram, RDType, ack_body
+from siwarp.inspect.rd import RDDatagram, RDOption, RDType, ack_body, cookie_of, offer
 from siwarp.verbs import SendWR, WROpcode
 
 #: What the script complains of: none of it is in what our own queue pairs say.
 COMPLAINTS = (
     "siwarp.bad_crc", "siwarp.bad_header", "siwarp.short", "siwarp.bad_llp", "siwarp.no_answer",
-    "siwarp.bad_cookie", "siwarp.bad_private", "siwarp.bad_record",
+    "siwarp.bad_cookie", "siwarp.bad_offer", "siwarp.bad_private", "siwarp.bad_record",
 )  # fmt: skip
 EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22}
 
@@ -118,7 +118,7 @@ def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
     assert len(stock) == types[RDType.DATA]
     cookies = shown(file, "siwarp.rd.cookie", "siwarp.rd.cookie")
     assert [bytes.fromhex(c.replace(":", "")) for (c,) in cookies] == [
-        p.body for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
+        cookie_of(p.body) for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
     ]
 
 
@@ -170,6 +170,7 @@ def record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
     return bytes(RecordDatagram(segment=bytes(segment) + bytes(octets)))
 
 
+OFFER = offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, 77: 1})
 SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
 SOUND = {
     "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
@@ -177,9 +178,10 @@ SOUND = {
         rd(RDType.ACK, ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
         "RD ACK PSN=0 Ack=5, and 3 beyond",
     ),
-    "HELLO": (rd(RDType.HELLO, bytes(20), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
-    "CHALLENGE": (rd(RDType.CHALLENGE, bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
-    "ECHO": (rd(RDType.ECHO, bytes(20)), "RD ECHO PSN=0 Ack=0"),
+    "HELLO": (rd(RDType.HELLO, OFFER.ljust(64, b"\0"), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
+    "CHALLENGE": (rd(RDType.CHALLENGE, OFFER + bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
+    "ECHO": (rd(RDType.ECHO, OFFER + bytes(20)), "RD ECHO PSN=0 Ack=0"),
+    "VERSIONS": (rd(RDType.VERSIONS, offer(), source_epoch=0), "RD VERSIONS PSN=0 Ack=0"),
     "PROBE": (rd(RDType.PROBE, bytes(99), psn=4), "RD PROBE PSN=4 Ack=0"),
     "BYE": (rd(RDType.BYE), "RD BYE PSN=0 Ack=0"),
     "UC": (
@@ -203,8 +205,10 @@ WRONG = {
     "no source epoch": (rd(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
     "ranges that are cut": (rd(RDType.ACK, ack_body(5, [7])[:-1])[:-4], "bad_llp"),
     "a bye with something behind it": (rd(RDType.BYE, b"more")[:-4], "bad_llp"),
-    "a hello that nothing answers": (rd(RDType.HELLO, bytes(19), dest_epoch=0)[:-4], "no_answer"),
-    "a cookie that is cut": (rd(RDType.ECHO, bytes(19))[:-4], "bad_cookie"),
+    "a hello that nothing answers": (rd(RDType.HELLO, OFFER, dest_epoch=0)[:-4], "no_answer"),
+    "options that are cut": (rd(RDType.CHALLENGE, OFFER[:-1])[:-4], "bad_offer"),
+    "no options": (rd(RDType.VERSIONS, b"\2")[:-4], "bad_offer"),
+    "a cookie that is cut": (rd(RDType.ECHO, OFFER + bytes(19))[:-4], "bad_cookie"),
     "a life that is not known": (rd(RDType.BYE, ird=1)[:-4], "unknown_pair"),
     "a segment that is cut": (rd(RDType.DATA, SEGMENT[:17])[:-4], "short"),
     "a segment of another DDP": (rd(RDType.DATA, b"\x42" + SEGMENT[1:])[:-4], "bad_header"),

@@ -12,7 +12,16 @@ from _siwarp_layers import ffi, lib
 from pace import over
 from unit.llp.conftest import addr, iovec, port_of, text_of
 
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDType, ack_body
+from siwarp.inspect.rd import (
+    COOKIE_LEN,
+    HELLO_LEAST,
+    RDDatagram,
+    RDOption,
+    RDType,
+    ack_body,
+    cookie_of,
+    offer,
+)
 
 SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
     lib.SIW_RD_SEGMENT,
@@ -30,6 +39,9 @@ NAMES = {
     GONE: "gone",
 }
 QKEY = 0x11223344
+#: What a stranger says of itself: it takes all that comes.
+OFFER = offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
+HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 
 
 class Endpoint:
@@ -156,10 +168,10 @@ def pump(
 class Stranger:
     """A peer made of a plain socket and scapy: it says what the test has it say."""
 
-    def __init__(self, end: Endpoint, epoch: int = 0xABCD0001) -> None:
+    def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = "127.0.0.1") -> None:
         self.end = end
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.bind(("127.0.0.1", 0))
+        self.sock.bind((host, 0))
         self.sock.setblocking(False)
         self.dest = ("127.0.0.1", port_of(end.local))
         self.epoch, self.other = epoch, 0
@@ -221,26 +233,25 @@ class Stranger:
             pass
 
     def challenge(self) -> RDDatagram:
-        self.say(
-            RDType.HELLO,
-            dest_epoch=0,
-            acknowledged=0,
-            response_acknowledged=0,
-            body=bytes(COOKIE_LEN),
-        )
+        unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
+        self.say(RDType.HELLO, **unknown, body=HELLO)
         return self.hear(RDType.CHALLENGE)
+
+    def echo_of(self, challenge: RDDatagram) -> bytes:
+        """The body of the ECHO that answers it."""
+        return OFFER + cookie_of(challenge.body)
 
     def meet(self) -> RDDatagram:
         """Begin; the acknowledgement of the echo."""
         c = self.challenge()
         self.other = c.source_epoch
-        self.say(RDType.ECHO, body=c.body)
+        self.say(RDType.ECHO, body=self.echo_of(c))
         return self.hear(RDType.ACK)
 
     def met_by(self, peer: Any, **fields: Any) -> None:
         """Be begun with: the endpoint's first segment to here has been given to it."""
         hello = self.hear(RDType.HELLO)
         self.other = hello.source_epoch
-        self.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
-        assert self.hear(RDType.ECHO).body == b"c" * COOKIE_LEN
+        self.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+        assert cookie_of(self.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
         self.say(RDType.ACK, **fields)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 
-def run(build_dir: Path, row: str) -> None:
+def run(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
     done = subprocess.run(
-        [build_dir / "tests/c/siw-test-rd-clock", row], capture_output=True, text=True, timeout=60
+        [build_dir / "tests/c" / program, row], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -22,8 +22,11 @@ def run(build_dir: Path, row: str) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param("hello", marks=pytest.mark.clause("DGRAM-RD-2")),
-        pytest.param("echo", marks=pytest.mark.clause("DGRAM-RD-36")),
+        pytest.param("hello", marks=pytest.mark.clause("DGRAM-RD-2", "DGRAM-MEET-5")),
+        pytest.param("hello-near", marks=pytest.mark.clause("DGRAM-MEET-5")),
+        pytest.param("meeting", marks=pytest.mark.clause("DGRAM-MEET-4")),
+        pytest.param("echo-near", marks=pytest.mark.clause("DGRAM-RD-36")),
+        pytest.param("echo", marks=pytest.mark.clause("DGRAM-RD-36", "DGRAM-MEET-5")),
         pytest.param("echo-far", marks=pytest.mark.clause("DGRAM-RD-36")),
         pytest.param("cookie", marks=pytest.mark.clause("DGRAM-RD-31")),
         pytest.param("retransmission-first", marks=pytest.mark.clause("DGRAM-RD-12")),
@@ -64,3 +67,11 @@ def test_each_range_speaks_of_its_own_datagrams(build_dir: Path) -> None:
 @pytest.mark.parametrize("how", ["together", "one-by-one", "amid", "ack", "others", "over"])
 def test_what_a_full_socket_did_not_take_goes_when_it_has_room(build_dir: Path, how: str) -> None:
     run(build_dir, f"full-socket-{how}")
+
+
+@pytest.mark.clause("DGRAM-MEET-3")
+@pytest.mark.parametrize("who", ["one", "both"])
+def test_two_ends_meet_within_a_minute_over_two_seconds_and_much_loss(
+    build_dir: Path, who: str
+) -> None:
+    run(build_dir, who, "siw-test-rd-meet")

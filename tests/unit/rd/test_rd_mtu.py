@@ -32,8 +32,8 @@ for n in (65536, 9000, 1500, 1280, 600):
     longest = max(min(n - 28, 65507) - 40, LEAST)
     pump(a, peer, [b"first"], a, b)  # its credit says how long a segment may be
     # Only the loopback interface has an MTU of 65536, and there is nothing to find out.
-    assert grown(peer, longest if n == 65536 else LEAST), n
     pump(a, peer, [b"short"] * 50, a, b)
+    assert grown(peer, longest if n == 65536 else LEAST), n
     assert counters["rd_probes"] == 0
     pump(a, peer, [b"x" * LEAST] * 50, a, b)
     run(lambda: grown(peer, longest), a, b)

@@ -10,10 +10,10 @@ import time
 import pytest
 from _siwarp_layers import lib
 from unit.llp.conftest import Counters, setting
-from unit.rd.rd_kit import ACKED, QKEY, SEGMENT, Endpoint, Stranger, run
+from unit.rd.rd_kit import ACKED, HELLO, OFFER, QKEY, SEGMENT, Endpoint, Stranger, run
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDReason, RDType
+from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDReason, RDType, cookie_of
 
 UDP_SEGMENT = 103  # linux/udp.h
 
@@ -26,14 +26,14 @@ def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than
     strange,
 ):
     e, s = strange
-    asked = s.say(RDType.HELLO, dest_epoch=0, body=bytes(20))
+    asked = s.say(RDType.HELLO, dest_epoch=0, body=HELLO)
     challenge = s.hear()
     assert challenge.type == RDType.CHALLENGE
     assert len(bytes(challenge)) <= len(asked)
     assert challenge.dest_epoch == s.epoch and challenge.source_epoch != 0
     assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
     s.other = challenge.source_epoch
-    s.say(RDType.ECHO, body=challenge.body)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(challenge.body))
     ack = s.hear()
     assert (ack.type, ack.source_epoch, ack.dest_epoch) == (RDType.ACK, s.other, s.epoch)
     assert ack.acknowledged == s.epoch and ack.credit >= 64 and ack.ird == 7
@@ -44,7 +44,7 @@ def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than
 def test_a_hello_shorter_than_its_answer_gets_none(strange):
     _, s = strange
     counters = Counters()
-    s.say(RDType.HELLO, dest_epoch=0, body=bytes(19))
+    s.say(RDType.HELLO, dest_epoch=0, body=HELLO[:-1])
     assert s.silence() and counters["drop_rd_hello"] == 1
 
 
@@ -54,8 +54,9 @@ def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(strange):
     c = s.challenge()
     s.other = c.source_epoch
     # Octets 4 to 11 are not looked at.
+    cookie = cookie_of(c.body)
     for i in [*range(4), *range(12, 20)]:
-        s.say(RDType.ECHO, body=c.body[:i] + bytes([c.body[i] ^ 1]) + c.body[i + 1 :])
+        s.say(RDType.ECHO, body=OFFER + cookie[:i] + bytes([cookie[i] ^ 1]) + cookie[i + 1 :])
     assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
 
 
@@ -66,11 +67,11 @@ def test_a_cookie_is_good_for_its_address_and_epochs_only(strange):
     s.other = c.source_epoch
     other = Stranger(e, epoch=s.epoch)
     other.other = s.other
-    other.say(RDType.ECHO, body=c.body)
+    other.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
     assert other.silence()
     other.close()
-    s.say(RDType.ECHO, body=c.body, source_epoch=s.epoch + 1)
-    s.say(RDType.ECHO, body=c.body, dest_epoch=s.other + 1)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body), source_epoch=s.epoch + 1)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body), dest_epoch=s.other + 1)
     assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
 
 
@@ -81,7 +82,7 @@ def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
     assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
     fresh = s.challenge()
     assert fresh.source_epoch == s.other
-    s.say(RDType.ECHO, body=fresh.body)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(fresh.body))
     assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
     assert not e.told("restarted") and e.data() == [b"one"]
 
@@ -90,7 +91,7 @@ def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
 def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     e, s = strange
     old = s.challenge()
-    old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=old.body)
+    old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + cookie_of(old.body))
     s.sock.sendto(bytes(old_echo), s.dest)
     assert s.hear(RDType.ACK)
     time.sleep(0.002)  # a cookie's time is in milliseconds
@@ -110,7 +111,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
 def test_spoofed_first_datagrams_make_no_state(strange):
     e, s = strange
     n = 4000 if "SANITIZER" in os.environ else 20000
-    hello = bytearray(bytes(s.build(RDType.HELLO, dest_epoch=0, body=bytes(20))))
+    hello = bytearray(bytes(s.build(RDType.HELLO, dest_epoch=0, body=HELLO)))
     data = bytearray(bytes(s.build(RDType.DATA, dest_epoch=5, body=b"x" * 20)))
     with setting("crc", 1):
         for i in range(n):
@@ -134,7 +135,7 @@ def test_a_hello_that_is_lost_is_said_again(strange):
     assert e.send(e.peer(s.address), b"x") == 1
     first, second = s.hear(RDType.HELLO), s.hear(RDType.HELLO)
     assert first.source_epoch == second.source_epoch != 0
-    assert len(bytes(first)) == 60
+    assert len(bytes(first)) == 40 + HELLO_LEAST
 
 
 @pytest.mark.clause("DGRAM-RD-27")
@@ -151,12 +152,12 @@ def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(end, by
     assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
     s.other = own
     counters = Counters()
-    s.say(RDType.ECHO, body=c.body)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
     if by < 0:
         run(lambda: counters["drop_rd_epoch"] == 1, e)
         s.drain()
-        s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
-        assert s.hear(RDType.ECHO).body == b"c" * COOKIE_LEN
+        s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+        assert cookie_of(s.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
         s.say(RDType.ACK)
     data = s.hear(RDType.DATA)
     assert (data.body, data.psn) == (b"begun here", own)
@@ -173,7 +174,7 @@ def test_whatever_comes_of_the_pair_says_that_its_echo_came(end):
     s = Stranger(e)
     assert e.send(e.peer(s.address), b"x") == 1
     s.other = s.hear(RDType.HELLO).source_epoch
-    s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     s.hear(RDType.ECHO)
     s.say(RDType.DATA, body=b"the ACK was lost")
     assert s.hear(RDType.DATA).body == b"x"
@@ -185,7 +186,7 @@ def echoed(s: Stranger, e: Endpoint) -> RDDatagram:
     """Be begun with, and leave the ECHOs unanswered: the HELLO that asks for another cookie."""
     assert e.send(e.peer(s.address), b"x") == 1
     s.other = s.hear(RDType.HELLO).source_epoch
-    s.say(RDType.CHALLENGE, body=b"1" * COOKIE_LEN)
+    s.say(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
     return s.hear(RDType.HELLO)
 
 
@@ -207,11 +208,11 @@ def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered
     e, s = strange
     echoed(s, e)
     old, s.epoch = s.epoch, s.epoch + 1
-    s.say(RDType.CHALLENGE, body=b"2" * COOKIE_LEN)
+    s.say(RDType.CHALLENGE, body=OFFER + b"2" * COOKIE_LEN)
     echo = s.hear(RDType.ECHO)
     while echo.dest_epoch == old:
         echo = s.hear(RDType.ECHO)
-    assert (echo.dest_epoch, echo.body) == (s.epoch, b"2" * COOKIE_LEN)
+    assert (echo.dest_epoch, cookie_of(echo.body)) == (s.epoch, b"2" * COOKIE_LEN)
     s.say(RDType.ACK, source_epoch=old)
     assert s.hear(RDType.BYE).dest_epoch == old
     s.say(RDType.ACK)
@@ -227,7 +228,7 @@ def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered
     [
         *(("drop_version", {"mark": mark}) for mark in (0, 1, 3)),
         *(("drop_version", {"version": version}) for version in (0, 2, 3)),
-        *(("drop_opcode", {"type": kind}) for kind in (0, 1, 2, 3, 11, 12, 13, 14, 15)),
+        *(("drop_opcode", {"type": kind}) for kind in (0, 1, 2, 3, 12, 13, 14, 15)),
         ("drop_header", {"dest_index": 1}),
     ],
 )
@@ -276,7 +277,7 @@ def test_a_reliable_datagram_without_room_for_header_and_crc_is_dropped(met, len
     assert s.silence() and not e.got
 
 
-@pytest.mark.clause("DGRAM-LLP-3")
+@pytest.mark.clause("DGRAM-LLP-3", "DGRAM-EXT-6")
 def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
     e = end(no_crc=True)
     s = Stranger(e)
@@ -293,11 +294,18 @@ def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
         run(look, e)
         return found[-1]
 
-    s.say(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN), crc=0xDEAD)
+    counters = Counters()
+    # The handshake has a CRC all the same, and it is checked.
+    s.say(RDType.HELLO, dest_epoch=0, body=HELLO, crc=0xDEAD)
+    s.say(RDType.HELLO, dest_epoch=0, body=HELLO)
     c = hear(RDType.CHALLENGE)
+    assert c.crc == c.crc_expected() and counters["drop_crc"] == 1
     s.other = c.source_epoch
-    s.say(RDType.ECHO, body=c.body, crc=1)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body), crc=1)
+    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
     hear(RDType.ACK)
+    assert counters["drop_crc"] == 2
+    found.clear()
     s.say(RDType.DATA, body=b"abcd", crc=2)
     run(lambda: e.data() == [b"abcd"], e)
     assert e.send(e.peer(s.address), b"x") == 1
@@ -310,7 +318,7 @@ def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
 
 
 @pytest.mark.clause("DGRAM-RD-35")
-def test_who_says_much_of_unknown_lives_is_told_so_a_hundred_times_and_no_more(strange):
+def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(strange):
     e, s = strange
     said = 1000
     octets = bytes(s.build(RDType.PROBE, dest_epoch=7))
@@ -328,7 +336,7 @@ def test_who_says_much_of_unknown_lives_is_told_so_a_hundred_times_and_no_more(s
             byes += RDDatagram(s.sock.recv(65536)).type == RDType.BYE
         except BlockingIOError:
             break
-    assert 100 <= byes <= min(said, 100 + 1000 * took + 1)
+    assert 20 <= byes <= min(said, 20 + 200 * took + 1)
     time.sleep(0.02)  # and then there are some again
     s.say(RDType.PROBE, dest_epoch=7)
     assert s.hear().type == RDType.BYE
@@ -338,7 +346,7 @@ def test_who_says_much_of_unknown_lives_is_told_so_a_hundred_times_and_no_more(s
 def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_often(strange):
     e, s = strange
     many, each = 20_000, 50
-    octets = bytes(s.build(RDType.HELLO, dest_epoch=0, body=bytes(COOKIE_LEN)))
+    octets = bytes(s.build(RDType.HELLO, dest_epoch=0, body=HELLO))
     batch = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(octets)))]
     counters = Counters()
     began = time.monotonic()
@@ -347,7 +355,7 @@ def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_oft
         e.turn()
     took = time.monotonic() - began
     answered = many - counters["drop_rd_hello"]
-    assert 5000 <= answered <= min(many, 5000 + 50_000 * took + 1)
+    assert 1000 <= answered <= min(many, 1000 + 10_000 * took + 1)
     assert lib.siw_rd_n_peers(e.c) == 0
 
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pace import scaled
 from unit.llp.conftest import Counters, setting
-from unit.rd.rd_kit import Endpoint, Stranger, pump, run
+from unit.rd.rd_kit import OFFER, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body
+from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, cookie_of
 
 
 def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RDDatagram]]:
@@ -63,7 +63,7 @@ def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(strange):
     for i in range(8):
         assert e.send(peer, b"%04d" % i) == 1
     s.other = first = s.hear(RDType.HELLO).source_epoch
-    s.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     # Answered the second time only, so that no round trip is known and timers are long.
     s.hear(RDType.ECHO), s.hear(RDType.ECHO)
     counters = Counters()
@@ -182,13 +182,15 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     with setting("rd_idle_ms", int(idle * 1000)):
         e = end(max_peers=2)
     strangers = [Stranger(e) for _ in range(3)]
-    strangers[0].meet()
-    strangers[1].meet()
-    # Neither has been idle for long enough.
+    for s in strangers[:2]:
+        s.meet()
+        s.say(RDType.DATA, body=b"given")
+        s.hear(RDType.ACK)
+    # Neither has been idle for long enough, and both have given something.
     c = strangers[2].challenge()
     strangers[2].other = c.source_epoch
     counters = Counters()
-    strangers[2].say(RDType.ECHO, body=c.body)
+    strangers[2].say(RDType.ECHO, body=OFFER + cookie_of(c.body))
     run(lambda: counters["drop_rd_peers"] == 1, e)
     with pytest.raises(OSError) as full:
         e.peer(strangers[2].address)
@@ -198,9 +200,9 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     time.sleep(1.2 * idle)
     strangers[2].meet()
     assert counters["rd_evicted"] == 1
-    strangers[1].say(RDType.DATA, body=b"x")
+    strangers[1].say(RDType.DATA, psn=strangers[1].epoch + 1, body=b"x")
     assert strangers[1].hear().type == RDType.BYE
-    strangers[0].say(RDType.DATA, body=b"x")
+    strangers[0].say(RDType.DATA, psn=strangers[0].epoch + 1, body=b"x")
     assert strangers[0].hear().type == RDType.ACK
     for s in strangers:
         s.close()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pace import over
+from unit.rd.rd_kit import HELLO, OFFER
 from unit.verbs.rd_harness import QKEY, Peer
 from unit.verbs.verbs_harness import LIMIT
 
@@ -25,7 +26,7 @@ from siwarp.inspect import (
     ReadRequest,
     Terminate,
 )
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDFlag, RDType, ack_body
+from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDFlag, RDType, ack_body, cookie_of
 
 EPOCH = 0xABCD0001
 
@@ -85,11 +86,11 @@ class Stranger:
         if d.type == RDType.HELLO:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.CHALLENGE, body=b"c" * COOKIE_LEN)
+            self.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
         elif d.type == RDType.CHALLENGE:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.ECHO, body=d.body)
+            self.say(RDType.ECHO, body=OFFER + cookie_of(d.body))
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
             self.data(d)
         elif d.type == RDType.ECHO:
@@ -114,7 +115,7 @@ class Stranger:
     def meet(self) -> None:
         """Begin."""
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
-        self.say(RDType.HELLO, **unknown, body=bytes(COOKIE_LEN))
+        self.say(RDType.HELLO, **unknown, body=HELLO)
         while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 

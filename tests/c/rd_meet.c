@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * How two ends meet on a bad line, by a clock of the test's own: a round trip of two seconds, of
+ * which 30% of the datagrams of either direction are lost. Of 100 seeds 99 have met within a minute,
+ * in one incarnation. The argument: "one" end begins, or "both" do.
+ */
+#include "fuzz_rd.h"
+
+enum { SEEDS = 100, MOST_LATE = 1, LOSS = 30 };
+#define S      1000000000ull
+#define ONEWAY (1 * S)
+#define GOAL   (60 * S)
+
+static struct siw_rd *ends[2];
+static uint64_t due[AIR]; /* when what flies arrives */
+static uint32_t known, rng_state;
+static bool parted;
+
+static uint32_t rng(void)
+{
+	rng_state = rng_state * 1664525 + 1013904223;
+	return rng_state >> 8;
+}
+
+static bool knows(int end, int place)
+{
+	(void)end, (void)place;
+	return true;
+}
+
+static struct siw_rd_peer *other(int i)
+{
+	struct siw_addr addr = fuzz_addr_of(1 - i);
+	struct siw_rd_peer *peer;
+
+	CHECK(!siw_rd_peer(ends[i], &addr, &peer));
+	return peer;
+}
+
+static void open_end(int i, uint32_t seed)
+{
+	static struct siw_llp_port port;
+	struct siw_rd_attr attr = { .local = fuzz_addr_of(i), .fd = -1, .qkey = 7 };
+
+	port.owner = getpid();
+	CHECK(!siw_rd_open(&port, &attr, &ends[i]));
+	ends[i]->key = (struct siw_sipkey){ { seed, (uint64_t)i } };
+}
+
+/* What was sent since the last time is lost, or arrives in its time. */
+static void fly(void)
+{
+	while (known < net.flying) {
+		if (rng() % 100 < LOSS)
+			fuzz_net_drop(known);
+		else
+			due[known++] = net.now + ONEWAY;
+	}
+}
+
+static void look(int i)
+{
+	struct siw_rd_event event;
+
+	if (ends[i]->sock->due_ns <= net.now)
+		ends[i]->sock->due_ns = UINT64_MAX;
+	while (siw_rd_recv(ends[i], &event) == 1) {
+		if (event.kind == SIW_RD_SEGMENT)
+			siw_rd_taken(event.peer);
+		if (event.kind == SIW_RD_RESTARTED || event.kind == SIW_RD_GONE)
+			parted = true;
+	}
+	fly();
+}
+
+static void arrive(void)
+{
+	CHECK(fuzz_net_arrive(0));
+	known--;
+	memmove(due, due + 1, known * sizeof(due[0]));
+}
+
+static void step(void)
+{
+	uint64_t next = known ? due[0] : UINT64_MAX;
+
+	for (int i = 0; i < 2; i++)
+		if (ends[i]->sock->due_ns < next)
+			next = ends[i]->sock->due_ns;
+	CHECK(next != UINT64_MAX);
+	if (next > net.now)
+		net.now = next;
+	while (known && due[0] <= net.now)
+		arrive();
+	look(0);
+	look(1);
+}
+
+/* Whether both ends have met in time, each sending or not. */
+static bool meet(uint32_t seed, int senders)
+{
+	uint64_t began;
+	bool met = false;
+
+	fuzz_net_reset();
+	net.knows = knows;
+	known = 0;
+	parted = false;
+	rng_state = seed * 2654435761u;
+	began = net.now;
+	for (int i = 0; i < 2; i++)
+		open_end(i, seed);
+	for (int i = 0; i < senders; i++)
+		CHECK(siw_rd_tx(other(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
+	fly();
+	while (!met && net.now - began < GOAL) {
+		step();
+		met = other(0)->state == SIW_RD_OPEN && other(1)->state == SIW_RD_OPEN;
+	}
+	CHECK(!parted && (!met || (other(0)->epoch == other(1)->peer_epoch &&
+				   other(1)->epoch == other(0)->peer_epoch)));
+	for (int i = 0; i < 2; i++)
+		siw_rd_close(ends[i]);
+	return met;
+}
+
+int main(int argc, char **argv)
+{
+	int senders = argc == 2 && !strcmp(argv[1], "both") ? 2 : 1, late = 0;
+
+	for (uint32_t seed = 1; seed <= SEEDS; seed++)
+		late += !meet(seed, senders);
+	if (late > MOST_LATE)
+		fprintf(stderr, "%d of %d did not meet\n", late, SEEDS);
+	return late > MOST_LATE;
+}

@@ -1,0 +1,373 @@
+"""How reliable datagrams meet: versions, options, and whose record makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from _siwarp_layers import ffi, lib
+from unit.llp.conftest import Counters
+from unit.rd.rd_kit import HELLO, OFFER, QKEY, Endpoint, Stranger, run
+
+from siwarp.inspect.rd import (
+    COOKIE_LEN,
+    HELLO_LEAST,
+    RDDatagram,
+    RDOption,
+    RDType,
+    cookie_of,
+    offer,
+    offer_len,
+    options_of,
+)
+
+LEAST = 1160
+
+
+@pytest.fixture
+def strangers() -> Iterator[Callable[..., list[Stranger]]]:
+    made: list[Stranger] = []
+
+    def make(e: Endpoint, n: int, host: str = "127.0.0.1") -> list[Stranger]:
+        made.extend(Stranger(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
+        return made[-n:]
+
+    yield make
+    for s in made:
+        s.close()
+
+
+def say_hello(s: Stranger, offered: bytes) -> None:
+    s.say(RDType.HELLO, dest_epoch=0, body=offered.ljust(HELLO_LEAST, b"\0"))
+
+
+def meet_with(s: Stranger, offered: bytes) -> RDDatagram:
+    say_hello(s, offered)
+    c = s.hear(RDType.CHALLENGE)
+    s.other = c.source_epoch
+    s.say(RDType.ECHO, body=offered + cookie_of(c.body))
+    return s.hear(RDType.ACK)
+
+
+# ---- versions and options
+
+
+@pytest.mark.clause("DGRAM-EXT-1")
+def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(strange):
+    e, s = strange
+    assert e.send(e.peer(s.address), b"x") == 1
+    hello = s.hear(RDType.HELLO)
+    assert hello.body[:2] == b"\x02\0" and len(hello.body) == HELLO_LEAST
+    told = {kind: int.from_bytes(value, "big") for kind, value in options_of(hello.body).items()}
+    assert told[RDOption.LONGEST] > 60_000 and told[RDOption.WINDOW] >= 4096
+    assert told[RDOption.FEATURES] == 0
+    s.other = hello.source_epoch
+    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    echo = s.hear(RDType.ECHO)
+    assert echo.body == hello.body[: offer_len(hello.body)] + b"c" * COOKIE_LEN
+    other = s.challenge()
+    assert options_of(other.body) == options_of(hello.body)
+    assert len(cookie_of(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
+
+
+@pytest.mark.clause("DGRAM-EXT-1")
+@pytest.mark.parametrize("at", [0, 1, 5, 9, 10, 15])
+def test_an_echo_with_another_head_or_option_than_its_hello_makes_nothing(strange, at):
+    e, s = strange
+    c = s.challenge()
+    s.other = c.source_epoch
+    other = bytearray(OFFER + cookie_of(c.body))
+    other[at] ^= 4
+    s.say(RDType.ECHO, body=bytes(other))
+    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
+    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    assert s.hear().type == RDType.ACK
+
+
+@pytest.mark.clause("DGRAM-EXT-2")
+def test_options_that_nobody_knows_are_skipped(strange):
+    e, s = strange
+    peer = e.peer(s.address)
+    unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x04\x01x"
+    meet_with(s, offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192  # the last of two
+
+
+MALFORMED = {
+    "longer than the datagram": b"\x02\0\xff\xff",
+    "an option past the options": offer(extra=b"\x09\x05" + b"four"),
+    "half of an option's head": offer(extra=b"\x09"),
+    "a number of three octets": offer(extra=b"\x01\x03\0\x10\0"),
+    "a number of five octets": offer(extra=b"\x02\x05\0\0\0\x10\0"),
+    "no segment that every end takes": offer({1: LEAST - 1}),
+    "no window": offer({2: 0}),
+    "not its own version": offer({1: 9000}, versions=0xFD),
+}
+
+
+@pytest.mark.clause("DGRAM-EXT-2")
+@pytest.mark.parametrize("offered", MALFORMED.values(), ids=MALFORMED)
+def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(strange, offered):
+    e, s = strange
+    counters = Counters()
+    say_hello(s, offered)
+    assert s.silence() and counters["drop_rd_hello"] == 1
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    s.say(RDType.CHALLENGE, body=offered + b"c" * COOKIE_LEN)
+    run(lambda: counters["drop_rd_epoch"] == 1, e)
+    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    assert s.hear(RDType.ECHO)
+
+
+@pytest.mark.clause("DGRAM-EXT-2")
+def test_a_challenge_of_any_other_length_is_dropped(strange):
+    e, s = strange
+    counters = Counters()
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    for n in (0, COOKIE_LEN - 1, COOKIE_LEN + 1):
+        s.say(RDType.CHALLENGE, body=OFFER + bytes(n))
+    run(lambda: counters["drop_rd_epoch"] == 3, e)
+
+
+@pytest.mark.clause("DGRAM-EXT-3")
+@pytest.mark.parametrize(("longest", "most"), [(None, LEAST), (LEAST, LEAST), (5001, 5001)])
+def test_segments_are_no_longer_than_the_peer_takes(strange, longest, most):
+    e, s = strange
+    peer = e.peer(s.address)
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # not met yet
+    meet_with(s, offer({1: longest} if longest else {}))
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
+    # And after it has gone nobody knows what the next one takes.
+    s.say(RDType.BYE)
+    run(lambda: e.told("gone") == 1, e)
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
+
+
+@pytest.mark.clause("DGRAM-EXT-4")
+@pytest.mark.parametrize(("window", "most"), [(None, 64), (1, 1), (5, 5)])
+def test_no_more_datagrams_are_outstanding_than_the_peer_takes(strange, window, most):
+    e, s = strange
+    peer = e.peer(s.address)
+    meet_with(s, offer({2: window} if window else {}))
+    for i in range(100):
+        assert e.send(peer, b"%d" % i) == 1
+    lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
+    came = {s.hear(RDType.DATA).psn - s.other for _ in range(most)}
+    assert came == set(range(most))
+    s.say(RDType.ACK, acknowledged=s.other + 1)
+    while (d := s.hear(RDType.DATA)).psn - s.other in came:
+        pass
+    assert d.psn - s.other == most
+
+
+@pytest.mark.clause("DGRAM-EXT-5", "DGRAM-EXT-7")
+@pytest.mark.parametrize("version", [0, 2, 3])
+def test_a_hello_of_another_version_is_told_which_there_are(strange, version):
+    e, s = strange
+    counters = Counters()
+    fields = {"version": version, "dest_epoch": 0, "body": offer(versions=1 << version)}
+    asked = s.say(RDType.HELLO, **fields)
+    answer = s.hear()
+    assert (answer.type, answer.version) == (RDType.VERSIONS, 1)
+    assert (answer.source_epoch, answer.dest_epoch) == (0, s.epoch)
+    assert answer.body == b"\x02\0\0\0" and len(bytes(answer)) <= len(asked)
+    assert counters["drop_version"] == 1
+    # Nothing else is, nor who does not know the Q_Key, nor what is shorter than the answer.
+    s.say(RDType.HELLO, **fields, q_key=QKEY + 1)
+    s.say(RDType.HELLO, **fields | {"body": b"\x04\0\0"})
+    s.say(RDType.HELLO, **fields, source_epoch=0)
+    for kind in (RDType.CHALLENGE, RDType.ECHO, RDType.DATA, RDType.BYE):
+        s.say(kind, version=version)
+    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
+
+
+@pytest.mark.clause("DGRAM-EXT-5")
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_who_is_told_that_there_is_no_version_of_its_own_gives_the_peer_up(strange, version):
+    e, s = strange
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    counters = Counters()
+    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=offer(versions=0xFF))
+    s.say(RDType.VERSIONS, version=version, dest_epoch=s.other + 1, body=offer(versions=4))
+    s.say(RDType.VERSIONS, version=version, body=b"\x04\0\0")
+    run(lambda: counters["drop_rd_epoch"] == 3, e)
+    assert not e.told("gone")
+    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=offer(versions=4))
+    run(lambda: e.told("gone") == 1, e)
+    assert counters["drop_version"] == 1
+
+
+# ---- what is sent as zero
+
+ACKNOWLEDGES = {
+    "source_epoch", "dest_epoch", "acknowledged", "response_acknowledged", "credit",
+    "response_credit", "delay",
+}  # fmt: skip
+#: The fields that mean something, by type; all others are zero.
+MEANT = {
+    RDType.DATA: ACKNOWLEDGES | {"psn", "ird"},
+    RDType.ACK: ACKNOWLEDGES | {"psn", "ird", "rd_flags"},
+    RDType.HELLO: {"source_epoch"},
+    RDType.CHALLENGE: {"source_epoch", "dest_epoch"},
+    RDType.ECHO: ACKNOWLEDGES - {"delay"},
+    RDType.PROBE: ACKNOWLEDGES | {"psn", "ird"},
+    RDType.BYE: ACKNOWLEDGES | {"ird"},
+    RDType.VERSIONS: {"dest_epoch"},
+}
+
+
+@pytest.mark.clause("DGRAM-MEET-6", "DGRAM-LLP-8")
+def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
+    e = end()
+    s, other = strangers(e, 2)
+    heard: dict[int, int] = {}
+
+    def look(d: RDDatagram) -> RDDatagram:
+        always = {"type", "version", "mark", "q_key", "body", "crc"}
+        for field in d.fields_desc:
+            if field.name not in MEANT[RDType(d.type)] | always:
+                assert int(getattr(d, field.name)) == 0, (d.type, field.name)
+        if d.type in (RDType.HELLO, RDType.CHALLENGE, RDType.ECHO, RDType.VERSIONS):
+            assert d.body[1] == 0
+            rest = d.body[offer_len(d.body) :]
+            # An ECHO's cookie is the challenger's.
+            assert d.type == RDType.ECHO or not any(
+                rest[4:12] if d.type == RDType.CHALLENGE else rest
+            )
+        elif d.type in (RDType.PROBE, RDType.BYE):
+            assert not any(d.body)
+        heard[d.type] = heard.get(d.type, 0) + 1
+        return d
+
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = look(s.hear()).source_epoch
+    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    look(s.hear())
+    s.say(RDType.ACK)
+    data = look(s.hear(RDType.DATA))
+    s.say(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF)
+    s.say(RDType.PROBE)
+    look(s.hear(RDType.ACK))
+    s.say(RDType.DATA, psn=s.epoch + 1, body=b"early")
+    look(s.hear(RDType.ACK))
+    s.say(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
+    assert e.send(e.peer(s.address), b"y") == 1  # asks for credit
+    look(s.hear(RDType.PROBE))
+    look(other.challenge())
+    other.say(RDType.PROBE, dest_epoch=9)
+    look(other.hear())
+    other.say(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
+    look(other.hear())
+    lib.siw_rd_reset(e.peer(s.address), 0)
+    look(s.hear(RDType.BYE))
+    assert set(heard) == set(RDType)
+
+
+# ---- which CHALLENGE
+
+
+@pytest.mark.clause("DGRAM-MEET-1")
+def test_the_first_challenge_of_a_hello_is_echoed_and_no_other(strange):
+    e, s = strange
+    assert e.send(e.peer(s.address), b"x") == 1
+    s.other = s.hear(RDType.HELLO).source_epoch
+    first, counters = s.epoch, Counters()
+    s.say(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
+    s.say(RDType.CHALLENGE, source_epoch=first + 1, body=OFFER + b"2" * COOKIE_LEN)
+    for _ in range(3):
+        echo = s.hear(RDType.ECHO)
+        assert (echo.dest_epoch, cookie_of(echo.body)) == (first, b"1" * COOKIE_LEN)
+    assert counters["drop_rd_epoch"] == 1
+
+
+@pytest.mark.clause("DGRAM-MEET-2")
+def test_a_hello_that_is_repeated_is_challenged_with_one_epoch(strange):
+    _, s = strange
+    epochs = {s.challenge().source_epoch for _ in range(20)}
+    assert len(epochs) == 1 and 0 not in epochs
+    s.epoch += 1
+    assert s.challenge().source_epoch not in epochs
+
+
+# ---- whose record makes room
+
+
+def gives(s: Stranger) -> None:
+    s.meet()
+    s.say(RDType.DATA, body=b"given")
+    s.hear(RDType.ACK)
+
+
+def knows(s: Stranger, psn: int = 0) -> bool:
+    s.drain()
+    s.say(RDType.DATA, psn=s.epoch + psn, body=b"still?")
+    return bool(s.hear().type != RDType.BYE)
+
+
+@pytest.mark.clause("DGRAM-MEET-7", "DGRAM-RD-25")
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_a_newcomer_takes_the_place_of_one_that_gave_nothing(end, strangers, host):
+    e = end(max_peers=6)
+    lone, giver, *many = [*strangers(e, 1, "127.0.0.3"), *strangers(e, 5)]
+    lone.meet()
+    gives(giver)
+    for s in many:
+        s.meet()
+    counters = Counters()
+    newcomers = strangers(e, 3, host)
+    for s in newcomers:
+        s.meet()
+    assert counters["rd_evicted"] == 3 and lib.siw_rd_n_peers(e.c) == 6
+    assert knows(newcomers[-1]) and knows(lone) and knows(giver, 1)
+    assert [knows(s) for s in many[:2]] == [False, False]
+
+
+@pytest.mark.clause("DGRAM-MEET-8", "DGRAM-RD-32")
+def test_a_source_that_has_most_records_gives_one_to_another_and_not_to_itself(end, strangers):
+    e = end(max_peers=4)
+    many, others = strangers(e, 5), strangers(e, 2, "127.0.0.2")
+    *first, late = many
+    said = []
+    for s in first:
+        c = s.challenge()
+        s.other = c.source_epoch
+        said.append(s.say(RDType.ECHO, body=s.echo_of(c)))
+        s.hear(RDType.ACK)
+        s.say(RDType.DATA, body=b"given")
+        s.hear(RDType.ACK)
+    counters = Counters()
+    late.say(RDType.ECHO, body=late.echo_of(late_c := late.challenge()),
+             dest_epoch=late_c.source_epoch)  # fmt: skip
+    run(lambda: counters["drop_rd_peers"] == 1, e)
+    gives(others[0])
+    assert counters["rd_evicted"] == 1
+    gone = next(i for i, s in enumerate(first) if not knows(s, 1))
+    # Its ECHO, said again, does not begin again what it had begun.
+    first[gone].sock.sendto(said[gone], first[gone].dest)
+    run(lambda: counters["drop_rd_cookie"] == 1, e)
+    others[1].meet()
+    assert counters["rd_evicted"] == 2 and lib.siw_rd_n_peers(e.c) == 4
+
+
+# ---- rations
+
+
+@pytest.mark.clause("DGRAM-RD-35")
+def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(end, strangers):
+    e = end()
+    (flood,), (good,) = strangers(e, 1), strangers(e, 1, "127.0.0.2")
+    hello = bytes(flood.build(RDType.HELLO, dest_epoch=0, body=HELLO))
+    probe = bytes(flood.build(RDType.PROBE, dest_epoch=7))
+    counters = Counters()
+    while counters["drop_rd_hello"] < 500:
+        for octets in [hello] * 20 + [probe]:
+            flood.sock.sendto(octets, flood.dest)
+        e.turn()
+    for octets in [hello, probe] * 20:
+        flood.sock.sendto(octets, flood.dest)
+    good.say(RDType.PROBE, dest_epoch=7)
+    good.say(RDType.HELLO, dest_epoch=0, body=HELLO)
+    assert {good.hear().type, good.hear().type} == {RDType.BYE, RDType.CHALLENGE}
