@@ -83,6 +83,7 @@
 	X(rnr_expired, "connections ended because no receive was posted in time (roce)")           \
 	X(cq_overflow, "completions lost because a completion queue was full")                     \
 	X(rd_hellos, "handshakes of reliable datagrams: datagrams sent")                           \
+	X(rd_ce, "reliable datagrams that came with CE: a queue on the way is growing")            \
 	X(rd_acks, "acknowledgements of reliable datagrams sent by themselves")                    \
 	X(rd_probes, "probes of reliable datagrams sent")                                          \
 	X(rd_retransmits, "reliable datagrams sent again")                                         \

@@ -59,6 +59,7 @@ static const struct named {
 	const char *names[3];
 } named[] = {
 	{ &values.persona, { "auto", "iwarp", "roce" } },
+	{ &values.rd_cc, { "auto", "bbr", "cubic" } },
 	{ &values.error_policy, { "auto", "error", "message" } },
 };
 

@@ -87,6 +87,8 @@
 	  "milliseconds without traffic after which an RD peer may be forgotten for another") \
 	X(rd_datagram, "SIWARP_RD_DATAGRAM", "--rd-datagram", 0, 0, 65507,                    \
 	  "octets of the longest RD datagram; 0: what the path takes")                        \
+	X(rd_cc, "SIWARP_RD_CC", "--rd-cc", 0, 0, 2,                                          \
+	  "RD's congestion control: 0 auto (bbr), 1 bbr (version 3), 2 cubic")                \
 	X(rec_window_us, "SIWARP_REC_WINDOW_US", "--rec-window-us", 2000, 0, 1000000,         \
 	  "microseconds a Write-Record waits for what comes behind its last segment")         \
 	X(rec_timeout_ms, "SIWARP_REC_TIMEOUT_MS", "--rec-timeout-ms", 100, 1, 60000,         \

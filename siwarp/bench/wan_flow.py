@@ -21,6 +21,7 @@ __all__ = ["PORTS"]
 PORTS = {"tcp": 7001, "rd": 7002, "tcp.2": 7003, "rd.2": 7004}
 MESSAGE = 65536
 DEPTH = 64
+QKEY = 0x77616E
 STEP_S = 0.1
 #: Where struct tcp_info has tcpi_bytes_acked, and how much of it is asked for.
 _BYTES_ACKED, _TCP_INFO = 120, 232
@@ -43,7 +44,7 @@ def _rd_sink(there: tuple[str, int]) -> None:
         Context(there[0]) as context,
         PD(context) as pd,
         CQ(context, 2 * DEPTH, channel=CompChannel(context)) as cq,
-        QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=there)) as qp,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=there, qkey=QKEY)) as qp,
         MR(pd, DEPTH * MESSAGE) as mr,
     ):
         recvs = [RecvWR(i, sg=[mr.sge(i * MESSAGE, MESSAGE)]) for i in range(DEPTH)]
@@ -108,7 +109,7 @@ def _rd_source(there: tuple[str, int], seconds: float) -> None:
         Context.toward(there) as context,
         PD(context) as pd,
         CQ(context, 2 * DEPTH, channel=CompChannel(context)) as cq,
-        QP(pd, QPInitAttr(QPType.RD, scq=cq)) as qp,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)) as qp,
         MR(pd, MESSAGE) as mr,
         AH(pd, there) as ah,
     ):

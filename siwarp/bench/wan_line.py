@@ -91,7 +91,9 @@ class Line:
         assert self._relay.stdout is not None
         pids = self._relay.stdout.readline().split()
         if not pids:
-            raise BenchError("siwarp wan did not start")
+            raise BenchError(
+                "siwarp wan did not start: its words are above; try `siwarp wan -- true`"
+            )
         for end, pid in zip("ba", pids, strict=True):
             _run("ip", "netns", "attach", self._names[end], pid)
 

@@ -106,7 +106,7 @@ def measure(
             timeout=seconds + _MARGIN_S,
         )
     except subprocess.TimeoutExpired:
-        raise BenchError(f"{flows} were not done in time") from None
+        raise BenchError(f"the flows were not done within {seconds + _MARGIN_S:.0f} s") from None
     finally:
         for sink in sinks:
             sink.kill()

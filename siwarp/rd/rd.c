@@ -544,11 +544,13 @@ static bool receive(struct siw_rd *rd)
 	if (__builtin_expect(rd->batches && siw_faults_on(), 0))
 		want_batches(rd, false);
 	siw_unlock(&rd->lock);
-	if (__builtin_expect(rd->batches, 0))
+	if (__builtin_expect(rd->batches || rd->ecn, 0))
 		len = siw_llp_udp_recv_batch(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &seg);
 	else
 		len = siw_llp_udp_recv(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF);
 	siw_lock(&rd->lock);
+	if (rd->ecn)
+		rd->ce = siw_llp_udp_ce(rd->sock);
 	if (len > 0 && len <= (ssize_t)SIW_RD_BUF)
 		took_in(rd, (uint32_t)len, seg ? seg : (uint32_t)len);
 	else if (len >= 0)

@@ -7,15 +7,17 @@
 #include "base/capture.h"
 #include "rd/rd_impl.h"
 
-#define PASSED_BY 3 /* a datagram is lost when so many later ones were delivered (RFC 6675) */
-#define LEAST_REO (50 * 1000ull)
-#define MOST_RTOS 6
+#define PASSED_BY  3 /* a datagram is lost when so many later ones were delivered (RFC 6675) */
+#define LEAST_REO  (50 * 1000ull)
+#define MOST_RTOS  6
+#define MOST_DELAY (1000 * 1000ull) /* a longer delay is no delay of acknowledgements, ns */
 
 /* What one acknowledgement changed. */
 struct gain {
-	uint64_t octets, lost;
+	struct siw_rd_cc_ack cc;
 	uint32_t longest; /* the longest that was delivered */
 	uint32_t relost;  /* the longest that was lost for a second time */
+	uint16_t delay;	  /* of the acknowledgement, as on the wire */
 	/* send time of the newest delivered datagram that was sent once; 0: none */
 	uint64_t sent_ns;
 };
@@ -33,7 +35,7 @@ static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 		peer->in_flight -= slot->len;
 	}
 	slot->sacked = true;
-	gain->octets += slot->len;
+	siw_rd_cc_delivered(&peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
 	if (slot->len > gain->longest)
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
@@ -115,7 +117,7 @@ static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct g
 		slot->lost = true;
 		tx->n_lost++;
 		peer->in_flight -= slot->len;
-		gain->lost += slot->len;
+		siw_rd_cc_lost(&peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
 		if (slot->again && slot->len > gain->relost)
 			gain->relost = slot->len;
 	}
@@ -157,6 +159,18 @@ static void acked_in(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 		selective(peer, seq, to, ack, gain);
 }
 
+/*
+ * A datagram that was sent once was acknowledged so long after it was sent. Of that the peer held
+ * the acknowledgement back for the time that it says; what it cannot have is not believed.
+ */
+static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint64_t took)
+{
+	uint64_t delay = ntohs(gain->delay) * 1000ull;
+
+	gain->cc.rtt = delay < MOST_DELAY && took > 2 * delay ? took - delay : took;
+	siw_rd_cc_rtt(&peer->cc, gain->cc.rtt);
+}
+
 /* Something was delivered. before: what was in flight. */
 static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before, uint64_t now)
 {
@@ -164,14 +178,29 @@ static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
 	if (gain->sent_ns) { /* Karn's rule: a retransmitted datagram gives no round trip */
 		peer->backoff = 0;
 		if (now > gain->sent_ns)
-			siw_rd_cc_rtt(&peer->cc, now - gain->sent_ns);
+			measure_round_trip(peer, gain, now - gain->sent_ns);
 	}
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		if (peer->seq[i].tx && peer->seq[i].tx->high > peer->seq[i].una)
 			find_lost(peer, &peer->seq[i], gain);
-	siw_rd_cc_ack(&peer->cc, now, gain->octets, peer->in_flight, siw_rd_datagram(peer),
-		      peer->full || before * 4 >= peer->cc.cwnd * 3);
+	gain->cc.in_flight = peer->in_flight;
+	gain->cc.full = peer->full || before * 4 >= peer->cc.cwnd * 3;
+	siw_rd_cc_acked(&peer->cc, &gain->cc);
 	peer->full = false;
+}
+
+/*
+ * How many more of our datagrams came with CE, by the peer's count. An ACK that came late has a
+ * lower one. No more are believed than can be outstanding.
+ */
+static uint32_t new_marks(struct siw_rd_peer *peer, uint32_t told)
+{
+	uint32_t more = told - peer->ce_told;
+
+	if (more > INT32_MAX)
+		return 0;
+	peer->ce_told = told;
+	return more < SIW_RD_WINDOW_MAX ? more : SIW_RD_WINDOW_MAX;
 }
 
 void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
@@ -180,26 +209,28 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
 	bool waited = siw_rd_outstanding(peer);
-	struct gain gain = { 0 };
+	struct gain gain = { .cc.now = now, .delay = wire->delay };
 	uint64_t before = peer->in_flight;
 
+	if (waited && !siw_rd_unsent(requests) && !siw_rd_unsent(responses))
+		siw_rd_cc_idle(&peer->cc, before);
 	if (is_impossible(peer, requests, wire) || is_impossible(peer, responses, wire)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
 		return;
 	}
+	if (ack)
+		gain.cc.ce = new_marks(peer, ntohl(ack->ce));
 	acked_in(peer, requests, wire, ack, &gain);
 	acked_in(peer, responses, wire, ack, &gain);
 	if (!waited)
 		return;
-	if (gain.octets)
+	if (gain.cc.octets)
 		gained(peer, &gain, before, now);
-	if (gain.lost)
-		siw_rd_cc_loss(&peer->cc, now, gain.lost, siw_rd_datagram(peer));
 	if (__builtin_expect(gain.relost || peer->suspect, 0))
 		siw_rd_mtu_suspect(peer, gain.relost, gain.longest, now);
 	if (!siw_rd_outstanding(peer))
 		peer->since_ns = siw_rd_awaits_more(peer) ? now : 0;
-	if (gain.octets)
+	if (gain.cc.octets)
 		siw_rd_rearm(peer, now);
 	siw_rd_pump(peer, now);
 }
@@ -316,7 +347,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 	} else if (last) {
 		siw_rd_mtu_silence(peer, longest_unsure(peer), now);
 		all_lost(peer);
-		siw_rd_cc_timeout(&peer->cc, now, siw_rd_datagram(peer));
+		siw_rd_cc_timeout(&peer->cc, now);
 		siw_rd_pump(peer, now);
 	}
 	/* The peer has everything, or grants no credit: probe it. */

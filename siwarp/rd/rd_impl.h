@@ -38,6 +38,7 @@ struct siw_rd_slot {
 	bool lost;     /* presumed lost, to be retransmitted */
 	bool again;    /* sent more than once */
 	uint64_t sent_ns;
+	struct siw_rd_sent sent;
 };
 
 /* The send window of a space: the PSN indices una to nxt; index i is in slot[i & mask]. */
@@ -164,6 +165,8 @@ struct siw_rd_peer {
 	 */
 	uint64_t probe_ns;
 	struct siw_rd_cc cc;
+	uint32_t ce;		     /* DATA of this incarnation that came with CE */
+	uint32_t ce_told;	     /* the peer's last count of ours */
 	struct siw_rd_cookie cookie; /* ECHOED: the cookie that the ECHO returns */
 	uint32_t heap_at;	     /* its index in the heap of timers, + 1; 0: no timer is set */
 	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* siw_rd_room */
@@ -259,6 +262,8 @@ struct siw_rd {
 	 */
 	struct siw_addr from;
 	uint32_t at, end, seg;
+	bool ecn;	 /* datagrams leave with ECT(0), and CE is told */
+	bool ce;	 /* what is in rx_buf came with CE */
 	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
 	bool no_batches; /* the kernel has no UDP_GRO */
 	uint8_t lulls;	 /* receives in a row that found two datagrams or fewer */
@@ -489,6 +494,12 @@ static inline uint32_t siw_rd_units(uint32_t datagram)
 	uint32_t segment = datagram - SIW_RD_OVERHEAD;
 
 	return segment ? (segment + SIW_RD_UNIT - 1) / SIW_RD_UNIT : 1;
+}
+
+/* When the pace allows a batch, so that a fast path needs few timers. */
+static inline uint64_t siw_rd_paced(const struct siw_rd_peer *peer)
+{
+	return peer->pace_ns + siw_rd_cc_wait(&peer->cc, peer->cc.quantum);
 }
 
 #endif

@@ -70,12 +70,16 @@ static void settle(struct siw_rd_peer *peer, uint32_t octets)
 	atomic_store_explicit(&peer->datagram, n, memory_order_relaxed);
 	peer->whole = n;
 	peer->search_at = n < longest(peer) ? n : UINT16_MAX;
+	siw_rd_cc_path(&peer->cc, n, peer->near);
 }
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(&peer->addr) >= LOCAL_MTU;
 	settle(peer, SIW_RD_LEAST_DATAGRAM);
+	/* Loopback marks nothing, and what tells of marks costs time with each datagram. */
+	if (!peer->near && !peer->rd->ecn)
+		peer->rd->ecn = siw_llp_udp_ecn(peer->rd->sock) == 0;
 }
 
 void siw_rd_mtu_met(struct siw_rd_peer *peer)
@@ -83,7 +87,6 @@ void siw_rd_mtu_met(struct siw_rd_peer *peer)
 	if (!peer->whole)
 		return; /* the path takes only shorter ones than every end does */
 	settle(peer, peer->near ? datagram_of(peer, LOCAL_MTU) : siw_rd_datagram(peer));
-	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
 }
 
 void siw_rd_mtu_parted(struct siw_rd_peer *peer)
@@ -219,16 +222,8 @@ void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now)
 
 void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn)
 {
-	struct siw_rd_cc *cc = &peer->cc;
-
 	if (!peer->probe || psn != peer->probe_psn)
 		return;
 	settle(peer, peer->probe);
-	/*
-	 * Before the first loss the initial window is a number of datagrams, so it grows with their
-	 * length.
-	 */
-	if (cc->ssthresh == UINT64_MAX && cc->cwnd < 10ull * siw_rd_datagram(peer))
-		cc->cwnd = 10ull * siw_rd_datagram(peer);
 	go_on(peer, peer->rd->now);
 }

@@ -395,8 +395,8 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	siw_link_add(&rd->lru, &peer->lru);
 	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
 	rd->table[peer->hash & (rd->buckets - 1)] = peer;
+	siw_rd_cc_init(&peer->cc, SIW_RD_LEAST_DATAGRAM, false);
 	siw_rd_mtu_start(peer);
-	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
 	*out = peer;
 	return 0;
 }
@@ -465,9 +465,10 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	atomic_store_explicit(&peer->ird, 0, memory_order_relaxed);
 	peer->probe = peer->suspect = 0;
 	peer->probe_ns = 0;
+	peer->ce = peer->ce_told = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
 	siw_rd_mtu_parted(peer);
-	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer));
+	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer), peer->near);
 	if (!kind || !was)
 		return;
 	peer->over_kind = (uint8_t)kind;

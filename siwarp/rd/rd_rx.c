@@ -191,6 +191,10 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	uint64_t index = seq->rcv + (uint64_t)ahead;
 	bool opens;
 
+	if (__builtin_expect(rd->ce, 0)) {
+		siw_count(SIW_COUNTER_rd_ce, 1);
+		peer->ce++;
+	}
 	if (ahead < 0 ||
 	    (seq->rx && index - seq->rcv <= seq->rx->mask && slot_of(seq->rx, index)->buf)) {
 		siw_drop(SIW_COUNTER_rd_duplicates);
@@ -335,7 +339,8 @@ static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
 		       seq[SIW_RD_RESPONSES].rx ? SIW_RD_RANGES / 2 : UINT8_MAX);
 	more = SIW_RD_RANGES - n < UINT8_MAX ? SIW_RD_RANGES - n : UINT8_MAX;
 	more = put_ranges(&seq[SIW_RD_RESPONSES], range + n, more);
-	*(struct siw_rd_ack *)to = (struct siw_rd_ack){ .ranges = { (uint8_t)n, (uint8_t)more } };
+	*(struct siw_rd_ack *)to = (struct siw_rd_ack){ .ce = htonl(peer->ce),
+							.ranges = { (uint8_t)n, (uint8_t)more } };
 	return SIW_RD_ACK_LEN + (n + more) * SIW_RD_RANGE_LEN;
 }
 

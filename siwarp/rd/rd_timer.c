@@ -167,10 +167,10 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
 		next = peer->ack_ns + SIW_RD_ACK_NS;
-	if (peer->pace_ns > now && peer->pace_ns < next &&
+	if (peer->pace_ns > now && peer->cc.rate && siw_rd_paced(peer) < next &&
 	    (siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) ||
 	     siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES])))
-		next = peer->pace_ns;
+		next = siw_rd_paced(peer);
 	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
 }
 

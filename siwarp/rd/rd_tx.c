@@ -12,12 +12,11 @@
 #include "base/pieces.h"
 #include "rd/rd_impl.h"
 
-#define FIRST_SLOTS   16
-#define LEAST_QUEUE   (256u << 10) /* octets that may always be queued */
-#define PACE_BURST_NS SIW_RD_MS	   /* so much of the pace may be sent in one burst */
-#define BATCH_MAX     64	   /* datagrams of a batch (UDP_MAX_SEGMENTS of older kernels) */
-#define IDLE_TX_NS    (100 * SIW_RD_MS)
-#define LONGEST_RTO   SIW_RD_S
+#define FIRST_SLOTS 16
+#define LEAST_QUEUE (256u << 10) /* octets that may always be queued */
+#define BATCH_MAX   64		 /* datagrams of a batch (UDP_MAX_SEGMENTS of older kernels) */
+#define IDLE_TX_NS  (100 * SIW_RD_MS)
+#define LONGEST_RTO SIW_RD_S
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
@@ -87,7 +86,7 @@ static inline bool is_over(const struct siw_rd_peer *peer)
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = &peer->cc;
-	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = 2 * cc->srtt + SIW_RD_MS;
+	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = siw_rd_cc_pto(cc);
 
 	if (!siw_rd_outstanding(peer)) {
 		peer->timer_ns = now + IDLE_TX_NS;
@@ -108,8 +107,8 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 {
 	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
-	uint64_t pace = siw_rd_cc_pace(&peer->cc);
 
+	siw_rd_cc_sent(&peer->cc, now, slot->len, peer->in_flight, &slot->sent);
 	peer->in_flight += slot->len;
 	if (index == tx->sent) {
 		tx->sent++;
@@ -123,10 +122,12 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 		tx->n_lost--;
 	}
 	slot->sent_ns = peer->sent_ns = now;
-	if (pace) {
-		if (peer->pace_ns + PACE_BURST_NS < now)
-			peer->pace_ns = now - PACE_BURST_NS;
-		peer->pace_ns += (uint64_t)((double)slot->len * (double)SIW_RD_S / (double)pace);
+	if (peer->cc.rate) {
+		uint64_t late = siw_rd_cc_wait(&peer->cc, peer->cc.burst);
+
+		if (peer->pace_ns + late < now)
+			peer->pace_ns = now - late;
+		peer->pace_ns += siw_rd_cc_wait(&peer->cc, slot->len);
 	}
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
@@ -199,8 +200,8 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		peer->full = true;
 		return false;
 	}
-	if (peer->pace_ns > now) {
-		siw_rd_due(peer, peer->pace_ns);
+	if (peer->pace_ns > now && peer->cc.rate) {
+		siw_rd_due(peer, siw_rd_paced(peer));
 		return false;
 	}
 	return true;
@@ -227,13 +228,15 @@ bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
 /* Octets that the pace allows now. */
 static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t pace = siw_rd_cc_pace(&peer->cc), since = now - peer->pace_ns;
+	const struct siw_rd_cc *cc = &peer->cc;
+	uint64_t since = now - peer->pace_ns, due;
 
-	if (!pace)
+	if (!cc->rate)
 		return UINT64_MAX;
-	if (since > PACE_BURST_NS)
-		since = PACE_BURST_NS;
-	return (uint64_t)((double)since * (double)pace / (double)SIW_RD_S);
+	if (since > SIW_RD_MS)
+		return cc->quantum;
+	due = since * cc->rate / SIW_RD_S;
+	return due < cc->quantum ? due : cc->quantum;
 }
 
 static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)

@@ -163,6 +163,18 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return 0;
 }
 
+int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return 0;
+}
+
+bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return false;
+}
+
 int siw_llp_udp_whole(struct siw_llp_sock *sock)
 {
 	(void)sock;

@@ -41,6 +41,7 @@ struct fuzz_net {
 		uint32_t n, at;
 		struct fuzz_datagram *inbox;
 		uint32_t asked; /* octets of the datagram received last */
+		bool gro;	/* batches may be received */
 	} end[ENDS];
 	/* What each stranger heard last: the epoch of who spoke, and a cookie. */
 	struct {

@@ -214,7 +214,7 @@ ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *sourc
 	const struct fuzz_datagram *d;
 
 	*seg = 0;
-	if (len <= 0)
+	if (len <= 0 || !net.end[place].gro)
 		return len;
 	for (uint32_t last = (uint32_t)len, first = last; last == first; last = d->len) {
 		d = next_of(place);
@@ -229,9 +229,21 @@ ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *sourc
 	return len;
 }
 
+int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return 0;
+}
+
+bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return false;
+}
+
 int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
 {
-	(void)sock, (void)on;
+	net.end[place_of_sock(sock)].gro = on;
 	return 0;
 }
 

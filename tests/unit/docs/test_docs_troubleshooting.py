@@ -22,7 +22,7 @@ TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
     "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "delivery_counts_tx",
     "delivery_counts_rx", "rnr_unexpected", "err_sent", "err_received",
-    "rd_hellos", "rd_acks", "rd_probes", "rd_evicted",
+    "rd_hellos", "rd_ce", "rd_acks", "rd_probes", "rd_evicted",
 }  # fmt: skip
 
 #: Texts that no entry is needed for: a pattern of where they stand, or of the text, and why.

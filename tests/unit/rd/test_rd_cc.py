@@ -10,11 +10,23 @@ from _siwarp_layers import ffi, lib
 MS, SECOND, MSS = 10**6, 10**9, 1400
 
 
-@pytest.fixture
-def cc() -> Any:
+@pytest.fixture(params=["bbr", "cubic"])
+def cc(request) -> Any:
     made = ffi.new("struct siw_rd_cc *")
-    lib.siw_rd_cc_init(made, MSS)
+    lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[request.param])
+    lib.siw_rd_cc_init(made, MSS, False)
+    lib.siw_setting_set(b"rd_cc", 0)
     return made
+
+
+def deliver(cc: Any, now: int, rtt: int) -> None:
+    """One datagram is sent and acknowledged."""
+    sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
+    lib.siw_rd_cc_sent(cc, now - rtt, MSS, 0, sent)
+    ack.now, ack.rtt, ack.full = now, rtt, True
+    lib.siw_rd_cc_delivered(cc, ack, sent, MSS, now - rtt)
+    lib.siw_rd_cc_rtt(cc, rtt)
+    lib.siw_rd_cc_acked(cc, ack)
 
 
 @pytest.mark.parametrize("rtt", [7, 3 * MS, 50 * MS, SECOND])
@@ -37,26 +49,79 @@ def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(cc, rtt):
 
 
 def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(cc):
+    now = 1000 * SECOND
     for _ in range(20):
-        lib.siw_rd_cc_rtt(cc, 20 * MS)
-    before = lib.siw_rd_cc_pace(cc)
-    lib.siw_rd_cc_rtt(cc, 600 * SECOND)  # stopped, with something outstanding
+        now += 20 * MS
+        deliver(cc, now, 20 * MS)
+    before = cc.rate
+    now += 600 * SECOND  # stopped, with something outstanding
+    deliver(cc, now, 600 * SECOND)
     # Even the slowest pace has two datagrams a second, and a few round trips mend it.
-    assert lib.siw_rd_cc_pace(cc) >= 2 * MSS
+    assert cc.rate >= 2 * MSS
     assert cc.rto <= SECOND
     for _ in range(40):
-        lib.siw_rd_cc_rtt(cc, 20 * MS)
-    assert lib.siw_rd_cc_pace(cc) >= before // 2
+        now += 20 * MS
+        deliver(cc, now, 20 * MS)
+    assert cc.rate >= before // 2
 
 
+@pytest.mark.parametrize("cc", ["cubic"], indirect=True)
 @pytest.mark.parametrize("later", [10 * SECOND, 86400 * SECOND, 3650 * 86400 * SECOND])
 def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_was(cc, later):
     now = 5 * SECOND
     for _ in range(4):
-        lib.siw_rd_cc_rtt(cc, 20 * MS)
-    cc.noise = 65536  # so that a loss counts
-    lib.siw_rd_cc_loss(cc, now, MSS, MSS)
+        deliver(cc, now, 20 * MS)
+    before = cc.cwnd
+    sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
+    lib.siw_rd_cc_sent(cc, now, MSS, 0, sent)
+    ack.now = now + 20 * MS
+    lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
     window = cc.cwnd
-    assert window < 10 * MSS
-    lib.siw_rd_cc_ack(cc, now + later, 2 * MSS, 2 * MSS, MSS, True)
-    assert window < cc.cwnd <= window + 2 * MSS
+    assert window == before * 7 // 10
+    # What was sent before the reduction was lost for the same reason.
+    lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
+    assert cc.cwnd == window
+    deliver(cc, now + later, 20 * MS)
+    assert window < cc.cwnd <= window + MSS
+
+
+@pytest.mark.parametrize("cc", ["cubic"], indirect=True)
+def test_a_mark_takes_less_from_the_window_than_a_loss(cc):
+    deliver(cc, SECOND, 20 * MS)
+    before = cc.cwnd
+    sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
+    lib.siw_rd_cc_sent(cc, 2 * SECOND, MSS, 0, sent)
+    ack.now, ack.ce = 2 * SECOND + 20 * MS, 1
+    lib.siw_rd_cc_delivered(cc, ack, sent, MSS, 2 * SECOND)
+    lib.siw_rd_cc_acked(cc, ack)
+    assert cc.cwnd == before * 85 // 100  # RFC 8511
+
+
+def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(cc):
+    now = SECOND
+    for _ in range(200):
+        now += 20 * MS
+        deliver(cc, now, 20 * MS)
+    sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
+    before = cc.burst
+    for _ in range(20):
+        lib.siw_rd_cc_sent(cc, now, MSS, 0, sent)
+        ack.now = now + 20 * MS
+        lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
+    assert cc.burst < before
+    deliver(cc, now + 40 * MS, 20 * MS)
+    assert MSS <= cc.burst <= 2 * MSS
+    assert MSS <= cc.quantum <= cc.burst
+
+
+def test_a_path_within_the_host_has_no_pace_and_a_large_least_window(cc):
+    deliver(cc, SECOND, 20 * MS)
+    assert cc.rate
+    lib.siw_rd_cc_path(cc, 65507, True)
+    assert lib.siw_rd_cc_wait(cc, 65507) == 0
+    lib.siw_rd_cc_timeout(cc, 2 * SECOND)
+    assert cc.cwnd >= 128 << 10
+
+
+def test_a_state_for_each_peer_is_small():
+    assert ffi.sizeof("struct siw_rd_cc") <= 400

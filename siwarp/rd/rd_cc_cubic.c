@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rd/rd_cc_cubic.c - CUBIC (RFC 9438), paced. */
+#include "rd/rd_cc_impl.h"
+
+#define MOST_CWND   (1ull << 40)
+#define LEAST_CWND  2  /* datagrams */
+#define BETA_10	    7  /* a reduction leaves so many tenths */
+#define BETA_CE_100 85 /* a reduction for CE leaves so many hundredths (RFC 8511) */
+#define C_10	    4  /* CUBIC's C, in tenths of datagrams per second cubed */
+
+static uint64_t least_window(const struct siw_rd_cc *cc)
+{
+	return greater(LEAST_CWND * (uint64_t)cc->mss, cc->local ? LOCAL_CWND : 0);
+}
+
+void siw_rd_cubic_init(struct siw_rd_cc *cc)
+{
+	cc->cubic.ssthresh = UINT64_MAX;
+}
+
+/* The integer cube root. */
+static uint64_t cube_root(uint64_t v)
+{
+	uint64_t low = 0, high = 2000000;
+
+	while (low < high) {
+		uint64_t mid = (low + high + 1) / 2;
+
+		if (mid * mid * mid <= v)
+			low = mid;
+		else
+			high = mid - 1;
+	}
+	return low;
+}
+
+static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
+{
+	struct siw_rd_cubic *cubic = &cc->cubic;
+	uint64_t datagrams;
+
+	/* Fast convergence: RFC 9438 section 4.7. */
+	cubic->w_max = cc->cwnd < cubic->w_max ? cc->cwnd * (10 + BETA_10) / 20 : cc->cwnd;
+	cc->cwnd = greater(to, least_window(cc));
+	cubic->ssthresh = cc->cwnd;
+	cubic->epoch = cubic->reduced_at = now;
+	/*
+	 * K = cbrt((W_max - cwnd) / C) seconds. Multiplying by 10^9 under the root gives
+	 * milliseconds.
+	 */
+	datagrams = (cubic->w_max > cc->cwnd ? cubic->w_max - cc->cwnd : 0) / cc->mss;
+	cubic->k_ms = (uint32_t)cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10);
+}
+
+/* As an integer, bounded: after a long time without loss the value can be huge. */
+static uint64_t octets_of(double octets)
+{
+	return octets < MOST_CWND ? (uint64_t)octets : MOST_CWND;
+}
+
+/* CUBIC's window one round trip from now, octets. */
+static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now)
+{
+	double t = ((double)(now - cc->cubic.epoch + cc->srtt) - (double)cc->cubic.k_ms * MS) /
+		   (double)SECOND;
+	double grown = (double)C_10 / 10 * t * t * t * cc->mss + (double)cc->cubic.w_max;
+
+	return grown > 0 ? octets_of(grown) : 0;
+}
+
+/* Reno's window at this time with this beta, octets: RFC 9438 section 4.3. */
+static uint64_t reno_at(const struct siw_rd_cc *cc, uint64_t now)
+{
+	double rounds = (double)(now - cc->cubic.epoch) / (double)(cc->srtt ? cc->srtt : 1);
+
+	return octets_of((double)cc->cubic.w_max * BETA_10 / 10 + 0.53 * rounds * cc->mss);
+}
+
+static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
+{
+	struct siw_rd_cubic *cubic = &cc->cubic;
+	uint64_t target;
+
+	if (cc->cwnd < cubic->ssthresh) {
+		cc->cwnd += octets;
+		return;
+	}
+	if (!cubic->epoch) {
+		cubic->epoch = now;
+		cubic->w_max = cc->cwnd;
+		cubic->k_ms = 0;
+	}
+	target = greater(cubic_at(cc, now), reno_at(cc, now));
+	if (target > cc->cwnd)
+		cc->cwnd += lesser(
+			(uint64_t)((double)(target - cc->cwnd) * (double)octets / (double)cc->cwnd),
+			octets / 2);
+	else
+		cc->cwnd += octets * cc->mss / cc->cwnd / 100;
+}
+
+/* A round has ended. A queue that built up for two of them ends slow start. */
+static void end_round(struct siw_rd_cc *cc, uint64_t in_flight)
+{
+	struct siw_rd_cubic *cubic = &cc->cubic;
+	bool queueing = cubic->round_rtt > cc->min_rtt + cc->min_rtt / 4 + MS / 5;
+
+	if (cc->cwnd >= cubic->ssthresh || !queueing || cc->cwnd <= LOCAL_CWND)
+		cubic->slow_rounds = 0;
+	else if (++cubic->slow_rounds >= 2)
+		cubic->ssthresh = cc->cwnd;
+	cubic->round_rtt = 0;
+	cubic->round_end = cc->delivered + in_flight;
+}
+
+static void set_pace(struct siw_rd_cc *cc)
+{
+	double gain = cc->cwnd < cc->cubic.ssthresh ? 2.0 : 1.2;
+
+	if (!cc->local && cc->srtt)
+		siw_rd_cc_set_rate(cc, (uint64_t)((double)cc->cwnd * (double)SECOND /
+						  (double)cc->srtt * gain));
+}
+
+void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+{
+	if (cc->delivered >= cc->cubic.round_end)
+		end_round(cc, ack->in_flight);
+	if (ack->full && ack->octets)
+		grow(cc, ack->now, ack->octets);
+	set_pace(cc);
+}
+
+void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce)
+{
+	/* Once for what was sent before the last reduction. */
+	if (sent_ns <= cc->cubic.reduced_at)
+		return;
+	reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);
+}
+
+void siw_rd_cubic_timeout(struct siw_rd_cc *cc, uint64_t now)
+{
+	reduce(cc, now, cc->cwnd * BETA_10 / 10);
+	cc->cwnd = least_window(cc);
+	set_pace(cc);
+}

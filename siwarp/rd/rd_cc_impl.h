@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* rd/rd_cc_impl.h - what the files of congestion control share. */
+#ifndef SIW_RD_CC_IMPL_H
+#define SIW_RD_CC_IMPL_H
+
+#include "rd/rd_cc.h"
+
+#define MS	   1000000ull
+#define SECOND	   1000000000ull
+#define NO_LIMIT   UINT64_MAX
+#define LOCAL_CWND (128u << 10)
+
+/* The delivery rate over about a round trip (draft, 4.1.1). */
+struct sample {
+	uint64_t rate;	    /* 0: none */
+	uint64_t delivered; /* since the datagram was sent */
+	uint64_t prior;	    /* delivered in all when it was sent */
+	uint64_t lost;	    /* since it was sent */
+	uint64_t in_flight; /* when it was sent */
+	bool app_limited;
+};
+
+static inline uint64_t greater(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static inline uint64_t lesser(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* rate x ns, octets. */
+static inline uint64_t octets_in(uint64_t rate, uint64_t ns)
+{
+	double octets = (double)rate * (double)ns / (double)SECOND;
+
+	return octets < 1e15 ? (uint64_t)octets : (uint64_t)1e15;
+}
+
+void siw_rd_cc_set_rate(struct siw_rd_cc *cc, uint64_t rate);
+
+void siw_rd_cubic_init(struct siw_rd_cc *cc);
+void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce);
+void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
+void siw_rd_cubic_timeout(struct siw_rd_cc *cc, uint64_t now);
+
+void siw_rd_bbr_init(struct siw_rd_cc *cc);
+void siw_rd_bbr_sent(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight);
+void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sent *sent,
+		     uint32_t octets);
+void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+		      const struct sample *sample);
+void siw_rd_bbr_timeout(struct siw_rd_cc *cc, uint64_t now);
+
+#endif

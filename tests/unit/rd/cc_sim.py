@@ -1,0 +1,186 @@
+"""A bottleneck in numbers: a queue, a rate, a round trip, and flows that cross it.
+
+Nothing here is random but what a seed says, and no time passes: the controllers of
+`siwarp/rd/rd_cc.h` are called as the sender calls them, with the times of a model.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from _siwarp_layers import ffi, lib
+
+MS, SECOND, MSS = 10**6, 10**9, 1472
+#: Each flow first sends one datagram alone, as its first message is; then all begin.
+_HELLO, _BEGIN = 50 * MS, 200 * MS
+
+
+@dataclass(eq=False)
+class Datagram:
+    """One that is in flight."""
+
+    sent_ns: int
+    sent: Any
+    dropped: bool = False
+    marked: bool = False
+
+
+@dataclass(eq=False)
+class Flow:
+    """A sender that always has more to send."""
+
+    cc: Any
+    rtt: int
+    flying: list[Datagram] = field(default_factory=list)
+    in_flight: int = 0
+    pace: int = 0
+    delivered: int = 0
+    lost: int = 0
+    full: bool = False
+    started: bool = False
+    timer: int = 0
+    heard: int = 0
+
+
+class Bottleneck:
+    """Packets of flows through one queue.
+
+    Args:
+        mbit_s: how much leaves the queue.
+        queue: octets that wait in it, at most.
+        loss: the share of packets that are lost before it.
+        mark_at: octets in the queue from which packets get CE.
+
+    """
+
+    def __init__(
+        self, mbit_s: float, queue: int, loss: float = 0.0, mark_at: int | None = None
+    ) -> None:
+        self.ns_per_octet = 8000 / mbit_s
+        self.queue, self.loss, self.mark_at = queue, loss, mark_at
+        self.random = random.Random(7)
+        self.now = 0
+        self.free_at = 0.0
+        self.flows: list[Flow] = []
+        self.events: list[tuple[int, int, str, Flow, Datagram | None]] = []
+        self.n = 0
+        self.marks = 0
+
+    def flow(self, rtt_ms: float, kind: str = "bbr", starts: int = 0) -> Flow:
+        """Add a flow."""
+        cc = ffi.new("struct siw_rd_cc *")
+        lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[kind])
+        lib.siw_rd_cc_init(cc, MSS, False)
+        lib.siw_setting_set(b"rd_cc", 0)
+        cc.bbr.random = len(self.flows)  # else the record's address is the seed
+        made = Flow(cc, int(rtt_ms * MS))
+        self._at(starts + len(self.flows) * _HELLO, "hello", made)
+        self._at(starts + _BEGIN, "begin", made)
+        self.flows.append(made)
+        return made
+
+    def _at(self, when: int, what: str, flow: Flow, datagram: Datagram | None = None) -> None:
+        self.n += 1
+        heapq.heappush(self.events, (max(int(when), self.now), self.n, what, flow, datagram))
+
+    def _wait(self, flow: Flow, octets: int) -> int:
+        return int(lib.siw_rd_cc_wait(flow.cc, octets))
+
+    def _one(self, flow: Flow) -> None:
+        sent = ffi.new("struct siw_rd_sent *")
+        lib.siw_rd_cc_sent(flow.cc, self.now, MSS, flow.in_flight, sent)
+        flow.in_flight += MSS
+        flow.pace = max(flow.pace, self.now - self._wait(flow, flow.cc.burst))
+        flow.pace += self._wait(flow, MSS)
+        self._enqueue(flow, Datagram(self.now, sent))
+
+    def _send(self, flow: Flow) -> None:
+        while flow.started:
+            if flow.in_flight and flow.in_flight + MSS > flow.cc.cwnd:
+                flow.full = True
+                break
+            if flow.pace > self.now:
+                if flow.timer <= self.now:
+                    flow.timer = flow.pace + self._wait(flow, flow.cc.quantum - MSS)
+                    self._at(flow.timer, "send", flow)
+                break
+            self._one(flow)
+
+    def _enqueue(self, flow: Flow, datagram: Datagram) -> None:
+        waiting = max(self.free_at - self.now, 0) / self.ns_per_octet
+        flow.flying.append(datagram)
+        if waiting + MSS > self.queue + MSS or self.random.random() < self.loss:
+            datagram.dropped = True
+            flow.lost += 1
+            return
+        if self.mark_at is not None and waiting > self.mark_at:
+            datagram.marked = True
+            self.marks += 1
+        self.free_at = max(self.free_at, self.now) + MSS * self.ns_per_octet
+        self._at(int(self.free_at) + flow.rtt, "ack", flow, datagram)
+
+    def _ack(self, flow: Flow, datagram: Datagram) -> None:
+        ack = ffi.new("struct siw_rd_cc_ack *")
+        ack.now = self.now
+        flow.heard = self.now
+        if datagram not in flow.flying:
+            return  # it was taken for lost
+        flow.flying.remove(datagram)
+        flow.in_flight -= MSS
+        lib.siw_rd_cc_delivered(flow.cc, ack, datagram.sent, MSS, datagram.sent_ns)
+        flow.delivered += MSS
+        ack.rtt = self.now - datagram.sent_ns
+        lib.siw_rd_cc_rtt(flow.cc, ack.rtt)
+        for other in [d for d in flow.flying[:8] if d.dropped and d.sent_ns < datagram.sent_ns]:
+            flow.flying.remove(other)
+            flow.in_flight -= MSS
+            lib.siw_rd_cc_lost(flow.cc, ack, other.sent, MSS, other.sent_ns)
+        ack.in_flight = flow.in_flight
+        ack.ce = int(datagram.marked)
+        ack.full = flow.full or flow.in_flight * 4 >= flow.cc.cwnd * 3
+        flow.full = False
+        lib.siw_rd_cc_acked(flow.cc, ack)
+        self._send(flow)
+
+    def _timeout(self, flow: Flow) -> None:
+        """Take all for lost when nothing was heard for a time-out."""
+        if flow.flying and flow.heard + flow.cc.rto <= self.now:
+            flow.heard = self.now
+            flow.flying.clear()
+            flow.in_flight = 0
+            lib.siw_rd_cc_timeout(flow.cc, self.now)
+            self._send(flow)
+        self._at(flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow)
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + int(seconds * SECOND)
+        while self.events and self.events[0][0] <= end:
+            self.now, _, what, flow, datagram = heapq.heappop(self.events)
+            if what == "ack":
+                assert datagram is not None
+                self._ack(flow, datagram)
+            elif what == "hello":
+                self._one(flow)
+            elif what == "timeout":
+                self._timeout(flow)
+            else:
+                if what == "begin":
+                    flow.started, flow.heard = True, self.now
+                    self._timeout(flow)
+                self._send(flow)
+        self.now = end
+
+
+def share(flow: Flow, line: Bottleneck) -> float:
+    """Return the flow's share of what the line can carry, from when all began."""
+    return float(flow.delivered * line.ns_per_octet / (line.now - _BEGIN))
+
+
+def lost(*flows: Flow) -> float:
+    """Return the share of what the flows sent that was dropped."""
+    dropped = sum(flow.lost * MSS for flow in flows)
+    return dropped / (dropped + sum(flow.delivered for flow in flows))

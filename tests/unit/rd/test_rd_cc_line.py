@@ -1,0 +1,72 @@
+"""Both controllers on a modelled bottleneck: how much of it they use, lose, and leave to others."""
+
+from __future__ import annotations
+
+import pytest
+from unit.rd.cc_sim import Bottleneck, lost, share
+
+
+@pytest.mark.parametrize("kind", ["bbr", "cubic"])
+@pytest.mark.parametrize(
+    ("mbit_s", "queue", "rtt_ms"),
+    [(20, 15_000, 4), (20, 60_000, 4), (20, 20_000, 40), (100, 15_000, 4), (50, 60_000, 20)],
+)
+def test_one_flow_fills_the_line_and_loses_little(kind, mbit_s, queue, rtt_ms):
+    line = Bottleneck(mbit_s, queue)
+    flow = line.flow(rtt_ms, kind)
+    line.run(4)
+    used = share(flow, line)
+    assert used >= (0.9 if kind == "bbr" else 0.8)
+    assert lost(flow) <= 0.04
+
+
+@pytest.mark.parametrize("rtt_ms", [0.2, 4])
+def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
+    line = Bottleneck(20, 3000)
+    flow = line.flow(rtt_ms)
+    line.run(3)
+    assert share(flow, line) >= 0.8
+    assert lost(flow) <= 0.1
+
+
+def test_one_percent_of_random_loss_costs_bbr_nothing():
+    line = Bottleneck(50, 250_000, loss=0.01)
+    flow = line.flow(20)
+    line.run(6)
+    assert share(flow, line) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("mbit_s", "queue", "rtt_ms"), [(20, 15_000, 4), (20, 60_000, 4), (100, 50_000, 4)]
+)
+def test_two_flows_share(mbit_s, queue, rtt_ms):
+    line = Bottleneck(mbit_s, queue)
+    one, other = line.flow(rtt_ms), line.flow(rtt_ms)
+    line.run(5)
+    assert share(one, line) + share(other, line) >= 0.9
+    assert 0.6 <= one.delivered / other.delivered <= 1.7
+
+
+@pytest.mark.parametrize(
+    ("mbit_s", "queue", "rtt_ms"), [(20, 15_000, 4), (20, 60_000, 4), (100, 50_000, 4)]
+)
+def test_cubic_beside_bbr_keeps_a_third_of_what_it_has_beside_cubic(mbit_s, queue, rtt_ms):
+    line = Bottleneck(mbit_s, queue)
+    usual = [line.flow(rtt_ms, "cubic"), line.flow(rtt_ms, "cubic")]
+    line.run(5)
+    beside = Bottleneck(mbit_s, queue)
+    cubic, _ = beside.flow(rtt_ms, "cubic"), beside.flow(rtt_ms, "bbr")
+    beside.run(5)
+    assert cubic.delivered * 3 >= sum(f.delivered for f in usual) / 2
+
+
+@pytest.mark.parametrize("kind", ["bbr", "cubic"])
+def test_ce_marks_shorten_the_queue_without_a_loss(kind):
+    line = Bottleneck(50, 500_000, mark_at=30_000)
+    flow = line.flow(10, kind)
+    line.run(4)
+    assert line.marks > 0
+    assert flow.lost == 0
+    assert share(flow, line) >= 0.85
+    bdp = 50e6 / 8 * 0.010
+    assert flow.cc.cwnd < bdp + 100_000
