@@ -79,6 +79,7 @@ struct siw_ddp_rd_rx {
 	const uint8_t *data; /* the segment at the head, or NULL */
 	uint32_t len;
 	uint8_t space; /* of the segment at the head: enum siw_rd_space */
+	bool part;     /* counted: its message holds a receive and is not whole */
 	bool blamed;   /* the refused message has used up the buffer of user_data */
 	/* By space: the further segments of a refused message are dropped; which one came last. */
 	struct {

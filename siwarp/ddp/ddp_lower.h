@@ -21,6 +21,12 @@ static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
 /* ddp_rd.c: as siw_ddp_lower_rx and siw_ddp_lower_payload. */
 int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
 		  size_t *seg_len, bool *whole);
+/*
+ * A message in several segments is about to take a receive. Whether its peer has its share of them:
+ * then the stream is paused. Such messages never take the last quarter of the receives, nor those
+ * of one source (base/source.h) more than half; one at a time is always let in.
+ */
+bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream);
 int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
 
 /* ---- out: send lock -------------------------------------------------------------------------- */

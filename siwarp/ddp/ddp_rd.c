@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/pieces.h"
+#include "base/source.h"
 #include "ddp/ddp_lower.h"
 #include "llp/llp.h"
 #include "rd/rd.h"
@@ -15,7 +16,16 @@
 struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
-	struct siw_link held; /* streams that are paused; under the progress lock */
+	/* Under the progress lock: */
+	struct siw_link held; /* streams that are paused */
+	bool lacks_receive;   /* one of them for another reason than its share of the receives */
+	bool lacks_share;     /* one of them for that */
+	/* when that was found: the free receives, and parts */
+	uint32_t seen_free, seen_parts;
+	struct siw_ddp_stream *served; /* whose segment came last */
+	/* messages in several segments that hold a receive and are not whole; those by source */
+	uint32_t parts, parts_of[SIW_SOURCES];
+	uint64_t key; /* of parts_of */
 };
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -29,6 +39,7 @@ int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd
 	rd->mem = mem;
 	rd->lower = lower;
 	siw_link_init(&rd->held);
+	rd->key = siw_source_key();
 	*out = rd;
 	return 0;
 }
@@ -104,6 +115,58 @@ void siw_ddp_rd_show(struct siw_ddp_stream *stream)
 	siw_rd_set_upper(stream->rd, stream);
 }
 
+/* ---- shares of the receives ------------------------------------------------------------------ */
+
+/* Counts whether the stream's message holds a receive and is not whole. */
+static void count_part(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rd *rd = stream->endpoint;
+	bool part = stream->rx.q[0].begun;
+	uint32_t source;
+
+	if (part == stream->rd_rx.part)
+		return;
+	stream->rd_rx.part = part;
+	source = siw_source_place(rd->key, siw_rd_peer_addr(stream->rd));
+	rd->parts += part ? 1 : -1u;
+	rd->parts_of[source] += part ? 1 : -1u;
+}
+
+static void count_served(struct siw_ddp_rd *rd)
+{
+	if (rd->served)
+		count_part(rd->served);
+	rd->served = NULL;
+}
+
+bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rd *rd = stream->endpoint;
+	uint32_t left = siw_mem_queue_used(stream->rx.q[0].queue), all = rd->parts + left;
+	uint32_t source = siw_source_place(rd->key, siw_rd_peer_addr(stream->rd));
+	bool lacks_receive = rd->lacks_receive;
+
+	if (!rd->parts || (4 * (rd->parts + 1) <= 3 * all && 2 * (rd->parts_of[source] + 1) <= all))
+		return false;
+	siw_ddp_rd_pause(stream);
+	rd->lacks_receive = lacks_receive;
+	rd->lacks_share = true;
+	rd->seen_free = left;
+	rd->seen_parts = rd->parts;
+	return true;
+}
+
+bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs)
+{
+	uint32_t left = siw_mem_queue_used(recvs);
+
+	count_served(rd);
+	return left && (rd->lacks_receive || !rd->lacks_share || left > rd->seen_free ||
+			rd->parts < rd->seen_parts);
+}
+
+/* ---- the end of a stream --------------------------------------------------------------------- */
+
 /* Puts back the buffers of unfinished messages: their remaining segments will not come. */
 static void return_buffers(struct siw_ddp_rx *rx)
 {
@@ -124,6 +187,10 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 	struct saved *saved = siw_rd_room(stream->rd);
 
 	return_buffers(&stream->rx);
+	stream->rx.q[0].begun = false;
+	count_part(stream);
+	if (stream->endpoint->served == stream)
+		stream->endpoint->served = NULL;
 	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
 		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - 1;
 		saved->received[qn] = stream->rx.q[qn].msn - 1;
@@ -218,6 +285,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 	for (int tries = 0; tries < 64; tries++) {
 		struct siw_ddp_stream *stream;
 
+		count_served(rd);
 		if (siw_rd_recv(rd->lower, &news) != 1)
 			return 0;
 		stream = siw_rd_upper(news.peer);
@@ -230,6 +298,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 				stream->rd_rx.data = news.data;
 				stream->rd_rx.len = news.len;
 				stream->rd_rx.space = (uint8_t)news.space;
+				rd->served = stream;
 			}
 			return 1;
 		}
@@ -293,6 +362,7 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 void siw_ddp_rd_pause(struct siw_ddp_stream *stream)
 {
 	stream->rd_rx.data = NULL;
+	stream->endpoint->lacks_receive = true;
 	if (siw_link_alone(&stream->rd_rx.held))
 		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
 	siw_rd_pause(stream->rd, stream->rd_rx.space);
@@ -305,6 +375,7 @@ bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream)
 
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 {
+	rd->lacks_receive = rd->lacks_share = false;
 	while (!siw_link_alone(&rd->held)) {
 		struct siw_ddp_stream *stream =
 			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);

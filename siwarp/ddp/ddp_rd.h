@@ -120,6 +120,11 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
 void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
 /* Whether the next segment is one of these. */
 bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream);
+/*
+ * Whether a stream that is paused could go on, by what is free of the receives. The same answer
+ * again and again costs nothing: a stream that waits for its share is tried when that has grown.
+ */
+bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *recvs);
 /* Lets all paused streams of the endpoint go on. */
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd);
 /* The peer that siw_ddp_rd_peer gave gets no stream after all. */

@@ -181,6 +181,9 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 		}
 		if (code)
 			return refuse_untagged(stream, code);
+		if (siw_ddp_over_rd(stream) && !seg->qn && !seg->last && !rx->q[0].begun &&
+		    siw_ddp_rd_lacks_share(stream))
+			return 0;
 	}
 	rx->have = true;
 	return 1;

@@ -394,6 +394,7 @@ struct siw_uc {
 struct siw_rd_qp {
 	struct siw_wq wq; /* first */
 	struct siw_rd *endpoint;
+	struct siw_ddp_rd *ddp;	  /* on the endpoint, and end's; under the progress lock */
 	struct siw_rdmap_rd *end; /* on the endpoint; what follows is under send_lock */
 	struct siw_link ready;	  /* flows with something to begin or to continue */
 	uint32_t max_peers, peer_timeout_ms;

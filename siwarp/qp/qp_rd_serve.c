@@ -234,7 +234,7 @@ static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
 static void on_held(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
-	if (siw_mem_queue_used(rd->wq.recvs) && rd->wq.qp.state >= SIW_QPS_RTR)
+	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
 		siw_rdmap_rd_resume(rd->end);
 }
 
@@ -243,7 +243,7 @@ static int serve(struct siw_io_handler *self);
 /* Whether a paused segment could be taken now. */
 static bool may_take_held(struct siw_rd_qp *rd)
 {
-	if (siw_mem_queue_used(rd->wq.recvs) && rd->wq.qp.state >= SIW_QPS_RTR)
+	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
 		return true;
 	if (!rd->records.max)
 		return false;
@@ -251,15 +251,24 @@ static bool may_take_held(struct siw_rd_qp *rd)
 	return atomic_load(&rd->records.waits) && siw_rdmap_rd_record_has_room(rd->end);
 }
 
-/* Resumes paused messages, if a receive was posted or a completion polled that they wait for. */
-static void look(struct siw_rd_qp *rd)
+/*
+ * Resumes paused messages, if a receive was posted, a completion polled or another message ended
+ * that they wait for.
+ */
+static bool resume_held(struct siw_rd_qp *rd)
 {
 	if (!may_take_held(rd))
-		return;
+		return false;
 	atomic_store(&rd->records.waits, false);
 	siw_qp_set_unexpected(&rd->wq, false);
 	siw_rdmap_rd_resume(rd->end);
-	serve(&rd->wq.qp.handler);
+	return true;
+}
+
+static void look(struct siw_rd_qp *rd)
+{
+	if (resume_held(rd))
+		serve(&rd->wq.qp.handler);
 }
 
 static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
@@ -327,6 +336,8 @@ static int serve(struct siw_io_handler *self)
 	}
 	if (n == rd->wq.burst || octets >= SIW_TURN_OCTETS)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
+	if (__builtin_expect(rd->wq.qp.has_unexpected, 0))
+		resume_held(rd);
 	siw_qp_served(&rd->wq, n, octets);
 	if (siw_rdmap_rd_streams(rd->end) && siw_link_alone(&rd->wq.timed.link))
 		siw_verbs_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
@@ -381,6 +392,7 @@ static void close_socket(struct siw_wq *wq)
 	siw_rdmap_rd_close(rd->end);
 	siw_rd_close(rd->endpoint);
 	rd->end = NULL;
+	rd->ddp = NULL;
 	rd->endpoint = NULL;
 	siw_unlock(&rd->wq.qp.send_lock);
 }
@@ -405,17 +417,17 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 }
 
 /* Opens RDMAP on an endpoint, which remains the caller's: 0 and *out, or -errno. */
-static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_rdmap_rd **out)
+static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_ddp_rd **ddp,
+		      struct siw_rdmap_rd **out)
 {
 	struct siw_mem *mem = rd->wq.qp.ctx->mem;
-	struct siw_ddp_rd *ddp;
-	int err = siw_ddp_rd_open(mem, endpoint, &ddp);
+	int err = siw_ddp_rd_open(mem, endpoint, ddp);
 
 	if (err)
 		return err;
-	err = siw_rdmap_rd_open(mem, ddp, sizeof(struct siw_flow), out);
+	err = siw_rdmap_rd_open(mem, *ddp, sizeof(struct siw_flow), out);
 	if (err) {
-		siw_ddp_rd_close(ddp);
+		siw_ddp_rd_close(*ddp);
 		return err;
 	}
 	err = siw_rdmap_rd_record_open(*out, rd->records.max);
@@ -438,6 +450,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	};
 	struct siw_rdmap_rd *end;
 	struct siw_rd *endpoint;
+	struct siw_ddp_rd *ddp;
 	struct siw_addr bound;
 	int err;
 
@@ -446,7 +459,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
 	if (err)
 		return err;
-	err = open_rdmap(rd, endpoint, &end);
+	err = open_rdmap(rd, endpoint, &ddp, &end);
 	if (err) {
 		siw_rd_close(endpoint);
 		return err;
@@ -458,6 +471,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	wq->timed.tick = tick;
 	siw_lock(&wq->qp.send_lock);
 	rd->endpoint = endpoint;
+	rd->ddp = ddp;
 	rd->end = end;
 	wq->private = true;
 	/* The UDP port, as on UD. */

@@ -68,6 +68,12 @@ def takes_no_answers(attackers: list[Attacker]) -> None:
             one.send(b"Question")
 
 
+def stops_in_messages(attackers: list[Attacker]) -> None:
+    """Begin a message, and do not end it."""
+    for one in attackers:
+        one.send(b"Q" + bytes(500), l=0)
+
+
 def leaves_gaps(attackers: list[Attacker]) -> None:
     """Send what is behind something that never comes."""
     for one in attackers:
@@ -81,6 +87,7 @@ ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
     "no credit": (takes_no_answers, 1, 0),
     "no acknowledgement": (takes_no_answers, 1, 4096),
     "no credit of many": (takes_no_answers, 70, 0),
+    "half a message": (stops_in_messages, 70, 4096),
     "a gap": (leaves_gaps, 60, 4096),
 }
 everywhere = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
@@ -109,6 +116,7 @@ def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
             thread.join()
 
 
+@pytest.mark.clause("DGRAM-FAIR-2")
 @everywhere
 @each_attack
 def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
@@ -128,6 +136,7 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
                 assert time.monotonic() - began < scaled(SERVED)
 
 
+@pytest.mark.clause("DGRAM-FAIR-2")
 @everywhere
 @each_attack
 def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
