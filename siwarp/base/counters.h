@@ -80,7 +80,7 @@
 	X(delivery_counts_tx, "delivery counts sent: what this end has of a roce peer's messages") \
 	X(delivery_counts_rx, "delivery counts received, in place of confirm_reads (roce)")        \
 	X(rnr_unexpected, "Sends that came before a receive was posted, and waited (roce)")        \
-	X(rnr_expired, "connections ended because no receive was posted in time (roce)")           \
+	X(rnr_expired, "connections, or RD peers, given up: no receive in time (roce, RD)")        \
 	X(cq_overflow, "completions lost because a completion queue was full")                     \
 	X(rd_hellos, "handshakes of reliable datagrams: datagrams sent")                           \
 	X(rd_ce, "reliable datagrams that came with CE: a queue on the way is growing")            \
@@ -88,6 +88,7 @@
 	X(rd_probes, "probes of reliable datagrams sent")                                          \
 	X(rd_retransmits, "reliable datagrams sent again")                                         \
 	X(rd_duplicates, "datagrams dropped: reliable ones that were here before")                 \
+	X(rd_not_ready, "messages of reliable datagrams that wait for a receive at their peer")    \
 	X(rd_gone, "peers of reliable datagrams found gone")                                       \
 	X(rd_evicted, "idle peers of reliable datagrams forgotten, for new ones")                  \
 	X(rd_mtu_lowered, "times a path turned out to take shorter datagrams only")                \

@@ -308,9 +308,11 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 			event->kind = SIW_DDP_RD_ACKED;
 			return 1;
 		}
-		if (news.kind == SIW_RD_RESTARTED || news.kind == SIW_RD_GONE) {
+		if (news.kind != SIW_RD_NEW_PEER) {
 			event->kind = SIW_DDP_RD_LOST;
-			event->status = news.kind == SIW_RD_GONE ? -ETIMEDOUT : -ECONNRESET;
+			event->status = news.kind == SIW_RD_RESTARTED ? -ECONNRESET
+					: news.kind == SIW_RD_GONE    ? -ETIMEDOUT
+								      : -ENOBUFS;
 			return 1;
 		}
 	}
@@ -359,13 +361,13 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
 
-void siw_ddp_rd_pause(struct siw_ddp_stream *stream)
+void siw_ddp_rd_pause(struct siw_ddp_stream *stream, bool no_receive)
 {
 	stream->rd_rx.data = NULL;
 	stream->endpoint->lacks_receive = true;
 	if (siw_link_alone(&stream->rd_rx.held))
 		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
-	siw_rd_pause(stream->rd, stream->rd_rx.space);
+	siw_rd_pause(stream->rd, stream->rd_rx.space, no_receive);
 }
 
 bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream)

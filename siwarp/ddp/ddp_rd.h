@@ -91,7 +91,8 @@ enum siw_ddp_rd_news {
 	SIW_DDP_RD_SEGMENT = 1, /* siw_ddp_rx_head of the stream is due */
 	SIW_DDP_RD_ACKED,	/* siw_ddp_tx_accepted moved, or there is room again */
 	SIW_DDP_RD_LOST, /* siw_ddp_rd_end is due. status: -ECONNRESET, the peer started anew;
-			    -ETIMEDOUT, it is silent or closed */
+			    -ETIMEDOUT, it is silent or closed; -ENOBUFS, it had no receive for too
+			    long */
 };
 struct siw_ddp_rd_event {
 	int kind; /* enum siw_ddp_rd_news */
@@ -106,7 +107,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
  * for siw_ddp_rd_resume. siw_ddp_rx_head does so itself, and returns 0, when a segment of queue 0 finds
  * no buffer.
  */
-void siw_ddp_rd_pause(struct siw_ddp_stream *stream);
+void siw_ddp_rd_pause(struct siw_ddp_stream *stream, bool no_receive);
 bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream);
 /*
  * The whole payload of the segment that siw_ddp_rx_head gave; valid until it is placed or refused.

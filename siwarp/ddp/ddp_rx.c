@@ -176,7 +176,7 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 		    siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
 			code = SIW_DDP_INVALID_QN;
 		if (code == SIW_DDP_NO_BUFFER && !seg->qn && siw_ddp_over_rd(stream)) {
-			siw_ddp_rd_pause(stream);
+			siw_ddp_rd_pause(stream, true);
 			return 0;
 		}
 		if (code)

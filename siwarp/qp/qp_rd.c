@@ -8,6 +8,7 @@
 
 #include "base/addr.h"
 #include "rdmap/rdmap_record.h"
+#include "rd/rd.h"
 #include "qp/qp_rd.h"
 
 struct siw_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream)
@@ -240,4 +241,23 @@ void siw_qp_rd_abandon(struct siw_wq *wq)
 		siw_link_del(rd->ready.next);
 	if (rd->end)
 		siw_rdmap_rd_abandon(rd->end);
+}
+
+/* ---- who waits ------------------------------------------------------------------------------- */
+
+int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	int n = siw_qp_enter(qp);
+
+	if (n)
+		return n;
+	if (max > 0 && !out)
+		return siw_refuse_null("out");
+	n = -EINVAL;
+	siw_lock(&qp->ctx->progress);
+	if (siw_class_of(wq) == &siw_qp_rd_class && siw_rd_of(wq)->endpoint)
+		n = siw_rd_waits(siw_rd_of(wq)->endpoint, out, max);
+	siw_unlock(&qp->ctx->progress);
+	return n == -EINVAL ? siw_qp_not_of(wq, "RD") : n;
 }

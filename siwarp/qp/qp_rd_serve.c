@@ -156,7 +156,10 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 						    struct siw_rdmap_stream *stream, int status)
 {
 	siw_lock(&rd->wq.qp.send_lock);
-	end_stream(rd, stream, status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR : SIW_WC_WR_FLUSH_ERR,
+	end_stream(rd, stream,
+		   status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
+		   : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
+					: SIW_WC_WR_FLUSH_ERR,
 		   SIW_RDMAP_RD_LOST_PEER);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
@@ -375,6 +378,7 @@ static void receive(struct siw_wq *wq)
 	rd->wq.granted_ird = depth(rd->wq.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->wq.qkey);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
+	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->wq.rnr_retry, (uint8_t)rd->wq.min_rnr_timer);
 	siw_rdmap_rd_start(rd->end, mode, &start);
 	siw_unlock(&rd->wq.qp.send_lock);
 }
@@ -446,6 +450,8 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 		.qkey = wq->qkey,
 		.max_peers = rd->max_peers,
 		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
+		.rnr_retry = (uint8_t)wq->rnr_retry,
+		.rnr_timer = (uint8_t)wq->min_rnr_timer,
 		.handler = &wq->qp.handler,
 	};
 	struct siw_rdmap_rd *end;

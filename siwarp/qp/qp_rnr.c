@@ -5,16 +5,8 @@
  * connection.
  */
 #include "base/clock.h"
+#include "base/rnr.h"
 #include "qp/qp_rc.h"
-
-#define NO_LIMIT 7
-
-/* InfiniBand's RNR timer codes, in units of 10 microseconds. */
-static const uint32_t timer_of[32] = {
-	65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
-	48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,
-	2048,  3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-};
 
 /* The sender's, if it is known. */
 static int retries(const struct siw_rc *rc)
@@ -24,13 +16,13 @@ static int retries(const struct siw_rc *rc)
 
 static uint64_t patience_ns(const struct siw_rc *rc)
 {
-	return (uint64_t)retries(rc) * timer_of[rc->wq.min_rnr_timer] * 10000;
+	return siw_rnr_patience((uint32_t)retries(rc), (uint32_t)rc->wq.min_rnr_timer);
 }
 
 /* Sets the timer for the deadline. */
 static void watch(struct siw_rc *rc)
 {
-	if (retries(rc) != NO_LIMIT && rc->rnr_deadline_ns)
+	if (retries(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
 		siw_verbs_timed_at(rc->wq.qp.ctx, &rc->wq.timed, rc->rnr_deadline_ns);
 }
 
@@ -72,7 +64,7 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 		rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 	}
 	watch(rc);
-	if (retries(rc) == NO_LIMIT || now_ns < rc->rnr_deadline_ns)
+	if (retries(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
 	siw_rdmap_expire(rc->wq.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);

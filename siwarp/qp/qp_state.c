@@ -18,9 +18,10 @@
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
 /* Here cm takes an RC QP from RESET to RTS, so depths to negotiate can be set before. */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
-/* Here both are of the receiving side, and may change whenever min_rnr_timer may. */
+/* Here both may change whenever min_rnr_timer may: on RC both are of the receiving side. */
 #define RNR    (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)
 #define RC_SET (ACCESS | DEPTHS | RNR)
+#define RD_SET (RIGHTS | RNR)
 /* The ORD of a connection in SQD can be lowered. */
 #define RC_SQD (ACCESS | RNR | SIW_QP_MAX_QP_RD_ATOMIC)
 /* An RC QP that connects by QPN: for its own requests, too. */
@@ -70,17 +71,17 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 			0,          0,                  0,                    RC_SET),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_INIT] = GO(INIT, BIND,
-			QKEY | FD,  RIGHTS | FD,        RIGHTS | FD | DEPTHS, RC_SET),
+			QKEY | FD,  RIGHTS | FD,        RD_SET | FD | DEPTHS, RC_SET),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 	},
 	[SIW_QPS_INIT] = {
 		[SIW_QPE_STAY] = GO(INIT, NONE,
-			QKEY,       RIGHTS,             RIGHTS | DEPTHS,      RC_SET),
+			QKEY,       RIGHTS,             RD_SET | DEPTHS,      RC_SET),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_INIT] = GO(INIT, BIND,
-			QKEY | FD,  RIGHTS | FD,        RIGHTS | FD | DEPTHS, RC_SET),
+			QKEY | FD,  RIGHTS | FD,        RD_SET | FD | DEPTHS, RC_SET),
 		[SIW_QPE_TO_RTR] = GO(RTR, RECEIVE,
-			QKEY,       RIGHTS | PATH,      RIGHTS,               RC_SET | PATH),
+			QKEY,       RIGHTS | PATH,      RD_SET,               RC_SET | PATH),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_ATTACHED] = CONNECTED(RTR, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
@@ -89,17 +90,17 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 		[SIW_QPE_STAY] = EACH(RTR, NONE),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_RTS] = GO(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS | PSN, CUR | RIGHTS,         CUR | RC_RTS),
+			CUR | QKEY, CUR | RIGHTS | PSN, CUR | RD_SET,         CUR | RC_RTS),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_STARTED] = CONNECTED(RTS, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 	},
 	[SIW_QPS_RTS] = {
 		[SIW_QPE_STAY] = GO(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS,         CUR | ACCESS | RNR),
+			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_RTS] = GO(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS,         CUR | ACCESS | RNR),
+			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_SQD] = GO(SQD, DRAIN,
 			NOTIFY,     NOTIFY,             NOTIFY,               NOTIFY),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
@@ -108,12 +109,12 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 	},
 	[SIW_QPS_SQD] = {
 		[SIW_QPE_STAY] = GO(SQD, NONE,
-			QKEY,       RIGHTS,             RIGHTS,               RC_SQD),
+			QKEY,       RIGHTS,             RD_SET,               RC_SQD),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_RTS] = GO(RTS, RESUME,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS,         CUR | ACCESS | RNR),
+			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_SQD] = GO(SQD, NONE,
-			QKEY,       RIGHTS,             RIGHTS,               RC_SQD),
+			QKEY,       RIGHTS,             RD_SET,               RC_SQD),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, FLUSH_SENDS, 0, 0, 0),
@@ -122,7 +123,7 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 		[SIW_QPE_STAY] = DATAGRAMS(SQE, NONE, 0, 0, 0),
 		[SIW_QPE_TO_RESET] = DATAGRAMS(RESET, FORGET, 0, 0, 0),
 		[SIW_QPE_TO_RTS] = DATAGRAMS(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RIGHTS),
+			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET),
 		[SIW_QPE_TO_ERR] = DATAGRAMS(ERR, FLUSH, 0, 0, 0),
 		[SIW_QPE_FAILED] = DATAGRAMS(ERR, FLUSH, 0, 0, 0),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, NONE, 0, 0, 0),

@@ -81,6 +81,8 @@ static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct si
 	rd->crc = !attr->no_crc;
 	rd->ird = attr->ird;
 	rd->qkey = attr->qkey;
+	rd->rnr_retry = attr->rnr_retry;
+	rd->rnr_timer = attr->rnr_timer;
 	rd->max_peers = attr->max_peers ? attr->max_peers : (uint32_t)set->rd_peers;
 	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
@@ -167,6 +169,14 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
 {
 	siw_lock(&rd->lock);
 	rd->ird = ird;
+	siw_unlock(&rd->lock);
+}
+
+void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
+{
+	siw_lock(&rd->lock);
+	rd->rnr_retry = retry;
+	rd->rnr_timer = timer;
 	siw_unlock(&rd->lock);
 }
 
@@ -335,6 +345,7 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 		break;
 	case SIW_DGRAM_RD_ACK:
 		siw_rd_acked(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
+		siw_rd_heard_ready(peer, wire, now);
 		if (wire->flags & SIW_RD_PROBED)
 			siw_rd_mtu_probed(peer, ntohl(wire->llp.psn));
 		break;

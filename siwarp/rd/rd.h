@@ -64,6 +64,8 @@ struct siw_rd_attr {
 	uint32_t max_peers; /* 0: setting rd_peers */
 	/* A silent peer is declared lost after this time, +-20%; 0: setting peer_timeout. */
 	uint64_t peer_timeout_ns;
+	/* as siw_rd_set_rnr has them */
+	uint8_t rnr_retry, rnr_timer;
 };
 /* 0, -ENOMEM, or -errno of the socket. */
 int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out);
@@ -76,6 +78,13 @@ void siw_rd_close(struct siw_rd *rd);
 struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd);
 void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
+/*
+ * retry: so many times the peer's timer a message may wait there for a receive; 7: without limit.
+ * timer: this end's own, InfiniBand's code of 5 bits, which peers are told.
+ */
+void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
+/* The peers with whom a message waits for a receive: up to max of them. Returns how many. */
+int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -160,6 +169,8 @@ enum siw_rd_news {
 	 * starts a new handshake.
 	 */
 	SIW_RD_GONE,
+	/* As GONE, since this end gave up: a message waited there too long for its receive. */
+	SIW_RD_UNREADY,
 };
 
 struct siw_rd_event {
@@ -179,9 +190,10 @@ void siw_rd_taken(struct siw_rd_peer *peer);
 /*
  * The last SEGMENT, of that space, cannot be taken now, since no receive is posted. It is stored;
  * this peer has no more segments of that space until siw_rd_resume, and its credit runs out. The
- * other space and other peers are not affected.
+ * other space and other peers are not affected. no_receive: the peer is told that its request lacks
+ * one.
  */
-void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space);
+void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
 void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
  * expected: the peer must send something although it acknowledged everything. If it is silent, it

@@ -228,6 +228,8 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		gained(peer, &gain, before, now);
 	if (__builtin_expect(gain.relost || peer->suspect, 0))
 		siw_rd_mtu_suspect(peer, gain.relost, gain.longest, now);
+	if (peer->unready_una != requests->una)
+		peer->unready_ns = 0;
 	if (!siw_rd_outstanding(peer))
 		peer->since_ns = siw_rd_awaits_more(peer) ? now : 0;
 	if (gain.cc.octets)

@@ -143,7 +143,12 @@ struct siw_rd_peer {
 
 	uint64_t in_flight; /* octets that were sent and are neither delivered nor lost */
 	uint64_t newest_ns; /* when the most recently sent of the delivered ones was sent */
-	uint64_t came_ns;   /* when the newest DATA that was taken or stored came */
+	/*
+	 * Since when its request has lacked a receive here, and since when its acknowledgements
+	 * have said that ours does there, with una of then; 0: none does.
+	 */
+	uint64_t lacks_ns, unready_ns, unready_una;
+	uint64_t came_ns; /* when the newest DATA that was taken or stored came */
 	uint64_t heard_ns, sent_ns;
 	uint64_t since_ns; /* since when a response of the peer has been due; 0: none is due */
 	uint64_t ack_ns;   /* when the first datagram that due_acks counts came */
@@ -213,7 +218,8 @@ struct siw_rd {
 	bool crc;
 	bool ipv6;
 	uint8_t ird;
-	bool blocked; /* the socket was full at the last send */
+	uint8_t rnr_retry, rnr_timer; /* siw_rd_set_rnr */
+	bool blocked;		      /* the socket was full at the last send */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: none */
 	uint32_t batch_max;
@@ -353,6 +359,19 @@ struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer);
 /* An acknowledgement is due: sends it at once, or within SIW_RD_ACK_NS. */
 void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
+
+/* ---- rd_rnr.c -------------------------------------------------------------------------------- */
+
+/* Whether the message at the head of the peer's requests lacks a receive. */
+static inline bool siw_rd_lacks(const struct siw_rd_peer *peer)
+{
+	return peer->lacks_ns && peer->seq[SIW_RD_REQUESTS].held;
+}
+/*
+ * What an ACK, after siw_rd_acked, says of the request at the head: whether it lacks a receive
+ * there. If it did for too long, ends the incarnation.
+ */
+void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
 
 /* ---- rd_hello.c ------------------------------------------------------------------------------ */
 

@@ -236,6 +236,8 @@ static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 
 	rd->offered = NULL;
 	peer->came_ns = rd->now;
+	if (seq->space == SIW_RD_REQUESTS)
+		peer->lacks_ns = 0;
 	if (rd->direct && !seq->rx) {
 		seq->rcv++;
 		siw_rd_ack_due(peer,
@@ -262,13 +264,17 @@ void siw_rd_taken(struct siw_rd_peer *peer)
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space)
+void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive)
 {
 	struct siw_rd *rd = peer->rd;
 	struct siw_rd_seq *seq = &peer->seq[space];
+	bool tell;
 
 	siw_lock(&rd->lock);
+	tell = no_receive && !peer->lacks_ns;
 	seq->held = true;
+	if (tell)
+		peer->lacks_ns = rd->now;
 	if (rd->offered == peer && rd->offered_seq == seq) {
 		rd->offered = NULL;
 		/* A segment that was stored earlier was acknowledged by a range when it came. */
@@ -276,7 +282,9 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space)
 			/* If there is no memory, it counts as lost and will be retransmitted. */
 			if (!keep(peer, seq, seq->rcv, rd->direct, rd->direct_len))
 				siw_drop(SIW_COUNTER_drop_rd_window);
-			siw_rd_ack_due(peer, false, rd->now);
+			siw_rd_ack_due(peer, tell, rd->now);
+		} else if (tell) {
+			siw_rd_ack_due(peer, true, rd->now);
 		}
 	}
 	siw_link_del(&peer->ready);
@@ -339,8 +347,11 @@ static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
 		       seq[SIW_RD_RESPONSES].rx ? SIW_RD_RANGES / 2 : UINT8_MAX);
 	more = SIW_RD_RANGES - n < UINT8_MAX ? SIW_RD_RANGES - n : UINT8_MAX;
 	more = put_ranges(&seq[SIW_RD_RESPONSES], range + n, more);
-	*(struct siw_rd_ack *)to = (struct siw_rd_ack){ .ce = htonl(peer->ce),
-							.ranges = { (uint8_t)n, (uint8_t)more } };
+	*(struct siw_rd_ack *)to = (struct siw_rd_ack){
+		.ce = htonl(peer->ce),
+		.rnr_timer = siw_rd_lacks(peer) ? peer->rd->rnr_timer : 0,
+		.ranges = { (uint8_t)n, (uint8_t)more },
+	};
 	return SIW_RD_ACK_LEN + (n + more) * SIW_RD_RANGE_LEN;
 }
 
@@ -349,6 +360,8 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	uint8_t out[SIW_RD_OVERHEAD + SIW_RD_ACK_LEN + SIW_RD_RANGES * SIW_RD_RANGE_LEN];
 	uint32_t octets = put_body(peer, out + SIW_RD_LEN);
 
+	if (siw_rd_lacks(peer))
+		flags |= SIW_RD_NOT_READY;
 	siw_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, now, (struct siw_rd_wire *)out);
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);

@@ -334,11 +334,11 @@ static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 {
 	event->kind = SIW_RDMAP_NONE;
 	if (__builtin_expect(rd->mode != SIW_RDMAP_RD_ON, 0)) {
-		siw_ddp_rd_pause(stream->ddp);
+		siw_ddp_rd_pause(stream->ddp, false);
 		return held(rd, event);
 	}
 	if (__builtin_expect(rd->records != NULL, 0) && siw_rdmap_rd_record_waits(stream)) {
-		siw_ddp_rd_pause(stream->ddp);
+		siw_ddp_rd_pause(stream->ddp, false);
 		event->status = -EBUSY;
 		return held(rd, event);
 	}

@@ -55,7 +55,7 @@ from siwarp.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qp import QP
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
-from siwarp.verbs.reports import ErrorReport, Record, SourceDrops
+from siwarp.verbs.reports import ErrorReport, ReceiveWait, Record, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from siwarp.verbs.wr import SGE, RecvWR, SendWR
 
@@ -95,6 +95,7 @@ __all__ = [
     "QPInitAttr",
     "QPState",
     "QPType",
+    "ReceiveWait",
     "Record",
     "RecvWR",
     "RemoteBuffer",

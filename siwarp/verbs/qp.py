@@ -37,7 +37,7 @@ from siwarp.verbs.pd import PD
 from siwarp.verbs.qkey import own_qkey
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
 from siwarp.verbs.reason import refused
-from siwarp.verbs.reports import ErrorReport, Record, SourceDrops, report_of
+from siwarp.verbs.reports import ErrorReport, ReceiveWait, Record, SourceDrops, report_of
 from siwarp.verbs.srq import SRQ
 from siwarp.verbs.wr import RecvWR, SendWR, link
 
@@ -237,6 +237,20 @@ class QP(Handle):
         n = check(lib.siw_query_drops(self._live(), out, 32), f"asking {self!r} for its drops")
         found = [(addr_from_c(d.source), d) for d in out[0:n]]
         return [SourceDrops(a[0], int(d.drops), int(d.over)) for a, d in found if a]
+
+    def waits(self) -> list[ReceiveWait]:
+        """Return the peers with whom a message waits for a receive, here or there.
+
+        For RD. At most 1,024 are returned.
+
+        Raises:
+            Error: it is no RD queue pair (EINVAL).
+
+        """
+        out = ffi.new("struct siw_rd_wait[]", 1024)
+        n = check(lib.siw_query_waits(self._live(), out, 1024), f"asking who waits at {self!r}")
+        found = [(addr_from_c(w.peer), w) for w in out[0:n]]
+        return [ReceiveWait(a, bool(w.here), int(w.ms) / 1000) for a, w in found if a]
 
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
         """Take up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.

@@ -120,6 +120,7 @@ class QPAttr:
         rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
             receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
             InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
+            RD: the same, but the sender decides, by its ``rnr_retry`` and its peer's timer.
         ah_attr: UC, and RC with ``by_qpn``, with state RTR, which needs it: where the peer is, an
             ``AHAttr`` or (host, port). RC: its port does not count, and its ``source`` is this
             end's address.

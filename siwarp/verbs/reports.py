@@ -30,6 +30,22 @@ class SourceDrops:
 
 
 @dataclass(frozen=True)
+class ReceiveWait:
+    """A peer of an RD queue pair with whom a message waits for a receive.
+
+    Attributes:
+        peer: its IP address and port.
+        here: the peer's message waits for a receive of this end; else this end's waits there.
+        seconds: for so long.
+
+    """
+
+    peer: Address
+    here: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ErrorReport:
     """An error of a datagram queue pair (``struct siw_err_entry``).
 

@@ -25,7 +25,9 @@ static bool knows(int end, int place)
 
 void begin(void)
 {
-	struct siw_rd_attr attr = { .local = fuzz_addr_of(0), .fd = -1, .ird = 7, .qkey = QKEY };
+	struct siw_rd_attr attr = {
+		.local = fuzz_addr_of(0), .fd = -1, .ird = 7, .qkey = QKEY, .rnr_retry = 7
+	};
 
 	if (rd)
 		siw_rd_close(rd);
@@ -84,7 +86,7 @@ void look(void)
 			if (event.kind == SIW_RD_ACKED)
 				siw_rd_flush(event.peer, &accepted);
 		} else if (holds) {
-			siw_rd_pause(event.peer, event.space);
+			siw_rd_pause(event.peer, event.space, true);
 		} else {
 			taken++;
 			siw_rd_taken(event.peer);

@@ -81,6 +81,7 @@ static void open_end(int i)
 		.local = fuzz_addr_of(i),
 		.fd = -1,
 		.ird = 7,
+		.rnr_retry = 7,
 		.qkey = QKEY,
 		.max_peers = flags & SHORT ? 5 : 0,
 	};
@@ -175,7 +176,7 @@ static void happened(int a, const struct siw_rd_event *event)
 	switch (event->kind) {
 	case SIW_RD_SEGMENT:
 		if (ends[a].holds[event->space]) {
-			siw_rd_pause(event->peer, event->space);
+			siw_rd_pause(event->peer, event->space, true);
 			return;
 		}
 		if (b < ENDS) {
@@ -189,6 +190,7 @@ static void happened(int a, const struct siw_rd_event *event)
 		return;
 	case SIW_RD_RESTARTED:
 	case SIW_RD_GONE:
+	case SIW_RD_UNREADY:
 		CHECK(b >= ENDS || upset);
 		siw_rd_set_upper(event->peer, NULL);
 		/* fall through */

@@ -672,6 +672,8 @@ struct siw_qp_attr {
 	 * one the receiver's own counts, since there is no receiver-not-ready NAK on the wire.
 	 * rnr_retry: 0 to 6, or 7, the default: without limit. min_rnr_timer: InfiniBand's code, 1
 	 * (0.01 ms) to 31 (491.52 ms) or 0 (655.36 ms); 12 (0.64 ms) is the default.
+	 * RD: the same, but the sender decides, when the receiver answers it: what it began to
+	 * send to that peer then ends, and the peer is told so.
 	 */
 	int rnr_retry;
 	int min_rnr_timer;

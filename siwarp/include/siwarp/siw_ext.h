@@ -169,6 +169,12 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
 
 /*
+ * RD: the peers with whom a message waits for a receive, here or there (its receiver tells). Writes
+ * up to max to out; returns how many it wrote. -EINVAL: no RD QP.
+ */
+int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max);
+
+/*
  * siw_post_send that posts all requests of the list or none: when one is refused, or finds no room
  * behind those before it, *bad_wr is that one and nothing was posted. Each is checked twice.
  */

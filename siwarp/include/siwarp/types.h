@@ -46,6 +46,13 @@ struct siw_source_drops {
 	uint64_t over;	/* up to so many of these may be of sources that are not stored any more */
 };
 
+/* A peer of reliable datagrams with whom a message waits for a receive: siw_query_waits. */
+struct siw_rd_wait {
+	struct siw_addr peer;
+	uint64_t ms; /* for so long */
+	int here;    /* 1: the peer's message for a receive of this end; 0: the other way round */
+};
+
 /*
  * Reads a numeric address ("127.0.0.1", "::1", "fe80::1%eth0") into *out with the port
  * (host byte order). Returns 0, or -EINVAL if the text is no numeric address.

@@ -36,7 +36,8 @@ WORDS = """
     drop_sidr_cookie drop_sidr_share drop_sidr_full
     confirm_reads confirm_none delivery_counts_tx delivery_counts_rx rnr_unexpected rnr_expired
     cq_overflow
-    rd_hellos rd_ce rd_acks rd_probes rd_retransmits rd_duplicates rd_gone rd_evicted rd_mtu_lowered
+    rd_hellos rd_ce rd_acks rd_probes rd_retransmits rd_duplicates rd_not_ready rd_gone rd_evicted
+    rd_mtu_lowered
     drop_rd_window drop_rd_ack drop_rd_epoch drop_rd_hello drop_rd_cookie drop_rd_peers
     epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors
     fault_loss fault_blackout fault_limit fault_dup fault_reorder fault_corrupt fault_delay

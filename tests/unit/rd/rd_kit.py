@@ -55,6 +55,7 @@ class Endpoint:
         attr.local = addr(where, port)[0]
         attr.fd = -1
         attr.ird = 7
+        attr.rnr_retry = 7  # without limit
         attr.qkey = QKEY
         attr.handler = ffi.cast("void *", 1)
         for name, value in attrs.items():
@@ -106,7 +107,7 @@ class Endpoint:
             return True
         data = bytes(ffi.buffer(self.event.data, self.event.len))
         if self.judge(who, data) == "hold":
-            lib.siw_rd_pause(peer, self.event.space)
+            lib.siw_rd_pause(peer, self.event.space, True)
         else:
             self.got.setdefault(who, []).append(data)
             lib.siw_rd_taken(peer)

@@ -27,7 +27,7 @@ def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(end):
     for s in strangers:
         s.hear(RDType.HELLO)
     for i in given_up:
-        lib.siw_rd_reset(peers[i], 0)
+        lib.siw_rd_reset(peers[i], lib.SIW_RD_CLOSED_END)
         strangers[i].drain()
     others = [s for i, s in enumerate(strangers) if i not in given_up]
     for _ in range(3):

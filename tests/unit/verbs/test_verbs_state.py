@@ -118,6 +118,7 @@ AV, PATH_MTU, DEST_QPN, RQ_PSN, SQ_PSN = (
     QPAttrMask.RQ_PSN,
     QPAttrMask.SQ_PSN,
 )
+RNR = QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
 ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAttrMask.FD
 
 
@@ -129,7 +130,7 @@ def attributes(kind: int, state: int, event: str) -> int:
     mask = 0
     if ud and not (event == "STAY" and state in (RESET, RTR, SQE, ERR)):
         if not (event == "TO_SQD" and state == RTS):
-            mask |= QKEY | (ACCESS if uc or rd else 0)
+            mask |= QKEY | (ACCESS if uc or rd else 0) | (RNR if rd else 0)
         if event == "TO_INIT":
             mask |= FD
         if rd and (event == "TO_INIT" or (event == "STAY" and state == INIT)):
@@ -141,7 +142,7 @@ def attributes(kind: int, state: int, event: str) -> int:
     if not ud:
         before = state in (RESET, INIT)
         if before or state in (RTS, SQD):
-            mask |= ACCESS | QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
+            mask |= ACCESS | RNR
         if before:
             mask |= ORD | IRD
         if state == SQD and event != "TO_RTS":
@@ -149,7 +150,7 @@ def attributes(kind: int, state: int, event: str) -> int:
         if event == "TO_RTR":
             mask |= AV | PATH_MTU | DEST_QPN | RQ_PSN
         if event == "TO_RTS" and state == RTR:
-            mask |= ACCESS | QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
+            mask |= ACCESS | RNR
             mask |= SQ_PSN | ORD | QPAttrMask.TIMEOUT | QPAttrMask.RETRY_CNT
     if event == "TO_RTS" or (event == "STAY" and state == RTS):
         mask |= CUR

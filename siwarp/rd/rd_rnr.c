@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_rnr.c - requests without a receive. Their receiver stores them and says so in its ACKs, with
+ * its timer. The sender decides how long they may wait there: it gives up only when it is told once
+ * more, after that time, that there is still none.
+ */
+#include "base/rnr.h"
+#include "rd/rd_impl.h"
+
+/* Ends the incarnation: what this end began to send is not taken in time. */
+static void give_up(struct siw_rd_peer *peer)
+{
+	siw_count(SIW_COUNTER_rnr_expired, 1);
+	siw_rd_bye(peer, SIW_RD_RNR);
+	siw_rd_over(peer, SIW_RD_UNREADY);
+}
+
+void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
+{
+	const struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
+	const struct siw_rd_ack *ack = (const struct siw_rd_ack *)(wire + 1);
+	uint64_t patience;
+
+	if (ntohl(wire->acknowledged[SIW_RD_REQUESTS]) != peer->epoch + (uint32_t)requests->una)
+		return; /* an older one, which came late */
+	if (!(wire->flags & SIW_RD_NOT_READY) || requests->una == requests->nxt) {
+		peer->unready_ns = 0;
+		return;
+	}
+	if (!peer->unready_ns || peer->unready_una != requests->una) {
+		peer->unready_ns = now;
+		peer->unready_una = requests->una;
+		siw_count(SIW_COUNTER_rd_not_ready, 1);
+	}
+	if (peer->rd->rnr_retry >= SIW_RNR_NO_LIMIT)
+		return;
+	patience = siw_rnr_patience(peer->rd->rnr_retry, ack->rnr_timer);
+	if (now - peer->unready_ns >= patience) {
+		give_up(peer);
+	} else if (peer->unready_ns + patience < peer->timer_ns) {
+		peer->timer_ns = peer->unready_ns + patience; /* the peer is asked then */
+		siw_rd_due(peer, peer->timer_ns);
+	}
+}
+
+static bool waits(const struct siw_rd_peer *peer, uint64_t since, bool here, uint64_t now,
+		  struct siw_rd_wait *out)
+{
+	if (!since)
+		return false;
+	*out = (struct siw_rd_wait){
+		.peer = peer->addr,
+		.ms = now > since ? (now - since) / SIW_RD_MS : 0,
+		.here = here,
+	};
+	return true;
+}
+
+int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max)
+{
+	uint64_t now = siw_now_ns();
+	int n = 0;
+
+	siw_lock(&rd->lock);
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru && n < max; l = l->next) {
+		const struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
+
+		n += waits(peer, siw_rd_lacks(peer) ? peer->lacks_ns : 0, true, now, &out[n]);
+		if (n < max)
+			n += waits(peer, peer->unready_ns, false, now, &out[n]);
+	}
+	siw_unlock(&rd->lock);
+	return n;
+}
