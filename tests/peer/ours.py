@@ -16,6 +16,7 @@ from siwarp.verbs import (
     MR,
     PD,
     QP,
+    SGE,
     WC,
     AccessFlag,
     Context,
@@ -68,6 +69,8 @@ class Siwarp:
             QP(self.pd, QPInitAttr(qp_type, scq=self.cq, cap=cap, **init))
         )
         self._requests = 0
+        self.held = False  # receives are not posted again
+        self._free: list[int] = []
         self._lent: dict[int, MR] = {}
         self.sent: list[WC] = []
         self.got: list[tuple[WC, bytes]] = []
@@ -94,6 +97,17 @@ class Siwarp:
             sg = [lent.sge()]
         self.qp.post_send(SendWR(wr_id, opcode, sg=sg, **wr))
 
+    def request(self, opcode: int, *sg: SGE, **wr: Any) -> None:
+        """Post a request that has memory of its own choice."""
+        self._requests += 1
+        self.qp.post_send(SendWR(FIRST_REQUEST + self._requests, opcode, sg=sg, **wr))
+
+    def let_go(self) -> None:
+        """Post the receives that were held back."""
+        self.held = False
+        while self._free:
+            self.receive(self._free.pop(0))
+
     def step(self) -> None:
         """Take completions: of receives with what they brought, and post them again."""
         for wc in self.cq.poll(64):
@@ -107,7 +121,10 @@ class Siwarp:
                 data = self.memory.read(wc.byte_len, wc.wr_id * self.slot)
             self.got.append((wc, data))
             if not wc.ok or wc.opcode != WCOpcode.RECV_WRITE_RECORD:
-                self.receive(wc.wr_id)
+                if self.held:
+                    self._free.append(wc.wr_id)
+                else:
+                    self.receive(wc.wr_id)
 
 
 @contextmanager

@@ -1,0 +1,527 @@
+"""An RD endpoint: section 9 of the page. rdmap.py has the messages, rd_wire.py the formats."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from peer.line import Address, receive_all
+from peer.rd_wire import (
+    ACK,
+    ANSWER,
+    BYE,
+    CHALLENGE,
+    CLOSES,
+    DATA,
+    ECHO,
+    GREETING_OCTETS,
+    HELLO,
+    LONGEST_SEGMENT,
+    MOST_RANGES,
+    NEXT,
+    NOT_READY,
+    PROBE,
+    PROBED,
+    REQUESTS,
+    RESPONSE,
+    RESPONSES,
+    SEGMENT_OCTETS,
+    UNKNOWN_PAIR,
+    WINDOW,
+    WRONG_MSN,
+    AckBody,
+    Datagram,
+    Greeting,
+    clean,
+    from_ranges,
+    greeting,
+    parse,
+    parse_ack,
+    parse_greeting,
+    to_ranges,
+    units,
+    within,
+)
+from peer.rdmap import Arrival, Conversation, Region, Request
+from peer.wire import Segment, WireError, parse_segment
+
+COOKIE = struct.Struct("!I8x8s")
+COOKIE_LIFE_S = 30.0
+HELLO_FIRST_S, HELLO_MOST_S = 0.02, 0.5
+RTO_LEAST_S, RTO_MOST_S = 0.02, 1.0
+FARTHEST = 16_384
+UNKNOWN_OPTION = 200  # the other end must skip it
+OPTIONS = {
+    LONGEST_SEGMENT: (65_000).to_bytes(4, "big"),
+    UNKNOWN_OPTION: b"odd",
+    WINDOW: FARTHEST.to_bytes(4, "big"),
+}
+RNR_TIMER = 12
+FIRST_WINDOW, MOST_WINDOW = 10, 128
+
+
+@dataclass
+class Sent:
+    """A segment on its way."""
+
+    psn: int
+    octets: bytes
+    request: Request
+    when: float
+    again: bool = False
+    came: bool = False
+
+
+@dataclass
+class Outgoing:
+    """One space of this end's: what waits, what is on its way, what the peer allows."""
+
+    psn: int
+    credit: int = 0
+    known: bool = False
+    waiting: deque[tuple[bytes, Request]] = field(default_factory=deque)
+    outstanding: deque[Sent] = field(default_factory=deque)
+
+    def unacknowledged(self) -> int:
+        """Return the lowest PSN that the peer has not taken."""
+        return self.outstanding[0].psn if self.outstanding else self.psn
+
+    def room(self) -> bool:
+        """Whether the credit covers the next segment."""
+        if not self.waiting:
+            return False
+        taken = sum(units(sent.octets) for sent in self.outstanding)
+        return taken + units(self.waiting[0][0]) <= self.credit
+
+
+@dataclass
+class Incoming:
+    """One space of the peer's: what is taken, what is stored behind it."""
+
+    psn: int
+    stored: dict[int, bytes] = field(default_factory=dict)
+    taken_units: int = 0
+    granted_units: int = 0  # the farthest that the peer was ever told, counted from the first
+
+
+class Pair:
+    """This end and one peer, for one incarnation."""
+
+    def __init__(self, end: RdPeer, address: Address, mine: int, theirs: int) -> None:
+        self.end, self.address, self.mine, self.theirs = end, address, mine, theirs
+        self.state = "open" if theirs else "hello"
+        self.echo = b""
+        self.greeting = Greeting(b"", 0)
+        self.began_by = -1.0
+        self.out = [Outgoing(mine), Outgoing(mine)]
+        self.incoming = [Incoming(theirs), Incoming(theirs)]
+        self.talk = Conversation(
+            end.regions, self.push, end.take_receive, end.arrivals, end.segment_octets
+        )
+        self.wait, self.due = HELLO_FIRST_S, 0.0
+        self.repeated = 0
+        self.rto, self.srtt = 0.1, 0.0
+        self.window, self.shrunk = float(FIRST_WINDOW), 0.0
+        self.owes_ack = False
+        self.newest = 0.0
+        self.not_ready = False
+        self.peer_not_ready = 0
+        self.probe_psn = 0
+        self.ended: int | None = None
+
+    def push(self, segment: Segment, request: Request, response: bool) -> None:
+        """Have a segment sent when it may be."""
+        space = RESPONSES if response else REQUESTS
+        self.out[space].waiting.append((segment.octets(), request))
+
+    def datagram(self, kind: int, **fields: object) -> Datagram:
+        """Return a datagram of this pair; it says what was taken, and grants credit."""
+        if self.state == "hello":
+            return Datagram(kind, self.end.qkey, self.mine, 0)
+        idle = not self.newest or kind == ECHO
+        delay = 0 if idle else int((time.monotonic() - self.newest) * 1e6)
+        credit = self.end.credit
+        for way in self.incoming:
+            way.granted_units = max(way.granted_units, way.taken_units + credit)
+        made = Datagram(
+            kind,
+            self.end.qkey,
+            self.mine,
+            self.theirs,
+            acknowledged=(self.incoming[0].psn, self.incoming[1].psn),
+            credit=(credit, credit),
+            delay=min(delay, 65_535),
+            ird_or_reason=self.end.ird if kind in (DATA, ACK, PROBE) else 0,
+        )
+        return replace(made, **fields)  # type: ignore[arg-type]
+
+    def send(self, datagram: Datagram) -> None:
+        """Send it to the peer."""
+        self.end.sock.sendto(datagram.octets(), self.address)
+
+    # What comes.
+
+    def take(self, datagram: Datagram) -> None:
+        """Take a datagram that has both epochs of this pair."""
+        if datagram.type == BYE:
+            if not datagram.flags & ANSWER:
+                self.send(self.datagram(BYE, flags=ANSWER))
+            self.end_with(datagram.ird_or_reason)
+            return
+        if self.state == "echo":
+            self.state, self.wait = "open", self.rto
+            self.due = 0.0
+        if datagram.type in (DATA, ACK, PROBE):
+            self.talk.peer_ird = datagram.ird_or_reason
+            self.talk.begin_what_may()
+        body = parse_ack(datagram.body) if datagram.type == ACK else AckBody()
+        if datagram.flags & NOT_READY and datagram.type == ACK:
+            self.peer_not_ready += 1
+        if datagram.type in (DATA, ACK, ECHO, PROBE):
+            for space in (REQUESTS, RESPONSES):
+                self._acknowledged(space, datagram, body.ranges[space])
+        if datagram.type == DATA:
+            self._data(datagram)
+        elif datagram.type == PROBE:
+            self._acknowledge(PROBED, datagram.psn)
+
+    def _acknowledged(self, space: int, datagram: Datagram, ranges: list[tuple[int, int]]) -> None:
+        out, ack = self.out[space], datagram.acknowledged[space]
+        first, after = out.unacknowledged(), out.psn
+        if ack != after and not within(ack, first, after):
+            return  # of an older datagram, or of what was never sent
+        now = time.monotonic()
+        out.credit, out.known = datagram.credit[space], True
+        while out.outstanding and out.outstanding[0].psn != ack:
+            sent = out.outstanding.popleft()
+            sent.request.unacknowledged -= 1
+            self._measure(sent, now, datagram.delay)
+        came = {psn for psn in from_ranges(ack, ranges) if within(psn, ack, after)}
+        for sent in out.outstanding:
+            if sent.psn in came and not sent.came:
+                sent.came = True
+                self._measure(sent, now, datagram.delay)
+        self._overtaken(out, now)
+
+    def _measure(self, sent: Sent, now: float, delay: int) -> None:
+        self.window = min(self.window + 1, MOST_WINDOW)
+        self.repeated = 0
+        if sent.again:
+            return
+        trip = max(now - sent.when - delay / 1e6, 1e-6)
+        self.srtt = trip if not self.srtt else 0.875 * self.srtt + 0.125 * trip
+        self.rto = min(max(4 * self.srtt, RTO_LEAST_S), RTO_MOST_S)
+        self.due = now + self.rto
+
+    def _overtaken(self, out: Outgoing, now: float) -> None:
+        """Send again what three later ones have overtaken (DGRAM-RD-19)."""
+        later = 0
+        for sent in reversed(out.outstanding):
+            if sent.came:
+                later += 1
+            elif later >= 3 and now - sent.when > max(self.srtt, 0.005):
+                self._again(sent, now)
+
+    def _again(self, sent: Sent, now: float) -> None:
+        if now - self.shrunk > self.srtt:
+            self.window, self.shrunk = max(self.window * 0.7, 4.0), now
+        sent.when, sent.again = now, True
+        space = RESPONSES if sent in self.out[RESPONSES].outstanding else REQUESTS
+        self._send_data(space, sent)
+
+    def _data(self, datagram: Datagram) -> None:
+        self.owes_ack = True
+        space = RESPONSES if datagram.flags & RESPONSE else REQUESTS
+        way = self.incoming[space]
+        if (datagram.psn - way.psn) % NEXT >= FARTHEST or datagram.psn in way.stored:
+            self.end.counts["late"] += 1
+            return
+        self.newest = time.monotonic()
+        way.stored[datagram.psn] = datagram.body
+        self.upward()
+
+    def upward(self) -> None:
+        """Hand up what is next in each space, and can be taken."""
+        for way in self.incoming:
+            while way.psn in way.stored:
+                octets = way.stored[way.psn]
+                try:
+                    taken = self.talk.take(parse_segment(octets, (0, 1)))
+                except WireError as wrong:
+                    self.end.wrong.append(str(wrong))
+                    reason = WRONG_MSN if "MSN" in str(wrong) else CLOSES
+                    self.send(self.datagram(BYE, ird_or_reason=reason))
+                    self.end_with(reason)
+                    return
+                if not taken:
+                    self.not_ready = True
+                    break
+                if way is self.incoming[REQUESTS]:
+                    self.not_ready = False
+                del way.stored[way.psn]
+                way.psn = (way.psn + 1) % NEXT
+                way.taken_units += units(octets)
+                if way.taken_units > way.granted_units:
+                    self.end.wrong.append("more units than the credit")
+                self.owes_ack = True
+
+    def end_with(self, reason: int) -> None:
+        """The incarnation is over."""
+        self.state, self.ended = "closed", reason
+        self.talk.fail_all()
+
+    # What goes.
+
+    def step(self, now: float) -> None:
+        """Send what may be sent, and repeat what is due."""
+        if self.state == "closed":
+            return
+        if self.state in ("hello", "echo"):
+            if now >= self.due and (self.state == "echo" or self.wants()):
+                self._greet(now)
+            return
+        self.upward()
+        self._send_waiting(now)
+        if self.owes_ack:
+            self._acknowledge(0, self.out[REQUESTS].psn)
+        if self.due and now >= self.due:
+            self._timeout(now)
+
+    def wants(self) -> bool:
+        """Whether there is anything that the peer has not taken."""
+        return any(out.waiting or out.outstanding for out in self.out)
+
+    def _greet(self, now: float) -> None:
+        self.repeated += 1
+        if self.state == "echo" and self.repeated > 3:
+            self.state, self.theirs = "hello", 0  # ask for another CHALLENGE
+        if self.state == "hello":
+            body = greeting(OPTIONS).ljust(GREETING_OCTETS, b"\0")
+            self.send(replace(self.datagram(HELLO), body=body))
+        else:
+            self.send(self.datagram(ECHO, body=self.echo))
+        self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
+
+    def challenged(self, datagram: Datagram) -> None:
+        """Echo the first CHALLENGE that answers this end's HELLO, and no other."""
+        if self.state != "hello" or datagram.dest != self.mine or not datagram.source:
+            return
+        self.greeting, cookie = parse_greeting(datagram.body)
+        self.echo = greeting(OPTIONS) + cookie
+        self.state, self.theirs = "echo", datagram.source
+        self.incoming = [Incoming(self.theirs), Incoming(self.theirs)]
+        self.wait, self.due, self.repeated = HELLO_FIRST_S, 0.0, 0
+
+    def _send_waiting(self, now: float) -> None:
+        """Responses first (DGRAM-RD-38); without credit ask for some (DGRAM-RD-20)."""
+        for space in (RESPONSES, REQUESTS):
+            out = self.out[space]
+            far = self.greeting.window  # DGRAM-EXT-4
+            while out.room() and len(out.outstanding) < far and self._in_flight() < self.window:
+                octets, request = out.waiting.popleft()
+                sent = Sent(out.psn, octets, request, now)
+                out.psn = (out.psn + 1) % NEXT
+                out.outstanding.append(sent)
+                self._send_data(space, sent)
+        if self.wants() and not self.due:
+            self.due = now + self.rto
+        elif not self.wants():
+            self.due = 0.0
+
+    def _in_flight(self) -> int:
+        return sum(not sent.came for out in self.out for sent in out.outstanding)
+
+    def _send_data(self, space: int, sent: Sent) -> None:
+        flags = RESPONSE if space == RESPONSES else 0
+        made = self.datagram(DATA, psn=sent.psn, flags=flags, body=sent.octets)
+        self.send(made)
+        self.owes_ack = self.owes_ack and any(way.stored for way in self.incoming)
+
+    def _acknowledge(self, flags: int, psn: int) -> None:
+        ranges = tuple(
+            to_ranges(way.psn, list(way.stored))[: MOST_RANGES // 2] for way in self.incoming
+        )
+        flags |= NOT_READY if self.not_ready else 0
+        body = AckBody(ranges, rnr_timer=RNR_TIMER if self.not_ready else 0)  # type: ignore[arg-type]
+        self.send(self.datagram(ACK, psn=psn, flags=flags, body=body.octets()))
+        self.owes_ack = False
+
+    def _timeout(self, now: float) -> None:
+        """Send the first again, or if none is missing ask for an acknowledgement."""
+        self.repeated += 1
+        self.rto = min(2 * self.rto, RTO_MOST_S)
+        self.due = now + self.rto
+        missing = [sent for out in self.out for sent in out.outstanding if not sent.came]
+        if missing:
+            self._again(missing[0], now)
+            return
+        self.probe_psn += 1
+        self.send(self.datagram(PROBE, psn=self.probe_psn))
+
+
+class RdPeer:
+    """One endpoint, any number of peers."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        qkey: int,
+        seed: object,
+        *,
+        credit: int = 256,
+        ird: int = 4,
+        segment_octets: int = SEGMENT_OCTETS,
+        receives: int | None = None,
+    ) -> None:
+        self.sock, self.qkey, self.credit, self.ird = sock, qkey, credit, ird
+        self.segment_octets = segment_octets
+        self.receives = receives  # None: as many as are wanted
+        self.regions: dict[int, Region] = {}
+        self.arrivals: list[Arrival] = []
+        self.pairs: dict[Address, Pair] = {}
+        self.past: list[Pair] = []
+        self.wrong: list[str] = []
+        self.counts = {"CRC": 0, "Q_Key": 0, "late": 0, "cookie": 0, "unknown": 0}
+        self._rng = random.Random(f"epochs {seed}")
+        self._secret = self._rng.randbytes(16)
+        self._began = time.monotonic()
+        self.unknown_to: list[Address] = []
+
+    def take_receive(self) -> bool:
+        """Take a receive, if there is one."""
+        if self.receives is None:
+            return True
+        if self.receives == 0:
+            return False
+        self.receives -= 1
+        return True
+
+    def pair(self, address: Address) -> Pair:
+        """Return the pair with that peer; the first segment to it starts the handshake."""
+        found = self.pairs.get(address)
+        if found is None or found.state == "closed":
+            if found is not None:
+                self.past.append(found)
+            found = self.pairs[address] = Pair(self, address, self._epoch(), 0)
+        return found
+
+    def talk(self, address: Address) -> Conversation:
+        """Return what sends messages to that peer."""
+        return self.pair(address).talk
+
+    def step(self) -> None:
+        """Take what waits, and do what is due."""
+        for octets, source in receive_all(self.sock):
+            try:
+                datagram = parse(octets)
+            except WireError:
+                self.counts["CRC"] += 1
+                continue
+            if datagram.qkey != self.qkey:
+                self.counts["Q_Key"] += 1
+                continue
+            if not clean(datagram):
+                self.wrong.append(f"fields without meaning are not zero: {datagram}")
+            try:
+                self._take(datagram, source)
+            except WireError as wrong:
+                self.wrong.append(str(wrong))
+        now = time.monotonic()
+        for pair in list(self.pairs.values()):
+            pair.step(now)
+
+    def close(self) -> None:
+        """End all incarnations."""
+        for pair in self.pairs.values():
+            if pair.state == "open":
+                pair.send(pair.datagram(BYE, ird_or_reason=CLOSES))
+
+    def idle(self) -> bool:
+        """Whether every peer has taken all that was sent to it."""
+        return not any(p.wants() for p in self.pairs.values() if p.state != "closed")
+
+    def _epoch(self) -> int:
+        return self._rng.randrange(1, NEXT)
+
+    def _take(self, datagram: Datagram, source: Address) -> None:
+        pair = self.pairs.get(source)
+        if datagram.type == HELLO:
+            self._challenge(datagram, source, pair)
+        elif datagram.type == CHALLENGE:
+            if pair is not None:
+                pair.challenged(datagram)
+        elif datagram.type == ECHO and not self._is(pair, datagram):
+            self._begin(datagram, source, pair)
+        elif pair is not None and self._is(pair, datagram):
+            if datagram.type == ECHO:
+                pair.owes_ack = True
+            pair.take(datagram)
+        elif datagram.type in (DATA, ACK, PROBE):
+            self.counts["unknown"] += 1
+            bye = Datagram(
+                BYE, self.qkey, datagram.dest, datagram.source, ird_or_reason=UNKNOWN_PAIR
+            )
+            self.sock.sendto(bye.octets(), source)
+
+    @staticmethod
+    def _is(pair: Pair | None, datagram: Datagram) -> bool:
+        if pair is None or pair.state == "closed" or not pair.theirs:
+            return False
+        return (datagram.source, datagram.dest) == (pair.theirs, pair.mine)
+
+    def _challenge(self, hello: Datagram, source: Address, pair: Pair | None) -> None:
+        """Answer a HELLO without storing anything: repeats get the same epoch (DGRAM-MEET-2)."""
+        if len(hello.body) < GREETING_OCTETS or not hello.source:
+            return
+        said, _ = parse_greeting(hello.body)
+        mine = int.from_bytes(self._keyed(f"epoch {source} {hello.source}".encode(), 4), "big") or 1
+        lives = pair is not None and pair.state != "closed"
+        if pair is not None and lives and (pair.state == "hello" or hello.source == pair.theirs):
+            mine = pair.mine
+        cookie = self._cookie(source, hello.source, mine, self._clock(), said)
+        body = greeting(OPTIONS) + cookie
+        answer = Datagram(CHALLENGE, self.qkey, mine, hello.source, body=body)
+        self.sock.sendto(answer.octets(), source)
+
+    def _clock(self) -> int:
+        """Return milliseconds, for cookies."""
+        return int((time.monotonic() - self._began) * 1000) % NEXT
+
+    def _keyed(self, covered: bytes, size: int) -> bytes:
+        return hashlib.blake2b(covered, key=self._secret, digest_size=size).digest()
+
+    def _cookie(self, source: Address, theirs: int, mine: int, when: int, said: Greeting) -> bytes:
+        """Return a cookie; its hash covers the version and both ends' options (DGRAM-EXT-1)."""
+        covered = f"cookie {source} {theirs} {mine} {when} 1 ".encode()
+        return COOKIE.pack(when, self._keyed(covered + said.octets + greeting(OPTIONS), 8))
+
+    def _begin(self, echo: Datagram, source: Address, pair: Pair | None) -> None:
+        """Make a record, if this end made the cookie for that address and both epochs."""
+        said, cookie = parse_greeting(echo.body)
+        if len(cookie) != COOKIE.size:
+            return
+        (when, _) = COOKIE.unpack(cookie)
+        good = cookie == self._cookie(source, echo.source, echo.dest, when, said)
+        if not good or (self._clock() - when) % NEXT > 1000 * COOKIE_LIFE_S:
+            self.counts["cookie"] += 1
+            return
+        if pair is not None and pair.state == "hello":
+            if echo.source < pair.mine or echo.dest != pair.mine:
+                return  # both began at the same time, and this end's handshake goes on
+            pair.theirs, pair.state = echo.source, "open"
+            pair.incoming = [Incoming(pair.theirs), Incoming(pair.theirs)]
+        else:
+            if pair is not None and pair.began_by >= 0 and when <= pair.began_by:
+                return
+            if pair is not None:
+                pair.end_with(UNKNOWN_PAIR)
+                self.past.append(pair)
+            pair = self.pairs[source] = Pair(self, source, echo.dest, echo.source)
+        pair.greeting = said
+        pair.began_by, pair.due, pair.owes_ack = when, 0.0, True
+        pair.take(echo)

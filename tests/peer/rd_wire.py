@@ -1,0 +1,203 @@
+"""RD's header and bodies: section 9 of the page."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from peer.wire import LlpHeader, WireError, newer, parse_llp, seal, unseal
+
+DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE, VERSIONS = range(4, 12)
+PROBED, ANSWER, RESPONSE, NOT_READY = 0x01, 0x02, 0x04, 0x08
+CLOSES, UNKNOWN_PAIR, WRONG_MSN = 0, 1, 2
+
+REQUESTS, RESPONSES = 0, 1
+
+REST = struct.Struct("!IIIIHHHBB")
+ACK_HEAD = struct.Struct("!IBBBB")
+RANGE = struct.Struct("!HH")
+HEADER_OCTETS = 36
+#: A datagram of 1200 octets, without RD's header and CRC: the longest segment (DGRAM-RD-29).
+SEGMENT_OCTETS = 1200 - HEADER_OCTETS - 4
+MOST_RANGES = 256
+
+# Section 9.1: head and options of HELLO, CHALLENGE, ECHO and VERSIONS.
+HEAD = struct.Struct("!BBH")
+OPTION_HEAD = struct.Struct("!BB")
+OUR_VERSIONS = 1 << 1
+LONGEST_SEGMENT, WINDOW, FEATURES = 1, 2, 3
+GREETING_OCTETS = 64
+LEAST_SEGMENT, LEAST_WINDOW = 1160, 64
+NEXT = 1 << 32
+
+
+def units(segment: bytes) -> int:
+    """Return what a segment takes of a credit."""
+    return max((len(segment) + 1023) // 1024, 1)
+
+
+@dataclass(frozen=True)
+class Datagram:
+    """One datagram of RD; the pairs are those of requests and of responses."""
+
+    type: int
+    qkey: int
+    source: int
+    dest: int
+    psn: int = 0
+    acknowledged: tuple[int, int] = (0, 0)
+    credit: tuple[int, int] = (0, 0)
+    delay: int = 0
+    ird_or_reason: int = 0
+    flags: int = 0
+    body: bytes = b""
+
+    def octets(self) -> bytes:
+        """Return it as it is on the wire."""
+        head = LlpHeader(self.type, self.qkey, self.psn).octets()
+        rest = REST.pack(
+            self.source,
+            self.dest,
+            *self.acknowledged,
+            *self.credit,
+            self.delay,
+            self.ird_or_reason,
+            self.flags,
+        )
+        return seal(head + rest + self.body)
+
+
+def parse(datagram: bytes) -> Datagram:
+    """Return what a datagram says."""
+    header, rest = parse_llp(unseal(datagram))
+    if not DATA <= header.type <= VERSIONS:
+        raise WireError("type")
+    if header.dest:
+        raise WireError("destination index")
+    if len(rest) < REST.size:
+        raise WireError("RD header: length")
+    source, dest, ack, response_ack, credit, response_credit, delay, ird, flags = REST.unpack_from(
+        rest
+    )
+    return Datagram(
+        header.type,
+        header.qkey,
+        source,
+        dest,
+        header.psn,
+        (ack, response_ack),
+        (credit, response_credit),
+        delay,
+        ird,
+        flags,
+        rest[REST.size :],
+    )
+
+
+@dataclass(frozen=True)
+class AckBody:
+    """Figure 9.2; ranges are (gap, length), of requests and of responses."""
+
+    ranges: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
+        default_factory=lambda: ([], [])
+    )
+    ce_count: int = 0
+    rnr_timer: int = 0
+
+    def octets(self) -> bytes:
+        """Return it as it is on the wire."""
+        counts = [len(ranges) for ranges in self.ranges]
+        head = ACK_HEAD.pack(self.ce_count, self.rnr_timer, *counts, 0)
+        return head + b"".join(RANGE.pack(*r) for ranges in self.ranges for r in ranges)
+
+
+def parse_ack(body: bytes) -> AckBody:
+    """Return an ACK's body."""
+    if len(body) < ACK_HEAD.size:
+        raise WireError("ACK: length")
+    ce_count, rnr_timer, requests, responses, _ = ACK_HEAD.unpack_from(body)
+    if len(body) != ACK_HEAD.size + RANGE.size * (requests + responses):
+        raise WireError("ACK: number of ranges")
+    found = list(RANGE.iter_unpack(body[ACK_HEAD.size :]))
+    return AckBody((found[:requests], found[requests:]), ce_count, rnr_timer)
+
+
+def to_ranges(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
+    """Return the ranges that say which PSNs came beyond the one acknowledged."""
+    ranges: list[tuple[int, int]] = []
+    at = 0
+    for distance in sorted((psn - acknowledged) % NEXT for psn in stored):
+        if ranges and distance == at:
+            gap, length = ranges[-1]
+            ranges[-1] = (gap, length + 1)
+        else:
+            ranges.append((distance - at, 1))
+        at = distance + 1
+    return ranges
+
+
+def from_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
+    """Return the PSNs that these ranges say came."""
+    found, at = [], acknowledged
+    for gap, length in ranges:
+        at = (at + gap) % NEXT
+        found += [(at + i) % NEXT for i in range(length)]
+        at = (at + length) % NEXT
+    return found
+
+
+def within(psn: int, first: int, after: int) -> bool:
+    """Whether it is one of those from the first on that come before another."""
+    return newer(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
+
+
+def greeting(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
+    """Return a head and options."""
+    packed = b"".join(OPTION_HEAD.pack(t, len(value)) + value for t, value in options.items())
+    return HEAD.pack(versions, 0, len(packed)) + packed
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a head and its options say, and the octets that they are."""
+
+    octets: bytes
+    versions: int
+    longest_segment: int = LEAST_SEGMENT
+    window: int = LEAST_WINDOW
+
+
+def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
+    """Return the head and options at the beginning of a body, and what follows (DGRAM-EXT-2)."""
+    if len(body) < HEAD.size:
+        raise WireError("head: length")
+    versions, _, length = HEAD.unpack_from(body)
+    end = HEAD.size + length
+    if end > len(body) or not versions & OUR_VERSIONS:
+        raise WireError("head: options go past the datagram, or versions")
+    found, at = {LONGEST_SEGMENT: LEAST_SEGMENT, WINDOW: LEAST_WINDOW}, HEAD.size
+    while at < end:
+        if at + OPTION_HEAD.size > end:
+            raise WireError("option: head")
+        kind, size = OPTION_HEAD.unpack_from(body, at)
+        value = body[at + OPTION_HEAD.size : at + OPTION_HEAD.size + size]
+        at += OPTION_HEAD.size + size
+        if at > end or (kind in (LONGEST_SEGMENT, WINDOW, FEATURES) and size != 4):
+            raise WireError("option: length")
+        found[kind] = int.from_bytes(value, "big")
+    if found[LONGEST_SEGMENT] < LEAST_SEGMENT or not found[WINDOW]:
+        raise WireError("option: value")
+    return Greeting(body[:end], versions, found[LONGEST_SEGMENT], found[WINDOW]), body[end:]
+
+
+def clean(datagram: Datagram) -> bool:
+    """Whether fields without meaning in its type are zero (DGRAM-MEET-6)."""
+    rest = (datagram.psn, datagram.delay, datagram.flags, datagram.ird_or_reason)
+    counts = (*datagram.acknowledged, *datagram.credit)
+    if datagram.type == HELLO:
+        return not any((*rest, *counts, datagram.dest))
+    if datagram.type in (CHALLENGE, VERSIONS):
+        return not any((*rest, *counts))
+    if datagram.type == BYE and datagram.ird_or_reason == UNKNOWN_PAIR:
+        return not any((*rest[:3], *counts))
+    return datagram.type != ECHO or not any(rest)

@@ -1,0 +1,441 @@
+"""RDMAP between one pair of RD endpoints: RFC 5040 and 7306, and section 9's rules for queue pairs.
+
+Segments arrive here whole, once and in order; rd.py sees to that.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peer.record import HEADER as RECORD_HEADER
+from peer.record import RecordHeader, parse_record, record_segments
+from peer.wire import (
+    ATOMIC_REQUEST,
+    ATOMIC_RESPONSE,
+    IMMEDIATE,
+    IMMEDIATE_SE,
+    PRIVATE,
+    READ_REQUEST,
+    READ_RESPONSE,
+    SEND,
+    SEND_IMM,
+    SEND_IMM_SE,
+    SEND_INVALIDATE,
+    SEND_SE,
+    SEND_SE_INVALIDATE,
+    TERMINATE,
+    WRITE,
+    ErrorMessage,
+    Segment,
+    Tagged,
+    Untagged,
+    WireError,
+    cut,
+    immediate_payload,
+    parse_error,
+    private_head,
+)
+
+Q_SEND, Q_REQUEST, Q_ERROR, Q_ATOMIC_RESPONSE = range(4)
+SENDS = (SEND, SEND_INVALIDATE, SEND_SE, SEND_SE_INVALIDATE, PRIVATE)
+READ = struct.Struct("!IQIIQ")
+ATOMIC = struct.Struct("!IIIQQQQQ")
+ATOMIC_DONE = struct.Struct("!IQ")
+FETCH_ADD, CMP_SWAP = 0, 2
+ALL_ONES = (1 << 64) - 1
+
+# Codes of error messages: layer, type, code.
+DDP_STAG, DDP_BOUNDS = (1, 1, 0), (1, 1, 1)
+RDMAP_STAG, RDMAP_BOUNDS, RDMAP_RIGHTS = (0, 1, 0), (0, 1, 1), (0, 1, 2)
+UNEXPECTED = (0, 2, 6)
+
+
+@dataclass
+class Region:
+    """Memory that peers may reach by an STag, from a tagged offset on."""
+
+    base: int
+    octets: bytearray
+    write: bool = True
+    read: bool = True
+
+    def reaches(self, to: int, length: int) -> bool:
+        """Whether all of that lies within it."""
+        return self.base <= to and to + length <= self.base + len(self.octets)
+
+
+@dataclass
+class Request:
+    """What was asked of the peer: done when it has taken all of it, or its response is placed."""
+
+    kind: str
+    queue: int | None = None
+    msn: int = 0
+    stag: int = 0
+    to: int = 0
+    unacknowledged: int = 0
+    response_due: bool = False
+    result: bytearray = field(default_factory=bytearray)
+    error: ErrorMessage | None = None
+    failed: bool = False
+
+    def done(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.failed or not (self.unacknowledged or self.response_due)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A completion of a receive, or of a Write-Record."""
+
+    payload: bytes
+    immediate: bytes | None = None
+    octets: int = 0
+    invalidated: int | None = None
+    record: RecordHeader | None = None
+
+
+Push = Callable[[Segment, Request, bool], None]
+
+
+class Conversation:
+    """All messages between this end and one peer, for one incarnation.
+
+    ``push(segment, request, response)`` sends a segment; ``response`` is true for those of Read and
+    Atomic Responses and error messages. ``may_receive`` takes a receive, if there is one.
+    """
+
+    def __init__(
+        self,
+        regions: dict[int, Region],
+        push: Push,
+        may_receive: Callable[[], bool],
+        arrivals: list[Arrival],
+        mulpdu: int,
+    ) -> None:
+        self._regions, self._push, self._arrivals = regions, push, arrivals
+        self._may_receive, self._mulpdu = may_receive, mulpdu
+        self._msn_out = [0, 0, 0, 0]
+        self._msn_in = [1, 1, 1, 1]
+        self._partial: bytearray | None = None
+        self._written = 0
+        self._reading: dict[int, Request] = {}
+        self._atomics: dict[int, Request] = {}
+        self._waiting: deque[tuple[Request, Callable[[], None]]] = deque()
+        self._outstanding: list[Request] = []
+        self._sent: deque[Request] = deque(maxlen=4096)
+        self._refusing: tuple[object, ...] | None = None
+        self._record: tuple[RecordHeader, int] | None = None
+        self._next = 1
+        self.peer_ird = 1
+        self.refused: list[ErrorMessage] = []
+
+    # What this end asks for.
+
+    def send(
+        self,
+        payload: bytes,
+        *,
+        solicited: bool = False,
+        immediate: bytes | None = None,
+        invalidate: int | None = None,
+    ) -> Request:
+        """Send a message of any length."""
+        opcode = SEND_SE if solicited else SEND
+        if invalidate is not None:
+            opcode = SEND_SE_INVALIDATE if solicited else SEND_INVALIDATE
+        if immediate is not None:
+            opcode = PRIVATE
+            payload = private_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+        return self._untagged("send", Q_SEND, opcode, payload, invalidate or 0)
+
+    def write(
+        self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None
+    ) -> Request:
+        """Write, and with immediate data tell the peer of it; that message is the one returned."""
+        request = Request("write", stag=stag, to=to)
+        self._all(cut(Tagged(WRITE, stag, to, payload), self._mulpdu - 14), request)
+        if immediate is None:
+            return request
+        return self._untagged("write", Q_SEND, IMMEDIATE, immediate_payload(immediate))
+
+    def write_record(self, message_id: int, stag: int, to: int, payload: bytes) -> Request:
+        """Write, and have the peer report it."""
+        request = Request("record", stag=stag, to=to)
+        header = RecordHeader(message_id, to, len(payload))
+        room = self._mulpdu - 14 - RECORD_HEADER.size
+        self._all(record_segments(header, stag, payload, room), request)
+        return request
+
+    def read(self, stag: int, to: int, length: int) -> Request:
+        """Read; the result is in the request."""
+        request = Request("read", stag=stag, to=to, response_due=True, result=bytearray(length))
+        sink, self._next = self._next << 8, self._next + 1
+
+        def begin() -> None:
+            self._reading[sink] = request
+            payload = READ.pack(sink, 0, length, stag, to)
+            self._untagged("read", Q_REQUEST, READ_REQUEST, payload, request=request)
+
+        self._waiting.append((request, begin))
+        self.begin_what_may()
+        return request
+
+    def atomic(
+        self,
+        code: int,
+        stag: int,
+        to: int,
+        operand: int,
+        *,
+        mask: int = ALL_ONES,
+        compare: int = 0,
+        compare_mask: int = ALL_ONES,
+    ) -> Request:
+        """Add or swap; the previous value is the request's result, in the machine's order."""
+        request = Request("atomic", stag=stag, to=to, response_due=True)
+        identifier, self._next = self._next, self._next + 1
+
+        def begin() -> None:
+            self._atomics[identifier] = request
+            payload = ATOMIC.pack(code, identifier, stag, to, operand, mask, compare, compare_mask)
+            self._untagged("atomic", Q_REQUEST, ATOMIC_REQUEST, payload, request=request)
+
+        self._waiting.append((request, begin))
+        self.begin_what_may()
+        return request
+
+    def begin_what_may(self) -> None:
+        """Send Read and Atomic Requests up to the peer's IRD (DGRAM-RDV-9)."""
+        self._outstanding = [request for request in self._outstanding if not request.done()]
+        while self._waiting and len(self._outstanding) < max(self.peer_ird, 1):
+            request, begin = self._waiting.popleft()
+            self._outstanding.append(request)
+            begin()
+
+    def fail_all(self) -> None:
+        """The incarnation is over."""
+        for request in [*self._sent, *(request for request, _ in self._waiting)]:
+            request.failed = request.failed or not request.done()
+
+    def _untagged(
+        self,
+        kind: str,
+        queue: int,
+        opcode: int,
+        payload: bytes,
+        word: int = 0,
+        request: Request | None = None,
+        response: bool = False,
+    ) -> Request:
+        self._msn_out[queue] += 1
+        request = request or Request(kind)
+        request.queue, request.msn = queue, self._msn_out[queue]
+        message = Untagged(opcode, queue, request.msn, payload=payload, word=word)
+        self._all(cut(message, self._mulpdu - 18), request, response)
+        return request
+
+    def _all(self, segments: list[Segment], request: Request, response: bool = False) -> None:
+        request.unacknowledged += len(segments)
+        self._sent.append(request)
+        for segment in segments:
+            self._push(segment, request, response)
+
+    # What the peer asks for.
+
+    def take(self, segment: Segment) -> bool:
+        """Take the next segment; false: not now, as no receive is posted."""
+        if self._refusing is not None and self._is_rest(segment):
+            if segment.last:
+                self._refusing = None
+            return True
+        if isinstance(segment, Tagged):
+            self._tagged(segment)
+            return True
+        if segment.msn != self._msn_in[segment.qn]:
+            raise WireError(f"MSN {segment.msn}, not {self._msn_in[segment.qn]}")
+        if segment.qn == Q_SEND:
+            return self._receive(segment)
+        self._msn_in[segment.qn] += 1
+        if segment.qn == Q_REQUEST and segment.opcode == READ_REQUEST:
+            self._answer_read(segment)
+        elif segment.qn == Q_REQUEST and segment.opcode == ATOMIC_REQUEST:
+            self._answer_atomic(segment)
+        elif segment.qn == Q_ERROR and segment.opcode == TERMINATE:
+            self._told(parse_error(segment.payload))
+        elif segment.qn == Q_ATOMIC_RESPONSE and segment.opcode == ATOMIC_RESPONSE:
+            identifier, value = ATOMIC_DONE.unpack(segment.payload)
+            request = self._atomics.pop(identifier)
+            request.result[:] = value.to_bytes(8, sys.byteorder)
+            request.response_due = False
+            self.begin_what_may()
+        else:
+            raise WireError(f"opcode {segment.opcode} on queue {segment.qn}")
+        return True
+
+    def _is_rest(self, segment: Segment) -> bool:
+        """Whether it is of the message that is being refused."""
+        if isinstance(segment, Tagged):
+            return self._refusing == ("tagged", segment.opcode)
+        return self._refusing == ("untagged", segment.qn, segment.msn)
+
+    def _receive(self, segment: Untagged) -> bool:
+        if segment.mo == 0:
+            if segment.opcode not in (*SENDS, IMMEDIATE, IMMEDIATE_SE):
+                raise WireError(f"opcode {segment.opcode} on queue 0")
+            if not self._may_receive():
+                return False
+            self._partial = bytearray()
+        if self._partial is None or segment.mo != len(self._partial):
+            raise WireError(f"MO {segment.mo}")
+        self._partial += segment.payload
+        if not segment.last:
+            return True
+        whole, self._partial = bytes(self._partial), None
+        self._msn_in[Q_SEND] += 1
+        immediate, count, invalidated = None, len(whole), None
+        if segment.opcode in (IMMEDIATE, IMMEDIATE_SE):
+            immediate, whole, count = whole[:4], b"", self._written
+        elif segment.opcode == PRIVATE:
+            immediate, whole, count = whole[4:8], whole[8:], count - 8
+        elif segment.opcode in (SEND_INVALIDATE, SEND_SE_INVALIDATE):
+            invalidated = segment.word
+            self._regions.pop(invalidated, None)
+        self._written = 0
+        self._arrivals.append(Arrival(whole, immediate, count, invalidated))
+        return True
+
+    def _tagged(self, segment: Tagged) -> None:
+        if segment.opcode == READ_RESPONSE:
+            request = self._reading.get(segment.stag)
+            if request is None or segment.to + len(segment.payload) > len(request.result):
+                raise WireError("Read Response for nothing")
+            request.result[segment.to : segment.to + len(segment.payload)] = segment.payload
+            if segment.last:
+                del self._reading[segment.stag]
+                request.response_due = False
+                self.begin_what_may()
+        elif segment.opcode == PRIVATE:
+            self._take_record(segment)
+        elif segment.opcode == WRITE:
+            wrong = self._place(segment.stag, segment.to, segment.payload)
+            if wrong:
+                self._refuse(segment, wrong)
+                return
+            self._written += len(segment.payload)
+        else:
+            raise WireError(f"tagged segment of opcode {segment.opcode}")
+
+    def _take_record(self, segment: Tagged) -> None:
+        record, octets = parse_record(segment.payload)
+        _, at = self._record or (record, 0)
+        if segment.to != record.to + at or segment.last != (at + len(octets) == record.length):
+            raise WireError("a Write-Record out of order")
+        wrong = self._place(segment.stag, segment.to, octets)
+        if wrong:
+            self._refuse(segment, wrong)
+            return
+        self._record = (record, at + len(octets))
+        if segment.last:
+            self._record = None
+            self._arrivals.append(Arrival(b"", octets=record.length, record=record))
+
+    def _place(self, stag: int, to: int, octets: bytes) -> tuple[int, int, int] | None:
+        region = self._regions.get(stag)
+        if region is None:
+            return DDP_STAG
+        if not region.reaches(to, len(octets)):
+            return DDP_BOUNDS
+        if not region.write:
+            return RDMAP_RIGHTS
+        region.octets[to - region.base : to - region.base + len(octets)] = octets
+        return None
+
+    def _answer_read(self, segment: Untagged) -> None:
+        sink, sink_to, length, stag, to = READ.unpack(segment.payload)
+        region = self._regions.get(stag)
+        wrong = None
+        if length and region is None:
+            wrong = RDMAP_STAG
+        elif region is not None and not region.reaches(to, length):
+            wrong = RDMAP_BOUNDS
+        elif region is not None and not region.read:
+            wrong = RDMAP_RIGHTS
+        if wrong:
+            self._refuse(segment, wrong, segment.payload)
+            return
+        octets = b""
+        if region is not None:
+            octets = bytes(region.octets[to - region.base : to - region.base + length])
+        response = Tagged(READ_RESPONSE, sink, sink_to, octets)
+        self._all(cut(response, self._mulpdu - 14), Request("response"), True)
+
+    def _answer_atomic(self, segment: Untagged) -> None:
+        code, identifier, stag, to, operand, mask, compare, compare_mask = ATOMIC.unpack(
+            segment.payload
+        )
+        region = self._regions.get(stag)
+        wrong = None
+        if region is None:
+            wrong = RDMAP_STAG
+        elif not region.reaches(to, 8):
+            wrong = RDMAP_BOUNDS
+        elif code & 0xF not in (FETCH_ADD, CMP_SWAP):
+            wrong = UNEXPECTED
+        if wrong or region is None:
+            self._refuse(segment, wrong or RDMAP_STAG)
+            return
+        at = to - region.base
+        old = int.from_bytes(region.octets[at : at + 8], sys.byteorder)
+        new = old
+        if code & 0xF == FETCH_ADD:
+            new = masked_add(old, operand, mask)
+        elif not (compare ^ old) & compare_mask:
+            new = old & ~mask | operand & mask
+        region.octets[at : at + 8] = new.to_bytes(8, sys.byteorder)
+        payload = ATOMIC_DONE.pack(identifier, old)
+        self._untagged("response", Q_ATOMIC_RESPONSE, ATOMIC_RESPONSE, payload, response=True)
+
+    def _refuse(
+        self, segment: Segment, what: tuple[int, int, int], rdmap_header: bytes = b""
+    ) -> None:
+        """Tell the sender, once, and take no notice of the rest of the message (RDV-7, -8)."""
+        error = ErrorMessage(*what, len(segment.octets()), segment.header(), rdmap_header)
+        self.refused.append(error)
+        if not segment.last:
+            if isinstance(segment, Tagged):
+                self._refusing = ("tagged", segment.opcode)
+            else:
+                self._refusing = ("untagged", segment.qn, segment.msn)
+        self._untagged("error", Q_ERROR, TERMINATE, error.payload(), response=True)
+
+    def _told(self, error: ErrorMessage) -> None:
+        """The peer refused a request: find it by queue and MSN, or by STag and TO."""
+        header = error.header
+        if header[0] & 0x80:
+            stag, to = struct.unpack_from("!IQ", header, 2)
+            matches = [r for r in self._sent if r.queue is None and r.stag == stag and r.to <= to]
+        else:
+            queue, msn = struct.unpack_from("!II", header, 6)
+            matches = [r for r in self._sent if (r.queue, r.msn) == (queue, msn)]
+        if not matches:
+            raise WireError("an error message about nothing")
+        request = matches[-1]
+        request.error, request.response_due = error, False
+        self._reading = {k: r for k, r in self._reading.items() if r is not request}
+        self._atomics = {k: r for k, r in self._atomics.items() if r is not request}
+        self.begin_what_may()
+
+
+def masked_add(old: int, operand: int, mask: int) -> int:
+    """Add field by field, as RFC 7306 section 5.1.1 has it."""
+    result = carry = 0
+    for bit in range(64):
+        total = (old >> bit & 1) + (operand >> bit & 1) + carry
+        result |= (total & 1) << bit
+        carry = total >> 1 if not mask >> bit & 1 else 0
+    return result
