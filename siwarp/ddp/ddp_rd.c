@@ -148,7 +148,7 @@ bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream)
 
 	if (!rd->parts || (4 * (rd->parts + 1) <= 3 * all && 2 * (rd->parts_of[source] + 1) <= all))
 		return false;
-	siw_ddp_rd_pause(stream);
+	siw_ddp_rd_pause(stream, true);
 	rd->lacks_receive = lacks_receive;
 	rd->lacks_share = true;
 	rd->seen_free = left;
