@@ -61,7 +61,6 @@ OPTIONS = {
     UNKNOWN_OPTION: b"odd",
     WINDOW: FARTHEST.to_bytes(4, "big"),
 }
-RNR_TIMER = 12
 FIRST_WINDOW, MOST_WINDOW = 10, 128
 
 
@@ -130,7 +129,7 @@ class Pair:
         self.owes_ack = False
         self.newest = 0.0
         self.not_ready = False
-        self.peer_not_ready = 0
+        self.peer_not_ready, self.peer_rnr_timer = 0, 0
         self.probe_psn = 0
         self.ended: int | None = None
 
@@ -182,6 +181,9 @@ class Pair:
         body = parse_ack(datagram.body) if datagram.type == ACK else AckBody()
         if datagram.flags & NOT_READY and datagram.type == ACK:
             self.peer_not_ready += 1
+            self.peer_rnr_timer = body.rnr_timer
+        elif body.rnr_timer:
+            raise WireError("an RNR timer without NOT_READY")
         if datagram.type in (DATA, ACK, ECHO, PROBE):
             for space in (REQUESTS, RESPONSES):
                 self._acknowledged(space, datagram, body.ranges[space])
@@ -347,7 +349,7 @@ class Pair:
             to_ranges(way.psn, list(way.stored))[: MOST_RANGES // 2] for way in self.incoming
         )
         flags |= NOT_READY if self.not_ready else 0
-        body = AckBody(ranges, rnr_timer=RNR_TIMER if self.not_ready else 0)  # type: ignore[arg-type]
+        body = AckBody(ranges, rnr_timer=self.end.rnr_timer if self.not_ready else 0)  # type: ignore[arg-type]
         self.send(self.datagram(ACK, psn=psn, flags=flags, body=body.octets()))
         self.owes_ack = False
 
@@ -377,10 +379,12 @@ class RdPeer:
         ird: int = 4,
         segment_octets: int = SEGMENT_OCTETS,
         receives: int | None = None,
+        rnr_timer: int = 12,
     ) -> None:
         self.sock, self.qkey, self.credit, self.ird = sock, qkey, credit, ird
         self.segment_octets = segment_octets
         self.receives = receives  # None: as many as are wanted
+        self.rnr_timer = rnr_timer
         self.regions: dict[int, Region] = {}
         self.arrivals: list[Arrival] = []
         self.pairs: dict[Address, Pair] = {}

@@ -54,10 +54,11 @@ class Ends:
 
 
 @contextmanager
-def ends(faults: Faults, **peer: int) -> Iterator[Ends]:
-    """Give both ends."""
+def ends(faults: Faults, attr: QPAttr | None = None, **peer: int) -> Iterator[Ends]:
+    """Give both ends; ``attr`` is siwarp's, the rest the peer's."""
+    attr = attr or QPAttr(qkey=QKEY)
     with (
-        siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY), slot=1 << 15) as ours,
+        siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         udp_socket() as sock,
         closing(Line(SEED, faults)) as line,
     ):
@@ -247,7 +248,7 @@ def test_a_send_waits_for_its_receive_and_responses_do_not_wait_behind_it() -> N
         assert [a.payload for a in both.peer.arrivals] == [octets("held", 10_000)]
 
 
-@pytest.mark.clause("DGRAM-RDV-5", "DGRAM-RDV-17")
+@pytest.mark.clause("DGRAM-RDV-5", "DGRAM-RDV-17", "DGRAM-RDV-19")
 def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> None:
     with ends(BAD) as both:
         talk = both.peer.talk(both.line.near)
@@ -255,7 +256,8 @@ def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> Non
         for i in range(slots + 3):
             talk.send(b"%d" % i)
         pair = both.peer.pair(both.line.near)
-        both.run(lambda: len(both.ours.got) == slots and not pair.out[0].waiting)
+        both.run(lambda: len(both.ours.got) == slots and pair.peer_not_ready > 0)
+        assert pair.peer_rnr_timer == 12  # 0.64 ms, the default of min_rnr_timer
         both.theirs.octets[:100] = octets("read", 100)
         sink = both.ours.region(100)
         both.ours.request(WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=both.there(0, 100))
@@ -266,6 +268,22 @@ def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> Non
         both.run(both.peer.idle)
         both.run(lambda: len(both.ours.got) == slots + 3)
         assert [int(data) for _, data in both.ours.got] == list(range(slots + 3))
+
+
+@pytest.mark.clause("DGRAM-RDV-20")
+def test_siwarps_rnr_retry_ends_the_incarnation_with_reason_5() -> None:
+    with ends(CLEAN, QPAttr(qkey=QKEY, rnr_retry=2), receives=0, rnr_timer=14) as both:
+        both.ours.send(b"nobody takes this", ah=both.ah)
+        both.ours.send(b"nor this", ah=both.ah)
+        both.run(lambda: len(both.ours.sent) == 2)
+        statuses = [wc.status for wc in both.ours.sent]
+        assert statuses == [WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR]
+        both.run(lambda: both.peer.pairs[both.line.near].ended == 5)
+        assert both.peer.arrivals == []
+        both.peer.receives = 1
+        both.ours.send(b"this", ah=both.ah)  # begins another incarnation
+        both.run(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
+        assert both.ours.sent[2].ok
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
