@@ -395,7 +395,6 @@ void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
 
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_taken(below(peer));
 	siw_rd_reset(below(peer), SIW_RD_CLOSED_END);
 }
 

@@ -320,7 +320,7 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 	uint32_t body = len - SIW_RD_OVERHEAD;
 
 	if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE) {
-		siw_rd_got_bye(peer, wire);
+		siw_rd_got_bye(peer, wire, now);
 		return;
 	}
 	if (wire->llp.type >> 4 == SIW_DGRAM_RD_ACK && !siw_rd_is_ack(wire + 1, body)) {
@@ -390,10 +390,8 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 		peer = siw_rd_find(rd, from);
 		if (is_pair(peer, wire))
 			of_pair(peer, wire, len, now);
-		else if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE)
-			siw_drop(SIW_COUNTER_drop_rd_epoch);
 		else
-			siw_rd_refuse(rd, from, wire, now);
+			siw_rd_refuse(rd, from, wire);
 		return;
 	default:
 		siw_drop(SIW_COUNTER_drop_opcode);

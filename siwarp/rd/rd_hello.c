@@ -443,17 +443,23 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 
 /* ---- BYE ------------------------------------------------------------------------------------- */
 
-void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason)
+static void send_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, uint8_t flags)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	siw_rd_header(peer, SIW_DGRAM_RD_BYE, 0, 0, siw_now_ns(), (struct siw_rd_wire *)out);
+	siw_rd_header(peer, SIW_DGRAM_RD_BYE, 0, flags, siw_now_ns(), (struct siw_rd_wire *)out);
 	((struct siw_rd_wire *)out)->reason = (uint8_t)reason;
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
 }
 
-void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire,
-		   uint64_t now)
+void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason)
+{
+	send_bye(peer, reason, 0);
+}
+
+/* A BYE about the pair of epochs of a datagram for which there is no record, within the ration. */
+static void bye_of_unknown(struct siw_rd *rd, const struct siw_addr *to,
+			   const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
 {
 	struct siw_rd_sources *sources = siw_rd_sources(rd);
 	struct {
@@ -463,14 +469,40 @@ void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct si
 
 	siw_drop(SIW_COUNTER_drop_rd_epoch);
 	if (!sources || !siw_source_take(&sources->bye, siw_source_place(sources->key, to), &byes,
-					 &byes_each, now))
+					 &byes_each, rd->now))
 		return;
 	bare(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch), &out.wire);
-	out.wire.reason = SIW_RD_UNKNOWN_PAIR;
+	out.wire.reason = reason;
+	out.wire.flags = flags;
 	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
 }
 
-void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+/* Whether the sender of this BYE waits for an answer. */
+static bool awaits_answer(const struct siw_rd_wire *wire)
 {
+	return !(wire->flags & SIW_RD_ANSWER) && wire->reason != SIW_RD_UNKNOWN_PAIR;
+}
+
+void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire)
+{
+	if (wire->llp.type >> 4 != SIW_DGRAM_RD_BYE)
+		bye_of_unknown(rd, to, wire, SIW_RD_UNKNOWN_PAIR, 0);
+	else if (awaits_answer(wire)) /* it was answered before, and the answer was lost */
+		bye_of_unknown(rd, to, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
+	else
+		siw_drop(SIW_COUNTER_drop_rd_epoch);
+}
+
+void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
+{
+	bool open = peer->state == SIW_RD_OPEN;
+
+	/* What it took before it closed counts; nothing more is sent to it. */
+	peer->state = SIW_RD_CLOSED;
+	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
+		siw_rd_acked(peer, wire, NULL, now);
+	if (awaits_answer(wire))
+		send_bye(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
+	peer->state = open ? SIW_RD_OPEN : SIW_RD_ECHOED; /* so that siw_rd_over reports the end */
 	siw_rd_over(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED : SIW_RD_GONE);
 }

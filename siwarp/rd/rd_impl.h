@@ -389,10 +389,9 @@ void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
 			const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len);
-void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
-/* Sends a BYE to the source of a datagram whose epochs are unknown here. */
-void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire,
-		   uint64_t now);
+void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
+/* Answers a datagram whose epochs are unknown here with a BYE, if it is to be answered. */
+void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire);
 void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */

@@ -68,6 +68,7 @@ class Endpoint:
         self.c = rd[0]
         self.got: dict[str, list[bytes]] = {}
         self.news: list[tuple[str, str]] = []
+        self.had = 0  # what the last peer that was lost had accepted
         self.judge: Callable[[str, bytes], str] = lambda _who, _data: "take"
         self.event = ffi.new("struct siw_rd_event *")
         self.handlers = ffi.new("struct siw_io_handler *[]", 4)
@@ -102,6 +103,8 @@ class Endpoint:
             return False
         peer, kind = self.event.peer, self.event.kind
         who = text_of(lib.siw_rd_peer_addr(peer))
+        if kind in (RESTARTED, GONE):
+            self.had = lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS)
         if kind != SEGMENT:
             self.news.append((NAMES[kind], who))
             return True

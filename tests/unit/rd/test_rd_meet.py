@@ -371,3 +371,46 @@ def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(end, stra
     good.say(RDType.PROBE, dest_epoch=7)
     good.say(RDType.HELLO, dest_epoch=0, body=HELLO)
     assert {good.hear().type, good.hear().type} == {RDType.BYE, RDType.CHALLENGE}
+
+
+# ---- parting
+
+
+@pytest.mark.clause("DGRAM-BYE-1")
+def test_what_a_bye_acknowledges_was_taken_and_the_rest_was_not(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK)
+    for i in range(3):
+        assert e.send(peer, b"%d" % i) == 1
+        s.hear(RDType.DATA)
+    s.say(RDType.BYE, acknowledged=s.other + 2)
+    run(lambda: e.told("gone") == 1, e)
+    assert e.had == 2
+
+
+@pytest.mark.clause("DGRAM-BYE-1")
+def test_who_closes_acknowledges_all_that_it_took(end):
+    a, b = end(), Endpoint()
+    peer = a.peer(b.local)
+    for i in range(5):
+        assert a.send(peer, b"%d" % i) == 1
+    run(lambda: len(b.data()) == 5, a, b)
+    b.close()  # before an acknowledgement of the last ones was due
+    run(lambda: a.told("gone") == 1, a)
+    assert a.had == 5
+
+
+@pytest.mark.clause("DGRAM-BYE-2")
+def test_a_bye_is_answered_each_time_and_an_answer_is_not(met):
+    e, s = met
+    for _ in range(3):  # the first ends the pair; the others say that the answer was lost
+        asked = s.say(RDType.BYE)
+        answer = s.hear()
+        assert (answer.type, str(answer.rd_flags)) == (RDType.BYE, "ANSWER")
+        assert (answer.source_epoch, answer.dest_epoch) == (s.other, s.epoch)
+        assert len(bytes(answer)) <= len(asked)
+    assert e.told("gone") == 1
+    s.say(RDType.BYE, rd_flags="ANSWER")
+    s.say(RDType.BYE, ird=1)  # of a pair that is not known
+    assert s.silence()

@@ -368,7 +368,7 @@ def test_one_of_an_unknown_life_is_told_so_and_no_longer_than_it_asked(strange):
         assert bye.type == RDType.BYE and (bye.ird, bye.rd_flags) == (RDReason.UNKNOWN, 0)
         assert (bye.source_epoch, bye.dest_epoch) == (77, s.epoch)
         assert len(bytes(bye)) <= len(asked)
-    s.say(RDType.BYE, dest_epoch=77)
+    s.say(RDType.BYE, dest_epoch=77, rd_flags="ANSWER")
     assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
 
 

@@ -65,6 +65,21 @@ def start(
     return p, int(p.stdout.readline())
 
 
+@pytest.mark.clause("DGRAM-BYE-1")
+@pytest.mark.parametrize("size", [4, 5000, 300_000])
+def test_what_was_received_before_its_receiver_closed_is_a_success_at_its_sender(
+    rig: Rig, size: int
+) -> None:
+    for _ in range(12):
+        a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
+        b.recv()
+        a.send(b, pattern(size))
+        assert b.got()[0].ok
+        b.qp.close()
+        assert a.done()[0].ok
+        a.qp.close()
+
+
 @pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-10")
 def test_a_killed_peer_is_found_and_another_goes_on(
     rig: Rig, other: list[subprocess.Popen[str]]
