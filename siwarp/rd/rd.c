@@ -3,12 +3,14 @@
  * rd/rd.c - an endpoint: open, close, receive datagrams, report events.
  *
  * How reliable datagrams work. Segments are accepted and delivered whole, once and in order per
- * peer.
+ * peer and PSN space: responses and error messages have a space of their own, so that requests
+ * without a receive do not hold them back.
  *
  * Files: rd_hello.c: handshake by a stateless cookie. rd_peer.c: the table of peers (SipHash); if
  * it is full, the record that has been idle longest is evicted. rd_tx.c: window, credit and pacing.
  * rd_ack.c: what was delivered and what was lost. rd_rx.c: order and acknowledgements. rd_cc.c:
- * congestion control, as pure functions. rd_mtu.c: path MTU. rd_timer.c: timers.
+ * congestion control, as pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive.
+ * rd_timer.c: timers.
  *
  * Sending: a segment is copied, and its CRC computed, in one loop; it is sent in the call that
  * brings it. A short segment behind others that are unacknowledged waits for the flush; segments of

@@ -200,3 +200,52 @@ def test_who_stored_nothing_grants_a_segment_of_any_length(end):
     run(lambda: any(body in got for got in e.got.values()), e)
     for one in (*far, s):
         one.close()
+
+
+@pytest.mark.clause("DGRAM-RD-42")
+def test_an_older_acknowledgement_says_nothing_of_its_space_alone(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK)
+    s.drain()
+    both(e, peer, 4)
+    lib.siw_rd_flush(peer, e_taken())
+    s.drain()
+    s.say(RDType.ACK, acknowledged=s.other + 3, response_acknowledged=s.other + 1, credit=8)
+    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 3, e)
+    assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
+    # Older for requests, and newer for responses.
+    body = ack_body(s.other + 1, [s.other + 3])
+    fields = {"acknowledged": s.other + 1, "response_acknowledged": s.other + 4}
+    s.say(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
+    run(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 4, e)
+    assert lib.siw_rd_accepted(peer, REQUESTS) == 3
+    assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
+    assert lib.siw_rd_mulpdu(peer, RESPONSES) == 3 * 1024
+    for credit in (5, 9, 4):  # the same acknowledgement: the last one counts
+        s.say(RDType.ACK, **(fields | {"acknowledged": s.other + 3}), credit=credit)
+        s.drain()
+        assert lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
+
+
+@pytest.mark.clause("DGRAM-RD-43")
+def test_what_a_range_named_is_kept_until_it_is_taken(end):
+    with setting("rd_octets", 1 << 20):
+        e = end()
+    s, other = Stranger(e), Stranger(e, epoch=0x7000)
+    s.meet()
+    for i in range(1, 9):
+        s.say(RDType.DATA, psn=s.epoch + i, body=bytes([i]) * 20000)
+    s.drain()
+    s.say(RDType.PROBE)
+    named = s.hear(RDType.ACK).received()
+    assert named
+    other.meet()
+    for i in range(1, 65):  # who wants more memory than there is
+        other.say(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
+        other.drain()
+    s.say(RDType.DATA, psn=s.epoch, body=b"first")
+    goal = len(named) + 1
+    run(lambda: any(got[:1] == [b"first"] and len(got) == goal for got in e.got.values()), e)
+    s.close()
+    other.close()
