@@ -22,6 +22,7 @@ ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer": NO_RD,
     "siw_ddp_rd_show": NO_RD,
     "siw_ddp_rd_unclaim": NO_RD,
+    "siw_ddp_rd_reject": NO_RD,
     "siw_ddp_rd_peer_addr": NO_RD,
     "siw_ddp_rd_peer_ird": NO_RD,
     "siw_ddp_rd_expect": NO_RD,

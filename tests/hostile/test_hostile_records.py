@@ -1,0 +1,75 @@
+"""One host that takes every record of a reliable queue pair and keeps them; others are served."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from pace import scaled
+from unit.rd.rd_kit import HELLO, OFFER
+from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.verbs_harness import Rig, counter
+
+from siwarp.inspect.rd import RDDatagram, RDType, cookie_of
+
+RECORDS, MORE = 64, 200
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.close()
+
+
+class Taker:
+    """A peer that meets the queue pair and gives it nothing but signs of life."""
+
+    def __init__(self, server: Peer, number: int) -> None:
+        self.dest, self.epoch = server.qp.addr, 1 + number
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.bind(("127.0.0.1", 0))
+        self.sock.settimeout(scaled(5.0))
+        self.other = 0
+
+    def say(self, kind: RDType, body: bytes = b"") -> None:
+        d = RDDatagram(
+            type=int(kind), q_key=QKEY, psn=self.epoch, source_epoch=self.epoch, body=body,
+            dest_epoch=self.other, acknowledged=self.other, response_acknowledged=self.other,
+        )  # fmt: skip
+        self.sock.sendto(bytes(d), self.dest)
+
+    def meet(self) -> None:
+        self.say(RDType.HELLO, HELLO)
+        challenge = RDDatagram(self.sock.recv(2048))
+        assert challenge.type == RDType.CHALLENGE
+        self.other = challenge.source_epoch
+        self.say(RDType.ECHO, OFFER + cookie_of(challenge.body))
+        assert RDDatagram(self.sock.recv(2048)).type == RDType.ACK
+
+
+@pytest.mark.clause("DGRAM-MEET-7")
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: str) -> None:
+    server = Peer(rig, max_peers=RECORDS)
+    takers = [Taker(server, i) for i in range(RECORDS + MORE)]
+    try:
+        before = counter("rd_evicted")
+        for taker in takers:
+            taker.meet()
+            taker.say(RDType.PROBE)
+        # Its own records make room for each other.
+        assert counter("rd_evicted") - before == MORE
+        for i in range(3):
+            client = Peer(rig, host=host)
+            server.recv(i)
+            began = time.monotonic()
+            client.send(server, b"good", i)
+            assert client.done()[0].ok and server.got()[0].ok
+            assert time.monotonic() - began < scaled(1.0)
+            client.qp.close()
+    finally:
+        for taker in takers:
+            taker.sock.close()
