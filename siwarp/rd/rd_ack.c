@@ -301,17 +301,19 @@ static void all_lost(struct siw_rd_peer *peer)
 }
 
 /*
- * Fragments do not reach the peer, although its acknowledgements show that it is alive. After as
- * many time-outs as fit into peer_timeout the peer is declared lost.
+ * The peer has credit for what was sent and acknowledges none of it, although it is alive: it does
+ * not want to, or fragments do not reach it. After as much time as it may be silent, and as many
+ * time-outs as fit into that, it is declared lost.
  */
-static bool is_hopeless(struct siw_rd_peer *peer)
+static bool is_hopeless(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t fit = peer->rd->timeout / SIW_RD_S;
 
 	if (fit < 8)
 		fit = 8; /* a time-out is at most an eighth of it, and at most a second */
-	return peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
-	       longest_unsure(peer) > peer->whole;
+	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) && longest_unsure(peer) > peer->whole)
+		return true;
+	return peer->rtos > MOST_RTOS && now - peer->stuck_ns >= peer->rd->timeout;
 }
 
 /* A tail loss probe (RFC 8985 section 7): its acknowledgement shows what is lost. */
@@ -337,9 +339,12 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
+	/* a peer without room for what was sent is not ready, which is no lack of progress */
+	if (!peer->rtos || !last || !siw_rd_in_credit(seq, index))
+		peer->stuck_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
-	if (last && is_hopeless(peer)) {
+	if (last && is_hopeless(peer, now)) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
 		siw_rd_over(peer, SIW_RD_GONE);
 		return;

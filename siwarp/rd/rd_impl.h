@@ -150,6 +150,10 @@ struct siw_rd_peer {
 	uint64_t lacks_ns, unready_ns, unready_una;
 	uint64_t came_ns; /* when the newest DATA that was taken or stored came */
 	uint64_t heard_ns, sent_ns;
+	/* since when what the peer could take is not acknowledged; the first time-out of these */
+	uint64_t stuck_ns;
+	/* when the peer last ended a wait of siw_rd_awaits_more in part, or when that wait began */
+	uint64_t moved_ns;
 	uint64_t since_ns; /* since when a response of the peer has been due; 0: none is due */
 	uint64_t ack_ns;   /* when the first datagram that due_acks counts came */
 	uint64_t timer_ns; /* when the next handshake, PTO, RTO or idle timer expires */

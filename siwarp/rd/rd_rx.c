@@ -209,6 +209,8 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		return;
 	}
 	opens = !seq->rx || index > seq->rx->high;
+	if (!seq->rx)
+		peer->moved_ns = now; /* a gap begins */
 	if (!keep(peer, seq, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_rd_ack_due(peer, true, now);
@@ -235,7 +237,7 @@ static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	struct siw_rd *rd = peer->rd;
 
 	rd->offered = NULL;
-	peer->came_ns = rd->now;
+	peer->came_ns = peer->moved_ns = rd->now;
 	if (seq->space == SIW_RD_REQUESTS)
 		peer->lacks_ns = 0;
 	if (rd->direct && !seq->rx) {

@@ -108,7 +108,22 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * Whether the peer is lost: a response is due and the peer was silent for too long. If this timer
+ * Whether the peer owes something that it may give at any time: the end of a message, what fills a
+ * gap, or the response to a request that it has taken.
+ */
+static bool owes(const struct siw_rd_peer *peer)
+{
+	const struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
+
+	if (siw_rd_has_gap(requests) || siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]))
+		return true;
+	return peer->expect && requests->una == requests->nxt && !requests->held &&
+	       !peer->seq[SIW_RD_RESPONSES].held;
+}
+
+/*
+ * Whether the peer is lost: something is due, and the peer was silent for too long, or gave nothing
+ * of what it owes for so long although it speaks. If this timer
  * runs far too late, this process stood still and did not probe the peer; then it is probed first.
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
@@ -117,6 +132,8 @@ static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 	uint64_t last = !meets && peer->heard_ns > peer->since_ns ? peer->heard_ns : peer->since_ns;
 	uint64_t timeout = meets && !peer->near ? peer->rd->meet : peer->rd->timeout;
 
+	if (!meets && owes(peer))
+		last = peer->moved_ns > peer->since_ns ? peer->moved_ns : peer->since_ns;
 	return peer->since_ns && now > last && now - last >= timeout &&
 	       now - peer->timer_ns < timeout / 4;
 }
@@ -236,6 +253,8 @@ void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
 	uint64_t now = siw_now_ns();
 
 	siw_lock(&rd->lock);
+	if (expected && !peer->expect)
+		peer->moved_ns = now;
 	peer->expect = expected;
 	if (expected)
 		siw_rd_await(peer, now);

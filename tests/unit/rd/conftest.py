@@ -43,3 +43,16 @@ def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]
     s = Stranger(e)
     yield e, s
     s.close()
+
+
+@pytest.fixture
+def strangers() -> Iterator[Callable[..., list[Stranger]]]:
+    made: list[Stranger] = []
+
+    def make(e: Endpoint, n: int) -> list[Stranger]:
+        made.extend(Stranger(e, epoch=0xABCD0001 + i) for i in range(n))
+        return made[-n:]
+
+    yield make
+    for s in made:
+        s.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 from _siwarp_layers import ffi, lib
@@ -16,19 +15,6 @@ from unit.rd.rd_kit import HELLO, OFFER, Endpoint, Stranger, pump, run
 from siwarp.inspect.rd import RDDatagram, RDType, cookie_of
 
 SLOW = "SANITIZER" in os.environ
-
-
-@pytest.fixture
-def strangers() -> Iterator[Callable[..., list[Stranger]]]:
-    made: list[Stranger] = []
-
-    def make(e: Endpoint, n: int) -> list[Stranger]:
-        made.extend(Stranger(e, epoch=0xABCD0001 + i) for i in range(n))
-        return made[-n:]
-
-    yield make
-    for s in made:
-        s.close()
 
 
 # ---- cookies
