@@ -1,0 +1,69 @@
+"""What leaves the socket is no more than what came to it, but for data by window."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from unit.rd.rd_kit import HELLO, Stranger
+
+from siwarp.inspect.rd import RDType
+
+#: Data by window and repeats by timer apart, these are all that an end sends of itself.
+ANSWERS = {RDType.ACK, RDType.BYE, RDType.CHALLENGE, RDType.VERSIONS}
+
+
+def heard(s: Stranger, end) -> list[tuple[int, int]]:
+    """Return the type and the octets of each datagram that comes."""
+    got = []
+    for _ in range(60):
+        end.turn()
+        while True:
+            try:
+                octets = s.sock.recv(1 << 16)
+            except BlockingIOError:
+                break
+            got.append((octets[0] >> 4, len(octets)))
+    return got
+
+
+@pytest.mark.clause("DGRAM-FAIR-4")
+def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(end, strangers):
+    e = end()
+    (s,) = strangers(e, 1)
+    rng = random.Random(7)
+    kinds = [k for k in RDType if k != RDType.ECHO]
+    answered = 0
+    for i in range(300):
+        kind = rng.choice(kinds)
+        body = HELLO if kind == RDType.HELLO and i % 3 else rng.randbytes(rng.randrange(120))
+        sent = s.say(kind, body=body, dest_epoch=rng.randrange(1 << 32), psn=rng.randrange(1 << 32))
+        got = heard(s, e)
+        assert len(got) <= 1
+        assert sum(octets for _, octets in got) <= len(sent)
+        answered += len(got)
+    assert answered > 50
+
+
+@pytest.mark.clause("DGRAM-FAIR-5")
+def test_a_met_peer_draws_one_answer_at_most_by_each_datagram(end, strangers):
+    e = end()
+    (s,) = strangers(e, 1)
+    s.meet()
+    heard(s, e)
+    rng = random.Random(9)
+    sent, answers = 0, []
+    for _ in range(600):
+        kind = rng.choice([RDType.DATA, RDType.DATA, RDType.PROBE, RDType.ACK, RDType.ECHO])
+        s.say(
+            kind,
+            psn=(s.epoch + rng.choice([0, 0, 1, 2, 5, 100, 5000])) & 0xFFFFFFFF,
+            dest_epoch=rng.choice([s.other, s.other, s.other, 77]),
+            **({"body": b"x" * rng.randrange(1, 90)} if kind != RDType.ACK else {}),
+        )
+        sent += 1
+        if rng.random() < 0.3:
+            answers += [kind for kind, _ in heard(s, e) if kind in ANSWERS]
+            assert len(answers) <= sent
+    answers += [kind for kind, _ in heard(s, e) if kind in ANSWERS]
+    assert 100 < len(answers) <= sent
