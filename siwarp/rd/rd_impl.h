@@ -148,6 +148,7 @@ struct siw_rd_peer {
 	 * have said that ours does there, with una of then; 0: none does.
 	 */
 	uint64_t lacks_ns, unready_ns, unready_una;
+	uint64_t passed;  /* octets of responses sent since a request was sent */
 	uint64_t came_ns; /* when the newest DATA that was taken or stored came */
 	uint64_t heard_ns, sent_ns;
 	/* since when what the peer could take is not acknowledged; the first time-out of these */

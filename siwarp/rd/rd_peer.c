@@ -456,7 +456,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
 	peer->in_flight = peer->newest_ns = peer->came_ns = 0;
-	peer->lacks_ns = peer->unready_ns = 0;
+	peer->lacks_ns = peer->unready_ns = peer->passed = 0;
 	memset(peer->room, 0, sizeof(peer->room));
 	peer->since_ns = 0;
 	peer->timer_ns = SIW_RD_NEVER;

@@ -122,6 +122,7 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 		tx->n_lost--;
 	}
 	slot->sent_ns = peer->sent_ns = now;
+	peer->passed = seq->space == SIW_RD_RESPONSES ? peer->passed + slot->len : 0;
 	if (peer->cc.rate) {
 		uint64_t late = siw_rd_cc_wait(&peer->cc, peer->cc.burst);
 
@@ -367,14 +368,15 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
-	bool sent = false;
+	/* Responses go first, but a peer that reads without end must not keep requests from it. */
+	bool turn = peer->passed > SIW_RD_BATCH, sent = false;
 
 	if (!siw_rd_outstanding(peer))
 		return true;
 	if (peer->state != SIW_RD_OPEN)
 		return false;
-	if (pump_space(peer, responses, now, &sent))
-		pump_space(peer, requests, now, &sent);
+	if (pump_space(peer, turn ? requests : responses, now, &sent))
+		pump_space(peer, turn ? responses : requests, now, &sent);
 	if (sent || peer->timer_ns == SIW_RD_NEVER)
 		siw_rd_rearm(peer, now);
 	return !siw_rd_unsent(requests) && !siw_rd_unsent(responses);

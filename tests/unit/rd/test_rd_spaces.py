@@ -249,3 +249,28 @@ def test_what_a_range_named_is_kept_until_it_is_taken(end):
     run(lambda: any(got[:1] == [b"first"] and len(got) == goal for got in e.got.values()), e)
     s.close()
     other.close()
+
+
+@pytest.mark.clause("DGRAM-RD-38")
+def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(met):
+    e, s = met
+    peer = e.peer(s.address)
+    s.say(RDType.ACK, credit=20000)
+    s.drain()
+    n = 0
+    while e.send(peer, bytes(30000), space=RESPONSES) == 1:
+        n += 1
+    assert e.send(peer, b"request") == 1
+    lib.siw_rd_flush(peer, e_taken())
+    came = 0
+    for _ in range(n):  # those that were queued before it, as many as the window or less at once
+        d = s.hear(RDType.DATA)
+        if not d.rd_flags & RDFlag.RESPONSE:
+            break
+        came += 1
+        s.say(RDType.ACK, response_acknowledged=(s.other + came) & 0xFFFFFFFF, credit=20000)
+        while e.send(peer, bytes(30000), space=RESPONSES) == 1:
+            pass
+    else:
+        raise AssertionError(f"the request waits behind {came} responses")
+    assert d.body == b"request" and came >= 2
