@@ -49,8 +49,8 @@ def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]
 def strangers() -> Iterator[Callable[..., list[Stranger]]]:
     made: list[Stranger] = []
 
-    def make(e: Endpoint, n: int) -> list[Stranger]:
-        made.extend(Stranger(e, epoch=0xABCD0001 + i) for i in range(n))
+    def make(e: Endpoint, n: int, host: str = "127.0.0.1") -> list[Stranger]:
+        made.extend(Stranger(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
         return made[-n:]
 
     yield make

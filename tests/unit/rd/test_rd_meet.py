@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.llp.conftest import Counters
@@ -22,19 +20,6 @@ from siwarp.inspect.rd import (
 )
 
 LEAST = 1160
-
-
-@pytest.fixture
-def strangers() -> Iterator[Callable[..., list[Stranger]]]:
-    made: list[Stranger] = []
-
-    def make(e: Endpoint, n: int, host: str = "127.0.0.1") -> list[Stranger]:
-        made.extend(Stranger(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
-        return made[-n:]
-
-    yield make
-    for s in made:
-        s.close()
 
 
 def say_hello(s: Stranger, offered: bytes) -> None:
