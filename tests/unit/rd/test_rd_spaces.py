@@ -274,3 +274,30 @@ def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(met):
     else:
         raise AssertionError(f"the request waits behind {came} responses")
     assert d.body == b"request" and came >= 2
+
+
+@pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-33")
+@pytest.mark.parametrize("octets", [100, 33_000_000, 5 << 20])
+def test_however_much_is_held_responses_pass_it(end, octets: int) -> None:
+    with setting("rd_octets", 1 << 20 if octets == 5 << 20 else 64 << 20):
+        a, b = end(), end()
+    b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
+    peer = a.peer(b.local)
+    sent = turns = 0
+    while sent < octets and turns < 200:  # what this end has no room for waits above it
+        part = b"held" + bytes(min(octets - sent, 30000) - 4)
+        if a.send(peer, part) == 1:
+            sent, turns = sent + len(part), 0
+        a.turn(), b.turn()
+        turns += 1
+    assert sent == octets or lib.siw_rd_blocked(peer, REQUESTS)
+    for i in range(20):
+        assert a.send(peer, b"%d" % i, bytes(5000), space=RESPONSES) == 1
+        run(lambda i=i: lib.siw_rd_accepted(peer, RESPONSES) == i + 1, a, b)
+    assert b.data() == [b"%d" % i + bytes(5000) for i in range(20)]
+    assert lib.siw_rd_accepted(peer, REQUESTS) == 0
+    b.judge = lambda _who, _data: "take"
+    lib.siw_rd_resume(b.peer(a.local), REQUESTS)
+    framed = lib.siw_rd_framed(peer, REQUESTS)
+    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == framed, a, b)
+    assert sum(len(d) for d in b.data()[20:]) == sent
