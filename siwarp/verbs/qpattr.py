@@ -77,7 +77,8 @@ class QPInitAttr:
             completions. On RD, once half as many wait to be polled, their senders wait.
         max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
         peer_timeout: RD: seconds of silence after which a peer with a response due counts as lost;
-            0: setting ``peer_timeout_ms``.
+            0: setting ``peer_timeout_ms``, and ``rd_meet_ms`` for one beyond this machine that does
+            not answer a first message.
         qp_context: any value of the caller's.
 
     """

@@ -574,9 +574,10 @@ struct siw_qp_init_attr {
 	uint32_t max_write_records;
 	/*
 	 * RD: the most peers that it remembers (0: setting rd_peers); a new one takes the place of
-	 * the one that was idle for longest. peer_timeout_ms: a peer that a response is due from
-	 * and that is silent for so many milliseconds is declared lost (0: setting
-	 * peer_timeout_ms).
+	 * the one that was idle for longest, or of one of the address that has most.
+	 * peer_timeout_ms: a peer that a response is due from and that is silent for so many
+	 * milliseconds is declared lost (0: setting peer_timeout_ms; setting rd_meet_ms for one
+	 * beyond this machine that does not answer a first message).
 	 */
 	uint32_t max_peers;
 	uint32_t peer_timeout_ms;
