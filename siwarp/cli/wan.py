@@ -122,7 +122,8 @@ def wan(
 
     A plan is clauses with a semicolon between them, a clause is faults with commas:
 
-    loss=1% burst=5 (losses in a row) dup=1% reorder=1% corrupt=1% mark=1% (CE) delay=20ms jitter=2ms rate=50Mbit
+    loss=1% burst=5 (losses in a row) dup=1% reorder=1% corrupt=1% mark=1% (CE) delay=20ms
+    jitter=2ms rate=50Mbit
     limit=100 (packets that wait for the rate; or octets, 256KB) blackout=2s@10s (length@start)
     seed=7 peer=ADDR/LEN:PORT (length and port may be left out; of IPv6 the address is in brackets).
     In front of a clause tx: is from a to b, rx: from b to a; a peer

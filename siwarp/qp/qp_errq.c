@@ -67,9 +67,9 @@ static bool ends_by_default(const struct siw_wq *wq, bool in_group)
 
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group)
 {
-	wq->errs_fatal = wq->error_policy == SIW_ERROR_POLICY_ERROR ||
-			 (wq->error_policy == SIW_ERROR_POLICY_AUTO &&
-			  ends_by_default(wq, in_group));
+	wq->errs_fatal =
+		wq->error_policy == SIW_ERROR_POLICY_ERROR ||
+		(wq->error_policy == SIW_ERROR_POLICY_AUTO && ends_by_default(wq, in_group));
 }
 
 void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)
