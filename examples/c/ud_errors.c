@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include <siwarp/siw_ext.h>
 
@@ -21,6 +22,8 @@ static char memory[2][64];
 static struct siw_context *context;
 static struct siw_cq *cq;
 static struct siw_mr *mr;
+/* Of both ends. Policy ERROR needs one, which strangers do not know. */
+static uint32_t qkey;
 
 static void must(int good, const char *what)
 {
@@ -57,7 +60,10 @@ static void start(struct siw_qp *qp)
 	struct siw_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++) {
-		check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state }, SIW_QP_STATE),
+		struct siw_qp_attr attr = { .qp_state = state, .qkey = qkey };
+
+		check(siw_modify_qp(qp, &attr,
+				    SIW_QP_STATE | (state == SIW_QPS_INIT ? SIW_QP_QKEY : 0)),
 		      "siw_modify_qp");
 		if (state == SIW_QPS_INIT)
 			check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
@@ -117,10 +123,13 @@ static void post(struct siw_qp *qp, struct siw_ah *to, int opcode, uint64_t wr_i
 	struct siw_send_wr *bad;
 
 	/* Where a Write-Record has its peer, and where a Send has. */
-	if (opcode == SIW_WR_RDMA_WRITE_RECORD)
+	if (opcode == SIW_WR_RDMA_WRITE_RECORD) {
 		wr.rd.ah = to;
-	else
+		wr.rd.remote_qkey = qkey;
+	} else {
 		wr.wr.ud.ah = to;
+		wr.wr.ud.remote_qkey = qkey;
+	}
 	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
 }
 
@@ -136,6 +145,8 @@ int main(void)
 	struct siw_ah *to;
 	struct siw_pd *pd;
 
+	must(getrandom(&qkey, sizeof(qkey), 0) == sizeof(qkey), "getrandom");
+	qkey = (qkey & 0x7fffffff) | 1; /* not 0, and the top bit stands for the sender's own */
 	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
 	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
 	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
