@@ -44,9 +44,13 @@ ALL = (
 )
 
 
-def rounds(short: int) -> int:
-    """Return how many rounds a test makes: a hundredth of the long run's messages, or ``short``."""
-    return max(short, MESSAGES // 100)
+#: A long test takes as long as it may.
+TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
+
+
+def rounds(short: int, part: int = 100) -> int:
+    """Return how many rounds a test makes: that part of the long run's messages, or ``short``."""
+    return max(short, MESSAGES // part)
 
 
 def octets(seed: object, length: int) -> bytes:

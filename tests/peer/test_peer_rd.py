@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from peer.line import BAD, CLEAN, Faults, Line, receive_all, run, udp_socket
-from peer.ours import SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.ours import LIMIT_S, SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
 from peer.rd import RdPeer
 from peer.rd_wire import (
     CHALLENGE,
@@ -27,6 +27,7 @@ from peer.wire import seal, unseal
 
 from siwarp.verbs import MR, QPAttr, QPType, RemoteBuffer, WCFlag, WCOpcode, WCStatus, WROpcode
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 QKEY = 0x5D0001
 MEMORY = 1 << 17
 STAG, BASE = 0x0A0B0C0D, 1 << 33
@@ -42,7 +43,7 @@ class Ends:
         self.ah = ours.toward(line.far)
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
-    def run(self, until: Callable[[], bool], limit: float = 20) -> None:
+    def run(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
         """Move everything until something is true."""
         steps = [self.peer.step, self.line.step, self.ours.step]
         run(until, steps, [*self.line.sockets(), self.peer.sock], limit)
@@ -81,7 +82,7 @@ def arrivals(ours: Siwarp) -> list[Arrival]:
 @pytest.mark.clause("DGRAM-RD-12", "DGRAM-RDV-1", "DGRAM-RDV-3")
 def test_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) -> None:
     """Whoever begins. Sends of each kind, of any length, both ways at the same time."""
-    count = rounds(40)
+    count = rounds(40, 1000)
     rng = random.Random(f"{SEED}/{first}")
     with ends(faults) as both:
         to_siwarp, to_peer = [], []
@@ -101,7 +102,9 @@ def test_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) -> 
                 if first == "siwarp":
                     talk = both.peer.talk(both.line.near)
                     talk.send(payload, immediate=value)
-        both.run(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count, 60)
+            if i % 64 == 63:  # no more than the send queue holds
+                both.run(lambda i=i: len(both.ours.sent) > i - 200)
+        both.run(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
         both.run(both.peer.idle)
         both.run(lambda: len(both.ours.sent) == count)
         assert arrivals(both.ours) == to_siwarp
@@ -112,7 +115,7 @@ def test_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) -> 
 
 @pytest.mark.clause("DGRAM-RD-3", "DGRAM-RDV-4")
 def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
-    count = rounds(12)
+    count = rounds(12, 1000)
     rng = random.Random(SEED)
     with ends(BAD) as both:
         talk = both.peer.talk(both.line.near)
@@ -149,7 +152,7 @@ def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
 
 @pytest.mark.clause("DGRAM-RD-21", "DGRAM-RDV-9")
 def test_siwarp_writes_reads_and_counts_in_the_peers_memory() -> None:
-    count = rounds(12)
+    count = rounds(12, 1000)
     rng = random.Random(SEED)
     with ends(BAD) as both:
         ours, theirs = both.ours, both.theirs.octets

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 from peer.line import BAD, CLEAN, Faults, Line, run, udp_socket
-from peer.ours import SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.ours import SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
 from peer.record import (
     RecordHeader,
     RecordSource,
@@ -23,6 +23,7 @@ from peer.wire import PRIVATE, Tagged, WireError, parse_llp, parse_segment, unse
 
 from siwarp.verbs import MR, QPAttr, QPType, Record, RemoteBuffer, WCOpcode, WROpcode
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 QKEY = 0x7EC07D
 MEMORY = 1 << 16
 STAG, BASE = 0x55667788, 0x1234_5678_9ABC_0000

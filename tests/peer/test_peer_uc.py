@@ -9,11 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 from peer.line import CLEAN, Faults, Line, run, udp_socket
-from peer.ours import ALL, SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.ours import ALL, SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
 from peer.uc import Delivery, UcReceiver, UcSender
 
 from siwarp.verbs import MR, QPAttr, QPType, RemoteBuffer, WCFlag, WCOpcode, WROpcode
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 QKEY = 0x0BADCAFE
 MTU = 512
 MEMORY = 1 << 16

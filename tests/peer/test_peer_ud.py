@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from peer.line import BAD, CLEAN, Faults, Line, run, udp_socket
-from peer.ours import SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.ours import SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
 from peer.ud import UdPeer, qn
 from peer.wire import PRIVATE, SEND, Untagged, WireError, parse_segment, seal, unseal
 
 from siwarp.verbs import ErrorOrigin, QPAttr, QPState, QPType, WCFlag, WCStatus, WROpcode
 
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
 QKEY = 0x5EED0001
 
 
