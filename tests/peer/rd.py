@@ -55,6 +55,7 @@ COOKIE_LIFE_S = 30.0
 HELLO_FIRST_S, HELLO_MOST_S = 0.02, 0.5
 RTO_LEAST_S, RTO_MOST_S = 0.02, 1.0
 FARTHEST = 16_384
+LINGER_S = 5.0
 UNKNOWN_OPTION = 200  # the other end must skip it
 OPTIONS = {
     LONGEST_SEGMENT: (65_000).to_bytes(4, "big"),
@@ -132,6 +133,7 @@ class Pair:
         self.peer_not_ready, self.peer_rnr_timer = 0, 0
         self.probe_psn = 0
         self.ended: int | None = None
+        self.reason, self.give_up, self.answered = CLOSES, 0.0, False
 
     def push(self, segment: Segment, request: Request, response: bool) -> None:
         """Have a segment sent when it may be."""
@@ -168,9 +170,9 @@ class Pair:
     def take(self, datagram: Datagram) -> None:
         """Take a datagram that has both epochs of this pair."""
         if datagram.type == BYE:
-            if not datagram.flags & ANSWER:
-                self.send(self.datagram(BYE, flags=ANSWER))
-            self.end_with(datagram.ird_or_reason)
+            self._bye(datagram)
+            return
+        if self.state == "closing":
             return
         if self.state == "echo":
             self.state, self.wait = "open", self.rto
@@ -192,7 +194,32 @@ class Pair:
         elif datagram.type == PROBE:
             self._acknowledge(PROBED, datagram.psn)
 
-    def _acknowledged(self, space: int, datagram: Datagram, ranges: list[tuple[int, int]]) -> None:
+    def _bye(self, datagram: Datagram) -> None:
+        """The incarnation ends; what it acknowledges counts before (DGRAM-BYE-1, -2)."""
+        reason = datagram.ird_or_reason
+        if reason != UNKNOWN_PAIR:
+            for space in (REQUESTS, RESPONSES):
+                self._acknowledged(space, datagram, [], over=True)
+            if not datagram.flags & ANSWER:
+                self.send(self.datagram(BYE, flags=ANSWER, ird_or_reason=reason))
+        self.answered = bool(datagram.flags & ANSWER)
+        self.end_with(reason)
+
+    def close(self) -> None:
+        """End the incarnation: say so until it is answered, or the time for that is over."""
+        if self.state not in ("open", "echo"):
+            self.end_with(CLOSES)
+            return
+        self.state, self.wait, self.due = "closing", HELLO_FIRST_S, 0.0
+        self.give_up = time.monotonic() + LINGER_S
+
+    def _acknowledged(
+        self,
+        space: int,
+        datagram: Datagram,
+        ranges: list[tuple[int, int]],
+        over: bool = False,
+    ) -> None:
         out, ack = self.out[space], datagram.acknowledged[space]
         first, after = out.unacknowledged(), out.psn
         if ack != after and not within(ack, first, after):
@@ -203,6 +230,8 @@ class Pair:
             sent = out.outstanding.popleft()
             sent.request.unacknowledged -= 1
             self._measure(sent, now, datagram.delay)
+        if over:
+            return
         came = {psn for psn in from_ranges(ack, ranges) if within(psn, ack, after)}
         for sent in out.outstanding:
             if sent.psn in came and not sent.came:
@@ -256,9 +285,8 @@ class Pair:
                     taken = self.talk.take(parse_segment(octets, (0, 1)))
                 except WireError as wrong:
                     self.end.wrong.append(str(wrong))
-                    reason = WRONG_MSN if "MSN" in str(wrong) else CLOSES
-                    self.send(self.datagram(BYE, ird_or_reason=reason))
-                    self.end_with(reason)
+                    self.reason = WRONG_MSN if "MSN" in str(wrong) else CLOSES
+                    self.close()
                     return
                 if not taken:
                     self.not_ready = True
@@ -276,12 +304,22 @@ class Pair:
         """The incarnation is over."""
         self.state, self.ended = "closed", reason
         self.talk.fail_all()
+        for out in self.out:
+            out.waiting.clear()
+            out.outstanding.clear()
 
     # What goes.
 
     def step(self, now: float) -> None:
         """Send what may be sent, and repeat what is due."""
         if self.state == "closed":
+            return
+        if self.state == "closing":
+            if now > self.give_up:
+                self.end_with(self.reason)
+            elif now >= self.due:
+                self.send(self.datagram(BYE, ird_or_reason=self.reason))
+                self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
             return
         if self.state in ("hello", "echo"):
             if now >= self.due and (self.state == "echo" or self.wants()):
@@ -442,8 +480,7 @@ class RdPeer:
     def close(self) -> None:
         """End all incarnations."""
         for pair in self.pairs.values():
-            if pair.state == "open":
-                pair.send(pair.datagram(BYE, ird_or_reason=CLOSES))
+            pair.close()
 
     def idle(self) -> bool:
         """Whether every peer has taken all that was sent to it."""
@@ -471,6 +508,16 @@ class RdPeer:
                 BYE, self.qkey, datagram.dest, datagram.source, ird_or_reason=UNKNOWN_PAIR
             )
             self.sock.sendto(bye.octets(), source)
+        elif datagram.type == BYE:
+            self._answer_unknown(datagram, source)
+
+    def _answer_unknown(self, bye: Datagram, source: Address) -> None:
+        """Answer a BYE of a pair that is not known: an answer may have been lost (DGRAM-BYE-2)."""
+        reason = bye.ird_or_reason
+        if bye.flags & ANSWER or reason == UNKNOWN_PAIR:
+            return
+        answer = Datagram(BYE, self.qkey, bye.dest, bye.source, ird_or_reason=reason, flags=ANSWER)
+        self.sock.sendto(answer.octets(), source)
 
     @staticmethod
     def _is(pair: Pair | None, datagram: Datagram) -> bool:
