@@ -10,6 +10,8 @@
 #ifndef FUZZ_RD_H
 #define FUZZ_RD_H
 
+#include <time.h>
+
 #include "fuzz.h"
 #include "llp/llp_sock.h"
 #include "rd/rd_impl.h"
@@ -31,6 +33,7 @@ struct fuzz_net {
 	uint64_t now;
 	bool full;	    /* sockets take nothing */
 	bool no_batches;    /* the kernel has no UDP_SEGMENT */
+	bool reseed;	    /* the next random octets are the first ones again: fuzz_rd_port.c */
 	uint32_t route_mtu; /* what the kernel says of any way: 0 nothing */
 	uint32_t flying;    /* datagrams in flight, in the order of sending */
 	struct fuzz_datagram **air;
@@ -42,6 +45,7 @@ struct fuzz_net {
 		struct fuzz_datagram *inbox;
 		uint32_t asked; /* octets of the datagram received last */
 		bool gro;	/* batches may be received */
+		struct siw_llp_sock *sock;
 	} end[ENDS];
 	/* What each stranger heard last: the epoch of who spoke, and a cookie. */
 	struct {
@@ -56,6 +60,8 @@ enum { AIR = 256, PAST = 128, INBOX = 128 };
 
 extern struct fuzz_net net;
 
+/* The files of rd are compiled so that they call this one. */
+int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 void fuzz_net_reset(void);
 struct siw_addr fuzz_addr_of(int place);
 int fuzz_place_of(const struct siw_addr *addr);

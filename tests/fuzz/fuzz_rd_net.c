@@ -22,8 +22,6 @@ void fuzz_net_reset(void)
 		net.end[i].inbox = inboxes[i];
 }
 
-/* The files of rd are compiled so that they call this one. */
-int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 int fuzz_clock_gettime(clockid_t clock, struct timespec *t)
 {
 	(void)clock;
@@ -120,12 +118,13 @@ static int place_of_sock(const struct siw_llp_sock *sock)
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)handler;
 	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_sock), sizeof(**out)));
 	memset(*out, 0, sizeof(**out));
 	(*out)->fd = FIRST_FD + fuzz_place_of(local);
 	(*out)->port = port;
+	(*out)->handler = handler;
 	(*out)->due_ns = UINT64_MAX;
+	net.end[fuzz_place_of(local)].sock = *out;
 	return 0;
 }
 
@@ -138,6 +137,7 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 
 void siw_llp_close(struct siw_llp_sock *sock)
 {
+	net.end[place_of_sock(sock)].sock = NULL;
 	free(sock);
 }
 

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What devices and queue pairs call of llp beside fuzz_rd_net.c: a poller of that network's sockets,
+ * one interface, descriptors that nobody waits for. Randomness is the same at each run.
+ */
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+
+#include "fuzz_rd.h"
+#include "llp/llp_fault.h"
+
+/* ---- the machine, by the linker's --wrap ----------------------------------------------------- */
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+	return fuzz_clock_gettime(clock, t);
+}
+
+ssize_t __wrap_getrandom(void *buf, size_t len, unsigned int flags);
+ssize_t __wrap_getrandom(void *buf, size_t len, unsigned int flags)
+{
+	static uint8_t next;
+
+	(void)flags;
+	if (net.reseed)
+		next = 0;
+	net.reseed = false;
+	for (size_t i = 0; i < len; i++)
+		((uint8_t *)buf)[i] = next += 89;
+	return (ssize_t)len;
+}
+
+/* ---- the poller ------------------------------------------------------------------------------ */
+
+int siw_llp_port_open(struct siw_llp_port **out)
+{
+	CHECK(!posix_memalign((void **)out, _Alignof(struct siw_llp_port), sizeof(**out)));
+	memset(*out, 0, sizeof(**out));
+	(*out)->owner = getpid();
+	(*out)->room = malloc(SIW_LLP_ROOM);
+	CHECK((*out)->room);
+	return 0;
+}
+
+void siw_llp_port_close(struct siw_llp_port *port)
+{
+	for (int i = 0; i < ENDS; i++)
+		CHECK(!net.end[i].sock || net.end[i].sock->port != port);
+	free(port->room);
+	free(port);
+}
+
+int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
+{
+	int found = 0;
+
+	for (int i = 0; i < ENDS && found < n; i++) {
+		struct siw_llp_sock *sock = net.end[i].sock;
+		bool due = sock && atomic_load(&sock->due_ns) <= net.now;
+
+		if (!sock || sock->port != port || (!net.end[i].up && !due))
+			continue;
+		net.end[i].up = false;
+		if (due)
+			atomic_store(&sock->due_ns, UINT64_MAX);
+		handlers[found++] = sock->handler;
+	}
+	return found;
+}
+
+uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
+{
+	(void)port;
+	return net.now;
+}
+
+int siw_llp_port_arm(struct siw_llp_port *port)
+{
+	(void)port;
+	return 0;
+}
+
+void siw_llp_port_disarm(struct siw_llp_port *port)
+{
+	(void)port;
+}
+
+bool siw_llp_port_armed(const struct siw_llp_port *port)
+{
+	(void)port;
+	return false;
+}
+
+void siw_llp_port_wake(struct siw_llp_port *port)
+{
+	(void)port;
+}
+
+uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+{
+	return port->room;
+}
+
+uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+{
+	(void)port;
+	return NULL;
+}
+
+void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+{
+	(void)port, (void)batch;
+}
+
+void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+{
+	memset(set, 0, sizeof(*set));
+	set->port = port;
+}
+
+/* Nobody sleeps: time goes on at once. */
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	(void)set, (void)extra_fd;
+	net.now += timeout_us > 0 ? (uint64_t)timeout_us * 1000 : 1000000;
+	return 1;
+}
+
+int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait(set, extra_fd, timeout_us);
+}
+
+/* ---- descriptors and the interface ----------------------------------------------------------- */
+
+int siw_llp_event_open(void)
+{
+	return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+bool siw_llp_event_nonblocking(int fd)
+{
+	(void)fd;
+	return true;
+}
+
+void siw_llp_event_set(int fd)
+{
+	(void)fd;
+}
+
+void siw_llp_event_clear(int fd)
+{
+	(void)fd;
+}
+
+void siw_llp_event_close(int fd)
+{
+	close(fd);
+}
+
+int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+{
+	CHECK(max > 0);
+	*out = (struct siw_llp_interface){ .name = "fuzz", .mtu = 1500, .up = 1, .n_addrs = ENDS };
+	for (int i = 0; i < ENDS; i++) {
+		out->addrs[i] = fuzz_addr_of(i);
+		out->addrs[i].port_be = 0;
+	}
+	return 1;
+}
+
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
+		       struct siw_llp_watch **out)
+{
+	(void)port, (void)name, (void)handler;
+	*out = NULL;
+	return 0;
+}
+
+int siw_llp_watch_read(struct siw_llp_watch *watch)
+{
+	(void)watch;
+	return 0;
+}
+
+void siw_llp_watch_close(struct siw_llp_watch *watch)
+{
+	(void)watch;
+}
+
+void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler)
+{
+	sock->handler = handler;
+}
+
+void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
+{
+	(void)sock, (void)want;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What queue pairs of other kinds call of llp: linked to by fuzz_rd_qp.c, and never called. */
+#include <stdlib.h>
+
+#define NEVER(name)      \
+	void name(void); \
+	void name(void)  \
+	{                \
+		abort(); \
+	}
+
+NEVER(siw_llp_pause)
+NEVER(siw_llp_peer)
+NEVER(siw_llp_shared)
+NEVER(siw_llp_tcp_abort)
+NEVER(siw_llp_tcp_accept)
+NEVER(siw_llp_tcp_connect)
+NEVER(siw_llp_tcp_connect_itself)
+NEVER(siw_llp_tcp_connected)
+NEVER(siw_llp_tcp_emss)
+NEVER(siw_llp_tcp_gone)
+NEVER(siw_llp_tcp_keep)
+NEVER(siw_llp_tcp_listen)
+NEVER(siw_llp_tcp_recvv)
+NEVER(siw_llp_tcp_sendv)
+NEVER(siw_llp_tcp_shutdown)
+NEVER(siw_llp_tcp_tos)
+NEVER(siw_llp_udp_group_sender)
+NEVER(siw_llp_udp_hear_refusals)
+NEVER(siw_llp_udp_join)
+NEVER(siw_llp_udp_keep)
+NEVER(siw_llp_udp_path)
+NEVER(siw_llp_udp_refused)
+NEVER(siw_llp_udp_send_batch)
+NEVER(siw_llp_udp_send_cut)
+NEVER(siw_llp_udp_whole)

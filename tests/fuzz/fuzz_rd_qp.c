@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Two queue pairs of RD, with all of RDMAP, DDP and reliable datagrams under them, and a met liar
+ * between the two: he knows both epochs, so he changes what flies and says what he likes in either's
+ * name, with a right CRC.
+ *
+ *   octet 0  HONEST 1: the liar keeps quiet, and the network loses, doubles and delays at the most;
+ *            RECORDS 2: Write-Records are taken; FEW 4: receives are rare
+ *   then     steps, of an octet that says what and one or more that say how
+ *
+ * What holds, whatever comes: each request and each receive completes once; no octet outside of what
+ * was granted changes; memory and records are within their bounds and the books are right; who was
+ * met is sent one datagram at the most for each of his, beside data and what timers repeat. While
+ * all are honest, messages come whole, once and in order, and everything completes.
+ */
+#include <arpa/inet.h>
+
+#include "base/crc32c.h"
+#include "ddp/ddp_impl.h"
+#include "fuzz_rd.h"
+#include "qp/qp_objects.h"
+#include <siwarp/siw.h>
+
+enum { HONEST = 1, RECORDS = 2, FEW = 4 };
+enum { QPS = 2, STEPS = 300, QKEY = 0x11223344, DEPTH = 16, WRS = 1024 };
+/* Memory of an end: what its receives, its Reads and its peer's Writes may change, and the rest. */
+enum { RECV_AT = 0, READ_AT = 4096, GRANTED_AT = 8192, SEND_AT = 12288, MEM = 16384, SLOT = 256 };
+enum { PER_TIMER = 2 };
+#define MS 1000000ull
+
+struct input {
+	const uint8_t *at, *end;
+};
+
+static struct {
+	struct siw_context *ctx;
+	struct siw_pd *pd;
+	struct siw_cq *cq;
+	struct siw_qp *qp;
+	struct siw_mr *own, *granted;
+	struct siw_ah *to;
+	uint8_t *mem;
+	uint32_t posted, done; /* work requests, receives too */
+	uint8_t state[WRS];    /* by wr_id: 1 posted, 2 complete */
+	uint32_t next_send, next_recv;
+	uint32_t heard, answers; /* datagrams received and timers served; what was sent but data */
+} ends[QPS];
+
+static uint8_t flags;
+static bool lied, upset;
+
+static uint32_t byte(struct input *in)
+{
+	return in->at < in->end ? *in->at++ : 0;
+}
+
+/* ---- the queue pairs ------------------------------------------------------------------------- */
+
+static bool knows(int end, int place)
+{
+	(void)end;
+	return place < QPS; /* strangers are fuzz_rd.c's */
+}
+
+static void to_rts(int i)
+{
+	static const int states[] = { SIW_QPS_INIT, SIW_QPS_RTR, SIW_QPS_RTS };
+
+	for (int s = 0; s < 3; s++) {
+		struct siw_qp_attr attr = { .qp_state = states[s], .qkey = QKEY };
+
+		CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE | (s ? 0 : SIW_QP_QKEY)));
+	}
+}
+
+static void open_end(int i)
+{
+	struct siw_device **list = siw_get_device_list(NULL);
+	struct siw_addr peer = fuzz_addr_of(!i);
+	struct siw_qp_init_attr attr = {
+		.cap = { DEPTH, DEPTH, 2, 2, 64 },
+		.qp_type = SIW_QPT_RD,
+		.sq_sig_all = 1,
+		.addr = fuzz_addr_of(i),
+		.max_write_records = flags & RECORDS ? 4 : 0,
+		.peer_timeout_ms = 2000,
+	};
+
+	CHECK(list && list[0]);
+	memset(&ends[i], 0, sizeof(ends[i]));
+	ends[i].ctx = siw_open_device(list[0]);
+	siw_free_device_list(list);
+	CHECK(ends[i].ctx);
+	ends[i].pd = siw_alloc_pd(ends[i].ctx);
+	ends[i].cq = siw_create_cq(ends[i].ctx, 128, NULL, NULL, 0);
+	ends[i].mem = calloc(1, MEM);
+	CHECK(ends[i].mem && ends[i].pd && ends[i].cq);
+	ends[i].own = siw_reg_mr(ends[i].pd, ends[i].mem, MEM, SIW_ACCESS_LOCAL_WRITE);
+	ends[i].granted = siw_reg_mr(ends[i].pd, ends[i].mem + GRANTED_AT, SEND_AT - GRANTED_AT,
+				     SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
+					     SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC);
+	ends[i].to = siw_create_ah(ends[i].pd, &peer);
+	attr.send_cq = attr.recv_cq = ends[i].cq;
+	ends[i].qp = siw_create_qp(ends[i].pd, &attr);
+	CHECK(ends[i].own && ends[i].granted && ends[i].to && ends[i].qp);
+	for (int at = SEND_AT; at < MEM; at++)
+		ends[i].mem[at] = (uint8_t)(at * 7 + i);
+	to_rts(i);
+}
+
+static void close_end(int i)
+{
+	CHECK(!siw_destroy_qp(ends[i].qp) && !siw_destroy_ah(ends[i].to));
+	CHECK(!siw_dereg_mr(ends[i].own) && !siw_dereg_mr(ends[i].granted));
+	CHECK(!siw_destroy_cq(ends[i].cq) && !siw_dealloc_pd(ends[i].pd));
+	CHECK(!siw_close_device(ends[i].ctx));
+	/* What is sent, and what lies between, is nobody's to change. */
+	for (int at = SEND_AT; at < MEM; at++)
+		CHECK(ends[i].mem[at] == (uint8_t)(at * 7 + i));
+	free(ends[i].mem);
+}
+
+/* ---- completions ----------------------------------------------------------------------------- */
+
+/* A message: its number, then octets that follow from it. */
+static void check_message(int i, const struct siw_wc *wc)
+{
+	const uint8_t *octets = ends[i].mem + RECV_AT + wc->wr_id % DEPTH * SLOT;
+	uint32_t number;
+
+	if (lied || upset || wc->opcode != SIW_WC_RECV || wc->byte_len < 4)
+		return;
+	memcpy(&number, octets, 4);
+	CHECK(number >= ends[i].next_recv);
+	ends[i].next_recv = number + 1;
+	for (uint32_t at = 4; at < wc->byte_len; at++)
+		CHECK(octets[at] == (uint8_t)(number * 3 + at));
+}
+
+static void poll_end(int i)
+{
+	struct siw_wc wc[8];
+	int n;
+
+	while ((n = siw_poll_cq(ends[i].cq, 8, wc)) > 0)
+		for (int k = 0; k < n; k++) {
+			if (wc[k].opcode == SIW_WC_RECV_WRITE_RECORD)
+				continue;
+			CHECK(wc[k].wr_id < WRS && ends[i].state[wc[k].wr_id] == 1);
+			ends[i].state[wc[k].wr_id] = 2;
+			ends[i].done++;
+			if (!wc[k].status && (wc[k].opcode & SIW_WC_RECV))
+				check_message(i, &wc[k]);
+		}
+	CHECK(n == 0);
+}
+
+/* ---- work requests --------------------------------------------------------------------------- */
+
+static void post_recv(int i, uint32_t len)
+{
+	struct siw_sge sge = { 0, len % (SLOT + 1), ends[i].own->lkey };
+	struct siw_recv_wr wr = { .wr_id = ends[i].posted, .sg_list = &sge, .num_sge = 1 };
+
+	if (ends[i].posted == WRS)
+		return;
+	/* Of each wr_id's slot nobody else reads before it is complete: there are DEPTH. */
+	sge.addr = (uintptr_t)(ends[i].mem + RECV_AT + wr.wr_id % DEPTH * SLOT);
+	if (siw_post_recv(ends[i].qp, &wr, NULL))
+		return;
+	ends[i].state[ends[i].posted++] = 1;
+	ends[i].heard++; /* whoever waited for it is told */
+}
+
+static void put_message(uint8_t *to, uint32_t number, uint32_t len)
+{
+	for (uint32_t at = 0; at < len; at++)
+		to[at] = (uint8_t)(number * 3 + at);
+	if (len >= 4)
+		memcpy(to, &number, 4);
+}
+
+static const int opcodes[] = { SIW_WR_SEND,
+			       SIW_WR_SEND,
+			       SIW_WR_SEND_WITH_IMM,
+			       SIW_WR_RDMA_WRITE,
+			       SIW_WR_RDMA_WRITE_WITH_IMM,
+			       SIW_WR_RDMA_READ,
+			       SIW_WR_ATOMIC_FETCH_AND_ADD,
+			       SIW_WR_ATOMIC_CMP_AND_SWP,
+			       SIW_WR_RDMA_WRITE_RECORD,
+			       SIW_WR_SEND_WITH_INV };
+enum { OPCODES = sizeof(opcodes) / sizeof(opcodes[0]) };
+
+/* how: eight of the ways to get the peer's memory wrong. */
+static uint64_t remote_of(int i, uint32_t how)
+{
+	uint64_t base = (uintptr_t)(ends[!i].mem + GRANTED_AT);
+
+	return how < 224 ? base + how % 32 * 8 : base + (uint64_t)(int64_t)(int8_t)how * 40 + 4;
+}
+
+static void aim(int i, struct siw_send_wr *wr, uint32_t how)
+{
+	uint32_t rkey = how == 255 ? ends[!i].own->rkey : ends[!i].granted->rkey;
+
+	if (wr->opcode == SIW_WR_ATOMIC_FETCH_AND_ADD || wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP) {
+		wr->wr.atomic.remote_addr = remote_of(i, how);
+		wr->wr.atomic.rkey = rkey;
+		wr->wr.atomic.compare_add = how;
+	} else if (wr->opcode != SIW_WR_SEND) {
+		wr->wr.rdma.remote_addr = remote_of(i, how);
+		wr->wr.rdma.rkey = rkey;
+	}
+	wr->rd.ah = ends[i].to;
+	wr->rd.remote_qpn = ntohs(fuzz_addr_of(!i).port_be);
+}
+
+static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
+{
+	/* It is sent from memory of its own, which lives until all is over. */
+	static uint8_t inline_octets[64];
+	struct siw_sge sge = { (uintptr_t)ends[i].mem, 0, ends[i].own->lkey };
+	struct siw_send_wr wr = {
+		.wr_id = ends[i].posted,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcodes[kind % OPCODES],
+		.imm_data = how,
+	};
+	bool sends = wr.opcode == SIW_WR_SEND || wr.opcode == SIW_WR_SEND_WITH_IMM;
+
+	if (ends[i].posted == WRS)
+		return;
+	sge.length = size < 128 ? size % 64 : size * 16;
+	if (wr.opcode == SIW_WR_RDMA_READ) {
+		sge.addr = (uintptr_t)(ends[i].mem + READ_AT);
+	} else if (wr.opcode == SIW_WR_ATOMIC_FETCH_AND_ADD ||
+		   wr.opcode == SIW_WR_ATOMIC_CMP_AND_SWP) {
+		sge.addr = (uintptr_t)(ends[i].mem + READ_AT);
+		sge.length = 8;
+	} else if (sge.length <= sizeof(inline_octets)) {
+		put_message(inline_octets, ends[i].next_send, sge.length);
+		sge.addr = (uintptr_t)inline_octets;
+		wr.send_flags = SIW_SEND_INLINE;
+	} else {
+		sge.addr = (uintptr_t)(ends[i].mem + SEND_AT);
+		sends = false;
+		lied |= wr.opcode == SIW_WR_SEND || wr.opcode == SIW_WR_SEND_WITH_IMM;
+	}
+	wr.send_flags |= how & 1 ? SIW_SEND_SOLICITED : 0;
+	aim(i, &wr, how);
+	if (siw_post_send(ends[i].qp, &wr, NULL))
+		return;
+	ends[i].state[ends[i].posted++] = 1;
+	ends[i].next_send += sends;
+}
+
+/* ---- the liar -------------------------------------------------------------------------------- */
+
+static struct siw_rd *endpoint(int i)
+{
+	return siw_rd_of(siw_wq_of(ends[i].qp))->endpoint;
+}
+
+static struct siw_rd_peer *record(int i)
+{
+	struct siw_addr addr = fuzz_addr_of(!i);
+
+	return endpoint(i) ? siw_rd_find(endpoint(i), &addr) : NULL;
+}
+
+static void seal(uint8_t *octets, uint32_t len)
+{
+	uint32_t crc = htole32(siw_crc32c(0, octets, len - SIW_DGRAM_CRC_LEN));
+
+	memcpy(octets + len - SIW_DGRAM_CRC_LEN, &crc, sizeof(crc));
+}
+
+/* Changes up to eight octets of what flies. */
+static void rewrite(uint32_t which, struct input *in)
+{
+	struct fuzz_datagram *d;
+	uint32_t at = byte(in), n = byte(in) % 8 + 1;
+
+	if (which >= net.flying)
+		return;
+	d = net.air[which];
+	for (uint32_t k = 0; k < n && at + k + SIW_DGRAM_CRC_LEN < d->len; k++)
+		d->octets[at + k] = (uint8_t)byte(in);
+	seal(d->octets, d->len);
+	lied = true;
+}
+
+static uint32_t put_be(uint8_t *to, uint64_t number, uint32_t octets)
+{
+	for (uint32_t k = 0; k < octets; k++)
+		to[k] = (uint8_t)(number >> 8 * (octets - 1 - k));
+	return octets;
+}
+
+static uint64_t granted_at(int i, uint32_t how)
+{
+	return (uintptr_t)(ends[i].mem + GRANTED_AT) + (uint64_t)(int64_t)(int8_t)how * 8;
+}
+
+static uint32_t msn_of(const struct siw_rd_peer *peer, uint32_t qn)
+{
+	const struct siw_ddp_stream *stream = siw_rd_upper(peer);
+
+	return stream ? stream->rx.q[qn % SIW_DDP_QUEUES].msn : 1;
+}
+
+/* A segment for end i, whose fields are right but for what the input says. Octets. */
+static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, struct input *in)
+{
+	uint32_t kind = byte(in), opcode = byte(in), how = byte(in), n = 0;
+	uint32_t rkey = kind & 0x40 ? byte(in) : ends[i].granted->rkey;
+	uint32_t qn = opcode == 1 ? 1 : kind >> 2 & 3;
+
+	if (kind & 1) { /* tagged */
+		n += put_be(to, 0x81 | (kind & 2 ? 0x40 : 0), 1);
+		n += put_be(to + n, 0x40 | opcode % 16, 1);
+		n += put_be(to + n, rkey, 4);
+		n += put_be(to + n, granted_at(i, how), 8);
+	} else {
+		n += put_be(to, 0x01 | (kind & 2 ? 0x40 : 0), 1);
+		n += put_be(to + n, 0x40 | opcode % 16, 1);
+		n += put_be(to + n, kind & 0x80 ? rkey : 0, 4);
+		n += put_be(to + n, qn, 4);
+		n += put_be(to + n, msn_of(peer, qn) + (how & 0x80 ? how & 3 : 0), 4);
+		n += put_be(to + n, how & 0x40 ? byte(in) : 0, 4);
+	}
+	if (kind & 0x10) { /* a Read Request, or something that is as long */
+		n += put_be(to + n, ends[!i].granted->rkey, 4);
+		n += put_be(to + n, granted_at(!i, byte(in)), 8);
+		n += put_be(to + n, byte(in) * 16, 4);
+		n += put_be(to + n, ends[i].granted->rkey, 4);
+		n += put_be(to + n, granted_at(i, byte(in)), 8);
+	}
+	for (uint32_t more = byte(in) % 96; more; more--)
+		to[n++] = (uint8_t)byte(in);
+	return n;
+}
+
+static uint32_t put_ack(uint8_t *to, struct input *in)
+{
+	uint32_t ranges = byte(in) % 6, n = 0;
+
+	n += put_be(to, byte(in), 4);
+	n += put_be(to + n, byte(in), 1);
+	n += put_be(to + n, ranges, 1);
+	n += put_be(to + n, ranges ? byte(in) % 2 : 0, 1);
+	n += put_be(to + n, 0, 1);
+	for (; ranges; ranges--) {
+		n += put_be(to + n, byte(in), 2);
+		n += put_be(to + n, byte(in), 2);
+	}
+	return n;
+}
+
+/* Says something to end i in the name of the other. */
+static void forge(int i, struct input *in)
+{
+	const struct siw_rd_peer *peer = record(i);
+	uint32_t what = byte(in), space = what >> 7, type = what % 8, len = 0;
+	const struct siw_rd_seq *seq;
+	struct {
+		struct siw_rd_wire wire;
+		uint8_t rest[512];
+	} d = { 0 };
+
+	if (!peer || !peer->peer_epoch)
+		return;
+	seq = &peer->seq[space];
+	type = type > 6 ? SIW_DGRAM_RD_DATA : SIW_DGRAM_RD_DATA + type;
+	d.wire.llp.type = siw_dgram_first(type);
+	d.wire.llp.qkey = htonl(QKEY);
+	d.wire.source_epoch = htonl(peer->peer_epoch);
+	d.wire.dest_epoch = htonl(peer->epoch);
+	d.wire.llp.psn = htonl(peer->peer_epoch + (uint32_t)seq->rcv + (what & 8 ? byte(in) : 0));
+	for (int s = 0; s < SIW_RD_SPACES; s++) {
+		d.wire.acknowledged[s] = htonl(peer->epoch + (uint32_t)peer->seq[s].una +
+					       (what & 16 ? byte(in) % 20 : 0));
+		d.wire.credit[s] = htons((uint16_t)(what & 32 ? byte(in) : 64));
+	}
+	d.wire.ird = (uint8_t)(what & 64 ? byte(in) : 4);
+	d.wire.flags = (uint8_t)(space * SIW_RD_RESPONSE);
+	if (type == SIW_DGRAM_RD_DATA) {
+		len = put_segment(i, peer, d.rest, in);
+	} else {
+		d.wire.flags = (uint8_t)byte(in);
+		len = type == SIW_DGRAM_RD_ACK ? put_ack(d.rest, in) : byte(in);
+	}
+	seal((uint8_t *)&d, SIW_RD_OVERHEAD + len);
+	fuzz_net_send(!i, i, &d, SIW_RD_OVERHEAD + len);
+	lied = true;
+}
+
+/* ---- the books ------------------------------------------------------------------------------- */
+
+static uint64_t octets_of(const struct siw_rd *rd, bool sent)
+{
+	uint64_t room = 0;
+
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		const struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
+
+		for (int s = 0; s < SIW_RD_SPACES; s++) {
+			const struct siw_rd_seq *seq = &peer->seq[s];
+			const struct siw_rd_rx *rx = seq->rx;
+
+			for (uint64_t k = seq->una; sent && seq->tx && k < seq->nxt; k++)
+				room += siw_rd_class_octets(seq->tx->slot[k & seq->tx->mask].class);
+			if (sent || !rx)
+				continue;
+			room += sizeof(*rx) + (rx->mask + 1) * sizeof(rx->slot[0]);
+			for (uint32_t k = 0; k <= rx->mask; k++)
+				if (rx->slot[k].buf)
+					room += siw_rd_class_octets(rx->slot[k].class);
+		}
+	}
+	return room;
+}
+
+static void check_end(int i)
+{
+	const struct siw_rd *rd = endpoint(i);
+
+	CHECK(ends[i].done <= ends[i].posted);
+	if (!rd)
+		return;
+	CHECK(octets_of(rd, true) == rd->tx_octets && octets_of(rd, false) == rd->rx_octets);
+	CHECK(rd->rx_octets <= rd->rx_limit);
+}
+
+/*
+ * What end i sends: data as its window allows, one other datagram at the most for each that it
+ * received, and what timers repeat.
+ */
+static void turn(int i)
+{
+	uint32_t before = net.kept;
+
+	ends[i].heard += net.end[i].n - net.end[i].at;
+	if (net.end[i].sock && atomic_load(&net.end[i].sock->due_ns) <= net.now)
+		ends[i].heard += PER_TIMER;
+	poll_end(i);
+	for (uint32_t k = before; k < net.kept && net.kept - before < PAST; k++)
+		ends[i].answers += net.past[k % PAST].octets[0] >> 4 != SIW_DGRAM_RD_DATA;
+	CHECK(ends[i].answers <= ends[i].heard);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void deliver_all(void)
+{
+	while (fuzz_net_arrive(0))
+		;
+	for (int i = 0; i < QPS; i++)
+		turn(i);
+}
+
+static void say_again(uint32_t which)
+{
+	uint32_t n = net.kept < PAST ? net.kept : PAST;
+	struct fuzz_datagram d;
+
+	if (!n)
+		return;
+	d = net.past[(net.kept - 1 - which % n) % PAST];
+	fuzz_net_send(d.from, d.to, d.octets, d.len);
+}
+
+static void restart(int i)
+{
+	struct siw_qp_attr attr = { .qp_state = SIW_QPS_ERR };
+
+	upset = true;
+	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
+	poll_end(i);
+	CHECK(ends[i].done == ends[i].posted);
+	attr.qp_state = SIW_QPS_RESET;
+	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
+	net.end[i].n = net.end[i].at = 0;
+	to_rts(i);
+}
+
+static void step(struct input *in)
+{
+	uint32_t what = byte(in) % 16, how = byte(in);
+	int a = (int)how & 1;
+
+	switch (what) {
+	case 0:
+	case 1:
+	case 2:
+		post_send(a, how >> 1, byte(in), byte(in));
+		break;
+	case 3:
+		for (int n = flags & FEW ? 1 : 4; n; n--)
+			post_recv(a, SLOT - (how >> 1) % 64);
+		break;
+	case 4:
+	case 5:
+		fuzz_net_arrive(how < 128 ? 0 : how % 16);
+		break;
+	case 6:
+		fuzz_net_drop(how % 16);
+		break;
+	case 7:
+		say_again(how);
+		break;
+	case 8:
+		net.now += 1ull << how % 32;
+		upset |= how % 32 > 29;
+		break;
+	case 9:
+		turn(a);
+		break;
+	case 10:
+	case 11:
+		if (!(flags & HONEST))
+			rewrite(how % 16, in);
+		break;
+	case 12:
+	case 13:
+		if (!(flags & HONEST))
+			forge(a, in);
+		break;
+	case 14:
+		for (uint32_t n = how % 8; n < 8; n++) {
+			deliver_all();
+			net.now += 100000;
+		}
+		break;
+	default:
+		if (how > 240)
+			restart(a);
+	}
+}
+
+static bool all_done(void)
+{
+	return ends[0].done == ends[0].posted && ends[1].done == ends[1].posted;
+}
+
+/* Receives for all that may still come; then, if nobody lied, everything completes. */
+static void finish(void)
+{
+	for (int n = 0; n < 4000 && (n < 20 || !all_done()); n++) {
+		for (int i = 0; i < QPS && n % 10 == 0 && n < 2000; i++)
+			post_recv(i, SLOT);
+		deliver_all();
+		net.now += 5 * MS;
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = { data + 1, data + size };
+	struct siw_qp_attr attr = { .qp_state = SIW_QPS_ERR };
+
+	if (size < 2)
+		return 0;
+	CHECK(!siw_setting_set("rd_datagram", 1400) && !siw_setting_set("progress", 0) &&
+	      !siw_setting_set("rd_octets", 1 << 20));
+	flags = data[0];
+	lied = upset = false;
+	fuzz_net_reset();
+	net.reseed = true;
+	net.knows = knows;
+	for (int i = 0; i < QPS; i++)
+		open_end(i);
+	for (int n = 0; n < STEPS && in.at < in.end; n++) {
+		step(&in);
+		for (int i = 0; i < QPS && n % 4 == 0; i++)
+			check_end(i);
+	}
+	finish();
+	for (int i = 0; i < QPS; i++) {
+		check_end(i);
+		CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
+		poll_end(i);
+		CHECK(ends[i].done == ends[i].posted);
+	}
+	for (int i = 0; i < QPS; i++)
+		close_end(i);
+	return 0;
+}
