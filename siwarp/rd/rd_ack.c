@@ -22,6 +22,16 @@ struct gain {
 	uint64_t sent_ns;
 };
 
+/*
+ * Whether a datagram that was sent again was acknowledged so soon that the first one must have
+ * arrived (RFC 8985 section 6.2): then the time of the second says nothing about those between.
+ */
+static bool is_of_the_first(const struct siw_rd_peer *peer, const struct siw_rd_slot *slot,
+			    uint64_t now)
+{
+	return slot->again && now - slot->sent_ns < peer->cc.min_rtt;
+}
+
 static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 		      struct gain *gain)
 {
@@ -40,7 +50,7 @@ static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
 		gain->sent_ns = slot->sent_ns;
-	if (slot->sent_ns > peer->newest_ns)
+	if (slot->sent_ns > peer->newest_ns && !is_of_the_first(peer, slot, gain->cc.now))
 		peer->newest_ns = slot->sent_ns;
 	if (index >= tx->high)
 		tx->high = index + 1;
