@@ -186,6 +186,29 @@ static void retransmission_far(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 3);
 }
 
+/* One round trip of 50 ms, of which the peer says that it held its ACK back for so long: SRTT. */
+static uint64_t measured(uint16_t delay)
+{
+	begin();
+	meet();
+	post(1);
+	pass(50 * MS);
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 1, .credit = 4096, .delay = delay);
+	look();
+	return peer()->cc.srtt;
+}
+
+static void delay_told(void)
+{
+	CHECK(measured(900) == 50 * MS - 900 * US);
+}
+
+/* No acknowledgement is held back for so long. */
+static void delay_not_believed(void)
+{
+	CHECK(measured(30000) == 50 * MS);
+}
+
 /*
  * Karn: a time-out stays doubled until a datagram that was sent once gives a round trip (RFC 6298
  * section 5).
@@ -693,6 +716,8 @@ static const struct {
 	{ "retransmission-first", retransmission_first },
 	{ "retransmission", retransmission },
 	{ "retransmission-far", retransmission_far },
+	{ "delay-told", delay_told },
+	{ "delay-not-believed", delay_not_believed },
 	{ "retransmission-kept", retransmission_kept },
 	{ "ack-alone", ack_alone },
 	{ "ack-of-two", ack_of_two },

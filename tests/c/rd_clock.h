@@ -46,6 +46,7 @@ struct says {
 	uint32_t psn, acknowledged; /* from the epochs on */
 	uint32_t responses;	    /* acknowledged, from the epoch on */
 	uint16_t credit;	    /* of both spaces */
+	uint16_t delay;		    /* µs */
 	uint8_t flags;
 	const void *rest;
 	uint32_t len;

@@ -126,6 +126,7 @@ void say(const struct says *what)
 	d.wire.acknowledged[SIW_RD_REQUESTS] = htonl(epoch + what->acknowledged);
 	d.wire.acknowledged[SIW_RD_RESPONSES] = htonl(epoch + what->responses);
 	d.wire.credit[SIW_RD_REQUESTS] = d.wire.credit[SIW_RD_RESPONSES] = htons(what->credit);
+	d.wire.delay = htons(what->delay);
 	d.wire.ird = 3;
 	d.wire.flags = what->flags;
 	if (what->rest)

@@ -49,6 +49,18 @@ def test_a_line_that_lets_nothing_through_is_said(monkeypatch: pytest.MonkeyPatc
         wan.measure(("rd",), 1, "loss=100%")
 
 
+@pytest.mark.clause("DGRAM-CC-7", "DGRAM-CC-8")
+def test_marks_on_the_way_slow_a_flow_as_losses_do_and_nothing_is_sent_again() -> None:
+    plan = "rate=50Mbit,delay=5ms"
+    plain = wan.measure(("rd",), 3, plan)
+    marked = wan.measure(("rd",), 3, plan + "; tx:mark=20%")
+    # Only what understands marks gets them, so what leaves has ECT(0).
+    assert marked["line"]["a_to_b"]["marked"] > 10
+    assert plain["line"]["a_to_b"]["marked"] == 0
+    assert marked["flows"]["rd"]["mbit_s"] < 0.7 * plain["flows"]["rd"]["mbit_s"]
+    assert marked["flows"]["rd"]["again"] * 10 < marked["line"]["a_to_b"]["marked"]
+
+
 @pytest.mark.parametrize("flows", ["udp", "rd,rd", ""])
 def test_flows_that_there_are_not_are_refused(flows: str) -> None:
     done = siwarp("bench", "wan", "--flows", flows)

@@ -85,6 +85,7 @@ def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_wa
     assert window < cc.cwnd <= window + MSS
 
 
+@pytest.mark.clause("DGRAM-CC-8")
 @pytest.mark.parametrize("cc", ["cubic"], indirect=True)
 def test_a_mark_takes_less_from_the_window_than_a_loss(cc):
     deliver(cc, SECOND, 20 * MS)
@@ -97,6 +98,7 @@ def test_a_mark_takes_less_from_the_window_than_a_loss(cc):
     assert cc.cwnd == before * 85 // 100  # RFC 8511
 
 
+@pytest.mark.clause("DGRAM-CC-2")
 def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(cc):
     now = SECOND
     for _ in range(200):
@@ -112,6 +114,22 @@ def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(cc):
     deliver(cc, now + 40 * MS, 20 * MS)
     assert MSS <= cc.burst <= 2 * MSS
     assert MSS <= cc.quantum <= cc.burst
+
+
+@pytest.mark.clause("DGRAM-CC-10")
+def test_after_a_time_out_the_window_is_two_datagrams(cc):
+    deliver(cc, SECOND, 20 * MS)
+    assert cc.cwnd > 2 * MSS
+    lib.siw_rd_cc_timeout(cc, 2 * SECOND)
+    assert cc.cwnd == 2 * MSS
+
+
+@pytest.mark.clause("DGRAM-CC-2")
+def test_from_the_first_datagram_on_there_is_a_pace(cc):
+    assert cc.rate
+    assert lib.siw_rd_cc_wait(cc, MSS) == pytest.approx(MSS * SECOND / cc.rate, rel=0.01)
+    deliver(cc, SECOND, 20 * MS)
+    assert 0 < cc.rate < 10 * 4 * MSS * 50
 
 
 def test_a_path_within_the_host_has_no_pace_and_a_large_least_window(cc):

@@ -6,6 +6,7 @@ import pytest
 from unit.rd.cc_sim import Bottleneck, lost, share
 
 
+@pytest.mark.clause("DGRAM-CC-1")
 @pytest.mark.parametrize("kind", ["bbr", "cubic"])
 @pytest.mark.parametrize(
     ("mbit_s", "queue", "rtt_ms"),
@@ -20,6 +21,7 @@ def test_one_flow_fills_the_line_and_loses_little(kind, mbit_s, queue, rtt_ms):
     assert lost(flow) <= 0.04
 
 
+@pytest.mark.clause("DGRAM-CC-3")
 @pytest.mark.parametrize("rtt_ms", [0.2, 4])
 def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
     line = Bottleneck(20, 3000)
@@ -29,6 +31,7 @@ def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
     assert lost(flow) <= 0.1
 
 
+@pytest.mark.clause("DGRAM-CC-4")
 def test_one_percent_of_random_loss_costs_bbr_nothing():
     line = Bottleneck(50, 250_000, loss=0.01)
     flow = line.flow(20)
@@ -36,6 +39,7 @@ def test_one_percent_of_random_loss_costs_bbr_nothing():
     assert share(flow, line) >= 0.9
 
 
+@pytest.mark.clause("DGRAM-CC-6")
 @pytest.mark.parametrize(
     ("mbit_s", "queue", "rtt_ms"), [(20, 15_000, 4), (20, 60_000, 4), (100, 50_000, 4)]
 )
@@ -47,6 +51,7 @@ def test_two_flows_share(mbit_s, queue, rtt_ms):
     assert 0.6 <= one.delivered / other.delivered <= 1.7
 
 
+@pytest.mark.clause("DGRAM-CC-5")
 @pytest.mark.parametrize(
     ("mbit_s", "queue", "rtt_ms"), [(20, 15_000, 4), (20, 60_000, 4), (100, 50_000, 4)]
 )
@@ -60,6 +65,7 @@ def test_cubic_beside_bbr_keeps_a_third_of_what_it_has_beside_cubic(mbit_s, queu
     assert cubic.delivered * 3 >= sum(f.delivered for f in usual) / 2
 
 
+@pytest.mark.clause("DGRAM-CC-8")
 @pytest.mark.parametrize("kind", ["bbr", "cubic"])
 def test_ce_marks_shorten_the_queue_without_a_loss(kind):
     line = Bottleneck(50, 500_000, mark_at=30_000)
