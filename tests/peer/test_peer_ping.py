@@ -1,0 +1,106 @@
+"""`siwarp ping` with a peer that knows the page alone, as its client and as its server."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from peer.line import BAD, Address, Faults, Line, run, udp_socket
+from peer.ours import SEED, closing, octets
+from peer.rd import RdPeer
+from peer.ud import UdPeer
+
+QKEY = 77
+SIWARP = "from siwarp.cli.main import main; main()"
+PING = [sys.executable, "-c", SIWARP, "ping", f"--qkey={QKEY}"]
+REQUEST = struct.Struct("!8sB3xQ")
+BUFFER = struct.Struct("!QQI")
+WRITE, READ = 1, 2
+
+
+@contextmanager
+def server(kind: str) -> Iterator[Address]:
+    """Run a server, and give its address."""
+    command = [*PING, "--server", f"--qp={kind}", "--addr=127.0.0.1", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"port (\d+)", process.stdout.readline())
+            assert found
+            yield "127.0.0.1", int(found[1])
+        finally:
+            process.terminate()
+
+
+def test_a_ud_server_answers_questions_alone() -> None:
+    with server("ud") as address, udp_socket() as sock:
+        peer = UdPeer(sock, QKEY)
+        peer.send(address, b"hello")
+        peer.send(address, b"")
+        for i in range(20):
+            peer.send(address, b"Q" + octets(i, i))
+        run(lambda: len(peer.messages) == 20, [peer.step], [sock])
+        assert [m.payload for m in peer.messages] == [b"A" + octets(i, i) for i in range(20)]
+
+
+def test_an_rd_server_answers_and_lends_memory() -> None:
+    with server("rd") as address, udp_socket() as sock, closing(Line(SEED, BAD)) as line:
+        line.siwarp = address
+        peer = RdPeer(sock, QKEY, SEED)
+        steps = [peer.step, line.step]
+        talk = peer.talk(line.near)
+        for i in range(20):
+            talk.send(b"Q" + octets(i, 100 * i))
+        run(lambda: len(peer.arrivals) == 20, steps, [sock, *line.sockets()], 20)
+        assert [a.payload for a in peer.arrivals] == [b"A" + octets(i, 100 * i) for i in range(20)]
+
+        size = 50_000
+        for op in (READ, WRITE):
+            peer.arrivals.clear()
+            talk.send(b"M" + REQUEST.pack(b"siwping1", op, size))
+            run(lambda: bool(peer.arrivals), steps, [sock, *line.sockets()], 20)
+            answer = peer.arrivals[0].payload
+            assert answer[:1] == b"A"
+            to, length, stag = BUFFER.unpack(answer[1:])
+            assert length == size
+            if op == READ:
+                read = talk.read(stag, to, size)
+                run(read.done, steps, [sock, *line.sockets()], 20)
+                assert read.result == bytes(i % 251 for i in range(size))
+            else:
+                talk.write(stag, to, octets("w", size))
+                last = talk.read(stag, to + size - 1, 1)
+                run(last.done, steps, [sock, *line.sockets()], 20)
+                assert last.result == octets("w", size)[-1:]
+        assert peer.wrong == []
+
+
+@pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
+def test_an_rd_client_pings_the_peer(faults: Faults) -> None:
+    with udp_socket() as sock, closing(Line(SEED, faults)) as line:
+        line.peer = sock.getsockname()
+        peer = RdPeer(sock, QKEY, SEED)
+        answered = 0
+
+        def serve() -> None:
+            nonlocal answered
+            peer.step()
+            for arrival in peer.arrivals:
+                if arrival.payload[:1] == b"Q":
+                    peer.talk(line.near).send(b"A" + arrival.payload[1:])
+                    answered += 1
+            peer.arrivals.clear()
+
+        command = [*PING, "--qp=rd", "-n", "30", "-s", "3000", "-p", str(line.far[1]), "127.0.0.1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            steps = [serve, line.step]
+            run(lambda: process.poll() is not None, steps, [sock, *line.sockets()], 30)
+            assert process.stdout is not None
+            assert process.returncode == 0, process.stdout.read()
+        assert answered >= 30
+        assert peer.wrong == []
