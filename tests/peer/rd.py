@@ -83,7 +83,6 @@ class Outgoing:
 
     psn: int
     credit: int = 0
-    known: bool = False
     waiting: deque[tuple[bytes, Request]] = field(default_factory=deque)
     outstanding: deque[Sent] = field(default_factory=deque)
 
@@ -225,7 +224,7 @@ class Pair:
         if ack != after and not within(ack, first, after):
             return  # of an older datagram, or of what was never sent
         now = time.monotonic()
-        out.credit, out.known = datagram.credit[space], True
+        out.credit = datagram.credit[space]
         while out.outstanding and out.outstanding[0].psn != ack:
             sent = out.outstanding.popleft()
             sent.request.unacknowledged -= 1
@@ -432,7 +431,6 @@ class RdPeer:
         self._rng = random.Random(f"epochs {seed}")
         self._secret = self._rng.randbytes(16)
         self._began = time.monotonic()
-        self.unknown_to: list[Address] = []
 
     def take_receive(self) -> bool:
         """Take a receive, if there is one."""
