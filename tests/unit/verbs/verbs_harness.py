@@ -164,6 +164,7 @@ class Rig:
                 srq=srq,
                 persona=persona,
                 error_policy=error_policy,
+                qkey=0,  # as strangers have it, unless a test says otherwise
                 shared_socket_qp=shared_socket_qp,
                 max_write_records=max_write_records,
                 keep_unexpected=keep_unexpected,
