@@ -576,9 +576,13 @@ static void finish(void)
 	for (int i = 0; i < ENDS; i++)
 		for (int space = 0; space < SIW_RD_SPACES; space++)
 			hold(i, (enum siw_rd_space)space, false);
-	for (int n = 0; n < 6000 && (n < 20 || !all_there()); n++) {
+	/*
+	 * If the network kept a CHALLENGE for longer than its cookie lives, another is asked for only
+	 * when as much time again has passed.
+	 */
+	for (int n = 0; n < 9000 && (n < 20 || !all_there()); n++) {
 		deliver_all();
-		net.now += 5 * MS;
+		net.now += n < 6000 ? 5 * MS : 50 * MS;
 	}
 	CHECK(all_there());
 }
