@@ -39,6 +39,7 @@ from siwarp.verbs import (
     SendWR,
     get_device_list,
 )
+from siwarp.verbs.qkey import own_qkey
 
 SANITIZED = "SANITIZER" in os.environ
 
@@ -491,7 +492,7 @@ def test_two_processes_talk_over_ud(rig: Rig) -> None:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         cq = rig.cq()
-        qp = rig.ud(cq)
+        qp = rig.ud(cq, qkey=own_qkey())
         mr = rig.mr(1 << 17)
         ah = rig.ah(("127.0.0.1", port))
         for i in range(50):
