@@ -6,9 +6,9 @@
  * peer and PSN space: responses and error messages have a space of their own, so that requests
  * without a receive do not hold them back.
  *
- * Files: rd_hello.c: handshake by a stateless cookie. rd_peer.c: the table of peers (SipHash); if
- * it is full, the record that has been idle longest is evicted. rd_tx.c: window, credit and pacing.
- * rd_ack.c: what was delivered and what was lost. rd_rx.c: order and acknowledgements. rd_cc.c:
+ * Files: rd_hello.c: handshake by a stateless cookie. rd_peer.c: the table of peers (SipHash), and
+ * who makes room when it is full. rd_tx.c: window, credit and pacing. rd_ack.c: what was delivered
+ * and what was lost. rd_rx.c: order and acknowledgements. rd_cc.c, rd_cc_bbr.c, rd_cc_cubic.c:
  * congestion control, as pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive.
  * rd_timer.c: timers.
  *
@@ -24,11 +24,9 @@
  * it. The data of a datagram is delivered before the event for what the datagram acknowledges: a
  * reply does not wait for the completion of the request before it.
  *
- * Congestion: the window grows as CUBIC's does. Losses without a queue and below 4% count as noise.
- * A round trip of more than three times the minimum shrinks the window, unless losses show that
- * another flow fills the buffer anyway. If the minimum round trip is below a millisecond, the time
- * to send a full window looks like a queue; there, a loss while a queue stands leaves the window at
- * four times what the path was measured to hold.
+ * Congestion: BBR version 3, or CUBIC by setting rd_cc, each with a window and a pace; CE counts as
+ * a loss. A batch is no longer than the pace allows. On a path that does not leave the machine the
+ * two ends' CPU time is the bottleneck: CUBIC with a large least window, and no pace.
  *
  * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs only the
  * timers that are due. If a timer runs far too late, this process stood still; the peer is probed
