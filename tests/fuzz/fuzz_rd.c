@@ -455,18 +455,6 @@ static void wait_for(uint64_t ns)
 		upset = true;
 }
 
-static void say_again(uint32_t which)
-{
-	uint32_t n = net.kept < PAST ? net.kept : PAST;
-	struct fuzz_datagram d;
-
-	if (!n)
-		return;
-	d = net.past[(net.kept - 1 - which % n) % PAST];
-	if (d.to < ENDS)
-		fuzz_net_send(d.from, d.to, d.octets, d.len);
-}
-
 static void damage(uint32_t which, uint32_t at)
 {
 	if (which < net.flying && net.air[which]->len)
@@ -512,7 +500,7 @@ static void step(struct input *in)
 		fuzz_net_drop(how % 16);
 		break;
 	case 5:
-		say_again(how);
+		fuzz_net_again(how);
 		break;
 	case 6:
 		wait_for(calm && how % 36 > 29 ? MS : 1ull << how % 36);

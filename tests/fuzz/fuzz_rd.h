@@ -68,6 +68,8 @@ int fuzz_place_of(const struct siw_addr *addr);
 /* The i-th in flight arrives; false: there is none, or its receiver has no room for it. */
 bool fuzz_net_arrive(uint32_t i);
 void fuzz_net_drop(uint32_t i);
+/* One of the datagrams that were sent flies once more: which from the last one back. */
+void fuzz_net_again(uint32_t which);
 /* One more in flight. */
 void fuzz_net_send(int from, int to, const void *octets, uint32_t len);
 

@@ -78,6 +78,18 @@ void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
 		copy(air[net.flying++], d);
 }
 
+void fuzz_net_again(uint32_t which)
+{
+	uint32_t n = net.kept < PAST ? net.kept : PAST;
+	struct fuzz_datagram d;
+
+	if (!n)
+		return;
+	d = past[(net.kept - 1 - which % n) % PAST];
+	if (d.to < ENDS)
+		fuzz_net_send(d.from, d.to, d.octets, d.len);
+}
+
 void fuzz_net_drop(uint32_t i)
 {
 	struct fuzz_datagram *unused;

@@ -461,17 +461,6 @@ static void deliver_all(void)
 		turn(i);
 }
 
-static void say_again(uint32_t which)
-{
-	uint32_t n = net.kept < PAST ? net.kept : PAST;
-	struct fuzz_datagram d;
-
-	if (!n)
-		return;
-	d = net.past[(net.kept - 1 - which % n) % PAST];
-	fuzz_net_send(d.from, d.to, d.octets, d.len);
-}
-
 static void restart(int i)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_ERR };
@@ -509,7 +498,7 @@ static void step(struct input *in)
 		fuzz_net_drop(how % 16);
 		break;
 	case 7:
-		say_again(how);
+		fuzz_net_again(how);
 		break;
 	case 8:
 		net.now += 1ull << how % 32;
