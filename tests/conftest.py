@@ -251,7 +251,7 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
     tools/sanitize prints the notes behind the reports.
     """
-    if "SANITIZER_LOG" not in os.environ:
+    if "SANITIZER_LOG" not in os.environ or "TEST_ALONE" in os.environ:
         return
     log = Path(os.environ["SANITIZER_LOG"])
     folder = log.parent

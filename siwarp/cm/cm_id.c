@@ -32,7 +32,6 @@ static void end_channel(struct siw_child *child)
 	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
 
 	siw_qp_evq_close(ch->evq);
-	siw_lock_destroy(&ch->lock);
 }
 
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
@@ -70,6 +69,8 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 	if (ch->context)
 		siw_verbs_child_del(ch->context, &ch->child);
 	end_channel(&ch->child);
+	siw_qp_evq_free(ch->evq);
+	siw_lock_destroy(&ch->lock);
 	free(ch);
 	return 0;
 }

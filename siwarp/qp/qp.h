@@ -65,8 +65,9 @@ struct siw_qp_conn_event {
 
 /* context NULL: it takes events of connections on any device. */
 int siw_qp_evq_open(struct siw_context *context, struct siw_qp_evq **out);
-/* All its reporters must be closed before. */
+/* All its reporters must be closed before. A late siw_qp_evq_wait finds a queue until it is freed. */
 void siw_qp_evq_close(struct siw_qp_evq *evq);
+void siw_qp_evq_free(struct siw_qp_evq *evq);
 int siw_qp_evq_fd(struct siw_qp_evq *evq);
 /*
  * Waits until there is an event, as siw_get_async_event does. Does not take it. A queue of no device

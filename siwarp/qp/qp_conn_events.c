@@ -156,6 +156,10 @@ void siw_qp_evq_close(struct siw_qp_evq *q)
 	if (q->ctx)
 		atomic_fetch_sub(&q->ctx->n_evq, 1);
 	siw_llp_event_close(q->fd);
+}
+
+void siw_qp_evq_free(struct siw_qp_evq *q)
+{
 	siw_lock_destroy(&q->lock);
 	free(q);
 }

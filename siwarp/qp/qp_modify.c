@@ -315,8 +315,8 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 	if (err)
 		return err;
 	siw_lock(&qp->ctx->progress);
-	dead = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD;
 	siw_lock(&qp->send_lock);
+	dead = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD;
 	if (attr && !dead)
 		query_attr(siw_wq_of(qp), attr);
 	if (init && !dead)

@@ -49,10 +49,10 @@ static int done;	   /* answers that came */
 static uint64_t user_data; /* of the last one */
 static bool at_once;	   /* the next request is answered before it returns */
 
-int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-			 const struct iovec *iov, int n);
-int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-			 const struct iovec *iov, int n);
+int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
+			 size_t head_len, const struct iovec *iov, int n);
+int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
+			 size_t head_len, const struct iovec *iov, int n);
 
 static void begin(struct end *e)
 {
@@ -118,10 +118,10 @@ static void until_done(int n)
 	}
 }
 
-int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, const void *head, size_t head_len,
-			 const struct iovec *iov, int n)
+int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
+			 size_t head_len, const struct iovec *iov, int n)
 {
-	int64_t r = __real_siw_rd_tx(peer, head, head_len, iov, n);
+	int64_t r = __real_siw_rd_tx(peer, space, head, head_len, iov, n);
 
 	if (r > 0 && at_once) {
 		at_once = false; /* the answer goes the same way */

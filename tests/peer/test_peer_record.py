@@ -98,6 +98,7 @@ def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
             wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
             if i % 16 == 15:  # before the memory is written again, all of it was reported
                 check_sixteen(both, wrote)
+                both.step()  # the device's thread writes there again behind what was read
                 wrote.clear()
                 both.records.clear()
                 both.line.to_siwarp.passed.clear()

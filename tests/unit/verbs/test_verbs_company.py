@@ -92,7 +92,7 @@ class Sender:
                 return last
             if self.stranger:
                 other = self.stranger
-                other.next = other.other + len(self.seen)
+                other.next[0] = other.other + len(self.seen)
                 other.say(RDType.ACK)
             time.sleep(0.005)
             return 0
