@@ -94,6 +94,7 @@ static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct si
 	rd->due = SIW_RD_NEVER;
 	rd->began = rd->now = siw_now_ns();
 	siw_siphash_key(&rd->key);
+	siw_rd_cc_init(&rd->resting, SIW_RD_LEAST_DATAGRAM, false);
 }
 
 int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out)
@@ -303,8 +304,8 @@ static void opened(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
 	siw_rd_mtu_met(peer);
-	if (!peer->rtos)
-		siw_rd_cc_rtt(&peer->cc, now - peer->sent_ns);
+	if (!peer->rtos && siw_rd_has_cc(peer))
+		siw_rd_cc_rtt(peer->cc, now - peer->sent_ns);
 	/*
 	 * If the peer began a handshake before it received ours, its ECHO must not open one more
 	 * pair.

@@ -29,7 +29,7 @@ struct gain {
 static bool is_of_the_first(const struct siw_rd_peer *peer, const struct siw_rd_slot *slot,
 			    uint64_t now)
 {
-	return slot->again && now - slot->sent_ns < peer->cc.min_rtt;
+	return slot->again && now - slot->sent_ns < peer->cc->min_rtt;
 }
 
 static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
@@ -45,7 +45,7 @@ static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 		peer->in_flight -= slot->len;
 	}
 	slot->sacked = true;
-	siw_rd_cc_delivered(&peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
+	siw_rd_cc_delivered(peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
 	if (slot->len > gain->longest)
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
@@ -114,7 +114,7 @@ static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
 {
 	struct siw_rd_tx *tx = seq->tx;
-	uint64_t reo = peer->cc.min_rtt / 4 > LEAST_REO ? peer->cc.min_rtt / 4 : LEAST_REO;
+	uint64_t reo = peer->cc->min_rtt / 4 > LEAST_REO ? peer->cc->min_rtt / 4 : LEAST_REO;
 
 	for (uint64_t i = seq->una; i < tx->high; i++) {
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
@@ -127,7 +127,7 @@ static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct g
 		slot->lost = true;
 		tx->n_lost++;
 		peer->in_flight -= slot->len;
-		siw_rd_cc_lost(&peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
+		siw_rd_cc_lost(peer->cc, &gain->cc, &slot->sent, slot->len, slot->sent_ns);
 		if (slot->again && slot->len > gain->relost)
 			gain->relost = slot->len;
 	}
@@ -178,7 +178,7 @@ static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint
 	uint64_t delay = ntohs(gain->delay) * 1000ull;
 
 	gain->cc.rtt = delay < MOST_DELAY && took > 2 * delay ? took - delay : took;
-	siw_rd_cc_rtt(&peer->cc, gain->cc.rtt);
+	siw_rd_cc_rtt(peer->cc, gain->cc.rtt);
 }
 
 /* Something was delivered. before: what was in flight. */
@@ -194,8 +194,8 @@ static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
 		if (peer->seq[i].tx && peer->seq[i].tx->high > peer->seq[i].una)
 			find_lost(peer, &peer->seq[i], gain);
 	gain->cc.in_flight = peer->in_flight;
-	gain->cc.full = peer->full || before * 4 >= peer->cc.cwnd * 3;
-	siw_rd_cc_acked(&peer->cc, &gain->cc);
+	gain->cc.full = peer->full || before * 4 >= peer->cc->cwnd * 3;
+	siw_rd_cc_acked(peer->cc, &gain->cc);
 	peer->full = false;
 }
 
@@ -223,7 +223,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 	uint64_t before = peer->in_flight;
 
 	if (waited && !siw_rd_unsent(requests) && !siw_rd_unsent(responses))
-		siw_rd_cc_idle(&peer->cc, before);
+		siw_rd_cc_idle(peer->cc, before);
 	if (is_impossible(peer, requests, wire) || is_impossible(peer, responses, wire)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
 		return;
@@ -364,7 +364,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 	} else if (last) {
 		siw_rd_mtu_silence(peer, longest_unsure(peer), now);
 		all_lost(peer);
-		siw_rd_cc_timeout(&peer->cc, now);
+		siw_rd_cc_timeout(peer->cc, now);
 		siw_rd_pump(peer, now);
 	}
 	/* The peer has everything, or grants no credit: probe it. */

@@ -174,7 +174,12 @@ struct siw_rd_peer {
 	 * With a PROBE outstanding: when it times out. Else: no longer datagrams are probed before.
 	 */
 	uint64_t probe_ns;
-	struct siw_rd_cc cc;
+	/*
+	 * Round trips and congestion control of its own, from the first segment until it has been idle
+	 * for a while; else rd->resting, which only has first values to read.
+	 */
+	struct siw_rd_cc *cc;
+	uint64_t rtt;		     /* what cc->srtt was when cc was freed; 0: never measured */
 	uint32_t ce;		     /* DATA of this incarnation that came with CE */
 	uint32_t ce_told;	     /* the peer's last count of ours */
 	struct siw_rd_cookie cookie; /* ECHOED: the cookie that the ECHO returns */
@@ -257,6 +262,7 @@ struct siw_rd {
 	struct siw_rd_slab *slabs;  /* the memory of the records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
+	struct siw_rd_cc resting;	/* of the peers that have none of their own */
 	struct siw_rd_sources *sources; /* siw_rd_sources */
 	uint64_t epochs;		/* how many were generated so far */
 
@@ -286,7 +292,7 @@ struct siw_rd {
 	} pool[SIW_RD_CLASSES];
 };
 
-_Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 1024, "an idle peer's record");
+_Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "an idle peer's record");
 
 /* ---- rd_peer.c ------------------------------------------------------------------------------- */
 
@@ -306,6 +312,10 @@ void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
  * reports kind to the layer above (0: reports nothing).
  */
 void siw_rd_over(struct siw_rd_peer *peer, int kind);
+/* Gives the peer a congestion control of its own, if it has none. false: no memory. */
+bool siw_rd_cc_begin(struct siw_rd_peer *peer);
+/* Frees that; what the round trip was is kept. Nothing is outstanding. */
+void siw_rd_cc_end(struct siw_rd_peer *peer);
 /* If a segment at rcv is stored and its space is not paused, delivers it next. */
 void siw_rd_offer_next(struct siw_rd_peer *peer);
 void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now);
@@ -479,6 +489,17 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]);
 }
 
+/* Whether it has a send window, which needs a congestion control. */
+static inline bool siw_rd_has_window(const struct siw_rd_peer *peer)
+{
+	return peer->seq[SIW_RD_REQUESTS].tx || peer->seq[SIW_RD_RESPONSES].tx;
+}
+
+static inline bool siw_rd_has_cc(const struct siw_rd_peer *peer)
+{
+	return peer->cc != &peer->rd->resting;
+}
+
 /* Whether a segment is queued or unacknowledged. */
 static inline bool siw_rd_outstanding(const struct siw_rd_peer *peer)
 {
@@ -504,7 +525,7 @@ static inline uint32_t siw_rd_next_psn(const struct siw_rd_peer *peer)
  */
 static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
 {
-	return peer->cc.srtt && !peer->rtos && !peer->backoff;
+	return peer->cc->srtt && !peer->rtos && !peer->backoff;
 }
 
 static inline struct siw_rd_slot *siw_rd_slot_of(struct siw_rd_tx *tx, uint64_t index)
@@ -522,7 +543,7 @@ static inline uint32_t siw_rd_units(uint32_t datagram)
 /* When the pace allows a batch, so that a fast path needs few timers. */
 static inline uint64_t siw_rd_paced(const struct siw_rd_peer *peer)
 {
-	return peer->pace_ns + siw_rd_cc_wait(&peer->cc, peer->cc.quantum);
+	return peer->pace_ns + siw_rd_cc_wait(peer->cc, peer->cc->quantum);
 }
 
 #endif

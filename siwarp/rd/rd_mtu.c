@@ -70,7 +70,8 @@ static void settle(struct siw_rd_peer *peer, uint32_t octets)
 	atomic_store_explicit(&peer->datagram, n, memory_order_relaxed);
 	peer->whole = n;
 	peer->search_at = n < longest(peer) ? n : UINT16_MAX;
-	siw_rd_cc_path(&peer->cc, n, peer->near);
+	if (siw_rd_has_cc(peer))
+		siw_rd_cc_path(peer->cc, n, peer->near);
 }
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer)
@@ -176,7 +177,7 @@ static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 
 	peer->probe = (uint16_t)size;
 	peer->probe_psn++;
-	peer->probe_ns = now + 2 * peer->cc.rto;
+	peer->probe_ns = now + 2 * peer->cc->rto;
 	siw_rd_due(peer, peer->probe_ns);
 	if (!out)
 		return 0; /* handled as if the PROBE were lost */

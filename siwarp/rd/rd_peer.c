@@ -101,6 +101,31 @@ int siw_rd_table_init(struct siw_rd *rd)
 	return rd->table ? 0 : -ENOMEM;
 }
 
+bool siw_rd_cc_begin(struct siw_rd_peer *peer)
+{
+	struct siw_rd_cc *cc;
+
+	if (siw_rd_has_cc(peer))
+		return true;
+	cc = malloc(sizeof(*cc));
+	if (!cc)
+		return false;
+	siw_rd_cc_init(cc, siw_rd_datagram(peer), peer->near);
+	if (peer->rtt)
+		siw_rd_cc_rtt(cc, peer->rtt);
+	peer->cc = cc;
+	return true;
+}
+
+void siw_rd_cc_end(struct siw_rd_peer *peer)
+{
+	if (!siw_rd_has_cc(peer))
+		return;
+	peer->rtt = peer->cc->srtt;
+	free(peer->cc);
+	peer->cc = &peer->rd->resting;
+}
+
 static void unhash(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
@@ -148,6 +173,7 @@ static void forget(struct siw_rd_peer *peer)
 	struct siw_rd *rd = peer->rd;
 
 	free_windows(peer);
+	siw_rd_cc_end(peer);
 	unhash(peer);
 	siw_link_del(&peer->lru);
 	siw_rd_no_timer(peer);
@@ -395,7 +421,7 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	siw_link_add(&rd->lru, &peer->lru);
 	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
 	rd->table[peer->hash & (rd->buckets - 1)] = peer;
-	siw_rd_cc_init(&peer->cc, SIW_RD_LEAST_DATAGRAM, false);
+	peer->cc = &rd->resting;
 	siw_rd_mtu_start(peer);
 	*out = peer;
 	return 0;
@@ -469,7 +495,8 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->ce = peer->ce_told = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
 	siw_rd_mtu_parted(peer);
-	siw_rd_cc_init(&peer->cc, siw_rd_datagram(peer), peer->near);
+	siw_rd_cc_end(peer);
+	peer->rtt = 0;
 	if (!kind || !was)
 		return;
 	peer->over_kind = (uint8_t)kind;

@@ -102,7 +102,7 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 	peer->since_ns = now;
 	peer->backoff = peer->rtos = 0;
 	siw_rd_ask(peer, now);
-	peer->timer_ns = now + peer->cc.rto;
+	peer->timer_ns = now + peer->cc->rto;
 	siw_rd_due(peer, peer->timer_ns);
 	return 0;
 }
@@ -138,9 +138,10 @@ static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 	       now - peer->timer_ns < timeout / 4;
 }
 
-static bool has_window(const struct siw_rd_peer *peer)
+/* When what was found out about the path is given up. Beyond the machine it is worth more. */
+static uint64_t forgets_path(const struct siw_rd_peer *peer)
 {
-	return peer->seq[SIW_RD_REQUESTS].tx || peer->seq[SIW_RD_RESPONSES].tx;
+	return peer->sent_ns + (peer->near ? 100 * SIW_RD_MS : 10 * SIW_RD_S);
 }
 
 /* Nothing is outstanding: frees an idle send window, and probes a peer whose response is due. */
@@ -150,6 +151,8 @@ static void rest(struct siw_rd_peer *peer, uint64_t now)
 
 	for (int i = 0; i < SIW_RD_SPACES && now - peer->sent_ns >= 100 * SIW_RD_MS; i++)
 		siw_rd_tx_free(peer, &peer->seq[i]);
+	if (!siw_rd_has_window(peer) && now >= forgets_path(peer))
+		siw_rd_cc_end(peer);
 	if (peer->verify) {
 		siw_rd_ask(peer, now);
 		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
@@ -159,7 +162,9 @@ static void rest(struct siw_rd_peer *peer, uint64_t now)
 		peer->timer_ns = now + every;
 	} else {
 		peer->since_ns = 0;
-		peer->timer_ns = has_window(peer) ? now + 100 * SIW_RD_MS : SIW_RD_NEVER;
+		peer->timer_ns = siw_rd_has_window(peer) ? now + 100 * SIW_RD_MS
+				 : siw_rd_has_cc(peer)	 ? forgets_path(peer)
+							 : SIW_RD_NEVER;
 	}
 }
 
@@ -184,7 +189,7 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
 		next = peer->ack_ns + SIW_RD_ACK_NS;
-	if (peer->pace_ns > now && peer->cc.rate && siw_rd_paced(peer) < next &&
+	if (peer->pace_ns > now && peer->cc->rate && siw_rd_paced(peer) < next &&
 	    (siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) ||
 	     siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES])))
 		next = siw_rd_paced(peer);

@@ -61,7 +61,7 @@ void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 static bool has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
 	const struct siw_rd *rd = peer->rd;
-	uint64_t limit = peer->cc.cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
+	uint64_t limit = peer->cc->cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
 	uint64_t left = rd->tx_limit > rd->tx_octets ? rd->tx_limit - rd->tx_octets : 0;
 
 	if (seq->nxt == seq->una)
@@ -85,7 +85,7 @@ static inline bool is_over(const struct siw_rd_peer *peer)
 
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 {
-	const struct siw_rd_cc *cc = &peer->cc;
+	const struct siw_rd_cc *cc = peer->cc;
 	uint64_t rto = (uint64_t)cc->rto << peer->backoff, pto = siw_rd_cc_pto(cc);
 
 	if (!siw_rd_outstanding(peer)) {
@@ -108,7 +108,7 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
 
-	siw_rd_cc_sent(&peer->cc, now, slot->len, peer->in_flight, &slot->sent);
+	siw_rd_cc_sent(peer->cc, now, slot->len, peer->in_flight, &slot->sent);
 	peer->in_flight += slot->len;
 	if (index == tx->sent) {
 		tx->sent++;
@@ -123,12 +123,12 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 	}
 	slot->sent_ns = peer->sent_ns = now;
 	peer->passed = seq->space == SIW_RD_RESPONSES ? peer->passed + slot->len : 0;
-	if (peer->cc.rate) {
-		uint64_t late = siw_rd_cc_wait(&peer->cc, peer->cc.burst);
+	if (peer->cc->rate) {
+		uint64_t late = siw_rd_cc_wait(peer->cc, peer->cc->burst);
 
 		if (peer->pace_ns + late < now)
 			peer->pace_ns = now - late;
-		peer->pace_ns += siw_rd_cc_wait(&peer->cc, slot->len);
+		peer->pace_ns += siw_rd_cc_wait(peer->cc, slot->len);
 	}
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
@@ -197,11 +197,11 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		siw_rd_starve(peer);
 		return false;
 	}
-	if (peer->in_flight && peer->in_flight + len > peer->cc.cwnd) {
+	if (peer->in_flight && peer->in_flight + len > peer->cc->cwnd) {
 		peer->full = true;
 		return false;
 	}
-	if (peer->pace_ns > now && peer->cc.rate) {
+	if (peer->pace_ns > now && peer->cc->rate) {
 		siw_rd_due(peer, siw_rd_paced(peer));
 		return false;
 	}
@@ -229,7 +229,7 @@ bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
 /* Octets that the pace allows now. */
 static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
 {
-	const struct siw_rd_cc *cc = &peer->cc;
+	const struct siw_rd_cc *cc = peer->cc;
 	uint64_t since = now - peer->pace_ns, due;
 
 	if (!cc->rate)
@@ -265,7 +265,7 @@ static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, u
 		if (len > datagram || octets + len > SIW_RD_BATCH)
 			break;
 		if (n && (octets > due || units > seq->credit || i - seq->una >= peer->its_window ||
-			  peer->in_flight + octets + len > peer->cc.cwnd))
+			  peer->in_flight + octets + len > peer->cc->cwnd))
 			break;
 		octets += len;
 	}
@@ -427,7 +427,8 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq 
 {
 	struct siw_rd_slot *slot;
 
-	if ((!seq->tx || seq->nxt - seq->una > seq->tx->mask) && !widen(seq))
+	if ((!seq->tx || seq->nxt - seq->una > seq->tx->mask) &&
+	    (!siw_rd_cc_begin(peer) || !widen(seq)))
 		return NULL;
 	slot = siw_rd_slot_of(seq->tx, seq->nxt);
 	*slot = (struct siw_rd_slot){ .len = len };
@@ -466,6 +467,8 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_
 		/* an empty window without a timer would never be freed */
 		if (seq->una == seq->nxt)
 			siw_rd_tx_free(peer, seq);
+		if (!siw_rd_has_window(peer))
+			siw_rd_cc_end(peer);
 		return -EFAULT;
 	}
 	siw_crc32c_put(at, crc);

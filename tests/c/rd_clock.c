@@ -159,11 +159,11 @@ static void retransmission(void)
 	begin();
 	meet();
 	round_trips(60, 2 * MS);
-	rto = peer()->cc.rto;
+	rto = peer()->cc->rto;
 	CHECK(rto == 20 * MS);
 	post(1);
 	pass(9 * S);
-	at = siw_rd_cc_pto(&peer()->cc);
+	at = siw_rd_cc_pto(peer()->cc);
 	CHECK(after(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS && at <= 4500 * US);
 	for (uint32_t i = 2; i < 10; i++) {
 		at += rto;
@@ -178,7 +178,7 @@ static void retransmission_far(void)
 	begin();
 	meet();
 	round_trips(1, 50 * MS);
-	CHECK(peer()->cc.srtt == 50 * MS && peer()->cc.rto == 150 * MS);
+	CHECK(peer()->cc->srtt == 50 * MS && peer()->cc->rto == 150 * MS);
 	post(1);
 	pass(252 * MS);
 	CHECK(after(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
@@ -195,7 +195,7 @@ static uint64_t measured(uint16_t delay)
 	pass(50 * MS);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 1, .credit = 4096, .delay = delay);
 	look();
-	return peer()->cc.srtt;
+	return peer()->cc->srtt;
 }
 
 static void delay_told(void)
@@ -218,7 +218,7 @@ static void retransmission_kept(void)
 	begin();
 	meet();
 	round_trips(60, 2 * MS);
-	CHECK(peer()->cc.rto == 20 * MS);
+	CHECK(peer()->cc->rto == 20 * MS);
 	post(1);
 	pass(110 * MS); /* its tail's probe, and 20, 40 ms behind one another */
 	CHECK(count(SIW_DGRAM_RD_DATA) == 4 && peer()->backoff == 2);
@@ -243,7 +243,7 @@ static void retransmission_kept(void)
 	n_sent = 0;
 	post(1);
 	pass(20 * MS);
-	CHECK(after(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(&peer()->cc));
+	CHECK(after(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(peer()->cc));
 }
 
 static void data(uint32_t psn, uint32_t octets)
@@ -409,7 +409,7 @@ static void longer(void)
 	meet();
 	round_trips(60, 2 * MS);
 	full_length(9900 * MS);
-	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM && peer()->cc.rto == 20 * MS);
+	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM && peer()->cc->rto == 20 * MS);
 	CHECK(count(SIW_DGRAM_RD_PROBE) == 6);
 	for (uint32_t i = 0; i < 6; i++) {
 		CHECK(nth(SIW_DGRAM_RD_PROBE, i)->len == (i < 3 ? 1400 : 1280) - 28u);
