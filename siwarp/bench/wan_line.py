@@ -64,7 +64,7 @@ class Line:
             _run("ip", "netns", "add", self._names["r"])
             self._cable("a", "10.78.1.2", "10.78.1.1")
             self._cable("b", ADDRESS, "10.78.2.1")
-            self.run("r", "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            self._set(self._names["r"], "ip_forward", 1)
             _run(
                 *("ip", "-n", self._names["a"], "route", "add", "10.78.2.0/24"), "via", "10.78.1.1"
             )
@@ -109,12 +109,14 @@ class Line:
             _run("ip", "-n", space, "link", "set", device, "up")
             # Packets come in another way than answers to them leave.
             for name in ("all", device):
-                self._enter(space, "sysctl", "-qw", f"net.ipv4.conf.{name}.rp_filter=0")
+                self._set(space, f"conf/{name}/rp_filter", 0)
             # Each packet meets the queue by itself, whoever sent it and in whatever batch.
-            self._enter(space, "ethtool", "-K", device, "tso", "off", "gso", "off", "gro", "off")
+            _run("ip", "-n", space, "link", "set", device, "gso_max_segs", "1")
 
-    def _enter(self, space: str, *command: str) -> str:
-        return _run("ip", "netns", "exec", space, *command)
+    def _set(self, space: str, name: str, value: int) -> None:
+        """Set one of the namespace's settings of IPv4."""
+        write = f"echo {value} >/proc/sys/net/ipv4/{name}"
+        _run("ip", "netns", "exec", space, "sh", "-c", write)
 
     def inside(self, end: str, *command: str) -> list[str]:
         """Return the command as it runs in that namespace."""

@@ -136,6 +136,7 @@ def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> No
         *("--results", str(results)),
     )
     assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
     found = json.loads(done.stdout)[name]
     slow = max(before, slowness())
     # How much is sent does not depend on how fast this machine is; how much arrives does.
