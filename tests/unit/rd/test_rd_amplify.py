@@ -42,7 +42,7 @@ def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(
         assert len(got) <= 1
         assert sum(octets for _, octets in got) <= len(sent)
         answered += len(got)
-    assert answered > 50
+    assert answered > 40  # the HELLOs, and as many BYEs as are rationed at once
 
 
 @pytest.mark.clause("DGRAM-FAIR-5")
