@@ -53,7 +53,7 @@ def test_a_line_that_lets_nothing_through_is_said(monkeypatch: pytest.MonkeyPatc
 def test_marks_on_the_way_slow_a_flow_as_losses_do_and_nothing_is_sent_again() -> None:
     plan = "rate=50Mbit,delay=5ms"
     plain = wan.measure(("rd",), 3, plan)
-    marked = wan.measure(("rd",), 3, plan + "; tx:mark=20%")
+    marked = wan.measure(("rd",), 3, plan + "; tx:mark=60%")
     # Only what understands marks gets them, so what leaves has ECT(0).
     assert marked["line"]["a_to_b"]["marked"] > 10
     assert plain["line"]["a_to_b"]["marked"] == 0
