@@ -49,7 +49,7 @@ def test_ranges_of_what_was_never_sent_harm_nothing(strange):
     s.say(RDType.ACK, body=b"\xff" * 9000, credit=65535)
     assert e.send(peer, b"more") == 1
     new = s.hear(RDType.DATA)
-    while new.body == b"0003":  # a slow machine: the last one, by its timer
+    while new.body.startswith(b"000"):  # a slow machine: what was sent before, by its timers
         new = s.hear(RDType.DATA)
     assert new.body == b"more"
     s.say(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
