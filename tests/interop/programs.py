@@ -141,7 +141,7 @@ def test_rping_on_siwarp_gets_its_data_back_from_siw(
         done = subprocess.run(
             command(persona, *words), capture_output=True, text=True, timeout=LIMIT
         )
-    said(done.stdout, size)
+    said(f"{done.stdout}{done.stderr}status {done.returncode}", size)
     said(guest.check(f"cat /tmp/{RPING_PORT}.log"), size)
 
 
