@@ -538,9 +538,9 @@ def test_a_long_write_the_other_way_keeps_no_count_for_ever(two: Wire) -> None:
 @pytest.mark.parametrize("own", [0, 7])
 def test_a_send_waits_as_long_as_its_sender_wants(wire: Wire, own: int) -> None:
     with answering(wire, gone=True, **ROCE) as (a, peer), counted("rnr_expired", 1):
-        a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=20))  # 10.24 ms
+        a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # 245.76 ms
         peer.put(wants(2), peer.send(b"early"))
-        assert peer.is_silent(0.01)
+        assert peer.is_silent(0.1)
         until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert told(peer) == (1, 2, 2)
 
