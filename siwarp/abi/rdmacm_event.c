@@ -267,7 +267,8 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	pthread_cleanup_push(free, event);
 	r = get(channel, event);
 	pthread_cleanup_pop(0);
-	if (r && is_gone(ev)) {
+	/* Not one that was made since at the same place. */
+	if (r && !cm_live(CM_CHANNEL, ev) && is_gone(ev)) {
 		r = -EINVAL;
 		sleep(LAST_WAIT_S);
 	}

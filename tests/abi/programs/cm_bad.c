@@ -248,6 +248,20 @@ static void channel_is_gone(void)
 	asked("a channel that is gone");
 }
 
+/* The next channel may be made where one was that is gone, and has nothing to do with that. */
+static void channel_is_new(void)
+{
+	struct rdma_cm_event *event;
+	double before = now();
+
+	which = "a channel at the place of one that is gone";
+	channel = rdma_create_event_channel();
+	CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
+	MINUS(EAGAIN, rdma_get_cm_event(channel, &event));
+	CHECK(now() - before < 0.9);
+	rdma_destroy_event_channel(channel);
+}
+
 int main(void)
 {
 	struct rdma_cm_id *id;
@@ -264,5 +278,6 @@ int main(void)
 	wrong_order(id);
 	CHECK(rdma_destroy_id(id) == 0);
 	channel_is_gone();
+	channel_is_new();
 	return refused_at_least(150);
 }
