@@ -12,7 +12,7 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build coverage demo test test-all wheel wheel-check lint format asan tsan strict stress fuzz mutate abi abi-all abi-container abi-symbols docs interop tshark bench spec fresh clean
+.PHONY: help build coverage demo test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate abi abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -38,6 +38,9 @@ wheel-check: ## Make the wheel, and try it in an empty environment outside the t
 	@tools/wheel
 	@tools/wheel-check
 
+dist: ## What a release uploads, in dist/release: sdist, wheels for two processors and C libraries, SBOM; ON=x86_64-musl
+	@tools/dist/run $(ON)
+
 lint: ## Linters, type checks, the rules of the layers, an aarch64 cross-compile
 	@tests/lint/run
 
@@ -58,7 +61,7 @@ strict: ## Run the suite with nothing placed before its CRC is known
 stress: ## A million reliable datagrams through a bad network, and an independent peer; SEED=n
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
-		$(PY) -m pytest -q tests/stress tests/peer $(ARGS)
+		$(PY) -m pytest -q tests/stress tests/peer tests/company $(ARGS)
 
 fuzz: ## Fuzz each receive parser for 30 seconds
 	@tools/setup --extra test
@@ -80,6 +83,9 @@ abi-container: ## docs/containers.md, with podman on a minimal Debian: its image
 docs: ## The job of docs/github.md in a minimal Debian, as a user with sudo; takes root
 	@tests/docs/run
 
+site: ## The pages in build/site/html, each link inside of them checked, and the man pages
+	@tools/pages/build
+
 abi-symbols: ## Compare what libibverbs.so.1 exports with the committed list
 	@tools/setup
 	@$(PY) tests/abi/symbols.py
@@ -96,6 +102,10 @@ bench: ## Print latency and bandwidth beside the raw sockets; fails on a missed 
 	@tools/setup
 	@$(PY) -m siwarp.bench
 
+bench-check: ## Compare the ratios to the raw socket with the committed ones; fails on a real loss; quiet machine, 6 minutes
+	@tools/setup
+	@.venv/bin/siwarp bench check tests/bench/ratios.json $(ARGS)
+
 coverage: ## Branches of the C code that the suite takes, by layer; fails below 90%
 	@tools/coverage $(SHARED) $(ARGS)
 
@@ -103,8 +113,8 @@ spec: ## Count the clauses of the RFCs that the last make test showed; fails on 
 	@tools/setup --extra test
 	@$(PY) spec/check.py
 
-fresh: ## Run the two commands of README.md in a Debian that has nothing yet, as root and as a user
-	@tools/fresh
+fresh: ## Run the two commands of README.md in a Debian that has nothing yet, as root and as a user; WHO=user, PART=tests/cli
+	@PART="$(PART)" tools/fresh $(WHO)
 
 clean: ## Remove everything that the other targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -3,7 +3,7 @@
 It speaks iWARP over TCP (RC) and over UDP (UD, UC, RD). ``siwarp.verbs`` has the OF verbs,
 ``siwarp.cm`` the connection manager, ``siwarp.inspect`` scapy layers for the wire formats.
 ``siwarp.connect`` and ``siwarp.listen`` are the short way to a connection, ``siwarp.aio`` that of
-asyncio.
+asyncio; ``siwarp.testing`` makes connected ends for tests.
 """
 
 from __future__ import annotations
@@ -89,3 +89,7 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return importlib.import_module(f"siwarp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

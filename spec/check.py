@@ -286,21 +286,25 @@ class Ran:
             "among them: make test (without ARGS), then make spec"
         )
 
+    def outcomes(self, clause_id: str) -> dict[str, str]:
+        """How each test that cites this ended, parameters included."""
+        return self._outcomes.get(clause_id, {})
+
     def shows(self, clause_id: str) -> bool:
         """Whether a test that cites this passed, and none failed."""
-        outcomes = self._outcomes.get(clause_id, {}).values()
+        outcomes = self.outcomes(clause_id).values()
         return "passed" in outcomes and "failed" not in outcomes
 
     def failed(self, clause_id: str) -> list[str]:
         """The tests that cite this and failed."""
-        outcomes = self._outcomes.get(clause_id, {})
+        outcomes = self.outcomes(clause_id)
         return [name for name, outcome in outcomes.items() if outcome == "failed"]
 
     def why_not(self, clause_id: str, tests: list[str]) -> str:
         """Why this, which `tests` cite, is not shown."""
         if not tests:
             return "no test cites it"
-        outcomes = self._outcomes.get(clause_id)
+        outcomes = self.outcomes(clause_id)
         if not outcomes:
             return f"{tests[0]} did not run"
         name, outcome = min(outcomes.items(), key=lambda row: row[1])

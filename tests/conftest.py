@@ -52,9 +52,11 @@ if "SANITIZER" in os.environ:
         "cli/test_cli_dissect.py",
         "cli/test_cli_headers.py",
         "cli/test_cli_spec.py",
+        "cli/test_cli_tmux.py",
         "unit/inspect",
         "unit/python/test_python_rebuild.py",
         "unit/mutants",
+        "unit/release",
         "unit/branches",
         "unit/spec",
         # A program of MPI there counts memory in a malloc of its own; libfabric finds no device.
@@ -287,7 +289,9 @@ def pytest_sessionfinish() -> None:
     What Python objects hold is still reachable then. tools/sanitize judges the report, which
     goes to a file.
     """
-    if os.environ.get("SANITIZER") == "asan":
+    # In the process of a test of marker alone LeakSanitizer's tracer itself crashes at times (by
+    # signal 11; why is not known). What such a test calls is called in the other processes, too.
+    if os.environ.get("SANITIZER") == "asan" and "TEST_ALONE" not in os.environ:
         gc.collect()
         let_threads_end()
         ctypes.CDLL(None).__lsan_do_recoverable_leak_check()

@@ -61,8 +61,8 @@ carry() {
 	done
 }
 
-# What it takes to reach the registries from in there: files, variables (carried), and folders of
-# packages that pip is told to look into (folders).
+# What it takes to reach the registries from in there: files, variables (carried) and the files that they
+# or pip's configuration name, and folders of packages that pip is told to look into (folders).
 configure() {
 	local v home conf
 	carry /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/apt/keyrings /etc/apt/trusted.gpg.d /etc/resolv.conf /etc/hosts \
@@ -81,12 +81,11 @@ configure() {
 		PIP_* | SSL_CERT_* | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE | *_proxy | *_PROXY) carried+=("$v") ;;
 		esac
 	done < <(env -0)
-	for v in "${carried[@]}"; do [ ! -f "${v#*=}" ] || carry "${v#*=}"; done
 	mapfile -t folders < <(
 		{ printf '%s\n' "${carried[@]}" && cat "$root"/etc/pip.conf "$root"/etc/xdg/pip/pip.conf "$root"/root/.config/pip/pip.conf; } 2>/dev/null |
 			grep -oE '(file://|[ =])/[^ ]+' | sed 's|^[^/]*//*|/|' | sort -u | while read -r v; do
 				# The pages of an index that is a folder name files beside it.
-				[ ! -d "$v" ] || printf '%s\n' "${v%/simple}"
+				if [ -d "$v" ]; then printf '%s\n' "${v%/simple}"; else carry "$v"; fi
 			done
 	)
 }

@@ -65,6 +65,7 @@ enum abi_kind {
 	ABI_AH, /* lies in the engine's memory, in front of its struct siw_ah */
 	ABI_TD,
 	ABI_BUF,
+	ABI_LIST, /* of ibv_get_device_list; its memory is malloc's */
 	ABI_KINDS,
 };
 
@@ -244,6 +245,7 @@ int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t 
 int abi_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc);
 int abi_req_notify_cq(struct ibv_cq *cq, int solicited_only);
 int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
+int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr);
 struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr);
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr);

@@ -30,6 +30,7 @@ static const struct verbs_context extended = {
 	.alloc_parent_domain = abi_alloc_parent_domain,
 	.dealloc_td = abi_dealloc_td,
 	.alloc_td = abi_alloc_td,
+	.modify_qp_rate_limit = abi_modify_qp_rate_limit,
 	.modify_cq = abi_modify_cq,
 	.query_rt_values = abi_query_rt_values,
 	.create_cq_ex = abi_create_cq_ex,
@@ -83,6 +84,7 @@ static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 struct verbs_context abi_dead_context = {
 	.sz = sizeof(struct verbs_context),
 	.query_port = abi_query_port,
+	.modify_qp_rate_limit = abi_modify_qp_rate_limit,
 	.modify_cq = abi_modify_cq,
 	.get_srq_num = abi_get_srq_num,
 	.dealloc_td = abi_dealloc_td,

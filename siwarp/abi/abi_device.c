@@ -97,6 +97,14 @@ static int loopback_last(const void *a, const void *b)
 	return by ? by : first->ifindex - second->ifindex;
 }
 
+static void put_list(struct ibv_device **list)
+{
+	for (struct ibv_device **one = list; one && *one; one++)
+		if (abi_live(ABI_DEVICE, *one))
+			abi_device_put((struct abi_device *)*one);
+	free(list);
+}
+
 struct ibv_device **ibv_get_device_list(int *num_devices)
 {
 	struct ibv_device **list;
@@ -115,8 +123,8 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 			break;
 	}
 	siw_free_device_list(engine);
-	if (!list || made < n) {
-		ibv_free_device_list(list);
+	if (!list || made < n || !abi_add(ABI_LIST, list, NULL)) {
+		put_list(list);
 		return abi_null(ENOMEM);
 	}
 	qsort(list, (size_t)n, sizeof(struct ibv_device *), loopback_last);
@@ -127,12 +135,8 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 
 void ibv_free_device_list(struct ibv_device **list)
 {
-	if (!list)
-		return;
-	for (struct ibv_device **one = list; *one; one++)
-		if (abi_live(ABI_DEVICE, *one))
-			abi_device_put((struct abi_device *)*one);
-	free(list);
+	if (abi_end(ABI_LIST, list))
+		put_list(list);
 }
 
 const char *ibv_get_device_name(struct ibv_device *device)

@@ -51,6 +51,8 @@ static enum abi_kind kind_of(int event_type)
 	case IBV_EVENT_PATH_MIG_ERR:
 	case IBV_EVENT_QP_LAST_WQE_REACHED:
 	case SIW_EVENT_QP_ERR_QUEUED:
+	case SIW_EVENT_PEER_RESTARTED:
+	case SIW_EVENT_CONGESTED:
 		return ABI_QP;
 	case IBV_EVENT_SRQ_ERR:
 	case IBV_EVENT_SRQ_LIMIT_REACHED:

@@ -204,6 +204,7 @@ static void bury(enum abi_kind kind, void *handle)
 	switch (kind) {
 	case ABI_DEVICE:
 	case ABI_CONTEXT: /* its functions look whether it is alive */
+	case ABI_LIST:
 		break;
 	case ABI_CQ:
 		((struct ibv_cq *)handle)->context = dead;
@@ -238,7 +239,7 @@ bool abi_end(enum abi_kind kind, void *handle)
 			end_locked(e);
 	}
 	release();
-	if (ended && kind != ABI_AH)
+	if (ended && kind != ABI_AH && kind != ABI_LIST)
 		abi_free(kind, kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
 	return ended;
 }

@@ -196,6 +196,9 @@ int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_devi
 			      .per_transport_caps = { ODP_RC, ODP_UC, ODP_UD } },
 		.completion_timestamp_mask = UINT64_MAX,
 		.hca_core_clock = NANOSECONDS_KHZ,
+		.packet_pacing_caps = { .qp_rate_limit_min = 1,
+					.qp_rate_limit_max = UINT32_MAX,
+					.supported_qpts = 1 << IBV_QPT_UD | 1 << IBV_QPT_UC },
 		.phys_port_cnt_ex = 1,
 	};
 	int r;

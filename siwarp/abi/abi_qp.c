@@ -10,12 +10,13 @@
 	(IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_ACCESS_FLAGS | \
 	 IBV_QP_QKEY | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |      \
 	 IBV_QP_RNR_RETRY | IBV_QP_RQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |  \
-	 IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN)
+	 IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN | IBV_QP_RATE_LIMIT)
 #define KNOWN_MASKS                                                                               \
 	(SAME_MASKS | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE | \
-	 IBV_QP_CAP | IBV_QP_RATE_LIMIT)
+	 IBV_QP_CAP)
 
 _Static_assert((int)IBV_QP_DEST_QPN == (int)SIW_QP_DEST_QPN, "masks");
+_Static_assert((int)IBV_QP_RATE_LIMIT == (int)SIW_QP_RATE_LIMIT, "masks");
 _Static_assert((int)IBV_QP_SQ_PSN == (int)SIW_QP_SQ_PSN, "masks");
 _Static_assert((int)IBV_QPS_ERR == (int)SIW_QPS_ERR, "states");
 
@@ -211,13 +212,19 @@ int ibv_destroy_qp(struct ibv_qp *ibv)
 
 /* ---- states and attributes ------------------------------------------------------------------- */
 
+static bool has_rate_limit(const struct ibv_qp *qp)
+{
+	return qp->qp_type == IBV_QPT_UD || qp->qp_type == IBV_QPT_UC;
+}
+
 /* Values that the engine does not look at, or not on this step. */
-static int check_values(const struct ibv_qp_attr *attr, int mask)
+static int check_values(const struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (mask & ~KNOWN_MASKS)
 		return EINVAL;
-	/* No second path, no limit of rates, and no queue that changes its size. */
-	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP | IBV_QP_RATE_LIMIT))
+	/* No second path, no queue that changes its size, and TCP decides the rate of its streams. */
+	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP) ||
+	    (mask & IBV_QP_RATE_LIMIT && !has_rate_limit(qp)))
 		return EOPNOTSUPP;
 	if (mask & IBV_QP_PATH_MIG_STATE && attr->path_mig_state != IBV_MIG_MIGRATED)
 		return EOPNOTSUPP;
@@ -278,6 +285,7 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
 		.sq_psn = attr->sq_psn,
 		.timeout = attr->timeout,
 		.retry_cnt = attr->retry_cnt,
+		.rate_limit = attr->rate_limit,
 	};
 	if (mask & IBV_QP_AV)
 		return abi_addrs_of_attr(abi_context_of(qp->context), &attr->ah_attr, &out->ah_addr,
@@ -340,7 +348,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 	if (!abi_live(ABI_QP, qp) || !attr)
 		return abi_fail(EINVAL);
 	own = abi_qp_of(qp);
-	r = check_values(attr, mask);
+	r = check_values(qp, attr, mask);
 	if (r)
 		return abi_fail(r);
 	r = siw_query_qp(own->siw, &now, NULL);
@@ -367,6 +375,19 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 		return abi_result(r);
 	note(own, attr, mask, to);
 	return 0;
+}
+
+/* A burst is as the engine has it, so none can be asked for. */
+int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
+{
+	struct siw_qp_attr wanted = { 0 };
+
+	if (!abi_live(ABI_QP, qp) || !attr || attr->comp_mask)
+		return abi_fail(EINVAL);
+	if (!has_rate_limit(qp) || attr->max_burst_sz || attr->typical_pkt_sz)
+		return abi_fail(EOPNOTSUPP);
+	wanted.rate_limit = attr->rate_limit;
+	return abi_result(siw_modify_qp(abi_qp_of(qp)->siw, &wanted, SIW_QP_RATE_LIMIT));
 }
 
 static void show_init(struct ibv_qp *qp, struct ibv_qp_init_attr *init)
@@ -408,6 +429,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 	attr->qkey = now.qkey;
 	attr->qp_access_flags = (unsigned int)now.qp_access_flags;
 	attr->cap = own->cap;
+	attr->rate_limit = now.rate_limit;
 	attr->sq_draining = now.sq_draining != 0;
 	if (qp->qp_type == IBV_QPT_UC && attr->qp_state >= IBV_QPS_RTR) {
 		attr->rq_psn = now.rq_psn;
@@ -486,6 +508,15 @@ static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 	return -siw_post_send(abi_qp_of(qp)->siw, &one, &bad);
 }
 
+/*
+ * Requests of which the last does not fit for certain, since a queue has less than twice its depth:
+ * a list that is its own end is not walked for ever.
+ */
+static uint32_t too_many(struct ibv_qp *qp)
+{
+	return 2 * abi_qp_of(qp)->cap.max_send_wr + 1;
+}
+
 /* A list with binds: each of them, and what lies between them, by itself. */
 static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
@@ -494,10 +525,11 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 
 	for (; wr && !r; wr = next) {
 		struct siw_send_wr *bad = (struct siw_send_wr *)wr;
+		uint32_t left = too_many(qp);
 
 		last = wr;
 		while (wr->opcode != IBV_WR_BIND_MW && last->next &&
-		       last->next->opcode != IBV_WR_BIND_MW)
+		       last->next->opcode != IBV_WR_BIND_MW && left--)
 			last = last->next;
 		next = last->next;
 		if (wr->opcode == IBV_WR_BIND_MW) {
@@ -515,7 +547,9 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 
 int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-	for (const struct ibv_send_wr *one = wr; one; one = one->next)
+	uint32_t left = too_many(qp);
+
+	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
 			return post_with_binds(qp, wr, bad_wr);
 	return -siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,

@@ -268,6 +268,10 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 		return;
 	}
 	for (size_t i = 0; i < num_buf; i++) {
+		if (buf_list[i].length && !buf_list[i].addr) {
+			refuse(qp, EINVAL);
+			return;
+		}
 		total += buf_list[i].length;
 		if (total > ((struct abi_qp *)qp)->cap.max_inline_data) {
 			refuse(qp, ENOMEM); /* as ibv_wr_set_inline_data_list(3) says */

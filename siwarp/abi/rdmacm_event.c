@@ -113,6 +113,9 @@ static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 
 static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
 {
+	/* As adapters': no operation failed. rsockets take no other for the end of a connection. */
+	if (from->event == SIW_CM_DISCONNECTED)
+		return 0;
 	/* Of InfiniBand's SIDR response, as the man page of UNREACHABLE has it. */
 	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
 		return (int)from->wire_error;

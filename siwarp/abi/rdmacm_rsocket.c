@@ -47,32 +47,48 @@ static void open_genuine(void)
 	}
 }
 
-/* The genuine library's function of that name; NULL with errno EOPNOTSUPP. */
-static void *forward(const char *name, atomic_bool *said)
+/* What is known of one function. */
+struct forwarded {
+	_Atomic(void *) function; /* the genuine library's, once it was found */
+	atomic_bool said;	  /* that there is none */
+};
+
+/* Looks that name up: NULL with errno EOPNOTSUPP. Threads that do so at once find the same. */
+static void *look_up(const char *name, struct forwarded *of)
 {
 	int cancel = abi_cancel_off();
 	void *function;
 
 	pthread_once(&once, open_genuine);
 	function = genuine ? dlsym(genuine, name) : NULL;
-	if (!function && !atomic_exchange(said, true))
+	if (!function && !atomic_exchange(&of->said, true))
 		fprintf(stderr, "siwarp: %s: rsockets are the system's librdmacm's, which %s\n",
 			name, genuine ? "does not have it" : "is not installed");
 	abi_cancel_back(cancel);
 	if (!function)
 		errno = EOPNOTSUPP;
+	/* Pairs with the load in forward(): who sees it sees the library that was opened. */
+	atomic_store_explicit(&of->function, function, memory_order_release);
 	return function;
 }
 
+/* The genuine library's function of that name; NULL with errno EOPNOTSUPP. */
+static void *forward(const char *name, struct forwarded *of)
+{
+	void *function = atomic_load_explicit(&of->function, memory_order_acquire);
+
+	return function ? function : look_up(name, of);
+}
+
 /* One function: it goes on in the genuine library's, or fails with none. */
-#define FORWARD(type, name, parameters, arguments, none)     \
-	type name parameters                                 \
-	{                                                    \
-		static atomic_bool said;                     \
-		type(*function) parameters;                  \
-                                                             \
-		*(void **)&function = forward(#name, &said); \
-		return function ? function arguments : none; \
+#define FORWARD(type, name, parameters, arguments, none)      \
+	type name parameters                                  \
+	{                                                     \
+		static struct forwarded known;                \
+		type(*function) parameters;                   \
+                                                              \
+		*(void **)&function = forward(#name, &known); \
+		return function ? function arguments : none;  \
 	}
 
 FORWARD(int, rsocket, (int domain, int type, int protocol), (domain, type, protocol), -1)
@@ -125,7 +141,7 @@ FORWARD(int, repoll_ctl, (int epfd, int op, int fd, struct epoll_event *event),
 
 int rfcntl(int socket, int cmd, ...)
 {
-	static atomic_bool said;
+	static struct forwarded known;
 	int (*function)(int socket, int cmd, ...);
 	va_list list;
 	long value;
@@ -133,6 +149,6 @@ int rfcntl(int socket, int cmd, ...)
 	va_start(list, cmd);
 	value = va_arg(list, long);
 	va_end(list);
-	*(void **)&function = forward("rfcntl", &said);
+	*(void **)&function = forward("rfcntl", &known);
 	return function ? function(socket, cmd, value) : -1;
 }

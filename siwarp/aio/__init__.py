@@ -51,3 +51,7 @@ __all__ = [
     "open_ud",
     "wait",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

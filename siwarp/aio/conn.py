@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from siwarp.aio.source import Admission, Inbox, Source, User
+from siwarp.base.buffer import Buffer, octets
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
 from siwarp.cm.conn import within
 from siwarp.verbs import (
@@ -21,6 +22,7 @@ from siwarp.verbs import (
     Address,
     Error,
     PeerGone,
+    Persona,
     ProtocolError,
     QPCap,
     QPInitAttr,
@@ -33,6 +35,7 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
+from siwarp.verbs.wanted import an_address
 
 __all__ = ["Connection", "Opening", "connect"]
 
@@ -70,13 +73,21 @@ class Connection(User):
     ``rnr_octets`` here, the rest at the peer, whose ``send`` then takes longer. So do its Writes
     and this end's Reads, which follow these messages. A peer that was not made by siwarp's
     ``connect`` or ``listen`` may end the connection when a message finds no receive there, so the
-    protocol should let it answer from time to time.
+    protocol should let it answer from time to time. With ``Persona.ROCE`` at this end, the peer has
+    the data when ``send`` or ``write`` returns.
 
     Any number of tasks may use it; messages of one task keep their order. Iterating yields messages
     until the peer closes the connection; if it breaks, iterating raises what ``recv`` raises.
     """
 
-    def __init__(self, source: Source, cm_id: CMID, recv_size: int, recv_depth: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        cm_id: CMID,
+        recv_size: int,
+        recv_depth: int,
+        persona: int = Persona.AUTO,
+    ) -> None:
         """Make the queue pair; takes over one use of the source."""
         self._source = source
         self._closed = False
@@ -100,16 +111,21 @@ class Connection(User):
         self.id = cm_id
         cm_id.context = self._on_event
         try:
-            self._make(recv_depth)
+            self._make(recv_depth, persona)
         except BaseException:
             self.abandon()
             raise
 
-    def _make(self, recv_depth: int) -> None:
+    def _make(self, recv_depth: int, persona: int) -> None:
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=recv_depth, max_inline_data=INLINE)
         init = QPInitAttr(
-            QPType.RC, scq=self._sq.cq, rcq=self._rq.cq, cap=cap, keep_unexpected=True
+            QPType.RC,
+            scq=self._sq.cq,
+            rcq=self._rq.cq,
+            cap=cap,
+            persona=persona,
+            keep_unexpected=True,
         )
         self.qp = QP(self.pd, init)
         self.id.bind_qp(self.qp)
@@ -126,7 +142,7 @@ class Connection(User):
 
     # ---- messages
 
-    async def send(self, data: Any) -> None:
+    async def send(self, data: Buffer | MR) -> None:
         """Send one message: any buffer, or an MR; returns when the memory may be used again.
 
         Raises:
@@ -167,7 +183,7 @@ class Connection(User):
 
     # ---- the peer's memory
 
-    def register(self, buffer: Any, access: int = _ALL_ACCESS) -> MR:
+    def register(self, buffer: Buffer | int, access: int = _ALL_ACCESS) -> MR:
         """Register a buffer, or new memory of so many octets, for the peer to read and write.
 
         Send ``mr.remote().pack()`` to the peer. The region closes with the connection.
@@ -175,13 +191,13 @@ class Connection(User):
         self._alive()
         return MR(self.pd, buffer, access)
 
-    async def write(self, remote: RemoteBuffer, data: Any, offset: int = 0) -> None:
+    async def write(self, remote: RemoteBuffer, data: Buffer | MR, offset: int = 0) -> None:
         """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
 
         It returns when TCP has taken the data, as RFC 5040 defines it. The peer sees all of it
         before any message that is sent afterwards.
         """
-        size = data.length if isinstance(data, MR) else memoryview(data).nbytes
+        size = data.length if isinstance(data, MR) else octets(data).nbytes
         within(remote, offset, size, "writing")
         await self._out(WROpcode.RDMA_WRITE, data, _at(remote, offset))
 
@@ -207,41 +223,41 @@ class Connection(User):
         data: bytes = await self._do(wr, take)
         return data
 
-    async def read_into(self, remote: RemoteBuffer, into: Any, offset: int = 0) -> None:
+    async def read_into(self, remote: RemoteBuffer, into: Buffer | MR, offset: int = 0) -> None:
         """RDMA Read from the peer's memory at ``offset`` as much as ``into`` holds.
 
         ``into`` is a writable buffer, or an MR with local writing. Cancelling closes the
         connection.
         """
         self._alive()
-        wanted = into.length if isinstance(into, MR) else memoryview(into).nbytes
+        wanted = into.length if isinstance(into, MR) else octets(into).nbytes
         within(remote, offset, wanted, "reading")
         with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
             await self._pieces(WROpcode.RDMA_READ, mr, _at(remote, offset))
 
     # ---- how
 
-    async def _out(self, opcode: WROpcode, data: Any, remote: RemoteBuffer | None) -> None:
+    async def _out(self, opcode: WROpcode, data: Buffer | MR, remote: RemoteBuffer | None) -> None:
         self._alive()
-        if isinstance(data, MR) or memoryview(data).nbytes > STAGED:
+        if isinstance(data, MR) or octets(data).nbytes > STAGED:
             with self._lent(data, AccessFlag(0)) as mr:
                 await self._pieces(opcode, mr, remote)
             return
         # Released here: a traceback that holds it would keep the caller from resizing the buffer.
-        with memoryview(data) as whole, whole.cast("B") as octets:
-            if len(octets) <= INLINE:
-                await self._do(self._inline(opcode, octets, remote))
+        with octets(data) as view:
+            if len(view) <= INLINE:
+                await self._do(self._inline(opcode, view, remote))
             else:
-                await self._staged(opcode, octets, remote)
+                await self._staged(opcode, view, remote)
 
     async def _staged(
-        self, opcode: WROpcode, octets: memoryview, remote: RemoteBuffer | None
+        self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> None:
         await self._staging_admission.enter()
         try:
             self._alive()
-            self._memory.write(octets, offset=self._staging_at)
-            sg = [self._memory.sge(self._staging_at, len(octets))]
+            self._memory.write(view, offset=self._staging_at)
+            sg = [self._memory.sge(self._staging_at, len(view))]
             wr = SendWR(opcode=opcode, sg=sg, remote=remote)
         except BaseException:
             self._staging_admission.leave()
@@ -249,20 +265,20 @@ class Connection(User):
         await self._do(wr, self._staging_admission.leave)
 
     def _inline(
-        self, opcode: WROpcode, octets: memoryview, remote: RemoteBuffer | None
+        self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> Callable[[], SendWR]:
         """Return what makes the request; it is called just before posting copies the octets."""
 
         def make() -> SendWR:
-            self._memory.write(octets, offset=self._inline_at)
+            self._memory.write(view, offset=self._inline_at)
             flags = SendFlag.SIGNALED | SendFlag.INLINE
-            sg = [self._memory.sge(self._inline_at, len(octets))]
+            sg = [self._memory.sge(self._inline_at, len(view))]
             return SendWR(opcode=opcode, sg=sg, remote=remote, send_flags=flags)
 
         return make
 
     @contextlib.contextmanager
-    def _lent(self, data: Any, access: AccessFlag) -> Generator[MR, None, None]:
+    def _lent(self, data: Buffer | MR, access: AccessFlag) -> Generator[MR, None, None]:
         """Yield an MR over the caller's memory; cancellation closes the connection to free it."""
         mr = data if isinstance(data, MR) else MR(self.pd, data, access)
         try:
@@ -483,6 +499,7 @@ def connect(
     private_data: bytes = b"",
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
+    persona: int = Persona.AUTO,
 ) -> Opening[Connection]:
     """Connect to a listener at (host, port): ``await`` it, or enter it by ``async with``.
 
@@ -493,20 +510,22 @@ def connect(
 
     """
 
+    name, port = an_address(address)
+
     async def begin() -> Connection:
-        source, host = await Source.toward(address[0], address[1])
+        source, host = await Source.toward(name, port)
         try:
             cm_id = CMID(source.cm)
         except BaseException:
             source.leave()
             raise
-        conn = Connection(source, cm_id, recv_size, recv_depth)
+        conn = Connection(source, cm_id, recv_size, recv_depth, persona)
         try:
             # Peer to peer, so that either end may send first (RFC 6581). Without it the responder
             # must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
             rtr = RTR.FPDU | RTR.WRITE | RTR.READ
             param = ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=START_UP_S)
-            cm_id.connect((host, address[1]), param)
+            cm_id.connect((host, port), param)
             conn.private_data = (await conn.established()).check().private_data
         except BaseException:
             conn.abandon()

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator
 from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, Connection, Opening
 from siwarp.aio.source import Inbox, Source, User
 from siwarp.cm import CMID, CMEvent, CMEventType, ConnParam
-from siwarp.verbs import Address, Error, PeerGone, StateError
+from siwarp.verbs import Address, Error, PeerGone, Persona, StateError
+from siwarp.verbs.wanted import an_address
 
 __all__ = ["Listener", "Request", "listen"]
 
@@ -84,10 +85,17 @@ class Listener(User):
     Cancelling loses nothing: the next call returns what was accepted meanwhile.
     """
 
-    def __init__(self, source: Source, address: Address, recv_size: int, recv_depth: int) -> None:
+    def __init__(
+        self,
+        source: Source,
+        address: Address,
+        recv_size: int,
+        recv_depth: int,
+        persona: int = Persona.AUTO,
+    ) -> None:
         """Listen; takes over one use of the source."""
         self._source = source
-        self._recv = recv_size, recv_depth
+        self._recv = recv_size, recv_depth, persona
         self._closed = False
         self._requests = Inbox()
         self._made = Inbox()
@@ -235,7 +243,11 @@ class Listener(User):
 
 
 def listen(
-    address: Address, *, recv_size: int = RECV_SIZE, recv_depth: int = RECV_DEPTH
+    address: Address,
+    *,
+    recv_size: int = RECV_SIZE,
+    recv_depth: int = RECV_DEPTH,
+    persona: int = Persona.AUTO,
 ) -> Opening[Listener]:
     """Listen at (host, port): host ``""`` is every IPv4 address, port 0 takes a free one.
 
@@ -245,10 +257,10 @@ def listen(
         Error: the address is in use or not this machine's, or needs a privilege.
 
     """
+    host, port = an_address(address)
 
     async def begin() -> Listener:
-        host = address[0] or "0.0.0.0"
-        source, numeric = await Source.at(host)
-        return Listener(source, (numeric, address[1]), recv_size, recv_depth)
+        source, numeric = await Source.at(host or "0.0.0.0")
+        return Listener(source, (numeric, port), recv_size, recv_depth, persona)
 
     return Opening(begin)

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 from siwarp.aio.conn import Opening
 from siwarp.aio.source import Source
 from siwarp.aio.ud import SEND_SIZE, Endpoint
+from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs import Address, LimitError, PeerGone, QPType, WCStatus
+from siwarp.verbs.wanted import an_address
 
 __all__ = ["RDEndpoint", "open_rd"]
 
@@ -32,7 +33,7 @@ class RDEndpoint(Endpoint):
 
     _type = QPType.RD
 
-    async def send(self, data: Any, to: Address) -> None:
+    async def send(self, data: Buffer, to: Address) -> None:
         """Send one message to (host, port); returns when the peer has it.
 
         The host is numeric. Cancelling leaves the message sent. Up to 128 messages are under way at
@@ -47,13 +48,13 @@ class RDEndpoint(Endpoint):
 
         """
         self._alive()
-        with memoryview(data) as whole, whole.cast("B") as octets:
-            if len(octets) > SEND_SIZE:
+        with octets(data) as view:
+            if len(view) > SEND_SIZE:
                 raise LimitError(
                     errno.EMSGSIZE,
-                    f"{len(octets)} octets are more than {SEND_SIZE}: send them in parts",
+                    f"{len(view)} octets are more than {SEND_SIZE}: send them in parts",
                 )
-            wc = await self._post(octets, to, 0)
+            wc = await self._post(view, to, 0)
         if wc.status in _LOST:
             raise PeerGone(
                 errno.ECONNRESET,
@@ -81,10 +82,11 @@ def open_rd(
         Error: the address is in use or not this machine's.
 
     """
+    host, port = an_address(address)
 
     async def begin() -> RDEndpoint:
-        source, numeric = await Source.at(address[0])
-        where = numeric, address[1]
+        source, numeric = await Source.at(host)
+        where = numeric, port
         return RDEndpoint(source, where, qkey, recv_size, recv_depth, peer_timeout)
 
     return Opening(begin)

@@ -8,11 +8,12 @@ import contextlib
 import errno
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from siwarp.aio.conn import Opening
 from siwarp.aio.shares import Admission
 from siwarp.aio.source import Inbox, Source, User
+from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs import (
     AH,
     MR,
@@ -31,6 +32,7 @@ from siwarp.verbs import (
     StateError,
     WCStatus,
 )
+from siwarp.verbs.wanted import an_address
 
 __all__ = ["Datagram", "UDEndpoint", "open_ud"]
 
@@ -56,6 +58,8 @@ class Datagram(_Message):
 
     #: The number of the queue pair that sent it, to answer it if several share a socket.
     qpn: int = 0
+    #: RD: the instance of its source, as ``WC.source_instance``.
+    instance: int = 0
 
 
 class Endpoint(User):
@@ -128,7 +132,8 @@ class Endpoint(User):
         """Its Q_Key, which its peers must have, too."""
         return self._qkey
 
-    async def _post(self, octets: memoryview, to: Address, qpn: int) -> WC:
+    async def _post(self, message: memoryview, to: Address, qpn: int) -> WC:
+        to = an_address(to)
         await self._admission.enter(to)
         slot = self._slots.pop()
         done = self._source.loop.create_future()
@@ -138,8 +143,8 @@ class Endpoint(User):
             self._alive()
             handle = self._handle(to)
             at = slot * SEND_SIZE
-            self._staging.write(octets, offset=at)
-            sg = [self._staging.sge(at, len(octets))]
+            self._staging.write(message, offset=at)
+            sg = [self._staging.sge(at, len(message))]
             self.qp.post_send(SendWR(self._sq_key | slot, sg=sg, ah=handle, remote_qpn=qpn))
         except BaseException:
             self._forget(slot)
@@ -199,6 +204,7 @@ class Endpoint(User):
         self.qp.post_recv(self._recvs[slot])
         datagram = Datagram(data, wc.source)
         datagram.qpn = wc.src_qp
+        datagram.instance = wc.source_instance
         return datagram
 
     def __aiter__(self) -> AsyncIterator[Datagram]:
@@ -254,7 +260,7 @@ class UDEndpoint(Endpoint):
 
     _type = QPType.UD
 
-    async def send(self, data: Any, to: Address, *, qpn: int = 0) -> None:
+    async def send(self, data: Buffer, to: Address, *, qpn: int = 0) -> None:
         """Send one message to (host, port); returns when UD has taken it.
 
         The host is numeric. If several queue pairs share a socket there, the first one gets it, or
@@ -267,11 +273,11 @@ class UDEndpoint(Endpoint):
 
         """
         self._alive()
-        with memoryview(data) as whole, whole.cast("B") as octets:
-            if len(octets) > SEND_SIZE:
-                raise LimitError(errno.EMSGSIZE, f"{len(octets)} octets do not fit a datagram")
+        with octets(data) as view:
+            if len(view) > SEND_SIZE:
+                raise LimitError(errno.EMSGSIZE, f"{len(view)} octets do not fit a datagram")
             for _ in range(TRIES):
-                wc = await self._post(octets, to, qpn)
+                wc = await self._post(view, to, qpn)
                 # Another message was refused, and this one was flushed behind it, unsent.
                 if wc.status != WCStatus.WR_FLUSH_ERR:
                     break
@@ -295,9 +301,10 @@ def open_ud(
         Error: the address is in use or not this machine's.
 
     """
+    host, port = an_address(address)
 
     async def begin() -> UDEndpoint:
-        source, numeric = await Source.at(address[0])
-        return UDEndpoint(source, (numeric, address[1]), qkey, recv_size, recv_depth)
+        source, numeric = await Source.at(host)
+        return UDEndpoint(source, (numeric, port), qkey, recv_size, recv_depth)
 
     return Opening(begin)

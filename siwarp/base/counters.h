@@ -58,6 +58,7 @@
 	X(startups_paused, "times a listener had too many pending to accept")                      \
 	X(startups_refused, "connections closed: too many of one source pending")                  \
 	X(startup_timeouts, "MPA start-ups given up because the peer was silent")                  \
+	X(startup_strangers, "connections closed: what came first was no MPA Request")             \
 	X(addrs_unbound, "addresses that came up where a queue pair's port is not free")           \
 	X(pair_retries, "RC by QPN: tries to connect that came to nothing, and another")           \
 	X(pair_refused, "RC by QPN: requests rejected: no QP has the number, or it has a peer")    \
@@ -90,6 +91,7 @@
 	X(rd_duplicates, "datagrams dropped: reliable ones that were here before")                 \
 	X(rd_not_ready, "messages of reliable datagrams that wait for a receive at their peer")    \
 	X(rd_gone, "peers of reliable datagrams found gone")                                       \
+	X(rd_restarted, "peers of reliable datagrams met as another instance than before")         \
 	X(rd_evicted, "idle peers of reliable datagrams forgotten, for new ones")                  \
 	X(rd_mtu_lowered, "times a path turned out to take shorter datagrams only")                \
 	X(drop_rd_window, "datagrams dropped: reliable ones past the window")                      \

@@ -32,6 +32,7 @@
 enum siw_dgram_type {
 	SIW_DGRAM_UC = 1,	    /* a DDP segment on an unreliable connection */
 	SIW_DGRAM_RECORD = 2,	    /* UD Write-Record: a tagged DDP segment */
+	SIW_DGRAM_UC_REPORT = 3,    /* what came of an unreliable connection's datagrams */
 	SIW_DGRAM_RD_DATA = 4,	    /* a numbered DDP segment, with an acknowledgement */
 	SIW_DGRAM_RD_ACK = 5,	    /* an acknowledgement alone */
 	SIW_DGRAM_RD_HELLO = 6,	    /* requests a cookie */

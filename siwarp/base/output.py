@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Commands whose output is not read to the end, as in ``siwarp bench | head -1``."""
+"""Commands whose output is not read to the end, as ``siwarp bench | head``, or that lack typer."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from typing import TextIO
@@ -31,13 +32,24 @@ def _flushed(stream: TextIO) -> bool:
 def unbroken(command: Callable[[], int]) -> int:
     """Run a command and return its exit status: BROKEN_PIPE if its output is not read to the end.
 
-    A SystemExit of the command is its exit status, too.
+    A SystemExit of the command is its exit status, too. Without what the extra ``cli`` installs it
+    prints so, and the status is 1.
     """
     output, complaints = sys.stdout, sys.stderr
     try:
         status = command()
     except BrokenPipeError:
         status = BROKEN_PIPE
+    except ModuleNotFoundError as e:
+        if e.name not in ("typer", "rich"):
+            raise
+        python = shlex.quote(sys.executable)
+        print(
+            f"siwarp: this command needs {e.name}: run {python} -m pip install 'siwarp[cli]' "
+            "(siwarp run, env and config do without)",
+            file=complaints,
+        )
+        status = 1
     except SystemExit as e:
         # typer replaces the standard output by another object after a broken pipe.
         broken = sys.stdout is not output

@@ -60,6 +60,7 @@ static const struct named {
 } named[] = {
 	{ &values.persona, { "auto", "iwarp", "roce" } },
 	{ &values.rd_cc, { "auto", "bbr", "cubic" } },
+	{ &values.company, { "auto", "never", "always" } },
 	{ &values.error_policy, { "auto", "error", "message" } },
 };
 

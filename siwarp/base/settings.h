@@ -47,8 +47,9 @@
 	  "connections of one listener in MPA start-up at a time; more wait in the kernel")   \
 	X(max_requests, "SIWARP_MAX_REQUESTS", "--max-requests", 1024, 1, 65535,              \
 	  "connections of one listener that its program has not taken; more wait likewise")   \
-	X(source_share, "SIWARP_SOURCE_SHARE", "--source-share", 75, 1, 100,                  \
-	  "percent of these two that one source address may hold; more of it are closed")     \
+	X(source_share, "SIWARP_SOURCE_SHARE", "--source-share", 0, 0, 100,                   \
+	  "percent of these two that one source address may hold, more of it are closed; 0: " \
+	  "75, and all from loopback")                                                        \
 	X(rc_port_first, "SIWARP_RC_PORT_FIRST", "--rc-port-first", 0, 0, 65535,              \
 	  "TCP ports from here on, of RC queue pairs that connect by QPN; 0: any free ones")  \
 	X(rc_port_last, "SIWARP_RC_PORT_LAST", "--rc-port-last", 65535, 1, 65535,             \
@@ -87,8 +88,19 @@
 	  "milliseconds without traffic after which an RD peer may be forgotten for another") \
 	X(rd_datagram, "SIWARP_RD_DATAGRAM", "--rd-datagram", 0, 0, 65507,                    \
 	  "octets of the longest RD datagram; 0: what the path takes")                        \
+	X(rd_follow, "SIWARP_RD_FOLLOW", "--rd-follow", 0, 0, 1,                              \
+	  "1: requests that wait for an RD peer go to a process that takes its place, too")   \
 	X(rd_cc, "SIWARP_RD_CC", "--rd-cc", 0, 0, 2,                                          \
 	  "RD's congestion control: 0 auto (bbr), 1 bbr (version 3), 2 cubic")                \
+	X(company, "SIWARP_COMPANY", "--company", 0, 0, 2,                                    \
+	  "0 auto: posts wait for others where traffic is dense, 1 never, 2 always")          \
+	X(company_us, "SIWARP_COMPANY_US", "--company-us", 200, 1, 1000000,                   \
+	  "microseconds without a post after which traffic is not dense")                     \
+	X(deputies_us, "SIWARP_DEPUTIES_US", "--deputies-us", 2000, 1, 1000000,               \
+	  "short one-sided messages so many microseconds apart wake the device's deputies")   \
+	X(uc_breaker, "SIWARP_UC_BREAKER", "--uc-breaker", 1, 0, 2,                           \
+	  "UC: reports of what came, and a sender that loses much slows down: 0 never, "      \
+	  "1 beyond this machine, 2 always")                                                  \
 	X(rec_window_us, "SIWARP_REC_WINDOW_US", "--rec-window-us", 2000, 0, 1000000,         \
 	  "microseconds a Write-Record waits for what comes behind its last segment")         \
 	X(rec_timeout_ms, "SIWARP_REC_TIMEOUT_MS", "--rec-timeout-ms", 100, 1, 60000,         \

@@ -4,7 +4,8 @@
  *
  * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
  * a socket pair between the two ("ctl") over which they tell each other ports and keys and agree on
- * when to start. The client prints what it measured as one line of JSON. Rounds, medians and ratios
+ * when to start. Between hosts the two are started one on each, and ctl is relayed (hosts_wire.py).
+ * The client prints what it measured as one line of JSON. Rounds, medians and ratios
  * are not its business; Python (runner.py) has them.
  *
  * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer,
@@ -15,6 +16,7 @@
 #define SIW_BENCH_BENCH_H
 
 #include <netinet/in.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,12 +43,14 @@ struct siw_bench_opts {
 	uint32_t idle;	/* QPs that are there and do nothing */
 	int cpu;	/* to pin the measuring thread to; -1: none */
 	int ctl;
+	const char *local, *remote; /* addresses of the two ends, numeric */
+	const char *samples;	    /* file for what each message took; NULL: none */
 	unsigned int limit_s;
 };
 
 /* What one end tells the other before they start: 24 octets, as end.py packs them. */
 struct siw_bench_hello {
-	uint16_t port; /* host order, as all of it: both ends are one machine */
+	uint16_t port; /* host order, as all of it: hosts of another order are refused before */
 	uint16_t side_port;
 	uint32_t rkey;
 	uint64_t addr;
@@ -107,15 +111,21 @@ static inline void siw_bench_busy(struct siw_bench_guard *guard)
 {
 	guard->spins = 0;
 }
+/* One CPU is allowed: the peer may need it, so who spins yields at once. */
+extern bool siw_bench_yields;
 /* CPU time that who spins spends without news; --patience. */
 extern unsigned int siw_bench_patience_ms;
 bool siw_bench_idle_slow(struct siw_bench_guard *guard);
 /* True when there was no news for that long; looks at its clock once in 4096 calls. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
+	if (siw_bench_yields)
+		sched_yield();
 	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);
 }
 
+/* With --samples: writes them to that file, in ns and in the order in which they were taken. */
+void siw_bench_keep_samples(const struct siw_bench_opts *o, const uint64_t *ns);
 /* The median and the 99th percentile of n samples in ns, as us divided by parts; sorts them. */
 void siw_bench_samples(uint64_t *ns, uint32_t n, double parts, struct siw_bench_result *result);
 /* Octets or messages a second, as kind has it. */

@@ -184,6 +184,11 @@ static void post_all(struct siw_bench_end *e)
 		siw_bench_post_recv(e, i);
 }
 
+static void peer_addr(const struct siw_bench_end *e, struct siw_addr *a)
+{
+	siw_bench_check(siw_addr_parse(e->o->remote, e->peer.port, a), "the peer's address");
+}
+
 /* UD, and RD, whose peers need no more to be told than that. */
 static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
 {
@@ -197,7 +202,7 @@ static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	a->port_be = htons(e->peer.port);
+	peer_addr(e, a);
 	e->ah = siw_bench_made(siw_create_ah(e->pd, a), "an address handle");
 }
 
@@ -215,8 +220,7 @@ static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
 	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	attr.ah_addr = *a;
-	attr.ah_addr.port_be = htons(e->peer.port);
+	peer_addr(e, &attr.ah_addr);
 	attr.qp_state = SIW_QPS_RTR;
 	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
 			"connecting the queue pair");
@@ -263,7 +267,7 @@ static void open_rc_client(struct siw_bench_end *e, struct siw_bench_hello *mine
 	make_qp(e, a);
 	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
 	post_all(e);
-	a->port_be = htons(e->peer.port);
+	peer_addr(e, a);
 	siw_bench_check(siw_cm_connect(e->id, a, NULL, &param), "connecting");
 	expect(e, &event, SIW_CM_ESTABLISHED);
 }
@@ -275,7 +279,7 @@ static void open_idle(struct siw_bench_end *e)
 	struct siw_addr a;
 
 	e->idle = siw_bench_made(calloc(e->o->idle, sizeof(*e->idle)), "the idle queue pairs");
-	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	siw_bench_check(siw_addr_parse(e->o->local, 0, &a), "the address");
 	for (uint32_t i = 0; i < e->o->idle; i++) {
 		make_qp(e, &a);
 		e->idle[i] = e->qp;
@@ -299,7 +303,7 @@ void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o,
 
 	memset(e, 0, sizeof(*e));
 	e->o = o;
-	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
+	siw_bench_check(siw_addr_parse(o->local, 0, &a), "the address");
 	siw_bench_buf_make(&e->buf, o->size, slots);
 	e->context = siw_bench_made(siw_open_device_by_addr(&a), "opening the device");
 	e->pd = siw_bench_made(siw_alloc_pd(e->context), "a protection domain");

@@ -26,6 +26,9 @@ enum {
 	OPT_CPU,
 	OPT_CTL,
 	OPT_LIMIT,
+	OPT_LOCAL,
+	OPT_REMOTE,
+	OPT_SAMPLES,
 	OPT_PATIENCE,
 };
 
@@ -44,6 +47,9 @@ static const struct option options[] = {
 	{ "cpu", required_argument, NULL, OPT_CPU },
 	{ "ctl", required_argument, NULL, OPT_CTL },
 	{ "limit", required_argument, NULL, OPT_LIMIT },
+	{ "local", required_argument, NULL, OPT_LOCAL },
+	{ "remote", required_argument, NULL, OPT_REMOTE },
+	{ "samples", required_argument, NULL, OPT_SAMPLES },
 	{ "patience", required_argument, NULL, OPT_PATIENCE },
 	{ 0 },
 };
@@ -77,29 +83,10 @@ static enum siw_bench_op op_of(const char *text)
 	siw_bench_die(SIW_BENCH_EXIT_USAGE, "no operation: %s", text);
 }
 
-static void take(struct siw_bench_opts *o, int option, const char *text)
+/* Whether the option is one of those that are numbers, which is then taken. */
+static bool take_number(struct siw_bench_opts *o, int option, const char *text)
 {
 	switch (option) {
-	case OPT_KIND:
-		o->kind = text;
-		break;
-	case OPT_RUN:
-		o->run = text;
-		break;
-	case OPT_SIDE:
-		o->server = is_second(text, "client", "server");
-		break;
-	case OPT_QP:
-		o->uc = !strcmp(text, "uc");
-		o->rd = !strcmp(text, "rd");
-		o->rc = !o->uc && !o->rd && is_second(text, "ud", "rc");
-		break;
-	case OPT_OP:
-		o->op = op_of(text);
-		break;
-	case OPT_WAIT:
-		o->event = is_second(text, "poll", "event");
-		break;
 	case OPT_SIZE:
 		o->size = number(text, 1ull << 40);
 		break;
@@ -128,6 +115,46 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 		siw_bench_patience_ms = (unsigned int)number(text, 60000);
 		break;
 	default:
+		return false;
+	}
+	return true;
+}
+
+static void take(struct siw_bench_opts *o, int option, const char *text)
+{
+	if (take_number(o, option, text))
+		return;
+	switch (option) {
+	case OPT_KIND:
+		o->kind = text;
+		break;
+	case OPT_RUN:
+		o->run = text;
+		break;
+	case OPT_SIDE:
+		o->server = is_second(text, "client", "server");
+		break;
+	case OPT_QP:
+		o->uc = !strcmp(text, "uc");
+		o->rd = !strcmp(text, "rd");
+		o->rc = !o->uc && !o->rd && is_second(text, "ud", "rc");
+		break;
+	case OPT_OP:
+		o->op = op_of(text);
+		break;
+	case OPT_WAIT:
+		o->event = is_second(text, "poll", "event");
+		break;
+	case OPT_LOCAL:
+		o->local = text;
+		break;
+	case OPT_REMOTE:
+		o->remote = text;
+		break;
+	case OPT_SAMPLES:
+		o->samples = text;
+		break;
+	default:
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");
 	}
 }
@@ -153,6 +180,13 @@ static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 	return strcmp(o->kind, "lat") ? siw_bench_ours_stream : siw_bench_ours_lat;
 }
 
+static bool has_one_cpu(void)
+{
+	cpu_set_t set;
+
+	return !sched_getaffinity(0, sizeof(set), &set) && CPU_COUNT(&set) == 1;
+}
+
 int main(int argc, char **argv)
 {
 	struct siw_bench_opts o = { .kind = "",
@@ -162,6 +196,8 @@ int main(int argc, char **argv)
 				    .batch = 1,
 				    .cpu = -1,
 				    .ctl = -1,
+				    .local = "127.0.0.1",
+				    .remote = "127.0.0.1",
 				    .limit_s = 60 };
 	struct siw_bench_result result = { 0 };
 	pid_t parent = getppid();
@@ -176,6 +212,7 @@ int main(int argc, char **argv)
 	if (getppid() != parent)
 		return SIW_BENCH_EXIT_ERROR;
 	alarm(o.limit_s);
+	siw_bench_yields = has_one_cpu();
 	run_of (&o)(&o, &result);
 	if (!o.server)
 		printf("{\"value\": %.6g, \"p99\": %.6g, \"n\": %llu}\n", result.value, result.p99,

@@ -72,8 +72,11 @@ static bool at_once(const struct end *e)
 
 /* ---- what there is --------------------------------------------------------------------------- */
 
-/* Octets of this process: its own, and its share of what it has in common with others. */
-static uint64_t own_pss(void)
+/*
+ * Octets of this process's own memory. Pages of files (code, libraries) are left out: its share of
+ * those depends on how many others have them mapped at this moment, and no peer adds to them.
+ */
+static uint64_t own_memory(void)
 {
 	FILE *file =
 		siw_bench_made(fopen("/proc/self/smaps_rollup", "r"), "/proc/self/smaps_rollup");
@@ -81,7 +84,7 @@ static uint64_t own_pss(void)
 	char line[256];
 
 	while (fgets(line, sizeof(line), file))
-		if (sscanf(line, "Pss: %llu kB", &kib) == 1)
+		if (sscanf(line, "Anonymous: %llu kB", &kib) == 1)
 			break;
 	fclose(file);
 	return kib * 1024;
@@ -320,7 +323,9 @@ static void expect_connected(struct end *e)
 static void settle(void)
 {
 	usleep(SETTLE_US);
+#ifdef __GLIBC__ /* others give back at once */
 	malloc_trim(0);
+#endif
 }
 
 static void be_measured(struct end *e)
@@ -341,7 +346,7 @@ static void be_measured(struct end *e)
 	}
 	if (reliable(e))
 		settle();
-	idle = own_pss();
+	idle = own_memory();
 	idle_kernel = of_sockets(e, &sockets);
 	/* Room for all, but not before: what has been used of a queue once is memory, too. */
 	if (!at_once(e))
@@ -353,7 +358,7 @@ static void be_measured(struct end *e)
 		if (at_once(e))
 			await_completion(e);
 	}
-	loaded = own_pss();
+	loaded = own_memory();
 	loaded_kernel = of_sockets(e, &sockets);
 	kill(e->other, SIGCONT);
 	if (connected(e))

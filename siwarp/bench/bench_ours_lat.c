@@ -209,6 +209,7 @@ void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result 
 	siw_bench_swap(o->ctl, 0);
 	run(&e, o->iters, ns);
 	siw_bench_swap(o->ctl, 0);
+	siw_bench_keep_samples(o, ns);
 	siw_bench_samples(ns, o->iters, done || o->op == SIW_BENCH_READ ? 1 : 2, result);
 	siw_bench_end_close(&e);
 	free(ns);

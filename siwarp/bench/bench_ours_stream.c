@@ -29,12 +29,21 @@ static void list_make(struct siw_bench_end *e, struct list *l)
 		l->wr[i].num_sge = 1;
 		l->wr[i].opcode = SIW_WR_SEND;
 		siw_bench_address(e, &l->wr[i]);
-		if (e->o->uc && e->o->op == SIW_BENCH_WRITE) {
-			/* The immediate data says that it is there, and is what credits count. */
-			l->wr[i].opcode = SIW_WR_RDMA_WRITE_WITH_IMM;
-			l->wr[i].wr.rdma.remote_addr = e->peer.addr + e->buf.stride;
-			l->wr[i].wr.rdma.rkey = e->peer.rkey;
-		}
+	}
+}
+
+/* The same for Writes to the peer's memory, or Reads from it. */
+static void list_make_rdma(struct siw_bench_end *e, struct list *l, enum siw_wr_opcode opcode)
+{
+	bool reads = opcode == SIW_WR_RDMA_READ;
+
+	list_make(e, l);
+	if (reads)
+		l->sge.addr = (uintptr_t)siw_bench_slot(&e->buf, 0);
+	for (int i = 0; i < SIW_BENCH_BATCH; i++) {
+		l->wr[i].opcode = opcode;
+		l->wr[i].wr.rdma.remote_addr = e->peer.addr + (reads ? 0 : e->buf.stride);
+		l->wr[i].wr.rdma.rkey = e->peer.rkey;
 	}
 }
 
@@ -67,7 +76,10 @@ static uint32_t source(struct siw_bench_end *e, uint32_t n)
 	struct list list;
 	int got;
 
-	list_make(e, &list);
+	if (e->o->op == SIW_BENCH_WRITE) /* the immediate data is what UC's credits count */
+		list_make_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
+	else
+		list_make(e, &list);
 	while (credited < n) {
 		uint32_t room = least(e->o->depth - (sent - credited), n - sent);
 
@@ -178,25 +190,33 @@ static uint64_t by_send(struct siw_bench_end *e, uint32_t n)
 
 /* ---- RDMA ------------------------------------------------------------------------------------ */
 
-/* Keeps depth requests outstanding until n have completed. */
-static void keep_going(struct siw_bench_end *e, int opcode, uint32_t n)
+/* Keeps depth requests outstanding until n have completed; a list's last one is reported. */
+static void keep_going(struct siw_bench_end *e, enum siw_wr_opcode opcode, uint32_t n)
 {
 	int wanted = opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ : SIW_WC_RDMA_WRITE;
-	char *local = opcode == SIW_WR_RDMA_READ ? siw_bench_slot(&e->buf, 0) : e->buf.base;
-	uint64_t remote = e->peer.addr + (opcode == SIW_WR_RDMA_READ ? 0 : e->buf.stride);
-	uint32_t posted = 0, done = 0;
 	struct siw_wc wc[SIW_BENCH_BATCH];
+	uint32_t posted = 0, done = 0;
+	struct list list;
 
+	list_make_rdma(e, &list, opcode);
 	while (done < n) {
+		uint32_t room = least(e->o->depth - (posted - done), n - posted);
 		int got;
 
-		for (; posted < n && posted - done < e->o->depth; posted++)
-			siw_bench_post_rdma(e, opcode, e->o->size, local, remote);
+		if (room) {
+			uint32_t k = least(room, e->o->batch);
+
+			posted += k;
+			list.wr[k - 1].wr_id = posted;
+			list_post(e, &list, k, true);
+			continue;
+		}
 		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
 		if (!got)
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "%u of %u requests completed", done, n);
 		for (int i = 0; i < got; i++)
-			done += wc[i].opcode == wanted;
+			if (wc[i].opcode == wanted)
+				done = (uint32_t)wc[i].wr_id;
 	}
 }
 

@@ -165,6 +165,7 @@ static uint64_t cpu_time(void)
 }
 
 unsigned int siw_bench_patience_ms = 3000;
+bool siw_bench_yields;
 
 bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 {
@@ -186,6 +187,17 @@ static int compare(const void *a, const void *b)
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
+}
+
+void siw_bench_keep_samples(const struct siw_bench_opts *o, const uint64_t *ns)
+{
+	FILE *file;
+
+	if (!o->samples)
+		return;
+	file = siw_bench_made(fopen(o->samples, "wbe"), "the file of samples");
+	if (fwrite(ns, sizeof(*ns), o->iters, file) != o->iters || fclose(file))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "writing the samples: %s", strerror(errno));
 }
 
 void siw_bench_samples(uint64_t *ns, uint32_t n, double parts, struct siw_bench_result *result)

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import signal
-import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,128 +16,21 @@ from typing import Any
 import typer
 
 from siwarp.base.output import unbroken
-from siwarp.bench import abi, compare, memory, personas, translation, wan
+from siwarp.bench import abi, aio, check, compare, memory, personas, translation, wan
 from siwarp.bench import table as figures
+from siwarp.bench.hosts_wire import PORT
 from siwarp.bench.mpi import command as mpi
 from siwarp.bench.mpi import hybrid as mpi_hybrid
-from siwarp.bench.plan import RD_FLOOR, UsageError
+from siwarp.bench.options import HOSTS, OPTIONS, STREAM, TIMES, takes
+from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
-from siwarp.bench.table import figure
+from siwarp.bench.show import show
+from siwarp.bench.sizes import octets
 
 __all__ = ["app", "bar", "main"]
 
 app = typer.Typer(no_args_is_help=True)
-
-#: The options of measurements, each once: its type, and what typer is to know of it.
-_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "qp": (str, typer.Option("ud", "--qp", help="ud, uc, rd or rc.")),
-    "op": (
-        str,
-        typer.Option("send", "--op", help="send; rc: write, read, too; uc, bw on rd: write, too."),
-    ),
-    "size": (
-        int | None,
-        typer.Option(None, "-s", "--size", min=1, help="Octets of a message; reg: of the region."),
-    ),
-    "iters": (
-        int | None,
-        typer.Option(
-            None,
-            "-n",
-            "--iters",
-            min=1,
-            help="Messages of one run; without it, a sixth of a second's.",
-        ),
-    ),
-    "depth": (
-        int | None,
-        typer.Option(
-            None,
-            "-t",
-            "--depth",
-            "--tx-depth",
-            min=1,
-            help="Messages outstanding; of sends, the window.",
-        ),
-    ),
-    "post_list": (
-        int,
-        typer.Option(1, "-l", "--post-list", min=1, max=32, help="Requests posted as one list."),
-    ),
-    "wait": (
-        str,
-        typer.Option("poll", "--wait", help="poll, or event: sleep on a completion channel."),
-    ),
-    "api": (
-        str,
-        typer.Option("c", "--api", help="c, or python: then the floor is the same run in C."),
-    ),
-    "rounds": (
-        int,
-        typer.Option(7, "--rounds", min=1, help="How often the raw socket and siwarp take turns."),
-    ),
-    "markers": (
-        bool,
-        typer.Option(
-            False, "--markers", help="RC: ours with MPA's Markers both ways, too, beside without."
-        ),
-    ),
-    "persona": (
-        str,
-        typer.Option(
-            "auto",
-            "--persona",
-            help="RC: iwarp, roce, or both: ours as iwarp, and as roce beside it.",
-        ),
-    ),
-    "faults": (
-        str | None,
-        typer.Option(
-            None,
-            "--faults",
-            metavar="PLAN",
-            help="What goes wrong on ours' way; see siwarp wan --help.",
-        ),
-    ),
-    "only": (str, typer.Option("", "--only", help="Rows whose name has these words.")),
-    "output": (
-        str,
-        typer.Option("", "-o", "--output", help="Also write everything to this file."),
-    ),
-    "as_json": (
-        bool,
-        typer.Option(False, "--json", help="Print everything, each round too, as JSON."),
-    ),
-}
-
-#: Those of a stream of messages.
-_STREAM = "qp op size iters depth post_list wait api rounds markers persona faults"
-
-Command = Callable[..., None]
-
-
-def _takes(names: str) -> Callable[[Command], Command]:
-    """Add these options, and --json, to a command, after those that it declares itself."""
-
-    def give(command: Command) -> Command:
-        taken = (*names.split(), "as_json")
-        own = inspect.signature(command, eval_str=True).parameters.values()
-        given = [p for p in own if p.name not in taken and p.kind != p.VAR_KEYWORD]
-        given += [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                annotation=_OPTIONS[name][0],
-                default=_OPTIONS[name][1],
-            )
-            for name in taken
-        ]
-        command.__signature__ = inspect.Signature(given)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in given}
-        return command
-
-    return give
 
 
 @contextlib.contextmanager
@@ -154,97 +46,6 @@ def bar(text: str) -> Iterator[Step | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def _describe(result: dict[str, Any]) -> str:
-    what = f"{result['qp'].upper()} {result['op']} {result['size']} octets"
-    if result["kind"] == "reg":
-        what = f"register + deregister {result['size']} octets"
-    elif result["kind"] == "done":
-        what += ", from posting to completion"
-    elif result["kind"] == "answer":
-        what += ", one way, each completion awaited"
-    elif result["kind"] == "watched":
-        what += ", one way, into memory that is only looked at"
-    elif result["kind"] == "fair":
-        what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
-        what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
-    elif result["kind"] == "crowd":
-        what += " beside 1,000 idle QPs"
-    elif result["kind"] == "lat":
-        what += ", there and back" if result["op"] == "read" else ", one way"
-    else:
-        what += f", {result['depth']} outstanding"
-    if result["wait"] == "event":
-        what += ", sleeping on a completion channel"
-    if result["api"] == "python":
-        what += ", Python API"
-    if result["faults"]:
-        what += f", siwarp's line under {result['faults']}"
-    rounds = len(result["rounds"])
-    times = f"{rounds} rounds, medians" if rounds > 1 else "1 round"
-    return f"{what}: {result['iters']} a run, {times}"
-
-
-_FLOORS = {
-    "unconnected": "raw UDP, unconnected, polling",
-    "connected": "raw UDP, connected, polling",
-    "mmsg": "raw UDP, sendmmsg and recvmmsg",
-    "blocking-mmsg": "raw UDP, sendmmsg and recvmmsg, blocking",
-    "gso": "raw UDP, batches by GSO and GRO",
-    "coalesced": "raw TCP, 64 KiB a send",
-    "c": "the same in C",
-    "ud": "siwarp, UD",
-    "quiet": "the same without the flood",
-    "alone": "the same with one QP",
-}
-
-
-def floor_words(name: str, qp: str) -> str:
-    """Return what a floor is, in words."""
-    if name in _FLOORS:
-        return _FLOORS[name]
-    words = {"single": "one send a message", "polling": "polling", "blocking": "blocking"}[name]
-    return f"raw {'TCP' if qp == 'rc' else 'UDP'}, {words}"
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print a result in a few lines."""
-    unit = result["unit"]
-    print(_describe(result))
-    print(f"  {'siwarp':<42} {figure(result['ours'], unit):>16}")
-    if result["floor"] is not None:
-        words = floor_words(result["floor_name"], result["qp"])
-        if (result["qp"], result["kind"]) == ("rd", "bw"):
-            words += f", {RD_FLOOR // 1000} KB"
-        good = "less" if result["less_is_better"] else "more"
-        print(
-            f"  {words:<42} {figure(result['floor'], unit):>16}   "
-            f"ratio {result['ratio']:.3f} ({good} is better)"
-        )
-    if result["with_markers"] is not None:
-        print(
-            f"  {'siwarp, Markers both ways':<42} {figure(result['with_markers'], unit):>16}   "
-            f"{result['markers_ratio']:.3f} of without"
-        )
-    if result["as_roce"] is not None:
-        print(
-            f"  {'siwarp, persona roce':<42} {figure(result['as_roce'], unit):>16}   "
-            f"{result['roce_ratio']:.3f} of iwarp"
-        )
-    if result["kind"] == "watched":
-        for name in sorted(result["rounds"][0]["p99"]):
-            late = statistics.median(each["p99"][name] for each in result["rounds"])
-            words = f"99 of 100 of {'persona roce' if name == 'roce' else 'these'} within"
-            print(f"  {words:<42} {figure(late, unit):>16}")
-    if result["lossless"] is not None:
-        words = "siwarp, the same without the losses"
-        print(
-            f"  {words:<42} {figure(result['lossless'], unit):>16}   "
-            f"the losses leave {result['lossless_ratio']:.3f} of it"
-        )
-    for name, value in result["floors"].items():
-        print(f"  {floor_words(name, result['qp']):<42} {figure(value, unit):>16}")
 
 
 def _plan(faults: str | None) -> dict[str, str]:
@@ -267,18 +68,109 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _do(kind: str, *, as_json: bool, faults: str | None = None, **options: Any) -> None:
-    """Measure and print it; the options are those of ``siwarp.bench.run``, by their names there."""
+def _octets(text: str | None) -> int | None:
     try:
-        with bar(f"bench {kind}") as progress, _reported():
-            result = run(kind, progress=progress, env=_plan(faults), **options)
-    except UsageError as e:
-        raise typer.BadParameter(str(e)) from None
-    result["faults"] = faults
+        return None if text is None else octets(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--size") from None
+
+
+def _do(
+    kind: str,
+    *,
+    as_json: bool,
+    faults: str | None = None,
+    qp: Sequence[str] = ("ud",),
+    size: str | None = None,
+    **options: Any,
+) -> None:
+    """Measure and print it; the options are those of ``siwarp.bench.run``, by their names there.
+
+    Of one kind of queue pair --json prints an object, of several a list of them.
+    """
+    results = []
+    for each in _listed(qp):
+        try:
+            with bar(f"bench {kind}") as progress, _reported():
+                measured = run(
+                    kind, each, progress=progress, env=_plan(faults), size=_octets(size), **options
+                )
+        except UsageError as e:
+            raise typer.BadParameter(str(e)) from None
+        measured["faults"] = faults
+        results.append(measured)
+        if not as_json:
+            show(measured)
     if as_json:
-        print(json.dumps(result, indent=2))
-    else:
-        show(result)
+        print(json.dumps(results if len(results) > 1 else results[0], indent=2))
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    """Return what repeated options and commas name, each once."""
+    return list(dict.fromkeys(name for word in words for name in word.split(",")))
+
+
+def _given(options: dict[str, Any], names: str) -> list[str]:
+    """Return the options among these that do not have their default, as they are written."""
+    found = []
+    for name in names.split():
+        declared = OPTIONS[name][1]
+        if name in options and options[name] != declared.default:
+            found.append(max(declared.param_decls, key=len))
+    return found
+
+
+def _here_or_there(kind: str, *, addr: str | None, **options: Any) -> None:
+    """Measure beside raw sockets on this host, or with a server."""
+    between = f"{HOSTS} {TIMES} pairs both"
+    if addr is None:
+        if wrong := _given(options, between):
+            raise typer.BadParameter(
+                "is for a measurement between hosts: give ADDR, where `siwarp bench --server` "
+                "runs; 127.0.0.1 will do",
+                param_hint=wrong[0],
+            )
+        _do(kind, **{name: v for name, v in options.items() if name not in between.split()})
+        return
+    if wrong := _given(options, "rounds markers persona faults api"):
+        raise typer.BadParameter(
+            "is for a measurement beside raw sockets: leave ADDR or it out", param_hint=wrong[0]
+        )
+    _between(kind, addr, **options)
+
+
+def _between(
+    kind: str,
+    addr: str,
+    *,
+    qp: list[str],
+    size: str | None,
+    sizes: str | None,
+    all_sizes: bool,
+    **options: Any,
+) -> None:
+    from siwarp.bench import hosts_cli
+
+    if (size is not None) + (sizes is not None) + all_sizes > 1:
+        raise typer.BadParameter("-s, --sizes or -a: give one of them")
+    names = {field.name for field in fields(hosts_cli.Asked)}
+    plain: dict[str, Any] = {
+        "depth": None,
+        "post_list": 1,
+        "pairs": 1,
+        "both": False,
+        "percentiles": None,
+    }
+    plain |= {"histogram": False, "sorted_samples": False, "unsorted_samples": False, "samples": ""}
+    asked = hosts_cli.Asked(
+        kind=kind,
+        addr=addr,
+        qps=_listed(qp),
+        sizes="all" if all_sizes else sizes or size,
+        **{**plain, **{name: value for name, value in options.items() if name in names}},
+    )
+    with bar(f"bench {kind}") as progress:
+        hosts_cli.client(asked, progress)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -304,17 +196,36 @@ def compare_with(
         help=f"With --program: how often the two take turns ({compare.ROUNDS} if not given).",
     ),
     as_json: bool = typer.Option(
-        False, "--json", help="With --program: print everything, each round too, as JSON."
+        False,
+        "--json",
+        help="With --program: print everything, each round too, as JSON; with --server: the port.",
+    ),
+    server: bool = typer.Option(
+        False, "--server", help="Be the server of `siwarp bench lat|bw|rate ADDR`."
+    ),
+    bind: str | None = typer.Option(
+        None, "--addr", help="With --server: the address to be at; default: every IPv4 address."
+    ),
+    port: int = typer.Option(
+        PORT, "-p", "--port", min=0, max=65535, help="With --server: TCP port; 0 takes a free one."
+    ),
+    visit: float = typer.Option(
+        3600.0, "--visit", min=1, metavar="S", help="With --server: a client's most seconds."
     ),
 ) -> None:
-    """Latency, bandwidth, message rate, registration: beside the raw socket, round by round."""
+    """Latency, bandwidth, message rate, registration: beside the raw socket, or between hosts."""
     signal.signal(signal.SIGTERM, _end)
     if context.invoked_subcommand is not None:
-        if program is not None or rounds is not None or as_json:
+        if program is not None or rounds is not None or as_json or server:
             raise typer.BadParameter(
-                f"--program has no command beside it: give the options of "
+                f"--program and --server have no command beside them: give the options of "
                 f"{context.invoked_subcommand} behind that word"
             )
+        return
+    if server:
+        from siwarp.bench import hosts_cli
+
+        hosts_cli.serve(bind, port, visit, as_json=as_json)
         return
     if program is None:
         raise typer.BadParameter(
@@ -330,72 +241,72 @@ def compare_with(
 
 
 @app.command()
-@_takes("qp op size iters wait api depth rounds markers persona faults")
+@takes(f"addr qp op size iters wait api depth rounds markers persona faults {HOSTS} {TIMES}")
 def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message under way: --depth 1")
-    _do("lat", **options)
+    _here_or_there("lat", **options)
 
 
 @app.command()
-@_takes(_STREAM)
+@takes(f"addr {STREAM} {HOSTS} pairs both")
 def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    _do("bw", **options)
+    _here_or_there("bw", **options)
 
 
 @app.command()
-@_takes(_STREAM)
+@takes(f"addr {STREAM} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
     """Messages a second."""
-    _do("rate", **options)
+    _here_or_there("rate", **options)
 
 
 @app.command()
-@_takes("size iters api rounds")
+@takes("size iters api rounds")
 def reg(**options: Any) -> None:
     """Register and deregister memory, 1 GiB by default, the probe of its pages included."""
     _do("reg", **options)
 
 
 @app.command()
-@_takes("size iters wait rounds persona")
+@takes("size iters wait rounds persona")
 def done(**options: Any) -> None:
     """From posting an RDMA Write to its completion here: roce awaits the peer, iwarp does not."""
     _do("done", **options)
 
 
 @app.command()
-@_takes("size iters wait rounds persona")
+@takes("size iters wait rounds persona")
 def answer(**options: Any) -> None:
     """Half a round trip of Sends: each end awaits its Send's completion, then the answer."""
     _do("answer", **options)
 
 
 @app.command()
-@_takes("size iters rounds persona")
+@takes("size iters rounds persona")
 def watched(**options: Any) -> None:
     """One-way latency of Writes between programs that spin on memory and poll once a Write."""
     _do("watched", **options)
 
 
 @app.command()
-@_takes("qp size iters depth rounds")
+@takes("qp size iters depth rounds")
 def fair(**options: Any) -> None:
     """Round trips on 200 quiet QPs while another one floods; --size is the flood's."""
     _do("fair", **options)
 
 
 @app.command()
-@_takes("size iters rounds")
+@takes("size iters rounds")
 def crowd(**options: Any) -> None:
     """One-way latency of UD beside 1,000 idle QPs."""
     _do("crowd", **options)
 
 
 @app.command("memory")
-@_takes("")
+@takes("")
 def of_peers(
     qp: str = typer.Option(",".join(memory.QPS), "--qp", help="Kinds of queue pairs, with commas."),
     peers: str = typer.Option(
@@ -437,7 +348,7 @@ def _show_memory(found: dict[str, Any]) -> None:
 
 
 @app.command("wan")
-@_takes("")
+@takes("")
 def over_wan(
     flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
     seconds: float | None = typer.Option(
@@ -523,7 +434,7 @@ def _spark(steps: list[int]) -> str:
 
 
 @app.command("personas")
-@_takes("rounds iters only output")
+@takes("rounds iters only output")
 def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_json: bool) -> None:
     """Latency and bandwidth of RC with both personas; exit status 1 if a row failed."""
     rows = [row for row in personas.ROWS if only.lower() in row.name.lower()]
@@ -540,7 +451,7 @@ def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_
 
 
 @app.command("abi")
-@_takes("rounds only output")
+@takes("rounds only output")
 def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """What perftest and UCX reach on siwarp, beside raw sockets.
 
@@ -572,7 +483,7 @@ def _numbers(words: str, least: int, most: int) -> tuple[int, ...] | None:
 
 
 @app.command("mpi")
-@_takes("output")
+@takes("output")
 def by_mpi(
     parts: str = typer.Option(",".join(mpi.PARTS), "--part", help="What is measured, with commas."),
     rounds: int = typer.Option(5, "--rounds", min=1, help="How often the transports take turns."),
@@ -625,7 +536,7 @@ def by_mpi(
 
 
 @app.command("translation")
-@_takes("rounds")
+@takes("rounds")
 def translated(rounds: int, *, as_json: bool) -> None:
     """Cycles that libibverbs.so.1 adds to a post or a poll; exit status 1 if they are too many."""
     with _reported():
@@ -637,8 +548,67 @@ def translated(rounds: int, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(way["kept"] for way in found.values()) else 1)
 
 
+@app.command("aio")
+@takes("rounds")
+def by_asyncio(
+    connections: str = typer.Option(
+        ",".join(map(str, aio.CONNECTIONS)), "--connections", help="Numbers of them, with commas."
+    ),
+    size: str = typer.Option("64", "-s", "--size", help="Octets of a message, as 64, 4K."),
+    *,
+    rounds: int,
+    as_json: bool,
+) -> None:
+    """Messages a second of siwarp.aio beside asyncio's own streams: round trips on each."""
+    numbers = _numbers(connections, 1, 10_000)
+    if numbers is None:
+        raise typer.BadParameter(
+            "wrong number: give 1 to 10000, with commas", param_hint="--connections"
+        )
+    octets_each = _octets(size) or 0
+    if octets_each > 65536:
+        raise typer.BadParameter("1 to 64K", param_hint="--size")
+    with bar("asyncio") as progress, _reported():
+        found = aio.measure(numbers, octets_each, rounds, progress)
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        aio.show(found)
+
+
+@app.command("check")
+@takes("only")
+def against_kept(
+    file: str = typer.Argument(..., help="The ratios kept, as --write writes them."),
+    rounds: int = typer.Option(
+        check.ROUNDS, "--rounds", min=6, help="How often siwarp and the raw socket take turns."
+    ),
+    write: bool = typer.Option(False, "--write", help="Keep the ratios there instead."),
+    *,
+    only: str,
+    as_json: bool,
+) -> None:
+    """Ratios to the raw socket beside those kept in a file; exit status 1 if one is lost."""
+    checked = [one for one in check.CHECKED if only.lower() in one.name.lower()]
+    if not checked:
+        raise typer.BadParameter(f"no ratio has {only!r} in its name: leave --only out to see all")
+    if write and only:
+        raise typer.BadParameter("--write keeps all ratios: leave --only or it out")
+    with _reported():
+        ratios = {} if write else check.kept(Path(file))
+        with bar("the ratios") as progress:
+            found = check.check(ratios, rounds, progress, checked)
+    if write:
+        check.write(found, Path(file))
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        check.show(found)
+    raise typer.Exit(1 if check.has_loss(found) else 0)
+
+
 @app.command()
-@_takes("rounds only output")
+@takes("rounds only output")
 def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """All figures that siwarp promises, with what each must be; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]

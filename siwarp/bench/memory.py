@@ -103,10 +103,11 @@ def measure(
 ) -> dict[str, Any]:
     """Return, for each kind of queue pair, a list with a point for each number of peers.
 
-    A point has, all in octets: ``idle`` and ``loaded`` (PSS of the process), ``idle_kernel`` and
-    ``loaded_kernel`` (what the kernel holds for its sockets' data), ``kernel_objects`` (the sockets
-    themselves; None if /proc/slabinfo may not be read), and from the second point on
-    ``idle_per_peer`` and ``loaded_per_peer``: each further peer's part of all of these together.
+    A point has, all in octets: ``idle`` and ``loaded`` (the process's own memory, without pages of
+    files), ``idle_kernel`` and ``loaded_kernel`` (what the kernel holds for its sockets' data),
+    ``kernel_objects`` (the sockets themselves; None if /proc/slabinfo may not be read), and from
+    the second point on ``idle_per_peer`` and ``loaded_per_peer``: each further peer's part of all
+    of these together.
 
     Raises:
         BenchError: an end failed.

@@ -77,12 +77,13 @@ def _cells(result: dict[str, Any]) -> list[str]:
     if measured is None:
         return [result["name"], "", "", "", "failed"]
     unit, floor = measured["unit"], measured["floor"]
+    least, largest = measured["spans"]["roce_ratio"]
     return [
         result["name"],
         "-" if floor is None else figure(floor, unit),
         figure(measured["ours"], unit),
         figure(measured["as_roce"], unit),
-        f"{measured['roce_ratio']:.2f}",
+        f"{measured['roce_ratio']:.2f} ({least:.2f} to {largest:.2f})",
     ]
 
 
@@ -98,8 +99,8 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
         shown.add_row(*_cells(result))
     console.print(shown)
     console.print(
-        "medians; roce / iwarp: the median of the rounds' ratios. iwarp completes when TCP has a "
-        "request, roce when the peer has it",
+        "medians; roce / iwarp: the median of the rounds' ratios, the least and the largest. iwarp "
+        "completes when TCP has a request, roce when the peer has it",
         soft_wrap=True,
     )
     for result in results:

@@ -235,7 +235,7 @@ def _datagrams(size: int) -> int:
     return _receive_buffer() // cost
 
 
-def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
+def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) -> int:
     if kind in ("lat", "reg", "onesided", "done", "answer", "watched", "crowd"):
         return 1
     if kind == "fair":
@@ -243,15 +243,15 @@ def _default_depth(kind: str, qp: str, op: str, size: int) -> int:
     if op != "send" and qp != "uc":
         return 16
     depth = 16 if size >= 16384 else 128
-    return depth if _controls_flow(kind, qp) else max(1, min(depth, _datagrams(size)))
+    return depth if _controls_flow(kind, qp, beside) else max(1, min(depth, _datagrams(size)))
 
 
-def _controls_flow(kind: str, qp: str) -> bool:
+def _controls_flow(kind: str, qp: str, beside: bool) -> bool:
     """Whether a window may exceed the receive buffer; RD's floor has the same rate's window."""
-    return qp == "rc" or (qp == "rd" and kind == "bw")
+    return qp == "rc" or (qp == "rd" and (kind == "bw" or not beside))
 
 
-def _check(plan: Plan) -> None:
+def _check(plan: Plan, beside: bool) -> None:
     choices = {
         "kind": tuple(KINDS),
         "qp": ("ud", "uc", "rd", "rc"),
@@ -280,7 +280,7 @@ def _check(plan: Plan) -> None:
         raise UsageError(f"UD can only send: --op {plan.op} needs --qp rc")
     if plan.qp == "rd" and plan.op not in (("send", "write") if plan.kind == "bw" else ("send",)):
         raise UsageError("of RD, Sends are measured, and for bw RDMA Writes, too")
-    most = RC_MOST if _controls_flow(plan.kind, plan.qp) else UD_MOST
+    most = RC_MOST if _controls_flow(plan.kind, plan.qp, beside) else UD_MOST
     if plan.qp == "rd" and plan.size > most:
         raise UsageError(f"beside RD stands UD here, whose messages have at most {most} octets")
     most = UC_MOST if plan.qp == "uc" else most
@@ -293,7 +293,7 @@ def _check(plan: Plan) -> None:
     if not 1 <= plan.post_list <= 32:
         raise UsageError("post_list is from 1 to 32")
     if (
-        not _controls_flow(plan.kind, plan.qp)
+        not _controls_flow(plan.kind, plan.qp, beside)
         and plan.kind not in ("lat", "crowd")
         and plan.depth > (room := _datagrams(plan.size))
     ):
@@ -317,8 +317,9 @@ def make_plan(
     rounds: int = 7,
     markers: bool = False,
     persona: str = "auto",
+    beside: bool = True,
 ) -> Plan:
-    """Return a plan with what was not given filled in.
+    """Return a plan with what was not given filled in. beside: a floor is measured, too.
 
     Raises:
         UsageError: there is no such measurement.
@@ -342,9 +343,9 @@ def make_plan(
             kind, 1 << 20 if qp in ("rc", "rd") else 60000
         )
     if depth is None:
-        depth = _default_depth(kind, qp, op, size)
+        depth = _default_depth(kind, qp, op, size, beside)
     plan = Plan(
         kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers, persona
     )
-    _check(plan)
+    _check(plan, beside)
     return plan

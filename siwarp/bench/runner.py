@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,24 +26,45 @@ from siwarp.bench.plan import (
     make_plan,
     without_losses,
 )
+from siwarp.bench.trust import beaten, busy, span, spread
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["BenchError", "LostError", "Progress", "counter", "program", "run"]
+__all__ = [
+    "ITERS",
+    "BenchError",
+    "LostError",
+    "Progress",
+    "SlowError",
+    "counter",
+    "end_options",
+    "end_reason",
+    "judge",
+    "program",
+    "run",
+    "seconds_of",
+    "warmup_of",
+]
 
 #: Seconds after which a run exits by itself, and how many more until it is killed.
 LIMIT_S = 20
 GRACE_S = 5
 #: Seconds that the measured part of a run takes if its length is not given.
 TARGET_S = 0.15
+#: Messages of the first probe, and the seconds that the next one may take.
+FIRST, PROBE_S = 16, 1.0
+#: Seconds of the longest run that is begun: there are LIMIT_S, as the machine may become busy.
+LONGEST_S = 4
+#: How often a run that was too long is tried with an eighth of its messages.
+SHORTER = 2
 #: The exit status of siwarp-bench and end.py when messages were lost.
 EXIT_LOST = 3
 #: The message of an end whose peer has failed; the peer has the reason.
 SECOND_HAND = "the other end is gone"
 
 #: Kind: iterations that the first, short run has, and the least and most of a real one.
-_ITERS = {
+ITERS = {
     "lat": (500, 500, 50_000),
     "bw": (64, 64, 200_000),
     "rate": (4_000, 4_000, 1_000_000),
@@ -80,6 +101,10 @@ class BenchError(RuntimeError):
 
 class LostError(BenchError):
     """Messages were lost, so that the run's figure would mean nothing."""
+
+
+class SlowError(BenchError):
+    """A run was not done within its time."""
 
 
 @dataclass(frozen=True)
@@ -126,55 +151,59 @@ def _cpus() -> tuple[int | None, int | None]:
 # ---- one run
 
 
-def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int) -> list[str]:
-    start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
+def warmup_of(plan: Plan) -> int:
+    """Return how many messages go before those that are measured."""
     warmup = max(plan.iters // 10, 1)
-    warmup += -warmup % plan.credit
+    return warmup + -warmup % plan.credit
+
+
+def end_options(plan: Plan, side: str, **more: object) -> list[str]:
+    """Return the arguments of an end's program; those of ``more`` that are None are left out."""
     options: dict[str, object] = {
         "kind": plan.kind,
-        "run": run.what,
         "side": side,
         "qp": plan.qp,
         "op": plan.op,
         "wait": plan.wait,
         "size": plan.size,
         "iters": plan.iters,
-        "warmup": warmup,
         "depth": plan.depth,
         "batch": plan.post_list,
-        "limit": LIMIT_S,
+        **more,
     }
-    if cpu is not None:
-        options["cpu"] = cpu
-    if ctl >= 0:
-        options["ctl"] = ctl
-    return start + [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    given = [(name, value) for name, value in options.items() if value is not None]
+    return [word for name, value in given for word in (f"--{name}", str(value))]
 
 
-def _reason(process: subprocess.Popen[str], said: str) -> str:
-    if process.returncode == -signal.SIGALRM:
-        return f"it was not done within {LIMIT_S} s"
-    if process.returncode < 0:
-        return f"it was killed by {signal.Signals(-process.returncode).name}"
-    return said.strip().splitlines()[-1] if said.strip() else f"exit status {process.returncode}"
+def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int) -> list[str]:
+    start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
+    own = {"cpu": cpu, "ctl": ctl if ctl >= 0 else None, "limit": LIMIT_S}
+    return start + end_options(plan, side, run=run.what, warmup=warmup_of(plan), **own)
 
 
-def _judge(run: _Run, ends: list[tuple[str, subprocess.Popen[str], str]]) -> None:
-    """Raise what failed. Ends are (side, process, what it said)."""
-    failed = [
-        (side, process.returncode, _reason(process, said))
-        for side, process, said in ends
-        if process.returncode
-    ]
+def end_reason(code: int, said: str) -> str:
+    """Return why a process ended with this status, given what it wrote to standard error."""
+    if code == -signal.SIGALRM:
+        return f"it was not done within the {LIMIT_S} s that a run has"
+    if code < 0:
+        return f"it was killed by {signal.Signals(-code).name}"
+    return said.strip().splitlines()[-1] if said.strip() else f"exit status {code}"
+
+
+def judge(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
+    """Raise what failed in a run of that name. Ends are (side, exit status, reason)."""
+    failed = [end for end in ends if end[1]]
     if not failed:
         return
     # The end that only saw the other one exit does not know the reason.
     knowing = [end for end in failed if end[2] != SECOND_HAND] or failed[:1]
     # An end that lost its peer may say so in other words: both reasons are needed to tell.
-    reasons = "; ".join(f"{side}: {reason}" for side, _, reason in knowing)
-    reason = reasons if len(knowing) > 1 else knowing[0][2]
+    reasons = "; ".join(dict.fromkeys(f"{side}: {why}" for side, _, why in knowing))
+    text = reasons if len(knowing) > 1 else knowing[0][2]
     kind = LostError if all(code == EXIT_LOST for _, code, _ in knowing) else BenchError
-    raise kind(f"the run {run.name!r} failed: {reason}")
+    if any(code == -signal.SIGALRM for _, code, _ in failed):
+        kind = SlowError
+    raise kind(f"the run {name!r} failed: {text}")
 
 
 def _settings(run: _Run) -> dict[str, str]:
@@ -225,17 +254,15 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                 for process in reversed(started)
             ]
         except subprocess.TimeoutExpired:
-            raise BenchError(f"the run {run.name!r} was not done within {LIMIT_S} s") from None
+            raise SlowError(f"the run {run.name!r} was not done within {LIMIT_S} s") from None
         finally:
             for process in started:
                 if process.poll() is None:
                     process.kill()
                 process.wait()
-    ends = [
-        (side, process, err)
-        for side, process, (_, err) in zip(reversed(sides), reversed(started), said, strict=True)
-    ]
-    _judge(run, ends)
+    codes = [process.returncode for process in reversed(started)]
+    reasons = [end_reason(code, err) for code, (_, err) in zip(codes, said, strict=True)]
+    judge(run.name, zip(reversed(sides), codes, reasons, strict=True))
     result: dict[str, float] = json.loads(said[0][0])
     return result
 
@@ -263,27 +290,45 @@ def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
     return runs + [_Run(name, name, beside=True) for name in floors.others]
 
 
-def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> Plan:
-    """Return the plan with a number of iterations, found by a short run of the floor if needed.
+def seconds_of(plan: Plan, value: float) -> float:
+    """Return the seconds that a message takes where this value was measured."""
+    return {
+        "us": 2e-6 * value,
+        "GB/s": plan.size / (value * 1e9 or 1),
+        "msg/s": 1 / (value or 1),
+    }[plan.unit]
 
-    On a line with faults siwarp takes by far the longest.
+
+def _seconds_each(plan: Plan, run: _Run, env: Mapping[str, str]) -> float:
+    """Return the seconds that a message takes, by short runs."""
+
+    def probe(iters: int) -> float:
+        short = replace(plan, iters=iters + -iters % plan.credit)
+        return seconds_of(plan, _measure(short, run, env)["value"])
+
+    each, short = probe(FIRST), ITERS[plan.kind][0]
+    if each * short > PROBE_S:
+        return each
+    # The best of three, since another process may have used the CPU meanwhile.
+    return min(probe(short) for _ in range(3))
+
+
+def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> tuple[Plan, str]:
+    """Return the plan with a number of iterations that a run has time for.
+
+    Short runs of the floor find it out; on a line with faults siwarp takes by far the longest. The
+    text says why it is less than what was asked for.
     """
     slowest = next(run for run in runs if run.name == "ours") if "SIWARP_FAULTS" in env else runs[0]
-    short, least, most = _ITERS[plan.kind]
-    if plan.iters or least == most:
-        iters = plan.iters or least
-    else:
-        probe = replace(plan, iters=short + -short % plan.credit)
-        # The best of three, since another process may have used the CPU meanwhile.
-        values = [_measure(probe, slowest, env)["value"] for _ in range(3)]
-        value = min(values) if plan.less_is_better else max(values)
-        seconds = {
-            "us": 2e-6 * value,
-            "GB/s": plan.size / (value * 1e9 or 1),
-            "msg/s": 1 / (value or 1),
-        }[plan.unit]
-        iters = max(least, min(most, int(TARGET_S / seconds)))
-    return replace(plan, iters=iters + -iters % plan.credit)
+    short, least, most = ITERS[plan.kind]
+    iters, partial = plan.iters or least, ""
+    if least < most and not 0 < plan.iters <= short:
+        each = _seconds_each(plan, slowest, env)
+        room = max(plan.credit, int(LONGEST_S / each))
+        iters = min(room, plan.iters or max(least, min(most, int(TARGET_S / each))))
+        if iters < plan.iters:
+            partial = f"a run had {iters} of {plan.iters} messages: more take over {LONGEST_S} s"
+    return replace(plan, iters=iters + -iters % plan.credit), partial
 
 
 def _round(
@@ -307,6 +352,37 @@ def _round(
     if p99:
         shown["p99"] = p99
     return shown
+
+
+def _rounds(
+    plan: Plan, one: Callable[[Plan, int], dict[str, Any]]
+) -> tuple[Plan, list[dict[str, Any]], str]:
+    """Do the rounds, with fewer messages if one takes too long.
+
+    Returns:
+        The plan of the last round, the rounds' values, and why they are not all that were wanted.
+
+    Raises:
+        BenchError: there is not even one.
+
+    """
+    rounds: list[dict[str, Any]] = []
+    why, shorter = "", 0
+    while len(rounds) < plan.rounds:
+        try:
+            rounds.append(one(plan, len(rounds)))
+        except BenchError as e:
+            fewer = max(1, plan.iters // 8 // plan.credit) * plan.credit
+            is_long = plan.iters > ITERS[plan.kind][0]
+            if isinstance(e, SlowError) and is_long and shorter < SHORTER:
+                shorter += 1
+                plan = replace(plan, iters=fewer)
+                why = f"{fewer} messages a run: {e}"
+            elif rounds:
+                return plan, rounds, f"{len(rounds)} of {plan.rounds} rounds: {e}"
+            else:
+                raise
+    return plan, rounds, why
 
 
 def run(
@@ -342,7 +418,9 @@ def run(
         ``markers_ratio`` (the median of the rounds' ratios to ours without), ``as_roce`` and
         ``roce_ratio`` (the same of persona roce), ``lossless`` (RD without the plan's losses, its
         median) and ``lossless_ratio`` (the median of the rounds' ratios of ours to that),
-        ``rounds`` (every round's values by name).
+        ``rounds`` (every round's values by name), ``spans`` (the least and the largest of the
+        rounds' ratios, by the ratio's name), ``partial`` (why there are fewer messages or rounds
+        than asked for), ``unreliable`` (why the figures may tell of the machine).
 
     Raises:
         UsageError: there is no such measurement.
@@ -356,9 +434,25 @@ def run(
     env = env or {}
     runs = _runs(plan, floors, env.get("SIWARP_FAULTS", ""))
     step = counter(progress, plan.rounds * len(runs))
-    plan = _with_iters(plan, runs, env)
-    all_rounds = [_round(plan, runs, env, step, turn) for turn in range(plan.rounds)]
-    return _summary(plan, floors, runs, all_rounds)
+    doubt = busy()
+    plan, partial = _with_iters(plan, runs, env)
+    plan, rounds, why = _rounds(plan, lambda plan, turn: _round(plan, runs, env, step, turn))
+    partial = "; ".join(filter(None, (partial, why)))
+    summary = _summary(plan, floors, runs, rounds)
+    doubts = filter(None, (doubt, *_doubts(plan, summary)))
+    return {**summary, "partial": partial, "unreliable": list(doubts)}
+
+
+def _doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
+    """Return why a summary may tell of the machine."""
+    rounds = summary["rounds"]
+    ratios = [each["ratio"] for each in rounds] if summary["floor"] is not None else []
+    found = [spread(ratios or [abs(each["ours"]) for each in rounds])]
+    if ratios and plan.wait == "poll":
+        found.append(
+            beaten(summary["floor"], summary["floors"], less_is_better=plan.less_is_better)
+        )
+    return found
 
 
 def _summary(
@@ -367,6 +461,15 @@ def _summary(
     def median(name: str) -> float:
         return float(statistics.median(each[name] for each in rounds))
 
+    def ratios(of: str, to: str) -> list[float]:
+        return [each[of] / each[to] for each in rounds if of in each and to in each]
+
+    every = {
+        "ratio": ratios("ours", "floor"),
+        "markers_ratio": ratios("markers", "ours"),
+        "roce_ratio": ratios("roce", "ours"),
+        "lossless_ratio": ratios("ours", "lossless"),
+    }
     ours = median("ours")
     floor = median("floor") if floors.floor is not None else None
     no_floors = ("ours", "floor", "markers", "roce", "lossless")
@@ -384,16 +487,13 @@ def _summary(
         "ratio_median": None if floor is None else median("ratio"),
         "floors": {one.name: median(one.name) for one in runs if one.name not in no_floors},
         "with_markers": median("markers") if plan.markers else None,
-        "markers_ratio": statistics.median(each["markers"] / each["ours"] for each in rounds)
-        if plan.markers
-        else None,
         "as_roce": median("roce") if plan.persona == "both" else None,
-        "roce_ratio": statistics.median(each["roce"] / each["ours"] for each in rounds)
-        if plan.persona == "both"
-        else None,
         "lossless": median("lossless") if has_lossless else None,
-        "lossless_ratio": statistics.median(each["ours"] / each["lossless"] for each in rounds)
-        if has_lossless
-        else None,
+        **{
+            name: statistics.median(of_rounds) if of_rounds else None
+            for name, of_rounds in every.items()
+            if name != "ratio"
+        },
+        "spans": {name: span(of_rounds) for name, of_rounds in every.items() if of_rounds},
         "rounds": rounds,
     }

@@ -20,6 +20,8 @@ MIB = 1 << 20
 
 #: What a figure may be compared with, and the ratio: keys of a result of ``run``.
 _RATIOS = {"floor": "ratio_median", "lossless": "lossless_ratio"}
+#: The name of that ratio among a result's spans.
+_SPANS = {"floor": "ratio", "lossless": "lossless_ratio"}
 
 
 @dataclass(frozen=True)
@@ -244,16 +246,17 @@ def write(results: list[dict[str, Any]], output: str) -> None:
 def _cells(result: dict[str, Any]) -> list[str]:
     measured, limits = result["measured"], [f"{result['must']:g}", f"{result['aim']:g}"]
     if measured is None:
-        return [result["name"], result["floor_words"], "", "", "", *limits, result["verdict"]]
+        return [result["name"], result["floor_words"], "", "", "", "", *limits, result["verdict"]]
     unit = measured["unit"]
     ours = figure(measured["ours"], unit)
     floor = measured[result["beside"]]
     if floor is None:
         limits = [f"{limit} {unit}" for limit in limits]
-        return [result["name"], "-", "", ours, "", *limits, result["verdict"]]
+        return [result["name"], "-", "", ours, "", "", *limits, result["verdict"]]
     ratio = f"{measured[_RATIOS[result['beside']]]:.2f}"
     words = [result["name"], result["floor_words"], figure(floor, unit)]
-    return [*words, ours, ratio, *limits, result["verdict"]]
+    least, largest = measured["spans"][_SPANS[result["beside"]]]
+    return [*words, ours, ratio, f"{least:.2f} to {largest:.2f}", *limits, result["verdict"]]
 
 
 def _others(result: dict[str, Any]) -> str:
@@ -281,8 +284,8 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
 
     console = plain(console, 160)
     shown = Table(header_style="bold", border_style="dim")
-    right = ("floor", "ours", "ratio", "must", "aim")
-    for column in ("what", "beside", "floor", "ours", "ratio", "must", "aim", "verdict"):
+    right = ("floor", "ours", "ratio", "of the rounds", "must", "aim")
+    for column in ("what", "beside", "floor", "ours", *right[2:], "verdict"):
         shown.add_column(column, justify="right" if column in right else "left")
     styles = {"aim": "green", "must": "yellow", "missed": "bold red"}
     for result in results:
@@ -293,5 +296,7 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
     for line in filter(None, map(_others, results)):
         console.print(f"others: {line}", soft_wrap=True)
     for result in results:
+        for doubt in result["measured"]["unreliable"] if result["measured"] else ():
+            console.print(f"{result['name']}: unreliable: {doubt}", soft_wrap=True)
         if result["error"]:
             console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)

@@ -59,11 +59,15 @@ def _rd_sink(there: tuple[str, int]) -> None:
 
 
 def _report(
-    seconds: float, octets: Callable[[], int], again: Callable[[], int] = lambda: 0
+    seconds: float,
+    flow: threading.Thread,
+    octets: Callable[[], int],
+    again: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Wait for the line to begin, then print the flow's octets, step by step."""
+    """Start the flow when a line says so, then print its octets, step by step."""
     print("ready", flush=True)
     sys.stdin.readline()
+    flow.start()
     began, before, steps = time.monotonic(), octets(), []
     while time.monotonic() - began < seconds:
         time.sleep(STEP_S)
@@ -87,8 +91,7 @@ def _tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None
     conn = _until_there(lambda: socket.create_connection(there))
     if congestion:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-    threading.Thread(target=pour, daemon=True).start()
-    _report(seconds, acked)
+    _report(seconds, threading.Thread(target=pour, daemon=True), acked)
 
 
 def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
@@ -132,8 +135,7 @@ def _rd_source(there: tuple[str, int], seconds: float) -> None:
         if not any(wc.ok for wc in cq.wait(10, 1)):
             raise TimeoutError("nobody answers at the other end")
         flow = threading.Thread(target=pour)
-        flow.start()
-        _report(seconds, lambda: done * MESSAGE, lambda: own()["rd_retransmits"])
+        _report(seconds, flow, lambda: done * MESSAGE, lambda: own()["rd_retransmits"])
         stop.set()
         flow.join()
 

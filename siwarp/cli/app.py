@@ -8,20 +8,21 @@ from typing import Any
 
 import typer
 
+from siwarp.cli.group import Group
+
 __all__ = ["build_app"]
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from siwarp._siwarp import ffi, lib
+        from siwarp.cli import version
 
-        print(f"siwarp {ffi.string(lib.siw_version()).decode()}")
-        raise typer.Exit
+        raise typer.Exit(version.main("--version", []))
 
 
 def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    _version_wanted: bool = typer.Option(
+        False, "-V", "--version", callback=_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """A software RNIC in user space: iWARP over TCP and UDP, no hardware, no root.
@@ -37,7 +38,7 @@ _COMMANDS = {
     "ping": ("siwarp.cli.ping", "ping"),
     "devices": ("siwarp.cli.devices", "devices"),
     "doctor": ("siwarp.cli.doctor", "doctor"),
-    "config": ("siwarp.cli.config", "config"),
+    "config": ("siwarp.cli.run_command", "config"),
     "counters": ("siwarp.cli.counters", "counters"),
     "capture": ("siwarp.cli.capture", "capture"),
     "dissect": ("siwarp.cli.dissect", "dissect"),
@@ -48,14 +49,18 @@ _COMMANDS = {
     "bench": ("siwarp.bench.cli", "app"),
 }
 
+#: What follows the program that it runs is the program's own.
+_CONTEXT = {"capture": {"allow_interspersed_args": False}}
+
 
 def build_app(wanted: str | None = None) -> typer.Typer:
     """Return the application with all subcommands, or only with the one that is wanted."""
     app = typer.Typer(
         name="siwarp",
+        cls=Group,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
@@ -64,7 +69,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
             continue
         command: Any = getattr(importlib.import_module(module), attribute)
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+            app.add_typer(command, name=name, cls=Group)
         else:
-            app.command(name)(command)
+            app.command(name, context_settings=_CONTEXT.get(name))(command)
     return app

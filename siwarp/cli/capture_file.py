@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
 
-__all__ = ["capture_variables"]
+__all__ = ["capture_variables", "files_of"]
 
 VARIABLE = "SIWARP_CAPTURE"
 LIMIT = "SIWARP_CAPTURE_MB"
@@ -53,3 +54,14 @@ def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, s
         _make_room(file)
     _try(file)
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}
+
+
+def files_of(output: str) -> set[str]:
+    """Return the files that captures to ``output`` are in: its own, and those of other processes.
+
+    Each is named as ``output`` is, relative to the same folder.
+    """
+    file = Path(output)
+    stem, suffix = (re.escape(part).replace("%p", r"\d+") for part in (file.stem, file.suffix))
+    pattern = re.compile(rf"{stem}(-\d+)?{suffix}")
+    return {str(entry) for entry in file.parent.iterdir() if pattern.fullmatch(entry.name)}

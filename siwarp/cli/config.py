@@ -1,51 +1,122 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp config``: the settings, and the flags to build a C program with."""
+"""``siwarp config``: the settings, and the flags to build a C program with.
+
+It needs no typer, and for the flags not the library: builds call it.
+"""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict
 
-import typer
-
 from siwarp.cli import show
-from siwarp.cli.settings import settings
+from siwarp.cli.main import UsageError
+from siwarp.cli.settings import Setting, settings
+
+__all__ = ["GROUPS", "main"]
+
+_USAGE = """\
+Usage: siwarp config [OPTIONS] [NAME...]
+
+  Print the settings, or those of these names, or the flags to build a C
+  program with. What is not as by default comes first.
+
+  siwarp config crc SIWARP_RD_PEERS --mulpdu
+
+  cc prog.c $(siwarp config --cflags --libs)
+
+Options:
+  --cflags    Print the compiler's flags.
+  --libs      Print the linker's flags.
+  --json      Print JSON.
+  -h, --help  Show this message.
+"""
+_OPTIONS = {"--cflags", "--libs", "--json", "-h", "--help"}
+
+#: Names of settings by what they are about; each is in one group.
+GROUPS = {
+    "progress": "progress nap_us spin_us budget hot_sockets company company_us deputies_us",
+    "sockets": "rcvbuf sndbuf mcast_port mcast_ttl",
+    "streams": "crc markers mulpdu strict persona delivery_counts private_messages rnr_octets "
+    "linger_ms linger_octets",
+    "connecting": "mpa_timeout_ms max_startups max_requests source_share rc_port_first "
+    "rc_port_last sidr_timeout_ms",
+    "datagrams": "qkey uc_breaker rec_window_us rec_timeout_ms error_policy err_queue err_window "
+    "err_rate err_source_rate",
+    "reliable datagrams": "peer_timeout_ms rd_meet_ms rd_peers rd_window rd_octets rd_idle_ms "
+    "rd_datagram rd_follow rd_cc",
+    "looking": "capture_mb log",
+}
+
+_FOOT = (
+    "SIWARP_CRC=0 siwarp ping, or siwarp --crc 0 ping; siwarp config NAME has a setting's bounds.",
+    "SIWARP_CAPTURE=FILE writes a capture, as siwarp capture does.",
+    "SIWARP_FAULTS=PLAN has things go wrong on the way; siwarp wan --help has the plans.",
+)
 
 
-def config(
-    cflags: bool = typer.Option(False, "--cflags", help="Print the compiler's flags."),
-    libs: bool = typer.Option(False, "--libs", help="Print the linker's flags."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
-    """Print the settings, or the flags to build a C program with.
+def main(_name: str, arguments: list[str]) -> int:
+    """Run ``siwarp config`` with these arguments and return the exit status."""
+    given = _OPTIONS.intersection(arguments)
+    rows = _wanted([word for word in arguments if word not in _OPTIONS])
+    if given & {"-h", "--help"}:
+        print(_USAGE, end="")
+    elif given & {"--cflags", "--libs"}:
+        _print_flags("--cflags" in given, "--libs" in given)
+    elif "--json" in given:
+        show.data([asdict(row) for row in rows or settings()])
+    elif rows:
+        _print_each(rows)
+    else:
+        _print_tables()
+    return 0
 
-    cc prog.c $(siwarp config --cflags --libs)
-    """
-    if cflags or libs:
-        from siwarp import _paths
 
-        wanted = ([_paths.cflags()] if cflags else []) + ([_paths.libs()] if libs else [])
-        print(" ".join(wanted))
-        return
-    rows = settings()
-    if as_json:
-        show.data([asdict(row) for row in rows])
-        return
+def _wanted(words: list[str]) -> list[Setting]:
+    """Return the settings that go by these names, variables or options."""
+    if not words:
+        return []
+    known = {name: row for row in settings() for name in (row.name, row.variable, row.option)}
+    for word in words:
+        if word not in known:
+            near = difflib.get_close_matches(word, known, 1)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"config: no such option or setting: {word}{advice}")
+    return [known[word] for word in words]
+
+
+def _print_flags(cflags: bool, libs: bool) -> None:
+    from siwarp import _paths
+
+    wanted = ([_paths.cflags()] if cflags else []) + ([_paths.libs()] if libs else [])
+    print(" ".join(wanted))
+
+
+def _print_each(rows: list[Setting]) -> None:
+    for row in rows:
+        show.line(f"{row.variable}, or {row.option} before a command", style="bold")
+        show.line(f"  {row.help}")
+        show.line(
+            f"  value {row.value}; default {row.default}; from {row.minimum} to {row.maximum}"
+        )
+
+
+def _print_tables() -> None:
+    rows = {row.name: row for row in settings()}
+    changed = [row for row in rows.values() if row.value != row.default]
+    if changed:
+        _print_group("not as by default", changed)
+    for title, names in GROUPS.items():
+        _print_group(title, [rows[name] for name in names.split()])
+    for text in _FOOT:
+        show.line(text)
+
+
+def _print_group(title: str, rows: list[Setting]) -> None:
+    """Print a group's table; the columns have the same place in each."""
     show.table(
-        ("variable", "option", "value", "default", "from", "to", "what"),
-        [
-            (
-                row.variable,
-                row.option,
-                str(row.value),
-                str(row.default),
-                str(row.minimum),
-                str(row.maximum),
-                row.help,
-            )
-            for row in rows
-        ],
-        right=(2, 3, 4, 5),
+        (title.ljust(24), "value".rjust(10), "default".rjust(10), "what"),
+        [(row.variable, str(row.value), str(row.default), row.help) for row in rows],
+        right=(1, 2),
     )
-    show.line("An option stands before the command: siwarp --crc 0 ping")
-    show.line("SIWARP_CAPTURE=FILE writes a capture, as siwarp capture does.")
-    show.line("SIWARP_FAULTS=PLAN has things go wrong on the way; siwarp wan --help has the plans.")
+    show.line()

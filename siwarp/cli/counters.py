@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import time
 from pathlib import Path
 
 import typer
@@ -28,36 +31,107 @@ def _helps() -> dict[str, str]:
     }
 
 
+def _table(values: dict[str, int], every: bool) -> list[tuple[str, str, str]]:
+    helps = _helps()
+    return [
+        (name, str(value), helps.get(name, "")) for name, value in values.items() if value or every
+    ]
+
+
+def _watch(pid: int, seconds: float, values: dict[str, int]) -> None:
+    """Print what moved, each ``seconds``, until the process ends."""
+    from siwarp.base import counters as pages
+
+    while True:
+        time.sleep(seconds)
+        before = values
+        try:
+            values = pages.read(pid)
+        except pages.CountersError:
+            show.line(f"Process {pid} has ended.")
+            return
+        moved = [
+            (name, str(value), f"{(value - before.get(name, 0)) / seconds:.0f}")
+            for name, value in values.items()
+            if value != before.get(name, 0)
+        ]
+        if moved:
+            show.table(("counter", "value", "a second"), moved, right=(1, 2))
+        show.line("" if moved else "Nothing moved.")
+        sys.stdout.flush()
+
+
+def _prometheus(read: dict[int, dict[str, int]]) -> None:
+    """Print the text format of Prometheus: a family for each counter, a sample for each process."""
+    for name, text in _helps().items():
+        family = f"siwarp_{name}_total"
+        print(f"# HELP {family} {text}")
+        print(f"# TYPE {family} counter")
+        for pid, values in read.items():
+            print(f'{family}{{pid="{pid}"}} {values.get(name, 0)}')
+
+
+def _read(pid: int) -> dict[str, int]:
+    from siwarp.base import counters as pages
+
+    try:
+        return pages.read(pid)
+    except pages.CountersError as e:
+        typer.echo(f"siwarp: {e}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _read_all() -> dict[int, dict[str, int]]:
+    """Read those of each process that still runs."""
+    from siwarp.base import counters as pages
+
+    found = {}
+    for pid in pages.pids():
+        with contextlib.suppress(pages.CountersError):
+            found[pid] = pages.read(pid)
+    return found
+
+
+def _list(as_json: bool) -> None:
+    from siwarp.base import counters as pages
+
+    found = pages.pids()
+    if as_json:
+        show.data([{"pid": one, "command": _command(one)} for one in found])
+    elif found:
+        show.table(("PID", "command"), [(str(one), _command(one)) for one in found], right=(0,))
+    else:
+        show.line("No process of yours has a siwarp device open.")
+
+
 def counters(
     pid: int | None = typer.Argument(None, help="A process that uses siwarp; default: list them."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     every: bool = typer.Option(False, "--all", help="Print the zeros, too."),
+    watch: float | None = typer.Option(
+        None, min=0.01, metavar="S", help="Print what moved, each S seconds, until PID ends."
+    ),
+    prometheus: bool = typer.Option(
+        False, "--prometheus", help="Print Prometheus' text format; without PID, of all processes."
+    ),
 ) -> None:
     """Print the counters of another process of yours: traffic, errors, drops by reason."""
-    from siwarp.base import counters as pages
-
-    if pid is None:
-        found = pages.pids()
-        if as_json:
-            show.data([{"pid": one, "command": _command(one)} for one in found])
-        elif found:
-            show.table(("PID", "command"), [(str(one), _command(one)) for one in found], right=(0,))
-        else:
-            show.line("No process of yours has a siwarp device open.")
-        return
-    try:
-        values = pages.read(pid)
-    except pages.CountersError as e:
-        typer.echo(f"siwarp: {e}", err=True)
-        raise typer.Exit(1) from None
-    if as_json:
-        show.data({"pid": pid, "counters": values})
-        return
-    helps = _helps()
-    rows = [
-        (name, str(value), helps.get(name, "")) for name, value in values.items() if value or every
-    ]
-    if rows:
-        show.table(("counter", "value", "what"), rows, right=(1,))
+    if watch is not None and (pid is None or as_json or prometheus):
+        raise typer.BadParameter("--watch needs a PID, and prints tables alone")
+    if prometheus:
+        _prometheus({pid: _read(pid)} if pid is not None else _read_all())
+    elif pid is None:
+        _list(as_json)
+    elif as_json:
+        show.data({"pid": pid, "counters": _read(pid)})
     else:
-        show.line(f"Process {pid} has not sent, received or dropped anything yet.")
+        values = _read(pid)
+        rows = _table(values, every)
+        if rows:
+            show.table(("counter", "value", "what"), rows, right=(1,))
+        else:
+            show.line(f"Process {pid} has not sent, received or dropped anything yet.")
+        if watch is not None:
+            show.line()
+            sys.stdout.flush()
+            _watch(pid, watch, values)

@@ -179,56 +179,86 @@ def demo(
     faults: str | None = typer.Option(
         None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
     ),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print the findings, and each measurement, as JSON."
+    ),
 ) -> None:
     """Show in under a minute what siwarp does: two processes, real data, no hardware, no root."""
     began = time.monotonic()
-    octets = size * _MIB
     if faults is not None:
         from siwarp.bench.plan_option import set_plan
 
         set_plan(faults)
+    measured: list[dict[str, Any]] = []
+    failed = None
+    with contextlib.ExitStack() as silence:
+        found = silence.enter_context(show.recorded()) if as_json else []
+        try:
+            _move_data(size * _MIB, lossy=faults is not None)
+            if bench:
+                _compare(measured)
+        except (_Failed, demo_datagrams.Lost) as e:
+            failed = str(e)
+    seconds = time.monotonic() - began
+    if as_json:
+        show.data({"sections": found, "bench": measured, "seconds": seconds, "failed": failed})
+    if failed is not None:
+        typer.echo(f"siwarp demo: {failed}", err=True)
+        raise typer.Exit(1)
+    if not as_json:
+        show.line()
+        show.line(f"All of it in {seconds:.0f} s.", "bold")
+        show.line("Next: siwarp ping; siwarp bench lat --qp rc; examples/python/rc_write_read.py")
+
+
+def _move_data(octets: int, lossy: bool) -> None:
+    """Show what moves, and what is refused, between this process and a peer."""
     with tempfile.TemporaryDirectory(prefix="siwarp-demo-") as name:
         folder = Path(name)
         free = shutil.disk_usage(folder).free
         if free < 3 * octets + 64 * _MIB:
             raise OSError(
                 f"{folder.parent} has {free // _MIB} MiB left, the demo's files take "
-                f"{3 * size}: set TMPDIR to a larger place, or give --size {free // _MIB // 4}"
+                f"{3 * octets // _MIB}: set TMPDIR to a larger place, or give "
+                f"--size {free // _MIB // 4}"
             )
-        try:
-            show.line("siwarp demo: a software RNIC in each of two processes, on loopback")
-            there = folder / "there"
-            _empty_file(there, octets)
-            with Peer("siwarp.cli.demo_peer", str(there)) as peer:
-                show.line(f"this is process {os.getpid()}, the peer is {peer.pid}")
-                _file_there_and_back(peer, folder, octets)
-                demo_datagrams.unreliable(peer, lossy=faults is not None)
-                demo_datagrams.reliable(peer)
-                _bad_key(peer)
-            if bench:
-                _compare()
-        except (_Failed, demo_datagrams.Lost) as e:
-            typer.echo(f"siwarp demo: {e}", err=True)
-            raise typer.Exit(1) from None
-    show.line()
-    show.line(f"All of it in {time.monotonic() - began:.0f} s.", "bold")
-    show.line("Next: siwarp ping; siwarp bench lat --qp rc; examples/python/rc_write_read.py")
+        show.line("siwarp demo: a software RNIC in each of two processes, on loopback")
+        there = folder / "there"
+        _empty_file(there, octets)
+        with Peer("siwarp.cli.demo_peer", str(there)) as peer:
+            show.line(f"this is process {os.getpid()}, the peer is {peer.pid}")
+            _file_there_and_back(peer, folder, octets)
+            demo_datagrams.unreliable(peer, lossy=lossy)
+            demo_datagrams.reliable(peer)
+            _bad_key(peer)
 
 
-def _compare() -> None:
+def _compare(measured: list[dict[str, Any]]) -> None:
+    """Print siwarp beside the raw sockets; append each measurement."""
     from siwarp.bench import BenchError, run
 
     show.heading("Beside the raw sockets, in turns within the same run (medians; CRC on)")
     rows = []
+    doubts: set[str] = set()
     with show.bar("measuring", len(_COMPARED)) as step:
         for words, arguments in _COMPARED:
             try:
                 result = run(**arguments, rounds=3, others=False)
             except BenchError as e:
                 raise _Failed(f"{words} could not be measured: {e}") from None
+            measured.append(result)
             unit = result["unit"]
             ours, floor = (f"{result[key]:.2f} {unit}" for key in ("ours", "floor"))
-            rows.append((words, ours, floor, f"{result['ratio']:.2f}"))
+            least, largest = result["spans"]["ratio"]
+            rows.append(
+                (words, ours, floor, f"{result['ratio']:.2f}", f"{least:.2f}-{largest:.2f}")
+            )
+            doubts.update(result["unreliable"])
             step(1)
-    show.table(("what", "siwarp", "raw socket", "ratio"), rows, right=(1, 2, 3))
+    columns = ("what", "siwarp", "raw socket", "ratio", "of the rounds")
+    show.table(columns, rows, right=(1, 2, 3, 4))
     show.note("ratio: siwarp to raw socket; of one way's time less is better, of bandwidth more")
+    for doubt in sorted(doubts):
+        show.note(f"unreliable: {doubt}")
+    if len(os.sched_getaffinity(0)) == 1:
+        show.note("one core for both ends: they take turns on it, and yield it at once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +16,10 @@ import typer
 from siwarp.cli import show
 
 if TYPE_CHECKING:
-    from siwarp.inspect import Message, Stream
+    from siwarp.inspect import Dissection, Message, Stream
 
+#: What stands for standard input, and where that is.
+DASH, STDIN = Path("-"), Path("/dev/stdin")
 #: How many octets of private data are shown.
 PRIVATE_SHOWN = 16
 
@@ -84,22 +87,22 @@ def _details(message: Message) -> str:
 def _print_messages(messages: list[Message]) -> None:
     start = min(message.when_ns for message in messages)
     show.table(
-        ("no", "stream", "seconds", "frame", "from", "to", "what", "octets", "more"),
+        ("no", "stream", "seconds", "frame", "octets", "from", "to", "what", "more"),
         [
             (
                 str(m.number),
                 str(m.stream),
                 f"{(m.when_ns - start) / 1e9:.6f}",
                 str(m.frame),
+                str(m.length),
                 m.source,
                 m.dest,
                 f"{m.transport} {m.kind}",
-                str(m.length),
                 _details(m),
             )
             for m in messages
         ],
-        right=(0, 1, 2, 3, 7),
+        right=(0, 1, 2, 3, 4),
         styles=["red" if m.error else "yellow" if not m.whole else "" for m in messages],
     )
 
@@ -147,53 +150,32 @@ def _print_streams(streams: list[Stream]) -> None:
     )
 
 
+def _script() -> Path:
+    spec = importlib.util.find_spec("siwarp")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / "inspect" / "siwarp.lua"
+
+
 def _print_lua_path(wanted: bool) -> None:
     if wanted:
-        spec = importlib.util.find_spec("siwarp")
-        assert spec is not None and spec.origin is not None
-        print(Path(spec.origin).parent / "inspect" / "siwarp.lua")
+        print(_script())
         raise typer.Exit
 
 
-def dissect(
-    file: Annotated[Path, typer.Argument(help="A pcapng or pcap file, as of siwarp capture.")],
-    stream: Annotated[
-        list[int] | None,
-        typer.Option("--stream", metavar="N", help="Only this stream's; may be given again."),
-    ] = None,
-    errors: bool = typer.Option(False, "--errors", help="Only messages with something wrong."),
-    summary: bool = typer.Option(False, "--summary", help="The streams instead of the messages."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-    max_messages: int = typer.Option(
-        100_000, min=0, help="Read no file with more; frames: five times as many. 0: any."
-    ),
-    max_unpacked: int = typer.Option(
-        256, min=0, metavar="MIB", help="What a compressed file may unpack to. 0: anything."
-    ),
-    max_seconds: float = typer.Option(120, min=0, help="What reading may take. 0: any time."),
-    lua_path: bool = typer.Option(
-        False,
-        "--lua-path",
-        callback=_print_lua_path,
-        is_eager=True,
-        help="Only print where the script for Wireshark is: tshark -X lua_script:PATH.",
-    ),
-) -> None:
-    """Print the messages in a capture, requests with their responses, errors with their clause."""
-    if importlib.util.find_spec("scapy") is None or importlib.util.find_spec("crc32c") is None:
-        python = shlex.quote(sys.executable)
-        typer.echo(
-            f"siwarp: dissecting needs scapy and crc32c: run {python} -m pip install scapy crc32c",
-            err=True,
-        )
-        raise typer.Exit(1)
-    from siwarp.inspect import Limits, examine
+def _install_lua(wanted: bool) -> None:
+    """Copy the script to where Wireshark and tshark look for their user's, and print that place."""
+    if wanted:
+        place = Path.home() / ".local/lib/wireshark/plugins" / _script().name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(_script(), place)
+        print(place)
+        raise typer.Exit
 
-    try:
-        found = examine(file, Limits(max_messages, max_unpacked << 20, max_seconds))
-    except ValueError as e:
-        typer.echo(f"siwarp: {_plain(str(e))}", err=True)
-        raise typer.Exit(1) from None
+
+def _show(
+    found: Dissection, stream: list[int] | None, errors: bool, summary: bool, as_json: bool
+) -> None:
+    """Print what was asked for: messages or streams, of these streams, those with errors."""
     messages = [m for m in found.messages if m.error or not errors]
     streams = [s for s in found.streams if s.errors or not errors]
     if stream:
@@ -208,6 +190,67 @@ def dissect(
         _print_streams(streams)
     else:
         _print_messages(messages)
+
+
+def _needs_crc32c() -> None:
+    if importlib.util.find_spec("crc32c") is None:
+        python = shlex.quote(sys.executable)
+        typer.echo(
+            f"siwarp: dissecting needs crc32c: run {python} -m pip install crc32c",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def dissect(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A pcapng or pcap file, as of siwarp capture; -: standard input."),
+    ],
+    stream: Annotated[
+        list[int] | None,
+        typer.Option("--stream", metavar="N", help="Only this stream's; may be given again."),
+    ] = None,
+    errors: bool = typer.Option(False, "--errors", help="Only messages with something wrong."),
+    summary: bool = typer.Option(False, "--summary", help="The streams instead of the messages."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    fail_on_errors: bool = typer.Option(
+        False, "--fail-on-errors", help="Exit with 1 if something is wrong in any message."
+    ),
+    max_messages: int = typer.Option(
+        100_000, min=0, help="Read no file with more; frames: five times as many. 0: any."
+    ),
+    max_unpacked: int = typer.Option(
+        256, min=0, metavar="MIB", help="What a compressed file may unpack to. 0: anything."
+    ),
+    max_seconds: float = typer.Option(120, min=0, help="What reading may take. 0: any time."),
+    lua_path: bool = typer.Option(
+        False,
+        "--lua-path",
+        callback=_print_lua_path,
+        is_eager=True,
+        help="Only print where the script for Wireshark is: tshark -X lua_script:PATH.",
+    ),
+    install_lua: bool = typer.Option(
+        False,
+        "--install-lua",
+        callback=_install_lua,
+        is_eager=True,
+        help="Only copy that script to where your Wireshark and tshark find it by themselves.",
+    ),
+) -> None:
+    """Print the messages in a capture, requests with their responses, errors with their clause."""
+    _needs_crc32c()
+    from siwarp.inspect import Limits, examine
+
+    try:
+        limits = Limits(max_messages, max_unpacked << 20, max_seconds)
+        found = examine(STDIN if file == DASH else file, limits)
+    except ValueError as e:
+        typer.echo(f"siwarp: {_plain(str(e))}", err=True)
+        raise typer.Exit(1) from None
+    _show(found, stream, errors, summary, as_json)
     if found.damage is not None:
         typer.echo(f"siwarp: {_plain(str(file))} is damaged: {found.damage}", err=True)
+    if found.damage is not None or (fail_on_errors and any(m.error for m in found.messages)):
         raise typer.Exit(1)

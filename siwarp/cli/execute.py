@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A program in place of this process."""
+"""A program in place of this process, or beside it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import FrameType
 
-__all__ = ["execute"]
+__all__ = ["die_as", "execute", "run_beside"]
 
 #: What the interpreter ignores for itself; the program is to find them as it would in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -24,5 +28,75 @@ def execute(command: list[str], environment: Mapping[str, str]) -> int:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as e:
-        print(f"siwarp: cannot run {command[0]}: {e.strerror}", file=sys.stderr)
-        return 127 if isinstance(e, FileNotFoundError) else 126
+        return _refused(command[0], e)
+
+
+def _refused(program: str, error: OSError) -> int:
+    print(f"siwarp: cannot run {program}: {error.strerror}", file=sys.stderr)
+    return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+#: A terminal sends these to the program, too; whoever sends the others means the program.
+_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _Child:
+    """A program that has this process's signals; what is ignored here is ignored there, too."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.early: list[int] = []
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        if self.process:
+            self.process.send_signal(number)
+        else:
+            self.early.append(number)
+
+    def _leave(self, _number: int, _frame: FrameType | None) -> None:
+        """It has the signal, too. A handler, since a program ignores what its starter ignores."""
+
+    @contextlib.contextmanager
+    def handlers(self) -> Iterator[None]:
+        wanted = dict.fromkeys(_OF_THE_TERMINAL, self._leave) | dict.fromkeys(
+            _FORWARDED, self._forward
+        )
+        before = {number: signal.getsignal(number) for number in wanted}
+        for number, handler in wanted.items():
+            if before[number] != signal.SIG_IGN:
+                signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for number, earlier in before.items():
+                signal.signal(number, earlier)
+
+    def run(self, command: list[str], environment: Mapping[str, str]) -> int:
+        self.process = subprocess.Popen(command, env=environment, close_fds=False)
+        for number in self.early:
+            self.process.send_signal(number)
+        return self.process.wait()
+
+
+def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
+    """Run a program as a child and wait for it; return its status, -N if signal N ended it.
+
+    A program that cannot be run has the status that a shell would have then.
+    """
+    child = _Child()
+    with child.handlers():
+        try:
+            return child.run(command, environment)
+        except OSError as e:
+            return _refused(command[0], e)
+
+
+def die_as(status: int) -> int:
+    """End by the signal that ended a program (status -N); return any other status."""
+    if status < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -status != signal.SIGKILL:
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 
@@ -45,6 +46,16 @@ def take_settings(arguments: list[str]) -> list[str]:
     return rest
 
 
+#: What needs no typer: where it is.
+_ALONE = {
+    "run": "siwarp.cli.run",
+    "env": "siwarp.cli.run",
+    "config": "siwarp.cli.config",
+    "-V": "siwarp.cli.version",
+    "--version": "siwarp.cli.version",
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status: 141 if its output is not read to the end."""
     return unbroken(lambda: _run(arguments))
@@ -53,15 +64,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(arguments: list[str] | None) -> int:
     try:
         rest = take_settings(sys.argv[1:] if arguments is None else arguments)
-        if rest[:1] in (["run"], ["env"]):
-            from siwarp.cli import run  # at once: it needs neither typer nor the library
-
-            return run.main(rest[0], rest[1:])
+        alone = _ALONE.get(rest[0]) if rest else None
+        if alone is not None:
+            status: int = importlib.import_module(alone).main(rest[0], rest[1:])
+            return status
         from siwarp.cli.app import build_app
 
         wanted = next((word for word in rest if not word.startswith("-")), None)
-        status = build_app(wanted)(args=rest, prog_name="siwarp", standalone_mode=True)
-        return int(status or 0)
+        return int(build_app(wanted)(args=rest, prog_name="siwarp", standalone_mode=True) or 0)
     except UsageError as e:
         print(f"siwarp: {e}", file=sys.stderr)
         return 2

@@ -10,14 +10,15 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from enum import Enum
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Protocol
 
 import typer
 
+from siwarp.base.numeric import numeric
 from siwarp.cli import show
 from siwarp.cli.peer import Peer, when_starter_is_gone
-from siwarp.cli.ping_wire import numeric
 
 #: The default port, as of perftest.
 PORT = 18515
@@ -63,6 +64,34 @@ class Result:
     rtt_us: dict[str, float] | None
 
 
+@dataclass(frozen=True)
+class _Times:
+    """What is told of single round trips beside the summary.
+
+    Attributes:
+        percentiles: those that are printed, none for the summary alone.
+        histogram: whether one is printed.
+        file: where each is written, in us and in order; empty for nowhere.
+
+    """
+
+    percentiles: tuple[float, ...]
+    histogram: bool
+    file: str
+
+    @classmethod
+    def of(cls, percentiles: str | None, histogram: bool, file: str) -> _Times:
+        """Read the options."""
+        if percentiles is None:
+            return cls((), histogram, file)
+        from siwarp.base.samples import parse_percentiles
+
+        try:
+            return cls(parse_percentiles(percentiles), histogram, file)
+        except ValueError as e:
+            raise typer.BadParameter(str(e), param_hint="--percentiles") from None
+
+
 class _Pinger(Protocol):
     def ping(self, count: int) -> bool | None:
         """Do one round trip: True, False if wrong octets came back, None if nothing did."""
@@ -75,12 +104,14 @@ def _summary(times: list[int]) -> dict[str, float] | None:
         return None
     import statistics
 
+    from siwarp.base.samples import percentiles
+
     ordered = sorted(times)
     return {
         "min": ordered[0] / 1000,
         "median": statistics.median(ordered) / 1000,
         "mean": statistics.fmean(ordered) / 1000,
-        "p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] / 1000,
+        "p99": percentiles(ordered, (99,))["p99"] / 1000,
         "max": ordered[-1] / 1000,
     }
 
@@ -122,7 +153,8 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
 
 def _client(
     host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
-) -> Result:
+) -> tuple[Result, list[int]]:
+    """Ping; return the result, and the ns of each good round trip, in order."""
     from siwarp.cli.ping_client import PATIENCE, DatagramPinger, RCPinger
     from siwarp.cli.ping_uc import UCPinger
 
@@ -138,7 +170,7 @@ def _client(
         sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
     finally:
         pinger.close()
-    return Result(
+    result = Result(
         peer=f"{host}:{port}" if ":" not in host else f"[{host}]:{port}",
         qp=qp,
         op=op,
@@ -149,6 +181,30 @@ def _client(
         wrong=wrong,
         rtt_us=_summary(times),
     )
+    return result, times
+
+
+def _tell(told: _Times, result: Result, times: list[int], as_json: bool) -> None:
+    """Print the result and write what is wanted of its single round trips."""
+    from siwarp.base import samples
+
+    found = [ns / 1000 for ns in times]
+    if told.file:
+        samples.write(Path(told.file), found)
+    found.sort()
+    percentiles = samples.percentiles(found, told.percentiles) if found else {}
+    if as_json:
+        more: dict[str, Any] = {"percentiles": percentiles} if told.percentiles else {}
+        if told.histogram:
+            more["histogram"] = samples.histogram(found)
+        show.data(asdict(result) | more)
+        return
+    if percentiles:
+        shown = "  ".join(f"{name} {value:.1f}" for name, value in percentiles.items())
+        show.line(f"percentiles in us: {shown}")
+    if told.histogram:
+        for line in samples.lines(found):
+            show.line(line)
 
 
 def _report(result: Result, own: bool) -> None:
@@ -177,7 +233,7 @@ def _report(result: Result, own: bool) -> None:
 def _serve(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
-    from siwarp.cli.ping_loop import Stop
+    from siwarp.base.stop import Stop
     from siwarp.cli.ping_server import DatagramServer, RCServer
     from siwarp.cli.ping_uc import UCServer
     from siwarp.verbs import Context, QPType
@@ -260,13 +316,38 @@ def _take_qkey(text: str, qp: QPKind) -> None:
     take_settings(["--qkey", str(number)])
 
 
-def _with_own_peer(qp: str, op: str, size: int, iters: int, device: str | None) -> Result:
+def _with_own_peer(
+    qp: str, op: str, size: int, iters: int, device: str | None
+) -> tuple[Result, list[int]]:
     """Ping a server that is made for it."""
     with Peer(
         "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",
         "--qp", qp, "--json", "--until-eof",
     ) as peer:  # fmt: skip
         return _client("127.0.0.1", peer.hear()["port"], qp, op, size, iters, device)
+
+
+def _measure(
+    addr: str | None, port: int, qp: str, op: str, size: int, iters: int, device: str | None
+) -> tuple[Result, list[int]]:
+    """Ping the server there, or one of this program's own."""
+    if addr is None:
+        return _with_own_peer(qp, op, size, iters, device)
+    return _client(addr, port, qp, op, size, iters, device)
+
+
+def _take(persona: PersonaKind, qkey: str | None, qp: QPKind, faults: str | None) -> None:
+    """Take the settings that options are for: they are the peer process's, too."""
+    if persona is not PersonaKind.auto:
+        from siwarp.cli.main import take_settings
+
+        take_settings(["--persona", persona.value])
+    if qkey is not None:
+        _take_qkey(qkey, qp)
+    if faults is not None:
+        from siwarp.bench.plan_option import set_plan
+
+        set_plan(faults)
 
 
 def ping(
@@ -299,6 +380,13 @@ def ping(
     faults: str | None = typer.Option(
         None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
     ),
+    percentiles: str | None = typer.Option(
+        None, "--percentiles", metavar="P", help="Print these of the round trips, as 50,99,99.9."
+    ),
+    histogram: bool = typer.Option(False, "--histogram", help="Print one of the round trips."),
+    samples: str = typer.Option(
+        "", "--samples", metavar="FILE", help="Write each round trip there, in us, in order."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
 ) -> None:
@@ -307,26 +395,14 @@ def ping(
     The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
     """
     _judge(addr, server, bind, qp, op, persona)
-    if persona is not PersonaKind.auto:
-        from siwarp.cli.main import take_settings
-
-        take_settings(["--persona", persona.value])  # of the peer process, too
-    if qkey is not None:
-        _take_qkey(qkey, qp)
-    if faults is not None:
-        from siwarp.bench.plan_option import set_plan
-
-        set_plan(faults)
+    _take(persona, qkey, qp, faults)
+    told = _Times.of(percentiles, histogram, samples)
     if server:
         _serve(numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof)
         return
-    if addr is None:
-        result = _with_own_peer(qp.value, op.value, size, iters, device)
-    else:
-        result = _client(addr, port, qp.value, op.value, size, iters, device)
-    if as_json:
-        show.data(asdict(result))
-    else:
+    result, times = _measure(addr, port, qp.value, op.value, size, iters, device)
+    if not as_json:
         _report(result, own=addr is None)
+    _tell(told, result, times, as_json)
     if not result.received or result.wrong:
         sys.exit(1)

@@ -9,6 +9,7 @@ import time
 
 import typer
 
+from siwarp.cli.ping_loop import YIELD_AFTER
 from siwarp.cli.ping_probe import PortProbe
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, pattern
 from siwarp.cm import CMID, CMEventChannel, ConnParam
@@ -36,13 +37,10 @@ __all__ = ["PATIENCE", "DatagramPinger", "RCPinger"]
 #: Seconds without an answer after which a UD ping is lost and an RC connection given up.
 PATIENCE = {"ud": 1.0, "uc": 1.0, "rd": 15.0, "rc": 10.0}
 
-#: After so many seconds of polling, other processes may run; one of them may be the peer.
-_POLITE = 0.0002
-
 
 def _deadline(qp: str) -> tuple[float, float]:
     now = time.monotonic()
-    return now + _POLITE, now + PATIENCE[qp]
+    return now + YIELD_AFTER, now + PATIENCE[qp]
 
 
 def _over(deadline: tuple[float, float]) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How a server waits: it polls for a moment after each message, and sleeps then."""
+"""How ping waits: a client polls; a server polls for a moment after a message, then sleeps."""
 
 from __future__ import annotations
 
@@ -7,45 +7,18 @@ import os
 import select
 import time
 from collections.abc import Callable
-from typing import Protocol
 
+from siwarp.base.stop import Stopping
 from siwarp.verbs import CQ, WC
 
-__all__ = ["BUSY", "Sleeper", "Stop", "Stopping", "serve"]
+__all__ = ["BUSY", "YIELD_AFTER", "Sleeper", "serve"]
 
 #: Seconds that a server polls after the last message before it sleeps.
 BUSY = 0.002
 
-
-class Stopping(Protocol):
-    """Ends a server: says whether it shall stop, and has a descriptor that is readable then."""
-
-    def is_set(self) -> bool:
-        """Whether it shall stop."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-
-class Stop:
-    """Ends a server; a signal handler or another thread calls ``set``."""
-
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._set = False
-
-    def is_set(self) -> bool:
-        """Whether ``set`` was called."""
-        return self._set
-
-    def set(self) -> None:
-        """Tell the server to stop; this wakes it if it sleeps on the descriptor."""
-        self._set = True
-        os.eventfd_write(self._fd, 1)
-
-    def fileno(self) -> int:
-        """Return the descriptor that is readable from then on."""
-        return self._fd
+#: Seconds that a client polls before other processes may run; one of them may be the server. On
+#: one CPU the server runs only once the client yields, so it yields at once.
+YIELD_AFTER = 0.0 if len(os.sched_getaffinity(0)) == 1 else 0.0002
 
 
 class Sleeper:

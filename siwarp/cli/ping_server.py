@@ -10,7 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from siwarp.aio.shares import Ration, Shares, source_of
-from siwarp.cli.ping_loop import BUSY, Sleeper, Stop, serve
+from siwarp.base.stop import Stop
+from siwarp.cli.ping_loop import BUSY, Sleeper, serve
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (

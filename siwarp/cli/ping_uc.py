@@ -15,7 +15,8 @@ import time
 
 import typer
 
-from siwarp.cli.ping_loop import Stop, serve
+from siwarp.base.stop import Stop
+from siwarp.cli.ping_loop import YIELD_AFTER, serve
 from siwarp.cli.ping_probe import PortProbe
 from siwarp.cli.ping_wire import OPS, number, pattern
 from siwarp.verbs import (
@@ -196,7 +197,7 @@ class UCPinger:
 
     def _completion(self, seconds: float) -> WC | None:
         end = time.monotonic() + seconds
-        polite = time.monotonic() + 0.0002
+        polite = time.monotonic() + YIELD_AFTER
         while True:
             for wc in self._cq.poll():
                 if is_message(wc.check()):

@@ -10,8 +10,6 @@ memory that Writes and Reads go to. Sends come back as they were.
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import struct
 from typing import NamedTuple
 
@@ -52,26 +50,6 @@ class Hello(NamedTuple):
         if size > MAX_SIZE:
             raise ValueError(f"at most {MAX_SIZE} octets a ping")
         return cls(OPS[op], size)
-
-
-def numeric(host: str) -> str:
-    """Return a name's address, an IPv4 one if it has any: a server is at these by default.
-
-    Raises:
-        OSError: it has none.
-
-    """
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-        except OSError as e:
-            raise OSError(
-                f"{host!r} is no numeric address and no known host name ({e.strerror})"
-            ) from None
-        return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
-    return host
 
 
 def pattern(size: int) -> bytes:

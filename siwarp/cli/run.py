@@ -28,17 +28,18 @@ _USAGE = {
     "run": """\
 Usage: siwarp run [OPTIONS] [--] PROGRAM [ARGUMENT]...
 
-  Run a program that is compiled against libibverbs and librdmacm, with siwarp's devices as its
-  adapters.
+  Run a program that is compiled against libibverbs and librdmacm, with
+  siwarp's devices as its adapters.
 
   siwarp run ibv_rc_pingpong -g 0 -d siw_eth0
   siwarp run --faults 'loss=1%' -- ib_send_bw -c UD -d siw_eth0
 
-  The program takes this process's place: its exit status, signals, terminal and arguments are its
-  own. It finds the libraries by LD_LIBRARY_PATH and LD_PRELOAD, and the devices' files under
-  /sys/class/infiniband and /dev/infiniband in a mount namespace of its own, in which setuid
-  programs (sudo, ping) gain nothing unless you are root. Where the system refuses such a
-  namespace, one line says so and the program runs without these files.
+  The program takes this process's place: its exit status, signals, terminal
+  and arguments are its own. It finds the libraries by LD_LIBRARY_PATH and
+  LD_PRELOAD, and the devices' files under /sys/class/infiniband and
+  /dev/infiniband in a mount namespace of its own, in which setuid programs
+  (sudo, ping) gain nothing unless you are root. Where the system refuses such
+  a namespace, one line says so and the program runs without these files.
 
 Options:
   --no-view        Do without the namespace and the files in it.
@@ -46,18 +47,23 @@ Options:
     "env": """\
 Usage: siwarp env [OPTIONS]
 
-  Print what `siwarp run` puts into the environment, for a shell: eval "$(siwarp env)".
+  Print what `siwarp run` puts into the environment, for a shell:
+  eval "$(siwarp env)".
 
-  Every program that the shell starts then finds siwarp's libibverbs and librdmacm. Only `siwarp
-  run` shows the files under /sys and /dev and raises the limit of open files.
+  Every program that the shell starts then finds siwarp's libibverbs and
+  librdmacm. Only `siwarp run` shows the files under /sys and /dev and raises
+  the limit of open files.
 
 Options:
 """,
 }
 _USAGE_END = """\
-  --faults PLAN    Lose, delay or change what is sent; `siwarp wan --help` has the language.
-  --capture FILE   Write what is sent and received to a pcapng file; %p stands for the PID.
-  --SETTING VALUE  Any setting that `siwarp config` lists, as in --persona iwarp.
+  --faults PLAN    Lose, delay or change what is sent; `siwarp wan --help` has
+                   the language.
+  --capture FILE   Write what is sent and received to a pcapng file; %p stands
+                   for the PID.
+  --SETTING VALUE  Any setting that `siwarp config` lists, as in
+                   --persona iwarp.
   -h, --help       Show this message.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp run`` and ``siwarp env`` in the list of commands; ``run.py`` does what they do."""
+"""What needs no typer, in the list of commands: ``main.py`` calls it past these functions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from siwarp.cli import config as config_alone
 from siwarp.cli.run import main
 
 _Words = Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS] [--] PROGRAM...")]
@@ -20,3 +21,8 @@ def run(words: _Words = None) -> None:
 def env() -> None:
     """Print what `siwarp run` puts into the environment, for a shell."""
     raise typer.Exit(main("env", []))
+
+
+def config() -> None:
+    """Print the settings, or the flags to build a C program with."""
+    raise typer.Exit(config_alone.main("config", []))

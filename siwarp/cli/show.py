@@ -8,21 +8,49 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["bar", "data", "fancy", "heading", "line", "note", "table", "tick"]
+__all__ = ["bar", "data", "fancy", "heading", "line", "note", "recorded", "table", "tick"]
+
+
+#: A table's last column is at least so wide, or stands below the others, behind so many blanks.
+LEAST = 24
+INDENT = " " * 4
 
 
 def fancy() -> bool:
-    """Whether a person looks at a terminal, or wants what is printed there."""
-    return sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
+    """Whether a person looks at a terminal, or wants what is printed there, and rich is here."""
+    seen = sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
+    return seen and importlib.util.find_spec("rich") is not None
+
+
+#: Where findings go in place of the output, or None.
+_record: list[dict[str, Any]] | None = None
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[dict[str, Any]]]:
+    """Print nothing meanwhile; yield a list with a dict for each heading.
+
+    It has ``title`` and ``findings``, of which each has ``text`` and ``good``.
+    """
+    global _record
+    _record = []
+    try:
+        yield _record
+    finally:
+        _record = None
 
 
 @functools.cache
@@ -38,17 +66,33 @@ def data(value: Any) -> None:
 
 
 def line(text: str = "", style: str = "") -> None:
-    """Print one line as it is."""
+    """Print one line; where a terminal has no room for it, the next ones go on with it."""
+    if _record is not None:
+        return
     if not fancy():
         print(text)
         return
     from rich.text import Text
 
-    _console().print(Text(text, style=style))
+    for each in _broken(text):
+        _console().print(Text(each, style=style))
+
+
+def _broken(text: str) -> Iterator[str]:
+    """Yield the lines of a terminal that a text takes, with its indent and more of it."""
+    indent = text[: len(text) - len(text.lstrip())]
+    room = _room()
+    if len(text) <= room:
+        yield text
+    else:
+        yield from _hanging("", indent + INDENT, text, room)
 
 
 def heading(text: str) -> None:
     """Print what comes next."""
+    if _record is not None:
+        _record.append({"title": text, "findings": []})
+        return
     if not fancy():
         print(f"\n== {text}")
         return
@@ -61,13 +105,19 @@ def heading(text: str) -> None:
 
 def tick(text: str, good: bool = True) -> None:
     """Print a finding, marked as good or bad."""
+    if _record is not None:
+        _record[-1]["findings"].append({"text": text, "good": good})
+        return
     if not fancy():
         print(f"{'ok' if good else 'FAILED'}: {text}")
         return
     from rich.text import Text
 
-    mark = "✓" if good else "✗"
-    _console().print(Text.assemble((f"  {mark} ", "bold green" if good else "bold red"), text))
+    style, mark = ("bold green", "✓") if good else ("bold red", "✗")
+    for each in _broken(f"  {mark} {text}"):
+        shown = Text(each)
+        shown.highlight_words([mark], style)
+        _console().print(shown)
 
 
 def note(text: str) -> None:
@@ -83,34 +133,60 @@ def table(
 ) -> None:
     """Print a table; the columns numbered in ``right`` are aligned there.
 
-    ``styles``: one for each row, on a terminal.
+    On a terminal the last column is as wide as there is room; columns for which there is too little
+    stand below. ``styles`` has one for each row. In a pipe a row is a line.
     """
-    if fancy():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        shown = Table(header_style="bold", border_style="dim")
-        for i, column in enumerate(columns):
-            shown.add_column(column, justify="right" if i in right else "left", overflow="fold")
-        for i, row in enumerate(rows):
-            shown.add_row(*(Text(cell) for cell in row), style=styles[i] if styles else "")
-        Console(highlight=False).print(shown)
-        return
-    everything = [list(columns), *[list(row) for row in rows]]
+    everything = [columns, *rows]
     widths = [max(len(row[i]) for row in everything) for i in range(len(columns))]
-    for row in everything:
-        cells = (
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join(cells).rstrip())
+    room = _room()
+    for row, style in zip(everything, ["bold", *(styles or [""] * len(rows))], strict=True):
+        for each in _row(row, widths, right, room):
+            line(each, style)
+
+
+def _room() -> int:
+    return shutil.get_terminal_size().columns if fancy() else sys.maxsize
+
+
+def _row(
+    row: Sequence[str], widths: Sequence[int], right: Sequence[int], room: int
+) -> Iterator[str]:
+    """Yield the lines of a table's row: words and numbers stay whole."""
+    cells = [
+        cell.rjust(width) if i in right else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    ends = [end - 2 for end in accumulate(width + 2 for width in widths)]
+    if ends[-1] <= room:
+        yield "  ".join(cells).rstrip()
+        return
+    fit = sum(end <= room for end in ends[:-1])
+    head = "  ".join(cells[:fit])
+    if fit == len(cells) - 1 and room - len(head) - 2 >= LEAST:
+        yield from _hanging(head + "  ", " " * (len(head) + 2), row[-1], room)
+        return
+    yield head.rstrip()
+    for below in ("  ".join(row[fit:-1]), row[-1]):
+        if below:
+            yield from _hanging(INDENT, INDENT, below, room)
+
+
+def _hanging(first: str, others: str, text: str, room: int) -> Iterator[str]:
+    lines = textwrap.wrap(
+        text,
+        room,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    yield from lines or [first.rstrip()]
 
 
 @contextlib.contextmanager
 def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar; call what this yields with the steps done since the last call."""
-    if not fancy():
+    if _record is not None or not fancy():
         yield lambda _steps: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

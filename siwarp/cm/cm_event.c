@@ -299,6 +299,10 @@ const char *siw_cm_event_str(int event)
 		return "established";
 	case SIW_CM_DISCONNECTED:
 		return "disconnected";
+	case SIW_CM_MULTICAST_JOIN:
+		return "multicast join";
+	case SIW_CM_MULTICAST_ERROR:
+		return "multicast error";
 	default:
 		return "unknown event";
 	}

@@ -14,8 +14,8 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
+from siwarp.base.buffer import Buffer, octets
 from siwarp.base.closing import Closing
 from siwarp.cm.id import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -43,6 +43,7 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
+from siwarp.verbs.wanted import an_address
 
 __all__ = ["Connection", "Listener", "connect", "listen"]
 
@@ -150,7 +151,7 @@ class Connection(Closing):
 
     # ---- messages
 
-    def send(self, data: Any, timeout: float | None = None) -> None:
+    def send(self, data: Buffer | MR, timeout: float | None = None) -> None:
         """Send one message: any buffer, or an MR; returns when the memory may be used again.
 
         Raises:
@@ -160,14 +161,14 @@ class Connection(Closing):
 
         """
         self._alive()
-        if isinstance(data, MR) or len(memoryview(data).cast("B")) > RECV_SIZE:
+        if isinstance(data, MR) or len(octets(data)) > RECV_SIZE:
             with self._lent(data, AccessFlag(0)) as mr:
                 self._do(SendWR(sg=[mr.sge()]), timeout)
             return
         with self._sending:
-            octets = memoryview(data).cast("B")
-            self._staging.view[: len(octets)] = octets
-            self._send_wr.sg[0].length = len(octets)
+            message = octets(data)
+            self._staging.view[: len(message)] = message
+            self._send_wr.sg[0].length = len(message)
             self._post_and_wait(self._send_wr, timeout)
 
     def recv(self, timeout: float | None = None) -> bytes:
@@ -189,7 +190,7 @@ class Connection(Closing):
 
     # ---- the peer's memory
 
-    def register(self, buffer: Any, access: int = _ALL_ACCESS) -> MR:
+    def register(self, buffer: Buffer | int, access: int = _ALL_ACCESS) -> MR:
         """Register a buffer, or new memory of so many octets, for the peer to read and write.
 
         Send ``mr.remote().pack()`` to the peer. The region closes with the connection.
@@ -198,7 +199,7 @@ class Connection(Closing):
         return mr
 
     def write(
-        self, remote: RemoteBuffer, data: Any, offset: int = 0, timeout: float | None = None
+        self, remote: RemoteBuffer, data: Buffer | MR, offset: int = 0, timeout: float | None = None
     ) -> None:
         """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
 
@@ -209,7 +210,7 @@ class Connection(Closing):
             LimitError: ``remote`` has fewer octets; nothing is written.
 
         """
-        size = data.length if isinstance(data, MR) else memoryview(data).nbytes
+        size = data.length if isinstance(data, MR) else octets(data).nbytes
         within(remote, offset, size, "writing")
         with self._lent(data, AccessFlag(0)) as mr:
             for at, length in _pieces(mr.length, self._max_message):
@@ -237,13 +238,13 @@ class Connection(Closing):
         return bytes(into)
 
     def read_into(
-        self, remote: RemoteBuffer, into: Any, offset: int = 0, timeout: float | None = None
+        self, remote: RemoteBuffer, into: Buffer | MR, offset: int = 0, timeout: float | None = None
     ) -> None:
         """RDMA Read from the peer's memory at ``offset`` as much as ``into`` holds.
 
         ``into`` is a writable buffer, or an MR with local writing.
         """
-        wanted = into.length if isinstance(into, MR) else memoryview(into).nbytes
+        wanted = into.length if isinstance(into, MR) else octets(into).nbytes
         within(remote, offset, wanted, "reading")
         with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
             for at, size in _pieces(mr.length, self._max_message):
@@ -258,7 +259,7 @@ class Connection(Closing):
         return min(self._home.context.query_device().max_rc_msg, 1 << 30)
 
     @contextlib.contextmanager
-    def _lent(self, data: Any, access: AccessFlag) -> Iterator[MR]:
+    def _lent(self, data: Buffer | MR, access: AccessFlag) -> Iterator[MR]:
         """Yield an MR over ``data`` for one operation."""
         if isinstance(data, MR):
             yield data
@@ -420,7 +421,7 @@ class Listener(Closing):
     def __init__(
         self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
     ) -> None:
-        host = address[0] or "0.0.0.0"
+        host = an_address(address)[0] or "0.0.0.0"
         self._home = _Home(Context(host) if _numeric(host) else Context.toward((host, 9)))
         self._home.enter()
         self._closed = False

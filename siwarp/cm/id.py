@@ -47,6 +47,9 @@ class CMEventType(IntEnum):
     REJECTED = 8
     ESTABLISHED = 9
     DISCONNECTED = 10
+    #: These two are said by who joins groups: ``CMID.tell``.
+    MULTICAST_JOIN = 12
+    MULTICAST_ERROR = 13
 
 
 class RTR(IntFlag):
@@ -172,10 +175,19 @@ class CMEvent:
             number = errno.ECONNREFUSED
             said = f", saying {self.private_data!r}" if self.private_data else ""
             advice = f"the peer rejected the connection{said}"
+        elif number == errno.ECONNRESET:
+            advice = _RESET
         dest = self.id._dest
         where = "" if dest is None else f" to {dest[0]} port {dest[1]}"
         raise from_errno(number, f"connecting{where}: {self.type.name}", advice)
 
+
+#: What a reset during the start-up may mean, besides that the peer ended.
+_RESET = (
+    "the peer ended it before it answered: if its counter startups_refused grows, too many of this "
+    "address wait there to be taken: have its program accept them faster, raise its setting "
+    "SIWARP_SOURCE_SHARE, or connect again later"
+)
 
 _FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJECTED)
 

@@ -22,6 +22,7 @@
 #include <siwarp/types.h>
 
 #include "base/err.h"
+#include "ddp/ddp_pace.h"
 #include "mem/mem.h"
 
 /* cffi: begin */
@@ -257,13 +258,16 @@ uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
-/* The caller stopped before siw_ddp_dgram_rx returned 0: its handler is to be called again. */
-void siw_ddp_dgram_resume(struct siw_ddp_dgram *dgram);
 /*
  * The longest payload of one datagram: 65507 octets (IPv6: 65527), less 18 for headers and 4 for
  * the CRC.
  */
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
+/*
+ * The limit of the rate of its messages and Write-Records, not of error messages, which are few. A
+ * send that is to wait returns -EAGAIN, and its pace is held. Send lock.
+ */
+struct siw_ddp_pace *siw_ddp_dgram_pace(struct siw_ddp_dgram *dgram);
 
 /*
  * Sends one untagged segment (L=1, MO=0) as one datagram. 0; -EAGAIN: the socket is full; -EACCES:
@@ -316,6 +320,12 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
  * MO=0), as it knows from the Q_Key whether the sender may be sent an error.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
+/*
+ * Whether the caller may take another datagram in this turn, after so many that gave it nothing:
+ * a flood of those must not starve other sockets. But all that came with one receive must be taken.
+ * false: the handler is called again.
+ */
+bool siw_ddp_dgram_goes_on(struct siw_ddp_dgram *dgram, int tries);
 /*
  * Whether a datagram that came to a multicast group's endpoint is good for this member: its CRC is
  * right, or the member checks none. A bad one is counted.

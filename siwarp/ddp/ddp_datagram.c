@@ -43,7 +43,7 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	}
 	dgram->mem = mem;
 	dgram->port = port;
-	dgram->room = siw_llp_port_room(port);
+	dgram->datagram = siw_llp_port_room(port);
 	dgram->sock = sock;
 	siw_ddp_dgram_receive_at(dgram, sock, &dgram->local);
 	dgram->crc = crc;
@@ -58,11 +58,6 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram)
 {
 	free(dgram);
-}
-
-void siw_ddp_dgram_resume(struct siw_ddp_dgram *dgram)
-{
-	siw_llp_resume(dgram->rx_sock);
 }
 
 void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
@@ -80,6 +75,11 @@ void siw_ddp_dgram_send_by(struct siw_ddp_dgram *dgram, struct siw_llp_sock *soc
 const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram)
 {
 	return dgram->at;
+}
+
+struct siw_ddp_pace *siw_ddp_dgram_pace(struct siw_ddp_dgram *dgram)
+{
+	return &dgram->pace;
 }
 
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
@@ -152,6 +152,8 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 
 	if (payload > dgram->max)
 		return -EMSGSIZE;
+	if (!siw_ddp_pace_room(&dgram->pace))
+		return -EAGAIN;
 	n = resolve(dgram, msg, iov);
 	if (n < 0)
 		return n;
@@ -161,6 +163,7 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 	if (r)
 		return r;
 	dgram->msn++; /* RFC5041-4.3-08, but counted per endpoint instead of per stream */
+	siw_ddp_pace_took(&dgram->pace, payload + OVERHEAD);
 	return 0;
 }
 
@@ -187,10 +190,14 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 #define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
 
-/* Returns how many messages, counted from the first, can go into one batch. */
+/*
+ * Returns how many messages, counted from the first, can go into one batch, of which no more than
+ * room octets may leave now.
+ */
 static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs,
-			int n)
+			int n, uint64_t room)
 {
+	uint64_t most = room < BATCH_OCTETS ? room : BATCH_OCTETS;
 	uint64_t size = payload_of(&msgs[0]) + OVERHEAD, sum = size;
 	int i;
 
@@ -200,7 +207,7 @@ static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_
 		uint64_t next = payload_of(&msgs[i]) + OVERHEAD;
 
 		sum += next;
-		if (next > size || sum > BATCH_OCTETS || !siw_addr_same(msgs[0].dest, msgs[i].dest))
+		if (next > size || sum > most || !siw_addr_same(msgs[0].dest, msgs[i].dest))
 			return i;
 		/* only the last datagram of a batch may be shorter than the others */
 		if (next < size)
@@ -257,16 +264,22 @@ static int send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		dgram->batch_max = size - 1;
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED)
 		return 0;
-	dgram->msn += r ? 0 : (uint32_t)n;
-	return r ? r : n;
+	if (r)
+		return r;
+	dgram->msn += (uint32_t)n;
+	siw_ddp_pace_took(&dgram->pace, octets);
+	return n;
 }
 
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n)
 {
+	uint64_t room = siw_ddp_pace_room(&dgram->pace);
 	uint8_t *batch;
 	int r = 0;
 
-	n = batch_length(dgram, msgs, n);
+	if (!room)
+		return -EAGAIN;
+	n = batch_length(dgram, msgs, n, room);
 	batch = n > 1 ? siw_llp_batch_take(dgram->port) : NULL;
 	if (batch) {
 		r = send_batch(dgram, batch, msgs, n);
@@ -315,13 +328,21 @@ static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len
 	return true;
 }
 
+bool siw_ddp_dgram_goes_on(struct siw_ddp_dgram *dgram, int tries)
+{
+	if (tries < SIW_DDP_TRIES || siw_llp_port_more(dgram->port))
+		return true;
+	siw_llp_resume(dgram->rx_sock);
+	return false;
+}
+
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source)
 {
-	uint8_t *buf = dgram->room;
 	int tries;
 
-	for (tries = 0; tries < 64; tries++) {
-		ssize_t len = siw_llp_udp_recv(dgram->rx_sock, source, buf, SIW_LLP_ROOM);
+	for (tries = 0; siw_ddp_dgram_goes_on(dgram, tries); tries++) {
+		ssize_t len = siw_llp_udp_next(dgram->rx_sock, source, &dgram->datagram);
+		const uint8_t *buf = dgram->datagram;
 
 		if (len < 0)
 			return 0;
@@ -340,24 +361,19 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 		dgram->rx_payload = seg->payload;
 		return 1;
 	}
-	/*
-	 * Invalid datagrams alone must not occupy the progress thread: other sockets get their
-	 * turn.
-	 */
-	siw_llp_resume(dgram->rx_sock);
 	return 0;
 }
 
 bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member)
 {
-	if (!member->crc || siw_crc32c_ends(group->room, OVERHEAD + group->rx_payload))
+	if (!member->crc || siw_crc32c_ends(group->datagram, OVERHEAD + group->rx_payload))
 		return true;
 	return siw_drop(SIW_COUNTER_drop_crc);
 }
 
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
 {
-	const uint8_t *buf = dgram->room;
+	const uint8_t *buf = dgram->datagram;
 
 	return buf + (siw_dgram_is(buf[0]) ? SIW_DGRAM_LEN + SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 }
@@ -388,7 +404,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(queue);
-	const uint8_t *from = dgram->room + SIW_DDP_UNTAGGED + head;
+	const uint8_t *from = dgram->datagram + SIW_DDP_UNTAGGED + head;
 	uint32_t length = dgram->rx_payload - head;
 	uint32_t whole = length + (grh_from ? SIW_DDP_GRH : 0);
 	struct iovec iov[SIW_MEM_MAX_SGE];

@@ -20,6 +20,8 @@
 #define SIW_DDP_QUEUES 4
 /* How many regions may be noted that unsent octets refer to. */
 #define SIW_DDP_SOURCES 16
+/* Datagrams that one turn of a socket takes in vain. */
+#define SIW_DDP_TRIES 64
 
 struct siw_mpa_stream;
 struct siw_rd_peer;

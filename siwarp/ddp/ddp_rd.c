@@ -310,9 +310,10 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 		}
 		if (news.kind != SIW_RD_NEW_PEER) {
 			event->kind = SIW_DDP_RD_LOST;
-			event->status = news.kind == SIW_RD_RESTARTED ? -ECONNRESET
-					: news.kind == SIW_RD_GONE    ? -ETIMEDOUT
-								      : -ENOBUFS;
+			event->status = news.kind == SIW_RD_RESTARTED  ? -ECONNRESET
+					: news.kind == SIW_RD_GONE     ? -ETIMEDOUT
+					: news.kind == SIW_RD_REPLACED ? -ESTALE
+								       : -ENOBUFS;
 			return 1;
 		}
 	}

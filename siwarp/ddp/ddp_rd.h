@@ -90,7 +90,8 @@ bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream);
 enum siw_ddp_rd_news {
 	SIW_DDP_RD_SEGMENT = 1, /* siw_ddp_rx_head of the stream is due */
 	SIW_DDP_RD_ACKED,	/* siw_ddp_tx_accepted moved, or there is room again */
-	SIW_DDP_RD_LOST, /* siw_ddp_rd_end is due. status: -ECONNRESET, the peer started anew;
+	SIW_DDP_RD_LOST,	/* siw_ddp_rd_end is due. status: -ECONNRESET, the pair starts anew;
+			    -ESTALE, another instance of the peer is there;
 			    -ETIMEDOUT, it is silent or closed; -ENOBUFS, it had no receive for too
 			    long */
 };

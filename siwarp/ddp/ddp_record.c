@@ -33,6 +33,8 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 	struct iovec iov[SIW_MEM_MAX_SGE + 2];
 	int n, r;
 
+	if (!siw_ddp_pace_room(&dgram->pace))
+		return -EAGAIN;
 	n = siw_mem_sgl_resolve(dgram->mem, msg->sgl, msg->nsge, msg->internal, msg->pd, false,
 				msg->offset, msg->length, iov + 1, SIW_MEM_MAX_SGE);
 	if (n < 0)
@@ -44,14 +46,17 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 	if (siw_ddp_close_datagram(iov, n, tail, dgram->crc))
 		return -EFAULT;
 	r = siw_llp_udp_send(dgram->sock, msg->dest, iov, n + 2);
-	dgram->record_psn += !r;
-	return r;
+	if (r)
+		return r;
+	dgram->record_psn++;
+	siw_ddp_pace_took(&dgram->pace, SIW_DDP_RECORD_OVERHEAD + msg->head_len + msg->length);
+	return 0;
 }
 
 int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
 			       uint32_t pd, uint32_t head, uint32_t right, struct siw_wire_err *err)
 {
-	const uint8_t *from = dgram->room + SIW_DGRAM_LEN + SIW_DDP_TAGGED + head;
+	const uint8_t *from = dgram->datagram + SIW_DGRAM_LEN + SIW_DDP_TAGGED + head;
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 

@@ -33,7 +33,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 		return -ENOMEM;
 	memset(uc, 0, sizeof(*uc));
 	uc->mem = mem;
-	uc->room = siw_llp_port_room(port);
+	uc->port = port;
 	uc->sock = uc->rx_sock = sock;
 	uc->crc = crc;
 	siw_ddp_uc_cut(uc);
@@ -46,11 +46,6 @@ void siw_ddp_uc_close(struct siw_ddp_uc *uc)
 {
 	free(uc->tx.batch);
 	free(uc);
-}
-
-void siw_ddp_uc_resume(struct siw_ddp_uc *uc)
-{
-	siw_llp_resume(uc->rx_sock);
 }
 
 void siw_ddp_uc_receive_at(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
@@ -82,6 +77,7 @@ int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path
 	uc->rx.psn = path->psn;
 	uc->rx.connected = true;
 	uc->rx.whole = uc->rx.begun = false;
+	siw_ddp_uc_report_begin(uc);
 	return 0;
 }
 
@@ -111,6 +107,8 @@ static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 		return siw_drop(SIW_COUNTER_drop_short);
 	if (uc->crc && !siw_crc32c_ends(buf, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
+	if (buf[0] == siw_dgram_first(SIW_DGRAM_UC_REPORT))
+		return len == SIW_UC_REPORT || siw_drop(SIW_COUNTER_drop_short);
 	if (buf[0] != siw_dgram_first(SIW_DGRAM_UC) ||
 	    (buf[SIW_DGRAM_LEN] & SIW_DDP_DV_MASK) != SIW_DDP_DV)
 		return siw_drop(SIW_COUNTER_drop_version);
@@ -151,23 +149,42 @@ static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 	return true;
 }
 
+/* Whether it is a report, which has no segment. */
+static bool is_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
+{
+	if (__builtin_expect(datagram[0] != siw_dgram_first(SIW_DGRAM_UC_REPORT), 1))
+		return false;
+	siw_ddp_uc_report_take(uc, datagram);
+	return true;
+}
+
+bool siw_ddp_uc_goes_on(struct siw_ddp_uc *uc, int tries, uint32_t octets)
+{
+	if ((tries < SIW_DDP_TRIES && octets < 65536) || siw_llp_port_more(uc->port))
+		return true;
+	siw_llp_resume(uc->rx_sock);
+	return false;
+}
+
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 {
-	uint8_t *buf = uc->room;
 	struct siw_dgram_wire head;
 	struct siw_addr source;
+	uint8_t *buf;
 	int tries;
 
-	for (tries = 0; tries < 64; tries++) {
-		ssize_t len = siw_llp_udp_recv(uc->rx_sock, &source, buf, SIW_LLP_ROOM);
+	for (tries = 0; siw_ddp_uc_goes_on(uc, tries, 0); tries++) {
+		ssize_t len = siw_llp_udp_next(uc->rx_sock, &source, &buf);
 
 		if (len < 0)
 			return 0;
 		if (!sound(uc, buf, (size_t)len))
 			continue;
 		memcpy(&head, buf, sizeof(head));
-		if (!is_peers(uc, &head, &source) || !is_new(uc, &head))
+		if (!is_peers(uc, &head, &source) || is_report(uc, buf) || !is_new(uc, &head))
 			continue;
+		uc->reports.datagrams++;
+		uc->reports.octets += (uint64_t)len;
 		siw_ddp_parse(buf + SIW_DGRAM_LEN,
 			      (uint32_t)len - SIW_DGRAM_LEN - SIW_DGRAM_CRC_LEN, &uc->rx.seg);
 		uc->rx.payload = buf + SIW_DGRAM_LEN + uc->rx.seg.head_len;
@@ -181,11 +198,6 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 		seg->whole = uc->rx.whole;
 		return 1;
 	}
-	/*
-	 * Invalid datagrams alone must not occupy the progress thread: other sockets get their
-	 * turn.
-	 */
-	siw_llp_resume(uc->rx_sock);
 	return 0;
 }
 

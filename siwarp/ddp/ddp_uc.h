@@ -30,8 +30,6 @@ struct siw_ddp_uc;
 int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		    bool crc, struct siw_ddp_uc **out);
 void siw_ddp_uc_close(struct siw_ddp_uc *uc);
-/* The caller stopped before siw_ddp_uc_rx returned 0: its handler is to be called again. */
-void siw_ddp_uc_resume(struct siw_ddp_uc *uc);
 
 /*
  * From now on siw_ddp_uc_rx receives from this socket; at first it is the endpoint's own. Progress
@@ -56,6 +54,8 @@ void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn);
 void siw_ddp_uc_numbers(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out);
 /* identity: as siw_ddp_stream_bind. */
 void siw_ddp_uc_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
+/* The limit of the rate at which it sends. */
+struct siw_ddp_pace *siw_ddp_uc_pace(struct siw_ddp_uc *uc);
 /* The longest payload of a tagged segment now, in octets; 0: it is not connected. */
 uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc);
 
@@ -95,7 +95,7 @@ int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc);
  * Gives UDP what is collected. 1: it took all; 0: the socket is full, or the network refused one.
  */
 int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc);
-/* Whether the last flush found the socket full. */
+/* Whether the last flush found the socket full, or what is left waits for the limit of the rate. */
 bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc);
 /* Messages begun so far; and those of them, in order, that UDP took or refused. */
 uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc);
@@ -107,6 +107,22 @@ uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc);
 int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops what is collected, and the message that has segments left. */
 void siw_ddp_uc_cut(struct siw_ddp_uc *uc);
+
+/* ---- reports ---------------------------------------------------------------------------------- */
+
+/* What a receiver says of its peer's datagrams, since it was connected. */
+struct siw_ddp_uc_report {
+	uint64_t datagrams, octets; /* of those whose PSN was newer than all before */
+	uint32_t next;		    /* the PSN behind the newest */
+};
+/* Whether setting uc_breaker is for this peer. */
+bool siw_ddp_uc_reports(const struct siw_ddp_uc *uc);
+/* Whether a report is to be sent: enough came since the last, and that was a second ago. */
+bool siw_ddp_uc_report_due(const struct siw_ddp_uc *uc);
+/* Sends it; without room in the socket it stays due. Both locks. */
+void siw_ddp_uc_report_send(struct siw_ddp_uc *uc);
+/* The peer's last report, once: 1 and *report, or 0. */
+int siw_ddp_uc_report_heard(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
@@ -120,6 +136,8 @@ struct siw_ddp_uc_seg {
  * the next call; 0: no more came. Others are dropped and counted.
  */
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
+/* As siw_ddp_dgram_goes_on; a long message must not starve other sockets, either. */
+bool siw_ddp_uc_goes_on(struct siw_ddp_uc *uc, int tries, uint32_t octets);
 /* Gives up the operation at hand: the rest of it is not whole. */
 void siw_ddp_uc_spoil(struct siw_ddp_uc *uc);
 /* Copies the first octets of the payload at hand, at most len, into out: how many. */

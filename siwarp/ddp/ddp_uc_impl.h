@@ -37,6 +37,17 @@ struct siw_uc_rx {
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
 };
 
+/* Reports, under the progress lock. */
+struct siw_uc_reports {
+	bool on;		    /* they are sent and taken */
+	bool heard;		    /* last has not been read yet */
+	uint64_t datagrams, octets; /* taken since siw_ddp_uc_connect */
+	uint64_t told;		    /* datagrams, in the last report that was sent */
+	uint64_t told_ns;	    /* when that was; 0: never */
+	uint32_t psn;		    /* of the next report */
+	struct siw_ddp_uc_report last;
+};
+
 /* Send lock. */
 struct siw_uc_tx {
 	bool active; /* msg is not wholly framed */
@@ -58,11 +69,12 @@ struct siw_uc_tx {
 	uint32_t gone; /* octets of it that are out, where they go one by one */
 	bool full;
 	uint32_t batch_max; /* octets of a datagram that a batch may be made of */
+	struct siw_ddp_pace pace;
 };
 
 struct siw_ddp_uc {
 	struct siw_mem *mem;
-	uint8_t *room;		      /* where a datagram is received: the port's */
+	struct siw_llp_port *port;
 	struct siw_llp_sock *sock;    /* that it sends on */
 	struct siw_llp_sock *rx_sock; /* that it receives from; progress lock */
 	bool crc;
@@ -72,7 +84,17 @@ struct siw_ddp_uc {
 	uint32_t pd;
 	const void *identity;
 	struct siw_uc_rx rx;
+	struct siw_uc_reports reports;
 	_Alignas(64) struct siw_uc_tx tx;
 };
+
+/* ---- ddp_uc_report.c ------------------------------------------------------------------------- */
+
+/* Octets of a report's datagram. */
+#define SIW_UC_REPORT (SIW_DGRAM_LEN + 24 + SIW_DGRAM_CRC_LEN)
+/* A report of the peer's came: notes it. */
+void siw_ddp_uc_report_take(struct siw_ddp_uc *uc, const uint8_t *datagram);
+/* The peer is another one. */
+void siw_ddp_uc_report_begin(struct siw_ddp_uc *uc);
 
 #endif

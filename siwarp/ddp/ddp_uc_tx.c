@@ -55,7 +55,12 @@ uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc)
 
 bool siw_ddp_uc_tx_blocked(const struct siw_ddp_uc *uc)
 {
-	return uc->tx.blocked;
+	return uc->tx.blocked || uc->tx.pace.held;
+}
+
+struct siw_ddp_pace *siw_ddp_uc_pace(struct siw_ddp_uc *uc)
+{
+	return &uc->tx.pace;
 }
 
 int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
@@ -269,6 +274,8 @@ static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
+	if (!siw_ddp_pace_room(&tx->pace))
+		return 0;
 	n = siw_mem_sgl_resolve(uc->mem, msg->sgl, msg->nsge, msg->internal, uc->pd, false,
 				tx->offset ? tx->offset - msg->head_len : 0, len - head, iov,
 				SIW_MEM_MAX_SGE);
@@ -285,6 +292,7 @@ static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	}
 	if (r != 1)
 		return r;
+	siw_ddp_pace_took(&tx->pace, fixed + len);
 	*octets = len;
 	tx->psn++;
 	tx->offset += len;

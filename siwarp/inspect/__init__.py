@@ -16,50 +16,59 @@ values) -> ``framing`` (FPDUs, Markers) -> ``rc``, ``capture`` (messages, respon
 their clause). Every length is checked against what there is: a hostile file costs a ValueError.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from siwarp.inspect.capture import Dissection, dissect, dissect_packets, examine
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged, DeliveryCount, Requester
-from siwarp.inspect.dgram import (
-    UC_FIRST,
-    DDPDatagram,
-    LLPDatagram,
-    RecordDatagram,
-    RecordHeader,
-    UCDatagram,
-    UDDatagram,
-    ud_qn,
-)
 from siwarp.inspect.framing import FoundMarker
 from siwarp.inspect.limits import Limits, TooMuch
 from siwarp.inspect.messages import Message, Stream
-from siwarp.inspect.mpa import (
-    FPDU,
-    MPA,
-    Marker,
-    MPAReply,
-    MPARequest,
-    MPAStartup,
-    bind_mpa,
-    mark,
-    mark_stream,
-    unbind_mpa,
-    unmark,
-)
 from siwarp.inspect.names import AtomicCode, Opcode, PrivateCode, Queue, TermLayer, term_reason
-from siwarp.inspect.rdmap import (
-    AtomicRequest,
-    AtomicResponse,
-    ImmediateData,
-    PrivateHead,
-    QuotedReadRequest,
-    QuotedTagged,
-    QuotedUntagged,
-    ReadRequest,
-    Terminate,
-)
-from siwarp.inspect.session import FPDUSession
-from siwarp.inspect.sidr import SIDR, SIDRType
 from siwarp.inspect.stream import Direction, Frames, cut_streams, split_stream, tcp_streams
+from siwarp.inspect.wire import SIDRType
+
+if TYPE_CHECKING:
+    from siwarp.inspect.ddp import DDP, DDPTagged, DDPUntagged, DeliveryCount, Requester
+    from siwarp.inspect.dgram import (
+        UC_FIRST,
+        DDPDatagram,
+        LLPDatagram,
+        RecordDatagram,
+        RecordHeader,
+        UCDatagram,
+        UCReport,
+        UDDatagram,
+        ud_qn,
+    )
+    from siwarp.inspect.mpa import (
+        FPDU,
+        MPA,
+        Marker,
+        MPAReply,
+        MPARequest,
+        MPAStartup,
+        bind_mpa,
+        mark,
+        mark_stream,
+        unbind_mpa,
+        unmark,
+    )
+    from siwarp.inspect.rdmap import (
+        AtomicRequest,
+        AtomicResponse,
+        ImmediateData,
+        PrivateHead,
+        QuotedReadRequest,
+        QuotedTagged,
+        QuotedUntagged,
+        ReadRequest,
+        Terminate,
+    )
+    from siwarp.inspect.session import FPDUSession
+    from siwarp.inspect.sidr import SIDR
 
 __all__ = [
     "DDP",
@@ -104,6 +113,7 @@ __all__ = [
     "Terminate",
     "TooMuch",
     "UCDatagram",
+    "UCReport",
     "UDDatagram",
     "bind_mpa",
     "crc32c",
@@ -120,3 +130,21 @@ __all__ = [
     "unbind_mpa",
     "unmark",
 ]
+
+
+#: Where the scapy layers are. They are imported when the first of them is used, all at once, since
+#: each finds the next by what the others have bound; reading captures needs none.
+_LAYERS = ("ddp", "dgram", "mpa", "rdmap", "session", "sidr")
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in [importlib.import_module(f"siwarp.inspect.{layer}") for layer in _LAYERS]:
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

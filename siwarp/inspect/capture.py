@@ -15,14 +15,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from scapy.packet import Packet as ScapyPacket
+from typing import TYPE_CHECKING
 
 from siwarp.inspect import resolution
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.ddp import TAGGED_HDR_LEN
-from siwarp.inspect.dgram import LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_VERSION
 from siwarp.inspect.limits import Limits, TooMuch, limited, spend
 from siwarp.inspect.messages import (
     BROKEN,
@@ -44,14 +40,25 @@ from siwarp.inspect.messages import (
     parse_header,
     quotes,
 )
-from siwarp.inspect.mpa import CRC_LEN, MPARequest
 from siwarp.inspect.names import OPCODES, Opcode
 from siwarp.inspect.packets import Packet, packets_of, packets_of_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
 from siwarp.inspect.rc import HalfReader, startup_of
-from siwarp.inspect.rd import RD_HEADER_LEN, RDDatagram, RDType
-from siwarp.inspect.rdmap import QuotedUntagged
 from siwarp.inspect.stream import Connection, Connections
+from siwarp.inspect.wire import (
+    CRC_LEN,
+    LLP_HDR_LEN,
+    LLP_MARK,
+    LLP_TYPES,
+    LLP_VERSION,
+    RD_HEADER_LEN,
+    TAGGED_HDR_LEN,
+    parse_rd,
+    parse_report,
+)
+
+if TYPE_CHECKING:
+    from scapy.packet import Packet as ScapyPacket
 
 UD_HEADER_LEN = 18
 
@@ -72,7 +79,7 @@ class _Found:
     stream: Stream
     messages: list[Message] = field(default_factory=list)
     halves: list[HalfReader] = field(default_factory=list)
-    quoted: list[tuple[Message, Any]] = field(
+    quoted: list[tuple[Message, Header]] = field(
         default_factory=list
     )  # UD: errors and what they quote
 
@@ -84,10 +91,10 @@ def _rc(connection: Connection) -> _Found | None:
     """A connection's messages; None if it does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
     startups = {d: startup_of(connection.halves.get(d)) for d in (forth, back)}
-    if isinstance(startups[back], MPARequest):
+    if (late := startups[back]) is not None and late.asks:
         forth, back = back, forth
-    both = all(frame is not None for frame in startups.values())
-    crc = any(frame.c for frame in startups.values()) if both else None
+    frames = [frame for frame in startups.values() if frame is not None]
+    crc = any(frame.c for frame in frames) if len(frames) == 2 else None
     found = _Found(
         Stream(
             source=name_of(forth.source, forth.source_port),
@@ -133,8 +140,8 @@ def _match(found: _Found) -> None:
     }
     for message, quoted in found.quoted:
         ends = (message.dest, message.source)
-        if isinstance(quoted, QuotedUntagged):
-            message.about = named.get((*ends, int(quoted.qn), int(quoted.msn)))
+        if not quoted.tagged:
+            message.about = named.get((*ends, quoted.b, quoted.msn))
             continue
         for cause in found.messages:
             if (cause.source, cause.dest) == ends and quotes(quoted, cause):
@@ -236,18 +243,6 @@ def _llp_type(octets: bytes) -> str | None:
     return kind if len(octets) >= least + CRC_LEN else None
 
 
-def _rd_fields(octets: bytes) -> dict[str, int | str]:
-    """The fields of RD's header, and how many requests beyond a gap an ACK reports."""
-    datagram = RDDatagram(octets)
-    names = ["source_epoch", "dest_epoch", "acknowledged", "credit", "ird"]
-    names += ["response_acknowledged", "response_credit", "delay"]
-    fields: dict[str, int | str] = {name: int(getattr(datagram, name)) for name in names}
-    fields["rd_flags"] = int(datagram.rd_flags)
-    if datagram.type == RDType.ACK:
-        fields["beyond"] = len(datagram.received())
-    return fields
-
-
 def _segment(packet: Packet, kind: str, sound: bool) -> Message:
     """A datagram with the LLP header as a message: a segment, or one of RD's own types."""
     octets = packet.payload
@@ -261,7 +256,7 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
         began_ns=packet.when,
         frame=packet.frame,
         first_frame=packet.frame,
-        transport="rd" if reliable else "uc" if kind == "UC" else "ud",
+        transport="rd" if reliable else "uc" if kind.startswith("UC") else "ud",
         source=name_of(packet.source, packet.source_port),
         dest=name_of(packet.dest, packet.dest_port),
         kind=_kind_behind(kind, header),
@@ -272,7 +267,9 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
         },
     )
     if reliable:
-        message.fields |= _rd_fields(octets)
+        message.fields |= parse_rd(octets)
+    if kind == "UC_REPORT":
+        message.fields |= parse_report(octets)
     if header is not None:
         message.fields |= fields_of(header, b"") | {"last": int(header.last)}
         if not header.tagged:
@@ -314,9 +311,9 @@ def _sound(packet: Packet) -> bool:
     return crc == crc32c(octets[:-CRC_LEN])
 
 
-def _datagram(packet: Packet, sound: bool) -> tuple[Message, Any]:
+def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
     """A datagram as a message, and the header that it quotes if it reports an error."""
-    quoted = None
+    quoted: Header | None = None
     octets = packet.payload
     if (kind := _llp_type(octets)) is not None:
         return _segment(packet, kind, sound), None

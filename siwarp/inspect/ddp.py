@@ -31,11 +31,9 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from siwarp.inspect.names import NOTICE_CODES, OPCODES, NoticeCode, Opcode
+from siwarp.inspect.wire import TAGGED_HDR_LEN, UNTAGGED_HDR_LEN
 
 #: Octets of the two headers: RFC 5041 figures 4 and 5.
-TAGGED_HDR_LEN = 14
-UNTAGGED_HDR_LEN = 18
-
 T_BIT = 0x80
 
 

@@ -19,6 +19,7 @@ from scapy.fields import (
     BitField,
     ByteField,
     IntField,
+    LongField,
     PacketLenField,
     ShortField,
     XByteField,
@@ -32,8 +33,7 @@ from siwarp.inspect.crc import crc32c
 from siwarp.inspect.ddp import DDP, UNTAGGED_HDR_LEN, DDPUntagged, control_fields
 from siwarp.inspect.names import Opcode, Queue
 from siwarp.inspect.rdmap import Terminate
-
-CRC_LEN = 4
+from siwarp.inspect.wire import CRC_LEN, LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_VERSION
 
 
 def ud_qn(queue: int, dest_index: int = 0, source_index: int = 0) -> int:
@@ -108,24 +108,6 @@ class UDDatagram(Packet):
         return crc32c(bytes(self)[:-CRC_LEN])
 
 
-#: Types of the LLP header.
-LLP_TYPES = {
-    1: "UC",
-    2: "RECORD",
-    4: "RD_DATA",
-    5: "RD_ACK",
-    6: "RD_HELLO",
-    7: "RD_CHALLENGE",
-    8: "RD_ECHO",
-    9: "RD_PROBE",
-    10: "RD_BYE",
-    11: "RD_VERSIONS",
-}
-LLP_HDR_LEN = 12
-#: The low two bits of the LLP header's first octet, where a segment has DDP's version.
-LLP_MARK = 2
-#: The LLP's version, in the two bits above the mark.
-LLP_VERSION = 1
 #: The flag of an operation's first datagram, of type UC.
 UC_FIRST = 1
 
@@ -173,6 +155,20 @@ class UCDatagram(LLPDatagram):
 
     name = "datagram-iWARP UC"
     fields_desc: ClassVar[list[Any]] = [*llp_fields(1), *LLPDatagram.fields_desc[-2:]]
+
+
+class UCReport(LLPDatagram):
+    """What a UC receiver tells its peer: what came since it was connected; 40 octets."""
+
+    name = "datagram-iWARP UC report"
+    fields_desc: ClassVar[list[Any]] = [
+        *llp_fields(3),
+        LongField("datagrams", 0),
+        LongField("octets", 0),
+        IntField("next_psn", 0),
+        IntField("reserved", 0),
+        XLEIntField("crc", None),
+    ]
 
 
 class RecordHeader(Packet):

@@ -10,10 +10,18 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from siwarp.inspect.names import OPCODES, PRIVATE_CODES, NoticeCode, Opcode, Queue, TermLayer
-from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged, Terminate
+from siwarp.inspect.names import (
+    OPCODES,
+    PRIVATE_CODES,
+    NoticeCode,
+    Opcode,
+    Queue,
+    TermLayer,
+    term_reason,
+)
+from siwarp.inspect.wire import parse_terminate
 
 #: The clause that lists the errors of the layer that a Terminate blames.
 TERM_CLAUSES = {
@@ -251,34 +259,30 @@ def judge_plain(message: Message, header: Header) -> None:
         message.blame("a part of a message on UD", "DGRAM-UD-1")
 
 
-def judge_terminate(message: Message, payload: bytes) -> Any:
-    """Note a Terminate's three numbers, as fields and in words. Return what it quotes, or None."""
-    try:
-        terminate = Terminate(payload)
-    except (struct.error, ValueError, IndexError):
-        terminate = None
-    if terminate is None or len(payload) < 4:
+def judge_terminate(message: Message, payload: bytes) -> Header | None:
+    """Note a Terminate's numbers, as fields and in words; return the header that it quotes."""
+    found = parse_terminate(payload)
+    if found is None:
         message.blame("a Terminate that is cut short", "RFC5040-4.8-01")
         return None
-    layer, etype, code = int(terminate.layer), int(terminate.etype), int(terminate.code)
-    message.fields.update(layer=layer, etype=etype, code=code)
+    layer, code = found.layer, found.code
+    message.fields.update(layer=layer, etype=found.etype, code=code)
     clause = TERM_CLAUSES.get(TermLayer(layer)) if layer <= TermLayer.LLP else None
     if layer == TermLayer.LLP and code in ENHANCED_CODES:
         clause = ENHANCED_CLAUSE
-    message.blame(terminate.reason(), clause)
-    quoted = terminate.quoted_ddp if terminate.d else None
-    return quoted if isinstance(quoted, (QuotedTagged, QuotedUntagged)) else None
+    message.blame(term_reason(layer, found.etype, code), clause)
+    return parse_header(found.quoted) if found.quoted else None
 
 
-def quotes(quoted: Any, message: Message) -> bool:
+def quotes(quoted: Header, message: Message) -> bool:
     """Whether the header that a Terminate quotes is one of this message's."""
     named = message.fields
-    if isinstance(quoted, QuotedUntagged):
-        return (named.get("qn"), named.get("msn")) == (quoted.qn, quoted.msn)
+    if not quoted.tagged:
+        return (named.get("qn"), named.get("msn")) == (quoted.b, quoted.msn)
     first = named.get("to")
-    if named.get("stag") != quoted.stag or not isinstance(first, int):
+    if named.get("stag") != quoted.a or not isinstance(first, int):
         return False
-    return int(first) <= int(quoted.to) <= int(first) + message.length
+    return first <= quoted.b <= first + message.length
 
 
 @lru_cache(maxsize=4096)

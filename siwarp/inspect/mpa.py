@@ -48,9 +48,8 @@ from siwarp.inspect.framing import (
     pad_len,
     startup_end,
 )
+from siwarp.inspect.wire import ENHANCED_LEN
 
-#: The octets that IRD, ORD and the bits A to D take of the private data.
-ENHANCED_LEN = 4
 #: Flags in the octet after the key.
 M_FLAG = 0x80
 

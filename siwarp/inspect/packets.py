@@ -9,13 +9,13 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-
-from scapy.layers.inet import IP
-from scapy.layers.inet6 import IPv6
-from scapy.packet import Packet as ScapyPacket
+from typing import TYPE_CHECKING
 
 from siwarp.inspect.limits import spend
 from siwarp.inspect.pcap import SECOND, Frame
+
+if TYPE_CHECKING:
+    from scapy.packet import Packet as ScapyPacket
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 TCP, UDP = 6, 17
@@ -212,6 +212,9 @@ def packets_of_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
 
 def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet | None:
     """The segment or datagram in a packet that scapy read or made; None for anything else."""
+    from scapy.layers.inet import IP
+    from scapy.layers.inet6 import IPv6
+
     ip = packet.getlayer(IP) or packet.getlayer(IPv6)
     if ip is None:
         return None

@@ -26,9 +26,9 @@ from siwarp.inspect.messages import (
     name_of,
     parse_header,
 )
-from siwarp.inspect.mpa import MPARequest, MPAStartup
 from siwarp.inspect.names import Opcode, TermLayer
 from siwarp.inspect.stream import Direction, Half, resume
+from siwarp.inspect.wire import Startup, parse_startup
 
 #: Octets of the longest start-up frame.
 STARTUP_MAX = 20 + (1 << 16)
@@ -36,20 +36,18 @@ LATE = "the capture begins after this connection did"
 CUT = "its last segment is not in the capture"
 
 
-def _startup_fields(frame: Any) -> dict[str, int | str]:
-    names = ["rev", "m", "c", "r", "s"]
-    if frame.getfieldval("s") and frame.rev >= 2 and frame.pd_length >= 4:
-        names += ["ird", "ord", "a", "b", "c_rtr", "d_rtr"]
-    found: dict[str, int | str] = {name: int(getattr(frame, name)) for name in names}
-    found["private_data"] = bytes(frame.private_data).hex()
+def _startup_fields(frame: Startup) -> dict[str, int | str]:
+    found: dict[str, int | str] = {"rev": frame.rev, "m": frame.m, "c": frame.c}
+    found |= {"r": frame.r, "s": frame.s, **frame.enhanced}
+    found["private_data"] = frame.private_data.hex()
     return found
 
 
-def startup_of(half: Half | None) -> Any:
+def startup_of(half: Half | None) -> Startup | None:
     """A direction's start-up frame; None if it has none, or an incomplete one."""
     octets = bytes(half.octets[:STARTUP_MAX]) if half is not None else b""
     end = startup_end(octets)
-    return MPAStartup(octets[:end]) if end else None
+    return parse_startup(octets[:end]) if end else None
 
 
 class HalfReader:
@@ -62,7 +60,7 @@ class HalfReader:
         self.marked = marked
         self.messages: list[Message] = []
         self.ends: list[int] = []  # where in the stream each message ends
-        self.quoted: list[tuple[Message, Any]] = []
+        self.quoted: list[tuple[Message, Header | None]] = []
         self.missing = 0
         self._place_ends: list[int] = []
         self._open: Message | None = None
@@ -135,12 +133,11 @@ class HalfReader:
         self.messages.append(message)
         self.ends.append(end)
 
-    def _startup(self, frame: Any, end: int) -> None:
-        asks = isinstance(frame, MPARequest)
-        message = self._new(REQUEST if asks else REPLY, len(frame.private_data), 0, end)
+    def _startup(self, frame: Startup, end: int) -> None:
+        message = self._new(REQUEST if frame.asks else REPLY, len(frame.private_data), 0, end)
         message.fields = _startup_fields(frame)
-        self._may_be_empty = asks and bool(message.fields.get("b"))
-        if frame.r and not asks:
+        self._may_be_empty = frame.asks and bool(message.fields.get("b"))
+        if frame.r and not frame.asks:
             message.blame("the connection was rejected", None)
         self._put(message, end)
 

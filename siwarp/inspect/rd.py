@@ -7,7 +7,6 @@ type defines, CRC32C.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum, IntFlag
 from typing import Any, ClassVar
@@ -27,13 +26,9 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.dgram import LLP_VERSION
+from siwarp.inspect.wire import ACK_HEAD, CRC_LEN, LLP_VERSION, RANGE, RD_HEADER_LEN
 
-RD_HEADER_LEN = 36
-CRC_LEN = 4
 COOKIE_LEN = 20
-ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, ranges of requests, of responses, zero
-RANGE = struct.Struct("!HH")  # gap, length
 MAX_RANGES = 256
 #: Octets of the shortest HELLO's body, and of the longest CHALLENGE's.
 HELLO_LEAST = 64
@@ -53,11 +48,12 @@ class RDType(IntEnum):
 
 
 class RDOption(IntEnum):
-    """What an end says of itself in HELLO and CHALLENGE: four octets each."""
+    """What an end says of itself in HELLO and CHALLENGE: four octets each, eight of an instance."""
 
     LONGEST = 1
     WINDOW = 2
     FEATURES = 3
+    INSTANCE = 4
 
 
 class RDReason(IntEnum):
@@ -191,7 +187,8 @@ def offer(
 ) -> bytes:
     """Head and options of a HELLO or CHALLENGE; `extra` follows the options as one of them."""
     found = b"".join(
-        bytes([kind, 4]) + value.to_bytes(4, "big") for kind, value in (options or {}).items()
+        bytes([kind, size := 8 if kind == RDOption.INSTANCE else 4]) + value.to_bytes(size, "big")
+        for kind, value in (options or {}).items()
     )
     return bytes([versions, 0]) + (len(found) + len(extra)).to_bytes(2, "big") + found + extra
 

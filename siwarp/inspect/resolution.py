@@ -13,7 +13,13 @@ from ipaddress import IPv6Address
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.messages import BROKEN, Message, name_of
 from siwarp.inspect.packets import Packet
-from siwarp.inspect.sidr import ANSWER_DATA_LEN, CRC_LEN, DATA_LEN, FRAME_LEN, SIDRType
+from siwarp.inspect.wire import (
+    CRC_LEN,
+    SIDR_ANSWER_DATA_LEN,
+    SIDR_DATA_LEN,
+    SIDR_LEN,
+    SIDRType,
+)
 
 MAGIC = b"SIWU"
 VERSION = 1
@@ -31,7 +37,7 @@ def is_frame(octets: bytes) -> bool:
 def is_whole(octets: bytes) -> bool:
     """Whether it is as long as a frame, and has its CRC."""
     crc = int.from_bytes(octets[-CRC_LEN:], "little")
-    return len(octets) == FRAME_LEN and crc == crc32c(octets[:-CRC_LEN])
+    return len(octets) == SIDR_LEN and crc == crc32c(octets[:-CRC_LEN])
 
 
 def _kind(version: int, kind: int) -> str:
@@ -58,7 +64,7 @@ def _wrong_field(octets: bytes) -> str | None:
     """The first field with a value that its type cannot have, in words."""
     _, _, kind, status, data_len, id, cookie, qpn, _, gid = _HEAD.unpack_from(octets)
     address = IPv6Address(gid)
-    most = {SIDRType.QUESTION: DATA_LEN, SIDRType.COOKIE: 0}.get(kind, ANSWER_DATA_LEN)
+    most = {SIDRType.QUESTION: SIDR_DATA_LEN, SIDRType.COOKIE: 0}.get(kind, SIDR_ANSWER_DATA_LEN)
     checks = {
         "id 0": id == 0,
         f"unknown type {kind}": kind not in list(SIDRType),
@@ -73,8 +79,8 @@ def _wrong_field(octets: bytes) -> str | None:
 
 def _judge(message: Message, octets: bytes) -> None:
     """Note why a receiver drops it, in the order of spec/cm-udp.md."""
-    if len(octets) != FRAME_LEN:
-        message.blame(f"{len(octets)} octets in place of {FRAME_LEN}", None)
+    if len(octets) != SIDR_LEN:
+        message.blame(f"{len(octets)} octets in place of {SIDR_LEN}", None)
     elif not is_whole(octets):
         message.blame("wrong CRC", None)
     elif octets[:5] != MAGIC + bytes([VERSION]):
@@ -97,7 +103,7 @@ def message_of(packet: Packet) -> Message:
         source=name_of(packet.source, packet.source_port),
         dest=name_of(packet.dest, packet.dest_port),
         kind=kind,
-        length=len(octets) if kind == BROKEN else min(octets[7], DATA_LEN),
+        length=len(octets) if kind == BROKEN else min(octets[7], SIDR_DATA_LEN),
         fields=_fields(kind, octets) if kind != BROKEN else {},
     )
     if packet.missing:

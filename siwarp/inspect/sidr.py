@@ -8,7 +8,6 @@ Zeros behind the data, up to the frame's length, are added when it is built.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any, ClassVar
 
 from scapy.config import conf
@@ -26,20 +25,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from siwarp.inspect.crc import crc32c
-
-#: Octets of every frame, and of the room for private data.
-FRAME_LEN, DATA_LEN, CRC_LEN = 232, 180, 4
-#: The most octets of private data in an answer or a refusal.
-ANSWER_DATA_LEN = 136
-
-
-class SIDRType(IntEnum):
-    """What a frame is."""
-
-    QUESTION = 1
-    ANSWER = 2
-    REFUSAL = 3
-    COOKIE = 4
+from siwarp.inspect.wire import CRC_LEN, SIDR_DATA_LEN, SIDR_LEN, SIDRType
 
 
 class SIDR(Packet):
@@ -57,18 +43,18 @@ class SIDR(Packet):
         XIntField("qpn", 0),
         XIntField("q_key", 0),
         IP6Field("gid", "::"),
-        StrLenField("data", b"", length_from=lambda frame: min(frame.data_len, DATA_LEN)),
-        StrLenField("zeros", b"", length_from=lambda frame: max(DATA_LEN - frame.data_len, 0)),
+        StrLenField("data", b"", length_from=lambda frame: min(frame.data_len, SIDR_DATA_LEN)),
+        StrLenField("zeros", b"", length_from=lambda frame: max(SIDR_DATA_LEN - frame.data_len, 0)),
         XLEIntField("crc", None),
     ]
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
         """Raw if it has another length."""
-        return conf.raw_layer if _pkt is not None and len(_pkt) != FRAME_LEN else cls
+        return conf.raw_layer if _pkt is not None and len(_pkt) != SIDR_LEN else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         """Fill the room for data, and work out the CRC."""
-        frame = pkt[:-CRC_LEN].ljust(FRAME_LEN - CRC_LEN, b"\0")
+        frame = pkt[:-CRC_LEN].ljust(SIDR_LEN - CRC_LEN, b"\0")
         crc = pkt[-CRC_LEN:] if self.crc is not None else crc32c(frame).to_bytes(CRC_LEN, "little")
         return frame + crc + pay

@@ -62,7 +62,7 @@ local layers = { [0] = "RDMAP", "DDP", "MPA" }
 local privates = { "Send with Immediate", "Send with Immediate and Solicited Event", "Write-Record",
 	"Delivery count", "Requester" }
 local llp_types = {
-	"UC", "Record", [4] = "RD DATA", [5] = "RD ACK", [6] = "RD HELLO", [7] = "RD CHALLENGE",
+	"UC", "Record", "UC report", [4] = "RD DATA", [5] = "RD ACK", [6] = "RD HELLO", [7] = "RD CHALLENGE",
 	[8] = "RD ECHO", [9] = "RD PROBE", [10] = "RD BYE", [11] = "RD VERSIONS",
 }
 local sidr_types = { "question", "answer", "refusal", "cookie" }
@@ -243,16 +243,20 @@ f.rd_ranges = ProtoField.bytes("siwarp.rd.ranges", "Datagrams that came beyond")
 f.rd_early = ProtoField.uint32("siwarp.rd.early", "Datagrams beyond a gap")
 f.rd_versions = ProtoField.uint8("siwarp.rd.versions", "Versions, a bit each", base.HEX)
 f.rd_option = ProtoField.uint8("siwarp.rd.option", "Option", base.DEC, {
-	[1] = "longest segment", [2] = "window", [3] = "features",
+	[1] = "longest segment", [2] = "window", [3] = "features", [4] = "instance",
 })
 f.rd_option_value = ProtoField.bytes("siwarp.rd.option_value", "Value")
 f.rd_longest = ProtoField.uint32("siwarp.rd.longest", "Longest segment")
 f.rd_window = ProtoField.uint32("siwarp.rd.window", "Window in datagrams")
 f.rd_features = ProtoField.uint32("siwarp.rd.features", "Features", base.HEX)
+f.rd_instance = ProtoField.bytes("siwarp.rd.instance", "Instance")
 f.rd_cookie = ProtoField.bytes("siwarp.rd.cookie", "Cookie")
 f.rd_padding = ProtoField.uint32("siwarp.rd.padding", "Octets of padding")
 f.rec_solicited = ProtoField.bool("siwarp.record.solicited", "Solicited", 8, nil, 0x01)
 f.rec_id = ProtoField.uint32("siwarp.record.id", "Message id")
+f.report_datagrams = ProtoField.uint64("siwarp.report.datagrams", "Datagrams that came")
+f.report_octets = ProtoField.uint64("siwarp.report.octets", "Octets that came")
+f.report_next = ProtoField.uint32("siwarp.report.next", "Next PSN")
 f.rec_to = ProtoField.uint64("siwarp.record.to", "TO of the message", base.HEX)
 f.rec_length = ProtoField.uint32("siwarp.record.length", "Octets of the message")
 f.about_id = ProtoField.uint32("siwarp.about.record_id", "About the Write-Record with id")
@@ -304,10 +308,11 @@ siwarp.experts = {
 siwarp.prefs.chain = Pref.bool("Show DDP and RDMAP by the stock dissector too", true)
 
 local HEADER, TAGGED, CRC = 18, 14, 4
-local LLP, RD, COOKIE, RECORD, ACK_HEAD, RANGE = 12, 36, 20, 20, 8, 4
+local LLP, RD, COOKIE, RECORD, ACK_HEAD, RANGE, REPORT = 12, 36, 20, 20, 8, 4, 40
+local REPORT_TYPE = 3
 local UC_TYPE, RECORD_TYPE, DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE = 1, 2, 4, 5, 6, 7, 8, 9, 10
 local VERSIONS, OFFER_HEAD, HELLO_LEAST = 11, 4, 64
-local LONGEST, WINDOW, FEATURES = 1, 2, 3
+local LONGEST, WINDOW, FEATURES, INSTANCE = 1, 2, 3, 4
 local PRIVATE = 15
 local SIDR, SIDR_HEAD, SIDR_DATA, SIDR_ANSWER_DATA = 232, 48, 180, 136
 local QUESTION, ANSWER, REFUSAL, COOKIE_FRAME = 1, 2, 3, 4
@@ -576,7 +581,10 @@ local function add_ack(tree, range)
 	return early
 end
 
-local options = { [LONGEST] = f.rd_longest, [WINDOW] = f.rd_window, [FEATURES] = f.rd_features }
+local options = {
+	[LONGEST] = { 4, f.rd_longest }, [WINDOW] = { 4, f.rd_window }, [FEATURES] = { 4, f.rd_features },
+	[INSTANCE] = { 8, f.rd_instance },
+}
 
 -- Head and options of a handshake: their octets; nil: they are malformed.
 local function add_offer(tree, range)
@@ -595,8 +603,8 @@ local function add_offer(tree, range)
 		end
 		local field = options[range(at, 1):uint()]
 		local option = tree:add(f.rd_option, range(at, 1))
-		if field and length == 4 then
-			option:add(field, range(at + 2, 4))
+		if field and length == field[1] then
+			option:add(field[2], range(at + 2, length))
 		elseif length > 0 then
 			option:add(f.rd_option_value, range(at + 2, length))
 		end
@@ -663,6 +671,18 @@ local function add_rd_header(tree, tvb, kind)
 	return string.format(" Ack=%d", tvb(20, 4):uint())
 end
 
+-- What a UC receiver says of what came.
+local function add_report(tree, tvb)
+	if tvb:len() ~= REPORT then
+		tree:add_proto_expert_info(bad_llp)
+		return ""
+	end
+	tree:add(f.report_datagrams, tvb(12, 8))
+	tree:add(f.report_octets, tvb(20, 8))
+	tree:add(f.report_next, tvb(28, 4))
+	return string.format(", %s datagrams came", tostring(tvb(12, 8):uint64()))
+end
+
 local function add_llp(tvb, pinfo, root)
 	pinfo.cols.protocol = "SIWARP"
 	local tree = root:add(siwarp, tvb())
@@ -686,6 +706,9 @@ local function add_llp(tvb, pinfo, root)
 	local info = string.format("%s PSN=%d", llp_types[kind] or "type " .. kind, tvb(8, 4):uint())
 	if kind == UC_TYPE then
 		flags:add(f.llp_first, tvb(1, 1))
+	end
+	if kind == REPORT_TYPE then
+		info = info .. add_report(tree, tvb)
 	end
 	if kind >= DATA and head then
 		info = info .. add_rd_header(tree, tvb, kind)

@@ -9,9 +9,7 @@ import bisect
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from scapy.packet import Packet as ScapyPacket
+from typing import TYPE_CHECKING, NamedTuple
 
 from siwarp.inspect.framing import (
     FoundMarker,
@@ -22,8 +20,13 @@ from siwarp.inspect.framing import (
     plausible,
     startup_end,
 )
-from siwarp.inspect.mpa import FPDU, MPAStartup
 from siwarp.inspect.packets import ACK, FIN, RST, SYN, Packet, packets_of_scapy
+from siwarp.inspect.wire import parse_startup
+
+if TYPE_CHECKING:
+    from scapy.packet import Packet as ScapyPacket
+
+    from siwarp.inspect.mpa import FPDU
 
 SEQ_SPACE = 1 << 32
 
@@ -254,7 +257,7 @@ def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
 
 def _asks_for_markers(octets: bytes) -> bool:
     end = startup_end(octets)
-    return bool(end and MPAStartup(octets[:end]).m)
+    return bool(end and parse_startup(octets[:end]).m)
 
 
 def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
@@ -263,6 +266,8 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
     markers: there is one before the first FPDU and at every 512th octet from there (RFC 5044
     section 4.3). They are removed from the FPDUs; `Frames.markers` lists them.
     """
+    from siwarp.inspect.mpa import FPDU, MPAStartup
+
     frames = Frames()
     end = startup_end(octets)
     if end is None:

@@ -67,6 +67,11 @@ bool siw_llp_port_is_ours(const struct siw_llp_port *port);
 
 /* Writes up to n handlers of sockets that may have work; returns their count. Never waits. */
 int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
+/*
+ * Behind a round whose thread may make no other one: wakes the threads that sleep on a wait set, if
+ * there is more to do (more), or a socket was not found empty. Progress lock.
+ */
+void siw_llp_port_leave(struct siw_llp_port *port, bool more);
 /* The time, as of the last poll if that read the clock: for uses that need not be exact. */
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
 
@@ -231,20 +236,22 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			 size_t size);
 /*
- * on: from now on one receive may return several datagrams of a flow, as the batch that they were
- * sent in (UDP_GRO); use siw_llp_udp_recv_batch, also for what is queued when it is turned off. 0,
- * or -errno if the kernel cannot.
+ * As siw_llp_udp_recv, but while many short datagrams come, one call may return several of one
+ * source (llp_udp_dense.c). *seg: octets of each datagram but the last, which may be shorter.
  */
-int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on);
-/*
- * As siw_llp_udp_recv. *seg: octets of each datagram but the last; 0: one datagram, as under any
- * plan of faults.
- */
-ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			       size_t size, uint16_t *seg);
+ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint32_t *seg);
 
 /*
- * From now on datagrams leave with ECT(0), and siw_llp_udp_recv_batch notes whether what it
+ * Receives the next datagram in the port's room, where it stays until the next call. Returns its
+ * length, which is above SIW_LLP_ROOM if it was cut; -EAGAIN; or -errno. While siw_llp_port_more(),
+ * nothing else may be received in the room: datagrams that came with this one are there.
+ */
+ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram);
+bool siw_llp_port_more(const struct siw_llp_port *port);
+
+/*
+ * From now on datagrams leave with ECT(0), and siw_llp_udp_recv_dense notes whether what it
  * received came with CE (RFC 3168): siw_llp_udp_ce. 0 or -errno.
  */
 int siw_llp_udp_ecn(struct siw_llp_sock *sock);
@@ -372,7 +379,7 @@ void siw_llp_pause(struct siw_llp_sock *sock);
 /* The socket may have work: a poll returns its handler. */
 void siw_llp_sock_ready(struct siw_llp_sock *sock);
 /*
- * Timers of a socket. siw_llp_sock_timed comes first, once. siw_llp_sock_due: a poll returns the
+ * Timers of a socket. siw_llp_sock_timed comes first. siw_llp_sock_due: a poll returns the
  * handler at that time at the latest; the earliest time set counts; any thread.
  * siw_llp_sock_awaits_due: whether a time is set that no poll has found past.
  */

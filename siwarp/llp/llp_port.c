@@ -192,12 +192,8 @@ static bool heat(struct siw_llp_sock *sock)
 		return false;
 	if (sock->ready)
 		ring_remove(sock);
-	/*
-	 * While the port is armed, the socket stays registered. Its event is used up, so mark it
-	 * ready.
-	 */
-	sock->ready = atomic_load_explicit(&port->armed, memory_order_relaxed);
-	if (!sock->ready)
+	sock->ready = true; /* its event is used up */
+	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
 		unregister(sock);
 	sock->hot = (int8_t)port->n_hot;
 	sock->active = port->polls;
@@ -279,7 +275,8 @@ static void retry_stalled(struct siw_llp_port *port)
 
 void siw_llp_sock_timed(struct siw_llp_sock *sock)
 {
-	siw_link_add(&sock->port->timed, &sock->timed);
+	if (siw_link_alone(&sock->timed))
+		siw_link_add(&sock->port->timed, &sock->timed);
 }
 
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
@@ -495,10 +492,8 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
 		return;
 	atomic_store_explicit(&port->armed, 0, memory_order_seq_cst);
-	for (int i = 0; i < port->n_hot; i++) {
+	for (int i = 0; i < port->n_hot; i++)
 		unregister(port->hot[i]);
-		port->hot[i]->ready = false; /* a poll returns hot sockets in any case */
-	}
 	if (port->n_hot)
 		siw_llp_port_changed(
 			/*

@@ -77,8 +77,10 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	 * In a forked child the descriptor is closed already, and its number may belong to another
 	 * file.
 	 */
-	if (sock->udp && getpid() == sock->port->owner)
+	if (sock->udp && getpid() == sock->port->owner) {
 		siw_llp_udp_count_drops(sock);
+		siw_llp_udp_dense_close(sock);
+	}
 	siw_llp_fault_close(sock);
 	siw_llp_capture_close(sock);
 	siw_llp_sock_detach(sock);

@@ -30,6 +30,10 @@ enum siw_llp_kind {
 	SIW_LLP_WATCHER, /* of an interface */
 };
 
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
 struct siw_llp_sock {
 	/* Under the caller's lock on the port. A poll and a receive need this line and no more. */
 	_Alignas(SIW_LLP_LINE) int fd;
@@ -44,10 +48,16 @@ struct siw_llp_sock {
 	bool stopped; /* a plan of faults holds back as much of its stream as it may */
 	bool ce;      /* the last datagram or batch came with CE */
 	bool stalled; /* of a listener: no descriptor was left for a connection */
+	/* llp_udp_dense.c: */
+	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
+	bool no_batches; /* the kernel has no UDP_GRO */
+	uint8_t lulls;	 /* times in a row that the socket was empty after two datagrams or fewer */
+	_Atomic uint8_t ecn; /* siw_llp_udp_ecn, any thread */
 	struct siw_io_handler *handler;
 	struct siw_llp_port *port;
 	uint64_t active; /* number of the last poll that found data or want_write here */
 	struct siw_link ring;
+	uint32_t streak; /* short datagrams since the socket was last empty */
 
 	/*
 	 * Any thread. want_write is stored by siw_llp_wants() and pairs with the loads in
@@ -116,7 +126,10 @@ struct siw_llp_port {
 
 	int epfd, wake_fd;
 	pid_t owner;
-	uint8_t *room;		  /* siw_llp_port_room */
+	uint8_t *room; /* siw_llp_port_room */
+	/* What is left of a batch in room: datagrams of seg octets, the last one perhaps shorter. */
+	uint32_t room_at, room_end, room_seg;
+	struct siw_addr room_source;
 	_Atomic(uint8_t *) batch; /* for siw_llp_batch_take, any thread; NULL while it is in use */
 	int n_stalled;
 	uint64_t stalled_until; /* ns: when stalled listeners are tried again */
@@ -160,10 +173,16 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock);
  */
 void siw_llp_port_changed(struct siw_llp_port *port);
 
-/* A receive on the socket had data. */
+/*
+ * A receive on the socket had data. A hot socket is marked ready from now on until one finds it
+ * empty: some of what was received may not have been handled, and no descriptor tells a thread that
+ * sleeps.
+ */
 static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
 {
 	sock->active = sock->port->active = sock->port->polls;
+	if (sock->hot >= 0)
+		sock->ready = true;
 }
 
 /*
@@ -293,6 +312,8 @@ void siw_llp_wants(struct siw_llp_sock *sock, bool always);
 int siw_llp_send_failed(struct siw_llp_sock *sock, int error);
 /* Counts what the kernel dropped at this socket since the last call. */
 void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
+/* Gives up batches, before the descriptor is closed. */
+void siw_llp_udp_dense_close(struct siw_llp_sock *sock);
 /* Sets its buffers as the settings say. */
 void siw_llp_udp_buffers(int fd);
 /* A descriptor of our own: 0, or -errno. */
@@ -305,6 +326,9 @@ int siw_llp_udp_send_now(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			 const struct iovec *iov, int n);
 ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			     size_t size);
+/* *seg: the size of a batch's datagrams, or 0: a single one. */
+ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint16_t *seg);
 ssize_t siw_llp_tcp_sendv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t siw_llp_tcp_recvv_now(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_tcp_shutdown_now(struct siw_llp_sock *sock);

@@ -17,9 +17,6 @@
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
 
 /*
  * The kernel's counter of dropped datagrams. SO_RXQ_OVFL would add a control message to each
@@ -481,15 +478,8 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 	return sock->ce;
 }
 
-int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
-{
-	return siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, on);
-}
-
 ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint16_t *seg)
 {
-	*seg = 0;
-	return siw_faults_on() ? siw_llp_fault_recv(sock, source, buf, size)
-			       : recv_now(sock, source, buf, size, seg);
+	return recv_now(sock, source, buf, size, seg);
 }

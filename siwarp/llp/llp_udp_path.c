@@ -49,7 +49,9 @@ int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 	r = siw_llp_option(sock->fd, level, name, (was & ~ECN_MASK) | ECN_ECT0);
 	if (r < 0)
 		return r;
-	return siw_llp_option(sock->fd, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, 1);
+	r = siw_llp_option(sock->fd, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, 1);
+	atomic_store_explicit(&sock->ecn, r == 0, memory_order_relaxed);
+	return r;
 }
 
 int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)

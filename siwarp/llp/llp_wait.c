@@ -19,16 +19,16 @@ static bool has_ready(const struct siw_llp_port *port)
 {
 	if (port->n_ring)
 		return true;
-	/*
-	 * While the port is not armed, hot sockets are in the wait set themselves, and poll(2)
-	 * checks them.
-	 */
-	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
-		return false;
 	for (int i = 0; i < port->n_hot; i++)
 		if (port->hot[i]->ready)
 			return true;
 	return false;
+}
+
+void siw_llp_port_leave(struct siw_llp_port *port, bool more)
+{
+	if (more || has_ready(port))
+		siw_llp_port_changed(port);
 }
 
 /*

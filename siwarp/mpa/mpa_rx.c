@@ -13,6 +13,8 @@
  *
  * With Markers every FPDU is completely staged, its CRC and its Markers are checked, and the
  * payload between them is copied to its place.
+ *
+ * Once nothing is staged, staging goes to the next stream that receives (mpa_spare.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@
 #include "base/settings.h"
 #include "base/guard.h"
 #include "llp/llp.h"
+#include "mpa/mpa_spare.h"
 #include "mpa/mpa_stream.h"
 
 #define STAGING_OCTETS (64u << 10)
@@ -42,6 +45,14 @@
  */
 #define EARLY_OCTETS 4096u
 #define DEST_IOVS    64
+
+static struct siw_mpa_spares stagings[2]; /* of STAGING_OCTETS, of STRICT_OCTETS */
+
+static __attribute__((destructor)) void free_stagings(void)
+{
+	siw_mpa_spare_free(&stagings[0]);
+	siw_mpa_spare_free(&stagings[1]);
+}
 
 void siw_mpa_rx_free(struct siw_mpa_rx *rx)
 {
@@ -65,6 +76,30 @@ static int rx_dead(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int r
 	return siw_mpa_fail(stream, code, rv);
 }
 
+/* For a stream that has no staging, or one that is too small now that Markers were negotiated. */
+static bool grow(struct siw_mpa_rx *rx, uint32_t cap)
+{
+	uint8_t *buf = rx->buf ? NULL : siw_mpa_spare_take(&stagings[cap == STRICT_OCTETS]);
+
+	if (!buf)
+		buf = realloc(rx->buf, cap);
+	if (!buf)
+		return false;
+	rx->buf = buf;
+	rx->cap = cap;
+	return true;
+}
+
+/* Nothing is staged, and nothing has arrived. */
+static void rest(struct siw_mpa_rx *rx)
+{
+	if (!rx->buf)
+		return;
+	siw_mpa_spare_give(&stagings[rx->cap == STRICT_OCTETS], rx->buf);
+	rx->buf = NULL;
+	rx->cap = rx->pos = rx->end = 0;
+}
+
 /*
  * Makes room for at least want octets behind what is staged. That is always possible for the rest
  * of one FPDU.
@@ -73,14 +108,8 @@ static int make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
 	uint32_t cap = rx->strict ? STRICT_OCTETS : STAGING_OCTETS;
 
-	if (rx->cap < cap) { /* the first time; or again, once Markers were negotiated */
-		uint8_t *buf = realloc(rx->buf, cap);
-
-		if (!buf)
-			return -ENOMEM;
-		rx->buf = buf;
-		rx->cap = cap;
-	}
+	if (rx->cap < cap && !grow(rx, cap))
+		return -ENOMEM;
 	if (rx->pos == rx->end) {
 		rx->pos = rx->end = 0;
 	} else if (rx->cap - rx->end < want) {
@@ -310,6 +339,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 		return -EBUSY;
 	if (!rx->have) {
 		rv = rx->markers ? marked_head(stream) : plain_head(stream);
+		if (!rv && !staged(rx))
+			rest(rx);
 		if (rv <= 0)
 			return rv;
 		rx->have = true;

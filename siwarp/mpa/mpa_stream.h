@@ -102,7 +102,11 @@ struct siw_mpa_start {
 
 /* Under the send lock. */
 struct siw_mpa_tx {
-	uint8_t *arena; /* headers, trailers and small payloads; filled from 0 after each reset */
+	/*
+	 * Headers, trailers and small payloads; filled from 0 after each reset. NULL while no batch
+	 * has begun, as is iov.
+	 */
+	uint8_t *arena;
 	struct iovec *iov;
 	uint32_t arena_used;
 	uint32_t iov_head, iov_tail;
@@ -118,7 +122,8 @@ struct siw_mpa_tx {
 
 /* Under the progress lock. */
 struct siw_mpa_rx {
-	uint8_t *buf; /* staging: octets [pos, end) are received and not consumed */
+	/* staging: octets [pos, end) are received and not consumed; may be NULL if there are none */
+	uint8_t *buf;
 	uint32_t cap, pos, end;
 	uint32_t ulpdu_len; /* of the FPDU at the head, if have */
 	uint32_t done;	    /* if placing: octets of its ULPDU that are consumed */

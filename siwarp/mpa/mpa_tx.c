@@ -6,8 +6,8 @@
  * The batch is a list of iovecs. Headers, trailers and small pieces of payload are copied into the
  * arena, one behind the other, so a sequence of small FPDUs becomes one iovec and one send(). Large
  * pieces of payload are not copied; an iovec refers to them. The trailer of an FPDU and the header
- * of the next share an iovec, so a large FPDU takes two. The arena is reused from its start
- * whenever TCP has taken the whole batch. Pages of it that were never used take no memory.
+ * of the next share an iovec, so a large FPDU takes two. Whenever TCP has taken the whole batch, its
+ * memory goes to the next stream that sends (mpa_spare.h).
  *
  * With Markers everything is copied: an FPDU would consist of pieces of 508 octets. Its CRC also
  * covers the Markers, and is fastest over contiguous memory.
@@ -20,6 +20,7 @@
 #include "base/pieces.h"
 #include "base/settings.h"
 #include "llp/llp.h"
+#include "mpa/mpa_spare.h"
 #include "mpa/mpa_stream.h"
 
 /*
@@ -51,29 +52,45 @@
 #define MULPDU_OLD   1024u
 #define MAX_HEAD     64u
 
+/* A batch's memory: the arena, and behind it the iovecs. */
+#define BLOCK_OCTETS (ARENA_OCTETS + BATCH_IOVS * sizeof(struct iovec))
+
+static struct siw_mpa_spares blocks;
+
+static __attribute__((destructor)) void free_blocks(void)
+{
+	siw_mpa_spare_free(&blocks);
+}
+
 void siw_mpa_tx_free(struct siw_mpa_tx *tx)
 {
 	free(tx->arena);
-	free(tx->iov);
 }
 
 size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
 {
-	size_t n = stream->start ? sizeof(*stream->start) : 0;
-
-	if (stream->tx.arena)
-		n += ARENA_OCTETS + BATCH_IOVS * sizeof(struct iovec);
-	return n + stream->rx.cap;
+	return (stream->start ? sizeof(*stream->start) : 0) +
+	       (stream->tx.arena ? BLOCK_OCTETS : 0) + stream->rx.cap;
 }
 
-/* Allocated at the first send, so that a stream that never sends stays small. */
-static int batch_alloc(struct siw_mpa_tx *tx)
+static int block_take(struct siw_mpa_tx *tx)
 {
-	if (!tx->arena)
-		tx->arena = malloc(ARENA_OCTETS);
-	if (!tx->iov)
-		tx->iov = malloc(BATCH_IOVS * sizeof(*tx->iov));
-	return tx->arena && tx->iov ? 0 : -ENOMEM;
+	void *block = siw_mpa_spare_take(&blocks);
+
+	if (!block)
+		block = malloc(BLOCK_OCTETS);
+	if (!block)
+		return -ENOMEM;
+	tx->arena = block;
+	tx->iov = (void *)(tx->arena + ARENA_OCTETS);
+	return 0;
+}
+
+static void block_give(struct siw_mpa_tx *tx)
+{
+	siw_mpa_spare_give(&blocks, tx->arena);
+	tx->arena = NULL;
+	tx->iov = NULL;
 }
 
 static void iov_add(struct siw_mpa_tx *tx, const void *base, size_t len)
@@ -227,9 +244,8 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 	}
 	if (!has_room(tx, &need))
 		return 0;
-	rv = batch_alloc(tx);
-	if (rv < 0)
-		return rv;
+	if (!tx->arena && block_take(tx))
+		return -ENOMEM;
 	mark = mark_of(tx);
 	if (__builtin_expect(tx->markers, 0))
 		rv = siw_mpa_marked_put(arena_take(tx, len), at, head, head_len, payload, n, ulpdu,
@@ -247,6 +263,7 @@ static void batch_taken(struct siw_mpa_tx *tx, size_t n)
 	tx->accepted += n;
 	if (tx->accepted == tx->framed) {
 		tx->iov_head = tx->iov_tail = tx->arena_used = 0;
+		block_give(tx);
 		return;
 	}
 	while (n >= tx->iov[tx->iov_head].iov_len)

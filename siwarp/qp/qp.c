@@ -223,6 +223,7 @@ static struct siw_wq *blank_qp(struct siw_context *ctx, const struct siw_qp_clas
 	siw_lock_init(&wq->qp.send_lock);
 	siw_lock_init(&wq->qp.recv_lock);
 	siw_link_init(&wq->qp.unsent);
+	siw_link_init(&wq->qp.busy);
 	siw_link_init(&wq->qp.in_freelist);
 	return wq;
 }
@@ -254,7 +255,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	wq->burst = 1;
 	/* so that its first post is not delayed */
-	wq->polls_at_post = atomic_load(&qp->ctx->polls) - 1;
+	wq->round.polls = siw_qp_polls(qp->ctx) - 1;
 	wq->cap = init->cap;
 	grant(&wq->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);
@@ -330,12 +331,15 @@ static int take_away(struct siw_wq *wq)
 	if (err)
 		return err;
 	siw_qp_prepare(wq, SIW_QPE_TO_RESET, NULL, 0);
+	if (class->depart)
+		class->depart(wq);
 	siw_qp_step(wq, SIW_QPE_TO_RESET); /* from here on posts are refused */
 	if (class->release)
 		class->release(wq);
 	siw_qp_forget(wq);
 	forget_holds(wq);
 	siw_link_del(&qp->in_ctx);
+	siw_verbs_forget_busy(qp);
 	class->close(wq);
 	return 0;
 }

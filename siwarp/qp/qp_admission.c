@@ -2,12 +2,17 @@
 /* Admission of connections at a listener; qp_admission.h explains it. */
 #include <stdlib.h>
 
+#include "base/addr.h"
 #include "base/settings.h"
 #include "qp/qp_admission.h"
 
+/* Percent, where setting source_share is 0. */
+#define USUAL_SHARE 75
+
 static uint32_t share_of(int64_t limit)
 {
-	int64_t share = limit * siw_settings()->source_share / 100;
+	int64_t set = siw_settings()->source_share;
+	int64_t share = limit * (set ? set : USUAL_SHARE) / 100;
 
 	return share ? (uint32_t)share : 1;
 }
@@ -23,6 +28,7 @@ struct siw_admission *siw_qp_admission_new(void)
 	admission->max.requests = (uint32_t)set->max_requests;
 	admission->max_source.starting = share_of(set->max_startups);
 	admission->max_source.requests = share_of(set->max_requests);
+	admission->loopback_all = set->source_share == 0;
 	admission->key = siw_source_key();
 	return admission;
 }
@@ -39,12 +45,14 @@ bool siw_qp_admission_has_room(const struct siw_admission *admission)
 
 uint32_t siw_qp_admission_source(const struct siw_admission *admission, const struct siw_addr *addr)
 {
+	if (admission->loopback_all && siw_addr_is_loopback(addr))
+		return SIW_SOURCES;
 	return siw_source_place(admission->key, addr);
 }
 
 bool siw_qp_admission_fair(const struct siw_admission *admission, uint32_t source)
 {
-	return below(&admission->source[source], &admission->max_source);
+	return source == SIW_SOURCES || below(&admission->source[source], &admission->max_source);
 }
 
 static void add(struct siw_admission_count *count, enum siw_admission_place place, uint32_t n)

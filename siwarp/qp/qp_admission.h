@@ -5,7 +5,8 @@
  *
  * A connection is pending while it is in MPA start-up (setting max_startups), and then until the
  * program takes it (setting max_requests bounds both together). Sources are those of base/source.h.
- * Under the progress lock.
+ * Unless setting source_share says otherwise, loopback has no share: a test has its thousand clients
+ * there, and who is on this machine can do more harm than take up places. Under the progress lock.
  */
 #ifndef SIW_QP_ADMISSION_H
 #define SIW_QP_ADMISSION_H
@@ -22,10 +23,12 @@ struct siw_admission_count {
 };
 
 struct siw_admission {
-	bool shut; /* the listener is paused until there is room */
+	bool shut;	   /* the listener is paused until there is room */
+	bool loopback_all; /* connections from loopback are limited by max alone */
 	uint64_t key;
 	struct siw_admission_count max, max_source, all;
-	struct siw_admission_count source[SIW_SOURCES];
+	struct siw_admission_count
+		source[SIW_SOURCES + 1]; /* the last: loopback, without a share */
 };
 
 enum siw_admission_place {

@@ -93,6 +93,8 @@ static void fail(struct siw_qp_conn *conn, int status)
 	struct siw_wire_err err;
 
 	if (!conn->initiator) {
+		if (status == -EPROTO)
+			siw_count(SIW_COUNTER_startup_strangers, 1);
 		siw_qp_conn_free(conn);
 		return;
 	}

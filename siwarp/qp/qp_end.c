@@ -52,6 +52,7 @@ void siw_qp_forget(struct siw_wq *wq)
 	if (class->take_recv)
 		class->take_recv(wq, &wr_id);
 	wq->draining = false;
+	wq->rate_limit = 0;
 	siw_lock(&qp->recv_lock);
 	while (!qp->srq && siw_mem_queue_take(wq->recvs, &wr_id) == 1)
 		;
@@ -178,4 +179,11 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey)
 {
 	return siw_qp_still_uses(siw_wq_of(qp), siw_qp_wqe_uses_key, &lkey);
+}
+
+bool siw_qp_is_quiet(const struct siw_qp *qp)
+{
+	const struct siw_wq *wq = siw_wq_of(qp);
+
+	return wq->sq_head == wq->sq_tail;
 }

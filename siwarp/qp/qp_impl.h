@@ -7,6 +7,7 @@
 #ifndef SIW_QP_IMPL_H
 #define SIW_QP_IMPL_H
 
+#include "base/clock.h"
 #include "qp/qp_objects.h"
 #include "rdmap/rdmap_record.h"
 
@@ -116,11 +117,22 @@ typedef bool siw_qp_wqe_uses_fn(const struct siw_flow *flow, const struct siw_wq
 bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what);
 /* Uses memory with that lkey, a uint32_t. */
 siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
+/* What may wait at most: what one system call takes, of datagrams and of a stream. */
+#define SIW_WAIT_OCTETS_DGRAM  (60u << 10)
+#define SIW_WAIT_OCTETS_STREAM (256u << 10)
+/* Changes where a round of posts ends. */
+static inline uint32_t siw_qp_polls(struct siw_context *ctx)
+{
+	return atomic_load_explicit(&ctx->polls, memory_order_relaxed) +
+	       atomic_load_explicit(&ctx->takes, memory_order_relaxed) / SIW_TAKES;
+}
+
 /*
- * Whether a post may be delayed to be sent in a batch: it is not the first since the last poll, and
- * the queue will be run soon, by a poll or by the progress thread after its current nap.
+ * Whether a post may be delayed to be sent in a batch: traffic has been dense for some rounds, the
+ * post is not the first since the last poll, and the queue will be run soon, by a poll or by the
+ * progress thread after its current nap. Counts the post.
  */
-bool siw_qp_may_wait(struct siw_wq *wq);
+bool siw_qp_may_wait(struct siw_wq *wq, const struct siw_send_wr *wr);
 
 /* ---- qp_recv.c: progress held ---------------------------------------------------------------- */
 /*
@@ -128,7 +140,8 @@ bool siw_qp_may_wait(struct siw_wq *wq);
  * empty costs a system call, which a lone message's latency would show; so a turn begins with one
  * receive, and doubles while messages keep coming. If a turn ends before the socket is empty, the
  * socket is served again: a poller that received something does not sleep. Long messages end a turn
- * earlier (SIW_TURN_OCTETS, some 10 microseconds of copying), since other queue pairs wait.
+ * earlier (SIW_TURN_OCTETS, some 10 microseconds of copying), since other queue pairs wait. What
+ * came with one receive is taken in one turn (siw_llp_port_more).
  */
 #define SIW_TURN_OCTETS 65536
 
@@ -148,13 +161,27 @@ static inline void siw_qp_served(struct siw_wq *wq, int n, uint32_t octets)
 	if (wq->qp.srq)
 		siw_verbs_srq_taken(wq->qp.srq);
 }
+#define SIW_LONGEST_SINGLE 65536 /* octets of a message whose time counts more than its bandwidth */
+/*
+ * Counts a peer's whole Write or Read, if it is a message that a program may wait for by looking at
+ * its memory. What is longer is a matter of bandwidth, which waking deputies would cost. progress
+ * held.
+ */
+static inline void siw_qp_one_sided(struct siw_wq *wq, uint32_t length)
+{
+	wq->qp.ctx->one_sided += length && length <= SIW_LONGEST_SINGLE;
+}
 /* The status (enum siw_wc_status) of a receive that a RECV or BAD_RECV completes. */
 int siw_qp_recv_status(const struct siw_rdmap_event *ev);
-/* Completes the receive. source: NULL on a connection. send_lock not held. */
+/*
+ * Completes the receive. source: NULL on a connection. instance: RD, the source's, or 0. send_lock
+ * not held.
+ */
 void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int status,
-		     uint32_t src_qp, const struct siw_addr *source);
+		     uint32_t src_qp, const struct siw_addr *source, uint64_t instance);
 /* Queues the completion of a received Write-Record, which uses no receive and no slot. */
-void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec);
+void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec,
+			    uint64_t instance);
 /* Completes one receive with WR_FLUSH_ERR. */
 void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id);
 /* Notes whether Sends wait for receives: if so, posting a receive wakes whoever makes progress. */
@@ -240,9 +267,10 @@ void siw_qp_abort(struct siw_wq *wq, int type);
 
 /* Converts what run left. progressed: some request completed. */
 enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed);
-/* Ops that all types share: a turn of sending; whether requests use memory of a key. */
+/* Ops that types share: a turn of sending; what requests use, and whether there are any. */
 enum siw_turn siw_qp_turn(struct siw_qp *qp, uint64_t round);
 bool siw_qp_uses_key(struct siw_qp *qp, uint32_t lkey);
+bool siw_qp_is_quiet(const struct siw_qp *qp);
 /* Whether requests use something, after sending what was only delayed for a batch. */
 bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what);
 /* Ops that the types on datagrams share: to ERR; sends what was delayed for a batch. */
@@ -294,6 +322,24 @@ int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted,
 
 /* ---- by type --------------------------------------------------------------------------------- */
 extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_class, siw_qp_rd_class;
+
+/* ---- qp_uc_breaker.c; progress held ---------------------------------------------------------- */
+/* The first datagram has this PSN. send_lock held. */
+void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn);
+/* The rate that its user or the breaker allows has changed. send_lock held. */
+void siw_qp_breaker_pace(struct siw_uc *uc);
+/* Something is to be sent. send_lock held; progress need not be. */
+static inline void siw_qp_breaker_sends(struct siw_uc *uc)
+{
+	if (__builtin_expect(uc->breaker.rests && !uc->breaker.sends, 0)) {
+		uc->breaker.sends = true;
+		siw_llp_sock_due(uc->sock, siw_now_ns());
+	}
+}
+/* Something was received, or is sent after a rest: tells the peer, and judges what the peer told. */
+void siw_qp_breaker_look(struct siw_uc *uc);
+/* A timer's. */
+void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
 
 /* ---- qp_record.c: UD's Write-Records --------------------------------------------------------- */
 /* The RDMAP operation of a Write-Record's WQE. */

@@ -16,6 +16,7 @@ struct siw_group {
 	struct siw_io_handler handler; /* first */
 	struct siw_link link;
 	struct siw_addr addr; /* port and scope 0 */
+	struct siw_llp_port *port;
 	struct siw_llp_sock *sock;
 	struct siw_rdmap_group *rdmap;
 	int burst;
@@ -38,7 +39,8 @@ static int serve(struct siw_io_handler *self)
 	uint64_t octets = 0;
 
 	for (n = 0;
-	     n < group->burst && octets < SIW_TURN_OCTETS && siw_rdmap_group_next(group->rdmap);
+	     ((n < group->burst && octets < SIW_TURN_OCTETS) || siw_llp_port_more(group->port)) &&
+	     siw_rdmap_group_next(group->rdmap);
 	     n++) {
 		/*
 		 * A message goes to all members before the next is received into the same buffer.
@@ -67,7 +69,10 @@ static struct siw_group *find(struct siw_context *ctx, const struct siw_addr *ad
 static int open_endpoint(struct siw_context *ctx, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;
-	int err = siw_ddp_dgram_open(ctx->port, ctx->mem, group->sock, false, &ddp);
+	int err;
+
+	group->port = ctx->port;
+	err = siw_ddp_dgram_open(ctx->port, ctx->mem, group->sock, false, &ddp);
 
 	if (err)
 		return err;

@@ -36,7 +36,7 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 	 SIW_QP_QKEY | SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_RNR_RETRY | SIW_QP_RQ_PSN |       \
 	 SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MIN_RNR_TIMER | SIW_QP_SQ_PSN |                     \
 	 SIW_QP_MAX_DEST_RD_ATOMIC | SIW_QP_DEST_QPN | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT |    \
-	 SIW_QP_FD)
+	 SIW_QP_FD | SIW_QP_RATE_LIMIT)
 
 /*
  * Whether a connection manager agreed with the peer on how many Reads may be outstanding. By QPN the
@@ -66,6 +66,8 @@ static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, i
 		wq->rnr_retry = attr->rnr_retry;
 	if (mask & SIW_QP_MIN_RNR_TIMER)
 		wq->min_rnr_timer = attr->min_rnr_timer;
+	if (mask & SIW_QP_RATE_LIMIT)
+		wq->rate_limit = attr->rate_limit;
 	siw_unlock(&wq->qp.send_lock);
 }
 
@@ -238,6 +240,9 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 	siw_qp_act(wq, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
 		class->modified(wq, mask);
+	/* What waited for the former limit may go. */
+	if (mask & SIW_QP_RATE_LIMIT)
+		siw_qp_wake(wq);
 	return 0;
 }
 
@@ -270,6 +275,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 		.max_dest_rd_atomic = wq->ird < 0 ? 0 : wq->ird,
 		.rnr_retry = wq->rnr_retry,
 		.min_rnr_timer = wq->min_rnr_timer,
+		.rate_limit = wq->rate_limit,
 		.fd = -1,
 	};
 	if (has_agreed(wq)) {

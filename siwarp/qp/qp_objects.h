@@ -10,6 +10,7 @@
 #include "qp/qp_everywhere.h"
 #include "qp/qp_state.h"
 #include "ddp/ddp.h"
+#include "ddp/ddp_uc.h"
 #include "mpa/mpa.h"
 #include "rdmap/rdmap.h"
 #include "verbs/verbs.h"
@@ -72,6 +73,7 @@ struct siw_flow {
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
 	const struct siw_addr *peer; /* RD */
+	uint64_t instance;	     /* RD: the peer's; 0: not known */
 	/*
 	 * In the units of stamps: up to accepted, requests are complete; up to taken, their memory
 	 * is not read any more.
@@ -166,10 +168,23 @@ struct siw_counts {
 	int rnr_retry;		/* the peer's; -1: it said none; progress, as for what follows */
 	uint32_t octets;	/* received since the last count of this end */
 	uint64_t alone_ns;	/* when the last one was sent that rode on nothing */
-	uint64_t round;		/* of progress, in which something was received */
+	uint64_t came;		/* the round of progress in which something was last received */
+	uint64_t seen;		/* ... behind which the program may have seen what it answers */
 };
 
 struct siw_wq;
+
+/*
+ * What a queue pair has posted since its program's last poll that found nothing, or SIW_TAKES that
+ * did not, for siw_qp_may_wait; send_lock held.
+ */
+struct siw_round {
+	uint32_t polls; /* siw_qp_polls() at its first post */
+	uint32_t posts;
+	uint32_t dense;	   /* rounds of several posts before it, without a pause between them */
+	uint64_t octets;   /* of the posts that wait for company */
+	uint64_t began_ns; /* 0: not known */
+};
 
 /* What differs between the types of queue pairs. */
 struct siw_qp_class {
@@ -178,7 +193,6 @@ struct siw_qp_class {
 	bool has_records;      /* it sends and receives Write-Records */
 	bool has_errors;       /* it has siw_poll_err; RC reports errors by the end of its stream */
 	bool shares_socket;    /* several QPs may use one socket */
-	bool may_wait;	       /* a post may be delayed for a batch: siw_qp_may_wait */
 	bool binds;	       /* binds windows by requests, and has LOCAL_INV */
 	bool lazy_slots;       /* most requests need no slot */
 	bool many_flows;       /* one flow for each peer */
@@ -187,6 +201,8 @@ struct siw_qp_class {
 	uint32_t opcodes;      /* set of 1 << enum siw_wr_opcode */
 	/* a turn begins requests until it has so many octets */
 	uint64_t turn_octets;
+	/* posts of so many octets may wait for company, 0: none may: siw_qp_may_wait */
+	uint32_t wait_octets;
 	/* enum siw_wc_status of a request that failed for other reasons than its memory */
 	int failure;
 	/*
@@ -198,6 +214,8 @@ struct siw_qp_class {
 	int (*open)(struct siw_wq *wq, const struct siw_addr *addr, int fd);
 	/* Whether it may be destroyed now: 0 or -errno. */
 	int (*may_end)(const struct siw_wq *wq);
+	/* It is about to be destroyed, and nothing of it has ended yet. */
+	void (*depart)(struct siw_wq *wq);
 	/*
 	 * Frees what the type has of its own. Harmless if called twice, or for a QP whose creation
 	 * failed.
@@ -271,6 +289,7 @@ struct siw_wq {
 	uint32_t qkey;
 	int access, ord, ird; /* ord, ird: -1: not set */
 	int rnr_retry, min_rnr_timer;
+	uint32_t rate_limit; /* UD, UC: kbit/s; 0: none */
 	struct siw_qp_cap cap;
 	bool connected;			   /* it has a stream; progress and send_lock to write */
 	uint16_t granted_ord, granted_ird; /* negotiated with the peer */
@@ -293,7 +312,7 @@ struct siw_wq {
 	bool sqd_notify; /* SQ_DRAINED is to be raised then */
 	/* enum siw_teardown; send_lock to write, from SHUTTING_DOWN on also progress */
 	_Atomic int teardown;
-	uint32_t polls_at_post; /* ctx->polls at the last post */
+	struct siw_round round;
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* its own, or the SRQ's */
@@ -380,6 +399,23 @@ struct siw_ud {
 	struct siw_records records;
 };
 
+/* The circuit breaker of a UC queue pair: qp_uc_breaker.c. Under progress. */
+struct siw_breaker {
+	bool known;    /* the peer has sent a report: it is to go on with that */
+	bool heard;    /* ... and did, in the interval at hand */
+	bool open;     /* the rate is cut */
+	bool rests;    /* nothing was sent in the last interval: there is none now */
+	bool sends;    /* ... but now something is: the next begins; send_lock */
+	uint32_t bad;  /* reports in a row that tell of too much loss */
+	uint32_t mute; /* intervals in a row with traffic and without a report */
+	/* Of the last report that was judged, or of the beginning. */
+	struct siw_ddp_uc_report last;
+	uint64_t last_ns;
+	uint32_t sent;	   /* PSN at the beginning of the interval */
+	uint32_t kbits;	   /* open: the rate */
+	uint64_t until_ns; /* open: how long */
+};
+
 struct siw_uc {
 	struct siw_wq wq;	   /* first */
 	struct siw_llp_sock *sock; /* that it sends on */
@@ -389,6 +425,7 @@ struct siw_uc {
 	/* set from RTR on; progress and send_lock to write, as for dest_qpn */
 	struct siw_addr peer;
 	uint32_t dest_qpn;
+	struct siw_breaker breaker;
 };
 
 struct siw_rd_qp {

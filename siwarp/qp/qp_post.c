@@ -61,8 +61,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	siw_lock(&qp->send_lock);
 	list = wr && wr->next;
-	later = siw_class_of(wq)->may_wait && !list && qp->state >= SIW_QPS_RTS &&
-		siw_qp_may_wait(wq);
+	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_wait(wq, wr);
 	for (; wr; wr = wr->next) {
 		err = post_one(wq, wr, list || later);
 		if (err) {

@@ -6,8 +6,6 @@
 #include "base/clock.h"
 #include "qp/qp_rc.h"
 
-#define LONGEST_SINGLE 65536 /* octets of a message whose time counts more than its bandwidth */
-
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /*
@@ -17,7 +15,7 @@
 static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	siw_lock_pass(&rc->wq.qp.send_lock);
-	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL);
+	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL, 0);
 }
 
 /*
@@ -191,15 +189,6 @@ static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 	return true;
 }
 
-/*
- * Of a peer's Write or Read: a message that a program may wait for by looking at its memory. What is
- * longer is a matter of bandwidth, which waking deputies would cost.
- */
-static bool is_single(const struct siw_rdmap_event *ev)
-{
-	return ev->length && ev->length <= LONGEST_SINGLE;
-}
-
 /* Handles one event; false: the stream has ended. */
 static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -225,10 +214,11 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		on_told(rc, ev);
 		return true;
 	case SIW_RDMAP_PROGRESS:
-		rc->wq.qp.ctx->one_sided += ev->of_write && is_single(ev);
+		if (ev->of_write)
+			siw_qp_one_sided(&rc->wq, ev->length);
 		return true;
 	case SIW_RDMAP_REQUESTED:
-		rc->wq.qp.ctx->one_sided += is_single(ev);
+		siw_qp_one_sided(&rc->wq, ev->length);
 		if (!ev->length)
 			rc->peer_confirms = !siw_rdmap_counting(rc->wq.flow.stream);
 		siw_qp_run_and_mark(&rc->wq);
@@ -369,7 +359,7 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 		look(rc, siw_now_ns());
 	if (broken)
 		return SIW_TURN_DONE;
-	return siw_qp_rc_count_turn(rc, round) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
+	return siw_qp_rc_count_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
 }
 
 #define SETTLE_TURNS 8
@@ -379,6 +369,7 @@ void siw_qp_rc_settle(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
+	siw_qp_finish(wq); /* what waited for company has been posted, so it is sent */
 	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
 		if (!serve(&rc->wq.qp.handler))
 			break;
@@ -390,6 +381,16 @@ static bool is_sending(struct siw_wq *wq, uint32_t stag)
 	const struct siw_rc *rc = siw_rc_of(wq);
 
 	return rc->wq.flow.stream && siw_ddp_tx_revoke(rc->wq.flow.ddp, stag) == 1;
+}
+
+static bool is_quiet(const struct siw_qp *qp)
+{
+	const struct siw_flow *flow = &siw_wq_of(qp)->flow;
+
+	return siw_qp_is_quiet(qp) &&
+	       (!flow->stream || (!siw_rdmap_responses_pending(flow->stream) &&
+				  siw_ddp_tx_framed(flow->ddp) == siw_ddp_tx_accepted(flow->ddp) &&
+				  !siw_ddp_tx_active(flow->ddp)));
 }
 
 /* Responses that TCP has not accepted yet still refer to the memory. */
@@ -541,6 +542,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 		.owns_regions = true,
 		.turn = turn,
 		.uses_key = siw_qp_uses_key,
+		.is_quiet = is_quiet,
 		.revoke = revoke,
 		.settle = settle_binds,
 		.fail = fail_qp,
@@ -551,6 +553,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.type = SIW_QPT_RC,
 	.opcodes = UINT32_MAX,
 	.turn_octets = UINT64_MAX,
+	.wait_octets = SIW_WAIT_OCTETS_STREAM,
 	.failure = SIW_WC_WR_FLUSH_ERR,
 	.binds = true,
 	.has_rights = true,

@@ -26,7 +26,7 @@ bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev);
  */
 void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets);
 /* A turn of sending: tells the peer, if it is time. Whether another turn is needed. */
-bool siw_qp_rc_count_turn(struct siw_rc *rc, uint64_t round);
+bool siw_qp_rc_count_turn(struct siw_rc *rc);
 /* Tells the peer now, before this end closes. */
 void siw_qp_rc_count_now(struct siw_rc *rc);
 
@@ -73,7 +73,7 @@ void siw_qp_rc_abort(struct siw_rc *rc);
 void siw_qp_rc_release(struct siw_rc *rc);
 
 /* ---- qp_rc.c; progress held ------------------------------------------------------------------ */
-/* Before this end closes: receives what has arrived already, within bounds. */
+/* Before this end closes: sends what waits, and receives what has arrived, within bounds. */
 void siw_qp_rc_settle(struct siw_wq *wq);
 
 /* Whether the response to this Read or atomic says that the peer has received the Sends before it. */

@@ -4,9 +4,11 @@
  * this end; and when this end says what it has.
  *
  * A count goes in front of what is sent anyway. It goes alone after 64 KiB, or when a round of
- * progress has found the socket empty: not in the round that received something, since the program
- * sees that only now and may answer. Counts that go alone keep a distance, so that a peer that
- * streams small messages gets one for several.
+ * progress has found the socket empty: not in the round that received something, nor in polls before
+ * the next round, since the program sees that only now and may answer; nor in the few rounds behind
+ * it while a CQ of the queue pair has completions, since the program has not seen these. UCX polls
+ * the CQ of receives once more before it polls that of Sends. Counts that go alone keep a distance,
+ * so that a peer that streams small messages gets one for several.
  */
 #include "base/clock.h"
 #include "qp/qp_rc.h"
@@ -15,6 +17,8 @@
 #define COUNT_OCTETS (64u << 10)
 /* Counts that go alone keep this distance: about what a small message and its count take. */
 #define DISTANCE_NS 5000u
+/* For so many rounds a count waits for a program that has not polled all its completions. */
+#define UNSEEN_ROUNDS 4u
 
 /* ---- of this end's requests ------------------------------------------------------------------ */
 
@@ -100,11 +104,27 @@ void siw_qp_rc_count_now(struct siw_rc *rc)
 		siw_verbs_mark_unsent(&rc->wq.qp);
 }
 
-/* Tells the peer, if the last time is long enough ago. */
+/* Whether the program may still answer what came, as it has not seen all that this completed. */
+static bool may_answer(struct siw_rc *rc)
+{
+	const struct siw_qp *qp = &rc->wq.qp;
+	uint64_t round = qp->ctx->rounds;
+
+	if (round - rc->counts.came >= UNSEEN_ROUNDS ||
+	    (siw_cq_pending(qp->send_cq) <= 0 && siw_cq_pending(qp->recv_cq) <= 0))
+		return false;
+	rc->counts.seen = round;
+	return true;
+}
+
+/* Tells the peer, unless an answer may do so, or the last time is not long ago. */
 static void tell_alone(struct siw_rc *rc)
 {
-	uint64_t now = siw_now_ns();
+	uint64_t now;
 
+	if (may_answer(rc))
+		return;
+	now = siw_now_ns();
 	if (now - rc->counts.alone_ns < DISTANCE_NS)
 		return;
 	rc->counts.alone_ns = now;
@@ -115,6 +135,8 @@ void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets)
 {
 	if (!is_due(rc))
 		return;
+	if (n)
+		rc->counts.came = rc->counts.seen = rc->wq.qp.ctx->rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
 		siw_qp_rc_count_now(rc);
@@ -122,16 +144,15 @@ void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets)
 	}
 	if (n == rc->wq.burst) /* the socket is served again, with nothing if it is empty */
 		return;
-	rc->counts.round = n ? rc->wq.qp.ctx->turns + 1 : 0;
 	if (!n)
 		tell_alone(rc);
 	if (is_due(rc))
 		siw_verbs_mark_unsent(&rc->wq.qp);
 }
 
-bool siw_qp_rc_count_turn(struct siw_rc *rc, uint64_t round)
+bool siw_qp_rc_count_turn(struct siw_rc *rc)
 {
-	if (is_due(rc) && round != rc->counts.round)
+	if (is_due(rc) && rc->wq.qp.ctx->rounds != rc->counts.seen)
 		tell_alone(rc);
 	return is_due(rc);
 }

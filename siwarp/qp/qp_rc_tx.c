@@ -167,6 +167,8 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 
 	if (!flow->stream) /* for its turn to know that it waits for one */
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
+	if (siw_rdmap_responses_pending(flow->stream))
+		siw_verbs_mark_busy(&wq->qp);
 	r = siw_qp_flow_send(wq, flow);
 	/* A long message may have left no room for it before, and nothing else would send it. */
 	if (r == 1 && rc->confirm.on && send_confirm_read(rc))

@@ -261,3 +261,21 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 	siw_unlock(&qp->ctx->progress);
 	return n == -EINVAL ? siw_qp_not_of(wq, "RD") : n;
 }
+
+int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	int n = siw_qp_enter(qp);
+
+	if (n)
+		return n;
+	if (max > 0 && !out)
+		return siw_refuse_null("out");
+	if (siw_class_of(wq) != &siw_qp_rd_class)
+		return siw_qp_not_of(wq, "RD");
+	siw_lock(&qp->ctx->progress);
+	if (siw_rd_of(wq)->endpoint)
+		n = siw_rd_restarts(siw_rd_of(wq)->endpoint, out, max);
+	siw_unlock(&qp->ctx->progress);
+	return n;
+}

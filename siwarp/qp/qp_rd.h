@@ -24,4 +24,11 @@ int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow);
 /* Ends what is in progress with peers. progress held, too. */
 void siw_qp_rd_abandon(struct siw_wq *wq);
 
+/* ---- qp_rd_close.c; progress held ------------------------------------------------------------ */
+
+/* Closes an endpoint without a queue pair, once what was sent before has reached the peers. */
+void siw_qp_rd_part(struct siw_context *ctx, struct siw_rd *endpoint);
+/* Closes at once such an endpoint that has this address's port. false: there is none. */
+bool siw_qp_rd_yield(struct siw_context *ctx, const struct siw_addr *addr);
+
 #endif

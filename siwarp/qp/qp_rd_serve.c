@@ -15,18 +15,40 @@
  * Requests that the peer had accepted when it sent this message complete first: a program that has
  * a reply also has the completion of its request.
  */
-static void reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static struct siw_flow *reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
+	struct siw_flow *flow;
+
 	siw_lock(&rd->wq.qp.send_lock);
-	siw_qp_rd_reap(rd, siw_qp_rd_flow_of(stream));
+	flow = siw_qp_rd_flow_of(stream);
+	siw_qp_rd_reap(rd, flow);
 	siw_unlock(&rd->wq.qp.send_lock);
+	return flow;
+}
+
+/* The instance of the peer. Its stream ends when another is met. */
+static uint64_t instance_of(struct siw_rd_qp *rd, struct siw_flow *flow)
+{
+	if (__builtin_expect(!flow->instance, 0))
+		flow->instance = siw_rd_instance(rd->endpoint, flow->peer);
+	return flow->instance;
 }
 
 static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		    const struct siw_rdmap_event *ev, int status)
 {
-	reap(rd, stream);
-	siw_qp_received(&rd->wq, ev, status, ev->src_qpn, &ev->source);
+	struct siw_flow *flow = reap(rd, stream);
+
+	siw_qp_received(&rd->wq, ev, status, ev->src_qpn, &ev->source, instance_of(rd, flow));
+}
+
+static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t number)
+{
+	struct siw_flow *flow = reap(rd, stream);
+
+	siw_qp_record_received(&rd->wq, siw_rdmap_rd_record_find(rd->end, number),
+			       instance_of(rd, flow));
+	rd->records.reported++;
 }
 
 static void err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
@@ -132,16 +154,16 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 }
 
 /*
- * A stream has ended. first: the status of the oldest begun request whose outcome is unknown.
- * send_lock held.
+ * A stream has ended. first: the status of the oldest begun request whose outcome is unknown. moves:
+ * requests of which none was begun go to the next incarnation. send_lock held.
  */
 static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
-		       enum siw_rdmap_rd_ending how)
+		       enum siw_rdmap_rd_ending how, bool moves)
 {
 	struct siw_flow *flow = siw_qp_rd_flow_of(stream);
 
 	siw_qp_rd_reap(rd, flow);
-	if (flow->first && flow->first->state == SIW_WQE_POSTED) {
+	if (moves && flow->first && flow->first->state == SIW_WQE_POSTED) {
 		move_requests(rd, stream, how);
 	} else {
 		siw_qp_flow_finish_all(&rd->wq, flow, first);
@@ -151,7 +173,7 @@ static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, in
 		siw_qp_drained(&rd->wq);
 }
 
-/* The peer is lost, or has restarted. */
+/* The peer is lost, or has restarted. status: as of SIW_DDP_RD_LOST. */
 static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 						    struct siw_rdmap_stream *stream, int status)
 {
@@ -160,7 +182,7 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 		   status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
 		   : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
 					: SIW_WC_WR_FLUSH_ERR,
-		   SIW_RDMAP_RD_LOST_PEER);
+		   SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -174,7 +196,7 @@ on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct 
 {
 	err_found(rd, ev);
 	siw_lock(&rd->wq.qp.send_lock);
-	end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE);
+	end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -210,7 +232,7 @@ static void end_broken(struct siw_rd_qp *rd)
 		siw_set_teardown(&rd->wq, SIW_ALIVE);
 	siw_qp_rd_resume(&rd->wq); /* the flows have begun nothing meanwhile */
 	while ((stream = siw_rdmap_rd_torn(rd->end)))
-		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET);
+		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -287,9 +309,7 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		err_found(rd, ev);
 		break;
 	case SIW_RDMAP_RECORD:
-		reap(rd, stream);
-		siw_qp_record_received(&rd->wq, siw_rdmap_rd_record_find(rd->end, ev->user_data));
-		rd->records.reported++;
+		on_record(rd, stream, ev->user_data);
 		break;
 	case SIW_RDMAP_READ_DONE:
 		on_read_done(rd, stream, ev->user_data, SIW_WC_SUCCESS);
@@ -341,6 +361,8 @@ static int serve(struct siw_io_handler *self)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
 	if (__builtin_expect(rd->wq.qp.has_unexpected, 0))
 		resume_held(rd);
+	if (__builtin_expect(siw_rd_restarted(rd->endpoint), 0))
+		siw_verbs_async_raise(&rd->wq.qp.async, SIW_EVENT_PEER_RESTARTED);
 	siw_qp_served(&rd->wq, n, octets);
 	if (siw_rdmap_rd_streams(rd->end) && siw_link_alone(&rd->wq.timed.link))
 		siw_verbs_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
@@ -393,12 +415,20 @@ static void close_socket(struct siw_wq *wq)
 	if (rd->wq.qp.has_unexpected)
 		siw_qp_set_unexpected(&rd->wq, false);
 	siw_lock(&rd->wq.qp.send_lock);
+	siw_rd_leave(rd->endpoint);
 	siw_rdmap_rd_close(rd->end);
-	siw_rd_close(rd->endpoint);
+	siw_qp_rd_part(rd->wq.qp.ctx, rd->endpoint);
 	rd->end = NULL;
 	rd->ddp = NULL;
 	rd->endpoint = NULL;
 	siw_unlock(&rd->wq.qp.send_lock);
+}
+
+/* The queue pair is about to be destroyed: what was sent shall still reach the peers. */
+static void depart(struct siw_wq *wq)
+{
+	if (siw_rd_of(wq)->endpoint)
+		siw_rd_leave(siw_rd_of(wq)->endpoint);
 }
 
 static bool has_requests(void *user)
@@ -463,6 +493,8 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	if (addr)
 		attr.local = *addr;
 	err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
+	if (err == -EADDRINUSE && addr && siw_qp_rd_yield(wq->qp.ctx, addr))
+		err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
 	if (err)
 		return err;
 	err = open_rdmap(rd, endpoint, &ddp, &end);
@@ -537,6 +569,7 @@ static void leave(struct siw_qp *qp)
 	struct siw_wq *wq = siw_wq_of(qp);
 
 	siw_qp_finish(wq);
+	depart(wq);
 	if (siw_qp_step(wq, SIW_QPE_FAILED) >= 0)
 		siw_qp_flush(wq);
 	close_socket(wq);
@@ -557,6 +590,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 		.owns_regions = true,
 		.turn = turn,
 		.uses_key = siw_qp_uses_key,
+		.is_quiet = siw_qp_is_quiet,
 		.fail = siw_qp_fail,
 		.leave = leave,
 		.record_polled = record_polled,
@@ -565,7 +599,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.type = SIW_QPT_RD,
 	.has_records = true,
 	.has_errors = true,
-	.may_wait = true,
+	.wait_octets = SIW_WAIT_OCTETS_DGRAM,
 	.many_flows = true,
 	.has_rights = true,
 	.opcodes = UINT32_MAX,
@@ -573,6 +607,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.failure = SIW_WC_LOC_PROT_ERR,
 	.create = create,
 	.open = open_socket,
+	.depart = depart,
 	.close = close_socket,
 	.addr = addr_of,
 	.query_init = query_init,

@@ -62,7 +62,7 @@ static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
 		if (!rec)
 			return due;
 		ud->records.reported++;
-		siw_qp_record_received(&ud->wq, rec);
+		siw_qp_record_received(&ud->wq, rec, 0);
 	}
 	return now_ns + UNPOLLED_NS;
 }

@@ -37,7 +37,7 @@ static void put_grh(struct siw_wc *wc, const struct siw_addr *source)
 }
 
 void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int status,
-		     uint32_t src_qp, const struct siw_addr *source)
+		     uint32_t src_qp, const struct siw_addr *source, uint64_t instance)
 {
 	struct siw_wc wc = {
 		.wr_id = ev->user_data,
@@ -47,7 +47,7 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
 		.src_qp = src_qp,
 	};
-	struct siw_way way = { .source = source, .dest = ev->dest };
+	struct siw_way way = { .source = source, .dest = ev->dest, .instance = instance };
 
 	if (ev->invalidated) {
 		wc.wc_flags = SIW_WC_WITH_INV;
@@ -65,7 +65,8 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 	hear(wq);
 }
 
-void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec)
+void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec,
+			    uint64_t instance)
 {
 	struct siw_wc wc = {
 		.wr_id = rec->number,
@@ -74,7 +75,7 @@ void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *re
 		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
 		.src_qp = rec->src_qpn,
 	};
-	struct siw_way way = { .source = &rec->source };
+	struct siw_way way = { .source = &rec->source, .instance = instance };
 
 	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, &way, wq->rq_done, rec->solicited);
 	hear(wq);

@@ -3,10 +3,22 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
+#include "base/settings.h"
 #include "qp/qp_impl.h"
 
 /* Polls since a CQ was armed after which its program is taken to go on polling. */
 #define AWAKE_POLLS 64
+/*
+ * Posts wait for company once so many rounds were dense: each had several posts, and the next began
+ * before a silence, SIWARP_COMPANY_US, was over. Only beginnings are timed, so each of its posts is
+ * allowed this part of the silence, what a system call takes on a busy machine: 64 of them alone can
+ * fill it.
+ */
+#define DENSE_ROUNDS  4
+#define SILENCE_POSTS 20
+/* SIWARP_COMPANY; 0: as traffic is. */
+enum { NEVER = 1, ALWAYS };
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
@@ -84,6 +96,7 @@ struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
 		copy_list(wqe, wr);
 	wq->sq_tail++;
 	append(wq, flow, wqe);
+	siw_verbs_mark_busy(&wq->qp);
 	return wqe;
 }
 
@@ -250,23 +263,66 @@ bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const voi
 }
 
 /* Whether a program that armed a CQ may sleep by now: one that does has not polled often since. */
-static bool may_sleep(struct siw_context *ctx, uint32_t polls)
+static bool may_sleep(struct siw_context *ctx)
 {
+	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+
 	return atomic_load_explicit(&ctx->n_armed, memory_order_relaxed) &&
 	       polls - atomic_load_explicit(&ctx->armed_at, memory_order_relaxed) < AWAKE_POLLS;
 }
 
-bool siw_qp_may_wait(struct siw_wq *wq)
+/*
+ * The first post behind a poll begins a round. The clock is read only where rounds have several
+ * posts: a program with one message at a time is not to pay for it.
+ */
+static __attribute__((noinline)) void begin_round(struct siw_round *round, uint32_t polls)
 {
-	struct siw_context *ctx = wq->qp.ctx;
-	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	uint64_t now = round->posts > 1 ? siw_now_ns() : 0;
+	uint64_t silence = (uint64_t)siw_settings()->company_us * 1000;
+	uint64_t most = silence + round->posts * silence / SILENCE_POSTS;
 
-	if (wq->polls_at_post != polls) {
-		wq->polls_at_post = polls;
+	if (!round->began_ns || now - round->began_ns > most)
+		round->dense = 0;
+	else
+		round->dense++;
+	round->began_ns = now;
+	round->polls = polls;
+	round->posts = 1;
+}
+
+static bool is_dense(struct siw_round *round, uint32_t polls)
+{
+	int64_t company = siw_settings()->company;
+
+	if (round->polls != polls) {
+		begin_round(round, polls);
 		return false;
 	}
-	return ctx->has_thread && !siw_llp_port_armed(ctx->port) &&
-	       !atomic_load_explicit(&ctx->waiters, memory_order_relaxed) &&
-	       !may_sleep(ctx, polls) &&
-	       wq->sq_tail - wq->sq_head - wq->begun < SIW_RDMAP_MAX_SOME - 1;
+	round->posts++;
+	return company ? company == ALWAYS : round->dense >= DENSE_ROUNDS;
+}
+
+/* Whether what waits already leaves room for one more, whose form has not been checked yet. */
+static bool has_room(struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	uint32_t waiting = wq->sq_tail - wq->sq_head - wq->begun;
+
+	if (!wr || !wr->sg_list || (uint32_t)wr->num_sge > wq->cap.max_send_sge)
+		return false;
+	wq->round.octets = (waiting ? wq->round.octets : 0) + siw_qp_octets(wr);
+	return waiting < SIW_RDMAP_MAX_SOME - 1 && wq->round.octets < siw_class_of(wq)->wait_octets;
+}
+
+/* Not while somebody may sleep: on the sockets, or with a program's own epoll. */
+bool siw_qp_may_wait(struct siw_wq *wq, const struct siw_send_wr *wr)
+{
+	struct siw_context *ctx = wq->qp.ctx;
+
+	if (!siw_class_of(wq)->wait_octets || !is_dense(&wq->round, siw_qp_polls(ctx)) ||
+	    !ctx->has_thread || atomic_load_explicit(&ctx->waiters, memory_order_relaxed) ||
+	    may_sleep(ctx))
+		return false;
+	if (!atomic_load_explicit(&ctx->crowded, memory_order_relaxed))
+		atomic_store_explicit(&ctx->crowded, true, memory_order_relaxed);
+	return !siw_llp_port_armed(ctx->port) && has_room(wq, wr);
 }

@@ -12,9 +12,13 @@
 #define QKEY   SIW_QP_QKEY
 #define FD     SIW_QP_FD
 #define NOTIFY SIW_QP_EN_SQD_ASYNC_NOTIFY
+#define RATE   SIW_QP_RATE_LIMIT
 #define ACCESS SIW_QP_ACCESS_FLAGS
 /* Here UC has a Q_Key, as its datagrams carry one, besides its peer's access rights. So has RD. */
 #define RIGHTS (QKEY | ACCESS)
+/* Of who sends: here a limit of the rate is for datagrams. RD has congestion control. */
+#define UD_RTS (QKEY | RATE)
+#define UC_RTS (RIGHTS | RATE)
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
 /* Here cm takes an RC QP from RESET to RTS, so depths to negotiate can be set before. */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
@@ -90,17 +94,17 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 		[SIW_QPE_STAY] = EACH(RTR, NONE),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_RTS] = GO(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS | PSN, CUR | RD_SET,         CUR | RC_RTS),
+			CUR | UD_RTS, CUR | UC_RTS | PSN, CUR | RD_SET,       CUR | RC_RTS),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_STARTED] = CONNECTED(RTS, NONE),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 	},
 	[SIW_QPS_RTS] = {
 		[SIW_QPE_STAY] = GO(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET,         CUR | ACCESS | RNR),
+			CUR | UD_RTS, CUR | UC_RTS,     CUR | RD_SET,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_RTS] = GO(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET,         CUR | ACCESS | RNR),
+			CUR | UD_RTS, CUR | UC_RTS,     CUR | RD_SET,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_SQD] = GO(SQD, DRAIN,
 			NOTIFY,     NOTIFY,             NOTIFY,               NOTIFY),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
@@ -109,12 +113,12 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 	},
 	[SIW_QPS_SQD] = {
 		[SIW_QPE_STAY] = GO(SQD, NONE,
-			QKEY,       RIGHTS,             RD_SET,               RC_SQD),
+			UD_RTS,     UC_RTS,             RD_SET,               RC_SQD),
 		[SIW_QPE_TO_RESET] = EACH(RESET, FORGET),
 		[SIW_QPE_TO_RTS] = GO(RTS, RESUME,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET,         CUR | ACCESS | RNR),
+			CUR | UD_RTS, CUR | UC_RTS,     CUR | RD_SET,         CUR | ACCESS | RNR),
 		[SIW_QPE_TO_SQD] = GO(SQD, NONE,
-			QKEY,       RIGHTS,             RD_SET,               RC_SQD),
+			UD_RTS,     UC_RTS,             RD_SET,               RC_SQD),
 		[SIW_QPE_TO_ERR] = EACH(ERR, FLUSH),
 		[SIW_QPE_FAILED] = EACH(ERR, FLUSH),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, FLUSH_SENDS, 0, 0, 0),
@@ -123,7 +127,7 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 		[SIW_QPE_STAY] = DATAGRAMS(SQE, NONE, 0, 0, 0),
 		[SIW_QPE_TO_RESET] = DATAGRAMS(RESET, FORGET, 0, 0, 0),
 		[SIW_QPE_TO_RTS] = DATAGRAMS(RTS, NONE,
-			CUR | QKEY, CUR | RIGHTS,       CUR | RD_SET),
+			CUR | UD_RTS, CUR | UC_RTS,     CUR | RD_SET),
 		[SIW_QPE_TO_ERR] = DATAGRAMS(ERR, FLUSH, 0, 0, 0),
 		[SIW_QPE_FAILED] = DATAGRAMS(ERR, FLUSH, 0, 0, 0),
 		[SIW_QPE_SEND_FAILED] = DATAGRAMS(SQE, NONE, 0, 0, 0),

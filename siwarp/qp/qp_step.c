@@ -85,7 +85,7 @@ int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr,
 	int err = class->prepare ? class->prepare(wq, event, attr, mask) : 0;
 
 	/* Requests that were only delayed for a batch count as begun. */
-	if (!err && class->may_wait)
+	if (!err && class->wait_octets)
 		siw_qp_finish(wq);
 	return err;
 }

@@ -19,6 +19,7 @@ static void close_socket(struct siw_wq *wq)
 
 	if (!uc->end)
 		return;
+	siw_verbs_timed_del(wq->qp.ctx, &wq->timed);
 	siw_rdmap_uc_close(uc->end);
 	if (uc->ends)
 		siw_ends_close(uc->ends);
@@ -94,6 +95,7 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 	struct siw_addr addr;
 	int err;
 
+	wq->timed.tick = siw_qp_breaker_tick;
 	if (init->every_addr)
 		return open_everywhere(wq, siw_addr_port(&init->addr));
 	err = siw_qp_first_addr(wq, &init->addr, &addr);
@@ -187,6 +189,7 @@ static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr,
 	if (event == SIW_QPE_TO_RTS && uc->wq.qp.state == SIW_QPS_RTR) {
 		siw_lock(&uc->wq.qp.send_lock);
 		siw_ddp_uc_number(uc->ddp, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
+		siw_qp_breaker_begin(uc, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
 		siw_unlock(&uc->wq.qp.send_lock);
 	}
 	return 0;
@@ -207,9 +210,12 @@ static void receive(struct siw_wq *wq)
 	/* Sending reads these, too. */
 	siw_lock(&uc->wq.qp.send_lock);
 	siw_rdmap_uc_start(uc->end, &start);
+	siw_qp_breaker_pace(uc);
 	if (uc->wq.qp.state == SIW_QPS_RESET)
 		uc->peer = (struct siw_addr){ 0 };
 	siw_unlock(&uc->wq.qp.send_lock);
+	if (!on)
+		siw_verbs_timed_del(uc->wq.qp.ctx, &uc->wq.timed);
 }
 
 static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
@@ -235,6 +241,7 @@ static int begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 	int err;
 
 	(void)flow;
+	siw_qp_breaker_sends(siw_uc_of(wq));
 	siw_qp_op_make(wqe, &op);
 	err = siw_rdmap_uc_send(end, &op);
 	wqe->seq = siw_rdmap_uc_begun(end);
@@ -304,20 +311,30 @@ static void abandon(struct siw_wq *wq)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+static void handle(struct siw_uc *uc, const struct siw_rdmap_event *ev)
+{
+	if (ev->kind == SIW_RDMAP_PROGRESS)
+		siw_qp_one_sided(&uc->wq, ev->length);
+	else
+		siw_qp_received(&uc->wq, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
+}
+
 static int receive_some(struct siw_uc *uc)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0, more;
 	int n = 0, got = 1;
 
-	while (got && n < uc->wq.burst && octets < SIW_TURN_OCTETS) {
+	while (got && ((n < uc->wq.burst && octets < SIW_TURN_OCTETS) ||
+		       siw_llp_port_more(uc->wq.qp.ctx->port))) {
 		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
 		if (got)
-			siw_qp_received(&uc->wq, &ev, siw_qp_recv_status(&ev), uc->dest_qpn, NULL);
+			handle(uc, &ev);
 		octets += more;
 		n += got;
 	}
 	siw_qp_served(&uc->wq, n, octets);
+	siw_qp_breaker_look(uc);
 	/*
 	 * Segments that complete no message count, too: the poller must not sleep while they come.
 	 */
@@ -361,6 +378,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.owns_regions = true,
 		.turn = siw_qp_turn,
 		.uses_key = siw_qp_uses_key,
+		.is_quiet = siw_qp_is_quiet,
 		.settle = settle,
 		.readdress = readdress,
 		.fail = siw_qp_fail,
@@ -373,7 +391,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.turn_octets = SIW_TURN_OCTETS,
 	.failure = SIW_WC_GENERAL_ERR,
 	.has_errors = true,
-	.may_wait = true,
+	.wait_octets = SIW_WAIT_OCTETS_DGRAM,
 	.binds = true,
 	.has_rights = true,
 	.create = create,

@@ -200,6 +200,7 @@ static void receive(struct siw_wq *wq)
 	siw_lock(&ud->wq.qp.send_lock);
 	siw_rdmap_dgram_start(ud->dgram, on ? ud->wq.recvs : NULL, ud->wq.qp.pd->number,
 			      ud->wq.qkey);
+	siw_ddp_pace_set(siw_ddp_dgram_pace(ud->ddp), ud->wq.rate_limit, ud->sock);
 	siw_unlock(&ud->wq.qp.send_lock);
 }
 
@@ -231,7 +232,7 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 
 void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev)
 {
-	siw_qp_received(&ud->wq, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source);
+	siw_qp_received(&ud->wq, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source, 0);
 }
 
 /* Handles an event that is not, or not only, a receive. */
@@ -261,7 +262,8 @@ static inline int receive_some(struct siw_ud *ud)
 	int n = 0;
 
 	ev.of_write = false;
-	while (n < ud->wq.burst && octets < SIW_TURN_OCTETS &&
+	while (((n < ud->wq.burst && octets < SIW_TURN_OCTETS) ||
+		siw_llp_port_more(ud->wq.qp.ctx->port)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
 		/* The event is for this QP or for one that shares the socket. */
 		struct siw_ud *to = ev.user;
@@ -321,6 +323,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.ops = {
 		.turn = siw_qp_ud_turn,
 		.uses_key = siw_qp_uses_key,
+		.is_quiet = siw_qp_is_quiet,
 		.uses_ah = siw_qp_ud_uses_ah,
 		.fail = siw_qp_fail,
 		.leave = siw_qp_leave,
@@ -332,7 +335,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.has_records = true,
 	.has_errors = true,
 	.shares_socket = true,
-	.may_wait = true,
+	.wait_octets = SIW_WAIT_OCTETS_DGRAM,
 	.lazy_slots = true,
 	.failure = SIW_WC_GENERAL_ERR,
 	.create = create,

@@ -2,7 +2,7 @@
 /*
  * Sending on UD queue pairs: one message is one datagram. A lone send goes straight from the
  * caller's request to the socket. Sends posted as a list, or one by one without a poll in between,
- * are copied into the queue; those of one size to one peer are sent together, up to 32 in one
+ * are copied into the queue; those of one size to one peer are sent together, up to 64 in one
  * system call.
  */
 #include <errno.h>
@@ -371,6 +371,7 @@ enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
 	enum siw_run left;
 	uint32_t head;
+	bool held;
 
 	if (!ud->dgram || !siw_rdmap_dgram_shared(ud->dgram))
 		return siw_qp_turn(qp, round);
@@ -380,7 +381,10 @@ enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 	head = ud->wq.sq_head;
 	left = run(ud, SHARED_TURN);
 	head -= ud->wq.sq_head;
+	held = siw_ddp_dgram_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
+	if (held) /* by its own limit: the socket has room for the others */
+		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED : siw_qp_turn_of(left, head);
 	if (left == SIW_RUN_BLOCKED)
 		siw_rdmap_dgram_set_full(ud->dgram, round);
 	return siw_qp_turn_of(left, head);

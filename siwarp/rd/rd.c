@@ -6,17 +6,16 @@
  * peer and PSN space: responses and error messages have a space of their own, so that requests
  * without a receive do not hold them back.
  *
- * Files: rd_hello.c: handshake by a stateless cookie. rd_peer.c: the table of peers (SipHash), and
- * who makes room when it is full. rd_tx.c: window, credit and pacing. rd_ack.c: what was delivered
- * and what was lost. rd_rx.c: order and acknowledgements. rd_cc.c, rd_cc_bbr.c, rd_cc_cubic.c:
- * congestion control, as pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive.
- * rd_timer.c: timers.
+ * Files: rd_hello.c: handshake by a stateless cookie. rd_life.c: which instance of a peer it is.
+ * rd_bye.c: how two ends part. rd_peer.c: the table of peers (SipHash), and who makes room when it
+ * is full. rd_tx.c: window, credit and pacing. rd_ack.c: what was delivered and what was lost.
+ * rd_rx.c: order and acknowledgements. rd_cc.c, rd_cc_bbr.c, rd_cc_cubic.c: congestion control, as
+ * pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive. rd_timer.c: timers.
  *
  * Sending: a segment is copied, and its CRC computed, in one loop; it is sent in the call that
  * brings it. A short segment behind others that are unacknowledged waits for the flush; segments of
  * one length to one peer leave in one batch of up to 64 (UDP_SEGMENT). While many short datagrams
- * arrive, UDP_GRO is on and the kernel delivers batches. It is turned off after 64 receives in a
- * row that found two datagrams or fewer, and stays off while a plan of faults is on.
+ * arrive, they come in batches, too (llp_udp_dense.c).
  *
  * Acknowledgements are carried by DATA. A separate ACK is sent if the socket is empty and two
  * segments wait for an acknowledgement or one has waited for 20 us, or if 64 wait (16 if they are
@@ -52,10 +51,7 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-#define TRIES 64 /* most receives in one call */
-#define DENSE 32 /* short datagrams in a row after which UDP_GRO is turned on */
-/* receives in a row with two datagrams or fewer after which UDP_GRO is turned off */
-#define SPARSE	  64
+#define TRIES	  64	/* most receives in one call */
 #define COOKIE_MS 30000 /* lifetime of a cookie; an idle record stays longer */
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -94,6 +90,11 @@ static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct si
 	rd->due = SIW_RD_NEVER;
 	rd->began = rd->now = siw_now_ns();
 	siw_siphash_key(&rd->key);
+	do {
+		rd->instance = siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
+		rd->epochs++;
+	} while (!rd->instance);
+	rd->follow = set->rd_follow;
 	siw_rd_cc_init(&rd->resting, SIW_RD_LEAST_DATAGRAM, false);
 }
 
@@ -139,16 +140,9 @@ void siw_rd_close(struct siw_rd *rd)
 {
 	if (!rd)
 		return;
-	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
-
-		if (peer->state == SIW_RD_OPEN && siw_llp_port_is_ours(rd->port))
-			siw_rd_bye(peer, SIW_RD_CLOSED_END);
-	}
+	if (siw_llp_port_is_ours(rd->port))
+		siw_rd_farewell(rd);
 	siw_rd_table_fini(rd);
-	/* The user may still have a descriptor of the socket, and gets it back without UDP_GRO. */
-	if (rd->batches && siw_llp_port_is_ours(rd->port))
-		siw_llp_udp_gro(rd->sock, false);
 	siw_llp_close(rd->sock);
 	free(rd->rx_buf);
 	free(rd);
@@ -248,9 +242,10 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 	struct siw_rd *rd = peer->rd;
 
 	siw_lock(&rd->lock);
-	if (peer->state == SIW_RD_OPEN)
-		siw_rd_bye(peer, reason);
-	siw_rd_over(peer, 0);
+	if (peer->state == SIW_RD_OPEN && !rd->leaving)
+		siw_rd_part(peer, reason, 0);
+	else if (!rd->leaving)
+		siw_rd_over(peer, 0);
 	siw_unlock(&rd->lock);
 }
 
@@ -303,6 +298,7 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 static void opened(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
+	peer->known_lost = false;
 	siw_rd_mtu_met(peer);
 	if (!peer->rtos && siw_rd_has_cc(peer))
 		siw_rd_cc_rtt(peer->cc, now - peer->sent_ns);
@@ -342,7 +338,8 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_DATA:
 		siw_rd_acked(peer, wire, NULL, now);
-		siw_rd_data(peer, wire, len, now);
+		if (!peer->rd->leaving)
+			siw_rd_data(peer, wire, len, now);
 		break;
 	case SIW_DGRAM_RD_ACK:
 		siw_rd_acked(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
@@ -368,6 +365,8 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 	struct siw_rd_peer *peer;
 	uint64_t now = rd->now;
 
+	if (rd->leaving && siw_rd_of_handshake(wire->llp.type))
+		return; /* nobody is met any more */
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
 		if (is_foreign(wire))
@@ -392,7 +391,7 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 		if (is_pair(peer, wire))
 			of_pair(peer, wire, len, now);
 		else
-			siw_rd_refuse(rd, from, wire);
+			siw_rd_refuse(rd, peer, wire);
 		return;
 	default:
 		siw_drop(SIW_COUNTER_drop_opcode);
@@ -510,63 +509,33 @@ static void when_empty(struct siw_rd *rd)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/*
- * Turns UDP_GRO on or off. A batch costs a fraction of its datagrams received one by one, but a
- * lone datagram costs slightly more: UDP_GRO is on only while many short ones come. It is off under
- * a plan of faults and a capture, which handle each datagram alone.
- */
-static void want_batches(struct siw_rd *rd, bool on)
-{
-	rd->no_batches = siw_llp_udp_gro(rd->sock, on) < 0;
-	rd->batches = on && !rd->no_batches;
-	rd->lulls = 0;
-}
-
 static void took_in(struct siw_rd *rd, uint32_t len, uint32_t seg)
 {
 	rd->at = 0;
 	rd->end = len;
 	rd->seg = seg;
 	rd->now = siw_now_ns();
-	if (seg > SIW_RD_BATCH / 2)
-		return;
-	rd->streak += len / seg;
-	if (__builtin_expect(rd->streak >= DENSE && !rd->batches, 0) && !rd->no_batches &&
-	    !siw_faults_on() && !siw_capture_on())
-		want_batches(rd, true);
-}
-
-/* The socket is empty: counts how many datagrams came since it was last empty. */
-static void ran_dry(struct siw_rd *rd)
-{
-	rd->lulls = rd->streak > 2 ? 0 : rd->lulls + 1;
-	rd->streak = 0;
-	if (rd->batches && rd->lulls >= SPARSE)
-		want_batches(rd, false);
+	if (seg <= SIW_RD_BATCH / 2)
+		rd->streak += len / seg;
 }
 
 /* Receives the next datagram or batch. false: the socket is empty. */
 static bool receive(struct siw_rd *rd)
 {
 	ssize_t len;
-	uint16_t seg = 0;
+	uint32_t seg;
 
-	if (__builtin_expect(rd->batches && siw_faults_on(), 0))
-		want_batches(rd, false);
 	siw_unlock(&rd->lock);
-	if (__builtin_expect(rd->batches || rd->ecn, 0))
-		len = siw_llp_udp_recv_batch(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &seg);
-	else
-		len = siw_llp_udp_recv(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF);
+	len = siw_llp_udp_recv_dense(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &seg);
 	siw_lock(&rd->lock);
 	if (rd->ecn)
 		rd->ce = siw_llp_udp_ce(rd->sock);
 	if (len > 0 && len <= (ssize_t)SIW_RD_BUF)
-		took_in(rd, (uint32_t)len, seg ? seg : (uint32_t)len);
+		took_in(rd, (uint32_t)len, seg);
 	else if (len >= 0)
 		siw_drop(SIW_COUNTER_drop_short);
-	else if (rd->streak)
-		ran_dry(rd);
+	else
+		rd->streak = 0;
 	return len >= 0;
 }
 

@@ -11,6 +11,9 @@
  * an endpoint. When a peer has restarted, it is unknown whether it received what was sent to it
  * before; nothing of that is retransmitted.
  *
+ * An instance is an endpoint from open to close. Peers tell theirs in the handshake, so that a
+ * process that took another's port is told from one that met this end again (rd_life.c).
+ *
  * Segments are numbered in two spaces, requests and responses, each with an order and a credit of
  * its own: requests that the layer above cannot take do not delay responses. Responses go first.
  *
@@ -72,6 +75,18 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 /* Sends each peer a BYE, which may get lost, and frees everything. */
 void siw_rd_close(struct siw_rd *rd);
 /*
+ * To be called before siw_rd_close, when the layer above ends: takes in nothing more but
+ * acknowledgements. siw_rd_reset has no effect from now on: what was taken to be sent is sent to
+ * its end, before the peer gets its BYE.
+ */
+void siw_rd_leave(struct siw_rd *rd);
+/*
+ * After siw_rd_leave: serves the socket and the timers. true: each peer has what was sent to it, as
+ * far as it takes it, and has answered the BYE, or is silent for linger_ms. The caller's limit of
+ * time bounds how long a peer may take.
+ */
+bool siw_rd_left(struct siw_rd *rd);
+/*
  * The endpoint's socket: for its address, and for a caller that stops before siw_rd_recv returned 0
  * and must have the handler called once more.
  */
@@ -85,6 +100,15 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 /* The peers with whom a message waits for a receive: up to max of them. Returns how many. */
 int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max);
+/*
+ * Whether another instance of a peer was met since the last call: siw_rd_restarts tells of whom.
+ * Also where the layer above has nothing in progress with that peer.
+ */
+bool siw_rd_restarted(struct siw_rd *rd);
+/* Takes up to max of these peers, each once with its instance of now. Returns how many. */
+int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max);
+/* The instance that the peer at addr told when it was met last; 0: none, or it is not known. */
+uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -171,6 +195,8 @@ enum siw_rd_news {
 	SIW_RD_GONE,
 	/* As GONE, since this end gave up: a message waited there too long for its receive. */
 	SIW_RD_UNREADY,
+	/* As RESTARTED, but it is another instance: nothing that was for the one before may go to it. */
+	SIW_RD_REPLACED,
 };
 
 struct siw_rd_event {

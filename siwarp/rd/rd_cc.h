@@ -93,7 +93,9 @@ struct siw_rd_cc {
 	uint64_t delivered, lost; /* in all */
 	uint64_t delivered_at;	  /* when something was last delivered */
 	uint64_t first_sent_at;	  /* when the datagram was sent that was delivered last */
-	uint64_t app_limited;	  /* until so much is delivered; 0: it is not */
+	/* The span that goes on, and the rate of the one before; 0: none, or the path is long. */
+	uint64_t span_at, span_delivered, span_rate;
+	uint64_t app_limited; /* until so much is delivered; 0: it is not */
 	uint32_t rto;
 	uint32_t quantum; /* at most so much is sent as one batch */
 	uint32_t burst;	  /* octets that a sender who comes late may catch up with */

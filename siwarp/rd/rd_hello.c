@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_hello.c - how two ends meet, and part. A HELLO is answered with a cookie, and nothing is
+ * rd/rd_hello.c - how two ends meet. A HELLO is answered with a cookie, and nothing is
  * stored. A record is made, or reset, only for a source that returns the cookie, which proves that
  * it receives at its source address.
  */
@@ -26,7 +26,6 @@
 #define EPOCH_MS_BITS 16
 
 static const struct siw_ration challenges = { 50000, 5000 }, challenges_each = { 10000, 1000 };
-static const struct siw_ration byes = { 1000, 100 }, byes_each = { 200, 20 };
 
 /* The longest datagram of a handshake that is sent here: a HELLO. */
 struct datagram {
@@ -42,17 +41,21 @@ struct offer {
 	const uint8_t *head; /* head and options, as they lie in the datagram */
 	uint32_t octets;     /* of both */
 	uint32_t longest, window;
+	uint64_t instance; /* 0: none is told */
 	uint8_t versions;
 };
 
-/* This end's; head and options in SIW_RD_OFFER octets at to. */
-static struct offer own_offer(uint8_t *to)
+/* This end's; head and options in SIW_RD_HELLO_LEAST octets at most at to. */
+static struct offer own_offer(const struct siw_rd *rd, uint8_t *to)
 {
 	struct {
 		struct siw_rd_head head;
 		struct siw_rd_option option[3];
+		struct siw_rd_option_instance instance;
 	} __attribute__((packed)) out = {
-		.head = { .versions = SIW_RD_VERSIONS, .octets = htons(sizeof(out.option)) },
+		.head = { .versions = SIW_RD_VERSIONS,
+			  .octets = htons(sizeof(out) - sizeof(out.head)) },
+		.instance = { SIW_RD_INSTANCE, sizeof(rd->instance), htobe64(rd->instance) },
 		.option = {
 			{ SIW_RD_LONGEST, 4, htonl(SIW_RD_BATCH - SIW_RD_OVERHEAD) },
 			{ SIW_RD_WINDOW, 4, htonl(SIW_RD_WINDOW_MAX) },
@@ -65,17 +68,29 @@ static struct offer own_offer(uint8_t *to)
 	return (struct offer){ .head = to, .octets = sizeof(out) };
 }
 
+static bool take_instance(struct offer *offer, uint8_t length, const uint8_t *value)
+{
+	if (length != sizeof(offer->instance))
+		return false;
+	memcpy(&offer->instance, value, length);
+	offer->instance = be64toh(offer->instance);
+	return offer->instance;
+}
+
 /* Takes an option into the offer. false: no value of it. */
-static bool take_option(struct offer *offer, const struct siw_rd_option *option)
+static bool take_option(struct offer *offer, uint8_t type, uint8_t length, const uint8_t *octets)
 {
 	uint32_t value;
 
-	if (option->type != SIW_RD_LONGEST && option->type != SIW_RD_WINDOW)
+	if (type == SIW_RD_INSTANCE)
+		return take_instance(offer, length, octets);
+	if (type != SIW_RD_LONGEST && type != SIW_RD_WINDOW)
 		return true;
-	if (option->length != sizeof(value))
+	if (length != sizeof(value))
 		return false;
-	value = ntohl(option->value);
-	if (option->type == SIW_RD_LONGEST) {
+	memcpy(&value, octets, sizeof(value));
+	value = ntohl(value);
+	if (type == SIW_RD_LONGEST) {
 		offer->longest = value;
 		return value >= SIW_RD_LONGEST_LEAST;
 	}
@@ -86,7 +101,6 @@ static bool take_option(struct offer *offer, const struct siw_rd_option *option)
 /* Reads head and options at the start of a body of so many octets. false: they are malformed. */
 static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
 {
-	struct siw_rd_option option = { 0 };
 	struct siw_rd_head head;
 	uint32_t at = SIW_RD_HEAD_LEN, end;
 
@@ -103,13 +117,10 @@ static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
 	};
 	if (end > len || !(head.versions & SIW_RD_VERSIONS))
 		return false;
-	for (; at < end; at += 2u + option.length) {
-		if (end - at < 2 || end - at < 2u + body[at + 1])
+	for (; at < end; at += 2u + body[at + 1])
+		if (end - at < 2 || end - at < 2u + body[at + 1] ||
+		    !take_option(out, body[at], body[at + 1], body + at + 2))
 			return false;
-		memcpy(&option, body + at, end - at < sizeof(option) ? end - at : sizeof(option));
-		if (!take_option(out, &option))
-			return false;
-	}
 	return true;
 }
 
@@ -129,8 +140,7 @@ static void heed(struct siw_rd_peer *peer, const struct offer *offer)
 	peer->its_window = offer->window < SIW_RD_WINDOW_MAX ? offer->window : SIW_RD_WINDOW_MAX;
 }
 
-/* A header without an acknowledgement. */
-static void bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
 		 uint32_t its_epoch, struct siw_rd_wire *out)
 {
 	*out = (struct siw_rd_wire){
@@ -160,7 +170,7 @@ static uint64_t repeat_after(const struct siw_rd_peer *peer)
 static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct datagram out = { 0 };
-	uint32_t len = own_offer(out.body).octets;
+	uint32_t len = own_offer(peer->rd, out.body).octets;
 
 	if (peer->state == SIW_RD_ECHOED) {
 		siw_rd_header(peer, SIW_DGRAM_RD_ECHO, 0, 0, now, &out.wire);
@@ -169,7 +179,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 		memcpy(out.body + len, &peer->cookie, sizeof(peer->cookie));
 		len += (uint32_t)sizeof(peer->cookie);
 	} else {
-		bare(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
+		siw_rd_bare(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
 		len = SIW_RD_HELLO_LEAST;
 	}
 	siw_count(SIW_COUNTER_rd_hellos, 1);
@@ -220,6 +230,10 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
+	if (siw_rd_meets_other(peer, offer.instance)) {
+		siw_rd_replaced(peer);
+		return;
+	}
 	heed(peer, &offer);
 	peer->cookie = cookie;
 	peer->peer_epoch = ntohl(wire->source_epoch);
@@ -256,7 +270,7 @@ static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from
 			    const struct offer *its)
 {
 	uint8_t own[SIW_RD_HELLO_LEAST];
-	struct offer mine = own_offer(own);
+	struct offer mine = own_offer(rd, own);
 	struct {
 		struct siw_addr from;
 		uint32_t its_epoch, epoch, made, made_high, version;
@@ -325,8 +339,8 @@ void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 	}
 	epoch = epoch_for(rd, siw_rd_find(rd, from), from, its_epoch, made);
 	cookie.hash = cookie_hash(rd, from, its_epoch, epoch, made, &its);
-	bare(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
-	octets = own_offer(out.body).octets;
+	siw_rd_bare(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
+	octets = own_offer(rd, out.body).octets;
 	memcpy(out.body + octets, &cookie, sizeof(cookie));
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }
@@ -343,7 +357,7 @@ void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
 	siw_drop(SIW_COUNTER_drop_version);
 	if (len < sizeof(out) || !wire->source_epoch || !may_answer(rd, from, rd->now))
 		return;
-	bare(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch), &out.wire);
+	siw_rd_bare(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch), &out.wire);
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + sizeof(out.head));
 }
 
@@ -384,6 +398,7 @@ static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epo
 	peer->epoch = epoch;
 	peer->peer_epoch = its_epoch;
 	peer->backoff = peer->rtos = 0;
+	peer->known_lost = false;
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->since_ns = siw_rd_outstanding(peer) ? now : 0;
 	peer->heard_ns = now;
@@ -428,8 +443,11 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 		return;
 	}
 	if (!same) {
-		if (peer->state == SIW_RD_OPEN)
+		if (siw_rd_meets_other(peer, its.instance))
+			siw_rd_replaced(peer);
+		else if (peer->state == SIW_RD_OPEN)
 			siw_rd_over(peer, SIW_RD_RESTARTED);
+		siw_rd_parted_free(peer); /* the peer knows that the pair before is over */
 		heed(peer, &its);
 		open_pair(peer, epoch, its_epoch, now);
 		if (!siw_rd_upper(peer))
@@ -439,70 +457,4 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	siw_rd_touch(peer, now);
 	siw_rd_acked(peer, wire, NULL, now);
 	siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
-}
-
-/* ---- BYE ------------------------------------------------------------------------------------- */
-
-static void send_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, uint8_t flags)
-{
-	uint8_t out[SIW_RD_OVERHEAD];
-
-	siw_rd_header(peer, SIW_DGRAM_RD_BYE, 0, flags, siw_now_ns(), (struct siw_rd_wire *)out);
-	((struct siw_rd_wire *)out)->reason = (uint8_t)reason;
-	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
-}
-
-void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason)
-{
-	send_bye(peer, reason, 0);
-}
-
-/* A BYE about the pair of epochs of a datagram for which there is no record, within the ration. */
-static void bye_of_unknown(struct siw_rd *rd, const struct siw_addr *to,
-			   const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
-{
-	struct siw_rd_sources *sources = siw_rd_sources(rd);
-	struct {
-		struct siw_rd_wire wire;
-		uint8_t crc[SIW_DGRAM_CRC_LEN];
-	} out;
-
-	siw_drop(SIW_COUNTER_drop_rd_epoch);
-	if (!sources || !siw_source_take(&sources->bye, siw_source_place(sources->key, to), &byes,
-					 &byes_each, rd->now))
-		return;
-	bare(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch), &out.wire);
-	out.wire.reason = reason;
-	out.wire.flags = flags;
-	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
-}
-
-/* Whether the sender of this BYE waits for an answer. */
-static bool awaits_answer(const struct siw_rd_wire *wire)
-{
-	return !(wire->flags & SIW_RD_ANSWER) && wire->reason != SIW_RD_UNKNOWN_PAIR;
-}
-
-void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire)
-{
-	if (wire->llp.type >> 4 != SIW_DGRAM_RD_BYE)
-		bye_of_unknown(rd, to, wire, SIW_RD_UNKNOWN_PAIR, 0);
-	else if (awaits_answer(wire)) /* it was answered before, and the answer was lost */
-		bye_of_unknown(rd, to, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
-	else
-		siw_drop(SIW_COUNTER_drop_rd_epoch);
-}
-
-void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
-{
-	bool open = peer->state == SIW_RD_OPEN;
-
-	/* What it took before it closed counts; nothing more is sent to it. */
-	peer->state = SIW_RD_CLOSED;
-	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
-		siw_rd_acked(peer, wire, NULL, now);
-	if (awaits_answer(wire))
-		send_bye(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
-	peer->state = open ? SIW_RD_OPEN : SIW_RD_ECHOED; /* so that siw_rd_over reports the end */
-	siw_rd_over(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED : SIW_RD_GONE);
 }

@@ -38,10 +38,18 @@ struct siw_rd_option {
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_rd_option) == 6, "option");
 
+struct siw_rd_option_instance {
+	uint8_t type;
+	uint8_t length; /* of instance */
+	uint64_t instance;
+} __attribute__((packed));
+_Static_assert(sizeof(struct siw_rd_option_instance) == 10, "option of an instance");
+
 enum siw_rd_option_type {
 	SIW_RD_LONGEST = 1,  /* octets of the longest segment that is accepted */
 	SIW_RD_WINDOW = 2,   /* datagrams beyond what is acknowledged that are accepted; not 0 */
 	SIW_RD_FEATURES = 3, /* a bit for each; none is defined yet */
+	SIW_RD_INSTANCE = 4, /* eight octets that each endpoint draws for itself; not 0 */
 };
 
 #define SIW_RD_VERSIONS	   (1u << SIW_DGRAM_VERSION) /* those that siwarp has */

@@ -128,8 +128,11 @@ struct siw_rd_peer {
 	bool verify : 1;
 	bool given : 1; /* something was taken, or sent, in an earlier incarnation */
 	bool near : 1;	/* the path to it does not leave this machine */
-	bool expect;	/* siw_rd_expect */
-	bool full;	/* the window held something back since the last acknowledgement */
+	/* requests to it were lost, so that who posts more knows that the instance may be gone */
+	bool known_lost : 1;
+	bool restarted : 1; /* another instance was met, and siw_rd_restarts has not told yet */
+	bool expect;	    /* siw_rd_expect */
+	bool full;	    /* the window held something back since the last acknowledgement */
 	/* how many times the time-out was doubled since the last measured round trip */
 	uint8_t backoff;
 	uint8_t rtos; /* time-outs in a row */
@@ -179,11 +182,13 @@ struct siw_rd_peer {
 	 * for a while; else rd->resting, which only has first values to read.
 	 */
 	struct siw_rd_cc *cc;
-	uint64_t rtt;		     /* what cc->srtt was when cc was freed; 0: never measured */
-	uint32_t ce;		     /* DATA of this incarnation that came with CE */
-	uint32_t ce_told;	     /* the peer's last count of ours */
-	struct siw_rd_cookie cookie; /* ECHOED: the cookie that the ECHO returns */
-	uint32_t heap_at;	     /* its index in the heap of timers, + 1; 0: no timer is set */
+	uint64_t rtt;		      /* what cc->srtt was when cc was freed; 0: never measured */
+	uint32_t ce;		      /* DATA of this incarnation that came with CE */
+	uint32_t ce_told;	      /* the peer's last count of ours */
+	uint64_t instance;	      /* that it told when it was met last; 0: none */
+	struct siw_rd_cookie cookie;  /* ECHOED: the cookie that the ECHO returns */
+	struct siw_rd_parted *parted; /* this end's last BYE, until it is answered; else NULL */
+	uint32_t heap_at;	      /* its index in the heap of timers, + 1; 0: no timer is set */
 	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* siw_rd_room */
 };
 
@@ -230,6 +235,7 @@ struct siw_rd {
 	uint8_t ird;
 	uint8_t rnr_retry, rnr_timer; /* siw_rd_set_rnr */
 	bool blocked;		      /* the socket was full at the last send */
+	bool leaving;		      /* siw_rd_leave */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: none */
 	uint32_t batch_max;
@@ -256,6 +262,10 @@ struct siw_rd {
 	uint64_t due; /* the earliest timer, as the socket knows it */
 	uint64_t now; /* when the last datagram came */
 	struct siw_sipkey key;
+	uint64_t instance;    /* of this endpoint's life, as peers are told */
+	bool follow;	      /* setting rd_follow */
+	bool restarts;	      /* siw_rd_restarted */
+	uint32_t n_restarted; /* peers with restarted */
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
 	struct siw_rd_peer **table;
@@ -281,9 +291,6 @@ struct siw_rd {
 	uint32_t at, end, seg;
 	bool ecn;	 /* datagrams leave with ECT(0), and CE is told */
 	bool ce;	 /* what is in rx_buf came with CE */
-	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
-	bool no_batches; /* the kernel has no UDP_GRO */
-	uint8_t lulls;	 /* receives in a row that found two datagrams or fewer */
 	uint32_t streak; /* short datagrams since the socket was last empty */
 
 	struct {
@@ -388,6 +395,22 @@ static inline bool siw_rd_lacks(const struct siw_rd_peer *peer)
  */
 void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
 
+/* ---- rd_life.c ------------------------------------------------------------------------------- */
+
+/*
+ * Notes which instance of the peer a handshake shows. true: another one than before, which must not
+ * get what was posted for that.
+ */
+bool siw_rd_meets_other(struct siw_rd_peer *peer, uint64_t instance);
+/* The record is to be freed. */
+void siw_rd_restart_free(struct siw_rd_peer *peer);
+
+/*
+ * Another instance of the peer was met: ends what there was with the one before, and reports that
+ * even if nothing was in progress: what was posted for it must not be sent.
+ */
+void siw_rd_replaced(struct siw_rd_peer *peer);
+
 /* ---- rd_hello.c ------------------------------------------------------------------------------ */
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now);
@@ -404,10 +427,27 @@ void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
 			const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len);
+/* A header without an acknowledgement. */
+void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+		 uint32_t its_epoch, struct siw_rd_wire *out);
+
+/* ---- rd_bye.c -------------------------------------------------------------------------------- */
+
+/* As siw_rd_over, and tells the peer by a BYE, which is repeated until it is answered. */
+void siw_rd_part(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
+/* When that BYE is to be repeated; SIW_RD_NEVER: none is. */
+uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer);
+void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now);
+/* Repeats it no more. */
+void siw_rd_parted_free(struct siw_rd_peer *peer);
 void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
-/* Answers a datagram whose epochs are unknown here with a BYE, if it is to be answered. */
-void siw_rd_refuse(struct siw_rd *rd, const struct siw_addr *to, const struct siw_rd_wire *wire);
-void siw_rd_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason);
+/*
+ * Answers a datagram whose epochs are over or unknown here with a BYE, if it is to be answered.
+ * peer: the record of its source, or NULL.
+ */
+void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
+/* Sends each peer a BYE, once. */
+void siw_rd_farewell(struct siw_rd *rd);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 

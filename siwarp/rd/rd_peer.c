@@ -174,6 +174,8 @@ static void forget(struct siw_rd_peer *peer)
 
 	free_windows(peer);
 	siw_rd_cc_end(peer);
+	siw_rd_parted_free(peer);
+	siw_rd_restart_free(peer);
 	unhash(peer);
 	siw_link_del(&peer->lru);
 	siw_rd_no_timer(peer);
@@ -469,6 +471,8 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 		   peer->seq[SIW_RD_RESPONSES].nxt;
 
 	peer->given = has_given(peer);
+	if (kind && peer->seq[SIW_RD_REQUESTS].una != peer->seq[SIW_RD_REQUESTS].nxt)
+		peer->known_lost = true;
 	free_windows(peer);
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		restart_space(&peer->seq[i], peer->reports & SIW_RD_REPORT_OVER);
@@ -478,6 +482,8 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	siw_link_del(&peer->acks);
 	siw_link_del(&peer->starved);
 	siw_rd_no_timer(peer);
+	if (peer->parted) /* the BYE of an incarnation before this one */
+		siw_rd_due(peer, siw_rd_bye_due(peer));
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
@@ -499,6 +505,8 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->rtt = 0;
 	if (!kind || !was)
 		return;
-	peer->over_kind = (uint8_t)kind;
+	/* What was for another instance must be known to be so, whatever came then. */
+	if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
+		peer->over_kind = (uint8_t)kind;
 	siw_rd_report(peer, SIW_RD_REPORT_OVER);
 }

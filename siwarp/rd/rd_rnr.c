@@ -11,8 +11,7 @@
 static void give_up(struct siw_rd_peer *peer)
 {
 	siw_count(SIW_COUNTER_rnr_expired, 1);
-	siw_rd_bye(peer, SIW_RD_RNR);
-	siw_rd_over(peer, SIW_RD_UNREADY);
+	siw_rd_part(peer, SIW_RD_RNR, SIW_RD_UNREADY);
 }
 
 void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)

@@ -193,6 +193,8 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 	    (siw_rd_unsent(&peer->seq[SIW_RD_REQUESTS]) ||
 	     siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES])))
 		next = siw_rd_paced(peer);
+	if (siw_rd_bye_due(peer) < next)
+		next = siw_rd_bye_due(peer);
 	return peer->probe && peer->probe_ns < next ? peer->probe_ns : next;
 }
 
@@ -204,6 +206,8 @@ static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 	if (peer->probe && peer->probe_ns <= now)
 		siw_rd_mtu_unanswered(peer, now);
+	if (siw_rd_bye_due(peer) <= now)
+		siw_rd_bye_again(peer, now);
 	siw_rd_pump(peer, now);
 }
 

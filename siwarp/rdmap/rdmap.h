@@ -395,7 +395,7 @@ int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_d
  * same system call. Returns how many UDP accepted, at least 1, or what siw_rdmap_dgram_send returns
  * for the first.
  */
-#define SIW_RDMAP_MAX_SOME 32
+#define SIW_RDMAP_MAX_SOME 64
 int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *ops,
 			      int n);
 /*

@@ -351,7 +351,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 	enum siw_rdmap_verdict verdict;
 	int tries;
 
-	for (tries = 0; tries < 64; tries++) {
+	for (tries = 0; siw_ddp_dgram_goes_on(any->ddp, tries); tries++) {
 		struct siw_rdmap_dgram *dgram = any;
 		int r;
 
@@ -400,7 +400,5 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		siw_rdmap_traffic_count(&any->traffic.received, 1, event->length);
 		return 1;
 	}
-	/* A flood of datagrams for others must not starve the other sockets. */
-	siw_ddp_dgram_resume(any->ddp);
 	return 0;
 }

@@ -27,8 +27,6 @@ void siw_rdmap_stream_free(struct siw_rdmap_stream *stream)
 	if (stream->q_atomic)
 		siw_mem_queue_destroy(stream->q_atomic);
 	free(stream->reads);
-	free(stream->requests);
-	free(stream->read_bufs);
 	free(stream);
 }
 
@@ -65,6 +63,32 @@ static uint32_t power_of_two(uint32_t n)
 }
 
 /*
+ * The rings for Reads and for requests, and queue 1's buffers: one block, which begins with reads.
+ * Entries are written whole before they are read. They are not cleared: that would touch pages, and
+ * a connection that is idle is to be small.
+ */
+static int make_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
+{
+	uint32_t reads = power_of_two(ord), requests = power_of_two(ird);
+
+	stream->reads =
+		malloc(reads * sizeof(*stream->reads) + requests * sizeof(*stream->requests) +
+		       requests * sizeof(*stream->read_bufs));
+	if (!stream->reads)
+		return -ENOMEM;
+	stream->requests = (void *)(stream->reads + reads);
+	stream->read_bufs = (void *)(stream->requests + requests);
+	stream->read_mask = reads - 1;
+	stream->request_mask = requests - 1;
+	return 0;
+}
+
+_Static_assert(_Alignof(struct siw_rdmap_read) >= _Alignof(struct siw_rdmap_request) &&
+		       _Alignof(struct siw_rdmap_request) >=
+			       _Alignof(union siw_rdmap_wire_atomic_request),
+	       "each part of the block is aligned if the one before it is");
+
+/*
  * Queue 1 has as many buffers as the peer may have Read and Atomic Requests outstanding
  * (RFC5040-5.2.2-03, RFC7306-5.2.2-05); one negotiated number bounds both together.
  */
@@ -74,11 +98,6 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	uint32_t i;
 	int r;
 
-	stream->request_mask = power_of_two(n) - 1;
-	stream->requests = calloc(stream->request_mask + 1, sizeof(*stream->requests));
-	stream->read_bufs = calloc(n ? n : 1, sizeof(*stream->read_bufs));
-	if (!stream->requests || !stream->read_bufs)
-		return -ENOMEM;
 	r = siw_mem_queue_create(&attr, &stream->q_read);
 	if (r)
 		return r;
@@ -163,10 +182,9 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 		return -EINVAL;
 	stream->pd = start->pd;
 	stream->ord = start->ord;
-	stream->read_mask = power_of_two(ord) - 1;
-	stream->reads = calloc(stream->read_mask + 1, sizeof(*stream->reads));
-	if (!stream->reads)
-		return -ENOMEM;
+	r = make_rings(stream, ird, ord);
+	if (r)
+		return r;
 	r = make_read_queue(stream, ird);
 	if (r)
 		return r;

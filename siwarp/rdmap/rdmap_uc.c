@@ -219,22 +219,28 @@ static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enu
 	return good;
 }
 
-static void write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s)
+/* 1 and *event: a Write is whole; or 0. */
+static int write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+		    struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;
+	bool done;
 	int r = -EACCES;
 
 	if (!(uc->denied & SIW_MEM_REMOTE_WRITE))
 		r = siw_ddp_uc_place_tagged(uc->ddp, uc->recvs, SIW_MEM_REMOTE_WRITE, &err);
-	if (r < 0) {
-		drop(uc, SIW_COUNTER_drop_access);
-		return;
-	}
+	if (r < 0)
+		return drop(uc, SIW_COUNTER_drop_access);
 	uc->octets += s->seg.payload;
-	if (r == 1 && s->whole)
-		siw_rdmap_traffic_count(&uc->traffic.received, 1, s->seg.payload);
-	else
-		siw_rdmap_traffic_count(&uc->traffic.received, 0, s->seg.payload);
+	done = r == 1 && s->whole;
+	siw_rdmap_traffic_count(&uc->traffic.received, done, s->seg.payload);
+	if (!done)
+		return 0;
+	memset(event, 0, sizeof(*event));
+	event->kind = SIW_RDMAP_PROGRESS;
+	event->of_write = true;
+	event->length = uc->octets;
+	return 1;
 }
 
 static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
@@ -337,10 +343,8 @@ static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 		return 0;
 	if (s->whole && !follows(uc, s, kind))
 		return drop(uc, SIW_COUNTER_drop_header);
-	if (kind == UC_WRITE) {
-		write_in(uc, s);
-		return 0;
-	}
+	if (kind == UC_WRITE)
+		return write_in(uc, s, event);
 	if (s->whole)
 		return kind == UC_SEND ? send_in(uc, s, event) : immediate_in(uc, s, event);
 	siw_drop(SIW_COUNTER_drop_partial);
@@ -353,7 +357,7 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 	int tries;
 
 	*octets = 0;
-	for (tries = 0; tries < 64; tries++) {
+	for (tries = 0; siw_ddp_uc_goes_on(uc->ddp, tries, *octets); tries++) {
 		if (!siw_ddp_uc_rx(uc->ddp, &s)) {
 			siw_rdmap_traffic_report(&uc->traffic);
 			return 0;
@@ -361,10 +365,6 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 		*octets += s.seg.payload;
 		if (take_in(uc, &s, event))
 			return 1;
-		if (*octets >= 65536)
-			break;
 	}
-	/* A long message, or a flood of datagrams for others, must not starve the other sockets. */
-	siw_ddp_uc_resume(uc->ddp);
 	return 0;
 }

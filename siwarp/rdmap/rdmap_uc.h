@@ -56,8 +56,8 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc);
 
 /*
- * Returns 1 and the next message (RECV or BAD_RECV) in *event, or 0: none. *octets: payload placed
- * by this call, including that of Writes.
+ * Returns 1 and the next message in *event, or 0: none. RECV and BAD_RECV use a receive; PROGRESS
+ * is a whole Write. *octets: payload placed by this call, including that of Writes.
  */
 int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets);
 

@@ -16,6 +16,7 @@ Every handle is a context manager, closes once, and keeps alive the handles it w
 Polling and posting are safe from several threads; one work request belongs to one thread at a time.
 """
 
+from siwarp.base.buffer import Buffer
 from siwarp.verbs._ffi import Address
 from siwarp.verbs.ah import AH, AHAttr
 from siwarp.verbs.capture import capture
@@ -55,7 +56,7 @@ from siwarp.verbs.mw import MW, MWBind, MWBindInfo, inc_rkey
 from siwarp.verbs.pd import PD
 from siwarp.verbs.qp import QP
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
-from siwarp.verbs.reports import ErrorReport, ReceiveWait, Record, SourceDrops
+from siwarp.verbs.reports import ErrorReport, PeerRestart, ReceiveWait, Record, SourceDrops
 from siwarp.verbs.srq import SRQ, SrqAttr, SrqInitAttr
 from siwarp.verbs.wr import SGE, RecvWR, SendWR
 
@@ -73,6 +74,7 @@ __all__ = [
     "AccessFlag",
     "Address",
     "AsyncEvent",
+    "Buffer",
     "CompChannel",
     "Context",
     "Device",
@@ -87,6 +89,7 @@ __all__ = [
     "MWBindInfo",
     "MWType",
     "PeerGone",
+    "PeerRestart",
     "Persona",
     "ProtocolError",
     "QPAttr",
@@ -120,3 +123,7 @@ __all__ = [
     "terminate_clause",
     "terminate_reason",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

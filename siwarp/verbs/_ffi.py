@@ -22,6 +22,7 @@ from siwarp._siwarp import ffi, lib
 from siwarp.base.closing import Closing
 from siwarp.verbs.errors import Error, StateError, from_errno
 from siwarp.verbs.reason import refused
+from siwarp.verbs.wanted import an_address
 
 __all__ = [
     "Address",
@@ -90,11 +91,7 @@ def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
     out = ffi.new("struct siw_addr *")
     if address is None:
         return out
-    if not isinstance(address, tuple) or len(address) < 2:
-        raise TypeError(f"an address is (host, port), as ('127.0.0.1', 4791), not {address!r}")
-    host, port = address[0], address[1]
-    if not isinstance(host, str) or not isinstance(port, int):
-        raise TypeError(f"an address is (host, port), as ('127.0.0.1', 4791), not {address!r}")
+    host, port = an_address(address)
     if not 0 <= port <= 65535:
         raise ValueError(f"port {port} is not one of 0..65535")
     if lib.siw_addr_parse((host or "0.0.0.0").encode(), port, out) == 0:

@@ -21,6 +21,7 @@ from siwarp.verbs._ffi import (
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
+from siwarp.verbs.wanted import instance, wanted
 from siwarp.verbs.wr import SendWR
 
 if TYPE_CHECKING:
@@ -90,14 +91,20 @@ class AH(Handle):
         source: str | Address | None = None,
     ) -> None:
         reap()
+        instance(pd, PD, "an AH is made in a PD, as AH(pd, ('127.0.0.1', 4791))")
         dest = (attr.host, attr.port) if isinstance(attr, AHAttr) else attr
         if source is None and isinstance(attr, AHAttr):
             source = attr.source
         elif isinstance(source, tuple):
             source = source[0]
+        if source is not None:
+            instance(source, str, "source is an address of the device, as '127.0.0.1'")
         self.qpn = 0
         if dest is None and wc is not None:
-            dest, self.qpn = wc.source, wc.src_qp
+            try:
+                dest, self.qpn = wc.source, wc.src_qp
+            except AttributeError:
+                raise wanted("wc is the completion of a UD receive", wc) from None
             source = _own(wc.destination) if source is None else source
         if dest is None:
             raise Error(

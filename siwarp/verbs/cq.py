@@ -27,6 +27,7 @@ from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
 from siwarp.verbs.events import wait_until_acked
+from siwarp.verbs.wanted import instance
 
 __all__ = ["CQ", "WC", "CompChannel"]
 
@@ -95,6 +96,9 @@ class WC(NamedTuple):
     wc_flags: int
     #: With WCFlag.GRH: 10 if the GRH has an IPv4 header, 9 if it is IPv6's.
     sl: int
+    #: Of an RD receive: the instance of its source, which another process at that address does not
+    #: have; 0 if the peer tells none, and for anything else.
+    source_instance: int
     source_octets: bytes
     dest_octets: bytes
 
@@ -164,13 +168,13 @@ class WC(NamedTuple):
         return f"<WC {' '.join(fields)} QP {self.qp_num}>"
 
 
-# A struct siw_wc and the struct siw_addr behind it, in the machine's octet order, without the
-# members that siwarp leaves zero.
+# A struct siw_wc, and its source's instance, source and destination behind it, in the machine's
+# octet order, without the members that siwarp leaves zero.
 _WC_SIZE = ffi.sizeof("struct siw_wc")
 _ADDR_SIZE = ffi.sizeof("struct siw_addr")
 _WC_FIELDS = "=QiiIIIIII4xB"
 _ONE = struct.Struct(
-    f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x{_ADDR_SIZE}s{_ADDR_SIZE}s"
+    f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}xQ{_ADDR_SIZE}s{_ADDR_SIZE}s"
 )
 _MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
 
@@ -180,37 +184,42 @@ _MANY_ENTRIES = 4096
 _unpack_one = _ONE.unpack
 _unpack_wc = _MANY.unpack
 _new = tuple.__new__
-_poll = lib.siw_poll_cq_between
+_poll = lib.siw_poll_cq_instances
 _null = ffi.NULL
 
 
 class _PollBuffer:
-    """Memory for ``n`` completions, then their sources, then their destinations."""
+    """Memory for ``n`` completions, then their instances, sources and destinations."""
 
-    __slots__ = ("dests", "memory", "n", "octets", "sources", "wcs")
+    __slots__ = ("dests", "instances", "memory", "n", "octets", "sources", "wcs")
 
     def __init__(self, n: int) -> None:
         # uint64_t for the alignment of the completions.
-        size = n * (_WC_SIZE + 2 * _ADDR_SIZE)
+        size = n * (_WC_SIZE + 8 + 2 * _ADDR_SIZE)
         self.memory = ffi.new("uint64_t[]", (size + 7) // 8)
         self.n = n
         self.wcs = ffi.cast("struct siw_wc *", self.memory)
-        self.sources = ffi.cast("struct siw_addr *", ffi.cast("char *", self.memory) + n * _WC_SIZE)
+        self.instances = ffi.cast("uint64_t *", self.wcs + n)
+        self.sources = ffi.cast("struct siw_addr *", self.instances + n)
         self.dests = self.sources + n
         self.octets = ffi.buffer(self.memory, size)
 
     def take(self, got: int) -> list[WC]:
         """Return the first ``got`` completions as values."""
-        octets, at = self.octets, self.n * _WC_SIZE
+        octets, at = self.octets, self.n * (_WC_SIZE + 8)
         sources = octets[at : at + got * _ADDR_SIZE]
         at += self.n * _ADDR_SIZE
         dests = octets[at : at + got * _ADDR_SIZE]
         if got == 1:
-            return [_new(WC, (*_unpack_wc(octets[:_WC_SIZE]), sources, dests))]
+            fields = _unpack_wc(octets[:_WC_SIZE])
+            return [_new(WC, (*fields, self.instances[0], sources, dests))]
         ends = range(0, got * _ADDR_SIZE, _ADDR_SIZE)
+        instances = ffi.unpack(self.instances, got)
         return [
-            _new(WC, (*fields, sources[i : i + _ADDR_SIZE], dests[i : i + _ADDR_SIZE]))
-            for fields, i in zip(_MANY.iter_unpack(octets[: got * _WC_SIZE]), ends, strict=True)
+            _new(WC, (*fields, instance, sources[i : i + _ADDR_SIZE], dests[i : i + _ADDR_SIZE]))
+            for fields, instance, i in zip(
+                _MANY.iter_unpack(octets[: got * _WC_SIZE]), instances, ends, strict=True
+            )
         ]
 
 
@@ -318,6 +327,7 @@ class CQ(Handle):
         comp_vector: int = 0,
     ) -> None:
         reap()
+        instance(context, Context, "a CQ is made on an open device, as CQ(Context())")
         c_channel = ffi.NULL if channel is None else channel._live()
         c = check_pointer(
             lib.siw_create_cq(context._live(), as_int(cqe), ffi.NULL, c_channel, comp_vector),
@@ -354,7 +364,7 @@ class CQ(Handle):
         except IndexError:
             buffer = _PollBuffer(1)
         try:
-            got = _poll(self._c, 1, buffer.wcs, buffer.sources, buffer.dests)
+            got = _poll(self._c, 1, buffer.wcs, buffer.sources, buffer.dests, buffer.instances)
         except TypeError:
             self._live()
             raise
@@ -382,7 +392,9 @@ class CQ(Handle):
         if buffer.n < num_entries:
             buffer = _PollBuffer(num_entries)
         try:
-            got = _poll(self._c, num_entries, buffer.wcs, buffer.sources, buffer.dests)
+            got = _poll(
+                self._c, num_entries, buffer.wcs, buffer.sources, buffer.dests, buffer.instances
+            )
         except TypeError:
             self._live()
             raise

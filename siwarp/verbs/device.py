@@ -23,6 +23,7 @@ from siwarp.verbs._ffi import (
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.events import AsyncEvent
+from siwarp.verbs.wanted import an_address, instance
 
 __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"]
 
@@ -112,8 +113,9 @@ def source_toward(peer: Address) -> str:
         Error: no such host, or no route to it.
 
     """
+    name, port = an_address(peer)
     try:
-        infos = socket.getaddrinfo(peer[0], peer[1] or 9, type=socket.SOCK_DGRAM)
+        infos = socket.getaddrinfo(name, port or 9, type=socket.SOCK_DGRAM)
         family, kind, proto, _, sockaddr = infos[0]
         with socket.socket(family, kind, proto) as probe:
             probe.connect(sockaddr)
@@ -124,7 +126,7 @@ def source_toward(peer: Address) -> str:
         number = errno.EHOSTUNREACH if isinstance(e, socket.gaierror) else e.errno
         raise Error(
             number or errno.EHOSTUNREACH,
-            f"no way to {peer[0]!r}: {e.strerror or e} (mend the name, or look at `ip route`)",
+            f"no way to {name!r}: {e.strerror or e} (mend the name, or look at `ip route`)",
         ) from None
 
 
@@ -155,7 +157,7 @@ class Context(Waitable):
 
     def __init__(self, name: str | None = None) -> None:
         reap()
-        name = name or "127.0.0.1"
+        name = instance(name or "127.0.0.1", str, "a device is named by a text, as 'siw_eth0'")
         what = f"opening device {name!r}"
         if _is_address(name):
             c = lib.siw_open_device_by_addr(addr_to_c((name, 0)))

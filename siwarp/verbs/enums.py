@@ -152,6 +152,7 @@ class QPAttrMask(IntFlag):
     SQ_PSN = 65536
     MAX_DEST_RD_ATOMIC = 131072
     DEST_QPN = 1048576
+    RATE_LIMIT = 33554432
     FD = 1 << 30
 
 
@@ -208,6 +209,10 @@ class EventType(IntEnum):
     GID_CHANGE = 18
     #: siwarp's own: ``QP.errors`` has something.
     QP_ERR_QUEUED = 1000
+    #: siwarp's own: ``QP.restarts`` has something.
+    PEER_RESTARTED = 1001
+    #: siwarp's own: UC: its peer loses too much of what it sends, which is slowed for 10 s.
+    CONGESTED = 1002
 
 
 class SrqAttrMask(IntFlag):
@@ -281,6 +286,7 @@ IBV_QP_RETRY_CNT = QPAttrMask.RETRY_CNT
 IBV_QP_RQ_PSN = QPAttrMask.RQ_PSN
 IBV_QP_SQ_PSN = QPAttrMask.SQ_PSN
 IBV_QP_DEST_QPN = QPAttrMask.DEST_QPN
+IBV_QP_RATE_LIMIT = QPAttrMask.RATE_LIMIT
 IBV_QP_RNR_RETRY = QPAttrMask.RNR_RETRY
 IBV_QP_MIN_RNR_TIMER = QPAttrMask.MIN_RNR_TIMER
 IBV_QP_MAX_QP_RD_ATOMIC = QPAttrMask.MAX_QP_RD_ATOMIC

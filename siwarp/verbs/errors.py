@@ -24,10 +24,13 @@ class Error(OSError):
 
     Attributes:
         bad_wr: of a failed post, the first work request that was not taken; else ``None``.
+        reason: of a refused call, the name that ``siw_reason_name()`` gives, as ``CQ_SIZE``;
+            else empty. It stays the same when a text is reworded.
 
     """
 
     bad_wr: Any = None
+    reason: str = ""
 
 
 class StateError(Error):

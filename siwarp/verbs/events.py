@@ -27,6 +27,8 @@ _ELEMENT = {
     EventType.COMM_EST: "qp",
     EventType.SQ_DRAINED: "qp",
     EventType.QP_ERR_QUEUED: "qp",
+    EventType.PEER_RESTARTED: "qp",
+    EventType.CONGESTED: "qp",
 }
 
 _unacked: weakref.WeakSet[AsyncEvent] = weakref.WeakSet()

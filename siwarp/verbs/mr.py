@@ -11,11 +11,13 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from siwarp.base.buffer import Buffer, octets
 from siwarp.verbs._ffi import Handle, check_pointer, ffi, lib, reap
 from siwarp.verbs.enums import AccessFlag
 from siwarp.verbs.errors import Error, from_errno
 from siwarp.verbs.pd import PD
 from siwarp.verbs.reason import refused
+from siwarp.verbs.wanted import instance
 from siwarp.verbs.wr import SGE, SendWR
 
 if TYPE_CHECKING:
@@ -56,13 +58,12 @@ class RemoteBuffer(NamedTuple):
         return RemoteBuffer(self.addr + offset, length, self.rkey)
 
 
-def _memory(buffer: Any) -> memoryview:
+def _memory(buffer: Buffer | int) -> memoryview:
     if isinstance(buffer, int):
         if buffer < 0:
             raise ValueError(f"a length of {buffer} octets")
         buffer = mmap.mmap(-1, buffer) if buffer else bytearray()
-    view = memoryview(buffer)
-    return view.cast("B") if view.nbytes else memoryview(bytearray())
+    return octets(buffer) or memoryview(bytearray())
 
 
 def _export(view: memoryview, access: AccessFlag, buffer: object) -> Any:
@@ -134,14 +135,14 @@ class MR(Handle):
     def __init__(
         self,
         pd: PD,
-        buffer: Any,
+        buffer: Buffer | int,
         access: int = AccessFlag.LOCAL_WRITE,
         *,
         qp: QP | None = None,
         iova: int | None = None,
     ) -> None:
         reap()
-        pd._live()
+        instance(pd, PD, "memory is registered in a PD, as MR(pd, bytearray(64))")._live()
         if qp is not None and iova is not None:
             raise Error(errno.EINVAL, "a region of one QP has no iova of its own: leave one out")
         view, access = _memory(buffer), AccessFlag(access)
@@ -172,7 +173,13 @@ class MR(Handle):
         self.view = view
         self._free: Callable[[], None] = lambda: ffi.release(export)
 
-    def rereg(self, *, pd: PD | None = None, buffer: Any = None, access: int | None = None) -> None:
+    def rereg(
+        self,
+        *,
+        pd: PD | None = None,
+        buffer: Buffer | int | None = None,
+        access: int | None = None,
+    ) -> None:
         """Change the PD, the memory or the access of this region (``siw_rereg_mr``).
 
         It gets new keys, and the old ones are invalid when this returns. Make new elements and
@@ -266,17 +273,15 @@ class MR(Handle):
         offset, length = self._span(offset, length)
         return bytes(self.view[offset : offset + length])
 
-    def write(
-        self, data: bytes | bytearray | memoryview, length: int | None = None, offset: int = 0
-    ) -> None:
+    def write(self, data: Buffer, length: int | None = None, offset: int = 0) -> None:
         """Copy ``length`` octets of ``data`` (default: all) into the memory at ``offset``."""
         self._live()
-        octets = memoryview(data).cast("B") if len(data) else memoryview(b"")
-        if length is not None and not 0 <= length <= octets.nbytes:
-            raise ValueError(f"cannot write {length} octets: the data has {octets.nbytes}")
-        octets = octets[:length]
-        offset, count = self._span(offset, octets.nbytes)
-        self.view[offset : offset + count] = octets
+        source = octets(data)
+        if length is not None and not 0 <= length <= source.nbytes:
+            raise ValueError(f"cannot write {length} octets: the data has {source.nbytes}")
+        source = source[:length]
+        offset, count = self._span(offset, source.nbytes)
+        self.view[offset : offset + count] = source
 
     def _busy(self) -> str:
         windows = [repr(user) for user in self.pd._users() if user._what == "MW"]

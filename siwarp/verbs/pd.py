@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from siwarp.verbs._ffi import Handle, check_pointer, lib, reap
 from siwarp.verbs.device import Context
+from siwarp.verbs.wanted import instance
 
 __all__ = ["PD"]
 
@@ -25,6 +26,7 @@ class PD(Handle):
 
     def __init__(self, context: Context) -> None:
         reap()
+        instance(context, Context, "a PD is made on an open device, as PD(Context())")
         c = check_pointer(lib.siw_alloc_pd(context._live()), f"making a PD on {context!r}")
         self.context = context
         self._open(c, context)

@@ -37,8 +37,16 @@ from siwarp.verbs.pd import PD
 from siwarp.verbs.qkey import own_qkey
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
 from siwarp.verbs.reason import refused
-from siwarp.verbs.reports import ErrorReport, ReceiveWait, Record, SourceDrops, report_of
+from siwarp.verbs.reports import (
+    ErrorReport,
+    PeerRestart,
+    ReceiveWait,
+    Record,
+    SourceDrops,
+    report_of,
+)
 from siwarp.verbs.srq import SRQ
+from siwarp.verbs.wanted import instance
 from siwarp.verbs.wr import RecvWR, SendWR, link
 
 __all__ = ["QP"]
@@ -97,6 +105,8 @@ class QP(Handle):
 
     def __init__(self, pd: PD, init_attr: QPInitAttr) -> None:
         reap()
+        instance(pd, PD, "a QP is made in a PD, as QP(pd, QPInitAttr(scq=cq))")
+        instance(init_attr, QPInitAttr, "a QP is made from a QPInitAttr, as QPInitAttr(scq=cq)")
         scq = init_attr.scq or init_attr.rcq
         rcq = init_attr.rcq or init_attr.scq
         if scq is None or rcq is None:
@@ -252,6 +262,22 @@ class QP(Handle):
         found = [(addr_from_c(w.peer), w) for w in out[0:n]]
         return [ReceiveWait(a, bool(w.here), int(w.ms) / 1000) for a, w in found if a]
 
+    def restarts(self) -> list[PeerRestart]:
+        """Take the peers that were met as another instance than before, each once.
+
+        For RD; at most 1,024 at a time. ``PEER_RESTARTED`` is the event for it. Requests that were
+        posted for the instance before complete with WR_FLUSH_ERR; with setting ``rd_follow`` those
+        that were not begun go to the new one.
+
+        Raises:
+            Error: it is no RD queue pair (EINVAL).
+
+        """
+        out = ffi.new("struct siw_rd_restart[]", 1024)
+        n = check(lib.siw_poll_restarts(self._live(), out, 1024), f"asking {self!r} who restarted")
+        found = [(addr_from_c(r.peer), r) for r in out[0:n]]
+        return [PeerRestart(a, int(r.instance)) for a, r in found if a]
+
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
         """Take up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
 
@@ -304,7 +330,7 @@ class QP(Handle):
         self._groups -= {self._membership(lib.siw_detach_mcast, group, "detaching")}
 
     def _membership(self, call: Any, name: str, doing: str) -> str:
-        c_group = addr_to_c((name, 0))
+        c_group = addr_to_c((instance(name, str, "a group is an address, as '239.1.1.1'"), 0))
         # The device's interface is used, even if the address has a scope.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
         check(call(self._live(), c_group), f"{doing} {self!r}: group {group}")
@@ -359,6 +385,7 @@ class QP(Handle):
                 sq_psn=attr.sq_psn,
                 timeout=attr.timeout,
                 retry_cnt=attr.retry_cnt,
+                rate_limit=attr.rate_limit,
             ),
             QPInitAttr(
                 qp_type=QPType(init.qp_type),

@@ -135,6 +135,9 @@ class QPAttr:
         timeout, retry_cnt: RC with ``by_qpn``, with state RTS: a request without a peer fails with
             RETRY_EXC_ERR after 4.096 us times 2 to the ``timeout`` (0 to 31; 0: never), times
             ``retry_cnt`` + 1 (0 to 7), but not before 3 s.
+        rate_limit: UD, UC, to or in states RTS and SQD: the most that this end sends, in kbit/s of
+            UDP's payload; 0: no limit. What is beyond it waits in the send queue. In any time t it
+            is at most the rate times t + 2 ms, and a datagram.
         fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
             takes over and closes; its port becomes the QPN.
         sq_draining: in a query's result: in SQD, some requests that were begun are not complete.
@@ -158,6 +161,7 @@ class QPAttr:
     sq_psn: int | None = None
     timeout: int | None = None
     retry_cnt: int | None = None
+    rate_limit: int | None = None
     sq_draining: bool | None = None
 
     _MASKS: ClassVar[dict[str, QPAttrMask]] = {
@@ -178,6 +182,7 @@ class QPAttr:
         "sq_psn": QPAttrMask.SQ_PSN,
         "timeout": QPAttrMask.TIMEOUT,
         "retry_cnt": QPAttrMask.RETRY_CNT,
+        "rate_limit": QPAttrMask.RATE_LIMIT,
     }
 
     @property

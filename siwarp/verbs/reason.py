@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import re
+import sys
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
@@ -121,5 +122,8 @@ def refused(number: int, what: str) -> Error:
     why = words(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
     error = from_errno(number, what, why)
     if number in _VAGUE:
-        return _KINDS.get(name, type(error))(number, f"{what}: {why}")
+        error = _KINDS.get(name, type(error))(number, f"{what}: {why}")
+    error.reason = name
+    if sys.version_info >= (3, 11):  # a traceback prints it below the message
+        error.add_note(f"reason {name}: #reason-{name.lower().replace('_', '-')} of Exceptions")
     return error

@@ -10,7 +10,7 @@ from siwarp.verbs._ffi import Address, addr_from_c
 from siwarp.verbs.enums import ErrorOrigin
 from siwarp.verbs.errors import terminate_clause, terminate_reason
 
-__all__ = ["ErrorReport", "Record", "SourceDrops", "report_of"]
+__all__ = ["ErrorReport", "PeerRestart", "Record", "SourceDrops", "report_of"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,20 @@ class ReceiveWait:
     peer: Address
     here: bool
     seconds: float
+
+
+@dataclass(frozen=True)
+class PeerRestart:
+    """A peer of an RD queue pair that was met as another instance than before.
+
+    Attributes:
+        peer: its IP address and port.
+        instance: its own of now, as ``WC.source_instance``; 0: it tells none.
+
+    """
+
+    peer: Address
+    instance: int
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ struct siw_async_note {
 	int type; /* enum siw_event_type, -1: not in use */
 };
 
-#define SIW_ASYNC_KINDS 7 /* the most kinds that any object has: those of a QP */
+#define SIW_ASYNC_KINDS 9 /* the most kinds that any object has: those of a QP */
 
 /* The asynchronous events of an object. */
 struct siw_async {
@@ -139,6 +139,9 @@ struct siw_vain {
 	uint64_t round_ns;	 /* then: time of the last round */
 };
 
+/* So many polls that took what was there already end a round of posts, as one that found nothing. */
+#define SIW_TAKES 8
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
 	siw_lock_t progress;		   /* whoever holds it makes progress */
@@ -146,8 +149,12 @@ struct siw_context {
 	struct siw_mem *mem;
 	/* count of polls; while it grows, the progress thread leaves progress to others */
 	_Atomic uint32_t polls;
-	struct siw_vain vain;	   /* progress */
-	_Atomic uint32_t waiters;  /* threads inside siw_verbs_wait */
+	_Atomic uint32_t takes;	  /* count of polls that took what was there already: no round */
+	_Atomic bool crowded;	  /* posts are dense, and would wait for company */
+	struct siw_vain vain;	  /* progress */
+	_Atomic uint32_t waiters; /* threads inside siw_verbs_wait */
+	/* Hints alone, relaxed: waits without a spin after one in vain, and how many of them are left. */
+	_Atomic uint32_t spin_skip, spin_left;
 	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
 	_Atomic uint32_t armed_at; /* polls when one was armed last */
@@ -163,14 +170,19 @@ struct siw_context {
 	siw_lock_t unsent_lock;
 	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
 	uint64_t turns;		  /* number of rounds over unsent; progress */
+	siw_lock_t busy_lock;	  /* innermost */
+	struct siw_link busy;	  /* QPs that may use memory or address handles; busy_lock */
+	uint32_t n_busy;	  /* its length; busy_lock */
+	uint64_t rounds;	  /* of progress, each of which looks at sockets; progress */
 	bool sends_more;	  /* ... the last of which left what the sockets have room for */
 	struct siw_link timed;	  /* list of struct siw_timed; progress */
 	_Atomic uint32_t n_timed; /* its length */
-	/* of those, the streams that wait for the peer's end of stream */
+	/* of those, the streams and endpoints that wait for the peers' end */
 	_Atomic uint32_t n_linger;
 	_Atomic uint64_t next_tick_ns; /* when the first of them is due; progress to write */
 	struct siw_link qps;	       /* progress */
 	struct siw_link groups;	       /* multicast groups that QPs are members of; progress */
+	struct siw_link partings;      /* qp's: RD endpoints whose queue pairs are gone; progress */
 	struct siw_link pair_ports;    /* qp's: TCP ports of RC QPs that connect by QPN; progress */
 
 	siw_lock_t async_lock;	      /* innermost lock: any other may be held */
@@ -270,6 +282,8 @@ struct siw_qp_ops {
 	 */
 	bool (*uses_key)(struct siw_qp *qp, uint32_t lkey);
 	bool (*uses_ah)(struct siw_qp *qp, const struct siw_ah *ah);
+	/* Whether nothing that was posted or asked for waits or is being sent. send_lock. */
+	bool (*is_quiet)(const struct siw_qp *qp);
 	/*
 	 * The STag was invalidated: resets the connection if a response to a Read from it is not
 	 * sent completely.
@@ -312,6 +326,8 @@ struct siw_qp {
 	_Atomic uint32_t sq_freed, rq_freed;
 	struct siw_link unsent; /* ctx->unsent_lock */
 	bool on_unsent;		/* ctx->unsent_lock */
+	bool on_busy;		/* send_lock */
+	struct siw_link busy;	/* ctx->busy_lock */
 	bool has_unexpected;	/* Sends wait for receives: progress and recv_lock to write */
 	struct siw_link in_srq; /* in its SRQ's waiting, while it has_unexpected: the SRQ's lock */
 	struct siw_link in_ctx;
@@ -399,6 +415,18 @@ int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void 
 void siw_verbs_mark_unsent(struct siw_qp *qp);
 void siw_verbs_forget_unsent(struct siw_qp *qp);
 /*
+ * The QP may use memory or an address handle from now on, until it is found quiet: only such QPs are
+ * asked before one of these goes. send_lock.
+ */
+void siw_verbs_put_busy(struct siw_qp *qp);
+static inline void siw_verbs_mark_busy(struct siw_qp *qp)
+{
+	if (__builtin_expect(!qp->on_busy, 0))
+		siw_verbs_put_busy(qp);
+}
+/* The QP is destroyed. Progress lock. */
+void siw_verbs_forget_busy(struct siw_qp *qp);
+/*
  * Wakes a sleeping thread to make progress. Any thread, with a lock held that the end of the
  * caller's object takes, since a device that is closed by force frees its port after those.
  */
@@ -445,6 +473,7 @@ void siw_verbs_cq_count(struct siw_cq *cq, int by);
  */
 struct siw_way {
 	const struct siw_addr *source, *dest; /* dest: NULL: not known */
+	uint64_t instance;		      /* RD: of the source; 0: not known */
 };
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_way *way, uint32_t slot, bool solicited);

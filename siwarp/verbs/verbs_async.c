@@ -166,6 +166,8 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 	case SIW_EVENT_SQ_DRAINED:
 	case SIW_EVENT_QP_LAST_WQE_REACHED:
 	case SIW_EVENT_QP_ERR_QUEUED:
+	case SIW_EVENT_PEER_RESTARTED:
+	case SIW_EVENT_CONGESTED:
 		return &event->element.qp->async;
 	case SIW_EVENT_SRQ_ERR:
 	case SIW_EVENT_SRQ_LIMIT_REACHED:
@@ -221,6 +223,10 @@ const char *siw_event_type_str(int event_type)
 
 	if (event_type == SIW_EVENT_QP_ERR_QUEUED)
 		return "error queued";
+	if (event_type == SIW_EVENT_PEER_RESTARTED)
+		return "peer restarted";
+	if (event_type == SIW_EVENT_CONGESTED)
+		return "congested";
 	if (event_type < 0 || event_type >= (int)(sizeof(text) / sizeof(text[0])))
 		return "unknown event";
 	return text[event_type];

@@ -1,19 +1,89 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Finds memory and address handles that requests and responses still use. This is searched for when
- * one is to be destroyed, so posting need not count uses.
+ * one is to be destroyed, so posting need not count uses. Of the queue pairs only those are asked
+ * that posted or answered something since they were found quiet, however many are idle.
  */
 #include "verbs/verbs_impl.h"
 
+void siw_verbs_put_busy(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	qp->on_busy = true;
+	siw_lock(&ctx->busy_lock);
+	siw_link_add(&ctx->busy, &qp->busy);
+	ctx->n_busy++;
+	siw_unlock(&ctx->busy_lock);
+}
+
+/* busy_lock held. */
+static void take_out(struct siw_context *ctx, struct siw_qp *qp)
+{
+	siw_link_del(&qp->busy);
+	ctx->n_busy--;
+}
+
+void siw_verbs_forget_busy(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	siw_lock(&qp->send_lock);
+	siw_lock(&ctx->busy_lock);
+	if (qp->on_busy)
+		take_out(ctx, qp);
+	siw_unlock(&ctx->busy_lock);
+	qp->on_busy = false;
+	siw_unlock(&qp->send_lock);
+}
+
+/* It was asked: it stays among the busy ones, as their last, unless it is quiet. */
+static void put_back(struct siw_qp *qp)
+{
+	siw_lock(&qp->send_lock);
+	if (qp->ops->is_quiet(qp))
+		qp->on_busy = false;
+	else
+		siw_verbs_put_busy(qp);
+	siw_unlock(&qp->send_lock);
+}
+
+/*
+ * The first of the busy ones, taken out until put_back, to the QP itself still on_busy; NULL: all are
+ * asked. To end a stream for one of them may have the others asked for another reason.
+ */
+static struct siw_qp *next_busy(struct siw_context *ctx)
+{
+	struct siw_qp *qp = NULL;
+
+	siw_lock(&ctx->busy_lock);
+	if (!siw_link_alone(&ctx->busy)) {
+		qp = siw_container(ctx->busy.next, struct siw_qp, busy);
+		take_out(ctx, qp);
+	}
+	siw_unlock(&ctx->busy_lock);
+	return qp;
+}
+
+static uint32_t count_busy(struct siw_context *ctx)
+{
+	uint32_t n;
+
+	siw_lock(&ctx->busy_lock);
+	n = ctx->n_busy;
+	siw_unlock(&ctx->busy_lock);
+	return n;
+}
+
 bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey)
 {
+	struct siw_qp *qp;
 	bool busy = false;
 
 	siw_lock(&ctx->progress);
-	for (struct siw_link *l = ctx->qps.next; !busy && l != &ctx->qps; l = l->next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-
+	for (uint32_t n = count_busy(ctx); !busy && n && (qp = next_busy(ctx)); n--) {
 		busy = qp->ops->uses_key(qp, lkey);
+		put_back(qp);
 	}
 	siw_unlock(&ctx->progress);
 	return busy;
@@ -22,6 +92,7 @@ bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey)
 bool siw_verbs_ah_in_use(struct siw_ah *ah)
 {
 	struct siw_context *ctx;
+	struct siw_qp *qp;
 	bool busy = false;
 
 	/*
@@ -31,10 +102,9 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 		return false;
 	ctx = atomic_load(&ah->pd)->ctx;
 	siw_lock(&ctx->progress);
-	for (struct siw_link *l = ctx->qps.next; !busy && l != &ctx->qps; l = l->next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-
+	for (uint32_t n = count_busy(ctx); !busy && n && (qp = next_busy(ctx)); n--) {
 		busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
+		put_back(qp);
 	}
 	siw_unlock(&ctx->progress);
 	return busy;
@@ -44,14 +114,13 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except)
 {
-	struct siw_link *l, *next;
+	uint32_t n = atomic_load(&ctx->n_rc) ? count_busy(ctx) : 0;
+	struct siw_qp *qp;
 
-	for (l = ctx->qps.next; atomic_load(&ctx->n_rc) && l != &ctx->qps; l = next) {
-		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
-
-		next = l->next;
+	for (; n && (qp = next_busy(ctx)); n--) {
 		if (qp != except && qp->ops->revoke)
 			qp->ops->revoke(qp, stag);
+		put_back(qp);
 	}
 }
 

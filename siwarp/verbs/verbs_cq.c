@@ -284,8 +284,10 @@ static inline void put_way(struct siw_cqe *cqe, const struct siw_way *way)
 {
 	if (!way) {
 		cqe->source.family = cqe->dest.family = 0;
+		cqe->instance = 0;
 		return;
 	}
+	cqe->instance = way->instance;
 	cqe->source = *way->source;
 	if (way->dest)
 		cqe->dest = *way->dest;
@@ -337,7 +339,7 @@ static void free_slots(const struct siw_cqe *cqe)
 }
 
 static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources,
-		struct siw_addr *dests)
+		struct siw_addr *dests, uint64_t *instances)
 {
 	uint32_t head, tail;
 	int n = 0;
@@ -356,6 +358,8 @@ static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *
 			sources[n] = cqe->source;
 		if (dests)
 			dests[n] = cqe->dest;
+		if (instances)
+			instances[n] = cqe->instance;
 		free_slots(cqe);
 	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
@@ -363,8 +367,8 @@ static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *
 	return n;
 }
 
-int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
-			struct siw_addr *sources, struct siw_addr *dests)
+int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances)
 {
 	int n;
 
@@ -372,31 +376,37 @@ int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse_null("cq");
 	if (__builtin_expect(num_entries < 0, 0))
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
+	if (__builtin_expect(!wc && num_entries, 0))
+		return siw_refuse_null("wc");
 	if (siw_verbs_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	n = take(cq, num_entries, wc, sources, dests);
+	n = take(cq, num_entries, wc, sources, dests, instances);
 	if (n) {
-		/* A caller that found fewer than it has room for may not poll again soon. */
-		if (n < num_entries)
-			siw_verbs_send_posted(cq->ctx, true);
+		siw_verbs_took(cq->ctx, n == num_entries);
 		return n;
 	}
 	siw_verbs_poll(cq->ctx, cq);
-	n = take(cq, num_entries, wc, sources, dests);
+	n = take(cq, num_entries, wc, sources, dests, instances);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
 		return siw_refuse(CQ_OVERFLOW);
 	return n;
 }
 
+int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			struct siw_addr *sources, struct siw_addr *dests)
+{
+	return siw_poll_cq_instances(cq, num_entries, wc, sources, dests, NULL);
+}
+
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources)
 {
-	return siw_poll_cq_between(cq, num_entries, wc, sources, NULL);
+	return siw_poll_cq_instances(cq, num_entries, wc, sources, NULL, NULL);
 }
 
 int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 {
-	return siw_poll_cq_between(cq, num_entries, wc, NULL, NULL);
+	return siw_poll_cq_instances(cq, num_entries, wc, NULL, NULL, NULL);
 }
 
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)

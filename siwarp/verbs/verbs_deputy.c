@@ -17,12 +17,13 @@
 
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "base/settings.h"
 #include "verbs/verbs_impl.h"
 
-#define PERIOD_NS 200000u  /* between the wake-ups of the one and of the other */
-#define BEGIN	  16	   /* deputies begin with so many messages, */
-#define GAP_NS	  2000000u /* each within this time of the one before */
-#define END	  250	   /* wake-ups without a message, a tenth of a second: then they sleep */
+#define PERIOD_NS 200000u /* between the wake-ups of the one and of the other */
+/* deputies begin with so many messages, each within SIWARP_DEPUTIES_US of the one before */
+#define BEGIN 16
+#define END   250 /* wake-ups without a message, a tenth of a second: then they sleep */
 
 /* The deputies' wake-ups lie on one grid, and each has every second point of it. */
 static void sleep_to_turn(uint64_t which)
@@ -44,7 +45,7 @@ static void serve(struct siw_context *ctx, uint32_t polls)
 	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->progress))
 		return;
 	before = ctx->one_sided;
-	siw_verbs_progress_once(ctx);
+	siw_verbs_visit(ctx);
 	served = ctx->one_sided != before;
 	siw_unlock(&ctx->progress);
 	if (served)
@@ -114,7 +115,7 @@ static void wake(struct siw_deputies *deputies)
 void siw_verbs_deputies_note(struct siw_context *ctx)
 {
 	struct siw_deputies *deputies = &ctx->deputies;
-	uint64_t now;
+	uint64_t now, gap_ns;
 
 	if (deputies->asked && !deputies->n)
 		return;
@@ -122,7 +123,8 @@ void siw_verbs_deputies_note(struct siw_context *ctx)
 	if (atomic_load(&deputies->on))
 		return;
 	now = siw_now_ns();
-	deputies->row = now - deputies->last_ns < GAP_NS ? deputies->row + 1 : 0;
+	gap_ns = (uint64_t)siw_settings()->deputies_us * 1000;
+	deputies->row = now - deputies->last_ns < gap_ns ? deputies->row + 1 : 0;
 	deputies->last_ns = now;
 	if (deputies->row < BEGIN || (!deputies->asked && !start(ctx)))
 		return;

@@ -120,9 +120,12 @@ static struct siw_context *new_context(void)
 		return NULL;
 	siw_lock_init(&ctx->progress);
 	siw_lock_init(&ctx->unsent_lock);
+	siw_lock_init(&ctx->busy_lock);
 	siw_lock_init(&ctx->mw_lock);
 	siw_link_init(&ctx->unsent);
+	siw_link_init(&ctx->busy);
 	siw_link_init(&ctx->timed);
+	siw_link_init(&ctx->partings);
 	siw_link_init(&ctx->qps);
 	siw_link_init(&ctx->groups);
 	siw_link_init(&ctx->pair_ports);

@@ -26,11 +26,18 @@ void siw_verbs_context_bury(struct siw_context *ctx);
  * Serves each socket that may have work once. Returns the number of messages moved. progress held.
  */
 int siw_verbs_progress_once(struct siw_context *ctx);
+/* The same for a thread that may make no other round: one that sleeps goes on with what is left. */
+void siw_verbs_visit(struct siw_context *ctx);
 /*
  * Sends what was posted and is delayed for a batch or waits for its turn, since the caller may not
  * poll soon. polls: skip this if another thread is making progress.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
+/*
+ * A poll took completions without a round of progress. all: as many as it has room for, so its
+ * caller will poll again soon.
+ */
+void siw_verbs_took(struct siw_context *ctx, bool all);
 /* Gives each QP that was marked a turn. Returns how many moved something. progress held. */
 int siw_verbs_send_unsent(struct siw_context *ctx);
 

@@ -55,6 +55,7 @@ struct siw_cqe {
 	uint32_t slot;	      /* polling it frees the owner's send or receive slots up to here */
 	struct siw_addr source;
 	struct siw_addr dest;
+	uint64_t instance; /* RD: of the source; 0: not known */
 };
 
 struct siw_cq {

@@ -65,9 +65,12 @@ static int serve(struct siw_io_handler *self)
 
 		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
 			set_up(ctx, up, news == SIW_LLP_WATCH_UP);
-			continue;
+			up = ctx->now.up;
 		}
-		/* If reading failed for lack of memory, the addresses may have changed. */
+		/*
+		 * News of the link may be of its MTU, which none of addresses follows. If reading
+		 * failed for lack of memory, the addresses may have changed.
+		 */
 		if (look(ctx))
 			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
 		/* Also if none changed: one that can be bound now may have been listed before. */

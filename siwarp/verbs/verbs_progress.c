@@ -36,12 +36,16 @@ void siw_verbs_mark_unsent(struct siw_qp *qp)
 	siw_unlock(&ctx->unsent_lock);
 }
 
+/* Whether a thread may be sleeping on the sockets. */
+static bool has_sleeper(struct siw_context *ctx)
+{
+	return siw_llp_port_armed(ctx->port) || atomic_load(&ctx->waiters);
+}
+
 void siw_verbs_nudge(struct siw_context *ctx)
 {
-	struct siw_llp_port *port = ctx->port;
-
-	if (port && (siw_llp_port_armed(port) || atomic_load(&ctx->waiters)))
-		siw_llp_port_wake(port);
+	if (ctx->port && has_sleeper(ctx))
+		siw_llp_port_wake(ctx->port);
 }
 
 void siw_verbs_forget_unsent(struct siw_qp *qp)
@@ -118,13 +122,15 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 }
 
 /*
- * After a round of a thread that may make no other. It has taken from epoll that there is room, so a
- * thread that sleeps on the sockets is not told, and is to go on with what the room is for.
+ * After a round of a thread that may make no other. It has taken from epoll that there is data or
+ * room, so a thread that sleeps on the sockets is not told, and is to go on with what is left.
  */
 static void leave(struct siw_context *ctx)
 {
-	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed) && ctx->sends_more)
-		siw_verbs_nudge(ctx);
+	if (has_sleeper(ctx))
+		siw_llp_port_leave(ctx->port,
+				   ctx->sends_more && atomic_load_explicit(&ctx->n_unsent,
+									   memory_order_relaxed));
 }
 
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
@@ -274,6 +280,7 @@ int siw_verbs_progress_once(struct siw_context *ctx)
 	int n = siw_llp_port_poll(ctx->port, ready, POLL_BATCH);
 	int moved = 0;
 
+	ctx->rounds++;
 	for (int i = 0; i < n; i++)
 		moved += ready[i]->serve(ready[i]);
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
@@ -287,12 +294,50 @@ int siw_verbs_progress_once(struct siw_context *ctx)
 	return moved;
 }
 
+void siw_verbs_visit(struct siw_context *ctx)
+{
+	siw_verbs_progress_once(ctx);
+	leave(ctx);
+}
+
 static void count_poll(struct siw_context *ctx)
 {
 	/* Not an atomic add: it only has to change, and the next poll makes up for a lost step. */
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
 	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
+}
+
+/*
+ * Where posts complete at once, as RC Writes do, and are dense, no poll ever finds nothing. So now
+ * and then one makes a round here, for the sockets' sake, and the device's thread hears that somebody
+ * polls: while it sleeps on the sockets, no post may wait for company.
+ */
+static void visit_crowded(struct siw_context *ctx)
+{
+	count_poll(ctx);
+	if (!siw_trylock(&ctx->progress))
+		return;
+	if (ctx->port) {
+		siw_verbs_visit(ctx);
+		if (siw_llp_port_armed(ctx->port))
+			siw_llp_port_wake(ctx->port);
+	}
+	siw_unlock(&ctx->progress);
+}
+
+void siw_verbs_took(struct siw_context *ctx, bool all)
+{
+	/* Not an atomic add, as in count_poll(). */
+	uint32_t takes = atomic_load_explicit(&ctx->takes, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&ctx->takes, takes, memory_order_relaxed);
+	if (takes % SIW_TAKES == 0 && atomic_load_explicit(&ctx->crowded, memory_order_relaxed)) {
+		atomic_store_explicit(&ctx->crowded, false, memory_order_relaxed);
+		visit_crowded(ctx);
+	} else if (!all) { /* who found fewer than there is room for may not poll again soon */
+		siw_verbs_send_posted(ctx, true);
+	}
 }
 
 /* An idle device, while another one that the program polls is busy: a round now and then will do. */
@@ -367,10 +412,9 @@ void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	if (!siw_trylock(&ctx->progress))
 		return;
 	if (__builtin_expect(ctx->port != NULL, 1) && is_due(ctx, cq)) {
-		if (siw_verbs_progress_once(ctx))
-			leave(ctx);
-		else
+		if (!siw_verbs_progress_once(ctx))
 			offer = in_vain(&ctx->vain);
+		leave(ctx);
 	}
 	siw_unlock(&ctx->progress);
 	if (__builtin_expect(offer, 0))

@@ -45,6 +45,7 @@ static const struct bit_name attributes[] = {
 	{ SIW_QP_SQ_PSN, "SQ_PSN" },
 	{ SIW_QP_MAX_DEST_RD_ATOMIC, "MAX_DEST_RD_ATOMIC" },
 	{ SIW_QP_DEST_QPN, "DEST_QPN" },
+	{ SIW_QP_RATE_LIMIT, "RATE_LIMIT" },
 	{ SIW_QP_FD, "FD" },
 };
 
@@ -154,10 +155,15 @@ static const char *type_name(uint64_t type)
 
 static void put_errno(struct out *out, uint64_t number)
 {
-	char text[96];
+	char text[96] = "";
 
-	/* GNU's strerror_r, which may return another string than text. */
+#ifdef __GLIBC__ /* whose strerror_r may return another string than text */
 	put_text(out, strerror_r((int)number, text, sizeof(text)));
+#else
+	if (strerror_r((int)number, text, sizeof(text)))
+		text[sizeof(text) - 1] = '\0';
+	put_text(out, text);
+#endif
 }
 
 /* Formats one number; kind is the text behind the colon, up to the closing brace. */

@@ -9,10 +9,38 @@
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
+#define MOST_SKIPPED 63 /* waits without a spin */
+
+/*
+ * A wait spins for spin_us before it sleeps: where a CPU is free, what it waits for comes sooner so.
+ * Where all are busy the spin keeps who is to answer off this CPU, and uses up the time that the
+ * scheduler would give this thread when it wakes next. So after a spin in vain some waits have none:
+ * one, then about twice as many each time. Returns when the spin ends: 0, there is none.
+ */
+static uint64_t begin_spin(struct siw_context *ctx)
+{
+	uint32_t left = atomic_load_explicit(&ctx->spin_left, memory_order_relaxed);
+
+	if (left) {
+		atomic_store_explicit(&ctx->spin_left, left - 1, memory_order_relaxed);
+		return 0;
+	}
+	return siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
+}
+
+static void end_spin(struct siw_context *ctx, bool in_vain)
+{
+	uint32_t skip = atomic_load_explicit(&ctx->spin_skip, memory_order_relaxed);
+
+	skip = !in_vain ? 0 : skip < MOST_SKIPPED ? 2 * skip + 1 : MOST_SKIPPED;
+	atomic_store_explicit(&ctx->spin_skip, skip, memory_order_relaxed);
+	atomic_store_explicit(&ctx->spin_left, skip, memory_order_relaxed);
+}
+
 static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		     uint64_t deadline)
 {
-	uint64_t spin_until = siw_now_ns() + (uint64_t)siw_settings()->spin_us * 1000;
+	uint64_t spin_until = begin_spin(ctx);
 	struct siw_llp_waitset set;
 	uint64_t now;
 	int moved, r;
@@ -20,8 +48,11 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 	for (;;) {
 		siw_verbs_poll(ctx, NULL);
 		r = ready(arg);
-		if (r)
+		if (r) {
+			if (spin_until)
+				end_spin(ctx, false);
 			return r;
+		}
 		if (siw_verbs_inherited(ctx))
 			return siw_refuse(STALE);
 		now = siw_now_ns();
@@ -30,6 +61,9 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		pthread_testcancel(); /* other traffic may keep this loop from its sleep */
 		if (now < spin_until)
 			continue;
+		if (spin_until)
+			end_spin(ctx, true);
+		spin_until = 0;
 		siw_lock(&ctx->progress);
 		moved = siw_verbs_progress_once(ctx);
 		siw_llp_waitset_fill(ctx->port, &set);

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import ffi, lib
 from siwarp.verbs.enums import SendFlag, WROpcode
+from siwarp.verbs.wanted import instance, wanted
 
 if TYPE_CHECKING:
     from siwarp.verbs.ah import AH
@@ -111,12 +112,17 @@ class _WR:
     sg: tuple[SGE, ...]
 
     def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
-        chosen = list(sg) if num_sge is None else list(sg)[:num_sge]
+        if num_sge is not None:
+            instance(num_sge, int, "num_sge is a number, and elements are given as sg=[mr.sge()]")
+        try:
+            chosen = list(sg)[:num_sge]
+            array = ffi.new("struct siw_sge[]", len(chosen))
+            for i, element in enumerate(chosen):
+                array[i] = element._c[0]
+        except (AttributeError, TypeError):
+            raise wanted("sg is a list of elements, as [mr.sge(0, 64)]", sg) from None
         if num_sge is not None and num_sge > len(chosen):
             raise ValueError(f"num_sge is {num_sge}, but there are {len(chosen)} elements")
-        array = ffi.new("struct siw_sge[]", len(chosen))
-        for i, element in enumerate(chosen):
-            array[i] = element._c[0]
         self._c.sg_list = array if chosen else _null
         self._c.num_sge = len(chosen)
         self._keep = array
@@ -228,7 +234,10 @@ class SendWR(_WR):
         self._mr: MR | None = None
         # The values that the C structure has in unions are stored here: see _place().
         self._to: tuple[Any, int, int] = (_null, 0, 0)  # address handle, QPN, Q_Key
-        self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
+        try:
+            self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
+        except AttributeError:
+            raise wanted("remote is what RemoteBuffer.unpack() returns", remote) from None
         self._operands = (compare_add, swap)
         self._masks = (compare_add_mask, swap_mask)
         self._bind: tuple[Any, int, Any, int, int, int] = (_null, 0, _null, 0, 0, 0)
@@ -272,7 +281,10 @@ class SendWR(_WR):
 
     def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
         """Set the peer of an RD request or RDMA_WRITE_RECORD; keeps the address handle alive."""
-        to = ah._live(), rqpn or ah.qpn, rqkey
+        try:
+            to = ah._live(), rqpn or ah.qpn, rqkey
+        except AttributeError:
+            raise wanted("ah is an address handle, as AH(pd, (host, port))", ah) from None
         if ah is not self._ah:
             ah._wrs.add(self)
             self._ah = ah

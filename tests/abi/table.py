@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from abi.rows import CABLE, NOBODY, Row, rows  # noqa: E402
+from abi.rows import BOTH, CABLE, NOBODY, PLACES, Row, rows  # noqa: E402
 from cli.install_harness import installed, python_for  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
 from pace import scaled  # noqa: E402
@@ -87,7 +87,7 @@ class Machine:
 
     def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
         """Return the whole command line of a row's server (end 0) or client (1)."""
-        namespace = self.ends[end if place == CABLE else 0]
+        namespace = self.ends[end if place in (CABLE, BOTH) else 0]
         over = self.ends[1]
         known = {
             "dev": f"siw_{namespace.link}",
@@ -105,7 +105,7 @@ class Machine:
         }
         filled = shlex.split(words.format(**known))
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
-        if place == NOBODY:
+        if place in (NOBODY, BOTH):
             variables += [f"PYTHONPATH={self.site}", f"HOME={self.work}/home"]
             siwarp = [*AS_NOBODY, "env", *variables, python_for(AS_NOBODY), "-m", "siwarp.cli"]
         else:
@@ -115,6 +115,10 @@ class Machine:
     def listens(self, port: int) -> bool:
         """Whether somebody in the server's namespace listens on a TCP port."""
         return self.ends[0].listens(port)
+
+    def connected(self, port: int) -> bool:
+        """Whether a TCP port of the server's namespace has a connection."""
+        return self.ends[0].connected(port)
 
 
 def compile_exchange(compiler: str | Path, program: Path) -> None:
@@ -184,14 +188,47 @@ def busy_cpus(wanted: bool) -> Iterator[None]:
             process.wait()
 
 
+def client_ended(
+    server: subprocess.Popen[bytes], client: subprocess.Popen[bytes], limit: float
+) -> int | str:
+    """Wait for a client; one whose server has failed gets 10 s more."""
+    end = time.monotonic() + limit
+    while client.poll() is None and not server.poll() and time.monotonic() < end:
+        time.sleep(0.02)
+    left = end - time.monotonic()
+    return ended(client, min(left, scaled(10)) if server.poll() else left)
+
+
 def rank_of(machine: Machine) -> int:
-    """Return the process id of a rank of the MPI program that runs."""
+    """Return the process id of a rank of the MPI program, or script of Python, that runs."""
+    scripts = str(machine.work / "abi" / "mpi")
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             program = (folder / "exe").readlink()
-            if program.is_relative_to(machine.work) and program.name.startswith(RANKS):
+            words = (folder / "cmdline").read_text(errors="replace").split("\0")
+            compiled = program.is_relative_to(machine.work) and program.name.startswith(RANKS)
+            if compiled or (
+                program.name.startswith("python") and "".join(words[1:2]).startswith(scripts)
+            ):
                 return int(folder.name)
     raise AssertionError("no rank runs")
+
+
+def one_killed(
+    machine: Machine, row: Row, server: subprocess.Popen[bytes], client: subprocess.Popen[bytes]
+) -> list[int | str]:
+    """Kill an end that has been connected for a while; return the exit statuses of both."""
+    limit = scaled(row.seconds)
+    victim, other = (server, client) if row.kill == "server" else (client, server)
+    if not row.itself:
+        # Programs that meet at a port of TCP may have left it before it is looked at.
+        end = time.monotonic() + scaled(3)
+        while row.port and not machine.connected(row.port) and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(scaled(BEFORE_KILL))
+        victim.kill()
+    last, killed = ended(other, limit), ended(victim, limit)
+    return [killed, last] if row.kill == "server" else [last, killed]
 
 
 def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
@@ -212,12 +249,8 @@ def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[i
         return [server.returncode, "not started"]
     client = start(machine.command(row, place, 1, row.client), logs[1], machine.work)
     if row.kill:
-        time.sleep(scaled(BEFORE_KILL))
-        victim, other = (server, client) if row.kill == "server" else (client, server)
-        victim.kill()
-        statuses = [ended(one, limit) for one in (other, victim)]
-        return statuses if row.kill == "client" else statuses[::-1]
-    status = ended(client, limit)
+        return one_killed(machine, row, server, client)
+    status = client_ended(server, client, limit)
     # A server whose client is gone ends at once; one whose client failed may wait for another.
     return [ended(server, scaled(10) if status == 0 else 2), status]
 
@@ -229,22 +262,38 @@ def free_port(machine: Machine, row: Row) -> None:
         time.sleep(0.02)
 
 
+def survived(row: Row, status: list[int | str], text: str) -> bool:
+    """Whether one end was killed, and the other one ended and said what it should."""
+    if row.itself:
+        others = [status[row.kill == "server"]]
+    else:
+        others = [s for s in status if s != -signal.SIGKILL]
+    if row.quiet:
+        return others == [0] and re.search(row.quiet, text) is not None
+    return len(others) == 1 and others[0] not in (0, "hung", "not started")
+
+
 def judged(row: Row, status: list[int | str], text: str) -> str:
     """Return what a row did that it should not; empty if nothing."""
     told = f"exit status {', '.join(map(str, status))}"
     if row.kill:
-        others = [s for s in status if s != -signal.SIGKILL]
-        fine = len(others) == 1 and others[0] not in (0, "hung", "not started")
-        return "" if fine else f"{told}: the other end should end, and say that it failed"
+        return (
+            "" if survived(row, status, text) else f"{told}: the other end should end, and say why"
+        )
     if any(s != 0 for s in status):
         return told
     return "" if re.search(row.shows, text) else f"its output does not have {row.shows}"
 
 
+def logs_of(name: str, place: str) -> list[Path]:
+    """Where a row's programs write: the server, and the client."""
+    slug = re.sub(r"[^\w.-]+", "_", f"{name}.{place}")
+    return [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
+
+
 def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     """Run a row in one place and judge it."""
-    slug = re.sub(r"[^\w.-]+", "_", f"{row.name}.{place}")
-    logs = [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
+    logs = logs_of(row.name, place)
     for log in logs:
         log.unlink(missing_ok=True)
     programs = {shlex.split(words)[0] for words in (row.server, row.client) if words}
@@ -258,7 +307,7 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
         free_port(machine, row)
         with busy_cpus(row.busy):
             status = run_pair(machine, row, place, logs)
-        said = logs[1 if row.client else 0]
+        said = logs[bool(row.client) and row.kill != "client"]
         text = said.read_text(errors="replace") if said.exists() else ""
         why = judged(row, status, text)
     seconds = round(time.monotonic() - began, 1)
@@ -277,10 +326,12 @@ def wanted(every: bool, only: str) -> Iterator[tuple[Row, str]]:
     """Yield the rows of the short form or all of them, with their places."""
     for row in rows():
         places = row.places if every else row.short
+        if every and row.short == PLACES:
+            places = (*places, BOTH)
         if row.known and not every:
             continue
         for place in places:
-            if place == NOBODY and os.geteuid() != 0:
+            if place in (NOBODY, BOTH) and os.geteuid() != 0:
                 print(f"SKIPPED {row.name} as nobody: only root may become nobody", flush=True)
             elif re.search(only, f"{row.name} {place}"):
                 yield row, place
@@ -303,11 +354,15 @@ def compile_programs(work: Path) -> None:
         if compiler:
             compile_exchange(compiler, work / f"mpi-{name}")
     compile_libraries(work)
-    for scripts in ("pyverbs", "pypi", "ucx", "mpi", "libs"):
+    for scripts in ("ibverbs", "pyverbs", "pypi", "ucx", "mpi", "libs"):
         shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
     home.mkdir()
     home.chmod(0o777)
+
+
+#: Characters of the end of a log that are printed when a row failed.
+TOLD = 600
 
 
 def tell(result: Result) -> None:
@@ -319,6 +374,9 @@ def tell(result: Result) -> None:
         f"{result.data:<8} {result.seconds:6.1f} s  {verdict}",
         flush=True,
     )
+    for log in () if result.good else logs_of(result.row, result.place):
+        if log.exists():
+            print(f"    {log.suffix[1:]}: {log.read_text(errors='replace')[-TOLD:].strip()}")
 
 
 def main() -> int:

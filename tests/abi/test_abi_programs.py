@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from abi.abi_harness import CC, run
-from cli.cli_harness import unsanitized
+from abi.abi_harness import CC, PROGRAMS, run
+from cli.cli_harness import siwarp, siwarp_json, unsanitized
 from namespaces.ns_harness import PATH
+from pace import scaled
 
 from siwarp import _paths
+
+UDP_GRO = 104  # of <linux/udp.h>
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
@@ -50,6 +55,32 @@ def test_a_program_that_only_polls_or_watches_or_sleeps_is_answered(
     run(compiled["watchers"], kind, way)
 
 
+def test_a_capture_has_what_a_program_of_verbs_sends(
+    compiled: dict[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "verbs.pcapng"
+    words = ["--persona", "iwarp", "--capture", file, compiled["connected"], "rc"]
+    done = siwarp("run", "--no-view", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    kinds = [message["kind"] for message in siwarp_json("dissect", file)]
+    assert kinds[:2] == ["MPA_REQUEST", "MPA_REPLY"]
+    assert {"SEND", "RDMA_WRITE", "RDMA_READ_REQUEST"} <= set(kinds)
+
+
+def test_a_list_of_datagrams_leaves_in_one_system_send(compiled: dict[str, Path]) -> None:
+    """On loopback what left together arrives together, at a socket that takes it so."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+        sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+        sink.bind(("127.0.0.1", 0))
+        sink.settimeout(scaled(10))
+        run(compiled["batch"], str(sink.getsockname()[1]))
+        octets, ((level, kind, size), *_), *_ = sink.recvmsg(1 << 16, 64)
+    each = int.from_bytes(size[:4], sys.byteorder)
+    assert (level, kind, len(octets)) == (socket.IPPROTO_UDP, UDP_GRO, 32 * each)
+    for i in range(32):
+        assert octets[i * each : (i + 1) * each][-68:-4] == bytes([i]) * 64
+
+
 def test_every_value_has_a_name_and_rates_are_numbers(compiled: dict[str, Path]) -> None:
     run(compiled["names"])
 
@@ -74,6 +105,10 @@ def test_events_name_their_objects_which_wait_for_their_acknowledgement(
     run(compiled["events"])
 
 
+def test_each_limit_of_the_device_is_reached_and_not_passed(compiled: dict[str, Path]) -> None:
+    run(compiled["limits"])
+
+
 def test_functions_of_releases_after_44_work_or_say_eopnotsupp(compiled: dict[str, Path]) -> None:
     run(compiled["newer"])
 
@@ -94,22 +129,36 @@ def test_every_function_refuses_bad_input_with_the_errno_of_its_page(
     run(compiled["bad"])
 
 
+def test_results_that_have_no_place_and_functions_of_no_handle_take_bad_input(
+    compiled: dict[str, Path],
+) -> None:
+    run(compiled["bad_more"])
+
+
 def test_objects_of_other_or_closed_devices_and_wrong_requests_are_refused(
     compiled: dict[str, Path],
 ) -> None:
     run(compiled["misuse"])
 
 
+def extended(source: Path, folder: Path) -> Path:
+    """Compile a program that takes siwarp's own functions, too."""
+    program = folder / source.stem
+    libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
+    libraries.append(f"-Wl,-rpath,{_paths.library().parent}")
+    command = [*CC, str(source), "-o", str(program), *libraries]
+    subprocess.run(command, check=True, env=unsanitized())
+    return program
+
+
+def test_the_error_queue_is_polled_by_ibv_ext(tmp_path: Path) -> None:
+    run(extended(PROGRAMS / "ext/reported.c", tmp_path))
+
+
 def test_the_example_of_ibv_ext_sends_reliable_datagrams_and_write_records(
     root: Path, tmp_path: Path
 ) -> None:
-    program = tmp_path / "ibv_rd"
-    libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
-    libraries.append(f"-Wl,-rpath,{_paths.library().parent}")
-    source = root / "examples/c/ibv_rd.c"
-    command = [*CC, str(source), "-o", str(program), *libraries]
-    subprocess.run(command, check=True, env=unsanitized())
-    printed = run(program)
+    printed = run(extended(root / "examples/c/ibv_rd.c", tmp_path))
     assert printed == (
         "received: a reliable datagram\nwritten: a Write-Record, octets 0 to 15 of 15\n"
     )

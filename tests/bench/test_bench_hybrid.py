@@ -189,7 +189,8 @@ def test_a_rank_that_is_alive_and_answers_nothing_ends_the_run(limit: int, thres
 
 
 def test_a_run_that_takes_too_long_is_ended() -> None:
-    process, _ = _started(2, 64, ENDLESS, 0, limit_s=1)
+    command = _command(2, 64, ENDLESS, 0, limit_s=1)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert _ended(process, 20) == "rank 0 was not done within 1 s\n"
 
 

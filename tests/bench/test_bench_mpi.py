@@ -82,6 +82,54 @@ def test_curves_without_matplotlib_are_refused_before_anything_is_measured(tmp_p
     assert not (tmp_path / "drawn").exists()
 
 
+#: A figure that is written as what was drawn into it, in matplotlib's place.
+FIGURE = """
+import json
+
+class Figure:
+    def __init__(self, **how):
+        self.curves, self.said = {}, []
+    def add_subplot(self):
+        return self
+    def plot(self, x, y, label, **how):
+        self.curves[label] = [x, y]
+    def __getattr__(self, name):
+        return lambda *said, **how: self.said.extend(said)
+    def savefig(self, path, **how):
+        path.write_text(json.dumps({"curves": self.curves, "said": self.said}))
+"""
+
+
+def without_matplotlib(folder: Path) -> dict[str, str]:
+    """Make a stand-in for matplotlib; return the environment that leads to it."""
+    (folder / "matplotlib" / "backends").mkdir(parents=True)
+    for name in ("__init__.py", "backends/__init__.py"):
+        (folder / "matplotlib" / name).touch()
+    (folder / "matplotlib" / "figure.py").write_text(FIGURE)
+    canvas = "FigureCanvasAgg = id\n"
+    (folder / "matplotlib" / "backends" / "backend_agg.py").write_text(canvas)
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_each_figure_of_the_wire_is_drawn_with_a_curve_of_each_transport(tmp_path: Path) -> None:
+    sizes = [64, 1 << 20]
+    mpich = pretended(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})
+    drawn = tmp_path / "drawn"
+    done = siwarp(
+        *("bench", "mpi", "--json", "--part", "wire", "--mpich", mpich, "--netif", "eth7"),
+        *("--rounds", 1, "--sizes", "64,1048576", "--plot", drawn),
+        env=without_matplotlib(tmp_path / "stand-in"),
+    )
+    assert done.returncode == 0, done.stderr
+    files = sorted(path.name for path in drawn.iterdir())
+    assert files == ["mpi-bibw.png", "mpi-bw.png", "mpi-lat.png"]
+    assert all(f"drawn: {drawn / name}" in done.stderr for name in files)
+    figure = json.loads((drawn / "mpi-lat.png").read_text())
+    names = [transport.name for transport in launch.TRANSPORTS.values()]
+    assert figure["curves"] == {name: [sizes, [4.0, 4.0]] for name in names}
+    assert any("MPI: " in str(words) for words in figure["said"])
+
+
 def test_the_json_has_each_figure_its_spread_and_every_round(tmp_path: Path) -> None:
     sizes = [64, 1 << 20]
     mpich = pretended(tmp_path, {"mpi_wire": [{"size": size, **POINT} for size in sizes]})

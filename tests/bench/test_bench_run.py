@@ -33,6 +33,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "rc bw read event": {"kind": "bw", "qp": "rc", "op": "read", "size": 9000, "wait": "event"},
     "rc rate": {"kind": "rate", "qp": "rc", "size": 64},
     "rc rate event": {"kind": "rate", "qp": "rc", "size": 1, "wait": "event", "post_list": 32},
+    "rc rate write": {"kind": "rate", "qp": "rc", "op": "write", "post_list": 7},
+    "rc rate read": {"kind": "rate", "qp": "rc", "op": "read", "post_list": 7},
     "uc lat": {"kind": "lat", "qp": "uc"},
     "uc lat write": {"kind": "lat", "qp": "uc", "op": "write"},
     "uc bw write": {"kind": "bw", "qp": "uc", "op": "write", "size": 60000},

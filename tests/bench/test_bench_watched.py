@@ -12,7 +12,7 @@ from pace import slowness
 from siwarp import bench
 
 #: What is promised of such programs where both CPUs are busy, us.
-BOUND_US = 500
+BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # whose code is that much slower
 
 needs_two_cpus = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a CPU of its own"
@@ -32,7 +32,8 @@ def test_both_personas_and_their_tails_are_shown() -> None:
     words = ("bench", "watched", "--persona", "both", "--iters", 200, "--rounds", 1)
     said = siwarp(*words).stdout.splitlines()
     assert "RC write 64 octets, one way, into memory that is only looked at" in said[0]
-    assert [line.split("  ")[1] for line in said[1:]] == [
+    rows = [line for line in said[1:] if "unreliable: " not in line]
+    assert [line.split("  ")[1] for line in rows] == [
         "siwarp",
         "siwarp, persona roce",
         "99 of 100 of these within",

@@ -404,9 +404,20 @@ static void close_pair(struct pair *pair)
 	check(siw_cm_destroy_channel(pair->right.cm));
 }
 
-static void *replace_queue_pairs(void *unused)
+/*
+ * Until nobody binds by a handle of a queue pair that is closed: the next one may have its memory,
+ * and a bind that fails would end it while it connects.
+ */
+static void let_binds_pass(void)
 {
 	const struct timespec rest = { .tv_nsec = 3000000 };
+
+	for (unsigned long before = binds; !stop && binds < before + 2;)
+		nanosleep(&rest, NULL);
+}
+
+static void *replace_queue_pairs(void *unused)
+{
 	struct pair pairs[2], old;
 
 	for (int i = 0; i < 2; i++)
@@ -414,7 +425,7 @@ static void *replace_queue_pairs(void *unused)
 	for (; !stop; opened++) {
 		int i = opened % 2;
 
-		nanosleep(&rest, NULL);
+		let_binds_pass();
 		old = pairs[i];
 		open_pair(&pairs[i], i);
 		close_pair(&old);

@@ -30,7 +30,7 @@ def captured_ping(file: Path, qp: str, *more: object) -> None:
             "ping", "127.0.0.1", "-p", port, "--qp", qp, *more,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"
 
 
 def endpoints(messages: list[dict[str, Any]]) -> set[frozenset[str]]:
@@ -52,6 +52,14 @@ def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
         assert message["error"] is message["dropped"] is None
     times = [m["time"] for m in messages]
     assert times == sorted(times)
+
+
+def test_what_stands_behind_the_program_is_the_programs_own(tmp_path: Path) -> None:
+    file = tmp_path / "x.pcapng"
+    for between in ([], ["--"]):
+        done = siwarp("capture", "-o", file, *between, *COMMAND, "ping", "-n", 3, "--json")
+        assert (done.returncode, json.loads(done.stdout)["received"]) == (0, 3)
+        assert len(siwarp_json("dissect", file)) == 6
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
@@ -109,6 +117,79 @@ def test_a_signal_that_ends_the_command_is_seen_too(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     done = siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGTERM
+
+
+OPENS = "from siwarp.verbs import Context; import os; Context().close()"
+
+
+def test_the_files_of_each_process_are_named_behind_the_run(tmp_path: Path) -> None:
+    (tmp_path / "x-1.pcapng").write_bytes(b"of an earlier run")
+    code = f"import os, subprocess, sys; {OPENS}; subprocess.run([sys.executable, '-c', {OPENS!r}])"
+    done = siwarp("capture", "-o", tmp_path / "x.pcapng", sys.executable, "-c", code)
+    assert (done.returncode, done.stdout) == (0, "")
+    names = [line.removeprefix("siwarp capture: ") for line in done.stderr.splitlines()]
+    written = {f for f in tmp_path.iterdir() if f.name != "x-1.pcapng"}
+    assert len(written) == 2
+    assert sorted(names) == sorted(f"{f}, {f.stat().st_size:,} octets" for f in written)
+
+
+def test_a_file_with_the_pid_in_its_name_is_named(tmp_path: Path) -> None:
+    done = siwarp("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENS)
+    (file,) = tmp_path.iterdir()
+    assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"
+
+
+def test_a_command_without_a_device_leaves_no_file_and_is_told(tmp_path: Path) -> None:
+    done = siwarp("capture", "-o", tmp_path / "x", "true")
+    assert list(tmp_path.iterdir()) == []
+    assert (
+        done.stderr == f"siwarp capture: no {tmp_path}/x: the command opened no device of siwarp\n"
+    )
+
+
+HEARS = """
+import os, signal, sys, time
+def heard(number, frame):
+    # print() cannot be interrupted by print().
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
+    if number == signal.SIGTERM:
+        sys.exit(5)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) != signal.SIG_IGN:
+        signal.signal(number, heard)
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_the_commands_signals_reach_it_and_it_decides(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "capture", "-o", tmp_path / "x", sys.executable, "-c", HEARS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        assert process.stdout.readline() == "SIGINT\n"
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "SIGHUP\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "SIGTERM\n"
+        assert process.wait(30) == 5
+
+
+def test_what_is_ignored_around_the_command_is_ignored_in_it(tmp_path: Path) -> None:
+    ask = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+    words = [*COMMAND, "capture", "-o", tmp_path / "x", sys.executable, "-c", ask]
+    for ignored in (False, True):
+        prefix = ["nohup"] if ignored else []
+        done = subprocess.run([*prefix, *words], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{ignored}\n"
 
 
 def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
 
 from siwarp import verbs
 from siwarp._siwarp import lib
 from siwarp.base import counters
-from siwarp.cli import demo_peer, devices, doctor
+from siwarp.cli import demo, demo_peer, devices, doctor, show
+from siwarp.cli.config import GROUPS
 from siwarp.verbs import Context, get_device_list
 
 
@@ -44,6 +46,37 @@ def test_help_names_every_command() -> None:
 def test_the_version_is_the_librarys() -> None:
     done = siwarp("--version")
     assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)
+    assert siwarp("-V").stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        ("siwarp pi", {"ping"}),
+        ("siwarp ping --qp ", {"ud", "uc", "rd", "rc"}),
+        ("siwarp bench lat --qp r", {"rd", "rc"}),
+        ("siwarp bench rate --qp ud,r", {"ud,rd", "ud,rc"}),
+        ("siwarp bench lat --op ", {"send", "write", "read"}),
+        ("siwarp bench lat --persona ", {"iwarp", "roce", "both"}),
+        ("siwarp bench bw --wait e", {"event"}),
+        ("siwarp bench bw --api ", {"c", "python"}),
+    ],
+)
+def test_a_shell_completes_commands_and_choices(words: str, there: set[str]) -> None:
+    count = str(len(words.split(" ")) - 1)
+    for shell in ("bash", "zsh", "fish"):
+        asked = {
+            "_SIWARP_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": words,
+            "COMP_CWORD": count,
+            "_TYPER_COMPLETE_ARGS": words,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        said = siwarp(env=asked).stdout
+        assert there <= set(re.findall(r"[a-z,]+", said)), shell
+        # Without this the shell is the one that started the tests, if there is one.
+        named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        assert siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
 
 def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
@@ -109,8 +142,41 @@ def test_config_prints_every_setting_of_the_table() -> None:
     table = siwarp("config").stdout
     for row in rows:
         assert row["minimum"] <= row["value"] <= row["maximum"]
-        assert row["variable"] in table
-        assert row["option"] in table
+        shown = re.findall(rf"^{row['variable']} +{row['value']} ", table, re.MULTILINE)
+        assert len(shown) == 1 + (row["value"] != row["default"])
+
+
+def test_each_setting_is_in_one_group() -> None:
+    grouped = [name for names in GROUPS.values() for name in names.split()]
+    assert sorted(grouped) == sorted(row["name"] for row in siwarp_json("config"))
+
+
+def test_config_prints_first_what_is_not_as_by_default() -> None:
+    plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_STRICT": "0"}
+    lines = siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
+    assert lines[0].startswith("not as by default")
+    assert [line.split()[:3] for line in lines[1:3]] == [
+        ["SIWARP_BUDGET", "9", "64"],
+        ["SIWARP_CRC", "0", "1"],
+    ]
+    assert lines[3] == ""
+
+
+def test_config_prints_one_setting_by_any_of_its_names() -> None:
+    for name in ("mulpdu", "SIWARP_MULPDU", "--mulpdu"):
+        first, what, bounds = siwarp("config", name).stdout.splitlines()
+        assert first == "SIWARP_MULPDU, or --mulpdu before a command"
+        assert "RFC 5044 section 4.5" in what
+        assert bounds == "  value 64768; default 64768; from 128 to 64768"
+    assert [row["name"] for row in siwarp_json("config", "crc", "log")] == ["crc", "log"]
+
+
+@pytest.mark.parametrize(("name", "advice"), [("SIWARP_CR", "did you mean SIWARP_CRC?"), ("", "")])
+def test_config_of_what_is_no_setting_says_so(name: str, advice: str) -> None:
+    done = siwarp("config", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"siwarp: config: no such option or setting: {name}")
+    assert done.stderr.strip().endswith(advice)
 
 
 def value(name: str, done: subprocess.CompletedProcess[str]) -> int:
@@ -296,7 +362,7 @@ def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
     [
         (["config"], 141),  # as a shell says it of a program that SIGPIPE ended
         (["config", "--json"], 141),
-        (["--help"], 1),  # as rich has it
+        (["--help"], 141),
         (["nonsense"], 2),  # no output, but a complaint
     ],
 )
@@ -356,6 +422,42 @@ def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
     assert came is not None and 0 < int(came[1]) < 17
     again = re.search(r"500 messages of 4096 octets came back in order; (\d+)", done.stdout)
     assert again is not None and int(again[1]) > 0
+
+
+def test_the_demos_findings_and_measurements_as_json() -> None:
+    plain = siwarp("demo", "--size", 1, "--no-bench").stdout
+    told = siwarp_json("demo", "--size", 1)
+    *shown, beside = told["sections"]
+    assert [each["title"] for each in shown] == re.findall(r"^== (.+)", plain, re.MULTILINE)
+    findings = [finding for each in shown for finding in each["findings"]]
+    assert len(findings) == len(re.findall(r"^ok: ", plain, re.MULTILINE))
+    assert all(finding["good"] for finding in findings)
+    assert (beside["title"].split(",")[0], beside["findings"]) == ("Beside the raw sockets", [])
+    assert [(each["kind"], each["qp"]) for each in told["bench"]] == [
+        ("lat", "ud"), ("lat", "rc"), ("bw", "ud"), ("bw", "rc"), ("bw", "rc"),
+    ]  # fmt: skip
+    assert all(each["ratio"] > 0 for each in told["bench"])
+    assert told["failed"] is None
+    assert told["seconds"] > 0
+
+
+def test_a_demo_that_fails_says_so_in_json_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(octets: int, lossy: bool) -> None:
+        show.heading("Something")
+        demo._sure(False, f"{octets} octets came back")
+
+    monkeypatch.setattr(demo, "_move_data", fails)
+    with pytest.raises(typer.Exit) as end:
+        demo.demo(size=1, bench=True, faults=None, as_json=True)
+    assert end.value.exit_code == 1
+    said = capsys.readouterr()
+    assert said.err == "siwarp demo: 1048576 octets came back\n"
+    told = json.loads(said.out)
+    finding = {"text": "1048576 octets came back", "good": False}
+    assert told["sections"] == [{"title": "Something", "findings": [finding]}]
+    assert (told["failed"], told["bench"]) == ("1048576 octets came back", [])
 
 
 def test_the_demo_refuses_a_plan_that_is_none() -> None:

@@ -57,6 +57,35 @@ def test_streams_and_errors_can_be_asked_for_alone(file: Path) -> None:
     assert siwarp("dissect", file, "--errors", "--stream", 1).stdout == "No such message in it.\n"
 
 
+def test_a_capture_comes_by_standard_input(file: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "dissect", "-"],
+        input=file.read_bytes(),
+        capture_output=True,
+        check=True,
+        timeout=scaled(60),
+    )
+    assert done.stdout.decode() == siwarp("dissect", file).stdout
+
+
+def test_the_exit_status_tells_of_errors_if_it_is_to(file: Path) -> None:
+    assert siwarp("dissect", file).returncode == 0
+    wrong = siwarp("dissect", file, "--fail-on-errors", "--stream", 1)
+    assert (wrong.returncode, wrong.stderr) == (1, "")  # also one that is not shown
+    assert "answers 3" in wrong.stdout
+    good = written(startup(Link().open()).close().packets, file.parent / "good.pcapng")
+    assert siwarp("dissect", good, "--fail-on-errors").returncode == 0
+
+
+def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> None:
+    for _ in range(2):  # the second time in place of the first
+        done = siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
+        place = tmp_path / ".local/lib/wireshark/plugins/siwarp.lua"
+        assert (done.returncode, done.stdout) == (0, f"{place}\n")
+        script = Path(siwarp("dissect", "--lua-path").stdout.strip())
+        assert place.read_bytes() == script.read_bytes()
+
+
 def test_the_summary_has_a_line_for_each_stream(file: Path) -> None:
     streams = siwarp_json("dissect", file, "--summary")
     assert [s["transport"] for s in streams] == ["rc", "rc", "ud"]
@@ -115,14 +144,23 @@ def test_the_script_for_wireshark_is_where_the_command_says() -> None:
     assert 'Proto("siwarp"' in path.read_text("utf-8")
 
 
-def test_without_scapy_it_says_how_this_python_gets_it(file: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.modules['scapy'] = None\n"
+def lacking(module: str, file: Path) -> subprocess.CompletedProcess[str]:
+    """Dissect in a Python that has no such module."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules[{module!r}] = None\n"
          "from siwarp.cli.main import main; sys.exit(main())", "dissect", file],
         capture_output=True, text=True, timeout=scaled(60),
     )  # fmt: skip
+
+
+def test_without_crc32c_it_says_how_this_python_gets_it(file: Path) -> None:
+    done = lacking("crc32c", file)
     assert done.returncode == 1
-    assert done.stderr == (
-        "siwarp: dissecting needs scapy and crc32c: "
-        f"run {shlex.quote(sys.executable)} -m pip install scapy crc32c\n"
-    )
+    python = shlex.quote(sys.executable)
+    assert done.stderr == f"siwarp: dissecting needs crc32c: run {python} -m pip install crc32c\n"
+
+
+def test_without_scapy_it_prints_the_same(file: Path) -> None:
+    done = lacking("scapy", file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == siwarp("dissect", file).stdout

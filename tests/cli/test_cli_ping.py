@@ -18,8 +18,9 @@ from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
 from scapy.packet import Raw
 
 import siwarp as library
+from siwarp.base.numeric import numeric
 from siwarp.cli import ping
-from siwarp.cli.ping_wire import MAX_SIZE, Hello, numeric
+from siwarp.cli.ping_wire import MAX_SIZE, Hello
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
@@ -47,6 +48,22 @@ RC_OPS = [
     ("read", 1),
     ("read", 70000),
 ]
+
+
+def test_single_round_trips_are_told_as_percentiles_a_histogram_and_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "round trips"
+    asked = ("ping", "-n", 50, "--percentiles", "50,100", "--histogram", "--samples", file)
+    result = siwarp_json(*asked)
+    times = [float(line) for line in file.read_text(encoding="ascii").splitlines()]
+    assert len(times) == result["received"] == 50
+    assert result["percentiles"]["p100"] == pytest.approx(max(times), abs=0.001)
+    assert result["percentiles"]["p50"] == pytest.approx(sorted(times)[24], abs=0.001)
+    assert sum(n for *_, n in result["histogram"]) == 50
+
+    said = siwarp(*asked).stdout
+    assert "percentiles in us: p50 " in said
+    assert "#####" in said
+    assert siwarp("ping", "--percentiles", "x").returncode == 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 65485])
@@ -523,3 +540,15 @@ def test_a_q_key_that_is_none_is_refused(qkey: str) -> None:
     done = siwarp("ping", "127.0.0.1", "--qkey", qkey)
     assert done.returncode == 2
     assert "a number from 1 to 0x7fffffff" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_client_yields_at_once_only_where_it_has_one_cpu(cpus: int) -> None:
+    """The CPUs are feigned, so that this holds on every machine."""
+    program = (
+        "import os; "
+        f"os.sched_getaffinity = lambda _pid: set(range({cpus})); "
+        "from siwarp.cli.ping_loop import YIELD_AFTER; print(YIELD_AFTER)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert (float(done.stdout) == 0) == (cpus == 1)

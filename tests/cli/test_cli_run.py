@@ -21,6 +21,8 @@ from siwarp.cli import run_view
 from siwarp.cli.run_preload import preloaded
 
 OURS = _paths.abi_dir() / "libibverbs.so.1"
+#: Runs a program as its child, and goes on until it ends.
+CHILD = '"$1"; exit $?'
 MAIN = "\nint main(void) { return show(); }\n"
 
 
@@ -301,8 +303,9 @@ def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
 
 def test_a_static_program_runs_as_ever(tmp_path: Path) -> None:
     program = compiled(tmp_path, "static", "int main(void) { return 3; }", "-static")
-    done = siwarp("run", program)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    for words in ([program], ["sh", "-c", CHILD, "sh", program]):
+        done = siwarp("run", *words)
+        assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 @pytest.mark.programs
@@ -311,10 +314,11 @@ def test_a_32_bit_program_has_the_loaders_warning_only(tmp_path: Path) -> None:
         program = compiled(tmp_path, "narrow", "int main(void) { return 4; }", "-m32")
     except subprocess.CalledProcessError:
         pytest.skip("no 32-bit programs: needs lib32gcc-12-dev and libc6-dev-i386")
-    done = siwarp("run", "--no-view", program)
-    assert done.returncode == 4
-    lines = done.stderr.splitlines()
-    assert lines and all("wrong ELF class" in line and "ignored" in line for line in lines)
+    for words in ([program], ["sh", "-c", CHILD, "sh", program]):
+        done = siwarp("run", "--no-view", *words)
+        assert done.returncode == 4
+        lines = done.stderr.splitlines()
+        assert lines and all("wrong ELF class" in line and "ignored" in line for line in lines)
 
 
 def test_a_preloaded_library_does_nothing_before_the_first_call(tmp_path: Path) -> None:

@@ -235,6 +235,14 @@ def test_a_user_has_the_files_too_and_stays_who_he_is(nobody: list[str]) -> None
     assert "Permission denied" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.root
+def test_root_has_another_mount_namespace_and_no_other_else() -> None:
+    spaces = [Path("/proc/self/ns", name) for name in ("mnt", "user", "net", "pid")]
+    inside = run("--", "readlink", *spaces).split()
+    changed = [a != str(b.readlink()) for a, b in zip(inside, spaces, strict=True)]
+    assert changed == [True, False, False, False]
+
+
 def test_root_without_the_capability_takes_a_user_namespace() -> None:
     done = subprocess.run(
         ["setpriv", "--bounding-set=-sys_admin", *COMMAND,

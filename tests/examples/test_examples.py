@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
@@ -229,3 +230,35 @@ def test_an_example_that_is_refused_says_why_and_what_to_do(built) -> None:
         r"siw_open_device_by_addr: Invalid argument: SIWARP_FAULTS is no plan of faults: \w+",
         done.stderr,
     )
+
+
+def test_pyverbs_write_runs_unchanged_on_siwarp(root: Path) -> None:
+    program = str(root / "examples/python/pyverbs_write.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "siwarp.pyverbs", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "written by the other end\n"), done.stderr
+
+
+def test_pyverbs_cm_is_answered(root: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = python(root, "pyverbs_cm.py")
+    with subprocess.Popen(
+        [*command, "server", "127.0.0.1", port], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "listens\n"
+            client = subprocess.run(
+                [*command, "client", "127.0.0.1", port], capture_output=True, text=True, timeout=60
+            )
+            assert (client.returncode, client.stdout) == (0, "hello yourself\n"), client.stderr
+            printed, _ = server.communicate(timeout=30)
+        finally:
+            if server.poll() is None:
+                server.kill()
+    assert (server.returncode, printed) == (0, "got 'hello'\n")

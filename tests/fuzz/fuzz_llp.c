@@ -163,6 +163,16 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return 0;
 }
 
+void siw_llp_sock_timed(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+{
+	(void)sock, (void)at;
+}
+
 int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 {
 	(void)sock;
@@ -218,6 +228,18 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 	memcpy(buf, at + 2, len);
 	feed.at += 2 + len;
 	return (ssize_t)len;
+}
+
+ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram)
+{
+	*datagram = siw_llp_port_room(NULL);
+	return siw_llp_udp_recv(sock, source, *datagram, SIW_LLP_ROOM);
+}
+
+bool siw_llp_port_more(const struct siw_llp_port *port)
+{
+	(void)port;
+	return false;
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */

@@ -191,6 +191,7 @@ static void happened(int a, const struct siw_rd_event *event)
 	case SIW_RD_RESTARTED:
 	case SIW_RD_GONE:
 	case SIW_RD_UNREADY:
+	case SIW_RD_REPLACED:
 		CHECK(b >= ENDS || upset);
 		siw_rd_set_upper(event->peer, NULL);
 		/* fall through */

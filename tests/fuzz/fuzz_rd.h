@@ -43,8 +43,8 @@ struct fuzz_net {
 		bool up; /* it has something, or wants to be looked at */
 		uint32_t n, at;
 		struct fuzz_datagram *inbox;
-		uint32_t asked; /* octets of the datagram received last */
-		bool gro;	/* batches may be received */
+		uint32_t asked;	 /* octets of the datagram received last */
+		uint32_t streak; /* received since there was none */
 		struct siw_llp_sock *sock;
 	} end[ENDS];
 	/* What each stranger heard last: the epoch of who spoke, and a cookie. */

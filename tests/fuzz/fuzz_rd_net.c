@@ -217,23 +217,26 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 	return (ssize_t)d->len;
 }
 
-/* As the kernel does: those of one sender and one length, and a shorter one, come together. */
-ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
-			       size_t size, uint16_t *seg)
+/*
+ * As the kernel does for a socket that asks for batches, which takes 32 datagrams: those of one
+ * sender and one length, and a shorter one, come together.
+ */
+ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint32_t *seg)
 {
 	int place = place_of_sock(sock);
 	ssize_t len = siw_llp_udp_recv(sock, source, buf, size), more;
 	const struct fuzz_datagram *d;
 
-	*seg = 0;
-	if (len <= 0 || !net.end[place].gro)
+	*seg = len > 0 ? (uint32_t)len : 0;
+	net.end[place].streak = len > 0 ? net.end[place].streak + 1 : 0;
+	if (net.end[place].streak <= 32 || net.no_batches)
 		return len;
 	for (uint32_t last = (uint32_t)len, first = last; last == first; last = d->len) {
 		d = next_of(place);
 		if (!d || d->from != fuzz_place_of(source) || d->len > first || !d->len ||
 		    (size_t)len + d->len > size)
 			break;
-		*seg = (uint16_t)first;
 		more = siw_llp_udp_recv(sock, source, (uint8_t *)buf + len, size - (size_t)len);
 		len += more;
 		net.end[place].asked = first;
@@ -251,12 +254,6 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return false;
-}
-
-int siw_llp_udp_gro(struct siw_llp_sock *sock, bool on)
-{
-	net.end[place_of_sock(sock)].gro = on;
-	return 0;
 }
 
 uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)

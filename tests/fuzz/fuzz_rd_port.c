@@ -98,6 +98,11 @@ void siw_llp_port_wake(struct siw_llp_port *port)
 	(void)port;
 }
 
+void siw_llp_port_leave(struct siw_llp_port *port, bool more)
+{
+	(void)port, (void)more;
+}
+
 uint8_t *siw_llp_port_room(struct siw_llp_port *port)
 {
 	return port->room;

@@ -467,12 +467,24 @@ static void restart(int i)
 
 	upset = true;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
+	post_send(i, 0, 8, 0); /* it is flushed */
 	poll_end(i);
 	CHECK(ends[i].done == ends[i].posted);
 	attr.qp_state = SIW_QPS_RESET;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
 	net.end[i].n = net.end[i].at = 0;
 	to_rts(i);
+}
+
+/* Who waits there: it writes no more than there is room for, whatever peers say. */
+static void ask(int i, int room)
+{
+	struct siw_rd_wait waits[4] = { 0 };
+	int n = siw_query_waits(ends[i].qp, waits, room);
+
+	CHECK(n >= 0 && n <= room);
+	for (int k = n; k < 4; k++)
+		CHECK(!waits[k].peer.family);
 }
 
 static void step(struct input *in)
@@ -526,6 +538,8 @@ static void step(struct input *in)
 	default:
 		if (how > 240)
 			restart(a);
+		else
+			ask(a, how % 4);
 	}
 }
 

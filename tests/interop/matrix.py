@@ -257,6 +257,8 @@ def test_rping_server_of_siw_confirms_what_we_send(
 NO_STAG_READ = Terminate(layer=0, kind=1, code=0)  # RDMAP, remote protection, invalid STag
 NO_STAG_TAGGED = Terminate(layer=1, kind=1, code=0)  # DDP, tagged buffer, invalid STag
 WRONG_STAG = "wrong STag"
+#: A fast answer of ours meets siw with its Send still under way: once in 50 on a busy machine.
+TRIES = 5
 
 
 def as_siw_has_it(terminate: Terminate) -> Terminate:
@@ -264,17 +266,24 @@ def as_siw_has_it(terminate: Terminate) -> Terminate:
     return Terminate(terminate.kind, terminate.layer, terminate.code)
 
 
-def terminate_logged(guest: vm.Guest, verb: str) -> Terminate:
-    """The Terminate that siw "got" or "sent", by its log since that was last read."""
+def terminate_logged(guest: vm.Guest, verb: str) -> Terminate | None:
+    """The Terminate that siw "got" or "sent", by its log since that was last read.
+
+    None if siw says that it could not send one, as it cannot while a Send of its own is under way.
+    """
     said = {"got": r"got TERMINATE\.", "sent": r"sent TERM: success,"}[verb]
     deadline = time.monotonic() + 30  # the machine is emulated, and may be slow to write
+    log = ""
     while time.monotonic() < deadline:
-        found = re.search(rf"{said} layer (\d+), type (\d+), code (\d+)", guest.log())
+        log += guest.log()
+        found = re.search(rf"{said} layer (\d+), type (\d+), code (\d+)", log)
         if found:
             layer, kind, code = map(int, found.groups())
             return Terminate(layer, kind, code)
+        if "cannot send TERMINATE: op" in log:
+            return None
         time.sleep(0.1)
-    raise AssertionError(f"siw {verb} no Terminate")
+    raise AssertionError(f"siw {verb} no Terminate; its log:\n{log}")
 
 
 @pytest.mark.cell(WRONG_STAG, "siw's Read")
@@ -314,6 +323,18 @@ def test_we_refuse_a_write_by_siw_that_names_no_memory_of_ours(
 def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
     stack: Stack, guest: vm.Guest, closing: Closing, operation: Any, expected: Terminate
 ) -> None:
+    for _ in range(TRIES):
+        sent, got = refused_by_siw(stack, guest, closing, operation)
+        assert got == sent  # swapped on the wire, which siwarp knows
+        if sent is not None:
+            break
+    assert sent == expected
+
+
+def refused_by_siw(
+    stack: Stack, guest: vm.Guest, closing: Closing, operation: Any
+) -> tuple[Terminate | None, Terminate | None]:
+    """The Terminate that siw sent to a wrong STag of ours, and the one that arrived here."""
     guest.configure()
     guest.log()
     listener = stack.listen()
@@ -325,9 +346,9 @@ def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
     with pytest.raises(ConnectionEnded) as ended:
         server.serve()
         connection.recv()
-    assert terminate_logged(guest, "sent") == expected
-    assert ended.value.terminate == expected  # swapped on the wire, which siwarp knows
+    sent = terminate_logged(guest, "sent")
     assert "ping data:" not in client.result()[1]
+    return sent, ended.value.terminate
 
 
 # ----------------------------------------------------------- what siw cannot do
@@ -351,6 +372,11 @@ def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
     assert bytes(client.sink.memory) == bytes(64)
 
 
+#: Seconds that a connection is kept after its Reply: Linux's accept goes on behind that. A peer
+#: that closes meanwhile crashes the guest's kernel (6.1: BUG at iwcm.c:969), for all that follows.
+ACCEPTED_S = 1.0
+
+
 def start_up_reply(port: int, flags: int, private: bytes) -> tuple[int, bytes]:
     """Flags and private data of siw's Reply to an MPA Request that our stack would not send."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
@@ -358,7 +384,9 @@ def start_up_reply(port: int, flags: int, private: bytes) -> tuple[int, bytes]:
         with stream.makefile("rb") as reply:
             head = reply.read(20)
             assert head[:16] == b"MPA ID Rep Frame"
-            return head[16], reply.read(struct.unpack(">H", head[18:])[0])
+            private = reply.read(struct.unpack(">H", head[18:])[0])
+        time.sleep(ACCEPTED_S)
+    return head[16], private
 
 
 @pytest.mark.cell(LIMITS, "markers", impossible="siw rejects an MPA Request that asks for markers")

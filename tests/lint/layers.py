@@ -26,6 +26,8 @@ MAY_USE: dict[str, set[str]] = {
     "abi": set(),
     "bench": set(),
     "aio": set(),
+    "pyverbs": set(),
+    "testing": set(),
     "cli": set(),
     "inspect": set(),
 }

@@ -26,8 +26,6 @@ ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer_addr": NO_RD,
     "siw_ddp_rd_peer_ird": NO_RD,
     "siw_ddp_rd_expect": NO_RD,
-    "siw_ddp_dgram_resume": "rdmap stops short of the last datagram, and only llp knows sockets",
-    "siw_ddp_uc_resume": "as siw_ddp_dgram_resume",
     "siw_ddp_dgram_tagged_max": "takes this layer's own headers off what llp says of the path",
 }
 MOST = 10

@@ -90,13 +90,21 @@ class Namespace:
             assert time.monotonic() < end, f"no link-local address on {self.link}"
             time.sleep(0.02)
 
-    def listens(self, port: int) -> bool:
-        """Whether somebody in there listens on a TCP port."""
+    def has_socket(self, port: int, state: str) -> bool:
+        """Whether a TCP port in there has a socket in this state, a number of Linux's."""
         for table in ("tcp", "tcp6"):
             text = Path("/proc", self.pid, "net", table).read_text(encoding="ascii")
-            if re.search(rf":{port:04X} [0-9A-F:]+ 0A ", text):
+            if re.search(rf":{port:04X} [0-9A-F:]+ {state} ", text):
                 return True
         return False
+
+    def listens(self, port: int) -> bool:
+        """Whether somebody in there listens on a TCP port."""
+        return self.has_socket(port, "0A")
+
+    def connected(self, port: int) -> bool:
+        """Whether a TCP port in there has a connection."""
+        return self.has_socket(port, "01")
 
     def link_local(self) -> str | None:
         for found in json.loads(self.ip("-6", "-j", "addr", "show", "dev", self.link)):

@@ -155,9 +155,9 @@ def test_a_uc_datagram_found_too_long_goes_in_fragments_and_the_next_are_shorter
     packets, octets = path.crossed()
     passes(a, b, [1400, 20_000])
     assert fragments(path) == cut
-    # Shorter by what the link takes less, and no more than that.
+    # Shorter by what the link takes less, and no more; a report of 40 octets may be among them.
     now = path.crossed()
-    assert (now[1] - octets) / (now[0] - packets) > 1100
+    assert (now[1] - octets) / (now[0] - packets) > 1050
 
 
 @pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])

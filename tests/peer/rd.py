@@ -21,6 +21,7 @@ from peer.rd_wire import (
     ECHO,
     GREETING_OCTETS,
     HELLO,
+    INSTANCE,
     LONGEST_SEGMENT,
     MOST_RANGES,
     NEXT,
@@ -340,7 +341,7 @@ class Pair:
         if self.state == "echo" and self.repeated > 3:
             self.state, self.theirs = "hello", 0  # ask for another CHALLENGE
         if self.state == "hello":
-            body = greeting(OPTIONS).ljust(GREETING_OCTETS, b"\0")
+            body = self.end.own.ljust(GREETING_OCTETS, b"\0")
             self.send(replace(self.datagram(HELLO), body=body))
         else:
             self.send(self.datagram(ECHO, body=self.echo))
@@ -351,7 +352,7 @@ class Pair:
         if self.state != "hello" or datagram.dest != self.mine or not datagram.source:
             return
         self.greeting, cookie = parse_greeting(datagram.body)
-        self.echo = greeting(OPTIONS) + cookie
+        self.echo = self.end.own + cookie
         self.state, self.theirs = "echo", datagram.source
         self.incoming = [Incoming(self.theirs), Incoming(self.theirs)]
         self.wait, self.due, self.repeated = HELLO_FIRST_S, 0.0, 0
@@ -430,6 +431,8 @@ class RdPeer:
         self.counts = {"CRC": 0, "Q_Key": 0, "late": 0, "cookie": 0, "unknown": 0}
         self._rng = random.Random(f"epochs {seed}")
         self._secret = self._rng.randbytes(16)
+        self.instance = self._rng.randrange(1, 1 << 64)
+        self.own = greeting(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
         self._began = time.monotonic()
 
     def take_receive(self) -> bool:
@@ -533,7 +536,7 @@ class RdPeer:
         if pair is not None and lives and (pair.state == "hello" or hello.source == pair.theirs):
             mine = pair.mine
         cookie = self._cookie(source, hello.source, mine, self._clock(), said)
-        body = greeting(OPTIONS) + cookie
+        body = self.own + cookie
         answer = Datagram(CHALLENGE, self.qkey, mine, hello.source, body=body)
         self.sock.sendto(answer.octets(), source)
 
@@ -547,7 +550,7 @@ class RdPeer:
     def _cookie(self, source: Address, theirs: int, mine: int, when: int, said: Greeting) -> bytes:
         """Return a cookie; its hash covers the version and both ends' options (DGRAM-EXT-1)."""
         covered = f"cookie {source} {theirs} {mine} {when} 1 ".encode()
-        return COOKIE.pack(when, self._keyed(covered + said.octets + greeting(OPTIONS), 8))
+        return COOKIE.pack(when, self._keyed(covered + said.octets + self.own, 8))
 
     def _begin(self, echo: Datagram, source: Address, pair: Pair | None) -> None:
         """Make a record, if this end made the cookie for that address and both epochs."""

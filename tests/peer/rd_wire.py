@@ -25,7 +25,8 @@ MOST_RANGES = 256
 HEAD = struct.Struct("!BBH")
 OPTION_HEAD = struct.Struct("!BB")
 OUR_VERSIONS = 1 << 1
-LONGEST_SEGMENT, WINDOW, FEATURES = 1, 2, 3
+LONGEST_SEGMENT, WINDOW, FEATURES, INSTANCE = 1, 2, 3, 4
+OPTION_OCTETS = {LONGEST_SEGMENT: 4, WINDOW: 4, FEATURES: 4, INSTANCE: 8}
 GREETING_OCTETS = 64
 LEAST_SEGMENT, LEAST_WINDOW = 1160, 64
 NEXT = 1 << 32
@@ -165,6 +166,7 @@ class Greeting:
     versions: int
     longest_segment: int = LEAST_SEGMENT
     window: int = LEAST_WINDOW
+    instance: int = 0
 
 
 def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
@@ -176,18 +178,24 @@ def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
     if end > len(body) or not versions & OUR_VERSIONS:
         raise WireError("head: options go past the datagram, or versions")
     found, at = {LONGEST_SEGMENT: LEAST_SEGMENT, WINDOW: LEAST_WINDOW}, HEAD.size
+    told = False
     while at < end:
         if at + OPTION_HEAD.size > end:
             raise WireError("option: head")
         kind, size = OPTION_HEAD.unpack_from(body, at)
         value = body[at + OPTION_HEAD.size : at + OPTION_HEAD.size + size]
         at += OPTION_HEAD.size + size
-        if at > end or (kind in (LONGEST_SEGMENT, WINDOW, FEATURES) and size != 4):
+        if at > end or OPTION_OCTETS.get(kind, size) != size:
             raise WireError("option: length")
         found[kind] = int.from_bytes(value, "big")
+        told |= kind == INSTANCE
+    if told and not found[INSTANCE]:
+        raise WireError("option: instance")
     if found[LONGEST_SEGMENT] < LEAST_SEGMENT or not found[WINDOW]:
         raise WireError("option: value")
-    return Greeting(body[:end], versions, found[LONGEST_SEGMENT], found[WINDOW]), body[end:]
+    return Greeting(
+        body[:end], versions, found[LONGEST_SEGMENT], found[WINDOW], found.get(INSTANCE, 0)
+    ), body[end:]
 
 
 def clean(datagram: Datagram) -> bool:

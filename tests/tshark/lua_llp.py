@@ -170,7 +170,7 @@ def record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
     return bytes(RecordDatagram(segment=bytes(segment) + bytes(octets)))
 
 
-OFFER = offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, 77: 1})
+OFFER = offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, RDOption.INSTANCE: 5, 77: 1})
 SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
 SOUND = {
     "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),

@@ -112,7 +112,7 @@ def kept(found: dict[str, Any]) -> bool:
 def run(options: Options, *, as_json: bool, plot: str, output: str) -> int:
     """Measure and print; return the exit status: 1 if a promise is missed or was not shown."""
     if plot:
-        from siwarp.bench.mpi.plot import need_matplotlib
+        from siwarp.bench.curves import need_matplotlib
 
         need_matplotlib()
     with tempfile.TemporaryDirectory(prefix="siwarp-bench-mpi-") as work:

@@ -14,7 +14,7 @@ void held_begin(void);
 
 /*
  * Octets that siwarp's libraries hold: those asked for, rounded up as the C library does. 0 in a
- * build with a sanitizer.
+ * build with a sanitizer, or for another C library than glibc.
  */
 int64_t held_now(void);
 

@@ -3,57 +3,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from siwarp.bench.curves import draw_curves
 from siwarp.bench.mpi.hybrid import CHANNELS
 from siwarp.bench.mpi.launch import TRANSPORTS
 from siwarp.bench.mpi.wire import METRICS
 
-__all__ = ["draw", "need_matplotlib"]
-
-
-def need_matplotlib() -> None:
-    """Refuse --plot at once if there is nothing to draw with: measuring takes minutes.
-
-    Raises:
-        typer.BadParameter: matplotlib is not installed.
-
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        python = shlex.quote(sys.executable)
-        raise typer.BadParameter(f"it needs matplotlib: run {python} -m pip install matplotlib")
-
-
-def _curves(
-    path: Path,
-    title: str,
-    labels: tuple[str, str],
-    curves: dict[str, tuple[list[int], list[float]]],
-) -> Path:
-    """Draw named curves over powers of two, both axes logarithmic."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    for name, (x, y) in curves.items():
-        axes.plot(x, y, marker="o", markersize=4, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_title(title)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    return path
+__all__ = ["draw"]
 
 
 def _wire(found: dict[str, Any], folder: Path) -> list[Path]:
@@ -67,7 +27,7 @@ def _wire(found: dict[str, Any], folder: Path) -> list[Path]:
             for name, figures in found["transports"].items()
         }
         title, labels = f"MPI: {words}", ("octets of a message", unit)
-        drawn.append(_curves(folder / f"mpi-{metric}.png", title, labels, curves))
+        drawn.append(draw_curves(folder / f"mpi-{metric}.png", title, labels, curves))
     return drawn
 
 
@@ -80,7 +40,7 @@ def _memory(found: dict[str, Any], folder: Path) -> list[Path]:
             octets = [point[name][of] / (1 << 20) for point in points]
             curves[f"{TRANSPORTS[name].name}{words}"] = (ranks, octets)
     labels = ("ranks, each of which talked to all", "MiB of each rank")
-    return [_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
+    return [draw_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
 
 
 def _hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
@@ -93,7 +53,7 @@ def _hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
         memory[CHANNELS[name]] = (ranks, [row[name]["whole"] / (1 << 20) for row in own])
         rate[CHANNELS[name]] = (ranks, [row[name]["rate"]["median"] for row in own])
     return [
-        _curves(folder / f"hybrid-{name}.png", f"A channel: {words}", ("ranks", unit), curves)
+        draw_curves(folder / f"hybrid-{name}.png", f"A channel: {words}", ("ranks", unit), curves)
         for name, words, unit, curves in (
             ("memory", "memory", "MiB of each rank", memory),
             ("rate", "message rate", "messages a second of all ranks", rate),

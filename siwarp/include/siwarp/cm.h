@@ -49,6 +49,8 @@ enum siw_cm_event_type {
 	SIW_CM_REJECTED = 8,
 	SIW_CM_ESTABLISHED = 9,
 	SIW_CM_DISCONNECTED = 10,
+	SIW_CM_MULTICAST_JOIN = 12, /* these two by siw_cm_tell alone, too */
+	SIW_CM_MULTICAST_ERROR = 13,
 };
 
 enum siw_cm_rtr {

@@ -132,7 +132,10 @@ enum siw_event_type {
 	SIW_EVENT_CLIENT_REREGISTER = 17,
 	SIW_EVENT_GID_CHANGE = 18, /* port_num: the interface's addresses changed */
 	/* siwarp's own, far above libibverbs' numbers: */
-	SIW_EVENT_QP_ERR_QUEUED = 1000, /* qp: siw_poll_err has something */
+	SIW_EVENT_QP_ERR_QUEUED = 1000,	 /* qp: siw_poll_err has something */
+	SIW_EVENT_PEER_RESTARTED = 1001, /* qp: siw_poll_restarts has something */
+	/* qp: UC: its peer loses too much of what it sends, which is slowed for 10 s */
+	SIW_EVENT_CONGESTED = 1002,
 };
 
 /* As struct ibv_async_event. */
@@ -645,6 +648,7 @@ enum siw_qp_attr_mask {
 	SIW_QP_SQ_PSN = 65536,
 	SIW_QP_MAX_DEST_RD_ATOMIC = 131072,
 	SIW_QP_DEST_QPN = 1048576,
+	SIW_QP_RATE_LIMIT = 33554432,
 	SIW_QP_FD = 1073741824, /* siwarp's own */
 };
 
@@ -715,6 +719,14 @@ struct siw_qp_attr {
 	struct siw_addr ah_source;
 	int timeout;
 	int retry_cnt;
+	/*
+	 * UD and UC, to or in RTS and SQD: the most that this end sends, in kbit/s of UDP's payload
+	 * (headers of DDP and above, and the CRC, included); 0, the default, and after RESET: no
+	 * limit. What is beyond it waits in the send queue, and other queue pairs do not wait.
+	 * In any time t it is at most the rate times t + 2 ms, and a datagram. Write-Records are
+	 * included, error messages are not.
+	 */
+	uint32_t rate_limit;
 };
 
 enum siw_wr_opcode {

@@ -130,6 +130,13 @@ int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			struct siw_addr *sources, struct siw_addr *dests);
 /*
+ * The same, and instances[i] is the instance of an RD message's source: a number that each RD QP
+ * draws when it is made. Another one from the same address is another QP, mostly of another
+ * process. 0: no RD receive, or the peer tells none. Each array but wc may be NULL.
+ */
+int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances);
+/*
  * As siw_create_ah; messages leave by source, an address of the device (its port is ignored; family
  * 0: as siw_create_ah). EINVAL also: the device has no such address, or dest is of another family.
  * To post by it, a UD QP must have every_addr or be bound to that address: else siw_post_send is
@@ -173,6 +180,15 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
  * up to max to out; returns how many it wrote. -EINVAL: no RD QP.
  */
 int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max);
+/*
+ * RD: takes the peers that were met as another instance (siw_poll_cq_instances) than before, each
+ * once; SIW_EVENT_PEER_RESTARTED says that there are some. Writes up to max to out; returns how
+ * many it wrote. Requests that were posted for the instance before, that is until the meeting,
+ * complete with SIW_WC_WR_FLUSH_ERR; with setting rd_follow those that were not begun go to the new
+ * one, as they do where a pair ends and begins again without another instance. Forgotten with the
+ * peer's record (setting rd_peers). -EINVAL: no RD QP.
+ */
+int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max);
 
 /*
  * siw_post_send that posts all requests of the list or none: when one is refused, or finds no room

@@ -53,6 +53,12 @@ struct siw_rd_wait {
 	int here;    /* 1: the peer's message for a receive of this end; 0: the other way round */
 };
 
+/* A peer of reliable datagrams that was met as another instance: siw_poll_restarts. */
+struct siw_rd_restart {
+	struct siw_addr peer;
+	uint64_t instance; /* its own of now, as completions have it; 0: it tells none */
+};
+
 /*
  * Reads a numeric address ("127.0.0.1", "::1", "fe80::1%eth0") into *out with the port
  * (host byte order). Returns 0, or -EINVAL if the text is no numeric address.

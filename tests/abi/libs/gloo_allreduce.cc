@@ -87,7 +87,10 @@ int run(char **words)
 			return 1;
 	}
 	std::printf("rank %d of %d: sums correct\n", rank, ranks);
-	return 0;
+	// Nothing is destroyed: Gloo's pairs destroy their queue pairs while the thread of its device,
+	// which has just told of the last message, may still post to them, and then it waits for itself.
+	std::fflush(stdout);
+	std::_Exit(0);
 }
 
 } // namespace

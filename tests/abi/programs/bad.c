@@ -94,6 +94,8 @@ static void contexts(void)
 		ERRNO(0, (int)ibv_get_device_guid(device));
 	}
 	ibv_free_device_list(NULL);
+	ibv_free_device_list(list); /* once more */
+	ibv_free_device_list((struct ibv_device **)memory);
 }
 
 static void context_values(void)
@@ -349,6 +351,11 @@ static void modifying(struct ibv_qp *qp)
 		CHECK(ibv_query_qp(qp, &qp_attr, IBV_QP_STATE, &init) == 0);
 		ERRNO(IBV_QPS_RESET, (int)qp_attr.qp_state);
 	}
+}
+
+/* Paths that are none, from INIT. */
+static void paths(struct ibv_qp *qp)
+{
 	which = "a path that is none";
 	to_init(qp);
 	qp_attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = 3, .dest_qp_num = 1 };
@@ -393,6 +400,7 @@ static void posting(struct ibv_qp *qp)
 	ERRNO(EINVAL, ibv_query_qp(qp, NULL, 0, &qp_init));
 	ERRNO(EINVAL, ibv_modify_qp(qp, NULL, 0));
 	ERRNO(EOPNOTSUPP, ibv_modify_qp_rate_limit(qp, &(struct ibv_qp_rate_limit_attr){ 0 }));
+	ERRNO(EINVAL, ibv_modify_qp_rate_limit(qp, NULL));
 }
 
 static void queue_pairs(void)
@@ -413,6 +421,7 @@ static void queue_pairs(void)
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
 	modifying(qp);
+	paths(qp);
 	posting(qp);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	which = "a destroyed queue pair, inline";

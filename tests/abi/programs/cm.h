@@ -163,4 +163,25 @@ static inline void connected(struct rdma_cm_id *listener, struct rdma_cm_id **cl
 	send_to(*client, *server);
 }
 
+struct named {
+	const char *name;
+	void (*run)(void);
+};
+
+/* Run the part that the only argument names, with both channels; the program's exit code. */
+static inline int run_named(const struct named *all, size_t count, int argc, char **argv)
+{
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other && argc == 2);
+	for (size_t i = 0; i < count; i++)
+		if (strcmp(argv[1], all[i].name) == 0) {
+			all[i].run();
+			rdma_destroy_event_channel(channel);
+			rdma_destroy_event_channel(other);
+			return 0;
+		}
+	return 2;
+}
+
 #endif

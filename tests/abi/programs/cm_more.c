@@ -395,15 +395,33 @@ static void addresses(void)
 	rdma_freeaddrinfo(info);
 }
 
+/* An id that is to reach this machine by loopback has that device. */
+static void leads_to(struct ibv_context *first, struct sockaddr *loopback_addr)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, loopback_addr, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(id->verbs == first);
+	CHECK(rdma_destroy_id(id) == 0);
+}
+
 /* They stay open: objects made on one are good when the list is gone, and it is the same again. */
 static void devices(void)
 {
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6,
+				   .sin6_port = htons(9),
+				   .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	struct sockaddr_in v4 = loopback(htons(9));
 	struct ibv_context **list, **again;
 	struct ibv_pd *pd_of_it;
 	int n = 0, m = 0;
 
 	list = rdma_get_devices(&n);
 	CHECK(list && n > 0 && list[0] && !list[n]);
+	leads_to(list[0], sa(&v4));
+	leads_to(list[0], (struct sockaddr *)&v6);
 	pd_of_it = ibv_alloc_pd(list[0]);
 	CHECK(pd_of_it);
 	again = rdma_get_devices(NULL);
@@ -599,22 +617,10 @@ static void impatient(void)
 
 int main(int argc, char **argv)
 {
-	static const struct {
-		const char *name;
-		void (*run)(void);
-	} all[] = { { "ends", ends },		{ "depths", depths }, { "options", options },
-		    { "newer", newer },		{ "infos", infos },   { "moves", moves },
-		    { "impatient", impatient }, { "given", given } };
+	static const struct named all[] = { { "ends", ends },		{ "depths", depths },
+					    { "options", options },	{ "newer", newer },
+					    { "infos", infos },		{ "moves", moves },
+					    { "impatient", impatient }, { "given", given } };
 
-	channel = rdma_create_event_channel();
-	other = rdma_create_event_channel();
-	CHECK(channel && other && argc == 2);
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		if (strcmp(argv[1], all[i].name) == 0) {
-			all[i].run();
-			rdma_destroy_event_channel(channel);
-			rdma_destroy_event_channel(other);
-			return 0;
-		}
-	return 2;
+	return run_named(all, sizeof(all) / sizeof(all[0]), argc, argv);
 }

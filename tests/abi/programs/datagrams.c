@@ -101,6 +101,27 @@ static void shared_receives(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
+/* A message leaves at once, and takes 1 kbit/s half a second; the next follows when the limit goes. */
+static void limited(void)
+{
+	struct ibv_qp_rate_limit_attr slow = { .rate_limit = 1 }, burst = { .max_burst_sz = 1 };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
+	struct ibv_qp_init_attr init;
+
+	CHECK(ibv_modify_qp_rate_limit(a.qp, &slow) == 0);
+	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_RATE_LIMIT, &init) == 0 && attr.rate_limit == 1);
+	CHECK(ibv_modify_qp_rate_limit(a.qp, &burst) == EOPNOTSUPP);
+	post_recv(&b, 2, 0, GRH + 64);
+	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND);
+	CHECK(succeed(b.cq).byte_len == GRH + 32);
+	attr.rate_limit = 0;
+	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_RATE_LIMIT) == 0);
+	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_RATE_LIMIT, &init) == 0 && attr.rate_limit == 0);
+	post_recv(&b, 2, 0, GRH + 64);
+	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND);
+	CHECK(succeed(b.cq).byte_len == GRH + 32);
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_ah_attr attr;
@@ -116,6 +137,7 @@ int main(int argc, char **argv)
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah);
 	reply();
+	limited();
 	if (index_ == 0)
 		group();
 	shared_receives();

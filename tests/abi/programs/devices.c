@@ -218,6 +218,35 @@ static enum ibv_port_state state(void)
 	return attr.state;
 }
 
+/* The port says the largest of verbs' MTUs that fits the interface's, which changes meanwhile. */
+static void sizes(void)
+{
+	static const struct {
+		const char *octets;
+		enum ibv_mtu mtu;
+	} each[] = { { "9000", IBV_MTU_4096 },
+		     { "4096", IBV_MTU_4096 },
+		     { "4095", IBV_MTU_2048 },
+		     { "1280", IBV_MTU_1024 },
+		     { "1500", IBV_MTU_1024 } };
+	struct ibv_port_attr attr;
+	char command[64];
+
+	for (unsigned int i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
+		double end = now() + SECONDS;
+
+		snprintf(command, sizeof(command), "link set near mtu %s", each[i].octets);
+		ip(command);
+		do {
+			CHECK(now() < end);
+			CHECK(ibv_query_port(near.ctx, PORT, &attr) == 0);
+		} while (attr.active_mtu != each[i].mtu);
+		CHECK(attr.max_mtu == IBV_MTU_4096);
+		/* A veth says 10 Gb/s: one lane of as much. */
+		CHECK(attr.active_width == 1 && attr.active_speed == 4);
+	}
+}
+
 /* Its index in the table, or -1. */
 static int index_of(const char *text)
 {
@@ -324,6 +353,7 @@ int main(void)
 	between(&near, &near, IBV_QPT_UC, index_of("fe80::77"));
 	between(&near, &near, IBV_QPT_UD, index_of("fe80::77"));
 	group();
+	sizes();
 	changes();
 	removal();
 	CHECK(ibv_dealloc_pd(near.pd) == 0 && ibv_close_device(near.ctx) == 0);

@@ -95,15 +95,21 @@ static void established(void)
 	end_side(&b);
 }
 
+/* Two connected queue pairs, one of which sends 8 octets to a receive of the other. */
+static void sent(struct side *a, struct side *b, uint32_t receive)
+{
+	make_side(a, IBV_QPT_RC, NULL);
+	make_side(b, IBV_QPT_RC, NULL);
+	connect_sides(a, b);
+	post_recv(b, 1, 0, receive);
+	post(a, IBV_WR_SEND, 0, 0);
+}
+
 static void drained(void)
 {
 	struct side a, b;
 
-	make_side(&a, IBV_QPT_RC, NULL);
-	make_side(&b, IBV_QPT_RC, NULL);
-	connect_sides(&a, &b);
-	post_recv(&b, 1, 0, 64);
-	post(&a, IBV_WR_SEND, 0, 0);
+	sent(&a, &b, 64);
 	succeed(a.cq);
 	no_more();
 	state(&a, IBV_QPS_SQD, IBV_QP_EN_SQD_ASYNC_NOTIFY);
@@ -133,6 +139,21 @@ static void access_error(void)
 		CHECK(ibv_get_async_event(ctx, &event) == 0);
 		CHECK(!"an event of an object that is gone");
 	}
+}
+
+/* A message that is longer than its receive ends both: each is told of its own queue pair. */
+static void too_long(void)
+{
+	struct side a, b;
+
+	sent(&a, &b, 4);
+	CHECK(complete(b.cq).status == IBV_WC_LOC_LEN_ERR);
+	CHECK(complete(a.cq).status == IBV_WC_REM_INV_REQ_ERR);
+	expect(IBV_EVENT_QP_REQ_ERR, b.qp);
+	expect(IBV_EVENT_QP_FATAL, a.qp);
+	no_more();
+	end_side(&a);
+	end_side(&b);
 }
 
 static void last_wqe(void)
@@ -351,6 +372,7 @@ int main(void)
 	established();
 	drained();
 	access_error();
+	too_long();
 	last_wqe();
 	overflow();
 	solicited();

@@ -83,34 +83,19 @@ static void other_contexts(void)
 	ibv_free_device_list(list);
 }
 
-/* A list of an extended queue pair that was destroyed, and completions of such a queue. */
-static void extended(void)
-{
-	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
-	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
-	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
-	struct ibv_qp_init_attr_ex init = { 0 };
-	struct ibv_sge sge = { 0 };
-	struct ibv_mw_bind_info bind = { 0 };
-	struct ibv_data_buf buf = { memory, 8 };
-	struct ibv_qp_ex *qpx;
-	struct ibv_wc_tm_info tm;
-	struct ibv_qp *qp;
-
-	memcpy(&init, &base, sizeof(base));
-	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-	init.send_ops_flags = IBV_QP_EX_WITH_SEND;
-	init.pd = pd;
-	qp = ibv_create_qp_ex(ctx, &init);
-	CHECK(cqx && qp);
-	qpx = ibv_qp_to_qp_ex(qp);
-	which = "what no list may have";
 #define LIST(wanted, call)                           \
 	do {                                         \
 		ibv_wr_start(qpx);                   \
 		call;                                \
 		ERRNO(wanted, ibv_wr_complete(qpx)); \
 	} while (0)
+
+static void wrong_lists(struct ibv_qp_ex *qpx)
+{
+	struct ibv_sge sge = { 0 };
+	struct ibv_mw_bind_info bind = { 0 };
+
+	which = "what no list may have";
 	LIST(EINVAL, ibv_wr_send(qpx)); /* in RESET */
 	LIST(EINVAL, ibv_wr_bind_mw(qpx, (struct ibv_mw *)memory, 1, &bind));
 	LIST(EINVAL, ibv_wr_bind_mw(qpx, NULL, 1, NULL));
@@ -118,11 +103,18 @@ static void extended(void)
 	LIST(EINVAL, ibv_wr_set_sge_list(qpx, 1, NULL));
 	LIST(EINVAL, ibv_wr_set_ud_addr(qpx, NULL, 0, 0));
 	LIST(EINVAL, ibv_wr_set_inline_data(qpx, memory, 1));
+	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_inline_data(qpx, NULL, 8)));
 	LIST(EOPNOTSUPP, ibv_wr_set_xrc_srqn(qpx, 1));
 	LIST(EOPNOTSUPP, ibv_wr_send_tso(qpx, memory, 1, 1));
 	LIST(EOPNOTSUPP, ibv_wr_atomic_write(qpx, 0, 0, memory));
 	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_sge_list(qpx, 1000, &sge)));
-	CHECK(ibv_destroy_qp(qp) == 0);
+}
+
+static void gone_lists(struct ibv_qp_ex *qpx)
+{
+	struct ibv_mw_bind_info bind = { 0 };
+	struct ibv_data_buf buf = { memory, 8 };
+
 	which = "an extended queue pair that was destroyed";
 	LIST(EINVAL, ibv_wr_send(qpx));
 	LIST(EINVAL, ibv_wr_send_imm(qpx, 1));
@@ -139,8 +131,31 @@ static void extended(void)
 	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_sge(qpx, 0, 0, 0)));
 	ibv_wr_start(qpx);
 	ibv_wr_abort(qpx);
-	NONE(EINVAL, ibv_qp_to_qp_ex(qp));
+}
 #undef LIST
+
+/* A list of an extended queue pair that was destroyed, and completions of such a queue. */
+static void extended(void)
+{
+	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
+	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
+	struct ibv_qp_init_attr_ex init = { 0 };
+	struct ibv_qp_ex *qpx;
+	struct ibv_wc_tm_info tm;
+	struct ibv_qp *qp;
+
+	memcpy(&init, &base, sizeof(base));
+	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	init.send_ops_flags = IBV_QP_EX_WITH_SEND;
+	init.pd = pd;
+	qp = ibv_create_qp_ex(ctx, &init);
+	CHECK(cqx && qp);
+	qpx = ibv_qp_to_qp_ex(qp);
+	wrong_lists(qpx);
+	CHECK(ibv_destroy_qp(qp) == 0);
+	gone_lists(qpx);
+	NONE(EINVAL, ibv_qp_to_qp_ex(qp));
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 	which = "an extended queue that was destroyed";
 	ERRNO(EINVAL, ibv_start_poll(cqx, NULL));
@@ -148,6 +163,27 @@ static void extended(void)
 	ibv_end_poll(cqx);
 	ibv_wc_read_tm_info(cqx, &tm);
 	(void)ibv_wc_read_opcode(cqx);
+}
+
+/* Wrong receives, lists of nothing, and polls; three parts are more than a receive may have. */
+static void receives_and_polls(const struct side *a, struct ibv_sge *sges)
+{
+	struct ibv_recv_wr rr = { .num_sge = 3, .sg_list = sges }, *bad_rr;
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	ERRNO(EINVAL, ibv_post_recv(a->qp, &rr, &bad_rr));
+	ERRNO(EINVAL, ibv_post_recv(a->qp, &rr, NULL));
+	rr.num_sge = 1;
+	rr.sg_list = NULL;
+	ERRNO(EINVAL, ibv_post_recv(a->qp, &rr, &bad_rr));
+	ERRNO(0, ibv_post_recv(a->qp, NULL, &bad_rr));
+	ERRNO(0, ibv_post_send(a->qp, NULL, &bad));
+	ERRNO(0, ibv_poll_cq(a->cq, 0, &wc));
+	ERRNO(1, ibv_poll_cq(a->cq, -1, &wc) <= 0);
+	ERRNO(1, ibv_poll_cq(a->cq, 1, NULL) < 0);
+	ERRNO(0, ibv_poll_cq(a->cq, 0, NULL));
+	ERRNO(0, ibv_poll_cq(a->cq, 1, &wc)); /* nothing of all this was taken */
 }
 
 /* Requests that are wrong, on queue pairs that could send. */
@@ -158,8 +194,6 @@ static void requests(enum ibv_qp_type type)
 	struct ibv_ah *foreign = ibv_create_ah(p, &path), *gone = ibv_create_ah(pd, &path);
 	struct ibv_sge sges[3];
 	struct ibv_send_wr good, wr, *bad;
-	struct ibv_recv_wr rr = { .num_sge = 3, .sg_list = sges }, *bad_rr;
-	struct ibv_wc wc;
 	struct side a;
 
 	CHECK(p && foreign && gone && ibv_destroy_ah(gone) == 0);
@@ -215,16 +249,7 @@ static void requests(enum ibv_qp_type type)
 	good.opcode = IBV_WR_SEND;
 	WITH(send_flags, IBV_SEND_INLINE);
 #undef WITH
-	ERRNO(EINVAL, ibv_post_recv(a.qp, &rr, &bad_rr));
-	ERRNO(EINVAL, ibv_post_recv(a.qp, &rr, NULL));
-	rr.num_sge = 1;
-	rr.sg_list = NULL;
-	ERRNO(EINVAL, ibv_post_recv(a.qp, &rr, &bad_rr));
-	ERRNO(0, ibv_post_recv(a.qp, NULL, &bad_rr));
-	ERRNO(0, ibv_post_send(a.qp, NULL, &bad));
-	ERRNO(0, ibv_poll_cq(a.cq, 0, &wc));
-	ERRNO(1, ibv_poll_cq(a.cq, -1, &wc) <= 0);
-	ERRNO(0, ibv_poll_cq(a.cq, 1, &wc)); /* nothing of all this was taken */
+	receives_and_polls(&a, sges);
 	CHECK(!good.wr.ud.ah || type != IBV_QPT_UD || ibv_destroy_ah(good.wr.ud.ah) == 0);
 	CHECK(ibv_destroy_ah(foreign) == 0 && ibv_dealloc_pd(p) == 0);
 	end_side(&a);
@@ -254,6 +279,38 @@ static void windows(void)
 	end_side(&a);
 }
 
+/* Lists that never end: as much is taken as the queue holds. */
+static void circles(void)
+{
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_MW_BIND);
+	struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND }, bind = { .opcode = IBV_WR_BIND_MW };
+	struct ibv_send_wr *bad = NULL;
+	struct ibv_recv_wr recv = { .next = &recv }, *bad_recv = NULL;
+	struct side a;
+
+	CHECK(mr && window);
+	send.next = &send;
+	bind.next = &send;
+	bind.bind_mw.mw = window;
+	bind.bind_mw.rkey = window->rkey;
+	bind.bind_mw.bind_info =
+		(struct ibv_mw_bind_info){ mr, (uintptr_t)memory, 8, IBV_ACCESS_REMOTE_WRITE };
+	which = "a list that never ends";
+	make_side(&a, IBV_QPT_RC, NULL);
+	to_rts(a.qp, a.qp->qp_num);
+	ERRNO(ENOMEM, ibv_post_recv(a.qp, &recv, &bad_recv));
+	ERRNO(ENOMEM, ibv_post_send(a.qp, &send, &bad));
+	ERRNO(1, bad == &send);
+	end_side(&a);
+	make_side(&a, IBV_QPT_RC, NULL);
+	to_rts(a.qp, a.qp->qp_num);
+	ERRNO(ENOMEM, ibv_post_send(a.qp, &bind, &bad));
+	ERRNO(1, bad == &send);
+	end_side(&a);
+	CHECK(ibv_dealloc_mw(window) == 0 && ibv_dereg_mr(mr) == 0);
+}
+
 int main(void)
 {
 	open_lo();
@@ -264,6 +321,7 @@ int main(void)
 	requests(IBV_QPT_UC);
 	requests(IBV_QPT_UD);
 	windows();
+	circles();
 	close_lo();
 	return refused_at_least(400);
 }

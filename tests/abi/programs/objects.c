@@ -71,10 +71,52 @@ static void regions(void)
 	CHECK(ibv_dealloc_pd(other) == 0);
 	CHECK(ibv_reg_mr(pd, NULL, SIZE, ACCESS) == NULL && errno == EFAULT);
 	CHECK(ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_REMOTE_WRITE) == NULL && errno == EINVAL);
-	mr = ibv_reg_mr_iova(pd, buf, SIZE, 0x10000, ACCESS);
-	CHECK(mr);
-	CHECK(ibv_dereg_mr(mr) == 0);
 	free(buf);
+}
+
+/* Writes to offset 100 of a region whose peers count from 0x10000, out of one that does, too. */
+static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_t, uint64_t))
+{
+	struct side a, b;
+	struct ibv_mr *from, *to;
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr *bad;
+
+	make_side(&a, IBV_QPT_RC, NULL);
+	make_side(&b, IBV_QPT_RC, NULL);
+	connect_sides(&a, &b);
+	from = reg(pd, a.buf, SIZE, 0x20000);
+	to = reg(pd, b.buf, SIZE, 0x10000);
+	CHECK(from && to && to->addr == b.buf && to->length == SIZE);
+	memcpy(a.buf + 8, "elsewhere", 9);
+	sge = (struct ibv_sge){ 0x20000 + 8, 9, from->lkey };
+	wr.wr.rdma.remote_addr = 0x10000 + 100;
+	wr.wr.rdma.rkey = to->rkey;
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+	succeed(a.cq);
+	/* What was written is read again, so that it is there. */
+	memset(a.buf, 0, SIZE);
+	wr.opcode = IBV_WR_RDMA_READ;
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+	succeed(a.cq);
+	CHECK(memcmp(a.buf + 8, "elsewhere", 9) == 0 && memcmp(b.buf + 100, "elsewhere", 9) == 0);
+	CHECK(ibv_dereg_mr(from) == 0 && ibv_dereg_mr(to) == 0);
+	end_side(&a);
+	end_side(&b);
+}
+
+static struct ibv_mr *by_function(struct ibv_pd *of, void *addr, size_t length, uint64_t iova)
+{
+	return (ibv_reg_mr_iova)(of, addr, length, iova, ACCESS);
+}
+
+static struct ibv_mr *by_function_2(struct ibv_pd *of, void *addr, size_t length, uint64_t iova)
+{
+	return ibv_reg_mr_iova2(of, addr, length, iova, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
 }
 
 static int mappings(void)
@@ -241,6 +283,30 @@ static void sizes(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
+/* A shared queue keeps what is posted when its size changes, and has a number of its own. */
+static void shared(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 100, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init), *other = ibv_create_srq(pd, &init);
+	struct ibv_srq_attr attr = { .max_wr = 200 };
+	struct ibv_recv_wr wr = { .wr_id = 0 }, *bad;
+	uint32_t one, two;
+
+	CHECK(srq && other);
+	CHECK(ibv_get_srq_num(srq, &one) == 0 && ibv_get_srq_num(other, &two) == 0 && one != two);
+	for (int i = 0; i < 100; i++)
+		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == 0);
+	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 200);
+	for (int i = 100; i < 200; i++)
+		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
+	/* It does not become too small for what it has. */
+	attr.max_wr = 150;
+	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EINVAL);
+	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 200);
+	CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_srq(other) == 0);
+}
+
 static void asynchronous_events(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -354,11 +420,14 @@ int main(void)
 	open_lo();
 	device_and_port();
 	regions();
+	other_addresses(by_function);
+	other_addresses(by_function_2);
 	dmabuf();
 	advice();
 	domains();
 	completion_events();
 	sizes();
+	shared();
 	asynchronous_events();
 	fork_child();
 	close_with_children();

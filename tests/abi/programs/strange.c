@@ -69,6 +69,32 @@ static void servers(void)
 	}
 }
 
+/*
+ * MPA has room for 512 octets of private data, an event of rdma_cm for 255: the first ones. The frame
+ * is of revision 1, which has no depths.
+ */
+static void long_data(struct rdma_cm_id *listener, uint16_t len)
+{
+	static const uint8_t frame[] = "MPA ID Req Frame\x40\x01";
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	uint8_t data[512], octets[64];
+	struct rdma_cm_id *server;
+
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (uint8_t)(i * 7 + len);
+	CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
+	CHECK(send(fd, frame, 18, MSG_MORE) == 18);
+	CHECK(send(fd, (uint8_t[]){ (uint8_t)(len >> 8), (uint8_t)len }, 2, MSG_MORE) == 2);
+	CHECK(send(fd, data, len, 0) == len);
+	server = request(listener, data, 255);
+	CHECK(rdma_reject(server, NULL, 0) == 0);
+	end(server);
+	CHECK(recv(fd, octets, 20, MSG_WAITALL) == 20);
+	CHECK(memcmp(octets, "MPA ID Rep Frame", 16) == 0 && octets[16] & 0x20);
+	CHECK(close(fd) == 0);
+}
+
 /* Clients that are none get nothing and leave nothing: who comes after them is served. */
 static void clients(void)
 {
@@ -93,6 +119,8 @@ static void clients(void)
 			;
 		CHECK(close(fd) == 0);
 	}
+	long_data(listener, 256);
+	long_data(listener, 512);
 	connected(listener, &client, &server);
 	parted(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);

@@ -1,10 +1,13 @@
 """PyPI's ibverbs, which opens libibverbs.so.1 with dlopen: every operation of RC, and UD.
 
 ibverbs_exchange.py DEVICE [SERVER]
+
+With ENDLESS in the environment both ends do RDMA Writes until one of them is gone.
 """
 
 import contextlib
 import ctypes
+import os
 
 import ibverbs as ib
 from common import Control, device, pattern
@@ -78,6 +81,8 @@ with contextlib.ExitStack() as opened:
     ib.connect_rc(qp, peer, port=1, sgid_index=0, access=ACCESS)
     receive()
     control.swap(ready=1)
+    for _ in range(100_000_000 if "ENDLESS" in os.environ else 0):
+        request(ib.WROpcode.RDMA_WRITE)
 
     data = pattern(SIZE, 1)
     if control.server:

@@ -1,6 +1,6 @@
 """PyPI's peercache, which is linked to libibverbs.so.1: one-sided reads and writes of its engine.
 
-peercache_exchange.py DEVICE [SERVER]
+peercache_exchange.py DEVICE [SERVER [endless]], which reads until a read fails.
 """
 
 import ctypes
@@ -35,6 +35,10 @@ words = [other["endpoint"]] * PAGES, mine, there, [other["rkey"]] * PAGES, [PAGE
 if control.server:
     control.swap(lent=1)
     assert memory.raw[:-1] == pattern(PAGE * PAGES, 2)[:-1], "the peer's writes"
+elif "endless" in sys.argv:
+    while all(transport.batch_read_v(*words)):
+        pass
+    sys.exit("peercache: a read failed")
 else:
     assert all(transport.batch_read_v(*words))
     assert memory.raw == pattern(PAGE * PAGES, 1), "reads"

@@ -93,9 +93,12 @@ class End:
 
     def connect(self, ctx, other):
         """Take the queue pair of another end as the peer."""
+        self.connect_to(other.qp.qp_num, route(ctx))
+
+    def connect_to(self, number, way):
+        """Take the queue pair of that number as the peer, which is reached that way."""
         attr = self.attr
-        attr.dest_qp_num = other.qp.qp_num
-        attr.ah_attr = route(ctx)
+        attr.dest_qp_num, attr.ah_attr = number, way
         attr.path_mtu, attr.max_dest_rd_atomic, attr.max_rd_atomic = 3, 8, 8
         attr.min_rnr_timer, attr.timeout, attr.retry_cnt, attr.rnr_retry = 12, 14, 7, 7
         self.qp.to_rts(attr)

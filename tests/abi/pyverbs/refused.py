@@ -6,6 +6,7 @@ import tempfile
 from common import End, device, done, refused
 from pyverbs.device import DM, AllocDmAttr
 from pyverbs.enums import (
+    IBV_QPT_UC,
     IBV_QPT_UD,
     IBV_SRQ_INIT_ATTR_CQ,
     IBV_SRQ_INIT_ATTR_PD,
@@ -13,14 +14,14 @@ from pyverbs.enums import (
     IBV_SRQ_INIT_ATTR_TYPE,
     IBV_SRQT_TM,
     IBV_SRQT_XRC,
+    IBV_WR_TAG_ADD,
+    IBV_WR_TAG_SYNC,
     IBV_XRCD_INIT_ATTR_FD,
     IBV_XRCD_INIT_ATTR_OFLAGS,
 )
-from pyverbs.flow import Flow, FlowAttr
 from pyverbs.pyverbs_error import PyverbsUserError
-from pyverbs.spec import EthSpec
-from pyverbs.srq import SRQ, SrqInitAttrEx
-from pyverbs.wq import WQ, RwqIndTable, RwqIndTableInitAttr, WQInitAttr
+from pyverbs.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx
+from pyverbs.wq import RwqIndTable, RwqIndTableInitAttr
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 
@@ -37,7 +38,9 @@ with device() as ctx:
     assert caps.max_dm_size == 0 and caps.tm_caps.max_num_tags == 0
     assert caps.rss_caps.supported_qpts == 0 and caps.tso_caps.max_tso == 0
     assert caps.max_wq_type_rq == 0 and caps.raw_packet_caps == 0
-    assert caps.packet_pacing_caps.supported_qpts == 0
+    pacing = caps.packet_pacing_caps
+    assert pacing.supported_qpts == 1 << IBV_QPT_UD | 1 << IBV_QPT_UC
+    assert (pacing.qp_rate_limit_min, pacing.qp_rate_limit_max) == (1, 0xFFFFFFFF)
     assert caps.cq_mod_caps.max_cq_count == 0
 
     end = End(ctx, IBV_QPT_UD)
@@ -54,9 +57,8 @@ with device() as ctx:
     tags = shared(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM)
     tags.max_num_tags = tags.max_ops = 4
     refused(SRQ, ctx, tags)
-    refused(WQ, ctx, WQInitAttr(wq_pd=end.pd, wq_cq=end.cq))
+    with SRQ(end.pd, SrqInitAttr(SrqAttr(max_wr=10))) as srq:
+        refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_ADD, tag=1, mask=1))
+        refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_SYNC))
     refused(RwqIndTable, ctx, RwqIndTableInitAttr(1, []))
-    flow = FlowAttr(num_of_specs=1, port=1)
-    flow.specs.append(EthSpec(dst_mac="02:00:00:00:00:01"))
-    refused(Flow, end.qp, flow)
 done("refused")

@@ -5,11 +5,23 @@ A file for each family of programs; each function yields rows.
 
 from __future__ import annotations
 
-from . import bad_days, ibverbs, libfabric, libs, mpi, perftest, rdmacm, ucx, watched, wheels
+from . import (
+    bad_days,
+    ibverbs,
+    killed,
+    libfabric,
+    libs,
+    mpi,
+    perftest,
+    rdmacm,
+    ucx,
+    watched,
+    wheels,
+)
 from .ibverbs import SCRIPTS
-from .row import CABLE, HERE, NOBODY, PINGPONG, PLACES, Row
+from .row import BOTH, CABLE, HERE, NOBODY, PINGPONG, PLACES, Row
 
-__all__ = ["CABLE", "HERE", "NOBODY", "PINGPONG", "PLACES", "SCRIPTS", "Row", "rows"]
+__all__ = ["BOTH", "CABLE", "HERE", "NOBODY", "PINGPONG", "PLACES", "SCRIPTS", "Row", "rows"]
 
 #: In the order in which they run.
 GROUPS = (
@@ -17,6 +29,7 @@ GROUPS = (
     ibverbs.pingpongs,
     perftest.perftest,
     ucx.ucx,
+    ucx.ucx_ipv6,
     ucx.ucx_rdmacm,
     libfabric.fi_pingpong,
     libfabric.killed,
@@ -27,6 +40,7 @@ GROUPS = (
     ibverbs.pyverbs,
     ibverbs.rdma_core,
     wheels.wheels,
+    wheels.killed,
     libs.gloo,
     libs.rpma,
     libs.dapl,
@@ -40,6 +54,8 @@ GROUPS = (
     rdmacm.rdma_cm_ud,
     rdmacm.rsockets,
     bad_days.bad_days,
+    killed.killed,
+    killed.connected,
     mpi.many_ranks,
 )
 

@@ -23,6 +23,9 @@ SCRIPTS = {
     "srq": "RC",
     "events": "RC",
     "refused": "-",
+    "packets": "-",
+    "dmabuf": "RC",
+    "cmid": "RC, UD",
 }
 
 
@@ -37,6 +40,15 @@ def alone() -> Iterator[Row]:
         "sh -c 'timeout -s INT 1 ibv_asyncwatch -d {dev}; test $? = 124'",
         shows=r"async event FD",
         places=(HERE, NOBODY),
+        short=(HERE,),
+    )
+    # Root alone gives an interface an address.
+    yield Row(
+        "ibv_asyncwatch, an address comes and goes",
+        "-",
+        "/usr/bin/python3 {abi}/ibverbs/asyncwatch.py {dev}",
+        shows=r"both changes were seen",
+        places=(HERE,),
         short=(HERE,),
     )
 
@@ -72,7 +84,8 @@ def pingpongs() -> Iterator[Row]:
 def pyverbs() -> Iterator[Row]:
     """Scripts of our own for each class of pyverbs; each compares what it moves.
 
-    The manager of connections (cmid) is librdmacm's.
+    They are one process with two ends, all but the last.
+    The script for cmid is librdmacm's too.
     """
     for script, transport in SCRIPTS.items():
         yield Row(
@@ -84,6 +97,17 @@ def pyverbs() -> Iterator[Row]:
             places=(HERE, NOBODY),
             short=(HERE, NOBODY),
         )
+    command = "/usr/bin/python3 {abi}/pyverbs/across.py {dev} {own}"
+    yield Row(
+        "pyverbs across",
+        "RC, UD",
+        command,
+        f"{command} {{addr}}",
+        shows=r"(?m)^across: correct$",
+        data="script",
+        port=PINGPONG,
+        short=PLACES,
+    )
 
 
 def rdma_core() -> Iterator[Row]:

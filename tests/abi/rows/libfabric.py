@@ -17,7 +17,12 @@ ENDPOINTS = (
 
 
 def fi_pingpong() -> Iterator[Row]:
-    """Every size up to 1 MiB, or what a datagram holds; -c compares what came."""
+    """Every size up to 1 MiB, or what a datagram holds; -c compares what came.
+
+    That rxm ends is half of what its rows show: it makes channels where others were a moment ago,
+    and hung at its exit as long as such a channel was taken for the one that was gone
+    (programs/cm_bad.c, channel_is_new).
+    """
     for provider, endpoint, transport, _ in ENDPOINTS:
         # Datagrams that the receiver's socket has no room for are lost, and it waits for each.
         checked = "" if endpoint == "dgram" else " -c"
@@ -46,8 +51,10 @@ def fi_pingpong() -> Iterator[Row]:
         if not repeats:
             continue
         faults = "loss=1%" if transport == "UD" else "short=30%,delay=0.1ms"
-        # Seen: the server sleeps there, the client polls and sends nothing.
-        known = "fi_pingpong's server waits at its control connection, where rxd repeats nothing"
+        # rxd has no thread of its own. Seen with gdb, and with libfabric's udp below rxd, too: the
+        # server has injected its last message of a size, which is lost, and sleeps in read(2); or
+        # the client sleeps there and acknowledges nothing, and the server repeats for minutes.
+        known = "fi_pingpong waits at its control connection, where rxd repeats and answers nothing"
         command = f"fi_pingpong -p '{provider}' -e {endpoint} -c"
         yield Row(
             f"fi_pingpong {provider} {endpoint} {faults}",

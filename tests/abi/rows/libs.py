@@ -23,15 +23,16 @@ def gloo() -> Iterator[Row]:
             places=(HERE, "nobody"),
             short=tuple(place for place in short if place != CABLE),
         )
-    yield Row(
-        "libgloo all-reduce across",
-        "RC",
-        f"{ranks} {{dev}} 2 3 {{over_dev}} {{over}}",
-        shows=r"rank 1 of 2: sums correct",
-        data="program",
-        places=(CABLE,),
-        short=(CABLE,),
-    )
+    for count in (2, 4):
+        yield Row(
+            f"libgloo all-reduce -n {count} across",
+            "RC",
+            f"{ranks} {{dev}} {count} 3 {{over_dev}} {{over}}",
+            shows=rf"rank {count - 1} of {count}: sums correct",
+            data="program",
+            places=(CABLE,),
+            short=(CABLE,),
+        )
     yield Row(
         "libgloo all-reduce -n 4, a rank killed",
         "RC",

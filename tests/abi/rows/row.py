@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Both ends here as root; the same as nobody; an end in each of two network namespaces.
-HERE, NOBODY, CABLE = "here", "nobody", "cable"
+#: Both ends here as root; the same as nobody; an end in each of two network namespaces; this as
+#: nobody, in the long form, of rows that the short form runs in each of the others.
+HERE, NOBODY, CABLE, BOTH = "here", "nobody", "cable", "both"
 PLACES = (HERE, NOBODY, CABLE)
 #: The TCP ports on which servers wait.
 PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
-RPING, RDMA_CM, RSOCKET = 7174, 7471, 7571
+RPING, RCOPY, RDMA_CM, RSOCKET = 7174, 7427, 7471, 7571
 FI_PINGPONG, IO_DEMO = 47592, 1337
 
 
@@ -47,6 +48,10 @@ class Row:
     #: Which end is killed, by SIGKILL, when it has run for a second: "server", "client", or "rank"
     #: for a process of an MPI. The other end must end by itself then, and not with status 0.
     kill: str = ""
+    #: Whether that end's own words kill it, at a certain call (libs/killed_at.sh).
+    itself: bool = False
+    #: What the other end says that, by its own lights, ends with status 0 without its peer.
+    quiet: str = ""
     #: Whether every CPU has something else to do meanwhile.
     busy: bool = False
     #: Why it may fail, with no fault of siwarp's: left out of the short form; the long one runs it,

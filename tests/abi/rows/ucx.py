@@ -24,6 +24,27 @@ def ucx() -> Iterator[Row]:
             )
 
 
+def ucx_ipv6() -> Iterator[Row]:
+    """UCX with the port's second GID, which is an IPv6 address: so is the GRH of its datagrams."""
+    for transport in ("ud_v", "rc_v,ud_v"):
+        for test, size in (("tag_lat", 64), ("tag_bw", 65536)):
+            command = f"ucx_perftest -t {test} -s {size} -n 500 -w 50"
+            yield Row(
+                f"ucx_perftest {test} {size} {transport} IPv6",
+                "RC, UD" if "," in transport else "UD",
+                command,
+                f"{command} {{addr}}",
+                shows=r"Final:\s+500",
+                port=UCX,
+                short=PLACES if transport == "ud_v" and test == "tag_lat" else (),
+                env={
+                    "UCX_TLS": transport,
+                    "UCX_NET_DEVICES": "{dev}:1",
+                    "UCX_IB_GID_INDEX": "1",
+                },
+            )
+
+
 def ucx_rdmacm() -> Iterator[Row]:
     """UCX that connects by rdma_cm, with tags and active messages; -q looks at the data.
 

@@ -21,7 +21,6 @@ def watched() -> Iterator[Row]:
                 shows="20 iters in",
                 data="-c",
                 port=PINGPONG,
-                places=(HERE,),
                 short=(HERE,) if kind == "rc" else (),
                 seconds=120,
             )
@@ -38,7 +37,7 @@ def watched() -> Iterator[Row]:
         "-",
         "gdb -q -batch -ex run -ex quit --args ibv_devices",
         shows=r"(?s)siw_\w+\s+[0-9a-f]{16}.*exited normally",
-        places=(HERE,),
+        places=(HERE, NOBODY),
         short=(HERE,),
     )
     programs = {
@@ -54,7 +53,6 @@ def watched() -> Iterator[Row]:
             server=under,
             client=f"{under} {{addr}}",
             shows=rf"(?s)(?=.*{shows})(?=.*exited normally)",
-            places=(HERE,),
             short=(HERE,) if name == "ibv_rc_pingpong" else (),
             **both,
         )

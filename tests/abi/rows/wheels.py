@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .row import PLACES, PYPI, Row
+from .row import HERE, PLACES, PYPI, Row
 
 
 def wheels() -> Iterator[Row]:
@@ -27,3 +27,33 @@ def wheels() -> Iterator[Row]:
                 env=env,
                 wheel=f"{name}=={version}",
             )
+
+
+def killed() -> Iterator[Row]:
+    """Ends that are killed while requests are under way: those fail, and who made them says so."""
+    script = "{python} {abi}/pypi/ibverbs_exchange.py {dev}"
+    for end in ("server", "client"):
+        yield Row(
+            f"PyPI ibverbs, {end} killed",
+            "RC",
+            script,
+            f"{script} {{addr}}",
+            port=PYPI,
+            places=(HERE,),
+            short=(HERE,) if end == "server" else (),
+            env={"ENDLESS": "1"},
+            wheel="ibverbs==2026.10.22",
+            kill=end,
+        )
+    script = "{python} {abi}/pypi/peercache_exchange.py {dev}"
+    yield Row(
+        "PyPI peercache, server killed",
+        "RC",
+        script,
+        f"{script} {{addr}} endless",
+        port=PYPI,
+        places=(HERE,),
+        short=(HERE,),
+        wheel="peercache==0.8.4",
+        kill="server",
+    )

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+# What a script without job control starts in the background ignores it, and so would the server.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 wanted, program = sys.argv[1].encode(), sys.argv[2:]
 server = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 assert server.stdout is not None

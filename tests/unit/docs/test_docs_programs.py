@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from abi.rows import rows
+from abi.rows import CABLE, HERE, NOBODY, rows
 
 ROOT = Path(__file__).resolve().parents[3]
 VERDICT = re.compile(r"works|works with `.+|does not|does not yet|untried")
@@ -78,3 +78,22 @@ def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
                 if any(begins(row.name, name) for name in entry.names)
             ]
             assert any(option in command for command in commands), f"{option} of {entry}"
+
+
+def test_the_short_form_runs_each_program_that_works_on_this_machine() -> None:
+    short = [row.name for row in rows() if HERE in row.short and not row.known]
+    names = [n for entry in entries() if entry.verdict.startswith("works") for n in entry.names]
+    assert not [name for name in names if not any(begins(row, name) for row in short)]
+
+
+def test_the_long_form_runs_each_as_a_user_and_across_but_what_is_named() -> None:
+    said = re.search(
+        r"each but (.+?), which are one process", (ROOT / "README.md").read_text("utf-8")
+    )
+    assert said
+    alone = set(re.findall(r"`([^`]+)`", said[1]))
+    names = {n for entry in entries() if entry.verdict.startswith("works") for n in entry.names}
+    for place, without in ((NOBODY, set()), (CABLE, alone)):
+        there = [row.name for row in rows() if place in row.places and not row.known]
+        missing = {name for name in names if not any(begins(row, name) for row in there)}
+        assert missing == without, f"README: where make abi-all runs what ({place})"

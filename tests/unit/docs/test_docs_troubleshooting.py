@@ -22,13 +22,15 @@ TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
     "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "delivery_counts_tx",
     "delivery_counts_rx", "rnr_unexpected", "err_sent", "err_received",
-    "rd_hellos", "rd_ce", "rd_acks", "rd_probes", "rd_evicted",
+    "rd_hellos", "rd_ce", "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
 }  # fmt: skip
 
 #: Texts that no entry is needed for: a pattern of where they stand, or of the text, and why.
 EXEMPT = {
     r"^_build/": "met by who builds siwarp, whose compiler shows it",
+    r"^pyverbs/": "pyverbs' own errors: they say what pyverbs says, then the reason",
     r"^inspect/(dgram|rdmap)\.py": "raised inside scapy, which then shows the octets as Raw",
+    r"^siwarp capture: …, … octets": "names a file that was written",
     r"judged a success|should have ended it|has no attribute|asked for 1 completion": (
         "says that siwarp itself is wrong"
     ),
@@ -79,7 +81,7 @@ def everything() -> set[Text]:
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(Text(words, f"siw_wc_status_str({status})"))
-    for kind in (*range(64), lib.SIW_EVENT_QP_ERR_QUEUED):
+    for kind in (*range(64), *range(lib.SIW_EVENT_QP_ERR_QUEUED, lib.SIW_EVENT_CONGESTED + 1)):
         for name in ("siw_event_type_str", "siw_cm_event_str"):
             words = ffi.string(getattr(lib, name)(kind)).decode()
             if words != "unknown event":

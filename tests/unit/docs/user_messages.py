@@ -11,7 +11,7 @@ from pathlib import Path
 
 VARIES = "…"
 #: Functions whose strings become part of an error's text.
-WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)")
+WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|end_reason")
 #: A C function that prints to people, and what it is given.
 C_CALL = re.compile(
     r"\b(?:siw_trace_warn_user\(|fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"

@@ -230,6 +230,9 @@ class Port:
     def wake(self) -> None:
         lib.siw_llp_port_wake(self.c)
 
+    def leave(self, more: bool = False) -> None:
+        lib.siw_llp_port_leave(self.c, more)
+
     def hot_fds(self) -> list[int]:
         """The hot sockets' descriptors: unarmed, they are in the wait set before epoll's own."""
         assert not lib.siw_llp_port_armed(self.c)

@@ -243,6 +243,26 @@ def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port,
     assert port.wait(1000) == 0
 
 
+@pytest.mark.parametrize("state", ["hot", "armed"])
+def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other, state):
+    sender, a = other.udp(), port.udp()
+    bring(port, sender, a, state)
+    asleep = port.fill()
+    sender.sendto(a.local(), b"x")
+    port.poll_until(a)
+    assert a.recvfrom()[0] == 1  # its last; who received it may not have handled it yet
+    port.leave()
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
+    port.arm()
+    assert port.wait(5_000_000) == 1, "who wants to sleep now does not"
+    port.settle()
+    asleep = port.fill()
+    port.leave()
+    assert port.lib.siw_llp_wait(asleep, -1, 1000) == 0
+    port.leave(more=True)
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
+
+
 def test_a_wish_to_write_reaches_who_sleeps_on_the_hot_sockets_themselves(port, other):
     sender, a = other.udp(), port.udp()
     bring(port, sender, a, "hot")

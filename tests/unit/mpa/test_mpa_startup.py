@@ -8,6 +8,7 @@ import socket
 import sys
 import termios
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -254,11 +255,42 @@ def test_addresses_are_those_of_the_sockets(w: World) -> None:
 @pytest.mark.fast_path
 def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(w: World) -> None:
     stream = w.sender()
-    assert lib.siw_mpa_test_memory(stream.handle) == 0
+
+    def held() -> int:
+        return int(lib.siw_mpa_test_memory(stream.handle))
+
+    assert held() == 0
     assert stream.look() is None
-    stream.sock.sendall(fpdu(b"x"))
-    stream.receive(0)
-    assert 0 < lib.siw_mpa_test_memory(stream.handle) <= 65536
+    for _ in range(3):
+        stream.sock.sendall(fpdu(b"x"))
+        assert stream.receive(0) == b"x"
+        assert 0 < held() <= 131072
+        assert stream.look() is None  # nothing is staged any more
+        assert held() == 0
+        assert stream.frame(b"y") > 0
+        assert held() > 262144
+        stream.flush()
+        assert held() == 0
+
+
+def holds_a_part(stream: Stream) -> bool:
+    return stream.look() is None and lib.siw_mpa_test_memory(stream.handle) > 0
+
+
+def test_a_part_of_an_fpdu_stays_while_other_streams_come_and_go(w: World) -> None:
+    stream, others = w.receiver(), [w.receiver() for _ in range(20)]
+    octets = fpdu(pattern(1000))
+    stream.sock.sendall(octets[:500])
+    until(partial(holds_a_part, stream))
+    for i, other in enumerate(others):  # at once, so that there are more than are kept
+        other.sock.sendall(fpdu(pattern(1000, i)) + b"\0")
+    for i, other in enumerate(others):
+        assert other.receive(0) == pattern(1000, i)
+        until(partial(holds_a_part, other))
+    for other in others:
+        other.close()
+    stream.sock.sendall(octets[500:])
+    assert stream.receive(0) == pattern(1000)
 
 
 def test_no_fpdu_is_framed_or_received_before_start_up_is_over(w: World) -> None:

@@ -313,7 +313,8 @@ def test_steps_and_their_attributes_can_be_asked_for() -> None:
     assert ask(QPType.UD, QPState.RESET, QPState.INIT) == QPAttrMask.QKEY | QPAttrMask.FD
     assert ask(QPType.UD, QPState.RESET, QPState.RTS) == -EINVAL
     assert ask(QPType.RC, QPState.RTS, QPState.SQD) == QPAttrMask.EN_SQD_ASYNC_NOTIFY
-    assert ask(QPType.UD, QPState.RTS, -1) == QPAttrMask.QKEY | QPAttrMask.CUR_STATE
+    at_rts = QPAttrMask.QKEY | QPAttrMask.CUR_STATE | QPAttrMask.RATE_LIMIT
+    assert ask(QPType.UD, QPState.RTS, -1) == at_rts
     assert ask(7, 0, 0) == ask(QPType.UD, 9, 1) == ask(QPType.UD, 0, 9) == -EINVAL
 
 

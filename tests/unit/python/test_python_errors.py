@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import errno
+import sys
+import traceback
 
 import pytest
 
 import siwarp
-from siwarp.verbs import ProtocolError, terminate_clause, terminate_reason
+from siwarp.verbs import CQ, Context, ProtocolError, terminate_clause, terminate_reason
 from siwarp.verbs.errors import from_errno
 
 CODES = [
@@ -81,3 +83,12 @@ def test_an_errno_becomes_the_exception_of_its_cause(number: int, kind: type[siw
 def test_a_timeout_is_a_siwarp_error_and_pythons_own() -> None:
     assert issubclass(siwarp.Timeout, siwarp.Error)
     assert issubclass(siwarp.Timeout, TimeoutError)
+
+
+def test_a_refusal_has_its_name_and_a_traceback_says_where_the_pages_have_it() -> None:
+    with Context() as ctx, pytest.raises(siwarp.Error) as caught:
+        CQ(ctx, 0)
+    assert caught.value.reason == "CQ_SIZE"
+    notes = traceback.format_exception_only(caught.value)[1:]
+    wanted = ["reason CQ_SIZE: #reason-cq-size of Exceptions\n"]
+    assert notes == (wanted if sys.version_info >= (3, 11) else [])

@@ -53,14 +53,20 @@ class Bottleneck:
         queue: octets that wait in it, at most.
         loss: the share of packets that are lost before it.
         mark_at: octets in the queue from which packets get CE.
+        bucket: octets of a token bucket, which pass at once after a pause.
 
     """
 
     def __init__(
-        self, mbit_s: float, queue: int, loss: float = 0.0, mark_at: int | None = None
+        self,
+        mbit_s: float,
+        queue: int,
+        loss: float = 0.0,
+        mark_at: int | None = None,
+        bucket: int = 0,
     ) -> None:
         self.ns_per_octet = 8000 / mbit_s
-        self.queue, self.loss, self.mark_at = queue, loss, mark_at
+        self.queue, self.loss, self.mark_at, self.bucket = queue, loss, mark_at, bucket
         self.random = random.Random(7)
         self.now = 0
         self.free_at = 0.0
@@ -110,9 +116,11 @@ class Bottleneck:
             self._one(flow)
 
     def _enqueue(self, flow: Flow, datagram: Datagram) -> None:
-        waiting = max(self.free_at - self.now, 0) / self.ns_per_octet
+        waiting = max(self.free_at - self.now, 0) / self.ns_per_octet - self.bucket
         flow.flying.append(datagram)
-        if waiting + MSS > self.queue + MSS or self.random.random() < self.loss:
+        # Without a bucket the packet that is being sent is in no queue.
+        room = self.queue - MSS if self.bucket else self.queue
+        if waiting > room or self.random.random() < self.loss:
             datagram.dropped = True
             flow.lost += 1
             return
@@ -120,7 +128,8 @@ class Bottleneck:
             datagram.marked = True
             self.marks += 1
         self.free_at = max(self.free_at, self.now) + MSS * self.ns_per_octet
-        self._at(int(self.free_at) + flow.rtt, "ack", flow, datagram)
+        leaves = max(self.free_at - self.bucket * self.ns_per_octet, self.now)
+        self._at(int(leaves) + flow.rtt, "ack", flow, datagram)
 
     def _ack(self, flow: Flow, datagram: Datagram) -> None:
         ack = ffi.new("struct siw_rd_cc_ack *")

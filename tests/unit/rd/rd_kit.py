@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections import deque
@@ -23,12 +24,13 @@ from siwarp.inspect.rd import (
     offer,
 )
 
-SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE = (
+SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE, REPLACED = (
     lib.SIW_RD_SEGMENT,
     lib.SIW_RD_ACKED,
     lib.SIW_RD_NEW_PEER,
     lib.SIW_RD_RESTARTED,
     lib.SIW_RD_GONE,
+    lib.SIW_RD_REPLACED,
 )
 REQUESTS, RESPONSES = lib.SIW_RD_REQUESTS, lib.SIW_RD_RESPONSES
 NAMES = {
@@ -37,6 +39,7 @@ NAMES = {
     NEW_PEER: "new",
     RESTARTED: "restarted",
     GONE: "gone",
+    REPLACED: "replaced",
 }
 QKEY = 0x11223344
 #: What a stranger says of itself: it takes all that comes.
@@ -103,7 +106,7 @@ class Endpoint:
             return False
         peer, kind = self.event.peer, self.event.kind
         who = text_of(lib.siw_rd_peer_addr(peer))
-        if kind in (RESTARTED, GONE):
+        if kind in (RESTARTED, GONE, REPLACED):
             self.had = lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS)
         if kind != SEGMENT:
             self.news.append((NAMES[kind], who))
@@ -205,16 +208,22 @@ class Stranger:
         self.sock.sendto(octets, self.dest)
         return octets
 
+    def _take(self) -> bytes | None:
+        """What the endpoint sent next; a stranger to both may still send to who had this port."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                octets, source = self.sock.recvfrom(65536)
+                if source == self.dest:
+                    return octets
+        return None
+
     def hear(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
         """The next datagram of that type; others are dropped."""
         found: list[RDDatagram] = []
 
         def look() -> None:
-            while not found:
-                try:
-                    d = RDDatagram(self.sock.recv(65536))
-                except BlockingIOError:
-                    return
+            while not found and (octets := self._take()):
+                d = RDDatagram(octets)
                 assert d.crc == d.crc_expected() and d.q_key == QKEY
                 if kind is None or d.type == kind:
                     found.append(d)
@@ -226,11 +235,7 @@ class Stranger:
         """Whether nothing comes though the endpoint had turns enough to answer."""
         for _ in range(50):
             self.end.turn()
-        try:
-            self.sock.recv(65536)
-        except BlockingIOError:
-            return True
-        return False
+        return self._take() is None
 
     def drain(self) -> None:
         while not self.silence():

@@ -78,7 +78,7 @@ def test_a_held_peer_keeps_its_order_and_others_go_on(end):
     assert [b"a%d" % i for i in range(50)] in b.got.values()
 
 
-@pytest.mark.clause("DGRAM-RD-24")
+@pytest.mark.clause("DGRAM-RD-24", "DGRAM-INST-3")
 def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
     a, b = end(), Endpoint()
     peer = a.peer(b.local)
@@ -89,6 +89,8 @@ def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
     assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
     again = Endpoint("127.0.0.1", socket.ntohs(port.port_be))
     try:
+        assert a.send(peer, b"for the one before") > 0
+        run(lambda: a.told("replaced"), a, again)
         pump(a, peer, [b"y"] * 10, a, again)
         assert again.data() == [b"y"] * 10
     finally:

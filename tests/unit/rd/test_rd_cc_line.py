@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.rd.cc_sim import Bottleneck, lost, share
+from unit.rd.cc_sim import MSS, Bottleneck, lost, share
 
 
 @pytest.mark.clause("DGRAM-CC-1")
@@ -26,6 +26,16 @@ def test_one_flow_fills_the_line_and_loses_little(kind, mbit_s, queue, rtt_ms):
 def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
     line = Bottleneck(20, 3000)
     flow = line.flow(rtt_ms)
+    line.run(3)
+    assert share(flow, line) >= 0.8
+    assert lost(flow) <= 0.1
+
+
+@pytest.mark.clause("DGRAM-CC-3")
+@pytest.mark.parametrize("mbit_s", [20, 100])
+def test_two_datagrams_that_a_token_bucket_lets_pass_at_once_are_not_taken_for_a_rate(mbit_s):
+    line = Bottleneck(mbit_s, MSS, bucket=2 * MSS)
+    flow = line.flow(0.2)
     line.run(3)
     assert share(flow, line) >= 0.8
     assert lost(flow) <= 0.1

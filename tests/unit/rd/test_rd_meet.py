@@ -37,7 +37,7 @@ def meet_with(s: Stranger, offered: bytes) -> RDDatagram:
 # ---- versions and options
 
 
-@pytest.mark.clause("DGRAM-EXT-1")
+@pytest.mark.clause("DGRAM-EXT-1", "DGRAM-INST-1")
 def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(strange):
     e, s = strange
     assert e.send(e.peer(s.address), b"x") == 1
@@ -46,6 +46,7 @@ def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(str
     told = {kind: int.from_bytes(value, "big") for kind, value in options_of(hello.body).items()}
     assert told[RDOption.LONGEST] > 60_000 and told[RDOption.WINDOW] >= 4096
     assert told[RDOption.FEATURES] == 0
+    assert told[RDOption.INSTANCE] and len(options_of(hello.body)[RDOption.INSTANCE]) == 8
     s.other = hello.source_epoch
     s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     echo = s.hear(RDType.ECHO)
@@ -73,7 +74,7 @@ def test_an_echo_with_another_head_or_option_than_its_hello_makes_nothing(strang
 def test_options_that_nobody_knows_are_skipped(strange):
     e, s = strange
     peer = e.peer(s.address)
-    unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x04\x01x"
+    unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
     meet_with(s, offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192  # the last of two
 
@@ -86,11 +87,14 @@ MALFORMED = {
     "a number of five octets": offer(extra=b"\x02\x05\0\0\0\x10\0"),
     "no segment that every end takes": offer({1: LEAST - 1}),
     "no window": offer({2: 0}),
+    "an instance of zero": offer({4: 0}),
+    "an instance of seven octets": offer(extra=b"\x04\x07" + b"instanc"),
+    "an instance of nine octets": offer(extra=b"\x04\x09" + b"instances"),
     "not its own version": offer({1: 9000}, versions=0xFD),
 }
 
 
-@pytest.mark.clause("DGRAM-EXT-2")
+@pytest.mark.clause("DGRAM-EXT-2", "DGRAM-INST-1")
 @pytest.mark.parametrize("offered", MALFORMED.values(), ids=MALFORMED)
 def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(strange, offered):
     e, s = strange

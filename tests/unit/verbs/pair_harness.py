@@ -116,9 +116,10 @@ def hello(
     magic: bytes = b"SIWP",
     version: int = 1,
     features: int = 1,
+    rnr_retry: int = 7,
 ) -> bytes:
     """The private data of spec/rc-pairing.md, stated a second time."""
-    head = magic + bytes([version, 7, 0, features])
+    head = magic + bytes([version, rnr_retry, 0, features])
     numbers = own[1].to_bytes(4, "big") + peer[1].to_bytes(4, "big")
     return head + numbers + own[0] + peer[0]
 

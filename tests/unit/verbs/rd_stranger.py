@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pace import over
-from unit.rd.rd_kit import HELLO, OFFER
+from unit.rd.rd_kit import OFFER
 from unit.verbs.rd_harness import QKEY, Peer
 from unit.verbs.verbs_harness import LIMIT
 
@@ -26,9 +26,25 @@ from siwarp.inspect import (
     ReadRequest,
     Terminate,
 )
-from siwarp.inspect.rd import COOKIE_LEN, RDDatagram, RDFlag, RDType, ack_body, cookie_of
+from siwarp.inspect.rd import (
+    COOKIE_LEN,
+    HELLO_LEAST,
+    RDDatagram,
+    RDFlag,
+    RDOption,
+    RDType,
+    ack_body,
+    cookie_of,
+    offer,
+)
 
 EPOCH = 0xABCD0001
+
+
+def offer_of(instance: int) -> bytes:
+    """Return what an end of this instance says of itself; 0: it tells none."""
+    told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
+    return offer(told) if instance else OFFER
 
 
 class Stranger:
@@ -40,11 +56,13 @@ class Stranger:
 
     def __init__(self, end: Peer, host: str = "127.0.0.1") -> None:
         self.end = end
+        self.to = end.qp.addr
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sock.bind((host, 0))
         self.sock.settimeout(LIMIT)
         self.epoch = EPOCH
         self.ird = 16
+        self.offer = OFFER
         self.other = 0  # the queue pair's epoch
         # By space, of requests and of responses: the PSN of the next segment that goes, of the next
         # one that comes and is acknowledged, and of the last one in got, + 1.
@@ -62,6 +80,9 @@ class Stranger:
         return str(host), int(port)
 
     def close(self) -> None:
+        """Be gone, with a word: the other end would ask for one while it lingers."""
+        if self.other:
+            self.say(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
         self.sock.close()
 
     def say(self, kind: RDType, **fields: Any) -> None:
@@ -77,7 +98,7 @@ class Stranger:
             "ird": self.ird,
             "body": ack_body() if kind == RDType.ACK else b"",
         } | fields
-        self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.end.qp.addr)
+        self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.to)
 
     def take(self) -> RDDatagram:
         """Wait for the next datagram and do with it what a peer does."""
@@ -86,11 +107,11 @@ class Stranger:
         if d.type == RDType.HELLO:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+            self.say(RDType.CHALLENGE, body=self.offer + b"c" * COOKIE_LEN)
         elif d.type == RDType.CHALLENGE:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.ECHO, body=OFFER + cookie_of(d.body))
+            self.say(RDType.ECHO, body=self.offer + cookie_of(d.body))
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
             self.data(d)
         elif d.type == RDType.ECHO:
@@ -115,19 +136,25 @@ class Stranger:
     def meet(self) -> None:
         """Begin."""
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
-        self.say(RDType.HELLO, **unknown, body=HELLO)
+        self.say(RDType.HELLO, **unknown, body=self.offer.ljust(HELLO_LEAST, b"\0"))
         while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 
-    def live_anew(self) -> None:
-        """Be back with another epoch, and know nothing of what was."""
+    def live_anew(self, instance: int | None = None) -> None:
+        """Be back with another epoch, and know nothing of what was; perhaps as this instance."""
+        self.forget(instance)
+        self.meet()
+
+    def forget(self, instance: int | None = None) -> None:
+        """Have another epoch, and know nothing of what was, but do not begin."""
+        if instance is not None:
+            self.offer = offer_of(instance)
         time.sleep(0.002)  # a user_data's time is in milliseconds
         self.epoch += 0x1000
         self.psn, self.other = [self.epoch, self.epoch], 0
         self.msn = dict.fromkeys(Queue, 0)
         self.got.clear()
         self.keeps = lambda _head: False
-        self.meet()
 
     def hears_more(self, seconds: float = 0.1) -> bool:
         """Whether another segment comes within this time."""
@@ -224,9 +251,10 @@ class Stranger:
 
 
 @contextlib.contextmanager
-def stranger(end: Peer, *, meet: bool = True) -> Iterator[Stranger]:
+def stranger(end: Peer, *, meet: bool = True, instance: int = 0) -> Iterator[Stranger]:
     """Make one for the block."""
     made = Stranger(end)
+    made.offer = offer_of(instance)
     try:
         if meet:
             made.meet()

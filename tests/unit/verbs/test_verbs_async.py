@@ -276,6 +276,8 @@ NAMES = {
     EventType.CLIENT_REREGISTER: "client reregistration",
     EventType.GID_CHANGE: "GID table changed",
     EventType.QP_ERR_QUEUED: "error queued",
+    EventType.PEER_RESTARTED: "peer restarted",
+    EventType.CONGESTED: "congested",
 }
 
 
@@ -284,5 +286,5 @@ def test_each_event_has_its_name_and_no_other_number_has_one() -> None:
         return ffi.string(lib.siw_event_type_str(number)).decode()
 
     assert {event: name(event) for event in EventType} == NAMES
-    for number in (-1, -(1 << 31), EventType.GID_CHANGE + 1, 999, 1001, 1 << 30):
+    for number in (-1, -(1 << 31), EventType.GID_CHANGE + 1, 999, 1003, 1 << 30):
         assert name(number) == "unknown event"

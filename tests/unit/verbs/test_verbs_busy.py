@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -122,6 +123,36 @@ def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent)
     silent.post(mr, SEND)
     mr.close()
     assert silent.end.qp.qp_state == QPState.RTS
+
+
+def test_a_queue_pair_that_was_found_quiet_is_asked_again_once_it_posts(silent: Silent) -> None:
+    rig, qp = silent.end.rig, silent.end.qp
+    mr = rig.mr(BIG)
+    for _ in range(3):
+        silent.post(rig.mr(64), SEND)
+        assert poll(silent.end.scq)[0].ok
+        rig.mr(64).close()  # asks, and nothing is on its way
+    silent.post(mr, SEND)
+    busy(mr.close, qp)
+    busy(mr.close, qp)  # it is asked whenever there is something
+
+
+def fastest(rig: Rig) -> float:
+    """Return how many seconds it takes at least to deregister a region."""
+    found = []
+    for _ in range(100):
+        mr = rig.mr(64)
+        began = time.perf_counter()
+        mr.close()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def test_idle_queue_pairs_are_not_asked_whether_they_use_memory(rig: Rig) -> None:
+    alone = fastest(rig)
+    idle = [rig.qp(qp_type=QPType.RC) for _ in range(2000)]
+    assert fastest(rig) <= 3 * alone + 5e-6  # 0.1 ms when each was asked
+    assert not any(qp.closed for qp in idle)
 
 
 def test_a_posted_receive_does_not_keep_its_memory(rig: Rig) -> None:

@@ -333,6 +333,23 @@ def test_without_a_peer_what_is_posted_fails_after_three_seconds_and_nothing_els
         assert in_state(end, QPState.RTS)
 
 
+@pytest.mark.parametrize(("timeout", "retry_cnt"), [(19, 1), (18, 3)])
+def test_what_is_posted_waits_for_a_peer_as_long_as_timeout_and_retry_cnt_say(
+    rig: Rig, timeout: int, retry_cnt: int
+) -> None:
+    """Longer than the least, 3 s."""
+    gone = End(rig)
+    nobody = gone.id
+    gone.closed()
+    end = End(rig)
+    end.begin()
+    end.to_rts(nobody, timeout=timeout, retry_cnt=retry_cnt)
+    began = time.monotonic()
+    end.send(b"hello")
+    assert end.wait(1, 4 * LIMIT)[0].status == WCStatus.RETRY_EXC_ERR
+    assert time.monotonic() - began >= 4.096e-6 * (1 << timeout) * (retry_cnt + 1) > 4.2
+
+
 def test_reset_and_another_peer(rig: Rig) -> None:
     a, b, c = End(rig), End(rig), End(rig)
     for end in (a, b, c):

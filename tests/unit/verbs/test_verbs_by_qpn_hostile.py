@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pace import scaled
 from unit.verbs.errq_harness import settings
 from unit.verbs.pair_harness import HOST, End, exchange, gid, hello, in_state, meet, request
 from unit.verbs.verbs_harness import LIMIT, Rig, counter, nothing, until
 from unit.verbs.wire_peer import recv_frame, send, write
 
-from siwarp.inspect import FPDU, MPAReply
+from siwarp.inspect import FPDU, MPAReply, MPARequest
 from siwarp.verbs import AHAttr, Error, QPAttr, QPState, WCStatus
 
 US = gid(HOST)
@@ -57,6 +58,11 @@ def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
     return request(hello((US, qpn), (US, end.qp.qp_num)), **fields)
 
 
+def said(frame: MPARequest | MPAReply) -> tuple[int, ...]:
+    """Revision, S, A, the kinds of RTR (Write, Read), IRD and ORD."""
+    return frame.rev, frame.s, frame.a, frame.c_rtr, frame.d_rtr, frame.ird, frame.ord
+
+
 @pytest.mark.parametrize(
     "octets",
     [
@@ -73,11 +79,13 @@ def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
     ids=["http", "nothing", "magic", "other magic", "version", "long", "rev 1", "A=0", "no Reads"],
 )
 def test_a_stranger_gets_nothing(end: End, octets: bytes) -> None:
-    before = counter("pair_strangers")
+    names = ["startup_strangers", "pair_strangers"]
+    before = [counter(name) for name in names]
     with call(end) as s:
         s.sendall(octets)
         assert is_closed(s)
-    assert counter("pair_strangers") - before == (0 if octets.startswith(b"GET") else 1)
+    found = [counter(name) - n for name, n in zip(names, before, strict=True)]
+    assert found == ([1, 0] if octets.startswith(b"GET") else [0, 1])
 
 
 def test_who_says_another_address_than_it_has_gets_nothing(end: End) -> None:
@@ -105,11 +113,11 @@ def test_who_is_not_the_peer_is_rejected(end: End, lie: str) -> None:
 
 
 def test_the_peer_that_is_meant_is_accepted_once(end: End) -> None:
-    end.to_rts((HOST, LOW))
+    end.to_rts((HOST, LOW), max_dest_rd_atomic=5)
     with call(end) as first, call(end) as second:
-        first.sendall(genuine(end))
+        first.sendall(genuine(end, ird=9, ord=11))
         reply = MPAReply(recv_frame(first))
-        assert (reply.r, reply.s, reply.a) == (0, 1, 1)
+        assert (reply.r, *said(reply)) == (0, 2, 1, 1, 1, 0, 6, 9)
         assert reply.private_data == hello((US, end.qp.qp_num), (US, LOW))
         second.sendall(genuine(end))
         assert MPAReply(recv_frame(second)).r == 1
@@ -161,7 +169,7 @@ def test_requests_are_kept_for_a_queue_pair_and_only_the_peers_is_taken(end: End
 @pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])
 def test_a_kept_request_goes(rig: Rig, who: str) -> None:
     fds = len(list(Path("/proc/self/fd").iterdir()))
-    with settings(mpa_timeout_ms=150):
+    with settings(mpa_timeout_ms=round(1000 * scaled(0.15))):
         end = End(rig)
         end.begin()
         mine = len(list(Path("/proc/self/fd").iterdir()))
@@ -205,6 +213,23 @@ def test_what_a_queue_pair_waits_for_is_not_refused_for_its_sources_share(rig: R
         exchange(a, b)
     for s in strangers:
         s.close()
+
+
+def test_a_request_says_who_asks_whom_and_how_many_reads_it_takes(rig: Rig) -> None:
+    with socket.create_server((HOST, 0)) as server:
+        server.settimeout(LIMIT)
+        peer = 0xFE0000 | server.getsockname()[1]
+        end = End(rig)
+        end.begin()
+        end.to_rts((HOST, peer), max_dest_rd_atomic=3, max_rd_atomic=2, rnr_retry=5)
+        server.accept()[0].close()  # may be of before RTS, which brings the rnr_retry
+        s, _ = server.accept()
+        s.settimeout(LIMIT)
+        with s:
+            request = MPARequest(recv_frame(s))
+        assert said(request) == (2, 1, 1, 1, 1, 4, 128)
+        assert request.private_data == hello((US, end.qp.qp_num), (US, peer), rnr_retry=5)
+        end.closed()
 
 
 def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:

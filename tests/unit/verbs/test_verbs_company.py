@@ -6,6 +6,7 @@ The device's thread naps for as long as can be set: what is not sent at once her
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 from unit.verbs.errq_harness import settings
+from unit.verbs.peer_harness import PlainPeer, answering
+from unit.verbs.rc_harness import End, Wire
 from unit.verbs.rd_harness import Peer as RDPeer
 from unit.verbs.rd_stranger import Stranger
 from unit.verbs.uc_harness import Peer as UCPeer
@@ -25,6 +28,9 @@ from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
 
 NAP_US = 100_000
+#: What is a silence: as much longer than the 200 us of a program in C as a test may be slower.
+SILENCE_US = 20_000
+AUTO, NEVER, ALWAYS = range(3)
 
 
 class Sender:
@@ -38,6 +44,8 @@ class Sender:
         self.posted = 0
         self.seen: set[int] = set()
         self.stranger: Stranger | None = None
+        self.plain: tuple[End, PlainPeer] | None = None
+        self.open = contextlib.ExitStack()
         self.wr: dict[str, Any] = {}
         self.qp: QP
         if kind == QPType.UC:
@@ -49,6 +57,10 @@ class Sender:
             self.stranger.meet()
             self.qp, self.sock = end.qp, self.stranger.sock
             self.wr = {"ah": rig.ah(self.stranger.addr)}
+        elif kind == QPType.RC:
+            self.plain = self.open.enter_context(answering(Wire(rig), gone=True, max_send_wr=256))
+            end, peer = self.plain
+            self.qp, self.sock, self.cq, self.channel = end.qp, peer.sock, end.scq, end.events
         else:
             self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             self.sock.bind(("127.0.0.1", 0))
@@ -58,6 +70,7 @@ class Sender:
 
     def close(self) -> None:
         self.sock.close()
+        self.open.close()
 
     def post(self) -> int:
         """Post the next message; its number."""
@@ -71,38 +84,51 @@ class Sender:
     def has_sent(self, number: int) -> bool:
         """Whether that message is in the socket."""
         with contextlib.suppress(BlockingIOError):
-            while True:
-                octets = self.sock.recv(1 << 16)
-                at = octets.find(b"no")
-                if at >= 0:
-                    self.seen.add(int(octets[at + 2 : at + 8]))
+            while octets := self.sock.recv(1 << 16):
+                self.seen |= {int(found) for found in re.findall(rb"no(\d{6})", octets)}
         return number in self.seen
+
+    def hear(self) -> None:
+        """Let something come in."""
+        if self.plain:
+            end, peer = self.plain
+            peer.put(peer.write(b"x", end.mem.rkey, end.mem.addr))
+        else:
+            self.sock.sendto(b"x", self.qp.addr)
+
+    def if_it_waits(self, number: int) -> int:
+        """That number if its message waits, or 0, and what was sent is acknowledged."""
+        if not self.has_sent(number):
+            return number
+        if self.stranger:
+            other = self.stranger
+            other.next[0] = other.other + len(self.seen)
+            other.say(RDType.ACK)
+        return 0
 
     def wait_for_company(self) -> int:
         """Post until a message waits for company; its number."""
 
         def waits() -> int:
             # Somebody polls and something comes in: so the thread sees that it may nap.
-            self.sock.sendto(b"x", self.qp.addr)
+            self.hear()
             while self.cq.poll(64):
                 pass
             self.post()
-            last = self.post()
-            if not self.has_sent(last):
-                return last
-            if self.stranger:
-                other = self.stranger
-                other.next[0] = other.other + len(self.seen)
-                other.say(RDType.ACK)
-            time.sleep(0.005)
-            return 0
+            last = self.if_it_waits(self.post())
+            if not last:
+                time.sleep(0.005)
+            return last
 
         return int(until(waits))
 
 
-@pytest.fixture(params=[QPType.UD, QPType.UC, QPType.RD], ids=["ud", "uc", "rd"])
+KINDS = [QPType.UD, QPType.UC, QPType.RD, QPType.RC]
+
+
+@pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
-    with settings(nap_us=NAP_US):
+    with settings(nap_us=NAP_US, company=ALWAYS):
         made = Sender(Rig(), request.param)
         yield made
         made.close()
@@ -139,6 +165,8 @@ def to_reset(s: Sender) -> None:
 
 
 def destroy(s: Sender) -> None:
+    if s.plain:
+        s.plain[0].id.close()
     s.qp.close()
 
 
@@ -153,9 +181,9 @@ def test_what_waits_for_company_is_sent_when_its_program(
     assert sender.has_sent(last)
 
 
-@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RD])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
-    with settings(nap_us=NAP_US):
+    with settings(nap_us=NAP_US, company=ALWAYS):
         made = Sender(Rig(), kind)
         assert made.has_sent(made.post())
         made.close()
@@ -200,8 +228,127 @@ def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender
     assert sender.has_sent(last)
 
 
+@pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
+def lively(request: pytest.FixtureRequest) -> Iterator[Sender]:
+    """A sender as it is when nothing is set, but for the nap and the silence."""
+    with settings(nap_us=NAP_US, company_us=SILENCE_US):
+        made = Sender(Rig(), request.param)
+        yield made
+        made.close()
+        made.rig.close()
+
+
+def dense_until_one_waits(s: Sender) -> int:
+    """Post twice a round, with no pause between rounds, until a post waits; its number."""
+
+    def waits() -> int:
+        s.hear()
+        for _ in range(8):
+            poll(s)
+            s.post()
+            last = s.post()
+        return s.if_it_waits(last)
+
+    return int(until(waits))
+
+
+def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(lively: Sender) -> None:
+    last = dense_until_one_waits(lively)
+    poll(lively)
+    assert lively.if_it_waits(last) == 0
+    poll(lively)  # nothing is on its way, so nothing is sent again in the silence
+    # A silence: the next pair leaves with its posts, before anybody polls or the nap ends.
+    time.sleep(1.5 * SILENCE_US / 1e6)
+    assert lively.has_sent(lively.post())
+    assert lively.has_sent(lively.post())
+
+
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # they complete at once
+def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
+    """The device's thread sleeps on sockets where nothing comes, until it hears of the polls."""
+    with settings(nap_us=NAP_US, company_us=SILENCE_US):
+        made = Sender(Rig(), kind)
+
+        def waits() -> bool:
+            before = made.cq.pending
+            for _ in range(16):
+                made.post()
+            came = made.cq.pending - before
+            made.has_sent(0)  # so that the socket has room for the next
+            assert made.cq.poll(max(came, 1))
+            return came < 16
+
+        until(waits)
+        poll(made)
+        assert made.has_sent(made.posted)
+        made.close()
+        made.rig.close()
+
+
+def test_a_lone_message_waits_for_nothing_however_dense_traffic_was(lively: Sender) -> None:
+    dense_until_one_waits(lively)
+    for _ in range(20):
+        poll(lively)
+        assert lively.has_sent(lively.post())
+
+
+def test_three_dense_rounds_are_not_enough(lively: Sender) -> None:
+    lively.hear()
+    for _ in range(4):  # the first one only begins the count
+        poll(lively)
+        lively.post()
+        assert lively.has_sent(lively.post())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
+    with settings(nap_us=NAP_US, company=NEVER):
+        made = Sender(Rig(), kind)
+        for _ in range(20):
+            poll(made)
+            for _ in range(3):
+                assert made.has_sent(made.post())
+        made.close()
+        made.rig.close()
+
+
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # RD meets by the thread
+def test_without_a_thread_of_the_device_nothing_waits(kind: QPType) -> None:
+    with settings(progress=0, company=ALWAYS):
+        made = Sender(Rig(), kind)
+        for _ in range(3):
+            assert made.has_sent(made.post())
+        made.close()
+        made.rig.close()
+
+
+@pytest.mark.parametrize(("kind", "size", "fit"), [(QPType.UD, 15_000, 4), (QPType.RC, 60_000, 4)])
+def test_what_fills_a_system_call_waits_no_longer(kind: QPType, size: int, fit: int) -> None:
+    """60 KiB of datagrams, 256 KiB of a stream: the post that reaches that takes all along."""
+    with settings(nap_us=NAP_US, company=ALWAYS):
+        made = Sender(Rig(), kind)
+        big = made.rig.mr(bytearray(size))
+
+        def completed() -> list[int]:
+            made.wait_for_company()
+            poll(made)
+            made.has_sent(0)  # so that there is room for the next
+            wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
+            counts = []
+            for n in range(fit + 2):
+                made.qp.post_send(SendWR(n, **wr))
+                counts.append(made.cq.pending)
+            return counts
+
+        # The first leaves alone, and completes; then so many wait that more would be too much. None
+        # waits where the nap ended meanwhile: so until it did not.
+        until(lambda: completed() == [1] * (fit + 1) + [fit + 2])
+        made.close()
+        made.rig.close()
+
+
 def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> None:
-    with settings(nap_us=NAP_US):
+    with settings(nap_us=NAP_US, company=ALWAYS):
         sender, events = Sender(Rig(), QPType.UD), 0
         for _ in range(20):
             while select.select([sender.channel], [], [], 0)[0]:
@@ -218,8 +365,9 @@ def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> Non
         sender.rig.close()
 
 
-def test_the_same_of_a_program_in_c(build_dir: Path) -> None:
+@pytest.mark.parametrize("program", ["company", "rounds"])
+def test_the_same_of_a_program_in_c(build_dir: Path, program: str) -> None:
     done = subprocess.run(
-        [build_dir / "tests/c/siw-test-company"], capture_output=True, text=True, timeout=60
+        [build_dir / f"tests/c/siw-test-{program}"], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")

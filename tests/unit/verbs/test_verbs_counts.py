@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -401,6 +403,42 @@ def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
         assert pull_count(peer) == (1, 1)
         head, rest = peer.pull()
         assert (head.opcode, rest) == (Opcode.RDMA_READ_RESPONSE, b"two")
+
+
+@contextlib.contextmanager
+def answered() -> Iterator[tuple[End, PlainPeer]]:
+    """Without a thread of the device: a Send is out, and the answer alone has been polled."""
+    with settings(progress=0):
+        rig = Rig()
+    with (
+        answering(Wire(rig), gone=True, **ROCE) as (a, peer),
+        counted("delivery_counts_tx", 1),
+    ):
+        a.recv(0, length=100)
+        a.post(SEND, 1, length=8)
+        peer.put(wants(), count(1, 0), peer.send(b"answer"))
+        assert poll(a.rcq)[0].ok
+        assert len(peer.rest()) == 2
+        yield a, peer
+    rig.close()
+
+
+def test_no_count_goes_alone_while_a_completion_that_came_with_it_is_not_polled() -> None:
+    """Who polls one queue again before the other one still answers with the count in front."""
+    with answered() as (a, peer):
+        assert a.rcq.poll(16) == []
+        assert peer.is_silent()
+        assert [w.wr_id for w in a.scq.poll(16)] == [1]
+        assert peer.is_silent()
+        a.post(SEND, 2, length=8)
+        assert [s[1] & 0xF for s in peer.rest()] == [Opcode.PRIVATE, Opcode.SEND]
+
+
+def test_a_count_goes_alone_although_a_completion_is_never_polled() -> None:
+    with answered() as (a, peer):
+        for _ in range(16):
+            assert a.rcq.poll(16) == []
+        assert pull_count(peer) == (1, 0)
 
 
 def test_a_send_without_a_receive_is_not_counted_and_the_write_behind_it_is(wire: Wire) -> None:

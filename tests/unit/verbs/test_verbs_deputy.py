@@ -7,19 +7,23 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
 from pace import scaled
+from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
 from unit.verbs.test_verbs_idle import switches, tasks
+from unit.verbs.uc_harness import Ends
 from unit.verbs.verbs_harness import Rig, poll, until
 
 from siwarp.verbs import WROpcode
 
 DEPUTIES = 2  # SIW_DEPUTIES
-LONGEST_SINGLE = 1 << 16  # of qp_rc.c
+#: What lets messages of a slow machine wake deputies: a hundred times what is set otherwise.
+APART_US = 200_000
+LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
 
 
 class Watched:
@@ -69,7 +73,8 @@ class Watched:
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     w = Watched()
-    yield w
+    with settings(deputies_us=APART_US):
+        yield w
     os.close(w.memory)
     w.rig.close()
     assert not tasks() - w.others
@@ -107,13 +112,14 @@ def test_a_device_without_one_sided_traffic_has_no_deputies(watched: Watched) ->
 
 
 def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
-    for _ in range(30):
-        watched.write()
-        time.sleep(0.003)
+    with settings(deputies_us=2000):
+        for _ in range(30):
+            watched.write()
+            time.sleep(0.003)
     assert watched.deputies() == []
 
 
-def messages(watched: Watched, opcode: WROpcode, size: int) -> Iterator[bool]:
+def on_rc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
     """Write or read, each time another value, and look at the memory until it is there."""
     a, b = Wire(watched.rig).connect(size=size)
     source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
@@ -125,15 +131,33 @@ def messages(watched: Watched, opcode: WROpcode, size: int) -> Iterator[bool]:
         yield True
 
 
-@pytest.mark.parametrize("opcode", [WRITE, READ])
-def test_short_writes_and_reads_have_deputies(watched: Watched, opcode: WROpcode) -> None:
-    sent = messages(watched, opcode, LONGEST_SINGLE // 2)
+def on_uc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
+    """The same without a connection of TCP, which has Writes alone."""
+    ends = Ends(watched.rig, size)
+    for i in itertools.cycle(range(1, 256)):
+        ends.send(bytes([i]) * size, opcode=opcode, remote=ends.into.remote())
+        until(lambda i=i: os.pread(watched.memory, 1, ends.into.addr + size - 1) == bytes([i]))
+        ends.sent()
+        yield True
+
+
+Messages = Callable[[Watched, int, WROpcode], Iterator[bool]]
+KINDS = [(on_rc, WRITE), (on_rc, READ), (on_uc, WRITE)]
+
+
+@pytest.mark.parametrize(("messages", "opcode"), KINDS)
+def test_short_writes_and_reads_have_deputies(
+    watched: Watched, messages: Messages, opcode: WROpcode
+) -> None:
+    sent = messages(watched, LONGEST_SINGLE // 2, opcode)
     until(lambda: next(sent) and len(watched.deputies()) == DEPUTIES)
 
 
-@pytest.mark.parametrize("opcode", [WRITE, READ])
-def test_longer_writes_and_reads_have_none(watched: Watched, opcode: WROpcode) -> None:
-    sent = messages(watched, opcode, LONGEST_SINGLE + 1)
+@pytest.mark.parametrize(("messages", "opcode"), KINDS)
+def test_longer_writes_and_reads_have_none(
+    watched: Watched, messages: Messages, opcode: WROpcode
+) -> None:
+    sent = messages(watched, LONGEST_SINGLE + 1, opcode)
     for _ in range(100):
         next(sent)
     assert watched.deputies() == []

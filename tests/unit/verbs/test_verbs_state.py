@@ -139,6 +139,8 @@ def attributes(kind: int, state: int, event: str) -> int:
             mask |= AV | PATH_MTU | DEST_QPN | RQ_PSN
         if uc and event == "TO_RTS" and state == RTR:
             mask |= SQ_PSN
+        if not rd and mask and (event == "TO_RTS" or state in (RTS, SQD)):
+            mask |= QPAttrMask.RATE_LIMIT
     if not ud:
         before = state in (RESET, INIT)
         if before or state in (RTS, SQD):

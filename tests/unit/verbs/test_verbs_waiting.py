@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pace import scaled
+from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import SEND, Wire, plain_listener
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
@@ -210,12 +211,29 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
     assert sleeps_of(asleep) - before <= 2
 
 
-def test_what_the_last_call_leaves_to_send_is_sent_by_the_devices_thread(build_dir: Path) -> None:
+@pytest.mark.parametrize("program", ["leaving", "left"])
+def test_what_the_last_call_leaves_to_do_is_done_by_who_sleeps(
+    build_dir: Path, program: str
+) -> None:
     done = subprocess.run(
-        [build_dir / "tests/c/siw-test-leaving"],
+        [build_dir / f"tests/c/siw-test-{program}"],
         capture_output=True,
         text=True,
         timeout=scaled(60),
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def spent(waits: Waits, times: int) -> float:
+    """Return the seconds of CPU of so many waits of 20 ms in vain."""
+    began = time.thread_time()
+    for _ in range(times):
+        assert waits.get(20) == -errno.EAGAIN
+    return time.thread_time() - began
+
+
+def test_after_spins_in_vain_most_waits_sleep_at_once(rig: Rig) -> None:
+    waits = WaitsForCompletions(rig)
+    with settings(spin_us=10_000):
+        assert spent(waits, 50) < 0.25  # six of them spin, for 10 ms each: not all

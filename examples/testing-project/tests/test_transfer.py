@@ -1,0 +1,76 @@
+"""Each test has two connected ends in this process: a is the program's, b stands for its peer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from transfer import answer, ask, put
+
+import siwarp
+from siwarp.testing import Pair, pair
+from siwarp.verbs import MR, Context
+
+
+def test_all_of_it_is_written(rc_pair: Pair) -> None:
+    a, b = rc_pair
+    with MR(a.pd, bytearray(range(256)) * 40) as data:
+        assert put(a.qp, a.cq, data, b.mr.remote()) == 3
+    a.send(b"done")  # the peer sees all Writes before this message
+    assert b.recv() == b"done"
+    assert b.mr.read(10240) == bytes(range(256)) * 40
+
+
+def test_a_peer_that_registered_too_little_ends_the_connection(rc_pair: Pair) -> None:
+    a, b = rc_pair
+    stale = b.mr.remote()
+    b.mr.close()
+    with MR(a.pd, 4096) as data, pytest.raises((siwarp.ProtocolError, siwarp.StateError)):
+        for _ in range(100):  # TCP takes some before the peer's refusal is here
+            put(a.qp, a.cq, data, stale)
+
+
+def test_a_connection_that_is_reset_is_an_error_of_the_put(
+    rc_pair: Pair, faults: Callable[[str], str]
+) -> None:
+    a, b = rc_pair
+    faults("reset=20KB")
+    with MR(a.pd, 65536) as data, pytest.raises(siwarp.Error):
+        put(a.qp, a.cq, data, b.mr.remote())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_question_is_answered_although_datagrams_are_lost(
+    device: Context, faults: Callable[[str], str], seed: int
+) -> None:
+    # No receives of the pair's own: the program posts its own.
+    with pair("ud", device, receives=0) as (a, b):
+        faults(f"loss=30%,seed={seed}")
+        stop = threading.Event()
+        peer = threading.Thread(target=answer, args=(b.qp, b.cq, b.mr, b.ah, stop))
+        peer.start()
+        try:
+            for number, question in enumerate((b"who?", b"where?", b"when?")):
+                said = ask(
+                    a.qp, a.cq, a.mr, a.ah, question, number=number, tries=200, patience=0.05
+                )
+                assert said == question.upper()
+        finally:
+            stop.set()
+            peer.join()
+
+
+def test_nobody_answers(device: Context) -> None:
+    with pair("ud", device, receives=0) as (a, _), pytest.raises(TimeoutError, match="3 tries"):
+        ask(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
+
+
+def test_messages_are_in_order_whatever_the_line_does(
+    rd_pair: Pair, faults: Callable[[str], str]
+) -> None:
+    a, b = rd_pair
+    faults("loss=10%,reorder=5%,dup=5%,seed=7")
+    for i in range(50):
+        a.send(i.to_bytes(2, "big"))
+        assert b.recv() == i.to_bytes(2, "big")

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Times of single messages: percentiles, a histogram, and files of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["PERCENTILES", "histogram", "lines", "parse_percentiles", "percentiles", "write"]
+
+#: Those of a summary.
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
+#: Bars of a histogram between one power of two and the next.
+_BARS = 4
+_WIDTH = 40
+_GAP = f"{'...':>10}"
+
+
+def parse_percentiles(text: str) -> tuple[float, ...]:
+    """Return percentiles that commas separate.
+
+    Raises:
+        ValueError: one is no number above 0 and up to 100.
+
+    """
+    found = []
+    for word in text.split(","):
+        try:
+            value = float(word)
+        except ValueError:
+            value = 0.0
+        if not 0 < value <= 100:
+            raise ValueError(f"{word!r} is no percentile: say 50,99,99.9")
+        found.append(value)
+    return tuple(found)
+
+
+def percentiles(ordered: Sequence[float], wanted: Sequence[float]) -> dict[str, float]:
+    """Return the least sample that so many percent are not above, by ``p99`` and the like.
+
+    Args:
+        ordered: the samples, ascending, one at least.
+        wanted: percentiles, above 0 and up to 100.
+
+    """
+    last = len(ordered) - 1
+    return {
+        f"p{each:g}": ordered[max(0, min(last, math.ceil(len(ordered) * each / 100) - 1))]
+        for each in wanted
+    }
+
+
+def histogram(ordered: Sequence[float]) -> list[tuple[float, float, int]]:
+    """Return bars (from, below, how many) whose widths grow with the value, without empty ends.
+
+    Args:
+        ordered: samples, ascending; one of 0 counts to the first bar.
+
+    """
+    if not ordered:
+        return []
+
+    def bar(value: float) -> int:
+        return math.floor(math.log2(value) * _BARS) if value > 0 else first
+
+    first = math.floor(math.log2(next((v for v in ordered if v > 0), 1.0)) * _BARS)
+    counts = [0] * (bar(ordered[-1]) - first + 1)
+    for value in ordered:
+        counts[bar(value) - first] += 1
+    return [
+        (2 ** ((first + i) / _BARS), 2 ** ((first + i + 1) / _BARS), n)
+        for i, n in enumerate(counts)
+    ]
+
+
+def lines(ordered: Sequence[float]) -> list[str]:
+    """Return a histogram of us as lines: a bar's range, how many, and the bar.
+
+    Where nothing is, one line stands for all.
+    """
+    bars = histogram(ordered)
+    most = max((n for *_, n in bars), default=1)
+    found = []
+    for low, high, n in bars:
+        if n:
+            bar = "#" * -(-n * _WIDTH // most)
+            found.append(f"{low:10.2f} to {high:10.2f} us {n:9} {bar}")
+        elif found[-1] != _GAP:
+            found.append(_GAP)
+    return found
+
+
+def write(path: Path, samples: Sequence[float]) -> None:
+    """Write samples in us, one a line, in order."""
+    with path.open("w", encoding="ascii") as file:
+        file.writelines(f"{value:.3f}\n" for value in samples)

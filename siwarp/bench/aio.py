@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Messages a second of ``siwarp.aio`` beside asyncio's own streams, by the number of connections.
+
+Each end is a process with one event loop (``aio_end``). Both ways take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from siwarp.bench.aio_end import LIMIT_S, WAYS
+from siwarp.bench.runner import BenchError, Progress, counter
+from siwarp.bench.trust import busy, span, spread
+
+__all__ = ["CONNECTIONS", "measure", "show"]
+
+CONNECTIONS = (1, 100, 1_000)
+#: Round trips of a run, in all: about half a second of asyncio's.
+_TRIPS = 8_000
+
+
+def _start(*words: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "siwarp.bench.aio_end", *map(str, words)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+
+
+def _one(way: str, connections: int, size: int, trips: int) -> float:
+    """Return the messages a second of one run: of each round trip there are two."""
+    server = _start("server", way, connections, size)
+    client = None
+    try:
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        if not port:
+            raise BenchError(f"{way}: the server: {server.communicate()[1].strip()}")
+        client = _start("client", way, port, connections, size, trips)
+        out, why = client.communicate(timeout=LIMIT_S + 10)
+        if client.returncode:
+            raise BenchError(f"{way} with {connections} connections: {_last(why)}")
+        return 2 * connections * trips / float(json.loads(out))
+    except subprocess.TimeoutExpired:
+        raise BenchError(
+            f"{way} with {connections} connections: it did not end: see whether the machine is busy"
+        ) from None
+    finally:
+        for end in filter(None, (client, server)):
+            end.kill()
+            end.communicate()
+
+
+def _last(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "it failed"
+
+
+def measure(
+    connections: Sequence[int], size: int, rounds: int, progress: Progress | None = None
+) -> list[dict[str, Any]]:
+    """Return a point for each number of connections.
+
+    It has ``connections``, ``size`` (octets), ``streams`` and ``siwarp`` (messages a second,
+    medians of the rounds), ``ratio`` (the median of the rounds' ratios), ``span`` (the least and
+    the largest of these), ``rounds`` (each round's values) and ``unreliable``.
+
+    Raises:
+        BenchError: a run failed.
+
+    """
+    step = counter(progress, len(connections) * rounds * len(WAYS))
+    points = []
+    for n in connections:
+        doubts = [busy()]
+        trips = max(1, _TRIPS // n)
+        found: list[dict[str, float]] = []
+        for turn in range(rounds):
+            each = {}
+            for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
+                each[way] = _one(way, n, size, trips)
+                step()
+            found.append(each)
+        ratios = [each["siwarp"] / each["streams"] for each in found]
+        points.append(
+            {
+                "connections": n,
+                "size": size,
+                **{way: statistics.median(each[way] for each in found) for way in WAYS},
+                "ratio": statistics.median(ratios),
+                "span": span(ratios),
+                "rounds": found,
+                "unreliable": list(filter(None, (*doubts, spread(ratios)))),
+            }
+        )
+    return points
+
+
+def show(points: list[dict[str, Any]]) -> None:
+    """Print a line for each number of connections."""
+    print("connections   asyncio msg/s   siwarp msg/s   ratio   of the rounds")
+    for point in points:
+        least, largest = point["span"]
+        print(
+            f"{point['connections']:>11,} {point['streams']:>15,.0f} {point['siwarp']:>14,.0f} "
+            f"{point['ratio']:7.2f}   {least:.2f} to {largest:.2f}"
+        )
+    for point in points:
+        for doubt in point["unreliable"]:
+            print(f"{point['connections']:,} connections: unreliable: {doubt}")

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""One end of ``siwarp bench aio``, a process of its own: ``server WAY N`` or ``client WAY ...``.
+
+The server returns each message, on N connections, and prints its port. The client has that many
+connections and a task for each, which sends a message and awaits it back, again and again; it
+prints the seconds that all of them took together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from siwarp import aio
+from siwarp.verbs import PeerGone
+
+__all__ = ["AT_ONCE", "LIMIT_S", "WAYS"]
+
+WAYS = ("streams", "siwarp")
+HOST = "127.0.0.1"
+#: Connections that are begun at the same time; more wait for these.
+AT_ONCE = 64
+#: Seconds that either end has.
+LIMIT_S = 120
+
+RoundTrip = Callable[[bytes], Awaitable[object]]
+
+
+def _allow_descriptors() -> None:
+    """Allow as many open files as the system allows without being asked by root."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Ends:
+    """Counts connections that have ended; ``all`` returns when that many have."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+        self.none_left = asyncio.Event()
+
+    def one(self) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            self.none_left.set()
+
+
+async def _serve_streams(n: int, size: int) -> None:
+    ends = _Ends(n)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(await reader.readexactly(size))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+        finally:
+            ends.one()
+
+    server = await asyncio.start_server(answer, HOST, 0, backlog=AT_ONCE)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await ends.none_left.wait()
+    server.close()
+
+
+async def _serve_siwarp(n: int, _size: int) -> None:
+    ends = _Ends(n)
+    tasks = set()
+
+    async def answer(conn: aio.Connection) -> None:
+        try:
+            async with conn:
+                async for message in conn:
+                    await conn.send(message)
+        except PeerGone:
+            pass
+        finally:
+            ends.one()
+
+    async with aio.listen((HOST, 0)) as listener:
+        print(listener.address[1], flush=True)
+
+        async def take() -> None:
+            async for conn in listener:
+                task = asyncio.create_task(answer(conn))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+        taking = asyncio.create_task(take())
+        await ends.none_left.wait()
+        taking.cancel()
+
+
+async def _stream(port: int) -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
+    reader, writer = await asyncio.open_connection(HOST, port)
+
+    async def there_and_back(message: bytes) -> bytes:
+        writer.write(message)
+        await writer.drain()
+        return await reader.readexactly(len(message))
+
+    async def close() -> None:
+        writer.close()
+        await writer.wait_closed()
+
+    return there_and_back, close
+
+
+async def _connection(port: int) -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
+    conn = await aio.connect((HOST, port))
+
+    async def there_and_back(message: bytes) -> bytes:
+        await conn.send(message)
+        return await conn.recv()
+
+    return there_and_back, conn.close
+
+
+async def _be_client(way: str, port: int, n: int, size: int, trips: int) -> float:
+    open_one = {"streams": _stream, "siwarp": _connection}[way]
+    some = asyncio.Semaphore(AT_ONCE)
+
+    async def opened() -> tuple[RoundTrip, Callable[[], Awaitable[object]]]:
+        async with some:
+            return await open_one(port)
+
+    ways = await asyncio.gather(*(opened() for _ in range(n)))
+    message = bytes(size)
+
+    async def all_of(there_and_back: RoundTrip) -> None:
+        for _ in range(trips):
+            await there_and_back(message)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(all_of(there_and_back) for there_and_back, _ in ways))
+    took = time.perf_counter() - began
+    for _, close in ways:
+        await close()
+    return took
+
+
+def main(words: list[str]) -> int:
+    """Be the end that the words name; 1 with the reason if it fails."""
+    role, way, *rest = words
+    numbers = [int(word) for word in rest]
+    _allow_descriptors()
+    serve = {"streams": _serve_streams, "siwarp": _serve_siwarp}[way]
+    try:
+        if role == "server":
+            asyncio.run(asyncio.wait_for(serve(*numbers), LIMIT_S))
+        else:
+            took = asyncio.run(asyncio.wait_for(_be_client(way, *numbers), LIMIT_S))
+            print(json.dumps(took))
+    except (OSError, asyncio.TimeoutError) as e:
+        print(str(e) or f"it was not done within {LIMIT_S} s", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

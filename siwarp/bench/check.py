@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Compares ratios to the raw socket with those that were kept in a file: `make bench-check`.
+
+A ratio hardly depends on the machine, a rate does: so this notices a loss where no older build is
+at hand to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from siwarp.bench.compare import Compared, verdict
+from siwarp.bench.interval import Interval, ratio_interval
+from siwarp.bench.runner import BenchError, Progress, run
+from siwarp.bench.table import MIB, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["CHECKED", "ROUNDS", "Checked", "check", "has_loss", "kept", "show", "write"]
+
+ROUNDS = 15
+#: A loss is beyond this: machines of one kind differ by less, and so does one on two days.
+LIMIT = 0.2
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One ratio: its name, and the arguments of ``siwarp.bench.run``."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @property
+    def less_is_better(self) -> bool:
+        """Whether it is one of latencies."""
+        return bool(self.arguments["kind"] == "lat")
+
+
+def _rate(qp: str, words: str, **more: Any) -> Checked:
+    return Checked(f"{qp.upper()} 64 B {words}", {"kind": "rate", "qp": qp, "size": 64, **more})
+
+
+CHECKED: tuple[Checked, ...] = (
+    *(
+        Checked(f"{qp.upper()} 64 B latency", {"kind": "lat", "qp": qp, "size": 64})
+        for qp in ("ud", "rc")
+    ),
+    *(_rate(qp, "one by one") for qp in ("ud", "uc", "rd", "rc")),
+    *(_rate(qp, "in lists of 32", post_list=32) for qp in ("ud", "uc", "rd", "rc")),
+    _rate("rc", "Writes one by one", op="write", depth=128),
+    Checked("RC Write 1 MiB", {"kind": "bw", "qp": "rc", "op": "write", "size": MIB}),
+    Checked("RD 1 MiB", {"kind": "bw", "qp": "rd", "size": MIB}),
+)
+
+
+def kept(path: Path) -> dict[str, float]:
+    """Return the ratios of a file by name.
+
+    Raises:
+        BenchError: there are none in it; the text says what to type.
+
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))["ratios"]
+        return {str(name): float(ratio) for name, ratio in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it has none"
+        raise BenchError(
+            f"no ratios in {path} ({why}): run siwarp bench check --write {path} on a quiet machine"
+        ) from None
+
+
+def check(
+    ratios: dict[str, float],
+    rounds: int,
+    progress: Progress | None = None,
+    checked: Sequence[Checked] = CHECKED,
+    run: Callable[..., dict[str, Any]] = run,
+) -> list[dict[str, Any]]:
+    """Measure each ratio, siwarp and the raw socket in turn, and hold it against the kept one.
+
+    Args:
+        ratios: those kept, by name; one that has none here is not judged.
+        rounds: of each; six at least, for an interval of 95%.
+        progress: called with what is done, and of how much.
+        checked: what is measured.
+        run: ``siwarp.bench.run``.
+
+    Returns:
+        Of each ``name``, ``less_is_better``, ``kept`` (None: not kept), ``ratio``, ``low``,
+        ``high``, ``verdict`` (``loss``, ``no loss``, ``open``, or ``new``) and ``unreliable``.
+
+    Raises:
+        BenchError: a run failed.
+
+    """
+    found = []
+    for i, one in enumerate(checked):
+
+        def step(done: int, total: int, i: int = i) -> None:
+            if progress is not None:
+                progress(i * 100 + done * 100 // total, 100 * len(checked))
+
+        measured = run(**one.arguments, rounds=rounds, others=False, progress=step)
+        pairs = [(each["ours"], each["floor"]) for each in measured["rounds"]]
+        found.append(
+            _judged(one, ratios.get(one.name), ratio_interval(pairs))
+            | {"unreliable": measured["unreliable"]}
+        )
+    return found
+
+
+def _judged(one: Checked, before: float | None, now: Interval) -> dict[str, Any]:
+    word = "new"
+    if before is not None:
+        change = Interval(now.ratio / before, now.low / before, now.high / before, now.confidence)
+        word = verdict(Compared(one.name, (), "", one.less_is_better, LIMIT, 1), change)
+    return {
+        "name": one.name,
+        "less_is_better": one.less_is_better,
+        "kept": before,
+        "ratio": now.ratio,
+        "low": now.low,
+        "high": now.high,
+        "verdict": word,
+    }
+
+
+def has_loss(found: list[dict[str, Any]]) -> bool:
+    """Whether one of the ratios is a loss."""
+    return any(each["verdict"] == "loss" for each in found)
+
+
+def write(found: list[dict[str, Any]], path: Path) -> None:
+    """Keep the ratios, with what kind of machine had them."""
+    machine = {"cpus": len(os.sched_getaffinity(0)), "kernel": platform.release()}
+    ratios = {each["name"]: round(each["ratio"], 3) for each in found}
+    path.write_text(json.dumps({"machine": machine, "ratios": ratios}, indent=2) + "\n", "utf-8")
+
+
+def show(found: list[dict[str, Any]], console: Console | None = None) -> None:
+    """Print a line for each ratio, and what the words mean."""
+    from rich.table import Table
+
+    console = plain(console, 100)
+    shown = Table(header_style="bold", border_style="dim")
+    for column in ("what", "kept", "now", "95% interval", "verdict"):
+        shown.add_column(column, justify="left" if column in ("what", "verdict") else "right")
+    styles = {"no loss": "green", "open": "yellow", "new": "yellow", "loss": "bold red"}
+    for each in found:
+        before = "-" if each["kept"] is None else f"{each['kept']:.2f}"
+        interval = f"{each['low']:.2f} to {each['high']:.2f}"
+        word = f"[{styles[each['verdict']]}]{each['verdict']}[/]"
+        shown.add_row(each["name"], before, f"{each['ratio']:.2f}", interval, word)
+    console.print(shown)
+    console.print(
+        f"ratios to one raw socket; a loss: the whole interval is worse than the kept one by more "
+        f"than {LIMIT:.0%}; open: a part of it is; latency: less is better",
+        soft_wrap=True,
+    )
+    for each in found:
+        for doubt in each["unreliable"]:
+            console.print(f"{each['name']}: unreliable: {doubt}", soft_wrap=True)

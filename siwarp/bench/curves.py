@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Curves as files, drawn by matplotlib, which is an extra: ``siwarp[plot]``."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+
+import typer
+
+__all__ = ["draw_curves", "need_matplotlib"]
+
+
+def need_matplotlib() -> None:
+    """Refuse --plot at once if there is nothing to draw with: measuring takes minutes.
+
+    Raises:
+        typer.BadParameter: matplotlib is not installed.
+
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        python = shlex.quote(sys.executable)
+        raise typer.BadParameter(f"it needs matplotlib: run {python} -m pip install matplotlib")
+
+
+def draw_curves(
+    path: Path,
+    title: str,
+    labels: tuple[str, str],
+    of: dict[str, tuple[list[int], list[float]]],
+) -> Path:
+    """Draw named curves over powers of two, both axes logarithmic; the suffix says which format."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, (x, y) in of.items():
+        axes.plot(x, y, marker="o", markersize=4, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_title(title)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    return path

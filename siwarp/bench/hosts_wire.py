@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What ``siwarp bench lat ADDR`` and ``siwarp bench --server`` say to each other. Version 1.
+
+They have one TCP connection; what is measured has sockets of its own. All numbers are in network
+order.
+
+Both begin with a greeting, the client first: 8 octets ``siwbench``, the version (2 octets), the
+host's byte order (1 octet, ``l`` or ``b``: siwarp-bench's ends talk to each other in it), 0 or, if
+the server refuses, 1 (1 octet), the length of a text (4 octets, at most 512), and the text, which
+says why. A server answers a greeting of another version in this form, too, so that an older or
+newer client can tell.
+
+Then frames: a type (1 octet), the channel (1 octet), a length (2 octets, at most 4,096), and the
+content. Of each type, who sends it, and what it says:
+
+- ``R``, client: a run. JSON, the fields of ``Request``. Both ends then start the processes.
+- ``E``, server: why there is no such run, or that the visit is over. A text; nothing was started.
+- ``C``, both: octets that a channel's process there has written to its "ctl" (bench.h).
+- ``X``, both: a channel's process has ended. JSON, the fields of ``hosts_run.Ended``.
+- ``B``, both: nothing. Each end sends one a second; one that is silent for 10 s is taken for gone.
+
+A run is over when both ends have said ``X`` of every channel. Whoever breaks these rules loses the
+connection; nothing that is received is kept beyond one frame.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from siwarp.bench.plan import Plan, make_plan
+
+__all__ = [
+    "GREETING",
+    "MAGIC",
+    "PORT",
+    "VERSION",
+    "Frame",
+    "GoneError",
+    "Greeting",
+    "Link",
+    "Request",
+    "greet",
+    "greeting",
+    "own_order",
+    "printable",
+]
+
+#: The port of the server; perftest's, which ping's server has, is the one before.
+PORT = 18516
+VERSION = 1
+MAGIC = b"siwbench"
+GREETING = struct.Struct("!8sHcBI")
+MOST_TEXT = 512
+_HEAD = struct.Struct("!cBH")
+MOST_FRAME = 4096
+#: Seconds between two signs of life, and without any after which the other end is gone.
+BEAT_S, SILENT_S = 1.0, 10.0
+
+#: Bounds of a run: octets of memory in all, messages, processes, and seconds.
+MOST_MEMORY = 1 << 30
+MOST_SAMPLES, MOST_MESSAGES = 10_000_000, 100_000_000
+MOST_CHANNELS = 64
+MOST_LIMIT_S = 60
+
+
+class GoneError(OSError):
+    """The other end is gone, or breaks the rules; the text says which."""
+
+
+class Greeting(NamedTuple):
+    """A greeting without its text."""
+
+    version: int
+    order: bytes
+    refused: bool
+    length: int
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Greeting:
+        """Read the fixed part.
+
+        Raises:
+            ValueError: it is none.
+
+        """
+        magic, version, order, refused, length = GREETING.unpack(data)
+        if magic != MAGIC or length > MOST_TEXT:
+            raise ValueError
+        return cls(version, order, bool(refused), length)
+
+
+def own_order() -> bytes:
+    """Return this host's byte order, as a greeting has it."""
+    return sys.byteorder[:1].encode()
+
+
+def greeting(text: str = "") -> bytes:
+    """Return a greeting; with a text it refuses."""
+    said = text.encode()[:MOST_TEXT]
+    return GREETING.pack(MAGIC, VERSION, own_order(), bool(said), len(said)) + said
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run, as a client asks for it.
+
+    Attributes:
+        kind, qp, op, size, iters, warmup, depth, batch, wait: as siwarp-bench has them.
+        pairs: how many queue pairs at each end send at the same time, or are sent to.
+        both: the server sends, too: as many more.
+        limit: seconds after which the processes end.
+        qkey: of datagrams, drawn for this run.
+
+    """
+
+    kind: str
+    qp: str
+    op: str
+    size: int
+    iters: int
+    warmup: int
+    depth: int
+    batch: int
+    wait: str
+    pairs: int
+    both: bool
+    limit: int
+    qkey: int
+
+    @property
+    def channels(self) -> int:
+        """How many processes there are at each end."""
+        return self.pairs * (2 if self.both else 1)
+
+    def pack(self) -> bytes:
+        """Return the content of its frame."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Request:
+        """Read and judge a request of anybody's.
+
+        Raises:
+            ValueError: it is none, or asks for too much; the text is for the client.
+
+        """
+        try:
+            said = json.loads(data)
+            request = cls(**said)
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError(
+                "this is no run that this version of siwarp bench knows: take the same at both ends"
+            ) from None
+        for field in fields(cls):
+            value = said[field.name]
+            if type(value).__name__ != field.type:
+                raise ValueError(f"{field.name} of a run is of type {field.type}")
+        request.judge()
+        return request
+
+    def judge(self) -> None:
+        """Raise a ValueError if this is no measurement, or too large a one."""
+        self.plan()
+        samples = MOST_SAMPLES if self.kind == "lat" else MOST_MESSAGES
+        bounds = {
+            "iters": (1, samples),
+            "warmup": (1, samples),
+            "pairs": (1, MOST_CHANNELS // 2),
+            "limit": (1, MOST_LIMIT_S),
+            "qkey": (1, (1 << 31) - 1),
+        }
+        for name, (least, most) in bounds.items():
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} of a run is from {least} to {most}")
+        if self.kind not in ("lat", "bw", "rate"):
+            raise ValueError(f"between hosts there are lat, bw and rate, not {self.kind}")
+        if (octets := self.memory()) > MOST_MEMORY:
+            raise ValueError(
+                f"such a run takes {octets >> 20} MiB at each end, and {MOST_MEMORY >> 20} are "
+                "allowed: take fewer queue pairs (-q), a smaller --depth, or smaller messages"
+            )
+
+    def plan(self) -> Plan:
+        """Return it as a plan.
+
+        Raises:
+            UsageError: there is no such measurement.
+
+        """
+        return make_plan(
+            self.kind,
+            self.qp,
+            self.op,
+            size=self.size,
+            iters=self.iters,
+            depth=self.depth,
+            wait=self.wait,
+            post_list=self.batch,
+            rounds=1,
+            beside=False,
+        )
+
+    def memory(self) -> int:
+        """Return the octets that the buffers of an end take."""
+        slots = 16 if self.kind == "lat" else 2 * self.depth + 2
+        return (slots + 1) * (self.size + 63) * self.channels
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    type: bytes
+    channel: int
+    content: bytes
+
+    def value(self) -> dict[str, Any]:
+        """Return the JSON object in it, or none if there is no good one."""
+        try:
+            found = json.loads(self.content)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+class Link:
+    """The connection after the greetings, to be served by one thread and never waiting.
+
+    Attributes:
+        socket: the connection; the caller waits until it is readable.
+        other: what the other end is, for messages.
+
+    """
+
+    def __init__(self, connection: socket.socket, other: str) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket, self.other = connection, other
+        self._data = bytearray()
+        self._frames: deque[Frame] = deque()
+        self._sent = self._heard = time.monotonic()
+
+    def send(self, kind: bytes, channel: int = 0, content: bytes = b"") -> None:
+        """Send a frame.
+
+        Raises:
+            GoneError: it does not go out; the other end is gone, or reads nothing.
+
+        """
+        data = _HEAD.pack(kind, channel, len(content)) + content
+        try:
+            sent = self.socket.send(data, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError as e:
+            raise GoneError(e.errno, f"{self.other} is gone: {e.strerror}") from None
+        if sent < len(data):
+            raise GoneError(110, f"{self.other} takes nothing any more")
+        self._sent = time.monotonic()
+
+    def read(self) -> None:
+        """Take in what has come; ``take`` has it then.
+
+        Raises:
+            GoneError: the other end is gone, or what it sends is no frame.
+
+        """
+        try:
+            data = self.socket.recv(MOST_FRAME)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            raise GoneError(e.errno, f"{self.other} is gone: {e.strerror}") from None
+        if not data:
+            raise GoneError(104, f"{self.other} has closed the connection, or was killed")
+        self._heard = time.monotonic()
+        self._data += data
+        while len(self._data) >= _HEAD.size:
+            kind, channel, length = _HEAD.unpack_from(self._data)
+            if kind not in (b"R", b"E", b"C", b"X", b"B") or length > MOST_FRAME:
+                raise GoneError(71, f"{self.other} sends what is no frame of siwarp bench")
+            end = _HEAD.size + length
+            if len(self._data) < end:
+                break
+            if kind != b"B":
+                self._frames.append(Frame(kind, channel, bytes(self._data[_HEAD.size : end])))
+            del self._data[:end]
+
+    def take(self) -> Frame | None:
+        """Return the next frame that has come."""
+        return self._frames.popleft() if self._frames else None
+
+    def beat(self) -> None:
+        """Give a sign of life if it is time, and miss the other end's. Call it once a second.
+
+        Raises:
+            GoneError: the other end has said nothing for too long.
+
+        """
+        now = time.monotonic()
+        if now - self._heard > SILENT_S:
+            raise GoneError(110, f"{self.other} has been silent for {SILENT_S:.0f} s: it is gone")
+        if now - self._sent >= BEAT_S:
+            self.send(b"B")
+
+    def close(self) -> None:
+        """End the connection."""
+        self.socket.close()
+
+
+def _get(connection: socket.socket, octets: int, end: float) -> bytes:
+    """Receive so many octets until then, fewer if the other end closes before, or is not ours."""
+    data = b""
+    while len(data) < octets:
+        left = end - time.monotonic()
+        if left <= 0 or not select.select([connection], [], [], left)[0]:
+            raise TimeoutError
+        more = connection.recv(octets - len(data))
+        data += more
+        if not more or (octets == GREETING.size and data[: len(MAGIC)] != MAGIC[: len(data)]):
+            break
+    return data
+
+
+def greet(connection: socket.socket, where: str, seconds: float) -> None:
+    """Greet a server and take its greeting, within so many seconds.
+
+    Raises:
+        OSError: it is no server of this version, or refuses; the text says so.
+
+    """
+    end = time.monotonic() + seconds
+    no_server = f"{where} is no siwarp bench server: is `siwarp bench --server` running there?"
+    try:
+        connection.sendall(greeting())
+        theirs = Greeting.unpack(_get(connection, GREETING.size, end))
+        said = _get(connection, theirs.length, end)
+    except TimeoutError:
+        raise OSError(110, f"{where} does not answer a greeting: {no_server}") from None
+    except (ValueError, struct.error, ConnectionError):
+        raise OSError(71, no_server) from None
+    if theirs.version != VERSION:
+        raise OSError(
+            71,
+            f"{where} speaks version {theirs.version} of siwarp bench's protocol, this one "
+            f"{VERSION}: run the same siwarp at both ends",
+        )
+    if theirs.order != own_order():
+        raise OSError(71, f"{where} has another byte order: siwarp bench cannot measure with it")
+    if theirs.refused:
+        raise OSError(111, f"{where} refuses: {printable(said)}")
+
+
+def printable(said: bytes) -> str:
+    """Return what another host says without what could steer a terminal."""
+    return "".join(c for c in said.decode("utf-8", "replace") if c.isprintable())

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""A measurement of ``siwarp bench`` in words."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import textwrap
+from typing import Any
+
+from siwarp.bench.plan import RD_FLOOR
+from siwarp.bench.table import figure
+
+__all__ = ["floor_words", "show"]
+
+
+def _describe(result: dict[str, Any]) -> str:
+    what = f"{result['qp'].upper()} {result['op']} {result['size']} octets"
+    if result["kind"] == "reg":
+        what = f"register + deregister {result['size']} octets"
+    elif result["kind"] == "done":
+        what += ", from posting to completion"
+    elif result["kind"] == "answer":
+        what += ", one way, each completion awaited"
+    elif result["kind"] == "watched":
+        what += ", one way, into memory that is only looked at"
+    elif result["kind"] == "fair":
+        what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
+        what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
+    elif result["kind"] == "crowd":
+        what += " beside 1,000 idle QPs"
+    elif result["kind"] == "lat":
+        what += ", there and back" if result["op"] == "read" else ", one way"
+    else:
+        what += f", {result['depth']} outstanding"
+    if result["wait"] == "event":
+        what += ", sleeping on a completion channel"
+    if result["api"] == "python":
+        what += ", Python API"
+    if result["faults"]:
+        what += f", siwarp's line under {result['faults']}"
+    rounds = len(result["rounds"])
+    times = f"{rounds} rounds, medians" if rounds > 1 else "1 round"
+    return f"{what}: {result['iters']} a run, {times}"
+
+
+_FLOORS = {
+    "unconnected": "raw UDP, unconnected, polling",
+    "connected": "raw UDP, connected, polling",
+    "mmsg": "raw UDP, sendmmsg and recvmmsg",
+    "blocking-mmsg": "raw UDP, sendmmsg and recvmmsg, blocking",
+    "gso": "raw UDP, batches by GSO and GRO",
+    "coalesced": "raw TCP, 64 KiB a send",
+    "c": "the same in C",
+    "ud": "siwarp, UD",
+    "quiet": "the same without the flood",
+    "alone": "the same with one QP",
+}
+
+
+#: What is measured beside: its key, that of its ratio, its words, and what the ratio says.
+_BESIDE = (
+    ("with_markers", "markers_ratio", "siwarp, Markers both ways", "{} of without"),
+    ("as_roce", "roce_ratio", "siwarp, persona roce", "{} of iwarp"),
+    (
+        "lossless",
+        "lossless_ratio",
+        "siwarp, the same without the losses",
+        "the losses leave {} of it",
+    ),
+)
+
+
+def floor_words(name: str, qp: str) -> str:
+    """Return what a floor is, in words."""
+    if name in _FLOORS:
+        return _FLOORS[name]
+    words = {"single": "one send a message", "polling": "polling", "blocking": "blocking"}[name]
+    return f"raw {'TCP' if qp == 'rc' else 'UDP'}, {words}"
+
+
+def _of_rounds(result: dict[str, Any], name: str) -> str:
+    """Return the least and the largest of a ratio's rounds, as words."""
+    least, largest = result["spans"][name]
+    return f"{least:.3f} to {largest:.3f}"
+
+
+def _doubts(result: dict[str, Any]) -> list[str]:
+    """Return what a result lacks, as lines."""
+    found = [f"unreliable: {doubt}" for doubt in result["unreliable"]]
+    return [f"partial: {result['partial']}", *found] if result["partial"] else found
+
+
+def _room() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def _figure(words: str, value: float, unit: str, more: str = "") -> None:
+    """Print a figure, and more about it: below, where a terminal has no room for it."""
+    line = f"  {words:<42} {figure(value, unit):>16}"
+    whole = f"{line}   {more}".rstrip()
+    if len(whole) <= _room():
+        print(whole)
+    else:
+        print(line, f"      {more}", sep="\n")
+
+
+def _sentence(text: str, indent: str) -> None:
+    """Print a sentence, which breaks between words where a terminal has no room for it."""
+    print(
+        *textwrap.wrap(text, _room(), initial_indent=indent, subsequent_indent=indent + "    "),
+        sep="\n",
+    )
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print a result in a few lines."""
+    unit = result["unit"]
+    _sentence(_describe(result), "")
+    _figure("siwarp", result["ours"], unit)
+    if result["floor"] is not None:
+        words = floor_words(result["floor_name"], result["qp"])
+        if (result["qp"], result["kind"]) == ("rd", "bw"):
+            words += f", {RD_FLOOR // 1000} KB"
+        good = "less" if result["less_is_better"] else "more"
+        more = f"ratio {result['ratio']:.3f} ({_of_rounds(result, 'ratio')}; {good} is better)"
+        _figure(words, result["floor"], unit, more)
+    for key, ratio, words, beside in _BESIDE:
+        if result[key] is not None:
+            more = beside.format(f"{result[ratio]:.3f}")
+            _figure(words, result[key], unit, f"{more} ({_of_rounds(result, ratio)})")
+    if result["kind"] == "watched":
+        for name in sorted(result["rounds"][0]["p99"]):
+            late = statistics.median(each["p99"][name] for each in result["rounds"])
+            words = f"99 of 100 of {'persona roce' if name == 'roce' else 'these'} within"
+            _figure(words, late, unit)
+    for name, value in result["floors"].items():
+        _figure(floor_words(name, result["qp"]), value, unit)
+    for line in _doubts(result):
+        _sentence(line, "  ")

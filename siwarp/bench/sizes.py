@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Octets as people write them: ``64``, ``4K``, ``1M``; and several: ``all``, ``1:64K:*2``."""
+
+from __future__ import annotations
+
+__all__ = ["ALL", "MOST", "octets", "sizes"]
+
+#: What perftest's --all has: powers of two from 2 to 2^23.
+ALL = tuple(1 << i for i in range(1, 24))
+#: The longest list of sizes.
+MOST = 1000
+
+_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def octets(text: str) -> int:
+    """Return a number of octets; K, M and G are 2^10, 2^20 and 2^30.
+
+    Raises:
+        ValueError: it is none, or 0.
+
+    """
+    digits, unit = text, 1
+    if text[-1:].upper() in _SUFFIXES:
+        digits, unit = text[:-1], _SUFFIXES[text[-1].upper()]
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 12 and int(digits)):
+        raise ValueError(f"{text!r} is no number of octets: say 64, 4K or 1M")
+    return int(digits) * unit
+
+
+def _steps(text: str) -> list[int]:
+    """Return FIRST:LAST:*FACTOR or FIRST:LAST:+STEP, both ends included."""
+    first, last, step = text.split(":")
+    if step[:1] not in ("*", "+"):
+        raise ValueError(f"{text!r}: say *FACTOR or +OCTETS for the step, as in 1:64K:*2")
+    size, most, by = octets(first), octets(last), octets(step[1:])
+    if step == "*1":
+        raise ValueError(f"{text!r}: give a factor of 2 or more")
+    found = []
+    while size <= most:
+        found.append(size)
+        if len(found) > MOST:
+            raise ValueError(f"{text!r} are more than {MOST} sizes: take larger steps")
+        size = size * by if step[0] == "*" else size + by
+    return found
+
+
+def sizes(text: str) -> list[int]:
+    """Return the sizes that a text names, ascending and each once.
+
+    Args:
+        text: ``all`` (2 to 2^23, powers of two), or, with commas between several: a size, or
+            ``FIRST:LAST:*FACTOR``, or ``FIRST:LAST:+STEP``.
+
+    Raises:
+        ValueError: it names none, or too many.
+
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        if part == "all":
+            found.update(ALL)
+        elif part.count(":") == 2:
+            found.update(_steps(part))
+        else:
+            found.add(octets(part))
+    if not 0 < len(found) <= MOST:
+        raise ValueError(f"{text!r} names {len(found)} sizes: give 1 to {MOST}")
+    return sorted(found)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp --version``."""
+
+from __future__ import annotations
+
+from siwarp._siwarp import ffi, lib
+
+__all__ = ["main"]
+
+
+def main(_name: str, _arguments: list[str]) -> int:
+    """Print the library's version and return the exit status."""
+    print(f"siwarp {ffi.string(lib.siw_version()).decode()}")
+    return 0

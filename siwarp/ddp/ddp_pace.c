@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include "base/clock.h"
+#include "ddp/ddp_pace.h"
+#include "llp/llp.h"
+
+/*
+ * Who is held back is woken when the bucket holds what this time brings: a system call then sends
+ * several short datagrams.
+ */
+#define WAKE_NS 250000ull
+/* Octets are these nanoseconds times kbit/s, over this. */
+#define NS_KBITS_PER_OCTET 8000000ull
+
+void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer)
+{
+	uint64_t now = siw_now_ns();
+
+	if (kbits == pace->kbits && timer == pace->timer)
+		return;
+	if (kbits && pace->kbits && pace->paid_ns > now) {
+		unsigned __int128 due = pace->paid_ns - now;
+
+		due = due * pace->kbits / kbits;
+		pace->paid_ns =
+			now + (due < UINT32_MAX * 1000ull ? (uint64_t)due : UINT32_MAX * 1000ull);
+	} else if (!pace->kbits) {
+		pace->paid_ns = 0;
+	}
+	pace->kbits = kbits;
+	pace->held = false;
+	pace->timer = timer;
+	if (kbits)
+		siw_llp_sock_timed(timer);
+}
+
+uint64_t siw_ddp_pace_room_limited(struct siw_ddp_pace *pace)
+{
+	uint64_t now = siw_now_ns(), room;
+
+	if (pace->paid_ns + SIW_DDP_BURST_NS < now)
+		pace->paid_ns = now - SIW_DDP_BURST_NS;
+	pace->held = pace->paid_ns >= now;
+	if (pace->held) {
+		siw_llp_sock_due(pace->timer, pace->paid_ns + WAKE_NS);
+		return 0;
+	}
+	room = (now - pace->paid_ns) * pace->kbits / NS_KBITS_PER_OCTET;
+	return room ? room : 1;
+}
+
+void siw_ddp_pace_took_limited(struct siw_ddp_pace *pace, uint64_t octets)
+{
+	/* Rounded up, so that the shortest datagrams are no faster. */
+	pace->paid_ns += (octets * NS_KBITS_PER_OCTET + pace->kbits - 1) / pace->kbits;
+}

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Lengths and numbers of the headers, and those that captures are read by, without scapy.
+
+The scapy layers say the same once more, to build octets and to show them; a test compares both.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from siwarp.inspect.framing import REQUEST_KEY, STARTUP_HDR_LEN
+
+CRC_LEN = 4
+#: DDP's headers.
+TAGGED_HDR_LEN = 14
+UNTAGGED_HDR_LEN = 18
+#: The octets that IRD, ORD and the bits A to D take of a start-up frame's private data.
+ENHANCED_LEN = 4
+
+# ---- the LLP header of datagrams
+
+LLP_TYPES = {
+    1: "UC",
+    2: "RECORD",
+    3: "UC_REPORT",
+    4: "RD_DATA",
+    5: "RD_ACK",
+    6: "RD_HELLO",
+    7: "RD_CHALLENGE",
+    8: "RD_ECHO",
+    9: "RD_PROBE",
+    10: "RD_BYE",
+    11: "RD_VERSIONS",
+}
+LLP_HDR_LEN = 12
+#: The low two bits of the LLP header's first octet, where a segment has DDP's version.
+LLP_MARK = 2
+#: The LLP's version, in the two bits above the mark.
+LLP_VERSION = 1
+RD_HEADER_LEN = 36
+REPORT = struct.Struct("!QQI")  # datagrams, octets, next PSN
+RD_ACK = 5
+ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, ranges of requests, of responses, zero
+RANGE = struct.Struct("!HH")  # gap, length
+
+# ---- resolution of UD queue pairs
+
+#: Octets of every frame, of the room for private data, and the most in an answer or a refusal.
+SIDR_LEN, SIDR_DATA_LEN, SIDR_ANSWER_DATA_LEN = 232, 180, 136
+
+
+class SIDRType(IntEnum):
+    """What a frame is."""
+
+    QUESTION = 1
+    ANSWER = 2
+    REFUSAL = 3
+    COOKIE = 4
+
+
+# ---- start-up frames
+
+
+@dataclass(frozen=True)
+class Startup:
+    """A start-up frame; ``enhanced`` has IRD, ORD and the bits A to D of RFC 6581, if any."""
+
+    asks: bool  # whether it is a Request
+    m: int
+    c: int
+    r: int
+    s: int
+    rev: int
+    enhanced: dict[str, int]
+    private_data: bytes
+
+
+def parse_startup(octets: bytes) -> Startup:
+    """Read a whole frame. In revisions 0 and 1 the S bit is reserved, and receivers ignore it."""
+    flags, rev = octets[16], octets[17]
+    data = octets[STARTUP_HDR_LEN:]
+    s = flags >> 4 & 1
+    enhanced = {}
+    if s and rev >= 2 and len(data) >= ENHANCED_LEN:
+        ird, ord_ = struct.unpack_from("!HH", data)
+        enhanced = {"ird": ird & 0x3FFF, "ord": ord_ & 0x3FFF, "a": ird >> 15, "b": ird >> 14 & 1}
+        enhanced |= {"c_rtr": ord_ >> 15, "d_rtr": ord_ >> 14 & 1}
+        data = data[ENHANCED_LEN:]
+    asks = octets.startswith(REQUEST_KEY)
+    return Startup(asks, flags >> 7, flags >> 6 & 1, flags >> 5 & 1, s, rev, enhanced, data)
+
+
+# ---- RD
+
+_RD = struct.Struct("!BBBBIIIIIIHHHBB")
+_RD_NAMES = (
+    "source_epoch", "dest_epoch", "acknowledged", "response_acknowledged", "credit",
+    "response_credit", "delay", "ird", "rd_flags",
+)  # fmt: skip
+
+
+def parse_report(octets: bytes) -> dict[str, int]:
+    """Return what a UC receiver reports, by the names of the page's figure 7.2."""
+    if len(octets) != LLP_HDR_LEN + REPORT.size + 4 + CRC_LEN:
+        return {}
+    names = ("datagrams", "octets", "next_psn")
+    return dict(zip(names, REPORT.unpack_from(octets, LLP_HDR_LEN), strict=True))
+
+
+def parse_rd(octets: bytes) -> dict[str, int]:
+    """Read the header of a whole datagram; of an ACK also how many requests beyond a gap it has."""
+    fields = dict(zip(_RD_NAMES, _RD.unpack_from(octets)[6:], strict=True))
+    if octets[0] >> 4 == RD_ACK:
+        fields["beyond"] = _beyond(octets[RD_HEADER_LEN:-CRC_LEN])
+    return fields
+
+
+def _beyond(body: bytes) -> int:
+    if len(body) < ACK_HEAD.size:
+        return 0
+    here = ACK_HEAD.unpack_from(body)[2]
+    whole = min(here, (len(body) - ACK_HEAD.size) // RANGE.size)
+    end = ACK_HEAD.size + whole * RANGE.size
+    return sum(length for _, length in RANGE.iter_unpack(body[ACK_HEAD.size : end]))
+
+
+# ---- Terminate
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A Terminate's three numbers, and the octets of the DDP header that it quotes, if any."""
+
+    layer: int
+    etype: int
+    code: int
+    quoted: bytes | None
+
+
+def parse_terminate(octets: bytes) -> Reported | None:
+    """Read a Terminate's header (RFC 5040 figures 7 and 8); None if it is cut short."""
+    if len(octets) < 4:
+        return None
+    has_length, quotes = octets[2] & 0xC0, octets[2] & 0x40
+    if has_length and len(octets) < 6:
+        return None
+    quoted = octets[6:] if quotes else None
+    if quoted is not None:
+        tagged = quoted[:1] >= b"\x80"
+        if len(quoted) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
+            return None
+    return Reported(octets[0] >> 4, octets[0] & 0xF, octets[1], quoted)

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* mpa/mpa_spare.c - blocks of memory that streams hand on. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "mpa/mpa_spare.h"
+
+/* Threads' structs are pages apart. */
+static uint32_t own_slot(void)
+{
+	return (uint32_t)((uintptr_t)pthread_self() >> 12) * 0x9e3779b1u >> 28;
+}
+
+_Static_assert(SIW_MPA_SPARES == 1u << 4, "own_slot has four bits");
+
+void *siw_mpa_spare_take(struct siw_mpa_spares *spares)
+{
+	uint32_t first = own_slot();
+
+	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++) {
+		_Atomic(void *) *at = &spares->slot[(first + i) % SIW_MPA_SPARES].block;
+		void *block = NULL;
+
+		if (atomic_load_explicit(at, memory_order_relaxed))
+			block = atomic_exchange_explicit(at, NULL, memory_order_acquire);
+		if (block)
+			return block;
+	}
+	return NULL;
+}
+
+void siw_mpa_spare_give(struct siw_mpa_spares *spares, void *block)
+{
+	uint32_t first = own_slot();
+
+	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++) {
+		_Atomic(void *) *at = &spares->slot[(first + i) % SIW_MPA_SPARES].block;
+		void *none = NULL;
+
+		if (!atomic_load_explicit(at, memory_order_relaxed) &&
+		    atomic_compare_exchange_strong_explicit(at, &none, block, memory_order_release,
+							    memory_order_relaxed))
+			return;
+	}
+	free(block);
+}
+
+void siw_mpa_spare_free(struct siw_mpa_spares *spares)
+{
+	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++)
+		free(siw_mpa_spare_take(spares));
+}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``python -m siwarp.pyverbs PROGRAM [ARGS]``: a program of pyverbs, unchanged, on siwarp."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+_USAGE = """usage: python -m siwarp.pyverbs PROGRAM [ARGS]
+
+Runs a Python program that imports pyverbs on siwarp's devices, as `python PROGRAM ARGS` would
+run it on adapters. `siwarp devices` lists the devices; programs take one by its name, as siw_lo.
+"""
+
+
+def _namespace(program: str) -> types.ModuleType:
+    """Return a module ``__main__`` like the one that Python makes for a program."""
+    main = types.ModuleType("__main__")
+    main.__file__ = program
+    main.__loader__ = SourceFileLoader("__main__", program)
+    main.__dict__.update(__builtins__=builtins, __cached__=None, __annotations__={})
+    return main
+
+
+def _show_without(own: types.CodeType) -> None:
+    """Have tracebacks begin with the program, as without this module."""
+    show = sys.excepthook
+
+    def hook(
+        kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+    ) -> None:
+        here = trace
+        while here is not None and here.tb_frame.f_code is not own:
+            here = here.tb_next
+        if here is not None:
+            trace = here.tb_next
+            error.__traceback__ = trace  # this is what is shown
+        show(kind, error, trace)
+
+    sys.excepthook = hook
+
+
+def run(program: str, args: list[str]) -> None:
+    """Run a program as ``__main__``, with these arguments.
+
+    Raises:
+        OSError: it cannot be read.
+
+    """
+    with io.open_code(str(Path(program).absolute())) as file:
+        source = file.read()
+    sys.argv[:] = [program, *args]
+    sys.path[0] = str(Path(program).resolve().parent)
+    sys.path.insert(1, str(Path(__file__).resolve().parent / "alias"))
+    main = _namespace(program)
+    sys.modules["__main__"] = main
+    _show_without(run.__code__)
+    exec(compile(source, program, "exec", dont_inherit=True), main.__dict__)
+
+
+def _main() -> None:
+    args = sys.argv[1:]
+    if not args or args[0] in ("-h", "--help"):
+        print(_USAGE, end="", file=sys.stdout if args else sys.stderr)
+        sys.exit(0 if args else 2)
+    program, *rest = args
+    if not Path(program).is_file():
+        where = str(Path(program).absolute())
+        print(f"{sys.executable}: can't open file {where!r}: no such file", file=sys.stderr)
+        sys.exit(2)
+    run(program, rest)
+
+
+if __name__ == "__main__":
+    _main()

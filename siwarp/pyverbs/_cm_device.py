@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The devices of connection ids: each is opened when it is first needed, and stays open."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+
+from siwarp.cm.id import CMID as NativeCMID
+from siwarp.pyverbs.device import get_device_list
+from siwarp.verbs import device as verbs_device
+from siwarp.verbs._ffi import ffi, lib
+from siwarp.verbs.errors import Error
+from siwarp.verbs.pd import PD as NativePD
+
+_open: dict[str, tuple[verbs_device.Context, NativePD]] = {}
+# In a child of fork() the parent's devices are of no use.
+os.register_at_fork(after_in_child=_open.clear)
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    return ipaddress.ip_address(host.partition("%")[0])
+
+
+def is_any(host: str) -> bool:
+    """Return whether it is the wildcard address."""
+    return _ip(host).is_unspecified
+
+
+def is_group(host: str) -> bool:
+    """Return whether it is a multicast group's."""
+    return _ip(host).is_multicast
+
+
+def _opened(name: str) -> verbs_device.Context:
+    found = _open.get(name)
+    if found is None or found[0].closed:
+        context = verbs_device.Context(name)
+        found = _open[name] = context, NativePD(context)
+    return found[0]
+
+
+def pd_of(context: verbs_device.Context) -> NativePD:
+    """Return the protection domain of a device's ids."""
+    return next(pd for mine, pd in _open.values() if mine is context)
+
+
+def device_of(host: str) -> verbs_device.Context:
+    """Return the device that has an address; loopback's is the first one, as with rdma_cm.
+
+    Raises:
+        Error: there is none (ENODEV).
+
+    """
+    names = [one.name.decode() for one in get_device_list()]
+    if not names:
+        raise Error(errno.ENODEV, "there is no device: no interface has an address")
+    if _ip(host).is_loopback:
+        return _opened(names[0])
+    for one in verbs_device.get_device_list():
+        if host.partition("%")[0] in (address.partition("%")[0] for address in one.addresses):
+            return _opened(one.name)
+    raise Error(errno.ENODEV, f"no device has the address {host}")
+
+
+def device_of_id(native: NativeCMID) -> verbs_device.Context | None:
+    """Return the device that an id has been given, as one that a request brought."""
+    c = lib.siw_cm_device(native._live())
+    if c == ffi.NULL:
+        return None
+    return next((mine for mine, _ in _open.values() if mine._c == c), None)
+
+
+def every_address() -> list[tuple[verbs_device.Context, str]]:
+    """Return all addresses of this machine, with the device of each."""
+    found = verbs_device.get_device_list()
+    return [(device_of(address), address) for one in found for address in one.addresses]

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The multicast groups of a connection id (``pyverbs.cmid.CMID``).
+
+An IP group needs nobody's leave, so a join has its event at once; the queue pair becomes a member
+when the program takes that event.
+"""
+
+from __future__ import annotations
+
+import errno
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from siwarp.cm import id as cm
+from siwarp.pyverbs import cm_enums as ce
+from siwarp.pyverbs._cm_device import is_group
+from siwarp.pyverbs._cm_param import AddrInfo, JoinMCAttrEx
+from siwarp.pyverbs.base import Wrapper, rdma, refuse
+from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError
+from siwarp.verbs.errors import Error
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.addr import AHAttr
+    from siwarp.pyverbs.qp import QP
+
+_ALL_MEMBERS = 0xFFFFFF
+_MASKS = ce.RDMA_CM_JOIN_MC_ATTR_ADDRESS | ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
+
+
+@dataclass
+class _Group:
+    host: str
+    send_only: bool
+    told: bool = False
+    member: bool = False
+
+
+class Groups(Wrapper[cm.CMID]):
+    """What an id does with groups."""
+
+    _QKEY: int
+    _qp: QP | None
+
+    def _begin_groups(self) -> None:
+        self._groups: list[_Group] = []
+        self._told: _Group | None = None
+
+    @property
+    @abstractmethod
+    def _is_ud(self) -> bool: ...
+
+    @abstractmethod
+    def _way_to(self, host: str) -> AHAttr: ...
+
+    @abstractmethod
+    def _complete(self) -> None: ...
+
+    def join_multicast(
+        self,
+        addr: AddrInfo | None = None,
+        mc_attr: JoinMCAttrEx | None = None,
+        context: object = None,
+    ) -> None:
+        """Join a group; MULTICAST_JOIN comes at once.
+
+        Raises:
+            PyverbsRDMAError: it is no group's address, or the id is not of datagrams (EINVAL).
+
+        """
+        flags = int(ce.RDMA_MC_JOIN_FLAG_FULLMEMBER)
+        if mc_attr is not None:
+            if mc_attr.comp_mask & ~_MASKS or mc_attr.join_flags > 1:
+                refuse("such ways to join a group", "there are members, and those that only send")
+            if mc_attr.comp_mask & ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS:
+                flags = mc_attr.join_flags
+            addr = mc_attr._addr
+        host = self._host(addr)
+        if not self._is_ud:
+            raise PyverbsRDMAError("Failed to join: the CMID is not of datagrams", errno.EINVAL)
+        send_only = flags == ce.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
+        self._groups.append(_Group(host, send_only))
+        with rdma("Failed to join multicast"):
+            self._native().tell(cm.CMEventType.MULTICAST_JOIN)
+        self._complete()
+
+    @staticmethod
+    def _host(addr: AddrInfo | None) -> str:
+        ends = [] if addr is None else [one[0] for one in (addr._src, addr._dst) if one]
+        found = next((host for host in ends if is_group(host)), None)
+        if found is None:
+            raise PyverbsRDMAError("The address is no multicast group's", errno.EINVAL)
+        return found
+
+    def _joined(self) -> int | None:
+        """Make the queue pair a member; return the program's event, ``None``: it has left."""
+        group = next((one for one in self._groups if not one.told), None)
+        if group is None:
+            return None
+        group.told, self._told = True, group
+        if self._qp is not None and not group.send_only:
+            try:
+                self._qp._native().attach_mcast(group.host)
+            except Error:
+                return int(ce.RDMA_CM_EVENT_MULTICAST_ERROR)
+            group.member = True
+        return int(ce.RDMA_CM_EVENT_MULTICAST_JOIN)
+
+    def _last_group_way(self) -> tuple[int, int, AHAttr] | None:
+        """Return how to send to the group that was told last."""
+        if self._told is None:
+            return None
+        return _ALL_MEMBERS, self._QKEY, self._way_to(self._told.host)
+
+    def leave_multicast(self, addr: AddrInfo) -> None:
+        """Leave a group.
+
+        Raises:
+            PyverbsRDMAError: it has not joined it (EADDRNOTAVAIL).
+
+        """
+        host = self._host(addr)
+        group = next((one for one in self._groups if one.host == host), None)
+        if group is None:
+            raise PyverbsRDMAError(f"Failed to leave {host}: no member", errno.EADDRNOTAVAIL)
+        self._groups.remove(group)
+        if group.member and self._qp is not None and not self._qp._is_closed:
+            with rdma("Failed to leave multicast"):
+                self._qp._native().detach_mcast(group.host)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Addresses, parameters and events of connections, as ``pyverbs.cmid`` has them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import weakref
+from typing import TYPE_CHECKING
+
+from siwarp.cm import id as cm
+from siwarp.pyverbs import cm_enums as ce
+from siwarp.pyverbs._field import UInt, text_of
+from siwarp.pyverbs.addr import AHAttr
+from siwarp.pyverbs.base import PyverbsObject, Wrapper, rdma
+from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+from siwarp.verbs._ffi import Address
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.cmid import CMID
+
+#: Octets of private data that ``struct rdma_conn_param`` can say.
+MOST_PRIVATE = 255
+#: Programs connect while their peer is about to listen: seconds for which that is tried again.
+_REFUSED_S = 0.5
+
+
+def _looked_up(node: str | None, service: str | int | None, flags: int) -> Address | None:
+    if node is None and service is None:
+        return None
+    hints = socket.AI_NUMERICHOST if flags & ce.RAI_NUMERICHOST else 0
+    hints |= socket.AI_PASSIVE if flags & ce.RAI_PASSIVE else 0
+    port = service.decode() if isinstance(service, bytes) else service
+    try:
+        found = socket.getaddrinfo(node, port, type=socket.SOCK_STREAM, flags=hints)
+    except (OSError, UnicodeError) as error:
+        raise PyverbsRDMAError(
+            f"Failed to get Address Info of {node or '*'} {port or ''}: {error}", errno.EINVAL
+        ) from None
+    host, number, *more = found[0][4]
+    scope = int(more[1]) if len(more) == 2 else 0
+    if scope and "%" not in str(host):
+        host = f"{host}%{socket.if_indextoname(scope)}"
+    return str(host), int(number)
+
+
+class AddrInfo(PyverbsObject):
+    """Two ends by names or addresses, looked up: ``src`` is this one, ``dst`` the peer.
+
+    Raises:
+        PyverbsRDMAError: there is no such name (EINVAL).
+
+    """
+
+    def __init__(
+        self,
+        src: str | None = None,
+        dst: str | None = None,
+        src_service: str | int | None = None,
+        dst_service: str | int | None = None,
+        port_space: int = 0,
+        flags: int = 0,
+    ) -> None:
+        self._flags, self._port_space = int(flags), int(port_space) or int(ce.RDMA_PS_TCP)
+        self._src = _looked_up(src, src_service, self._flags)
+        self._dst = _looked_up(dst, dst_service, self._flags)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class ConnParam(PyverbsObject):
+    """The parameters of one end of a connection (``struct rdma_conn_param``)."""
+
+    resources = UInt(8)
+    depth = UInt(8)
+    flow_control = UInt(8)
+    retry = UInt(8)
+    rnr_retry = UInt(8)
+    srq = UInt(8)
+    qpn = UInt(32)
+
+    def __init__(
+        self,
+        resources: int = 1,
+        depth: int = 1,
+        flow_control: int = 0,
+        retry: int = 5,
+        rnr_retry: int = 5,
+        srq: int = 0,
+        qp_num: int = 0,
+        data_len: int = 0,
+    ) -> None:
+        self.resources, self.depth, self.flow_control = resources, depth, flow_control
+        self.retry, self.rnr_retry, self.srq, self.qpn = retry, rnr_retry, srq, qp_num
+        self._data = bytes(data_len)
+
+    @property
+    def private_data(self) -> bytes:
+        """What the peer's event has."""
+        return self._data
+
+    def set_private_data(self, val: bytes | str) -> None:
+        """Set what the peer's event has: at most 255 octets.
+
+        Raises:
+            PyverbsUserError: there are more.
+
+        """
+        data = val.encode() if isinstance(val, str) else bytes(val)
+        if len(data) > MOST_PRIVATE:
+            raise PyverbsUserError(f"{len(data)} octets of private data, of at most {MOST_PRIVATE}")
+        self._data = data
+
+    def _native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
+        return cm.ConnParam(
+            private_data=self._data,
+            initiator_depth=min(self.depth, most_ord),
+            responder_resources=min(self.resources, most_ird),
+            # As with adapters of InfiniBand, either end may send first.
+            peer_to_peer=cm.RTR.WRITE | cm.RTR.READ,
+            refused=_REFUSED_S,
+            hold=hold,
+            tos=tos,
+        )
+
+    def __str__(self) -> str:
+        return "Connection parameters: \n" + text_of(
+            self, "resources", "depth", "flow_control", "retry", "rnr_retry", "srq", "qpn"
+        )
+
+
+class JoinMCAttrEx(PyverbsObject):
+    """Which group to join, and how."""
+
+    comp_mask = UInt(32)
+    join_flags = UInt(32)
+
+    def __init__(self, addr: AddrInfo, comp_mask: int = 0, join_flags: int = 0) -> None:
+        self._addr, self.comp_mask, self.join_flags = addr, comp_mask, join_flags
+
+
+class CMEventChannel(Wrapper[cm.CMEventChannel]):
+    """Where the events of ids arrive."""
+
+    _RANK = 9
+
+    def __init__(self) -> None:
+        with rdma("Failed to create an Event Channel"):
+            self._h = cm.CMEventChannel()
+        self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
+        self._made_from()
+
+    def _know(self, native: cm.CMID, cmid: CMID) -> None:
+        self._ids[id(native)] = cmid
+
+    def _next(self) -> CMEvent:
+        """Wait for the next event that a program is told."""
+        while True:
+            with rdma("Failed to get CM event"):
+                native = self._native().get_event()
+            if native is None:
+                continue
+            of = native.listen_id if native.listen_id is not None else native.id
+            cmid = self._ids.get(id(of))
+            if cmid is not None and (kind := cmid._follow(native)) is not None:
+                return CMEvent._of(native, cmid, kind)
+
+
+class CMEvent(PyverbsObject):
+    """The next event of a channel; the call waits for it. ``ack_cm_event()`` it."""
+
+    def __init__(self, channel: CMEventChannel) -> None:
+        self.__dict__.update(channel._next().__dict__)
+
+    @classmethod
+    def _of(cls, native: cm.CMEvent, cmid: CMID, kind: int) -> CMEvent:
+        event = cls.__new__(cls)
+        event._native, event._id, event._kind = native, cmid, kind
+        event._ud = cmid._ud_of(native, kind)
+        return event
+
+    _native: cm.CMEvent
+    _id: CMID
+    _kind: int
+    #: Queue pair, Q_Key and where it is, of an id of datagrams.
+    _ud: tuple[int, int, AHAttr] | None
+
+    @property
+    def event_type(self) -> int:
+        """One of ``rdma_cm_event_type``."""
+        return self._kind
+
+    @property
+    def private_data(self) -> bytes:
+        """What the peer said with it."""
+        return self._native.private_data
+
+    def event_str(self) -> str:
+        """Return the event's name."""
+        try:
+            return ce.rdma_cm_event_type(self._kind).name
+        except ValueError:
+            return "UNKNOWN EVENT"
+
+    def ack_cm_event(self) -> None:
+        """Acknowledge it: nothing more waits for that here."""
+
+    def close(self) -> None:
+        """Acknowledge it."""
+        self.ack_cm_event()
+
+
+class UDParam(PyverbsObject):
+    """How to send to the queue pair that an event of datagrams is about."""
+
+    def __init__(self, cm_event: CMEvent) -> None:
+        if cm_event._ud is None:
+            raise PyverbsUserError(f"{cm_event.event_str()} says nothing of a queue pair")
+        self._qp_num, self._qkey, self._ah = cm_event._ud
+
+    @property
+    def qp_num(self) -> int:
+        """Its number."""
+        return self._qp_num
+
+    @property
+    def qkey(self) -> int:
+        """Its Q_Key."""
+        return self._qkey
+
+    @property
+    def ah_attr(self) -> AHAttr:
+        """The address vector to it."""
+        return self._ah._copy()

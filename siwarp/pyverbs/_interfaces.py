@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What a device says of the interface that it stands on: its GUID, its index, its speed."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+#: Where the system says no speed, in Mbit/s.
+_USUAL_MBPS = 10_000
+#: Mbit/s: width and speed per lane, by the codes of ``ibv_query_port``.
+_RATES = {
+    2_500: (1, 1),
+    5_000: (1, 2),
+    10_000: (1, 4),
+    14_000: (1, 16),
+    25_000: (1, 32),
+    40_000: (2, 4),
+    50_000: (1, 64),
+    100_000: (2, 32),
+    200_000: (2, 64),
+    400_000: (2, 128),
+}
+
+
+def _said(netdev: str, name: str) -> str:
+    """Return what the system says of an interface, or nothing."""
+    try:
+        return Path("/sys/class/net", netdev, name).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def index_of(netdev: str) -> int:
+    """Return an interface's index; 0: it is gone."""
+    try:
+        return socket.if_nametoindex(netdev)
+    except OSError:
+        return 0
+
+
+def guid_of(netdev: str) -> int:
+    """Return the GUID of the device on an interface, in the network's octet order.
+
+    It is the interface's hardware address (RFC 7042: an EUI-48 in an EUI-64), or one made of its
+    index where it has none, as ``lo``.
+    """
+    try:
+        mac = bytes.fromhex(_said(netdev, "address").replace(":", ""))
+    except ValueError:
+        mac = b""
+    if len(mac) != 6 or not any(mac):
+        mac = b"\x02\x00\x00\x00" + (index_of(netdev) & 0xFFFF).to_bytes(2, "big")
+    octets = bytes((mac[0] ^ 2, *mac[1:3])) + b"\xff\xfe" + mac[3:]
+    return int.from_bytes(octets, sys.byteorder)
+
+
+def rate_of(netdev: str) -> tuple[int, int]:
+    """Return the codes of a link's width and speed that hold the interface's rate."""
+    try:
+        mbps = int(_said(netdev, "speed"))
+    except ValueError:
+        mbps = 0
+    wanted = mbps if mbps > 0 else _USUAL_MBPS
+    return next((codes for rate, codes in _RATES.items() if rate >= wanted), _RATES[400_000])

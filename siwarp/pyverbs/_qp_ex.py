@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Extended queue pairs: requests built one after the other, and posted as one list."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import UInt
+from siwarp.pyverbs._qp_attr import DataBuffer, QPAttr, QPInitAttrEx
+from siwarp.pyverbs.base import rdma, refuse
+from siwarp.pyverbs.device import Context
+from siwarp.pyverbs.mr import MW, MWBindInfo, memory_at
+from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError
+from siwarp.pyverbs.qp import QP
+from siwarp.verbs import wr as verbs_wr
+from siwarp.verbs._ffi import ffi
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.addr import AH
+    from siwarp.pyverbs.wr import SGE
+
+_SENDS = e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_SEND_WITH_IMM
+_TAGGED = (
+    e.IBV_QP_EX_WITH_RDMA_WRITE
+    | e.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | e.IBV_QP_EX_WITH_LOCAL_INV
+    | e.IBV_QP_EX_WITH_BIND_MW
+    | e.IBV_QP_EX_WITH_SEND_WITH_INV
+)
+_OPERATIONS = {
+    e.IBV_QPT_RC: _SENDS
+    | _TAGGED
+    | e.IBV_QP_EX_WITH_RDMA_READ
+    | e.IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | e.IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    e.IBV_QPT_UC: _SENDS | _TAGGED,
+    e.IBV_QPT_UD: _SENDS,
+}
+
+
+class _Request:
+    """A request that is being built."""
+
+    def __init__(self, opcode: int, wr_id: int, flags: int, **more: Any) -> None:
+        self.opcode, self.wr_id, self.flags, self.more = opcode, wr_id, flags, more
+        self.sg: list[verbs_wr.SGE] = []
+        self.inline = False
+        self.to: tuple[Any, int, int] | None = None
+        self.keep: Any = None
+
+    def built(self) -> verbs_wr.SendWR:
+        """Return it as ``siwarp.verbs`` posts it."""
+        flags = self.flags & ~e.IBV_SEND_INLINE | (e.IBV_SEND_INLINE if self.inline else 0)
+        plain = {name: self.more[name] for name in ("imm_data",) if name in self.more}
+        wr = verbs_wr.SendWR(self.wr_id, self.opcode, send_flags=flags, sg=self.sg, **plain)
+        if "remote" in self.more:
+            wr.set_wr_rdma(*self.more["remote"])
+        if "atomic" in self.more:
+            wr.set_wr_atomic(*self.more["atomic"])
+        if "bind" in self.more:
+            wr.set_bind_wr(*self.more["bind"])
+        if self.to is not None:
+            wr.set_wr_ud(*self.to)
+        return wr
+
+
+def _big_endian(imm_data: int) -> int:
+    """Return immediate data as it is on the wire: ``wr_send_imm`` takes the machine's order."""
+    return socket.htonl(imm_data)
+
+
+class QPEx(QP):
+    """An extended queue pair: ``wr_start``, requests and their setters, ``wr_complete``.
+
+    An error in one of the requests drops all of them.
+
+    Raises:
+        PyverbsRDMAError: as of QP; ``send_ops_flags`` that its type does not have (EOPNOTSUPP).
+
+    """
+
+    comp_mask = UInt(64)
+    wr_id = UInt(64)
+    wr_flags = UInt(32)
+
+    def __init__(
+        self,
+        creator: Context,
+        init_attr: QPInitAttrEx,
+        qp_attr: QPAttr | None = None,
+    ) -> None:
+        operations = init_attr.send_ops_flags
+        if init_attr.comp_mask & e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS:
+            known = _OPERATIONS.get(e.ibv_qp_type(init_attr.qp_type), operations)
+            if operations & ~known:
+                refuse("such operations on this type of QP", f"flags {operations & ~known:#x}")
+        super().__init__(creator, init_attr, qp_attr)
+        self._building = threading.Lock()
+        self._requests: list[_Request] = []
+        self._why: PyverbsRDMAError | None = None
+
+    @property
+    def ind_table(self) -> None:
+        """There is no receive side scaling."""
+        return
+
+    # ---- the list
+
+    def wr_start(self) -> None:
+        """Begin a list of requests; another thread that does so waits for its end."""
+        self._building.acquire()
+        self._requests, self._why = [], None
+
+    def wr_complete(self) -> None:
+        """Post the list: all of it, or nothing.
+
+        Raises:
+            PyverbsRDMAError: what the first wrong request says.
+
+        """
+        if not self._building.locked():
+            raise PyverbsRDMAError("Failed to complete: wr_start was not called", errno.EINVAL)
+        requests, why = self._requests, self._why
+        try:
+            if why is not None:
+                raise why
+            with rdma("Failed to post the list of requests"):
+                self._native().post_send_all([one.built() for one in requests])
+        finally:
+            self._requests = []
+            self._building.release()
+
+    def wr_abort(self) -> None:
+        """Drop the list."""
+        if self._building.locked():
+            self._requests = []
+            self._building.release()
+
+    def _begin(self, opcode: int, **more: Any) -> None:
+        self._requests.append(_Request(opcode, self.wr_id, self.wr_flags, **more))
+
+    def _refuse(self, why: str, code: int) -> None:
+        self._why = self._why or PyverbsRDMAError(why, code)
+
+    def _last(self) -> _Request:
+        if not self._requests:
+            self._refuse("There is no request to set something of", errno.EINVAL)
+            return _Request(0, 0, 0)
+        return self._requests[-1]
+
+    # ---- operations
+
+    def wr_send(self) -> None:
+        """Begin a Send."""
+        self._begin(e.IBV_WR_SEND)
+
+    def wr_send_imm(self, imm_data: int) -> None:
+        """Begin a Send with immediate data, in the machine's octet order."""
+        self._begin(e.IBV_WR_SEND_WITH_IMM, imm_data=_big_endian(imm_data))
+
+    def wr_send_inv(self, invalidate_rkey: int) -> None:
+        """Begin a Send that invalidates a key of the peer."""
+        self._begin(e.IBV_WR_SEND_WITH_INV, imm_data=invalidate_rkey)
+
+    def wr_rdma_read(self, rkey: int, remote_addr: int) -> None:
+        """Begin a Read."""
+        self._begin(e.IBV_WR_RDMA_READ, remote=(rkey, remote_addr))
+
+    def wr_rdma_write(self, rkey: int, remote_addr: int) -> None:
+        """Begin a Write."""
+        self._begin(e.IBV_WR_RDMA_WRITE, remote=(rkey, remote_addr))
+
+    def wr_rdma_write_imm(self, rkey: int, remote_addr: int, data: int) -> None:
+        """Begin a Write with immediate data, in the machine's octet order."""
+        self._begin(
+            e.IBV_WR_RDMA_WRITE_WITH_IMM, remote=(rkey, remote_addr), imm_data=_big_endian(data)
+        )
+
+    def wr_atomic_cmp_swp(self, rkey: int, remote_addr: int, compare: int, swap: int) -> None:
+        """Begin a compare and swap."""
+        self._begin(e.IBV_WR_ATOMIC_CMP_AND_SWP, atomic=(rkey, remote_addr, compare, swap))
+
+    def wr_atomic_fetch_add(self, rkey: int, remote_addr: int, add: int) -> None:
+        """Begin a fetch and add."""
+        self._begin(e.IBV_WR_ATOMIC_FETCH_AND_ADD, atomic=(rkey, remote_addr, add))
+
+    def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
+        """Begin a bind of a window of type 2, which gives it this key."""
+        bind = mw._native(), bind_info._native_info(), rkey
+        self._begin(e.IBV_WR_BIND_MW, bind=bind)
+
+    def wr_local_inv(self, invalidate_rkey: int) -> None:
+        """Begin the end of a key of this end."""
+        self._begin(e.IBV_WR_LOCAL_INV, imm_data=invalidate_rkey)
+
+    def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
+        """There is no TSO: ``wr_complete`` says so."""
+        self._refuse("siwarp has no TSO: it is about frames of Ethernet", errno.EOPNOTSUPP)
+
+    def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
+        """There is no atomic write: ``wr_complete`` says so."""
+        self._refuse("siwarp has no atomic write: RFC 7306 has none", errno.EOPNOTSUPP)
+
+    # ---- setters, of the request begun last
+
+    def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
+        """Set where a datagram goes."""
+        self._last().to = ah._native(), remote_qpn, remote_rkey
+
+    def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
+        """There is no XRC: ``wr_complete`` says so."""
+        self._refuse("siwarp has no XRC: queues are memory of one process", errno.EOPNOTSUPP)
+
+    def wr_set_sge(self, sge: SGE) -> None:
+        """Set its one element."""
+        self.wr_set_sge_list(1, [sge])
+
+    def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
+        """Set its elements."""
+        last = self._last()
+        if not 0 <= num_sge <= len(sg_list):
+            self._refuse(f"There are {len(sg_list)} elements, not {num_sge}", errno.EINVAL)
+            return
+        last.sg = [one._native_sge() for one in list(sg_list)[:num_sge]]
+        last.inline = False
+
+    def wr_set_inline_data(self, addr: int, length: int) -> None:
+        """Copy its data now."""
+        self.wr_set_inline_data_list(1, [DataBuffer(addr, length)])
+
+    def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
+        """Copy its data now, from several places."""
+        last, most = self._last(), self._native().cap.max_inline_data
+        chosen = list(buf_list)[:num_buf]
+        total = sum(one.length for one in chosen)
+        if total > most:
+            self._refuse(f"{total} octets are more than max_inline_data, {most}", errno.ENOMEM)
+            return
+        data = b"".join(bytes(memory_at(one.addr, one.length)[:]) for one in chosen)
+        last.keep = ffi.new("uint8_t[]", data or b"\0")
+        at = int(ffi.cast("uintptr_t", last.keep))
+        last.sg = [verbs_wr.SGE(at, total, 0)] if total else []
+        last.inline = True

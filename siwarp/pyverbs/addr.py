@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""GIDs, address vectors and address handles: ``pyverbs.addr``.
+
+A GID is an IP address, as RoCE v2 has it: IPv4's is ``::ffff:a.b.c.d``. There are no LIDs.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+from siwarp.pyverbs._field import UInt, text_of
+from siwarp.pyverbs.base import PyverbsObject, PyverbsRDMAErrno, Wrapper, rdma
+from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
+from siwarp.pyverbs.utils import gid_str, gid_str_to_array, gid_text
+from siwarp.verbs.ah import AH as NativeAH
+from siwarp.verbs.ah import AHAttr as NativeAHAttr
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.cq import WC
+    from siwarp.pyverbs.device import Context
+    from siwarp.pyverbs.pd import PD
+
+__all__ = [
+    "AH",
+    "GID",
+    "GRH",
+    "AHAttr",
+    "GlobalRoute",
+    "PyverbsRDMAErrno",
+    "gid_str",
+    "gid_str_to_array",
+]
+
+_MAPPED = bytes(10) + b"\xff\xff"
+#: A GRH of InfiniBand (8.3), which is IPv6's header, and RoCE v2's of IPv4: in its second half.
+_GRH = struct.Struct("!IHBB16s16s")
+GRH_OCTETS = 40
+_IPV4_AT = 20
+#: Of 24 bits: to all members of a group.
+_PORT = 1
+
+
+def raw_of_address(address: str) -> bytes:
+    """Return the 16 octets of the GID that an address of this machine has."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    return _MAPPED + ip.packed if ip.version == 4 else ip.packed
+
+
+def address_of_raw(raw: bytes, netdev: str) -> str:
+    """Return the address that a GID means; ``netdev`` is where one of a link is reached."""
+    group = raw[0] == 0xFF
+    mapped = raw[2:12] == _MAPPED[2:] if group else raw[:12] == _MAPPED
+    if mapped:
+        return socket.inet_ntop(socket.AF_INET, raw[12:])
+    text = socket.inet_ntop(socket.AF_INET6, raw)
+    of_link = raw[0] == 0xFE and raw[1] & 0xC0 == 0x80
+    return f"{text}%{netdev}" if of_link else text
+
+
+class GID(PyverbsObject):
+    """A GID (``union ibv_gid``): 16 octets, as text eight words of four digits."""
+
+    def __init__(self, val: str | None = None) -> None:
+        self._raw = bytes(16)
+        if val is not None:
+            self.gid = val
+
+    @classmethod
+    def _of(cls, raw: bytes) -> GID:
+        gid = cls()
+        gid._raw = raw
+        return gid
+
+    @property
+    def gid(self) -> str:
+        """Its eight words."""
+        return gid_text(self._raw)
+
+    @gid.setter
+    def gid(self, val: str) -> None:
+        self._set_gid(val)
+
+    def _set_gid(self, val: str) -> None:
+        self._raw = bytes.fromhex("".join(gid_str_to_array(val)))
+
+    def __str__(self) -> str:
+        return self.gid
+
+
+def _raw(gid: GID | None) -> bytes:
+    return bytes(16) if gid is None else gid._raw
+
+
+class GRH(PyverbsObject):
+    """A global routing header (``struct ibv_grh``), of a datagram that came."""
+
+    version_tclass_flow = UInt(32)
+    paylen = UInt(16)
+    next_hdr = UInt(8)
+    hop_limit = UInt(8, 1)
+
+    def __init__(
+        self,
+        sgid: GID | None = None,
+        dgid: GID | None = None,
+        version_tclass_flow: int = 0,
+        paylen: int = 0,
+        next_hdr: int = 0,
+        hop_limit: int = 1,
+    ) -> None:
+        self._sgid, self._dgid = _raw(sgid), _raw(dgid)
+        self.version_tclass_flow, self.paylen = version_tclass_flow, paylen
+        self.next_hdr, self.hop_limit = next_hdr, hop_limit
+
+    @property
+    def sgid(self) -> str:
+        """Whose datagram it is."""
+        return gid_text(self._sgid)
+
+    @sgid.setter
+    def sgid(self, val: GID) -> None:
+        self._sgid = val._raw
+
+    @property
+    def dgid(self) -> str:
+        """Where it came to."""
+        return gid_text(self._dgid)
+
+    @dgid.setter
+    def dgid(self, val: GID) -> None:
+        self._dgid = val._raw
+
+    def __str__(self) -> str:
+        return text_of(
+            self, "dgid", "sgid", "version_tclass_flow", "paylen", "next_hdr", "hop_limit"
+        )
+
+
+class GlobalRoute(PyverbsObject):
+    """Where a packet goes (``struct ibv_global_route``).
+
+    ``dgid`` is the peer's GID, ``sgid_index`` the index of this end's among the device's. The
+    others are stored, and not sent.
+    """
+
+    flow_label = UInt(32)
+    sgid_index = UInt(8)
+    hop_limit = UInt(8, 1)
+    traffic_class = UInt(8)
+
+    def __init__(
+        self,
+        dgid: GID | None = None,
+        flow_label: int = 0,
+        sgid_index: int = 0,
+        hop_limit: int = 1,
+        traffic_class: int = 0,
+    ) -> None:
+        self._dgid = _raw(dgid)
+        self.flow_label, self.sgid_index = flow_label, sgid_index
+        self.hop_limit, self.traffic_class = hop_limit, traffic_class
+
+    @property
+    def dgid(self) -> str:
+        """The peer's GID."""
+        return gid_text(self._dgid)
+
+    @dgid.setter
+    def dgid(self, val: GID) -> None:
+        self._dgid = val._raw
+
+    def _copy(self) -> GlobalRoute:
+        return GlobalRoute(
+            GID._of(self._dgid),
+            self.flow_label,
+            self.sgid_index,
+            self.hop_limit,
+            self.traffic_class,
+        )
+
+    def __str__(self) -> str:
+        return text_of(self, "dgid", "flow_label", "sgid_index", "hop_limit", "traffic_class")
+
+
+class AHAttr(PyverbsObject):
+    """An address vector (``struct ibv_ah_attr``).
+
+    It needs ``is_global`` and a GlobalRoute, since there are no LIDs. Without ``is_global`` what is
+    of the route is ``None``.
+    """
+
+    port_num = UInt(8, 1)
+    sl = UInt(8)
+    src_path_bits = UInt(8)
+    dlid = UInt(16)
+    static_rate = UInt(8)
+    is_global = UInt(8)
+
+    def __init__(
+        self,
+        dlid: int = 0,
+        sl: int = 0,
+        src_path_bits: int = 0,
+        static_rate: int = 0,
+        is_global: int = 0,
+        port_num: int = 1,
+        gr: GlobalRoute | None = None,
+    ) -> None:
+        self.dlid, self.sl, self.src_path_bits = dlid, sl, src_path_bits
+        self.static_rate, self.is_global, self.port_num = static_rate, is_global, port_num
+        self._gr = gr._copy() if gr is not None and is_global else GlobalRoute()
+
+    def _copy(self) -> AHAttr:
+        return AHAttr(
+            self.dlid,
+            self.sl,
+            self.src_path_bits,
+            self.static_rate,
+            self.is_global,
+            self.port_num,
+            self._gr,
+        )
+
+    def _route(self, name: str) -> Any:
+        return getattr(self._gr, name) if self.is_global else None
+
+    @property
+    def dgid(self) -> str | None:
+        """The peer's GID; set it to a GID."""
+        return gid_text(self._gr._dgid) if self.is_global else None
+
+    @dgid.setter
+    def dgid(self, val: GID) -> None:
+        self._gr.dgid = val
+
+    @property
+    def flow_label(self) -> int | None:
+        """The route's, of 20 bits."""
+        value: int | None = self._route("flow_label")
+        return value
+
+    @flow_label.setter
+    def flow_label(self, val: int) -> None:
+        self._gr.flow_label = val
+
+    @property
+    def sgid_index(self) -> int | None:
+        """The index of this end's GID."""
+        value: int | None = self._route("sgid_index")
+        return value
+
+    @sgid_index.setter
+    def sgid_index(self, val: int) -> None:
+        self._gr.sgid_index = val
+
+    @property
+    def hop_limit(self) -> int | None:
+        """The route's."""
+        value: int | None = self._route("hop_limit")
+        return value
+
+    @hop_limit.setter
+    def hop_limit(self, val: int) -> None:
+        self._gr.hop_limit = val
+
+    @property
+    def traffic_class(self) -> int | None:
+        """The route's."""
+        value: int | None = self._route("traffic_class")
+        return value
+
+    @traffic_class.setter
+    def traffic_class(self, val: int) -> None:
+        self._gr.traffic_class = val
+
+    def __str__(self) -> str:
+        names = ["port_num", "sl", "src_path_bits", "dlid", "static_rate", "is_global"]
+        if self.is_global:
+            names += ["dgid", "flow_label", "sgid_index", "hop_limit", "traffic_class"]
+        return text_of(self, *names)
+
+
+def native_vector(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
+    """Return what an address vector means: an address, and this end's.
+
+    Raises:
+        PyverbsRDMAError: it has no GID, or its port, index or family is none of this device's
+            (EINVAL).
+
+    """
+    own = context._addresses()
+    index = attr._gr.sgid_index
+    reason = ""
+    if not attr.is_global:
+        reason = "there are no LIDs: the vector needs is_global=1 and a GlobalRoute"
+    elif attr.port_num != _PORT:
+        reason = f"the device has one port, {_PORT}"
+    elif index >= len(own):
+        reason = f"the device has {len(own)} GIDs, and none with index {index}"
+    else:
+        dest = address_of_raw(attr._gr._dgid, context._netdev)
+        if (":" in dest) == (":" in own[index]):
+            return NativeAHAttr(dest, 0, own[index])
+        reason = f"GID {index}, {own[index]}, is of another family than {dest}"
+    raise PyverbsRDMAError(f"{what}: {reason}", errno.EINVAL)
+
+
+def _octets_of(grh: GRH | int) -> bytes:
+    if isinstance(grh, GRH):
+        word = grh.version_tclass_flow or 6 << 28
+        return _GRH.pack(word, grh.paylen, grh.next_hdr, grh.hop_limit, grh._sgid, grh._dgid)
+    from siwarp.pyverbs import mem_alloc
+
+    return mem_alloc.read(int(grh), GRH_OCTETS)
+
+
+def _reversed(octets: bytes) -> tuple[bytes, bytes] | None:
+    """Return whose datagram it is and where it came to, as GIDs, if that is a header."""
+    if octets[0] >> 4 == 6:
+        return octets[8:24], octets[24:40]
+    ip = octets[_IPV4_AT:]
+    if ip[0] >> 4 == 4:
+        return _MAPPED + ip[12:16], _MAPPED + ip[16:20]
+    return None
+
+
+def _vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int) -> AHAttr:
+    """Return the address vector to the sender of a datagram."""
+    reason, ends = "", None
+    if not wc.wc_flags & 1:  # IBV_WC_GRH
+        reason = "the completion is of no datagram"
+    elif grh is None:
+        reason = "give the memory of its receive as grh"
+    else:
+        ends = _reversed(_octets_of(grh))
+        reason = "what grh points to is no header of a datagram"
+    if ends is None:
+        raise PyverbsRDMAError(f"Failed to create AH of a WC: {reason}", errno.EINVAL)
+    source, came_to = ends
+    own = [raw_of_address(address) for address in context._addresses()]
+    family = [i for i, one in enumerate(own) if (one[:12] == _MAPPED) == (source[:12] == _MAPPED)]
+    index = own.index(came_to) if came_to in own else family[0] if family else len(own)
+    route = GlobalRoute(GID._of(source), sgid_index=min(index, 255))
+    return AHAttr(is_global=1, port_num=port_num, sl=wc.sl, gr=route)
+
+
+class AH(Wrapper[NativeAH]):
+    """An address handle: ``AH(pd, attr=AHAttr(...))``, or ``AH(pd, wc=, grh=, port_num=)``.
+
+    The second is for the sender of a datagram; ``grh`` is the address of its receive, or a GRH.
+    """
+
+    _RANK = 4
+
+    def __init__(self, pd: PD, **kwargs: Any) -> None:
+        attr: AHAttr | None = kwargs.get("attr")
+        if attr is None:
+            wc = kwargs.get("wc")
+            if wc is None:
+                raise PyverbsUserError("An AH is made of attr=AHAttr(...), or of wc= and grh=")
+            attr = _vector_of_wc(pd._context, wc, kwargs.get("grh"), kwargs.get("port_num", 0))
+        what = "Failed to create AH"
+        native = native_vector(pd._context, attr, what)
+        with rdma(what):
+            self._h = NativeAH(pd._native(), native)
+        self._pd = pd
+        self._made_from(pd)

@@ -1,0 +1,551 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Connection ids: ``pyverbs.cmid``, rdma_cm on ``siwarp.cm``.
+
+An id made of an AddrInfo is synchronous: it has an event channel of its own, and each call waits
+for the event that tells its end.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from siwarp.cm import id as cm
+from siwarp.pyverbs import cm_enums as ce
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._cm_device import (
+    device_of,
+    device_of_id,
+    every_address,
+    is_any,
+    pd_of,
+)
+from siwarp.pyverbs._cm_groups import Groups
+from siwarp.pyverbs._cm_param import (
+    AddrInfo,
+    CMEvent,
+    CMEventChannel,
+    ConnParam,
+    JoinMCAttrEx,
+    UDParam,
+)
+from siwarp.pyverbs._cm_post import Posting
+from siwarp.pyverbs.addr import GID, AHAttr, GlobalRoute, raw_of_address
+from siwarp.pyverbs.base import PyverbsRDMAErrno, rdma
+from siwarp.pyverbs.device import Context
+from siwarp.pyverbs.pd import PD
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from siwarp.pyverbs.qp import ECE, QPN_OF_CM, QPAttr, QPInitAttr, find
+from siwarp.pyverbs.utils import gid_text
+from siwarp.verbs import device as verbs_device
+from siwarp.verbs._ffi import Address
+from siwarp.verbs.errors import Error
+from siwarp.verbs.pd import PD as NativePD
+from siwarp.verbs.qpattr import QPAttr as NativeQPAttr
+
+__all__ = [
+    "CMID",
+    "AddrInfo",
+    "CMEvent",
+    "CMEventChannel",
+    "ConnParam",
+    "JoinMCAttrEx",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "PyverbsUserError",
+    "UDParam",
+]
+
+_DATAGRAMS = (ce.RDMA_PS_UDP, ce.RDMA_PS_IPOIB)
+_HOPS = 64
+#: Sends of the peer are tried again without limit, every 655 ms (code 0), for want of a receive.
+_RETRIES, _RNR_TIMER = 7, 0
+_ACK_TIMEOUT = 14
+_OPTION_TOS, _OPTION_ACK_TIMEOUT = 0, ce.RDMA_OPTION_ID_ACK_TIMEOUT
+#: There is no way to the address: an event tells that, and the call succeeds.
+_OF_NETWORK = (
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.ENODEV,
+    errno.EACCES,
+    errno.EADDRNOTAVAIL,
+)
+_RIGHTS = (
+    e.IBV_ACCESS_LOCAL_WRITE
+    | e.IBV_ACCESS_REMOTE_WRITE
+    | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_REMOTE_ATOMIC
+)
+
+
+class CMID(Posting, Groups):
+    """A connection, or a listener.
+
+    ``creator`` is an AddrInfo (synchronous), a CMEventChannel (events tell), or with ``listen_id``
+    the CMEvent of a request.
+
+    Raises:
+        PyverbsRDMAError: an address is not this machine's, or there is no way to the peer;
+            RDMA_PS_IB (EOPNOTSUPP).
+
+    """
+
+    def __init__(
+        self,
+        creator: AddrInfo | CMEventChannel | CMEvent | None = None,
+        qp_init_attr: QPInitAttr | None = None,
+        pd: PD | None = None,
+        port_space: int = ce.RDMA_PS_TCP,
+        listen_id: CMID | None = None,
+    ) -> None:
+        self._begin_empty(pd, qp_init_attr)
+        if isinstance(creator, CMEvent):
+            if listen_id is None:
+                raise PyverbsUserError("The CMID of a request needs listen_id")
+            self._adopt(creator, listen_id)
+        elif isinstance(creator, AddrInfo):
+            self._make(CMEventChannel(), creator._port_space)
+            self._sync = True
+            self._begin_endpoint(creator, qp_init_attr)
+        elif isinstance(creator, CMEventChannel):
+            self._make(creator, port_space)
+        elif listen_id is None:
+            raise PyverbsUserError("A CMID is made of an AddrInfo, a CMEventChannel or a CMEvent")
+
+    # ---- how it begins
+
+    def _begin_empty(self, pd: PD | None, attr: QPInitAttr | None) -> None:
+        self._given_pd, self._ep_attr = pd, attr
+        self._sync = self._bound = self._any = self._keeps_port = False
+        self._asks = self._listening = self._resolved = self._routed = False
+        self._holds = self._accepted = self._established = self._ends = self._over = False
+        self._source: Address | None = None
+        self._dest: Address | None = None
+        self._device_: verbs_device.Context | None = None
+        self._resources = self._depth = self._tos = 0
+        self._ack_timeout = _ACK_TIMEOUT
+        self._begin_posting()
+        self._begin_groups()
+
+    def _make(self, channel: CMEventChannel, port_space: int) -> None:
+        if port_space == ce.RDMA_PS_IB:
+            raise PyverbsRDMAError("siwarp has no RDMA_PS_IB: there are no LIDs", errno.EOPNOTSUPP)
+        self._ps = int(port_space)
+        with rdma("Failed to create CM ID"):
+            self._h = cm.CMID(channel._native(), ud=self._is_ud)
+        self._take_channel(channel)
+
+    def _take_channel(self, channel: CMEventChannel) -> None:
+        self._channel = channel
+        channel._know(self._native(), self)
+        self._made_from(channel)
+
+    def _adopt(self, event: CMEvent, listener: CMID) -> None:
+        """Take over the id that a request brought."""
+        native = event._native
+        if event._kind != ce.RDMA_CM_EVENT_CONNECT_REQUEST:
+            raise PyverbsUserError(f"{event.event_str()} brings no new CMID")
+        self._h, self._ps, self._tos = native.id, listener._ps, listener._tos
+        self._asks = self._bound = True
+        self._resources, self._depth = native.responder_resources, native.initiator_depth
+        self._take_channel(listener._channel)
+        found = device_of_id(self._h)
+        if found is not None:
+            self._device_ = found
+        with rdma("Failed to get the address of a request"):
+            self._source, self._dest = self._h.local_addr, self._h.peer_addr
+
+    def _begin_endpoint(self, info: AddrInfo, attr: QPInitAttr | None) -> None:
+        if info._flags & ce.RAI_PASSIVE:
+            self.bind_addr(info)
+            return
+        self.resolve_addr(info)
+        self.resolve_route()
+        if attr is not None:
+            attr.qp_type = self._qp_type
+            self.create_qp(attr)
+
+    # ---- what it is
+
+    @property
+    def _is_ud(self) -> bool:
+        return self._ps in _DATAGRAMS
+
+    @property
+    def _qp_type(self) -> int:
+        return e.IBV_QPT_UD if self._is_ud else e.IBV_QPT_RC
+
+    def _device(self) -> verbs_device.Context:
+        if self._device_ is None:
+            raise PyverbsRDMAError(
+                "This CMID has no device yet: bind it to an address, or resolve one", errno.ENODEV
+            )
+        return self._device_
+
+    def _native_pd(self) -> NativePD:
+        given = self._given_pd
+        return pd_of(self._device()) if given is None else given._native()
+
+    @property
+    def pd(self) -> PD:
+        """Its protection domain: that it was given, or that of its device's ids."""
+        if self._given_pd is not None:
+            return self._given_pd
+        if self._own_pd is None:
+            self._own_pd = PD(self)
+        return self._own_pd
+
+    @property
+    def context(self) -> Context:
+        """Its device."""
+        return self.pd._context
+
+    @property
+    def dev_name(self) -> str:
+        """The name of its device."""
+        return self._device().name
+
+    @property
+    def port_num(self) -> int:
+        """The port of its device."""
+        return 1
+
+    @property
+    def event_channel(self) -> CMEventChannel:
+        """Where its events arrive."""
+        return self._channel
+
+    # ---- events
+
+    def _follow(self, event: cm.CMEvent) -> int | None:
+        """Keep what an event says of it; return the program's event, ``None``: it has none."""
+        kind = int(event.type)
+        if kind == cm.CMEventType.CONNECT_REQUEST:
+            return kind
+        if kind == cm.CMEventType.ESTABLISHED:
+            self._established = True
+            if self._holds:  # who completes a connection is not told so
+                return None
+        ended = kind == cm.CMEventType.DISCONNECTED
+        if ended and self._accepted and not self._established and not self._ends:
+            kind = int(cm.CMEventType.CONNECT_ERROR)
+        if kind == cm.CMEventType.REJECTED and self._is_ud:
+            kind = int(cm.CMEventType.UNREACHABLE)
+        self._over |= kind in (cm.CMEventType.DISCONNECTED, cm.CMEventType.CONNECT_ERROR)
+        if kind == cm.CMEventType.MULTICAST_JOIN:
+            return self._joined()
+        return kind
+
+    def _ud_of(self, event: cm.CMEvent, kind: int) -> tuple[int, int, AHAttr] | None:
+        """Return how to send to what an event of datagrams is about."""
+        if not self._is_ud:
+            return None
+        if kind in (ce.RDMA_CM_EVENT_MULTICAST_JOIN, ce.RDMA_CM_EVENT_MULTICAST_ERROR):
+            return self._last_group_way()
+        if kind != ce.RDMA_CM_EVENT_ESTABLISHED:
+            return None
+        peer = self._native().peer_addr
+        return event.qpn, event.qkey, self._way_to(peer[0])
+
+    def _way_to(self, host: str) -> AHAttr:
+        """Return the address vector to a host or group."""
+        own = self._device().query_info().addresses
+        family = [i for i, one in enumerate(own) if (":" in one) == (":" in host)]
+        mine = self._source[0] if self._source else None
+        index = next((i for i in family if own[i] == mine), family[0] if family else 0)
+        dgid = GID(gid_text(raw_of_address(host)))
+        route = GlobalRoute(dgid, 0, index, _HOPS, self._tos)
+        return AHAttr(is_global=1, port_num=1, gr=route)
+
+    def _complete(self) -> None:
+        """Wait for the event of a synchronous call."""
+        if not self._sync:
+            return
+        event = self._channel._next()
+        try:
+            event._native.check()
+        except Error as error:
+            raise PyverbsRDMAError(
+                f"{event.event_str()}: {error.strerror}", error.errno or errno.EIO
+            ) from error
+        if event._native.status:
+            raise PyverbsRDMAError(event.event_str(), event._native.status)
+
+    # ---- addresses
+
+    def bind_addr(self, lai: AddrInfo) -> None:
+        """Bind it to this end's address, ``src``."""
+        if lai._src is None or self._bound:
+            raise PyverbsRDMAError("Failed to bind ID: no source, or bound already", errno.EINVAL)
+        self._bind(lai._src)
+
+    def _bind(self, source: Address) -> None:
+        native = self._native()
+        with rdma(f"Failed to bind ID to {source[0]} port {source[1]}"):
+            if not is_any(source[0]):
+                self._device_ = device_of(source[0])
+                native.set_device(self._device_)
+            native.bind_addr(source)
+            self._source = native.local_addr
+        self._bound, self._any = True, self._device_ is None
+        self._keeps_port = source[1] != 0
+
+    def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
+        """Find the device and the address toward ``dst``; ADDR_RESOLVED comes at once."""
+        dest = rai._dst
+        if dest is None or is_any(dest[0]) or self._asks or self._listening or self._resolved:
+            raise PyverbsRDMAError(
+                "Failed to resolve address: no destination, or resolved already", errno.EINVAL
+            )
+        try:
+            self._choose_source(rai._src, dest)
+        except Error as error:
+            if error.errno not in _OF_NETWORK:
+                raise PyverbsRDMAError(str(error.strerror), error.errno or errno.EIO) from error
+            with rdma("Failed to resolve address"):
+                self._native().tell(cm.CMEventType.ADDR_ERROR, error.errno)
+            self._complete()
+            return
+        self._dest, self._resolved = dest, True
+        with rdma("Failed to resolve address"):
+            self._native().tell(cm.CMEventType.ADDR_RESOLVED)
+        self._complete()
+
+    def _choose_source(self, source: Address | None, dest: Address) -> None:
+        if source is not None and not self._bound and not (is_any(source[0]) and not source[1]):
+            self._bind(source)
+        if self._device_ is not None:
+            return
+        found = verbs_device.source_toward(dest)
+        self._device_ = device_of(found)
+        self._native().set_device(self._device_)
+        port = self._source[1] if self._bound and self._source else 0
+        self._source = found, port
+
+    def resolve_route(self, timeout_ms: int = 2000) -> None:
+        """Find the route; ROUTE_RESOLVED comes at once."""
+        if not self._resolved or self._routed:
+            raise PyverbsRDMAError(
+                "Failed to resolve route: resolve the address first, once", errno.EINVAL
+            )
+        with rdma("Failed to resolve route"):
+            self._native().tell(cm.CMEventType.ROUTE_RESOLVED)
+        self._routed = True
+        self._complete()
+
+    # ---- the passive side
+
+    def listen(self, backlog: int = 0) -> None:
+        """Take requests: at the address that it is bound to, or at every one."""
+        if self._listening or self._asks or self._qp is not None:
+            raise PyverbsRDMAError("Failed to listen: it is in use", errno.EINVAL)
+        if not self._bound:
+            self._bind(("::", 0))
+        native, most = self._native(), backlog if backlog > 0 else 128
+        with rdma("Failed to listen"):
+            if self._any and self._source is not None:
+                for device, address in every_address():
+                    if ":" in address or ":" in self._source[0] or self._source[0] == "0.0.0.0":
+                        self._listen_at(native, device, address, most)
+            else:
+                native.listen(backlog=most)
+        self._listening = True
+
+    def _listen_at(
+        self, native: cm.CMID, device: verbs_device.Context, address: str, backlog: int
+    ) -> None:
+        if self._source is None or (":" in address and ":" not in self._source[0]):
+            return
+        try:
+            native.listen_also(device, (address, self._source[1]), backlog)
+        except Error as error:
+            # One that is still being tried for duplicates is left out.
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+
+    def get_request(self) -> CMID:
+        """Wait for the next request, and return the id that it brings; of a synchronous listener.
+
+        Raises:
+            PyverbsRDMAError: it is not synchronous, or does not listen (EINVAL).
+
+        """
+        if not self._sync or not self._listening:
+            raise PyverbsRDMAError(
+                "Failed to get request: it is no synchronous CMID that listens", errno.EINVAL
+            )
+        event = self._channel._next()
+        new = CMID(event, pd=self._given_pd, listen_id=self)
+        channel = CMEventChannel()
+        with rdma("Failed to get request"):
+            new._native().migrate(channel._native())
+        new._sync = True
+        new._take_channel(channel)
+        self._channel._below().discard(new)
+        if self._ep_attr is not None:
+            attr = self._ep_attr
+            own = QPInitAttr(
+                self._qp_type, attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq, attr.cap,
+                attr.sq_sig_all,
+            )  # fmt: skip
+            new.create_qp(own)
+        return new
+
+    def accept(self, param: ConnParam | None = None) -> None:
+        """Accept the request that brought it."""
+        if not self._asks:
+            raise PyverbsRDMAError("Failed to accept: it has no request", errno.EINVAL)
+        if self._qp is None:
+            self._take_other(param)
+        if param is None:
+            param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
+        self._set_retries(param)
+        self._accepted = True  # before another thread may take its events
+        try:
+            with rdma("Failed to accept"):
+                self._native().accept(self._param(param, hold=False))
+        except PyverbsRDMAError:
+            self._accepted = False
+            raise
+        self._asks = False
+        if not self._is_ud:  # nobody tells who answers whether the answer came
+            self._complete()
+
+    def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
+        """Reject the request that brought it."""
+        data = private_data.encode() if isinstance(private_data, str) else private_data or b""
+        if private_data_len:
+            data = data[:private_data_len]
+        if not self._asks:
+            raise PyverbsRDMAError("Failed to reject: it has no request", errno.EINVAL)
+        with rdma("Failed to reject"):
+            self._native().reject(data)
+        self._asks = False
+
+    # ---- the active side, and the end
+
+    def _param(self, param: ConnParam, hold: bool) -> cm.ConnParam:
+        if self._is_ud:
+            return cm.ConnParam(private_data=param.private_data)
+        with rdma("Failed to query device"):
+            limits = self._device().query_device()
+        most = limits.max_qp_init_rd_atom, limits.max_qp_rd_atom
+        return param._native(hold, self._tos, *most)
+
+    def _take_other(self, param: ConnParam | None) -> None:
+        """Take a queue pair that the program made by itself, and gives by its number."""
+        qp = find(self._device(), param.qpn) if param is not None else None
+        if qp is None:
+            raise PyverbsRDMAError(
+                "It has no queue pair: create_qp, or the number of one as ConnParam(qp_num=)",
+                errno.EINVAL,
+            )
+        with rdma("Failed to take the queue pair"):
+            self._native().bind_qp(qp._native())
+
+    def _set_retries(self, param: ConnParam) -> None:
+        if self._qp is not None and not self._is_ud:
+            retries = min(param.rnr_retry, _RETRIES)
+            with rdma("Failed to set the retries"):
+                self._qp._native().modify(NativeQPAttr(rnr_retry=retries, min_rnr_timer=_RNR_TIMER))
+
+    def connect(self, param: ConnParam | None = None) -> None:
+        """Connect to what was resolved; ESTABLISHED, REJECTED or another event tells the end.
+
+        Raises:
+            PyverbsRDMAError: nothing was resolved, or it has no queue pair (EINVAL); of a
+                synchronous id also that the peer refuses or does not answer.
+
+        """
+        if self._dest is None or not self._routed:
+            raise PyverbsRDMAError("Failed to connect: resolve the route first", errno.EINVAL)
+        self._holds = self._qp is None and not self._is_ud
+        if self._holds:
+            self._take_other(param)
+        chosen = ConnParam(255, 255, rnr_retry=7) if param is None else param
+        self._set_retries(chosen)
+        source = self._source if self._bound and self._source else None
+        if source is not None and not self._keeps_port:
+            source = source[0], 0
+        with rdma("Failed to connect"):
+            self._native().connect(self._dest, self._param(chosen, self._holds), source)
+        self._complete()
+
+    def establish(self) -> None:
+        """Complete a connection of a queue pair that the program made by itself."""
+        if not self._holds:
+            raise PyverbsRDMAError("Failed to establish: the CMID does that", errno.EINVAL)
+        with rdma("Failed to establish"):
+            self._native().establish()
+
+    def disconnect(self) -> None:
+        """End the connection; of datagrams its queue pair goes to ERR, and nobody is told."""
+        if self._asks or self._listening:
+            raise PyverbsRDMAError("Failed to disconnect: it is not connected", errno.EINVAL)
+        if self._is_ud:
+            if self._qp is not None:
+                self._qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
+            return
+        self._ends = True
+        with rdma("Failed to disconnect"):
+            self._native().disconnect()
+        # One that has seen the end, or never was connected, has nothing to wait for.
+        if not self._over and (self._accepted or self._established or self._holds):
+            self._complete()
+
+    # ---- options and attributes
+
+    def set_option(self, level: int, optname: int, optval: int, optlen: int) -> None:
+        """Set the type of service, or what ``init_qp_attr`` says of the time-out."""
+        known = level == ce.RDMA_OPTION_ID and 0 <= optname <= _OPTION_ACK_TIMEOUT
+        if not known or (optname == _OPTION_ACK_TIMEOUT and not 0 <= optval <= 31):
+            raise PyverbsRDMAError(f"Failed to set option {optname} to {optval}", errno.EINVAL)
+        if optname == _OPTION_TOS:
+            self._tos = optval & 0xFF
+        if optname == _OPTION_ACK_TIMEOUT:
+            self._ack_timeout = optval or _ACK_TIMEOUT
+
+    def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
+        """Return the attributes of a step of a queue pair that the program made by itself."""
+        attr = QPAttr(qp_state=qp_state)
+        mask = int(e.IBV_QP_STATE)
+        if qp_state == e.IBV_QPS_INIT:
+            mask |= e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+            mask |= e.IBV_QP_QKEY if self._is_ud else e.IBV_QP_ACCESS_FLAGS
+            attr.qkey, attr.qp_access_flags = self._QKEY, 0 if self._is_ud else _RIGHTS
+        elif qp_state == e.IBV_QPS_RTR and not self._is_ud:
+            peer = self._dest[0] if self._dest else "0.0.0.0"
+            attr.ah_attr, attr.dest_qp_num = self._way_to(peer), QPN_OF_CM
+            attr.max_dest_rd_atomic, attr.min_rnr_timer = min(self._resources, 255), _RNR_TIMER
+            mask |= e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
+            mask |= e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER
+        elif qp_state == e.IBV_QPS_RTS:
+            mask |= e.IBV_QP_SQ_PSN
+            if not self._is_ud:
+                attr.timeout, attr.retry_cnt, attr.rnr_retry = self._ack_timeout, 7, _RETRIES
+                attr.max_rd_atomic = min(self._depth, 255)
+                mask |= e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY
+                mask |= e.IBV_QP_MAX_QP_RD_ATOMIC
+        elif qp_state != e.IBV_QPS_RTR:
+            raise PyverbsRDMAError(f"Failed to init attributes of state {qp_state}", errno.EINVAL)
+        return attr, mask
+
+    def set_local_ece(self, ece: ECE) -> None:
+        """Take options of a vendor: siwarp has none."""
+        if ece.vendor_id or ece.options:
+            raise PyverbsRDMAError("siwarp has no options of that vendor", errno.EOPNOTSUPP)
+
+    def get_remote_ece(self) -> ECE:
+        """Return the peer's options, of which MPA's frames have none."""
+        return ECE()
+
+    def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
+        """Return the attributes of its queue pair, and what it was made with."""
+        return self._own_qp().query(attr_mask)
+
+    def close(self) -> None:
+        """End it, then its queue pair, what it registered, and its queues."""
+        super(Posting, self).close()
+        self._close_posting()
+        if self._sync:
+            self._channel.close()

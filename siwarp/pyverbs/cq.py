@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Completion queues and channels: ``pyverbs.cq``."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import TYPE_CHECKING
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import Shown, UInt, text_of
+from siwarp.pyverbs._wc import (
+    WC,
+    cqe_flags_to_str,
+    cqe_opcode_to_str,
+    cqe_status_to_str,
+    create_wc_flags_to_str,
+)
+from siwarp.pyverbs.base import (
+    PyverbsObject,
+    PyverbsRDMAErrno,
+    Wrapper,
+    failed,
+    rdma,
+    refuse,
+)
+from siwarp.pyverbs.device import Context
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
+from siwarp.pyverbs.utils import flags_to_text
+from siwarp.verbs import cq as verbs_cq
+from siwarp.verbs.errors import Error
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.pd import ParentDomain
+
+__all__ = [
+    "CQ",
+    "CQEX",
+    "WC",
+    "CompChannel",
+    "CqInitAttrEx",
+    "PollCqAttr",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "WcTmInfo",
+    "cqe_flags_to_str",
+    "cqe_opcode_to_str",
+    "cqe_status_to_str",
+    "create_wc_flags_to_str",
+    "flags_to_str",
+]
+
+#: A queue is for at least so many completions, as with adapters.
+_LEAST = 256
+_FLAGS = {
+    1: "IBV_CREATE_CQ_ATTR_SINGLE_THREADED",
+    2: "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN",
+}
+
+
+def flags_to_str(flags: int) -> str:
+    """Return the flags that an extended queue is made with as text."""
+    return flags_to_text(flags, _FLAGS)
+
+
+class CompChannel(Wrapper[verbs_cq.CompChannel]):
+    """A channel for events of completion queues."""
+
+    _RANK = 9
+
+    def __init__(self, context: Context) -> None:
+        with rdma("Failed to create a completion channel"):
+            self._h = verbs_cq.CompChannel(context._native())
+        self._context = context
+        self._made_from(context)
+
+    def get_cq_event(self, expected_cq: CQ | CQEX) -> None:
+        """Wait for the next event, which must be of this queue; Ctrl-C interrupts.
+
+        Raises:
+            PyverbsRDMAError: it is of another queue.
+
+        """
+        with rdma("Failed to get a CQ event"):
+            found = self._native().get_cq_event()
+        if found is not expected_cq._h:
+            if found is not None:
+                found.ack_events(1)
+            raise PyverbsRDMAError("Received an event on an unexpected CQ", errno.EINVAL)
+
+    @property
+    def fd(self) -> int:
+        """A descriptor that is readable while an event waits."""
+        return self._native().fileno()
+
+
+def _make(context: Context, cqe: int, channel: CompChannel | None, comp_vector: int) -> verbs_cq.CQ:
+    # As Cython, which takes max_cqe / 2, a float, for a number.
+    size = max(_LEAST, int(cqe)) if cqe > 0 else int(cqe)
+    with rdma("Failed to create a CQ"):
+        native = None if channel is None else channel._native()
+        return verbs_cq.CQ(context._native(), size, None, native, comp_vector)
+
+
+class _Queue(Wrapper[verbs_cq.CQ]):
+    _RANK = 7
+    _channel: CompChannel | None
+
+    def _begin(self, context: Context, native: verbs_cq.CQ, channel: CompChannel | None) -> None:
+        self._h, self._context, self._channel = native, context, channel
+        self._made_from(context, *(() if channel is None else (channel,)))
+
+    @property
+    def comp_channel(self) -> CompChannel | None:
+        """The channel that it was made with."""
+        return self._channel
+
+    def req_notify(self, solicited_only: bool = False) -> None:
+        """Ask for one event at the next completion; without a channel that means nothing."""
+        if self._channel is not None:
+            with rdma("Failed to request notification"):
+                self._native().req_notify(bool(solicited_only))
+
+    def ack_events(self, num_events: int) -> None:
+        """Acknowledge events that the channel gave."""
+        with rdma("Failed to acknowledge events"):
+            self._native().ack_events(num_events)
+
+    def resize(self, cqe: int) -> None:
+        """Make it a queue for at least so many completions."""
+        with rdma("Failed to resize CQ"):
+            self._native().resize(int(cqe))
+
+    @property
+    def cqe(self) -> int:
+        """How many completions it holds."""
+        return self._native().capacity
+
+
+class CQ(_Queue):
+    """A completion queue.
+
+    Raises:
+        PyverbsRDMAError: ``cqe`` is below 1 or more than the device has (EINVAL), or there is no
+            room for one more (ENOMEM).
+
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        cqe: int,
+        cq_context: object = None,
+        channel: CompChannel | None = None,
+        comp_vector: int = 0,
+    ) -> None:
+        self.cq_context = cq_context
+        self._begin(context, _make(context, cqe, channel, comp_vector), channel)
+
+    def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
+        """Take up to so many completions; return how many, and them.
+
+        Raises:
+            PyverbsRDMAError: it overflowed.
+
+        """
+        if num_entries < 1:
+            return 0, []
+        try:
+            found = self._native().poll(num_entries)
+        except Error as error:
+            raise failed("Failed to poll CQ", error) from error
+        return len(found), [WC._of(one) for one in found]
+
+    def __str__(self) -> str:
+        channel = "None" if self._channel is None else "set"
+        return text_of(self, "cqe") + f"{'comp channel':<22}: {channel:<20}\n"
+
+
+class PollCqAttr(PyverbsObject):
+    """For later kinds of ``start_poll``: its mask has no bit yet."""
+
+    comp_mask = UInt(32)
+
+
+class WcTmInfo(PyverbsObject):
+    """What a completion of a matched tag has: there are none."""
+
+    tag = Shown(0)
+    priv = Shown(0)
+
+
+class CqInitAttrEx(PyverbsObject):
+    """What an extended queue is made with."""
+
+    cqe = UInt(32, 100)
+    comp_vector = UInt(32)
+    wc_flags = UInt(64)
+    comp_mask = UInt(32)
+    flags = UInt(32)
+    comp_channel: CompChannel | None = None
+    parent_domain: ParentDomain | None = None
+    cq_context: object = None
+
+    def __init__(
+        self,
+        cqe: int = 100,
+        channel: CompChannel | None = None,
+        comp_vector: int = 0,
+        wc_flags: int = 0,
+        comp_mask: int = 0,
+        flags: int = 0,
+        parent_domain: ParentDomain | None = None,
+    ) -> None:
+        self.cqe, self.comp_vector, self.wc_flags = cqe, comp_vector, wc_flags
+        self.comp_mask, self.flags = comp_mask, flags
+        self.comp_channel, self.parent_domain = channel, parent_domain
+
+    def __str__(self) -> str:
+        return (
+            f"{'Number of CQEs':<22}: {self.cqe:<20}\n"
+            f"{'WC flags':<22}: {create_wc_flags_to_str(self.wc_flags):<20}\n"
+            f"{'comp mask':<22}: {self.comp_mask:<20}\n"
+            f"{'flags':<22}: {self.flags:<20}\n"
+        )
+
+
+_READERS = (
+    e.IBV_WC_STANDARD_FLAGS
+    | e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | e.IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
+)
+_MASKS = e.IBV_CQ_INIT_ATTR_MASK_FLAGS | e.IBV_CQ_INIT_ATTR_MASK_PD
+_NONE = WC()
+
+
+class CQEX(_Queue):
+    """An extended completion queue: ``start_poll``, readers, ``next_poll``, ``end_poll``.
+
+    Raises:
+        PyverbsRDMAError: as of CQ; readers of frames and tags, or IGNORE_OVERRUN (EOPNOTSUPP).
+
+    """
+
+    def __init__(self, context: Context, init_attr: CqInitAttrEx) -> None:
+        attr = init_attr
+        flags = attr.flags if attr.comp_mask & e.IBV_CQ_INIT_ATTR_MASK_FLAGS else 0
+        if attr.comp_mask & ~_MASKS:
+            raise PyverbsRDMAError("Failed to create extended CQ: no such mask", errno.EINVAL)
+        if attr.wc_flags & ~_READERS:
+            refuse("such readers of completions", "there are no frames and no matched tags")
+        if flags & ~e.IBV_CREATE_CQ_ATTR_SINGLE_THREADED:
+            refuse("IGNORE_OVERRUN", "an overflow ends a queue and its queue pairs")
+        native = _make(context, attr.cqe, attr.comp_channel, attr.comp_vector)
+        self._begin(context, native, attr.comp_channel)
+        self._wc = _NONE
+        self._monotonic_ns = self._wallclock_ns = 0
+        self._polling = False
+
+    def _next(self) -> int:
+        try:
+            found = self._native().poll(1)
+        except Error as error:
+            return error.errno or errno.EIO
+        if not found:
+            return errno.ENOENT
+        self._wc = WC._of(found[0])
+        self._monotonic_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        self._wallclock_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        return 0
+
+    def start_poll(self, attr: PollCqAttr) -> int:
+        """Begin a batch with the next completion: 0, ENOENT if there is none, or another errno."""
+        if (attr is not None and attr.comp_mask) or self._polling:
+            return errno.EINVAL
+        result = self._next()
+        self._polling = result == 0
+        return result
+
+    def poll_next(self) -> int:
+        """Go on to the next completion: as ``start_poll``."""
+        return self._next() if self._polling else errno.EINVAL
+
+    def end_poll(self) -> None:
+        """End the batch."""
+        self._polling = False
+
+    @property
+    def wr_id(self) -> int:
+        """Of the present completion."""
+        return self._wc.wr_id
+
+    @property
+    def status(self) -> int:
+        """Of the present completion."""
+        return self._wc.status
+
+    def read_opcode(self) -> int:
+        """Return what completed."""
+        return self._wc.opcode
+
+    def read_vendor_err(self) -> int:
+        """Return the Terminate behind an error, as ``layer << 16 | type << 8 | code``."""
+        return self._wc.vendor_err
+
+    def read_byte_len(self) -> int:
+        """Return the octets received or read."""
+        return self._wc.byte_len
+
+    def read_imm_data(self) -> int:
+        """Return the immediate data, in the octet order in which the peer gave it."""
+        return self._wc.imm_data
+
+    def read_qp_num(self) -> int:
+        """Return this end's queue pair."""
+        return self._wc.qp_num
+
+    def read_src_qp(self) -> int:
+        """Return the sender's queue pair, of a datagram."""
+        return self._wc.src_qp
+
+    def read_wc_flags(self) -> int:
+        """Return the flags of ``ibv_wc_flags``."""
+        return self._wc.wc_flags
+
+    def read_slid(self) -> int:
+        """Return 0: there are no LIDs."""
+        return self._wc.slid
+
+    def read_sl(self) -> int:
+        """Return 10 for a datagram of IPv4, 9 for one of IPv6."""
+        return self._wc.sl
+
+    def read_dlid_path_bits(self) -> int:
+        """Return 0: there are no LIDs."""
+        return self._wc.dlid_path_bits
+
+    def read_timestamp(self) -> int:
+        """Return when it was polled, in nanoseconds of CLOCK_MONOTONIC."""
+        return self._monotonic_ns
+
+    def read_completion_wallclock_ns(self) -> int:
+        """Return when it was polled, in nanoseconds of the wall clock."""
+        return self._wallclock_ns
+
+    def read_cvlan(self) -> int:
+        """Return 0: there are no frames."""
+        return 0
+
+    def read_flow_tag(self) -> int:
+        """Return 0: there are no frames."""
+        return 0
+
+    def read_tm_info(self, info: WcTmInfo | None = None) -> WcTmInfo:
+        """Return what is of no tag."""
+        return info or WcTmInfo()
+
+    def __str__(self) -> str:
+        return text_of(self, "wr_id", "status")

@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Devices and contexts: ``pyverbs.device``."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+import weakref
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._device_attr import (
+    AllocDmAttr,
+    CQModerationCaps,
+    DeviceAttr,
+    DeviceAttrEx,
+    GIDEntry,
+    ODPCaps,
+    PacketPacingCaps,
+    PCIAtomicCaps,
+    PortAttr,
+    QueryDeviceExInput,
+    RSSCaps,
+    TMCaps,
+    TSOCaps,
+    gid_of,
+)
+from siwarp.pyverbs._device_text import (
+    guid_format,
+    guid_to_hex,
+    phys_state_to_str,
+    port_state_to_str,
+    speed_to_str,
+    str_from_flags,
+    translate_device_caps,
+    translate_event_type,
+    translate_gid_type,
+    translate_link_layer,
+    translate_mtu,
+    translate_node_type,
+    translate_port_cap_flags,
+    translate_port_cap_flags2,
+    translate_transport_type,
+    width_to_str,
+)
+from siwarp.pyverbs._field import Shown, fill
+from siwarp.pyverbs._interfaces import guid_of, index_of, rate_of
+from siwarp.pyverbs.addr import GID, raw_of_address
+from siwarp.pyverbs.base import (
+    PyverbsCM,
+    PyverbsObject,
+    PyverbsRDMAErrno,
+    Wrapper,
+    rdma,
+    refuse,
+)
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from siwarp.pyverbs.utils import gid_str
+from siwarp.verbs import _ffi
+from siwarp.verbs import device as verbs_device
+from siwarp.verbs.enums import Persona
+from siwarp.verbs.events import AsyncEvent as NativeAsyncEvent
+
+__all__ = [
+    "DM",
+    "AllocDmAttr",
+    "AsyncEvent",
+    "CQModerationCaps",
+    "Context",
+    "Device",
+    "DeviceAttr",
+    "DeviceAttrEx",
+    "GIDEntry",
+    "ODPCaps",
+    "PCIAtomicCaps",
+    "PacketPacingCaps",
+    "PortAttr",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "PyverbsUserError",
+    "QueryDeviceExInput",
+    "RSSCaps",
+    "TMCaps",
+    "TSOCaps",
+    "get_device_list",
+    "gid_str",
+    "guid_format",
+    "guid_to_hex",
+    "phys_state_to_str",
+    "port_state_to_str",
+    "rdma_get_devices",
+    "speed_to_str",
+    "str_from_flags",
+    "translate_device_caps",
+    "translate_event_type",
+    "translate_gid_type",
+    "translate_link_layer",
+    "translate_mtu",
+    "translate_node_type",
+    "translate_port_cap_flags",
+    "translate_port_cap_flags2",
+    "translate_transport_type",
+    "width_to_str",
+]
+
+_PORT = 1
+_GIDS = 16
+_PKEY = 0xFFFF
+#: The physical states that a port of ours may have (InfiniBand 14.2.5.6).
+_LINK_UP, _DISABLED = 5, 3
+#: Of counts in ``struct ibv_device_attr``.
+_INT_MAX = 0x7FFFFFFF
+
+
+def persona() -> Persona:
+    """Return what devices are to programs of verbs: ROCE, unless setting ``persona`` says IWARP."""
+    of_setting = int(_ffi.lib.siw_persona_setting())
+    return Persona.IWARP if of_setting == Persona.IWARP else Persona.ROCE
+
+
+class Device(PyverbsObject):
+    """A device (``struct ibv_device``); ``name`` is of bytes."""
+
+    def __init__(self, name: bytes, guid: int, node: int, transport: int, index: int) -> None:
+        self._values = (name, guid, node, transport, index)
+
+    @property
+    def name(self) -> bytes:
+        """Its name, as ``b"siw_lo"``."""
+        return self._values[0]
+
+    @property
+    def guid(self) -> int:
+        """Its GUID, in the network's octet order."""
+        return self._values[1]
+
+    @property
+    def node_type(self) -> int:
+        """A channel adapter; with setting ``persona`` iwarp an RNIC."""
+        return self._values[2]
+
+    @property
+    def transport_type(self) -> int:
+        """As its node type."""
+        return self._values[3]
+
+    @property
+    def index(self) -> int:
+        """The index of its interface."""
+        return self._values[4]
+
+    def __str__(self) -> str:
+        return (
+            f"Device {self.name.decode()}, node type {translate_node_type(self.node_type)}, "
+            f"transport type {translate_transport_type(self.transport_type)}, "
+            f"guid {guid_format(self.guid)}, index {self.index}"
+        )
+
+
+def get_device_list() -> list[Device]:
+    """Return the devices of this machine: one for each interface with an address, ``siw_lo`` last.
+
+    Raises:
+        PyverbsRDMAError: the interfaces cannot be listed.
+
+    """
+    with rdma("Failed to get the list of devices"):
+        found = verbs_device.get_device_list()
+    roce = persona() == Persona.ROCE
+    node = e.IBV_NODE_CA if roce else e.IBV_NODE_RNIC
+    transport = e.IBV_TRANSPORT_IB if roce else e.IBV_TRANSPORT_IWARP
+    found.sort(key=lambda one: (one.netdev == "lo", index_of(one.netdev)))
+    return [
+        Device(one.name.encode(), guid_of(one.netdev), node, transport, index_of(one.netdev))
+        for one in found
+    ]
+
+
+def rdma_get_devices() -> list[Device]:
+    """Return the devices that the connection manager uses, which are all of them."""
+    return get_device_list()
+
+
+class AsyncEvent(PyverbsObject):
+    """Something that happened to an object (``struct ibv_async_event``); ``ack()`` it."""
+
+    def __init__(self, event_type: int = 0) -> None:
+        self._type = event_type
+        self._native: NativeAsyncEvent | None = None
+
+    @classmethod
+    def _of(cls, native: NativeAsyncEvent) -> AsyncEvent:
+        event = cls(int(native.event_type))
+        event._native = native
+        return event
+
+    @property
+    def event_type(self) -> int:
+        """One of ``ibv_event_type``."""
+        return self._type
+
+    def ack(self) -> None:
+        """Acknowledge it: before that its object cannot be closed."""
+        if self._native is not None:
+            self._native.ack()
+
+    def __str__(self) -> str:
+        return f"{'event type':<22}: {translate_event_type(self._type):<20}\n"
+
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _same_file(a: int, b: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(a), os.fstat(b))
+    except OSError:
+        return False
+
+
+class Context(Wrapper[verbs_device.Context]):
+    """An open device: ``Context(name="siw_lo")``.
+
+    ``cmid`` gives that of a connection id, ``cmd_fd`` one of this process by its descriptor.
+
+    Raises:
+        PyverbsUserError: no name.
+        PyverbsRDMAError: no such device, or it cannot be opened.
+
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._cmd_fd = -1
+        if kwargs.get("cmid") is not None:
+            self._share(kwargs["cmid"]._device())
+        elif kwargs.get("cmd_fd") is not None:
+            self._import(int(kwargs["cmd_fd"]))
+        elif kwargs.get("attr") is not None:
+            refuse("provider's own way to open a device", "it has no attributes of a vendor")
+        elif kwargs.get("name") is None:
+            raise PyverbsUserError("Device name must be provided")
+        else:
+            name = kwargs["name"]
+            name = name.decode() if isinstance(name, bytes) else str(name)
+            self._open(name)
+        self._name = self._native().name
+        self._made_from()
+        _contexts.add(self)
+
+    def _open(self, name: str) -> None:
+        with rdma("Failed to get the list of devices"):
+            known = [one.name for one in verbs_device.get_device_list()]
+        if name not in known:
+            raise PyverbsRDMAError(
+                f"Failed to find the device {name}: there are {', '.join(known)}", errno.ENODEV
+            )
+        with rdma(f"Failed to open device {name}"):
+            self._h = verbs_device.Context(name)
+
+    def _share(self, native: verbs_device.Context) -> None:
+        self._h, self._shared = native, True
+
+    def _import(self, fd: int) -> None:
+        for other in list(_contexts):
+            if not other._is_closed and other._cmd_fd >= 0 and _same_file(fd, other._cmd_fd):
+                self._share(other._native())
+                self._other = other  # it stays as long as this one
+                self._cmd_fd = fd
+                return
+        raise PyverbsRDMAError(
+            f"Failed to import the device of descriptor {fd}: it is none of this process",
+            errno.EINVAL,
+        )
+
+    def close(self) -> None:
+        """Close the device, after all that was made from it; a second call does nothing."""
+        super().close()
+        fd, self._cmd_fd = self._cmd_fd, -1
+        if fd >= 0 and not self._shared:
+            with contextlib.suppress(OSError):  # the program may have closed it
+                os.close(fd)
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_cmd_fd", -1)
+        if fd >= 0 and not self._shared:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    # ---- what it is
+
+    @property
+    def name(self) -> str:
+        """The device's name."""
+        return self._name
+
+    @property
+    def num_comp_vectors(self) -> int:
+        """One: all completions are made in the same way."""
+        return 1
+
+    @property
+    def cmd_fd(self) -> int:
+        """A descriptor that ``Context(cmd_fd=...)`` of this process takes."""
+        self._native()
+        if self._cmd_fd < 0:
+            self._cmd_fd = os.memfd_create("siwarp")
+        return self._cmd_fd
+
+    @property
+    def context(self) -> int:
+        """A number that only this open device has."""
+        return id(self._native())
+
+    @property
+    def _netdev(self) -> str:
+        return self._native().device.netdev
+
+    def _info(self) -> verbs_device.Device:
+        with rdma("Failed to query the port"):
+            return self._native().query_info()
+
+    def _addresses(self) -> tuple[str, ...]:
+        """Return the addresses behind its GIDs, by their index."""
+        return self._info().addresses[:_GIDS]
+
+    # ---- queries
+
+    def query_device(self) -> DeviceAttr:
+        """Return the device's limits."""
+        with rdma("Failed to query device"):
+            limits = self._native().query_device()
+        same = set(vars(DeviceAttr)) & set(limits.__dataclass_fields__)
+        values = {name: min(getattr(limits, name), _INT_MAX) for name in same}
+        values["max_mr_size"] = limits.max_mr_size
+        guid, groups = guid_of(self._netdev), values["max_qp"]
+        attr = DeviceAttr()
+        fill(
+            attr,
+            **values,
+            fw_version=version("siwarp"),
+            node_guid=guid,
+            sys_image_guid=guid,
+            max_sge_rd=values["max_sge"],
+            max_res_rd_atom=min(limits.max_qp * limits.max_qp_rd_atom, _INT_MAX),
+            atomic_caps=limits.atomic_cap,
+            max_mcast_grp=groups,
+            max_mcast_qp_attach=groups,
+        )
+        return attr
+
+    def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
+        """Return the device's limits, and what it does not have."""
+        if ex_input is not None and ex_input.comp_mask:
+            raise PyverbsRDMAError(
+                "Failed to query extended device attributes: comp_mask is 0", errno.EINVAL
+            )
+        attr = DeviceAttrEx()
+        fill(attr, orig_attr=self.query_device())
+        return attr
+
+    def _check_port(self, port_num: int, what: str) -> None:
+        if port_num != _PORT:
+            raise PyverbsRDMAError(
+                f"Failed to query {what} {port_num}: the device has one port, {_PORT}",
+                errno.EINVAL,
+            )
+
+    def query_port(self, port_num: int) -> PortAttr:
+        """Return the state of the port, 1."""
+        self._check_port(port_num, "port")
+        info, native = self._info(), self._native()
+        with rdma("Failed to query the port"):
+            limits = native.query_device()
+        width, speed = rate_of(info.netdev)
+        mtu = max([1, *(n for n in range(1, 6) if 128 << n <= info.mtu)])
+        attr = PortAttr()
+        fill(
+            attr,
+            state=int(e.IBV_PORT_ACTIVE if info.up else e.IBV_PORT_DOWN),
+            active_mtu=mtu,
+            max_msg_sz=limits.max_rc_msg,
+            active_width=width,
+            active_speed=speed,
+            phys_state=_LINK_UP if info.up else _DISABLED,
+        )
+        return attr
+
+    def query_gid(self, port_num: int, index: int) -> GID:
+        """Return a GID of the port; one without an address is zero."""
+        self._check_gid(port_num, index)
+        own = self._addresses()
+        return GID() if index >= len(own) else gid_of(raw_of_address(own[index]))
+
+    def _check_gid(self, port_num: int, index: int) -> None:
+        self._check_port(port_num, f"GID {index} of port")
+        if not 0 <= index < _GIDS:
+            raise PyverbsRDMAError(
+                f"Failed to query GID {index}: the table has {_GIDS} entries", errno.EINVAL
+            )
+
+    def query_gid_type(self, port_num: int, index: int) -> int:
+        """Return a GID's type as sysfs counts: RoCE v2."""
+        self._check_gid(port_num, index)
+        return e.IBV_GID_TYPE_SYSFS_ROCE_V2
+
+    def _entry(self, index: int, address: str) -> GIDEntry:
+        prefix, interface = _ffi.ffi.unpack(
+            _ffi.ffi.cast("uint64_t *", _ffi.ffi.from_buffer(raw_of_address(address))), 2
+        )
+        netdev = index_of(self._netdev)
+        return GIDEntry(prefix, interface, index, _PORT, e.IBV_GID_TYPE_ROCE_V2, netdev)
+
+    def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
+        """Return an entry of the port's table of GIDs.
+
+        Raises:
+            PyverbsRDMAError: there is none (ENODATA), or ``flags`` is not 0 (EOPNOTSUPP).
+
+        """
+        self._check_gid(port_num, gid_index)
+        if flags:
+            refuse("flags of query_gid_ex", "none is defined")
+        own = self._addresses()
+        if gid_index >= len(own):
+            raise PyverbsRDMAError(
+                f"Failed to query GID {gid_index}: the device has {len(own)}", errno.ENODATA
+            )
+        return self._entry(gid_index, own[gid_index])
+
+    def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
+        """Return the device's GIDs.
+
+        Raises:
+            PyverbsRDMAError: there are more than ``max_entries``, or ``flags`` is not 0. As in
+                pyverbs, whose call returns a negative number, ``error_code`` is negative.
+
+        """
+        if flags:
+            raise PyverbsRDMAError(
+                "Failed to query the table of GIDs: no flag is defined", -errno.EOPNOTSUPP
+            )
+        own = self._addresses()
+        if max_entries < len(own):
+            raise PyverbsRDMAError(
+                f"Failed to query the table of GIDs: there are {len(own)}", -errno.EINVAL
+            )
+        return [self._entry(index, address) for index, address in enumerate(own)]
+
+    def query_pkey(self, port_num: int, index: int) -> int:
+        """Return the one P_Key."""
+        self._check_port(port_num, f"P_Key {index} of port")
+        if index:
+            raise PyverbsRDMAError(f"Failed to query P_Key {index}: there is one", errno.EINVAL)
+        return _PKEY
+
+    def query_rt_values_ex(
+        self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK
+    ) -> tuple[int, int] | None:
+        """Return the clock of time stamps, as (0, nanoseconds)."""
+        self._native()
+        if not comp_mask & e.IBV_VALUES_MASK_RAW_CLOCK:
+            return None
+        return 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+    def get_async_event(self) -> AsyncEvent:
+        """Wait for an asynchronous event; Ctrl-C interrupts."""
+        while True:
+            with rdma("Failed to get async event"):
+                native = self._native().get_async_event()
+            if native is not None and int(native.event_type) in _EVENTS:
+                return AsyncEvent._of(native)
+            if native is not None:  # one of siwarp's own, that pyverbs has no number for
+                native.ack()
+
+
+_EVENTS = frozenset(int(one) for one in e.ibv_event_type)
+
+
+class DM(PyverbsCM):
+    """Memory on a device: siwarp has none.
+
+    Raises:
+        PyverbsUserError: always.
+
+    """
+
+    handle = Shown(0)
+
+    def __init__(self, context: Context, dm_attr: AllocDmAttr | None = None, **_: Any) -> None:
+        wanted = 0 if dm_attr is None else dm_attr.length
+        raise PyverbsUserError(
+            f"Requested {wanted} octets of device memory, and the device has none: it is software"
+        )
+
+    def copy_to_dm(self, dm_offset: int, data: bytes | str, length: int) -> NoReturn:
+        """There is no memory to copy to."""
+        refuse("device memory", "a device in software has none of its own")
+
+    def copy_from_dm(self, dm_offset: int, length: int) -> NoReturn:
+        """There is no memory to copy from."""
+        refuse("device memory", "a device in software has none of its own")
+
+    def unimport(self) -> NoReturn:
+        """There is nothing to import."""
+        refuse("device memory", "a device in software has none of its own")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DMMR":  # pyverbs.device has it, too; regions import this module
+        from siwarp.pyverbs.mr import DMMR
+
+        return DMMR
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Memory of graphics cards, which siwarp does not allocate: ``pyverbs.dmabuf``."""
+
+from __future__ import annotations
+
+from siwarp.pyverbs._field import Shown
+from siwarp.pyverbs.base import PyverbsRDMAErrno, refuse
+
+__all__ = ["DmaBuf", "PyverbsRDMAErrno"]
+
+
+class DmaBuf:
+    """Memory of a graphics card: ``DmaBufMR`` takes the descriptor of one.
+
+    Raises:
+        PyverbsRDMAError: always (EOPNOTSUPP).
+
+    """
+
+    size = Shown(0)
+    gpu = Shown(0)
+    handle = Shown(0)
+    fd = Shown(-1)
+    drm_fd = Shown(-1)
+    map_offset = Shown(0)
+
+    def __init__(self, size: int, gpu: int = 0, gtt: int = 0) -> None:
+        refuse("DmaBuf", "it asks no graphics card for memory; DmaBufMR takes a descriptor")
+
+    def close(self) -> None:
+        """Do nothing: there is none."""

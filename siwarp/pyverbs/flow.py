@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Steering of frames, which siwarp does not have: ``pyverbs.flow``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import UInt
+from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, refuse
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.qp import QP
+    from siwarp.pyverbs.spec import Spec
+
+__all__ = [
+    "Flow",
+    "FlowAction",
+    "FlowAttr",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+]
+
+
+class FlowAttr(PyverbsObject):
+    """Which frames a flow would steer."""
+
+    num_of_specs = UInt(8)
+    type = UInt(32)
+    priority = UInt(16)
+    port = UInt(8)
+    flags = UInt(32)
+    specs: list[Spec] = []  # noqa: RUF012  each has its own
+
+    def __init__(
+        self,
+        num_of_specs: int = 0,
+        flow_type: int = e.IBV_FLOW_ATTR_NORMAL,
+        priority: int = 0,
+        port: int = 1,
+        flags: int = 0,
+    ) -> None:
+        self.num_of_specs, self.type, self.priority = num_of_specs, flow_type, priority
+        self.port, self.flags = port, flags
+        self.specs = []
+
+
+class Flow(PyverbsCM):
+    """A rule that steers frames to a queue pair.
+
+    Raises:
+        PyverbsRDMAError: always (EOPNOTSUPP).
+
+    """
+
+    def __init__(self, qp: QP, flow_attr: FlowAttr) -> None:
+        refuse("Flow", "an adapter steers frames, and a socket has none")
+
+
+class FlowAction(PyverbsObject):
+    """What an adapter would do to the frames of a flow; a vendor's are derived from it."""

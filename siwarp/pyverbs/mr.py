@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Memory regions and windows: ``pyverbs.mr``."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import UInt, text_of
+from siwarp.pyverbs.base import PyverbsCM, PyverbsRDMAErrno, Wrapper, rdma, refuse
+from siwarp.pyverbs.pd import PD
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from siwarp.pyverbs.utils import rereg_error_to_str
+from siwarp.verbs import mr as verbs_mr
+from siwarp.verbs import mw as verbs_mw
+from siwarp.verbs._ffi import ffi
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.cmid import CMID
+    from siwarp.pyverbs.device import DM
+    from siwarp.pyverbs.wr import SGE
+
+__all__ = [
+    "DMMR",
+    "HUGE_PAGE_SIZE",
+    "MR",
+    "MW",
+    "DmaBufMR",
+    "MWBind",
+    "MWBindInfo",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "PyverbsUserError",
+    "mwtype2str",
+    "rereg_error_to_str",
+]
+
+HUGE_PAGE_SIZE = 0x200000
+#: What a region may allow; the rest changes nothing here, or is refused.
+_RIGHTS = (
+    e.IBV_ACCESS_LOCAL_WRITE
+    | e.IBV_ACCESS_REMOTE_WRITE
+    | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_REMOTE_ATOMIC
+    | e.IBV_ACCESS_MW_BIND
+    | e.IBV_ACCESS_ZERO_BASED
+)
+#: Optional flags, as ``ibv_reg_mr`` calls those that a device may ignore.
+_OPTIONAL = range(20, 30)
+_IGNORED = e.IBV_ACCESS_ON_DEMAND | e.IBV_ACCESS_HUGETLB | sum(1 << bit for bit in _OPTIONAL)
+
+_handles = itertools.count(1)
+_open: weakref.WeakValueDictionary[int, MR] = weakref.WeakValueDictionary()
+
+
+def rights_of(access: int, what: str) -> int:
+    """Return the rights among access flags.
+
+    Raises:
+        PyverbsRDMAError: one of them is none (EINVAL).
+
+    """
+    unknown = int(access) & ~(_RIGHTS | _IGNORED)
+    if unknown:
+        raise PyverbsRDMAError(f"{what}: access flags {unknown:#x} do not exist", errno.EINVAL)
+    return int(access) & _RIGHTS
+
+
+def memory_at(address: int, length: int) -> Any:
+    """Return memory by its address as a buffer."""
+    return ffi.buffer(ffi.cast("char *", address), length) if length else bytearray()
+
+
+class MR(Wrapper[verbs_mr.MR]):
+    """A memory region: new memory of ``length`` octets, or what is at ``address``.
+
+    ``creator`` is a PD, or a CMID, which registers for messages, reading or writing. ``handle``
+    imports a region of the process.
+
+    Raises:
+        PyverbsRDMAError: no such right (EINVAL), no memory there (EFAULT), no room for one more
+            (ENOMEM); ``implicit`` (EOPNOTSUPP).
+
+    """
+
+    _RANK = 5
+
+    def __init__(
+        self,
+        creator: PD | CMID,
+        length: int = 0,
+        access: int = 0,
+        address: int | None = None,
+        implicit: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        pd = creator if isinstance(creator, PD) else creator.pd
+        self._pd, self._handle = pd, 0
+        if kwargs.get("handle") is not None:
+            self._import(int(kwargs["handle"]))
+        else:
+            if implicit:
+                refuse("implicit MR", "a region is memory of a certain length")
+            memory = int(length) if address is None else memory_at(int(address), int(length))
+            self._register(memory, access)
+        self._made_from(pd)
+
+    def _register(self, memory: Any, access: int, iova: int | None = None) -> None:
+        what = "Failed to register a MR"
+        rights = rights_of(access, what)
+        pd = self._pd._native()
+        with rdma(what):
+            self._h = verbs_mr.MR(pd, memory, rights, iova=iova)
+        self._handle = next(_handles)
+        _open[self._handle] = self
+
+    def _import(self, handle: int) -> None:
+        other = _open.get(handle)
+        context = self._pd._native().context
+        if other is None or other._is_closed or other._native().pd.context is not context:
+            raise PyverbsRDMAError(
+                f"Failed to import MR {handle}: this device has none with this handle",
+                errno.EINVAL,
+            )
+        self._h, self._shared, self._handle, self._other = other._h, True, handle, other
+
+    def unimport(self) -> None:
+        """End an import; what was imported stays."""
+        self._unimport()
+
+    def _has(self, element: SGE) -> bool:
+        native = self._native()
+        start = element.addr - native.iova
+        return element.lkey == native.lkey and 0 <= start <= native.length - element.length
+
+    # ---- what it is
+
+    @property
+    def buf(self) -> int:
+        """The address of its first octet."""
+        return 0 if self._is_closed else self._native().addr
+
+    @property
+    def length(self) -> int:
+        """Octets."""
+        return self._native().length
+
+    @property
+    def lkey(self) -> int:
+        """The key for elements of requests."""
+        return self._native().lkey
+
+    @property
+    def rkey(self) -> int:
+        """The key for the peer."""
+        return self._native().rkey
+
+    @property
+    def handle(self) -> int:
+        """The number that ``MR(pd, handle=...)`` takes."""
+        return self._handle
+
+    # ---- its memory
+
+    def _check(self, length: int, offset: int) -> None:
+        own = self._native().length
+        if length < 0 or offset < 0 or offset + length > own:
+            raise PyverbsUserError(
+                f"Octets {offset} to {offset + length} are not inside this MR of {own}"
+            )
+
+    def write(self, data: bytes | str, length: int, offset: int = 0) -> None:
+        """Write ``length`` octets of ``data`` into the memory at ``offset``.
+
+        Raises:
+            PyverbsUserError: they are not inside, or ``data`` has fewer.
+
+        """
+        octets = data.encode() if isinstance(data, str) else memoryview(data).cast("B")
+        self._check(length, offset)
+        if length > len(octets):
+            raise PyverbsUserError(f"Cannot write {length} octets: the data has {len(octets)}")
+        self._native().view[offset : offset + length] = octets[:length]
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Return ``length`` octets of the memory from ``offset`` on.
+
+        Raises:
+            PyverbsUserError: they are not inside.
+
+        """
+        self._check(length, offset)
+        return self._native().read(length, offset)
+
+    def rereg(
+        self,
+        flags: int,
+        pd: PD | None = None,
+        addr: int = 0,
+        length: int = 0,
+        access: int = 0,
+    ) -> None:
+        """Change memory, domain or rights; it gets new keys, but for rights alone.
+
+        Raises:
+            PyverbsRDMAError: as for a new one; then nothing was changed.
+
+        """
+        what = "Failed to rereg MR"
+        known = (
+            e.IBV_REREG_MR_CHANGE_TRANSLATION
+            | e.IBV_REREG_MR_CHANGE_PD
+            | e.IBV_REREG_MR_CHANGE_ACCESS
+        )
+        wants_pd = flags & e.IBV_REREG_MR_CHANGE_PD
+        if not flags or flags & ~known or (wants_pd and pd is None):
+            raise PyverbsRDMAError(f"{what}: {rereg_error_to_str(-1)}", errno.EINVAL)
+        new: dict[str, Any] = {}
+        if flags & e.IBV_REREG_MR_CHANGE_TRANSLATION:
+            new["buffer"] = memory_at(addr, length)
+        if flags & e.IBV_REREG_MR_CHANGE_ACCESS:
+            new["access"] = rights_of(access, what)
+        if wants_pd and pd is not None:
+            new["pd"] = pd._native()
+        with rdma(what):
+            self._native().rereg(**new)
+        if wants_pd and pd is not None:
+            self._pd._below().discard(self)
+            self._pd = pd
+            pd._below().add(self)
+
+    def __str__(self) -> str:
+        return text_of(self, "lkey", "rkey", "length", "buf", "handle")
+
+
+class MWBindInfo(PyverbsCM):
+    """What a window is bound to: octets of a region, and what the peer may do."""
+
+    addr = UInt(64)
+    length = UInt(64)
+    mw_access_flags = UInt(32)
+
+    def __init__(self, mr: MR, addr: int, length: int, mw_access_flags: int) -> None:
+        self._mr = mr
+        self.addr, self.length, self.mw_access_flags = addr, length, mw_access_flags
+
+    @property
+    def mr(self) -> MR:
+        """The region."""
+        return self._mr
+
+    def _native_info(self) -> verbs_mw.MWBindInfo:
+        # A window is for peers: what this end may do is nothing to grant.
+        access = self.mw_access_flags & ~e.IBV_ACCESS_LOCAL_WRITE
+        return verbs_mw.MWBindInfo(self._mr._native(), self.addr, self.length, access)
+
+    def __str__(self) -> str:
+        return text_of(self, "addr", "length", "mw_access_flags")
+
+
+class MWBind(PyverbsCM):
+    """A bind of a window of type 1, for ``QP.bind_mw``."""
+
+    wr_id = UInt(64)
+    send_flags = UInt(32)
+
+    def __init__(self, info: MWBindInfo, send_flags: int, wr_id: int = 0) -> None:
+        self._info = info
+        self.send_flags, self.wr_id = send_flags, wr_id
+
+    def __str__(self) -> str:
+        return text_of(self, "wr_id", "send_flags") + str(self._info)
+
+
+class MW(Wrapper[verbs_mw.MW]):
+    """A memory window.
+
+    Raises:
+        PyverbsRDMAError: no such type (EINVAL), or no room for one more (ENOMEM).
+
+    """
+
+    _RANK = 3
+
+    def __init__(self, pd: PD, mw_type: int) -> None:
+        with rdma("Failed to allocate a MW"):
+            self._h = verbs_mw.MW(pd._native(), int(mw_type))
+        self._pd, self._handle = pd, next(_handles)
+        self._made_from(pd)
+
+    @property
+    def handle(self) -> int:
+        """A number that only this window has."""
+        return self._handle
+
+    @property
+    def rkey(self) -> int:
+        """The key for the peer: that of the bind posted last."""
+        return self._native().rkey
+
+    @property
+    def type(self) -> int:
+        """One of ``ibv_mw_type``."""
+        return int(self._native().type)
+
+    def __str__(self) -> str:
+        return text_of(self, "rkey", "handle", "type")
+
+
+def mwtype2str(mw_type: int) -> str:
+    """Return a window's type as text."""
+    try:
+        return e.ibv_mw_type(mw_type).name
+    except ValueError:
+        return f"Unknown MW type ({mw_type})"
+
+
+class DMMR(MR):
+    """A region in memory of a device: siwarp's devices have none.
+
+    Raises:
+        PyverbsRDMAError: always (EOPNOTSUPP).
+
+    """
+
+    def __init__(self, pd: PD, length: int, access: int, dm: DM, offset: int) -> None:
+        refuse("DMMR", "a device in software has no memory of its own")
+
+
+class DmaBufMR(MR):
+    """A region in memory that another device shares by a descriptor, if ``mmap`` takes that.
+
+    Raises:
+        PyverbsRDMAError: without a descriptor, or for memory that the CPU cannot map (EOPNOTSUPP).
+
+    """
+
+    def __init__(
+        self,
+        pd: PD,
+        length: int,
+        access: int = 0,
+        dmabuf: Any = None,
+        offset: int = 0,
+        gpu: int = 0,
+        gtt: int = 0,
+    ) -> None:
+        if dmabuf is None:
+            refuse("DmaBufMR without a descriptor", "it asks no graphics card for memory")
+        fd = dmabuf if isinstance(dmabuf, int) else dmabuf.fd
+        try:
+            mapped = mmap.mmap(fd, length + offset)
+        except (OSError, ValueError) as error:
+            refuse(f"MR for descriptor {fd}", f"the CPU cannot map it ({error})")
+        self._pd, self._dmabuf, self._offset = pd, dmabuf, offset
+        # Requests name its octets by their places in the descriptor, as pyverbs has it.
+        self._register(memoryview(mapped)[offset:], access, offset)
+        self._made_from(pd)
+
+    @property
+    def dmabuf(self) -> Any:
+        """The descriptor."""
+        return self._dmabuf
+
+    @property
+    def offset(self) -> int:
+        """Where in it the region begins."""
+        return self._offset

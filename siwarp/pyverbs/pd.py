@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Protection domains: ``pyverbs.pd``."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import UInt
+from siwarp.pyverbs.base import PyverbsObject, PyverbsRDMAErrno, Wrapper, rdma, refuse
+from siwarp.pyverbs.device import Context
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from siwarp.verbs.pd import PD as NativePD
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.cmid import CMID
+    from siwarp.pyverbs.mr import MR
+    from siwarp.pyverbs.wr import SGE
+
+__all__ = [
+    "PD",
+    "ParentDomain",
+    "ParentDomainContext",
+    "ParentDomainInitAttr",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "PyverbsUserError",
+]
+
+_handles = itertools.count(1)
+_open: weakref.WeakValueDictionary[int, PD] = weakref.WeakValueDictionary()
+_PREFETCHES = range(3)
+
+
+class PD(Wrapper[NativePD]):
+    """A protection domain of a Context, or that of a CMID; ``handle`` imports one of the process.
+
+    Raises:
+        PyverbsRDMAError: the device has no room for one more (ENOMEM), or there is none with this
+            handle (EINVAL).
+
+    """
+
+    _RANK = 8
+
+    def __init__(self, creator: Context | CMID, **kwargs: Any) -> None:
+        self._handle = 0
+        if not isinstance(creator, Context):
+            self._h, self._shared = creator._native_pd(), True
+            self._context = Context(cmid=creator)
+            self._made_from(self._context)
+            return
+        self._context = creator
+        if kwargs.get("handle") is not None:
+            self._import(int(kwargs["handle"]))
+        else:
+            with rdma("Failed to allocate a PD"):
+                self._h = NativePD(creator._native())
+            self._show()
+        self._made_from(creator)
+
+    def _show(self) -> None:
+        self._handle = next(_handles)
+        _open[self._handle] = self
+
+    def _import(self, handle: int) -> None:
+        other = _open.get(handle)
+        if (
+            other is None
+            or other._is_closed
+            or other._native().context is not (self._context._native())
+        ):
+            raise PyverbsRDMAError(
+                f"Failed to import PD {handle}: this device has none with this handle",
+                errno.EINVAL,
+            )
+        self._h, self._shared, self._handle, self._other = other._h, True, handle, other
+
+    def unimport(self) -> None:
+        """End an import; what was imported stays."""
+        self._unimport()
+
+    @property
+    def handle(self) -> int:
+        """The number that ``PD(context, handle=...)`` takes."""
+        return self._handle
+
+    @property
+    def pd(self) -> int:
+        """A number that only this domain has."""
+        return id(self._native())
+
+    def _regions(self) -> list[MR]:
+        from siwarp.pyverbs.mr import MR
+
+        return self._of(MR)
+
+    def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
+        """Take advice about memory; nothing is paged in before it is used.
+
+        Raises:
+            PyverbsRDMAError: no such advice or flag, or an element is in no region (EINVAL).
+
+        """
+        reason = ""
+        if advise not in _PREFETCHES or flags & ~e._IBV_ADVISE_MR_FLAG_FLUSH:
+            reason = "no such advice or flag"
+        elif not sg_list:
+            reason = "no elements"
+        elif not all(any(mr._has(one) for mr in self._regions()) for one in sg_list):
+            reason = "an element lies in no region of this PD"
+        if reason:
+            raise PyverbsRDMAError(f"Failed to advise MR: {reason}", errno.EINVAL)
+        return 0
+
+
+class ParentDomainContext(PyverbsObject):
+    """Functions of the program's own that would allocate memory for queues."""
+
+    user_data: object = None
+
+    def __init__(
+        self,
+        pd: PD,
+        alloc_func: Callable[..., int],
+        free_func: Callable[..., None],
+        user_data: object = None,
+    ) -> None:
+        self._pd, self._alloc, self._free = pd, alloc_func, free_func
+        self.user_data = user_data
+
+
+class ParentDomainInitAttr(PyverbsObject):
+    """What a parent domain is made of."""
+
+    comp_mask = UInt(32)
+
+    def __init__(self, pd: PD, pd_context: ParentDomainContext | None = None) -> None:
+        self._pd, self._pd_context = pd, pd_context
+        if pd_context is not None:
+            self.comp_mask = (
+                e.IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | e.IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+            )
+
+
+class ParentDomain(PD):
+    """Another name of a protection domain.
+
+    Raises:
+        PyverbsRDMAError: with allocators of the program's own (EOPNOTSUPP).
+
+    """
+
+    _RANK = 6
+
+    def __init__(self, context: Context, attr: ParentDomainInitAttr) -> None:
+        if attr._pd_context is not None:
+            refuse("allocators of a parent domain", "memory for queues is the engine's own")
+        self._context = context
+        self._h, self._shared = attr._pd._native(), True
+        self._show()
+        self._parent = attr._pd
+        self._made_from(context, attr._pd)
+
+    def _regions(self) -> list[MR]:
+        return super()._regions() + self._parent._regions()

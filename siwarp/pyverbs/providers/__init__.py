@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What vendors add to pyverbs: each name can be imported, and says that it is not here when used.
+
+Programs for several adapters import these modules whether their machine has the adapter or not.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from siwarp.pyverbs.base import refuse
+
+_NAME = __name__
+
+
+class _Missing(type):
+    """A class of which nothing can be made, and a number that is 0."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Missing(name, (Missing,), {})
+
+    def __call__(cls, *args: object, **more: object) -> object:
+        if not cls.__name__.endswith("Attr"):  # an Attr only describes what is to be made
+            refuse(f"{cls.__name__} of a vendor", "it is no adapter")
+        return types.SimpleNamespace(args=args, **more)
+
+    def __index__(cls) -> int:
+        return 0
+
+    def __or__(cls, other: Any) -> Any:
+        return other
+
+    def __ror__(cls, other: Any) -> Any:
+        return other
+
+    def __and__(cls, other: Any) -> int:
+        return 0
+
+    def __rand__(cls, other: Any) -> int:
+        return 0
+
+
+class Missing(metaclass=_Missing):
+    """What the names of vendors' modules are derived from."""
+
+
+class _Module(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = _Missing(name, (Missing,), {"__module__": self.__name__})
+        setattr(self, name, found)
+        return found
+
+
+class _Finder:
+    """Finds a module of each name below this package."""
+
+    @classmethod
+    def find_spec(
+        cls, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not name.startswith(f"{_NAME}."):
+            return None
+        return importlib.machinery.ModuleSpec(name, cls(), is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = _Module(spec.name)
+        module.__path__ = []
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """There is nothing in it."""
+
+
+sys.meta_path.append(_Finder)

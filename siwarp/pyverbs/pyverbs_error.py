@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The exceptions of pyverbs."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["PyverbsError", "PyverbsRDMAError", "PyverbsUserError"]
+
+
+class PyverbsError(Exception):
+    """What the exceptions of pyverbs are derived from."""
+
+    def __init__(self, msg: str, error_code: int = -1) -> None:
+        if error_code != -1:
+            msg = f"{msg}. Errno: {error_code}, {os.strerror(error_code)}"
+        super().__init__(msg)
+
+
+class PyverbsRDMAError(PyverbsError):
+    """A call of verbs or of rdma_cm failed; ``error_code`` has its errno value, or -1."""
+
+    def __init__(self, msg: str, error_code: int = -1) -> None:
+        super().__init__(msg, error_code)
+        self._error_code = error_code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (str(self), self._error_code)
+
+    @property
+    def error_code(self) -> int:
+        """The errno value, or -1."""
+        return self._error_code
+
+
+def _again(text: str, error_code: int) -> PyverbsRDMAError:
+    """Return the exception that has this text already, as one that came from another process."""
+    error = PyverbsRDMAError(text)
+    error._error_code = error_code
+    return error
+
+
+class PyverbsUserError(PyverbsError):
+    """The program used pyverbs in a wrong way."""
+
+    def __init__(self, msg: str) -> None:
+        super().__init__(msg)

@@ -1,0 +1,451 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Queue pairs: ``pyverbs.qp``."""
+
+from __future__ import annotations
+
+import errno
+import weakref
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._qp_attr import (
+    CAPS,
+    ECE,
+    DataBuffer,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPInitAttrEx,
+)
+from siwarp.pyverbs.addr import native_vector
+from siwarp.pyverbs.base import PyverbsRDMAErrno, Wrapper, failed, rdma, refuse
+from siwarp.pyverbs.device import Context, persona
+from siwarp.pyverbs.mr import MW, MWBind
+from siwarp.pyverbs.pd import PD
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
+from siwarp.pyverbs.utils import (
+    access_flags_to_str,
+    gid_str,
+    mig_state_to_str,
+    mtu_to_str,
+    qp_state_to_str,
+    qp_type_to_str,
+)
+from siwarp.pyverbs.wr import RecvWR, SendWR, chain
+from siwarp.verbs import device as verbs_device
+from siwarp.verbs import qp as verbs_qp
+from siwarp.verbs import qpattr
+from siwarp.verbs._ffi import lib
+from siwarp.verbs.enums import QPAttrMask
+from siwarp.verbs.errors import Error
+from siwarp.verbs.mw import MWBind as NativeMWBind
+
+__all__ = [
+    "ECE",
+    "QP",
+    "DataBuffer",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "PyverbsUserError",
+    "QPAttr",
+    "QPCap",
+    "QPEx",
+    "QPInitAttr",
+    "QPInitAttrEx",
+    "access_flags_to_str",
+    "gid_str",
+    "mig_state_to_str",
+    "mtu_to_str",
+    "qp_state_to_str",
+    "qp_type_to_str",
+]
+
+#: What a queue pair is granted at least, as with adapters.
+_LEAST_WR, _INLINE = 32, 64
+_MISSING = {
+    e.IBV_QPT_RAW_PACKET: "a socket is no Ethernet port",
+    e.IBV_QPT_XRC_SEND: "queues here are memory of one process",
+    e.IBV_QPT_XRC_RECV: "queues here are memory of one process",
+    e.IBV_QPT_DRIVER: "it is a vendor's transport",
+}
+_TYPES = (e.IBV_QPT_RC, e.IBV_QPT_UC, e.IBV_QPT_UD)
+_KNOWN_INIT = (
+    e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_CREATE_FLAGS | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
+)
+#: The number of the peer of a queue pair that a connection id connects.
+QPN_OF_CM = 0xFF0000
+
+_PORT = e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
+_AV = e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
+_SENDER = e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_MAX_QP_RD_ATOMIC
+#: The attributes of the steps to INIT, RTR and RTS, by type.
+_STEPS = {
+    e.IBV_QPT_RC: (
+        _PORT | e.IBV_QP_ACCESS_FLAGS,
+        _AV | e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER,
+        e.IBV_QP_SQ_PSN | _SENDER,
+    ),
+    e.IBV_QPT_UC: (_PORT | e.IBV_QP_ACCESS_FLAGS, _AV, e.IBV_QP_SQ_PSN),
+    e.IBV_QPT_UD: (_PORT | e.IBV_QP_QKEY, 0, e.IBV_QP_SQ_PSN),
+}
+_STATES = {e.IBV_QPS_INIT: "INIT", e.IBV_QPS_RTR: "RTR", e.IBV_QPS_RTS: "RTS"}
+_MIGRATION = e.IBV_QP_PATH_MIG_STATE
+_NOT_OURS = {
+    e.IBV_QP_ALT_PATH: ("alternate path", "a queue pair has one"),
+    e.IBV_QP_CAP: ("queue that changes its size", "make a new queue pair"),
+}
+_ALL_MASKS = sum(e.ibv_qp_attr_mask)
+#: What a program set, of which the engine has no copy for each type.
+_REMEMBERED = {
+    e.IBV_QP_PKEY_INDEX: "pkey_index",
+    e.IBV_QP_PORT: "port_num",
+    e.IBV_QP_AV: "ah_attr",
+    e.IBV_QP_PATH_MTU: "path_mtu",
+    e.IBV_QP_TIMEOUT: "timeout",
+    e.IBV_QP_RETRY_CNT: "retry_cnt",
+    e.IBV_QP_RNR_RETRY: "rnr_retry",
+    e.IBV_QP_RQ_PSN: "rq_psn",
+    e.IBV_QP_SQ_PSN: "sq_psn",
+    e.IBV_QP_MAX_QP_RD_ATOMIC: "max_rd_atomic",
+    e.IBV_QP_MAX_DEST_RD_ATOMIC: "max_dest_rd_atomic",
+    e.IBV_QP_MIN_RNR_TIMER: "min_rnr_timer",
+    e.IBV_QP_DEST_QPN: "dest_qp_num",
+    e.IBV_QP_EN_SQD_ASYNC_NOTIFY: "en_sqd_async_notify",
+}
+#: The rights of a queue pair; that to bind windows is a region's.
+_RIGHTS = (
+    e.IBV_ACCESS_LOCAL_WRITE
+    | e.IBV_ACCESS_REMOTE_WRITE
+    | e.IBV_ACCESS_REMOTE_READ
+    | e.IBV_ACCESS_REMOTE_ATOMIC
+)
+
+
+def refuse_type(qp_type: int) -> None:
+    """Raise why there is no such queue pair, if there is none."""
+    if qp_type in _MISSING:
+        refuse(f"QP of type {qp_type_to_str(qp_type)}", _MISSING[qp_type])
+    if qp_type not in _TYPES:
+        raise PyverbsRDMAError(f"Failed to create QP: no type {qp_type}", errno.EINVAL)
+
+
+def native_init(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitAttr:
+    """Return what the engine makes a queue pair of."""
+    what = "Failed to create QP"
+    if init.send_cq is None or init.recv_cq is None:
+        raise PyverbsRDMAError(f"{what}: it needs a CQ for sends, one for receives", errno.EINVAL)
+    if init.srq is not None and init.qp_type == e.IBV_QPT_UC:
+        raise PyverbsRDMAError(f"{what}: UC uses no shared receive queue", errno.EINVAL)
+    cap = init.cap
+    return qpattr.QPInitAttr(
+        qp_type=init.qp_type,
+        cap=qpattr.QPCap(
+            max_send_wr=max(cap.max_send_wr, _LEAST_WR) if cap.max_send_wr else 0,
+            max_recv_wr=max(cap.max_recv_wr, _LEAST_WR) if cap.max_recv_wr else 0,
+            max_send_sge=cap.max_send_sge,
+            max_recv_sge=cap.max_recv_sge,
+            max_inline_data=max(cap.max_inline_data, _INLINE),
+        ),
+        scq=init.send_cq._native(),
+        rcq=init.recv_cq._native(),
+        srq=None if init.srq is None else init.srq._native(),
+        sq_sig_all=bool(init.sq_sig_all),
+        persona=persona(),
+        by_qpn=by_qpn and init.qp_type == e.IBV_QPT_RC,
+        grh=init.qp_type == e.IBV_QPT_UD,
+        every_addr=init.qp_type in (e.IBV_QPT_UD, e.IBV_QPT_UC),
+    )
+
+
+def granted(native: verbs_qp.QP) -> QPCap:
+    """Return what a queue pair was granted."""
+    return QPCap(*(getattr(native.cap, name) for name in CAPS))
+
+
+_queue_pairs: weakref.WeakSet[QP] = weakref.WeakSet()
+
+
+def find(context: verbs_device.Context, qp_num: int) -> QP | None:
+    """Return the open queue pair of a device with this number."""
+    for one in list(_queue_pairs):
+        if one._num == qp_num and not one._is_closed and one._native().pd.context is context:
+            return one
+    return None
+
+
+class QP(Wrapper[verbs_qp.QP]):
+    """A queue pair of a PD with QPInitAttr, or of a Context with QPInitAttrEx.
+
+    With ``qp_attr`` UD goes on to RTS, RC and UC to INIT.
+
+    Raises:
+        PyverbsRDMAError: what it is made with is wrong or more than the device has (EINVAL), there
+            is no room for one more (ENOMEM), or siwarp has no such thing (EOPNOTSUPP).
+
+    """
+
+    _RANK = 1
+
+    def __init__(
+        self,
+        creator: PD | Context,
+        init_attr: QPInitAttr | QPInitAttrEx,
+        qp_attr: QPAttr | None = None,
+    ) -> None:
+        if isinstance(creator, Context):
+            self._create_qp_ex(creator, init_attr)
+        else:
+            self._create_qp(creator, init_attr)
+        if qp_attr is not None:
+            if self.qp_type == e.IBV_QPT_UD:
+                self.to_rts(qp_attr)
+            else:
+                self.to_init(qp_attr)
+
+    def _create_qp(self, pd: PD, init_attr: QPInitAttr | QPInitAttrEx) -> None:
+        refuse_type(init_attr.qp_type)
+        wanted = native_init(init_attr, by_qpn=True)
+        with rdma("Failed to create QP"):
+            native = verbs_qp.QP(pd._native(), wanted)
+        self._take(pd, native, init_attr)
+        init_attr.cap = granted(native)
+
+    def _take(self, pd: PD, native: verbs_qp.QP, init_attr: QPInitAttr | QPInitAttrEx) -> None:
+        """Take over the engine's queue pair."""
+        self._h, self._pd, self._context = native, pd, pd._context
+        self._type, self._num = init_attr.qp_type, native.qp_num
+        self._scq, self._rcq, self._srq = init_attr.send_cq, init_attr.recv_cq, init_attr.srq
+        self._sig_all, self._user = init_attr.sq_sig_all, init_attr.qp_context
+        self._set = QPAttr(port_num=0, path_mtu=0)
+        #: The state that a connection id takes it to with the connection.
+        self._of_cm: int | None = None
+        owners = [one for one in (self._scq, self._rcq, self._srq) if one is not None]
+        self._made_from(pd, *owners)
+        _queue_pairs.add(self)
+
+    def _create_qp_ex(self, context: Context, init_attr: QPInitAttr | QPInitAttrEx) -> None:
+        if not isinstance(init_attr, QPInitAttrEx):
+            raise PyverbsUserError("A QP of a Context is made with a QPInitAttrEx")
+        refuse_type(init_attr.qp_type)
+        mask = init_attr.comp_mask
+        if mask & ~_KNOWN_INIT:
+            refuse("such extended QP", "XRC, receive side scaling and TSO are of other hardware")
+        if mask & e.IBV_QP_INIT_ATTR_CREATE_FLAGS and init_attr.create_flags:
+            refuse("create_flags", "they are about frames of Ethernet")
+        pd = init_attr.pd
+        if not mask & e.IBV_QP_INIT_ATTR_PD or pd is None or pd._context is not context:
+            raise PyverbsRDMAError(
+                "Failed to create QP: it needs a PD of this device, and IBV_QP_INIT_ATTR_PD",
+                errno.EINVAL,
+            )
+        self._create_qp(pd, init_attr)
+
+    # ---- what it is
+
+    @property
+    def qp_num(self) -> int:
+        """Its number."""
+        return self._num
+
+    @property
+    def qp_type(self) -> int:
+        """One of ``ibv_qp_type``."""
+        return self._type
+
+    @property
+    def qp_state(self) -> int:
+        """One of ``ibv_qp_state``."""
+        state = int(self._native().qp_state)
+        return self._of_cm if self._of_cm is not None and state == e.IBV_QPS_INIT else state
+
+    def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
+        """Return its attributes, all of them, and what it was made with."""
+        with rdma("Failed to query QP"):
+            now, _ = self._native().query()
+        attr, known = QPAttr(), self._set
+        for name in _REMEMBERED.values():
+            setattr(attr, name, getattr(known, name))
+        attr.qp_state = attr.cur_qp_state = self.qp_state
+        attr.qkey = now.qkey or 0
+        attr.qp_access_flags = int(now.qp_access_flags or 0)
+        attr.sq_draining = int(bool(now.sq_draining))
+        attr.cap = granted(self._native())
+        attr.rate_limit = now.rate_limit or 0
+        init = QPInitAttr(
+            self._type, self._user, self._scq, self._rcq, self._srq, attr.cap, self._sig_all
+        )
+        return attr, init
+
+    def _get_comp_mask(self, dst: str) -> int:
+        """Return the attributes of the step to "INIT", "RTR" or "RTS"."""
+        index = list(_STATES.values()).index(dst)
+        return _STEPS[self._type][index] | e.IBV_QP_STATE
+
+    # ---- states
+
+    def modify(self, qp_attr: QPAttr, comp_mask: int) -> None:
+        """Change the attributes that the mask names, such as the state.
+
+        Raises:
+            PyverbsRDMAError: there is no such step, or a value is wrong (EINVAL); siwarp has no
+                such attribute (EOPNOTSUPP).
+
+        """
+        self._modify(qp_attr, int(comp_mask), "Failed to modify QP")
+
+    def _modify(self, attr: QPAttr, mask: int, what: str) -> None:
+        self._check(attr, mask, what)
+        state = attr.cur_qp_state if mask & e.IBV_QP_CUR_STATE else self.qp_state
+        to = attr.qp_state if mask & e.IBV_QP_STATE else state
+        if not self._waits_for_cm(attr, mask, state, to):
+            self._step(attr, mask, what, state, to)
+        if mask & e.IBV_QP_STATE and to == e.IBV_QPS_RESET:
+            self._set, self._of_cm = QPAttr(port_num=0, path_mtu=0), None
+            return
+        for bit, name in _REMEMBERED.items():
+            if mask & bit:
+                setattr(self._set, name, getattr(attr, name))
+
+    def _check(self, attr: QPAttr, mask: int, what: str) -> None:
+        """Raise for values that the engine does not look at, or not on each step."""
+        for bit, (name, why) in _NOT_OURS.items():
+            if mask & bit:
+                refuse(name, why)
+        if mask & e.IBV_QP_RATE_LIMIT and self._type == e.IBV_QPT_RC:
+            refuse("limit of the rate of RC", "TCP decides it; `tc` limits it")
+        if mask & _MIGRATION and attr.path_mig_state != e.IBV_MIG_MIGRATED:
+            refuse("migration of paths", "a queue pair has one")
+        wrong = {
+            "the mask": bool(mask & ~_ALL_MASKS),
+            "port_num": mask & e.IBV_QP_PORT and attr.port_num != 1,
+            "pkey_index": mask & e.IBV_QP_PKEY_INDEX and attr.pkey_index != 0,
+            "path_mtu": mask & e.IBV_QP_PATH_MTU and not 1 <= attr.path_mtu <= 5,
+            "dest_qp_num": mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num > 0xFFFFFF,
+            "timeout": mask & e.IBV_QP_TIMEOUT and attr.timeout > 31,
+            "retry_cnt": mask & e.IBV_QP_RETRY_CNT and attr.retry_cnt > 7,
+            "rnr_retry": mask & e.IBV_QP_RNR_RETRY and attr.rnr_retry > 7,
+            "min_rnr_timer": mask & e.IBV_QP_MIN_RNR_TIMER and attr.min_rnr_timer > 31,
+        }
+        found = [name for name, is_wrong in wrong.items() if is_wrong]
+        if found:
+            raise PyverbsRDMAError(f"{what}: {', '.join(found)} out of range", errno.EINVAL)
+
+    def _waits_for_cm(self, attr: QPAttr, mask: int, state: int, to: int) -> bool:
+        """Return whether a connection id takes this step with the queue pair, once connected."""
+        rtr = (state, to) == (e.IBV_QPS_INIT, e.IBV_QPS_RTR)
+        if rtr and mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num == QPN_OF_CM:
+            self._of_cm = to
+            return self._type == e.IBV_QPT_RC
+        if self._of_cm is not None and (state, to) == (e.IBV_QPS_RTR, e.IBV_QPS_RTS):
+            self._of_cm = to
+            return True
+        return False
+
+    def _step(self, attr: QPAttr, mask: int, what: str, state: int, to: int) -> None:
+        takes = lib.siw_qp_step_attrs(self._type, state, to if mask & e.IBV_QP_STATE else -1)
+        always = QPAttrMask.STATE | QPAttrMask.CUR_STATE
+        wanted = mask & (max(takes, 0) | always | QPAttrMask.RATE_LIMIT)
+        new = qpattr.QPAttr()
+        for name, bit in qpattr.QPAttr._MASKS.items():
+            if not wanted & bit:
+                continue
+            if bit == QPAttrMask.AV:
+                new.ah_attr = native_vector(self._context, attr._ah, what)
+            elif bit == QPAttrMask.ACCESS_FLAGS:
+                new.qp_access_flags = attr.qp_access_flags & _RIGHTS
+            else:
+                setattr(new, name, getattr(attr, name))
+        with rdma(what):
+            self._native().modify(new, wanted)
+
+    def _to(self, attr: QPAttr, state: int) -> None:
+        name = _STATES[e.ibv_qp_state(state)]
+        step = QPAttr()
+        step.__dict__.update(attr.__dict__)
+        step.qp_state = state
+        self._modify(step, self._get_comp_mask(name), f"Failed to modify QP state to {name}")
+
+    def to_init(self, qp_attr: QPAttr) -> None:
+        """Go to INIT."""
+        self._to(qp_attr, e.IBV_QPS_INIT)
+
+    def to_rtr(self, qp_attr: QPAttr) -> None:
+        """Go to RTR, through INIT if it is not there."""
+        if self.qp_state != e.IBV_QPS_INIT:
+            self.to_init(qp_attr)
+        self._to(qp_attr, e.IBV_QPS_RTR)
+
+    def to_rts(self, qp_attr: QPAttr) -> None:
+        """Go to RTS, through INIT and RTR if it is not there."""
+        if self.qp_state != e.IBV_QPS_RTR:
+            self.to_rtr(qp_attr)
+        self._to(qp_attr, e.IBV_QPS_RTS)
+
+    # ---- requests
+
+    def post_send(self, wr: SendWR, bad_wr: SendWR | None = None) -> None:
+        """Post a send request, and those that follow it by ``next_wr``.
+
+        Raises:
+            PyverbsRDMAError: the queue is full (ENOMEM), or a request is wrong (EINVAL);
+                ``bad_wr`` becomes the first that was not taken.
+
+        """
+        wrs = chain(wr)
+        try:
+            self._native().post_send(wrs[0]._wr if len(wrs) == 1 else [one._wr for one in wrs])
+        except Error as error:
+            if bad_wr is not None:
+                bad_wr._become(next(one for one in wrs if one._wr is error.bad_wr))
+            raise failed("Failed to post send", error) from error
+
+    def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
+        """Post a receive request, and those that follow it by ``next_wr``.
+
+        Raises:
+            PyverbsRDMAError: as of ``post_send``.
+
+        """
+        wrs = chain(wr)
+        try:
+            self._native().post_recv(wrs[0]._wr if len(wrs) == 1 else [one._wr for one in wrs])
+        except Error as error:
+            if bad_wr is not None:
+                bad_wr._become(next(one for one in wrs if one._wr is error.bad_wr))
+            raise failed("Failed to post recv", error) from error
+
+    def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
+        """Post a bind of a window of type 1."""
+        bind = NativeMWBind(mw_bind._info._native_info(), mw_bind.wr_id, mw_bind.send_flags)
+        with rdma("Failed to bind MW"):
+            self._native().bind_mw(mw._native(), bind)
+
+    # ---- what adapters have
+
+    def query_data_in_order(self, op: int, flags: int = 0) -> int:
+        """Return 0: the octets of a segment are placed in no certain order."""
+        self._native()
+        return 0
+
+    def set_ece(self, ece: ECE) -> None:
+        """Take options of a vendor: those that ``query_ece`` returns."""
+        self._native()
+        if ece.comp_mask:
+            raise PyverbsRDMAError("Failed to set ECE: comp_mask is 0", errno.EINVAL)
+        if ece.vendor_id or ece.options:
+            refuse("options of that vendor", "siwarp has none of its own, and takes no other's")
+
+    def query_ece(self) -> ECE:
+        """Return its options, of which there are none."""
+        self._native()
+        return ECE()
+
+    def __str__(self) -> str:
+        return (
+            f"{'QP type':<22}: {qp_type_to_str(self.qp_type):<20}\n"
+            f"{'  number':<22}: {self.qp_num:<20}\n"
+            f"{'  state':<22}: {qp_state_to_str(self.qp_state):<20}\n"
+        )
+
+
+from siwarp.pyverbs._qp_ex import QPEx  # noqa: E402  it is derived from what stands here

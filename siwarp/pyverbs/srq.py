@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Shared receive queues: ``pyverbs.srq``."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import PartOf, UInt
+from siwarp.pyverbs.base import (
+    PyverbsCM,
+    PyverbsObject,
+    PyverbsRDMAErrno,
+    Wrapper,
+    failed,
+    rdma,
+    refuse,
+)
+from siwarp.pyverbs.device import Context
+from siwarp.pyverbs.pd import PD
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
+from siwarp.pyverbs.wr import RecvWR, chain
+from siwarp.verbs import srq as verbs_srq
+from siwarp.verbs.errors import Error
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.cq import CQ
+    from siwarp.pyverbs.xrcd import XRCD
+
+__all__ = [
+    "SRQ",
+    "OpsWr",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsRDMAError",
+    "SrqAttr",
+    "SrqInitAttr",
+    "SrqInitAttrEx",
+]
+
+
+class SrqAttr(PyverbsObject):
+    """How much a queue holds, and below which number of receives it raises an event."""
+
+    max_wr = UInt(32)
+    max_sge = UInt(32)
+    srq_limit = UInt(32)
+
+    def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
+        self.max_wr, self.max_sge, self.srq_limit = max_wr, max_sge, srq_limit
+
+    def _native_attr(self) -> verbs_srq.SrqAttr:
+        return verbs_srq.SrqAttr(self.max_wr, self.max_sge, self.srq_limit)
+
+
+class SrqInitAttr(PyverbsObject):
+    """What a queue of a PD is made with; the limit counts from ``SRQ.modify`` on."""
+
+    max_wr = PartOf("_attr")
+    max_sge = PartOf("_attr")
+    srq_limit = PartOf("_attr")
+
+    def __init__(self, attr: SrqAttr | None = None) -> None:
+        self._attr = SrqAttr(0, 0, 0)
+        if attr is not None:
+            self._attr = SrqAttr(attr.max_wr, attr.max_sge, attr.srq_limit)
+
+
+class SrqInitAttrEx(SrqInitAttr):
+    """What a queue of a Context is made with."""
+
+    comp_mask = UInt(32)
+    srq_type = UInt(32)
+    max_num_tags = UInt(32)
+    max_ops = UInt(32)
+    pd: PD | None = None
+    xrcd: XRCD | None = None
+    cq: CQ | None = None
+
+    def __init__(self, max_wr: int = 100, max_sge: int = 1, srq_limit: int = 0) -> None:
+        super().__init__(SrqAttr(max_wr, max_sge, srq_limit))
+
+
+class OpsWr(PyverbsCM):
+    """A request about tags; no queue takes it."""
+
+    wr_id = UInt(64)
+    opcode = UInt(32)
+    flags = UInt(32)
+    unexpected_cnt = UInt(32)
+    recv_wr_id = UInt(64)
+    tag = UInt(64)
+    mask = UInt(64)
+    handle = UInt(32)
+    next_wr: OpsWr | None = None
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = e.IBV_WR_TAG_ADD,
+        flags: int = e.IBV_OPS_SIGNALED,
+        next_wr: OpsWr | None = None,
+        unexpected_cnt: int = 0,
+        recv_wr_id: int = 0,
+        num_sge: int | None = None,
+        tag: int = 0,
+        mask: int = 0,
+        sg_list: object = None,
+    ) -> None:
+        self.wr_id, self.opcode, self.flags = wr_id, opcode, flags
+        self.next_wr, self.unexpected_cnt = next_wr, unexpected_cnt
+        self.recv_wr_id, self.tag, self.mask = recv_wr_id, tag, mask
+
+
+class SRQ(Wrapper[verbs_srq.SRQ]):
+    """A queue of receives that queue pairs share: of a PD, or with SrqInitAttrEx of a Context.
+
+    Raises:
+        PyverbsRDMAError: sizes that the device does not have (EINVAL), no room for one more
+            (ENOMEM), types XRC and TM (EOPNOTSUPP).
+
+    """
+
+    _RANK = 2
+
+    def __init__(self, creator: PD | Context, attr: SrqInitAttr) -> None:
+        if isinstance(creator, Context):
+            self._create_srq_ex(creator, attr)
+        else:
+            self._create_srq(creator, attr)
+
+    def _create_srq(self, pd: PD, init_attr: SrqInitAttr) -> None:
+        with rdma("Failed to create SRQ"):
+            self._h = verbs_srq.SRQ(pd._native(), init_attr._attr._native_attr())
+        granted = self._h.attr
+        init_attr._attr.max_wr, init_attr._attr.max_sge = granted.max_wr, granted.max_sge
+        self._pd = pd
+        self._made_from(pd)
+
+    def _create_srq_ex(self, context: Context, attr: Any) -> None:
+        if not isinstance(attr, SrqInitAttrEx):
+            raise PyverbsRDMAError(
+                "Failed to create SRQ: a Context takes an SrqInitAttrEx", errno.EINVAL
+            )
+        kind = attr.srq_type if attr.comp_mask & e.IBV_SRQ_INIT_ATTR_TYPE else e.IBV_SRQT_BASIC
+        if kind == e.IBV_SRQT_XRC:
+            refuse("SRQ of type XRC", "queues here are memory of one process")
+        if kind == e.IBV_SRQT_TM:
+            refuse("SRQ of type TM", "adapters match tags")
+        if kind != e.IBV_SRQT_BASIC or attr.pd is None or attr.pd._context is not context:
+            raise PyverbsRDMAError(
+                "Failed to create SRQ: it needs a PD of this device, and a type", errno.EINVAL
+            )
+        self._create_srq(attr.pd, attr)
+
+    def modify(self, attr: SrqAttr, comp_mask: int) -> None:
+        """Arm the limit (IBV_SRQ_LIMIT), or change the size (IBV_SRQ_MAX_WR)."""
+        with rdma("Failed to modify SRQ"):
+            self._native().modify(attr._native_attr(), int(comp_mask))
+
+    def query(self) -> SrqAttr:
+        """Return its size, and the limit while it is armed."""
+        with rdma("Failed to query SRQ"):
+            found = self._native().query()
+        return SrqAttr(found.max_wr, found.max_sge, found.srq_limit)
+
+    def get_srq_num(self) -> int:
+        """Return its number on this device."""
+        return self._native().srq_num
+
+    def post_recv(self, recv_wr: RecvWR, bad_recv_wr: RecvWR | None = None) -> None:
+        """Post a receive, and those that follow it by ``next_wr``.
+
+        Raises:
+            PyverbsRDMAError: the queue is full (ENOMEM), or a request is wrong (EINVAL);
+                ``bad_recv_wr`` becomes the first that was not taken.
+
+        """
+        wrs = chain(recv_wr)
+        try:
+            self._native().post_recv([one._wr for one in wrs])
+        except Error as error:
+            if bad_recv_wr is not None:
+                bad_recv_wr._become(next(one for one in wrs if one._wr is error.bad_wr))
+            raise failed("Failed to post receive to SRQ", error) from error
+
+    def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> NoReturn:
+        """There is no matching of tags."""
+        refuse("matching of tags", "adapters do that")

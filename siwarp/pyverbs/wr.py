@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Work requests: ``pyverbs.wr``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from siwarp.pyverbs import enums as e
+from siwarp.pyverbs._field import UInt, text_of
+from siwarp.pyverbs.base import PyverbsCM, PyverbsRDMAErrno, inc_rkey, rdma, refuse
+from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsUserError
+from siwarp.pyverbs.utils import flags_to_text
+from siwarp.verbs import wr as verbs_wr
+from siwarp.verbs._ffi import ffi
+
+if TYPE_CHECKING:
+    from siwarp.pyverbs.addr import AH
+    from siwarp.pyverbs.mr import MW, MWBindInfo
+
+__all__ = [
+    "SGE",
+    "PyverbsError",
+    "PyverbsRDMAErrno",
+    "PyverbsUserError",
+    "RecvWR",
+    "SendWR",
+    "inc_rkey",
+    "send_flags_to_str",
+]
+
+_FLAGS = {
+    1: "IBV_SEND_FENCE",
+    2: "IBV_SEND_SIGNALED",
+    4: "IBV_SEND_SOLICITED",
+    8: "IBV_SEND_INLINE",
+    16: "IBV_SEND_IP_CSUM",
+}
+
+
+def send_flags_to_str(flags: int) -> str:
+    """Return the flags of a send request as text."""
+    return flags_to_text(flags, _FLAGS)
+
+
+class SGE(PyverbsCM):
+    """A piece of memory: address, octets, and the key of its region."""
+
+    addr = UInt(64)
+    length = UInt(32)
+    lkey = UInt(32)
+
+    def __init__(self, addr: int, length: int, lkey: int) -> None:
+        self.addr, self.length, self.lkey = addr, length, lkey
+
+    def read(self, length: int, offset: int) -> bytes:
+        """Return ``length`` octets from ``offset`` on."""
+        from siwarp.pyverbs import mem_alloc
+
+        return mem_alloc.read(self.addr, length, offset)
+
+    def _native_sge(self) -> verbs_wr.SGE:
+        return verbs_wr.SGE(self.addr, self.length, self.lkey)
+
+    def __str__(self) -> str:
+        return text_of(self, "addr", "length", "lkey")
+
+
+def _elements(sg: Sequence[SGE] | None, num_sge: int) -> list[verbs_wr.SGE]:
+    count = int(num_sge)
+    if count and (sg is None or count > len(sg)):
+        raise PyverbsUserError(f"num_sge is {count}, but there are {len(sg or ())} elements")
+    return [one._native_sge() for one in list(sg or ())[:count]]
+
+
+W = TypeVar("W", "RecvWR", "SendWR")
+
+
+def chain(first: W) -> list[W]:
+    """Return a request and those that follow it by ``next_wr``.
+
+    Raises:
+        PyverbsUserError: they go in a circle.
+
+    """
+    found, here = [first], first.next_wr
+    seen = {id(first)}
+    while here is not None:
+        if id(here) in seen:
+            raise PyverbsUserError("The list of work requests goes in a circle")
+        seen.add(id(here))
+        found.append(here)
+        here = here.next_wr
+    return found
+
+
+class RecvWR(PyverbsCM):
+    """A receive request."""
+
+    next_wr: RecvWR | None = None
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        num_sge: int = 0,
+        sg: Sequence[SGE] | None = None,
+        next_wr: RecvWR | None = None,
+    ) -> None:
+        if num_sge < 1 or sg is None:
+            raise PyverbsUserError("A WR needs at least one SGE")
+        self._wr = verbs_wr.RecvWR(wr_id, sg=_elements(sg, num_sge))
+        self.next_wr = next_wr
+
+    @property
+    def wr_id(self) -> int:
+        """The number that comes back in the completion."""
+        return self._wr.wr_id
+
+    @wr_id.setter
+    def wr_id(self, val: int) -> None:
+        self._wr.wr_id = val
+
+    @property
+    def num_sge(self) -> int:
+        """How many elements it has."""
+        return self._wr.num_sge
+
+    def _become(self, other: RecvWR) -> None:
+        self._wr, self.next_wr = other._wr, other.next_wr
+
+    def __str__(self) -> str:
+        return text_of(self, "wr_id", "num_sge")
+
+
+class SendWR(PyverbsCM):
+    """A send request."""
+
+    next_wr: SendWR | None = None
+
+    def __init__(
+        self,
+        wr_id: int = 0,
+        opcode: int = e.IBV_WR_SEND,
+        num_sge: int = 0,
+        imm_data: int = 0,
+        send_flags: int = e.IBV_SEND_SIGNALED,
+        sg: Sequence[SGE] | None = None,
+        next_wr: SendWR | None = None,
+    ) -> None:
+        bare = (e.IBV_WR_BIND_MW, e.IBV_WR_LOCAL_INV, e.IBV_WR_SEND_WITH_INV)
+        if (num_sge < 1 or sg is None) and opcode not in bare:
+            raise PyverbsUserError("A WR needs at least one SGE")
+        self._wr = verbs_wr.SendWR(
+            wr_id,
+            int(opcode),
+            send_flags=int(send_flags),
+            imm_data=int(imm_data),
+            sg=_elements(sg, num_sge),
+        )
+        self.next_wr = next_wr
+
+    @property
+    def wr_id(self) -> int:
+        """The number that comes back in the completion."""
+        return self._wr.wr_id
+
+    @wr_id.setter
+    def wr_id(self, val: int) -> None:
+        self._wr.wr_id = val
+
+    @property
+    def num_sge(self) -> int:
+        """How many elements it has."""
+        return self._wr.num_sge
+
+    @property
+    def opcode(self) -> int:
+        """One of ``ibv_wr_opcode``."""
+        return int(self._wr._c.opcode)
+
+    @opcode.setter
+    def opcode(self, val: int) -> None:
+        self._wr.opcode = int(val)
+
+    @property
+    def send_flags(self) -> int:
+        """Flags of ``ibv_send_flags``."""
+        return int(self._wr._c.send_flags)
+
+    @send_flags.setter
+    def send_flags(self, val: int) -> None:
+        self._wr.send_flags = int(val)
+
+    @property
+    def imm_data(self) -> int:
+        """32 bits for the peer; of a request that invalidates, the key."""
+        return self._wr.imm_data
+
+    @imm_data.setter
+    def imm_data(self, val: int) -> None:
+        self._wr.imm_data = val
+
+    @property
+    def sg_list(self) -> int:
+        """The address of its elements in C; 0: it has none."""
+        return int(ffi.cast("uintptr_t", self._wr._c.sg_list))
+
+    @property
+    def rkey(self) -> int:
+        """The key that a BIND_MW gives its window."""
+        return self._wr.rkey
+
+    def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
+        """Set where a datagram goes."""
+        with rdma("Failed to set the AH of a WR"):
+            self._wr.set_wr_ud(ah._native(), int(rqpn), int(rqkey))
+
+    def set_wr_rdma(self, rkey: int, addr: int) -> None:
+        """Set the peer's memory for a Write or Read."""
+        self._wr.set_wr_rdma(rkey, addr)
+
+    def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
+        """Set the peer's memory for an atomic, and its operands."""
+        self._wr.set_wr_atomic(rkey, addr, compare_add, swap)
+
+    def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
+        """Set the window of type 2 that a BIND_MW binds, and to what; ``rkey`` is its next key."""
+        with rdma("Failed to set the MW of a WR"):
+            self._wr.set_bind_wr(mw._native(), bind_info._native_info())
+
+    def set_qp_type_xrc(self, remote_srqn: int) -> NoReturn:
+        """There is no XRC."""
+        refuse("XRC", "queues here are memory of one process")
+
+    def _become(self, other: SendWR) -> None:
+        self._wr, self.next_wr = other._wr, other.next_wr
+
+    def __str__(self) -> str:
+        return text_of(self, "wr_id", "num_sge", "opcode", "send_flags")

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_bye.c - how two ends part. A BYE acknowledges what its sender took, so it must arrive: it is
+ * repeated until the peer answers it with a BYE, or linger_ms is over. Meanwhile the pair of epochs
+ * is known as one that is over; the record may have another already.
+ */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/capture.h"
+#include "base/settings.h"
+#include "rd/rd_impl.h"
+
+/* Between two BYEs: at first within the machine, and the longest time. */
+#define NEAR_NS	   (20 * SIW_RD_MS)
+#define LONGEST_NS SIW_RD_S
+
+static const struct siw_ration byes = { 1000, 100 }, byes_each = { 200, 20 };
+
+/* The pair of epochs that this end ended last with a peer, until that is answered. */
+struct siw_rd_parted {
+	uint32_t epoch, peer_epoch;
+	uint64_t due_ns, until_ns, every_ns;
+	uint8_t bye[SIW_RD_OVERHEAD];
+};
+
+static void build_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, uint8_t flags,
+		      uint8_t *out)
+{
+	siw_rd_header(peer, SIW_DGRAM_RD_BYE, 0, flags, siw_now_ns(), (struct siw_rd_wire *)out);
+	((struct siw_rd_wire *)out)->reason = (uint8_t)reason;
+}
+
+static void send_bye(struct siw_rd_peer *peer, uint8_t *bye)
+{
+	siw_rd_send(peer->rd, &peer->addr, bye, SIW_RD_LEN);
+}
+
+/* ---- this end's ------------------------------------------------------------------------------ */
+
+void siw_rd_parted_free(struct siw_rd_peer *peer)
+{
+	free(peer->parted);
+	peer->parted = NULL;
+}
+
+/* Without memory for that the BYE is sent once. */
+static struct siw_rd_parted *make_parted(const struct siw_rd_peer *peer, const uint8_t *bye)
+{
+	uint64_t linger = (uint64_t)siw_settings()->linger_ms * SIW_RD_MS, now = siw_now_ns();
+	uint64_t every = peer->near ? NEAR_NS : peer->cc->rto;
+	struct siw_rd_parted *parted = linger ? malloc(sizeof(*parted)) : NULL;
+
+	if (!parted)
+		return NULL;
+	*parted = (struct siw_rd_parted){
+		.epoch = peer->epoch,
+		.peer_epoch = peer->peer_epoch,
+		.due_ns = now + every,
+		.until_ns = now + linger,
+		.every_ns = every,
+	};
+	memcpy(parted->bye, bye, sizeof(parted->bye));
+	return parted;
+}
+
+void siw_rd_part(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind)
+{
+	struct siw_rd_parted *parted;
+	uint8_t bye[SIW_RD_OVERHEAD];
+
+	build_bye(peer, reason, 0, bye);
+	parted = make_parted(peer, bye);
+	send_bye(peer, bye);
+	siw_rd_over(peer, kind);
+	siw_rd_parted_free(peer);
+	peer->parted = parted;
+	if (parted)
+		siw_rd_due(peer, parted->due_ns);
+}
+
+uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer)
+{
+	return peer->parted ? peer->parted->due_ns : SIW_RD_NEVER;
+}
+
+void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now)
+{
+	struct siw_rd_parted *parted = peer->parted;
+
+	if (now >= parted->until_ns) {
+		siw_rd_parted_free(peer);
+		return;
+	}
+	send_bye(peer, parted->bye);
+	parted->every_ns = 2 * parted->every_ns < LONGEST_NS ? 2 * parted->every_ns : LONGEST_NS;
+	parted->due_ns = now + parted->every_ns;
+	if (parted->due_ns > parted->until_ns)
+		parted->due_ns = parted->until_ns;
+}
+
+/* ---- the peer's ------------------------------------------------------------------------------ */
+
+/* A BYE about the pair of epochs of a datagram for which there is no record, within the ration. */
+static void bye_of_unknown(struct siw_rd *rd, const struct siw_addr *to,
+			   const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
+{
+	struct siw_rd_sources *sources = siw_rd_sources(rd);
+	struct {
+		struct siw_rd_wire wire;
+		uint8_t crc[SIW_DGRAM_CRC_LEN];
+	} out;
+
+	siw_drop(SIW_COUNTER_drop_rd_epoch);
+	if (!sources || !siw_source_take(&sources->bye, siw_source_place(sources->key, to), &byes,
+					 &byes_each, rd->now))
+		return;
+	siw_rd_bare(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch),
+		    &out.wire);
+	out.wire.reason = reason;
+	out.wire.flags = flags;
+	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
+}
+
+static bool is_bye(const struct siw_rd_wire *wire)
+{
+	return wire->llp.type >> 4 == SIW_DGRAM_RD_BYE;
+}
+
+/* Whether the sender of this BYE waits for an answer. */
+static bool awaits_answer(const struct siw_rd_wire *wire)
+{
+	return is_bye(wire) && !(wire->flags & SIW_RD_ANSWER) &&
+	       wire->reason != SIW_RD_UNKNOWN_PAIR;
+}
+
+/* A datagram of the pair that is over. Any BYE of it answers this end's. */
+static void of_parted(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+{
+	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->parted->bye;
+
+	if (awaits_answer(wire))
+		bye->flags |= SIW_RD_ANSWER;
+	if (!is_bye(wire) || awaits_answer(wire))
+		send_bye(peer, peer->parted->bye);
+	if (is_bye(wire))
+		siw_rd_parted_free(peer);
+}
+
+static bool is_parted(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+{
+	return peer && peer->parted && ntohl(wire->dest_epoch) == peer->parted->epoch &&
+	       ntohl(wire->source_epoch) == peer->parted->peer_epoch;
+}
+
+void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+{
+	if (is_parted(peer, wire))
+		of_parted(peer, wire);
+	else if (!is_bye(wire))
+		bye_of_unknown(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
+	else if (awaits_answer(wire)) /* it was answered before, and the answer was lost */
+		bye_of_unknown(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
+	else
+		siw_drop(SIW_COUNTER_drop_rd_epoch);
+}
+
+void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
+{
+	bool open = peer->state == SIW_RD_OPEN;
+	uint8_t answer[SIW_RD_OVERHEAD];
+
+	/* What it took before it closed counts; nothing more is sent to it. */
+	peer->state = SIW_RD_CLOSED;
+	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
+		siw_rd_acked(peer, wire, NULL, now);
+	if (awaits_answer(wire)) {
+		build_bye(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER, answer);
+		send_bye(peer, answer);
+	}
+	peer->state = open ? SIW_RD_OPEN : SIW_RD_ECHOED; /* so that siw_rd_over reports the end */
+	siw_rd_over(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED : SIW_RD_GONE);
+}
+
+/* ---- the end of the endpoint ----------------------------------------------------------------- */
+
+static struct siw_rd_peer *peer_in(struct siw_link *l)
+{
+	return siw_container(l, struct siw_rd_peer, lru);
+}
+
+void siw_rd_leave(struct siw_rd *rd)
+{
+	siw_lock(&rd->lock);
+	rd->leaving = true;
+	rd->offered = NULL;
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_rd_peer *peer = peer_in(l);
+
+		for (int i = 0; i < SIW_RD_SPACES; i++)
+			siw_rd_rx_free(peer, &peer->seq[i]);
+		siw_link_del(&peer->ready);
+	}
+	siw_unlock(&rd->lock);
+}
+
+/* Whether the peer still takes what was sent to it. One that is not ready may take for ever. */
+static bool takes(const struct siw_rd_peer *peer)
+{
+	return peer->state == SIW_RD_OPEN && siw_rd_outstanding(peer) && !peer->unready_ns;
+}
+
+bool siw_rd_left(struct siw_rd *rd)
+{
+	struct siw_rd_event event;
+	bool left = true;
+
+	if (!siw_llp_port_is_ours(rd->port))
+		return true;
+	while (siw_rd_recv(rd, &event) == 1)
+		;
+	siw_lock(&rd->lock);
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		struct siw_rd_peer *peer = peer_in(l);
+
+		if (peer->state == SIW_RD_OPEN && !takes(peer))
+			siw_rd_part(peer, SIW_RD_CLOSED_END, 0);
+		left &= peer->state != SIW_RD_OPEN && !peer->parted;
+	}
+	siw_unlock(&rd->lock);
+	return left;
+}
+
+void siw_rd_farewell(struct siw_rd *rd)
+{
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
+		uint8_t bye[SIW_RD_OVERHEAD];
+
+		if (peer_in(l)->state != SIW_RD_OPEN)
+			continue;
+		build_bye(peer_in(l), SIW_RD_CLOSED_END, 0, bye);
+		send_bye(peer_in(l), bye);
+	}
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_cc_bbr_loss.c - BBR: what losses say: when a probe has gone too far, and by how much a round
+ * with losses lowers the short-term bounds.
+ */
+#include "rd/rd_cc_bbr.h"
+
+#define LOSS_PERCENT 2 /* BBR.LossThresh */
+
+/*
+ * More than 2% of what was in flight: IsInflightTooHigh. Where 2% are a datagram or more, two more:
+ * of 100 datagrams at 1% random loss, three are lost too often to mean anything.
+ */
+bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight)
+{
+	uint64_t free = in_flight * LOSS_PERCENT / 100;
+
+	return lost > (free < cc->mss ? free : free + 2 * (uint64_t)cc->mss);
+}
+
+static void too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight, bool app_limited)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	bbr->too_high = true;
+	bbr->probe_sample = false; /* once for each probe */
+	if (!app_limited)
+		bbr->inflight_longterm = greater(in_flight, target_inflight(cc) * BETA_10 / 10);
+	if (bbr->state == PROBE_UP)
+		siw_rd_bbr_start_down(cc, now);
+}
+
+/* How much was in flight when losses passed the threshold: InflightAtLoss. */
+static uint64_t inflight_at_loss(uint64_t in_flight, uint64_t lost, uint32_t octets)
+{
+	uint64_t before = in_flight - lesser(in_flight, octets);
+	uint64_t lost_before = lost - lesser(lost, octets);
+	uint64_t free = before * LOSS_PERCENT / 100;
+
+	return before +
+	       (free > lost_before ? (free - lost_before) * 100 / (100 - LOSS_PERCENT) : 0);
+}
+
+void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sent *sent,
+		     uint32_t octets)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+	uint64_t lost = (uint32_t)cc->lost - sent->lost;
+
+	if (!bbr->loss_in_round)
+		bbr->loss_round_delivered = cc->delivered;
+	bbr->loss_in_round = true;
+	if (bbr->loss_events < UINT16_MAX)
+		bbr->loss_events++;
+	if (bbr->probe_sample && siw_rd_bbr_is_too_high(cc, lost, sent->in_flight))
+		too_high(cc, now, inflight_at_loss(sent->in_flight, lost, octets),
+			 sent->app_limited);
+}
+
+/*
+ * Whether the losses of this round are too few to mean congestion. The draft lets any loss reduce
+ * the rate, round by round until the next probe: with 1% random loss nearly all rounds have one,
+ * and a sixth of a line of 50 Mbit/s and 20 ms stays unused. So the threshold of probing counts
+ * here, too.
+ */
+static bool is_noise(const struct siw_rd_cc *cc)
+{
+	return !siw_rd_bbr_is_too_high(cc, cc->bbr.loss_events * (uint64_t)cc->mss, cc->cwnd);
+}
+
+/*
+ * What is being delivered: the best sample of this round, where the draft has no more, but not more
+ * than the last span shows (renew_span).
+ */
+static uint64_t delivery_rate(const struct siw_rd_cc *cc)
+{
+	return lesser(cc->bbr.bw_latest, cc->span_rate ? cc->span_rate : NO_LIMIT);
+}
+
+/* Once a round that had losses, while not probing: less, down to what is being delivered. */
+void siw_rd_bbr_adapt_lower_bounds(struct siw_rd_cc *cc)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	if (is_accelerating(bbr) || !bbr->loss_in_round || is_noise(cc))
+		return;
+	if (bbr->bw_shortterm == NO_LIMIT)
+		bbr->bw_shortterm = max_bw(bbr);
+	if (bbr->inflight_shortterm == NO_LIMIT)
+		bbr->inflight_shortterm = cc->cwnd;
+	bbr->bw_shortterm = greater(delivery_rate(cc), bbr->bw_shortterm * BETA_10 / 10);
+	bbr->inflight_shortterm =
+		greater(bbr->inflight_latest, bbr->inflight_shortterm * BETA_10 / 10);
+}

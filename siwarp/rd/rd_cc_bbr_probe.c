@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_cc_bbr_probe.c - BBR: its cycle, ProbeBW. It refills the path, sends a quarter faster for a
+ * while, drains what has queued, and cruises.
+ */
+#include "rd/rd_cc_bbr.h"
+
+/*
+ * Rounds from one probe to the next: the draft has as many as datagrams fit in flight. At a window
+ * of two or three that would be a probe, and so a loss, in every other round; this is half as often.
+ * It stays in proportion, so that of two flows the smaller one probes more often and catches up.
+ */
+#define LEAST_RENO_ROUNDS 6
+#define MOST_RENO_ROUNDS  63
+/* On a path of 0.2 ms so many rounds are over in 2 ms, and all that is sent would be probes. */
+#define LEAST_PROBE_WAIT (60 * MS)
+
+static uint32_t next_random(struct siw_rd_bbr *bbr)
+{
+	bbr->random = bbr->random * 1664525u + 1013904223u;
+	return bbr->random >> 8;
+}
+
+static void reset_congestion_signals(struct siw_rd_bbr *bbr)
+{
+	bbr->loss_in_round = false;
+	bbr->loss_events = 0;
+	bbr->bw_latest = bbr->inflight_latest = 0;
+}
+
+void siw_rd_bbr_start_down(struct siw_rd_cc *cc, uint64_t now)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	reset_congestion_signals(bbr);
+	bbr->probe_up_per_inc = NO_LIMIT;
+	/* BBR.bw_probe_wait and rounds_since_bw_probe: 2 to 3 s, or as many rounds as Reno needs */
+	bbr->probe_wait_ns = (uint32_t)(2 * SECOND + next_random(bbr) % SECOND);
+	bbr->rounds_since_probe = (uint8_t)(next_random(bbr) & 1);
+	bbr->cycle_stamp = now;
+	bbr->ack_phase = ACKS_STOPPING;
+	start_round(cc);
+	bbr->state = PROBE_DOWN;
+}
+
+static void start_refill(struct siw_rd_cc *cc)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	reset_short_term(bbr);
+	bbr->probe_up_rounds = 0;
+	bbr->probe_up_acked = 0;
+	bbr->precautionary = false;
+	bbr->ack_phase = ACKS_REFILLING;
+	start_round(cc);
+	bbr->state = PROBE_REFILL;
+}
+
+static void raise_slope(struct siw_rd_cc *cc)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	bbr->probe_up_per_inc = greater(cc->cwnd >> bbr->probe_up_rounds, cc->mss);
+	if (bbr->probe_up_rounds < 30)
+		bbr->probe_up_rounds++;
+}
+
+static void start_up(struct siw_rd_cc *cc, uint64_t rate)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	bbr->ack_phase = ACKS_STARTING;
+	start_round(cc);
+	reset_full_bw(bbr);
+	bbr->full_bw = rate;
+	bbr->state = PROBE_UP;
+	raise_slope(cc);
+}
+
+static void probe_upward(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	if (!ack->full || cc->cwnd < bbr->inflight_longterm)
+		return;
+	bbr->probe_up_acked += ack->octets;
+	if (bbr->probe_up_acked >= bbr->probe_up_per_inc) {
+		uint64_t steps = bbr->probe_up_acked / bbr->probe_up_per_inc;
+
+		bbr->probe_up_acked -= steps * bbr->probe_up_per_inc;
+		bbr->inflight_longterm += steps * cc->mss;
+	}
+	if (bbr->round_start)
+		raise_slope(cc);
+}
+
+/* true: it decided on a state. */
+static bool adapt_long_term(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+			    const struct sample *s)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	if (bbr->ack_phase == ACKS_STARTING && bbr->round_start)
+		bbr->ack_phase = ACKS_FEEDBACK;
+	if (bbr->ack_phase == ACKS_STOPPING && bbr->round_start) {
+		bbr->probe_sample = false;
+		bbr->ack_phase = ACKS_INIT;
+		if (is_probing_bw_state(bbr) && !s->app_limited) {
+			bbr->max_bw[0] = bbr->max_bw[1];
+			bbr->max_bw[1] = 0;
+		}
+		if (is_probing_bw_state(bbr) && bbr->precautionary && !bbr->too_high) {
+			start_refill(cc);
+			return true;
+		}
+	}
+	if (siw_rd_bbr_is_too_high(cc, s->lost, s->in_flight) || bbr->inflight_longterm == NO_LIMIT)
+		return false;
+	bbr->inflight_longterm = greater(bbr->inflight_longterm, s->in_flight);
+	if (bbr->state == PROBE_UP)
+		probe_upward(cc, ack);
+	return false;
+}
+
+/* Whether 2 to 3 s have passed, or as many rounds as Reno takes to grow by as much again. */
+static bool is_time_to_probe(struct siw_rd_cc *cc, uint64_t now)
+{
+	const struct siw_rd_bbr *bbr = &cc->bbr;
+	uint64_t rounds = LEAST_RENO_ROUNDS + 2 * target_inflight(cc) / cc->mss;
+	uint64_t waited = now - bbr->cycle_stamp;
+
+	if (waited < LEAST_PROBE_WAIT)
+		return false;
+	return waited > bbr->probe_wait_ns ||
+	       bbr->rounds_since_probe >= lesser(rounds, MOST_RENO_ROUNDS);
+}
+
+static bool is_time_to_cruise(const struct siw_rd_cc *cc, uint64_t in_flight)
+{
+	return in_flight <= inflight_with_headroom(cc) &&
+	       in_flight <= with_quanta(cc, bdp(cc, max_bw(&cc->bbr), 100));
+}
+
+static bool is_time_to_go_down(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+			       const struct sample *s)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	if (bbr->too_high && ack->in_flight >= bbr->inflight_longterm) {
+		bbr->precautionary = true;
+		return true;
+	}
+	if (ack->full && cc->cwnd >= bbr->inflight_longterm) {
+		reset_full_bw(bbr);
+		bbr->full_bw = s->rate;
+		return false;
+	}
+	return bbr->full_bw_now;
+}
+
+void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+			     const struct sample *s)
+{
+	struct siw_rd_bbr *bbr = &cc->bbr;
+
+	if (!bbr->full_bw_reached || adapt_long_term(cc, ack, s) || !is_probing_bw_state(bbr))
+		return;
+	if (bbr->state == PROBE_REFILL) {
+		if (bbr->round_start) {
+			bbr->probe_sample = true;
+			start_up(cc, s->rate);
+		}
+	} else if (bbr->state == PROBE_UP) {
+		if (is_time_to_go_down(cc, ack, s)) {
+			bbr->too_high = false;
+			siw_rd_bbr_start_down(cc, ack->now);
+		}
+	} else if (is_time_to_probe(cc, ack->now)) {
+		start_refill(cc);
+	} else if (bbr->state == PROBE_DOWN && is_time_to_cruise(cc, ack->in_flight)) {
+		bbr->state = PROBE_CRUISE;
+	}
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * rd/rd_life.c - instances of peers. A pair of epochs may end, and another begin, while both
+ * processes live on: what was not begun is for the same peer, and goes there. Where another process
+ * has taken the peer's port, which the instance in its handshake shows, it does not.
+ *
+ * Who posts after requests to the peer were lost knows that it may be another: its requests go to
+ * whoever is met next. So a peer that was killed costs its requests once, not twice.
+ *
+ * An instance proves nothing: a peer that tells another in each handshake loses what was for it.
+ */
+#include "rd/rd_impl.h"
+
+bool siw_rd_meets_other(struct siw_rd_peer *peer, uint64_t instance)
+{
+	struct siw_rd *rd = peer->rd;
+	bool other = peer->instance && peer->instance != instance;
+
+	peer->instance = instance;
+	if (!other)
+		return false;
+	rd->n_restarted += !peer->restarted;
+	peer->restarted = rd->restarts = true;
+	siw_count(SIW_COUNTER_rd_restarted, 1);
+	return !rd->follow && !peer->known_lost;
+}
+
+void siw_rd_replaced(struct siw_rd_peer *peer)
+{
+	siw_rd_over(peer, 0);
+	peer->over_kind = SIW_RD_REPLACED;
+	siw_rd_report(peer, SIW_RD_REPORT_OVER);
+}
+
+void siw_rd_restart_free(struct siw_rd_peer *peer)
+{
+	peer->rd->n_restarted -= peer->restarted;
+	peer->restarted = false;
+}
+
+/* ---- what the layer above asks --------------------------------------------------------------- */
+
+bool siw_rd_restarted(struct siw_rd *rd)
+{
+	bool restarts = rd->restarts;
+
+	rd->restarts = false;
+	return restarts;
+}
+
+int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max)
+{
+	int n = 0;
+
+	siw_lock(&rd->lock);
+	for (struct siw_link *l = rd->lru.next; l != &rd->lru && n < max && rd->n_restarted;
+	     l = l->next) {
+		struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
+
+		if (!peer->restarted)
+			continue;
+		out[n++] = (struct siw_rd_restart){ peer->addr, peer->instance };
+		siw_rd_restart_free(peer);
+	}
+	siw_unlock(&rd->lock);
+	return n;
+}
+
+uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr)
+{
+	const struct siw_rd_peer *peer;
+	uint64_t instance;
+
+	siw_lock(&rd->lock);
+	peer = siw_rd_find(rd, addr);
+	instance = peer ? peer->instance : 0;
+	siw_unlock(&rd->lock);
+	return instance;
+}

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Two connections for asyncio that are each other's peer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from siwarp import aio
+
+__all__ = ["aio_pair"]
+
+
+@contextlib.asynccontextmanager
+async def aio_pair(host: str = "127.0.0.1") -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
+    """Yield two RC connections of ``siwarp.aio`` that are each other's peer; close them.
+
+    As ``async with aio_pair() as (a, b)``. ``host`` is an address of this machine. The first one
+    connected, the second one was accepted.
+
+    Raises:
+        Error: ``host`` is no address of this machine.
+
+    """
+    async with aio.listen((host, 0)) as listener:
+        accepting = asyncio.ensure_future(listener.accept())
+        try:
+            async with aio.connect(listener.address) as a, await accepting as b:
+                yield a, b
+        finally:
+            accepting.cancel()

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""One end of a pair: verbs objects that are ready, and messages in a line each."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from siwarp.base.buffer import Buffer, octets
+from siwarp.base.closing import Closing
+from siwarp.cm import CMID
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    WC,
+    AccessFlag,
+    CompChannel,
+    Context,
+    Error,
+    PeerGone,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    StateError,
+    Timeout,
+    WCStatus,
+    WROpcode,
+)
+
+__all__ = ["LIMIT_S", "End"]
+
+#: Seconds that a call waits unless it is told otherwise.
+LIMIT_S = 10.0
+
+#: What the peer may do with ``End.mr``.
+ACCESS = (
+    AccessFlag.LOCAL_WRITE
+    | AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+)
+
+#: Requests that a test posts itself fit into these queues, besides the receives of the end.
+_DEPTH = 64
+#: From here on work request ids are those of this module: below are a test's own.
+_SENDS = 1 << 61
+_RECEIVES = 1 << 62
+
+
+class End(Closing):
+    """One end of a pair; ``pair`` makes it, and it belongs to one thread at a time.
+
+    ``send``, ``recv``, ``write`` and ``read`` post, wait and check. A test that wants more posts to
+    ``qp`` itself, with ``wr_id`` below 2**61, and gets its completions from ``wait``.
+
+    Attributes:
+        device, pd, cq, qp: the open device, which both ends share, and this end's objects. Sends
+            and receives complete in ``cq``, which has a channel.
+        mr: memory that is registered for all that the peer may do; ``write`` and ``read`` of the
+            peer reach it.
+        ah: UD, RD: the address handle of the peer, for requests; ``None`` for RC and UC.
+        peer: the other end.
+        cm_id: RC: the id of the connection.
+
+    """
+
+    peer: End
+    cm_id: CMID
+
+    def __init__(
+        self, device: Context, init: QPInitAttr, *, size: int, receives: int, recv_size: int
+    ) -> None:
+        self.device = device
+        self.ah: AH | None = None
+        self._ids = itertools.count(_SENDS)
+        # Memory of requests that have not completed; completions that nobody has asked for yet.
+        self._lent: dict[int, MR] = {}
+        self._kept: list[WC] = []
+        self._recv_size = recv_size
+        self._parts = contextlib.ExitStack()
+        part = self._parts.enter_context
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
+            self.cq = part(CQ(device, 2 * _DEPTH + receives, channel=part(CompChannel(device))))
+            self.pd = part(PD(device))  # closes first, with all that was made from it
+            cap = QPCap(max_send_wr=_DEPTH, max_recv_wr=_DEPTH + receives, max_send_sge=4)
+            self.qp = QP(self.pd, replace(init, scq=self.cq, cap=cap))
+            self.mr = MR(self.pd, size, ACCESS)
+            self._inbox = MR(self.pd, recv_size * receives)
+            self._recvs = [
+                RecvWR(_RECEIVES | i, sg=[self._inbox.sge(i * recv_size, recv_size)])
+                for i in range(receives)
+            ]
+            on_error.pop_all()
+
+    def take_id(self, cm_id: CMID) -> None:
+        """Take over the id of the connection that is to be, and post the receives."""
+        self.cm_id = cm_id
+        cm_id.bind_qp(self.qp)
+        self.post_receives()
+
+    def post_receives(self) -> None:
+        """Post all receives of this end; ``pair`` has done so."""
+        self.qp.post_recv(self._recvs)
+
+    # ---- messages
+
+    def send(self, data: Buffer, timeout: float = LIMIT_S) -> None:
+        """Send one message, any buffer, and wait for its completion.
+
+        RD: the peer has it then. RC, UC, UD: the network has it.
+
+        Raises:
+            ProtocolError: the peer refused it.
+            PeerGone: RC, RD: the peer is gone.
+            Timeout: it did not complete within ``timeout`` seconds.
+
+        """
+        self._request(WROpcode.SEND, bytearray(octets(data)), None, timeout)
+
+    def recv(self, timeout: float = LIMIT_S) -> bytes:
+        """Return the next message.
+
+        Raises:
+            ProtocolError: one end broke the protocol.
+            PeerGone: RC: the connection is over.
+            Timeout: none came within ``timeout`` seconds.
+            StateError: the pair was made without receives.
+
+        """
+        if not self._recvs:
+            raise StateError(
+                errno.EINVAL,
+                "this pair was made with receives=0: post your own and wait() for them, or make "
+                "it with some",
+            )
+        wc = self._await(lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving")
+        slot = self._checked(wc, "receiving").wr_id ^ _RECEIVES
+        data = self._inbox.read(wc.byte_len, slot * self._recv_size)
+        with contextlib.suppress(StateError):  # it may be over after this message
+            self.qp.post_recv(self._recvs[slot])
+        return data
+
+    # ---- the peer's memory
+
+    def write(self, data: Buffer, offset: int = 0, timeout: float = LIMIT_S) -> None:
+        """RDMA Write ``data``, any buffer, into ``peer.mr`` at ``offset``: RC, UC, RD.
+
+        Raises:
+            ValueError: it does not fit there.
+            ProtocolError, PeerGone, Timeout: as of ``send``.
+
+        """
+        # A copy: a request that takes too long does not use the caller's memory.
+        source = bytearray(octets(data))
+        remote = self.peer.mr.remote(offset, len(source))
+        self._request(WROpcode.RDMA_WRITE, source, remote, timeout)
+
+    def read(self, length: int, offset: int = 0, timeout: float = LIMIT_S) -> bytes:
+        """RDMA Read ``length`` octets of ``peer.mr`` from ``offset`` on: RC, RD.
+
+        Raises:
+            ValueError: there are fewer.
+            ProtocolError, PeerGone, Timeout: as of ``send``.
+
+        """
+        into = bytearray(length)
+        remote = self.peer.mr.remote(offset, length)
+        self._request(WROpcode.RDMA_READ, into, remote, timeout)
+        return bytes(into)
+
+    # ---- a test's own requests
+
+    def wait(self, n: int = 1, timeout: float = LIMIT_S) -> list[WC]:
+        """Return ``n`` completions of requests that the test itself posted, unchecked.
+
+        Raises:
+            Timeout: there were fewer within ``timeout`` seconds.
+
+        """
+        deadline = time.monotonic() + timeout
+        return [
+            self._await(
+                lambda wc: wc.wr_id < _SENDS, deadline - time.monotonic(), f"completion {i + 1}"
+            )
+            for i in range(n)
+        ]
+
+    # ---- how
+
+    def _request(
+        self, opcode: WROpcode, memory: bytearray, remote: RemoteBuffer | None, timeout: float
+    ) -> None:
+        wr_id = next(self._ids)
+        mr = MR(self.pd, memory)
+        what = f"{opcode.name} of {len(memory)} octets"
+        try:
+            self.qp.post_send(SendWR(wr_id, opcode, sg=[mr.sge()], ah=self.ah, remote=remote))
+        except Error:
+            mr.close()
+            raise
+        self._lent[wr_id] = mr
+        self._checked(self._await(lambda wc: wc.wr_id == wr_id, timeout, what), what)
+
+    def _await(self, wanted: Callable[[WC], bool], timeout: float, what: str) -> WC:
+        """Return the next such completion; keep the others for who asks for them."""
+        deadline = time.monotonic() + timeout
+        while True:
+            for i, wc in enumerate(self._kept):
+                if wanted(wc):
+                    return self._kept.pop(i)
+            left = deadline - time.monotonic()
+            wcs = self.cq.wait(max(left, 0.0))
+            if not wcs and left <= 0:
+                raise Timeout(
+                    errno.ETIMEDOUT,
+                    f"{what}: nothing within {timeout:g} s; see whether there is a receive, the "
+                    "peer is there, and no plan of faults loses it: a capture shows what was sent",
+                )
+            self._kept += [wc for wc in wcs if self._returned(wc) or wanted(wc)]
+
+    def _returned(self, wc: WC) -> bool:
+        """Close the memory of a request of this module; whether it was none.
+
+        One that took too long completes when nobody waits for it any more.
+        """
+        mr = self._lent.pop(wc.wr_id, None)
+        if mr is not None:
+            mr.close()
+        return mr is None
+
+    def _checked(self, wc: WC, what: str) -> WC:
+        flushed = wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err
+        if flushed and self.qp.qp_type == QPType.RC:
+            raise PeerGone(
+                errno.ECONNRESET, f"{what}: the connection is over; make another pair for more"
+            )
+        return wc.check()
+
+    def close(self) -> None:
+        """End it, as a program that leaves: the peer is told. A second call does nothing."""
+        cm_id = self.__dict__.pop("cm_id", None)
+        if cm_id is not None:
+            with contextlib.suppress(Error):
+                cm_id.disconnect()
+            cm_id.close()
+        self._parts.close()
+        self._lent.clear()
+
+    def __repr__(self) -> str:
+        return f"<End {self.qp!r}>"

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``pair``: makes two ends and connects them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+from siwarp.cm import CMID, RTR, CMEventChannel, CMEventType, ConnParam
+from siwarp.testing.end import LIMIT_S, End
+from siwarp.verbs import AH, Context, Persona, QPAttr, QPInitAttr, QPType, Timeout
+
+__all__ = ["Kind", "Pair", "pair"]
+
+#: How the two ends are connected: over TCP, or over UDP as UC, UD or RD.
+Kind = Literal["rc", "uc", "ud", "rd"]
+
+
+class Pair(NamedTuple):
+    """Two ends that are each other's peer."""
+
+    a: End
+    b: End
+
+
+@contextlib.contextmanager
+def pair(
+    kind: Kind = "rc",
+    device: Context | str | None = None,
+    *,
+    size: int = 64 * 1024,
+    receives: int = 16,
+    recv_size: int = 64 * 1024,
+    persona: int = Persona.AUTO,
+) -> Iterator[Pair]:
+    """Yield two ends that are each other's peer, on one device; close both afterwards.
+
+    Args:
+        kind: ``"rc"``, ``"uc"``, ``"ud"`` or ``"rd"``. RC is connected by ``siwarp.cm``, and either
+            end may send first.
+        device: an open device, which stays open, or the name or address of one to open; the
+            default is loopback's.
+        size: octets of the memory that each end registers for its peer.
+        receives: how many receives each end posts, and posts again after ``End.recv``. With 0 the
+            test posts its own.
+        recv_size: octets of one of them.
+        persona: RC: whether the queue pairs behave as iWARP's or as RoCE's.
+
+    Raises:
+        ValueError: no such kind.
+        Error: no such device, or a limit of it is exceeded.
+
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"no kind {kind!r}: take one of {', '.join(get_args(Kind))}")
+    qp_type = QPType[kind.upper()]
+    with contextlib.ExitStack() as stack:
+        opened = device if isinstance(device, Context) else stack.enter_context(Context(device))
+        host = device if isinstance(device, str) else ""
+        if host not in opened.device.addresses:
+            host = opened.device.addresses[0]
+        init = QPInitAttr(qp_type, persona=persona, addr=None if kind == "rc" else (host, 0))
+        memory = {"size": size, "receives": receives, "recv_size": recv_size}
+        ends = Pair(*(stack.enter_context(End(opened, init, **memory)) for _ in "ab"))
+        ends.a.peer, ends.b.peer = ends.b, ends.a
+        if kind == "rc":
+            _connect(ends, host, stack)
+        elif kind == "uc":
+            _tell(ends)
+        else:
+            _name(ends, stack)
+        yield ends
+
+
+def _name(ends: Pair, stack: contextlib.ExitStack) -> None:
+    """UD and RD: each request names its peer."""
+    for end in ends:
+        end.qp.to_rts()
+        end.post_receives()
+    for end in ends:
+        end.ah = stack.enter_context(AH(end.pd, end.peer.qp.addr))
+
+
+def _tell(ends: Pair) -> None:
+    """UC: a queue pair is told its peer."""
+    for end in ends:
+        end.qp.to_rts(QPAttr(ah_attr=end.peer.qp.addr))
+        end.post_receives()
+
+
+def _connect(ends: Pair, host: str, stack: contextlib.ExitStack) -> None:
+    """RC: ``a`` connects, ``b`` is the queue pair of what is accepted."""
+    channel = stack.enter_context(CMEventChannel(ends.a.device))
+    with CMID(channel) as listener:
+        listener.listen((host, 0))
+        ends.a.take_id(CMID(channel))
+        stack.callback(ends.a.close)  # before the channel closes
+        # Either end may send first (RFC 6581).
+        rtr = RTR.FPDU | RTR.WRITE | RTR.READ
+        param = ConnParam(peer_to_peer=rtr, timeout=LIMIT_S)
+        ends.a.cm_id.connect(listener.local_addr, param)
+        established = 0
+        while established < 2:
+            event = channel.get_event(LIMIT_S)
+            if event is None:
+                raise Timeout(
+                    errno.ETIMEDOUT,
+                    f"connecting a pair took more than {LIMIT_S:g} s; see whether a plan of faults "
+                    "holds it up",
+                )
+            if event.check().type == CMEventType.CONNECT_REQUEST:
+                ends.b.take_id(event.id)
+                stack.callback(ends.b.close)
+                event.id.accept()
+            elif event.type == CMEventType.ESTABLISHED:
+                established += 1

@@ -1,0 +1,34 @@
+"""Run ibv_asyncwatch while its interface gets an address and loses it; it must print each change.
+
+usage: asyncwatch.py DEVICE, as root of a network namespace
+"""
+
+import subprocess
+import sys
+
+device = sys.argv[1]
+interface = device.removeprefix("siw_")
+ADDRESS = "2001:db8:77::77/128"
+
+
+def until(lines, text):
+    """Print the program's lines up to the one that has the text."""
+    for line in lines:
+        print(line, end="", flush=True)
+        if text in line:
+            return
+    sys.exit(f"it ended without a line that has {text!r}")
+
+
+watch = subprocess.Popen(
+    ["ibv_asyncwatch", "-d", device], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+)
+try:
+    until(watch.stdout, "async event FD")
+    for words in (("add", ADDRESS, "nodad"), ("del", ADDRESS)):
+        subprocess.run(["ip", "address", *words, "dev", interface], check=True)
+        until(watch.stdout, "GID_CHANGE")
+    print("both changes were seen")
+finally:
+    watch.kill()
+    watch.wait()

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Listeners at no address, over the two devices "near" and "far" of a network namespace that is this
+ * program's own: each request has the device that it came in on.
+ */
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "cm.h"
+
+static void ip(const char *what)
+{
+	char command[200];
+
+	snprintf(command, sizeof(command), "ip %s", what);
+	CHECK(system(command) == 0);
+}
+
+static void two_devices(void)
+{
+	/* A sanitizer that is preloaded is for this program, not for ip. */
+	unsetenv("LD_PRELOAD");
+	ip("link add near type veth peer name far");
+	ip("link set far addrgenmode none");
+	ip("link set near addrgenmode none");
+	ip("link set lo up");
+	ip("link set far up");
+	ip("link set near up");
+	ip("addr add 192.0.2.1/24 dev near");
+	ip("addr add 198.51.100.1/24 dev far");
+	ip("addr add 2001:db8::1/64 dev far nodad");
+}
+
+/* A listener at ::, on every device; only for IPv6 if it says so. */
+static struct rdma_cm_id *everywhere(bool only_v6)
+{
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
+	struct rdma_cm_id *id;
+	int on = only_v6;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) == 0);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&any) == 0 && !id->verbs);
+	CHECK(rdma_listen(id, 0) == 0 && rdma_get_src_port(id));
+	return id;
+}
+
+static bool is_device(const struct rdma_cm_id *id, const char *name)
+{
+	return id->verbs && strcmp(ibv_get_device_name(id->verbs->device), name) == 0;
+}
+
+/* An id that is connecting to that address. */
+static struct rdma_cm_id *connecting(const char *text, uint16_t port_be)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = port_be };
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = port_be };
+	bool is_v4 = inet_pton(AF_INET, text, &v4.sin_addr) == 1;
+	struct rdma_cm_id *id;
+
+	CHECK(is_v4 || inet_pton(AF_INET6, text, &v6.sin6_addr) == 1);
+	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(id, NULL, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
+				1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	queues(id);
+	CHECK(rdma_connect(id, NULL) == 0);
+	return id;
+}
+
+static void comes_in_on(struct rdma_cm_id *listener, const char *text, const char *device)
+{
+	struct rdma_cm_id *client = connecting(text, rdma_get_src_port(listener));
+	struct rdma_cm_id *server = request(listener, NULL, 0);
+
+	CHECK(is_device(client, device) && is_device(server, device));
+	CHECK(server->qp->context == server->verbs && server->pd->context == server->verbs);
+	CHECK(rdma_accept(server, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	send_to(client, server);
+	parted(client, server);
+}
+
+/* Nobody listens there: nothing else in this namespace has the port. */
+static void is_refused(const char *text, uint16_t port_be)
+{
+	struct rdma_cm_id *client = connecting(text, port_be);
+	struct rdma_cm_event *event = next(other, RDMA_CM_EVENT_REJECTED, client);
+
+	CHECK(event->status == 8);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	end(client);
+}
+
+/* A group that the device's addresses, of IPv4 alone, cannot join. The id may join another then. */
+static void no_such_group(void)
+{
+	struct sockaddr_in own = { .sin_family = AF_INET }, group = own;
+	struct sockaddr_in6 strange = { .sin6_family = AF_INET6 };
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_UD,
+	};
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	int word;
+
+	CHECK(inet_pton(AF_INET, "192.0.2.1", &own.sin_addr) == 1);
+	CHECK(inet_pton(AF_INET, "239.8.8.3", &group.sin_addr) == 1);
+	CHECK(inet_pton(AF_INET6, "ff05::42", &strange.sin6_addr) == 1);
+	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_UDP) == 0);
+	CHECK(rdma_bind_addr(id, (struct sockaddr *)&own) == 0);
+	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+	CHECK(rdma_join_multicast(id, (struct sockaddr *)&strange, &word) == 0);
+	event = next(other, RDMA_CM_EVENT_MULTICAST_ERROR, id);
+	CHECK(event->status < 0 && event->param.ud.private_data == &word);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_join_multicast(id, (struct sockaddr *)&group, NULL) == 0);
+	expect(other, RDMA_CM_EVENT_MULTICAST_JOIN, id, 0);
+	rdma_destroy_qp(id);
+	CHECK(!id->qp && rdma_destroy_id(id) == 0);
+}
+
+int main(void)
+{
+	struct rdma_cm_id *listener;
+
+	two_devices();
+	channel = rdma_create_event_channel();
+	other = rdma_create_event_channel();
+	CHECK(channel && other);
+	listener = everywhere(false);
+	comes_in_on(listener, "192.0.2.1", "siw_near");
+	comes_in_on(listener, "198.51.100.1", "siw_far");
+	comes_in_on(listener, "2001:db8::1", "siw_far");
+	CHECK(rdma_destroy_id(listener) == 0);
+	listener = everywhere(true);
+	comes_in_on(listener, "2001:db8::1", "siw_far");
+	is_refused("192.0.2.1", rdma_get_src_port(listener));
+	CHECK(rdma_destroy_id(listener) == 0);
+	no_such_group();
+	rdma_destroy_event_channel(channel);
+	rdma_destroy_event_channel(other);
+	return 0;
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The error queue by <siwarp/ibv_ext.h>: a message that is longer than its receive is reported to
+ * its sender, whose queue pair has that policy and goes on.
+ */
+#include <siwarp/ibv_ext.h>
+
+#include "../common.h"
+
+/* Takes the next error of the queue pair. */
+static struct siw_err_entry next_error(struct ibv_qp *qp)
+{
+	struct siw_err_entry entry;
+	double end = now() + SECONDS;
+	int n;
+
+	do
+		n = siw_poll_err(siw_ibv_qp(qp), 1, &entry);
+	while (n == 0 && now() < end);
+	CHECK(n == 1);
+	return entry;
+}
+
+/* In place of the usual queue pair one of that policy. */
+static void replace(struct side *side)
+{
+	struct ibv_qp_init_attr init = usual(side->cq, IBV_QPT_UD);
+	struct siw_qp_init_attr more = { .error_policy = SIW_ERROR_POLICY_MESSAGE };
+
+	CHECK(ibv_destroy_qp(side->qp) == 0);
+	side->qp = siw_ibv_create_qp(pd, &init, &more);
+	CHECK(side->qp);
+	to_init(side->qp);
+}
+
+int main(void)
+{
+	struct ibv_ah_attr attr;
+	struct siw_err_entry entry;
+	struct ibv_send_wr wr = {
+		.wr_id = 77, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED
+	};
+	struct ibv_send_wr *bad;
+	struct ibv_sge sge;
+	struct side a, b;
+
+	open_lo();
+	make_side(&a, IBV_QPT_UD, NULL);
+	make_side(&b, IBV_QPT_UD, NULL);
+	replace(&a);
+	to_rts(a.qp, 0);
+	to_rts(b.qp, 0);
+	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
+	attr = to_self();
+	wr.wr.ud.ah = ibv_create_ah(pd, &attr);
+	CHECK(wr.wr.ud.ah);
+	wr.wr.ud.remote_qpn = b.qp->qp_num;
+	wr.wr.ud.remote_qkey = QKEY;
+	sge = part(&a, 0, 64);
+	wr.sg_list = &sge;
+	post_recv(&b, 1, 0, 50); /* 40 are the GRH's */
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+	succeed(a.cq);
+	CHECK(complete(b.cq).status == IBV_WC_LOC_LEN_ERR);
+	entry = next_error(a.qp);
+	CHECK(entry.origin == SIW_ERR_REPORTED && entry.wr_id == 77);
+	CHECK(entry.layer == 1 && entry.type == 2 && entry.code == 5);
+	CHECK(entry.src_qpn == b.qp->qp_num);
+	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
+	/* Both go on. */
+	post_recv(&b, 2, 0, 128);
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+	succeed(a.cq);
+	CHECK(succeed(b.cq).wr_id == 2);
+	CHECK(ibv_destroy_ah(wr.wr.ud.ah) == 0);
+	end_side(&a);
+	end_side(&b);
+	close_lo();
+	return 0;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The limits that ibv_query_device names, each reached and then passed by one: what has that much is
+ * made, and what has more is refused with EINVAL, or ENOMEM where it is a number of objects.
+ */
+#include "common.h"
+
+static struct ibv_device_attr limits;
+
+static struct ibv_cq *cq;
+
+/* A queue pair with these depths and lists: 0, or the errno of its refusal. */
+static int queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
+{
+	struct ibv_qp_init_attr init = usual(cq, type);
+	struct ibv_qp *qp;
+
+	init.cap = cap;
+	errno = 0;
+	qp = ibv_create_qp(pd, &init);
+	if (!qp)
+		return errno;
+	CHECK(init.cap.max_send_wr >= cap.max_send_wr && init.cap.max_recv_wr >= cap.max_recv_wr);
+	CHECK(init.cap.max_send_sge >= cap.max_send_sge);
+	CHECK(init.cap.max_recv_sge >= cap.max_recv_sge);
+	CHECK(ibv_destroy_qp(qp) == 0);
+	return 0;
+}
+
+static void queue_pairs(enum ibv_qp_type type)
+{
+	uint32_t wr = (uint32_t)limits.max_qp_wr, sge = (uint32_t)limits.max_sge;
+
+	CHECK(queue_pair(type, (struct ibv_qp_cap){ wr, wr, sge, sge, 0 }) == 0);
+	CHECK(queue_pair(type, (struct ibv_qp_cap){ wr + 1, 1, 1, 1, 0 }) == EINVAL);
+	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, wr + 1, 1, 1, 0 }) == EINVAL);
+	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, 1, sge + 1, 1, 0 }) == EINVAL);
+	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, 1, 1, sge + 1, 0 }) == EINVAL);
+}
+
+/* A message of as many pieces as there may be comes into as many; one more is refused. */
+static void pieces(void)
+{
+	struct ibv_sge out[64], in[64];
+	int n = limits.max_sge;
+	struct ibv_send_wr wr = { .sg_list = out, .num_sge = n, .opcode = IBV_WR_SEND };
+	struct ibv_recv_wr recv = { .sg_list = in, .num_sge = n };
+	struct ibv_send_wr *bad;
+	struct ibv_recv_wr *bad_recv;
+	struct side a, b;
+	struct ibv_qp_init_attr init;
+
+	CHECK(n < 64);
+	make_side(&a, IBV_QPT_RC, NULL);
+	make_side(&b, IBV_QPT_RC, NULL);
+	CHECK(ibv_destroy_qp(a.qp) == 0 && ibv_destroy_qp(b.qp) == 0);
+	init = usual(a.cq, IBV_QPT_RC);
+	init.cap.max_send_sge = init.cap.max_recv_sge = (uint32_t)n;
+	a.qp = ibv_create_qp(pd, &init);
+	init.send_cq = init.recv_cq = b.cq;
+	b.qp = ibv_create_qp(pd, &init);
+	CHECK(a.qp && b.qp);
+	to_init(a.qp);
+	to_init(b.qp);
+	connect_sides(&a, &b);
+	for (int i = 0; i <= n; i++) {
+		memset(a.buf + 16 * i, 'a' + i, 8);
+		out[i] = part(&a, 16u * (uint32_t)i, 8);
+		in[i] = part(&b, 32u * (uint32_t)i, 8);
+	}
+	CHECK(ibv_post_recv(b.qp, &recv, &bad_recv) == 0);
+	wr.send_flags = IBV_SEND_SIGNALED;
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
+	CHECK(succeed(b.cq).byte_len == 8u * (uint32_t)n);
+	succeed(a.cq);
+	for (int i = 0; i < n; i++)
+		CHECK(b.buf[32 * i] == 'a' + i && b.buf[32 * i + 7] == 'a' + i);
+	wr.num_sge = recv.num_sge = n + 1;
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
+	CHECK(ibv_post_recv(b.qp, &recv, &bad_recv) == EINVAL && bad_recv == &recv);
+	end_side(&a);
+	end_side(&b);
+}
+
+static int shared_queue(uint32_t wr, uint32_t sge)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = wr, .max_sge = sge } };
+	struct ibv_srq *srq;
+
+	errno = 0;
+	srq = ibv_create_srq(pd, &init);
+	if (!srq)
+		return errno;
+	CHECK(init.attr.max_wr >= wr && init.attr.max_sge >= sge);
+	CHECK(ibv_destroy_srq(srq) == 0);
+	return 0;
+}
+
+static void shared_queues(void)
+{
+	uint32_t wr = (uint32_t)limits.max_srq_wr, sge = (uint32_t)limits.max_srq_sge;
+
+	CHECK(shared_queue(wr, sge) == 0);
+	CHECK(shared_queue(wr + 1, 1) == EINVAL);
+	CHECK(shared_queue(1, sge + 1) == EINVAL);
+}
+
+static void completion_queues(void)
+{
+	struct ibv_cq *deep = ibv_create_cq(ctx, limits.max_cqe, NULL, NULL, 0);
+
+	CHECK(deep && deep->cqe >= limits.max_cqe);
+	CHECK(ibv_destroy_cq(deep) == 0);
+	CHECK(!ibv_create_cq(ctx, limits.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
+}
+
+static void domains(void)
+{
+	struct ibv_pd **all = calloc((size_t)limits.max_pd, sizeof(struct ibv_pd *));
+	int n = 1; /* pd */
+
+	CHECK(all);
+	while (n < limits.max_pd) {
+		all[n] = ibv_alloc_pd(ctx);
+		CHECK(all[n]);
+		n++;
+	}
+	CHECK(!ibv_alloc_pd(ctx) && errno == ENOMEM);
+	while (--n > 0)
+		CHECK(ibv_dealloc_pd(all[n]) == 0);
+	free(all);
+}
+
+/* Reads that a queue pair takes, and has outstanding. */
+static void reads(void)
+{
+	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024 };
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS };
+	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	struct side a;
+
+	make_side(&a, IBV_QPT_RC, NULL);
+	rtr.dest_qp_num = a.qp->qp_num ^ 1;
+	rtr.ah_attr = to_self();
+	rtr.max_dest_rd_atomic = (uint8_t)(limits.max_qp_rd_atom + 1);
+	CHECK(ibv_modify_qp(a.qp, &rtr, mask) == EINVAL);
+	rtr.max_dest_rd_atomic = (uint8_t)limits.max_qp_rd_atom;
+	CHECK(ibv_modify_qp(a.qp, &rtr, mask) == 0);
+	mask = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+	       IBV_QP_MAX_QP_RD_ATOMIC;
+	rts.max_rd_atomic = (uint8_t)(limits.max_qp_init_rd_atom + 1);
+	CHECK(ibv_modify_qp(a.qp, &rts, mask) == EINVAL);
+	rts.max_rd_atomic = (uint8_t)limits.max_qp_init_rd_atom;
+	CHECK(ibv_modify_qp(a.qp, &rts, mask) == 0);
+	end_side(&a);
+}
+
+/* The port's tables are as long as it says, and there is no other port. */
+static void port(void)
+{
+	struct ibv_port_attr attr;
+	union ibv_gid one;
+	__be16 pkey;
+
+	CHECK(ibv_query_port(ctx, limits.phys_port_cnt, &attr) == 0);
+	CHECK(ibv_query_port(ctx, limits.phys_port_cnt + 1, &attr) == EINVAL);
+	CHECK(attr.pkey_tbl_len == limits.max_pkeys);
+	CHECK(ibv_query_pkey(ctx, PORT, attr.pkey_tbl_len - 1, &pkey) == 0);
+	CHECK(ibv_query_pkey(ctx, PORT, attr.pkey_tbl_len, &pkey) == -1);
+	CHECK(ibv_query_gid(ctx, PORT, attr.gid_tbl_len - 1, &one) == 0);
+	CHECK(ibv_query_gid(ctx, PORT, attr.gid_tbl_len, &one) == -1);
+}
+
+int main(void)
+{
+	open_lo();
+	CHECK(ibv_query_device(ctx, &limits) == 0);
+	cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
+	CHECK(cq);
+	queue_pairs(IBV_QPT_RC);
+	queue_pairs(IBV_QPT_UC);
+	queue_pairs(IBV_QPT_UD);
+	pieces();
+	shared_queues();
+	completion_queues();
+	domains();
+	reads();
+	port();
+	CHECK(ibv_destroy_cq(cq) == 0);
+	close_lo();
+	return 0;
+}

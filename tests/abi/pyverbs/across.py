@@ -1,0 +1,77 @@
+"""Two programs that tell each other by a socket who they are: RC both ways, and a datagram.
+
+usage: across.py DEVICE OWN-ADDRESS [ADDRESS OF THE SERVER]
+"""
+
+import json
+import socket
+import sys
+
+from common import QKEY, End, device, done, pattern
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
+from pyverbs.enums import (
+    IBV_QPT_UD,
+    IBV_SEND_SIGNALED,
+    IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE,
+)
+from pyverbs.wr import SendWR
+
+PORT, SIZE, GRH = 18515, 1000, 40
+serves = len(sys.argv) == 3
+
+
+def meeting():
+    """The socket to the other program."""
+    if not serves:
+        return socket.create_connection((sys.argv[3], PORT))
+    with socket.create_server((sys.argv[2], PORT)) as listener:
+        return listener.accept()[0]
+
+
+def told(stream, **mine):
+    """Tell the other program something, and return what it tells."""
+    stream.write(json.dumps(mine) + "\n")
+    stream.flush()
+    return json.loads(stream.readline())
+
+
+def rc(end, theirs):
+    """A Write, a Send behind it and a Read; each end does them and looks at what came."""
+    data, other = pattern(SIZE, serves), pattern(SIZE, not serves)
+    end.mr.write(data, SIZE)
+    to = theirs["addr"] + 3 * SIZE, theirs["rkey"]
+    end.post(IBV_WR_RDMA_WRITE, SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
+    end.post(size=SIZE, send_flags=IBV_SEND_SIGNALED)
+    for _ in range(3):  # of both, and of the peer's Send
+        end.completion()
+    assert end.mr.read(SIZE, SIZE) == end.mr.read(SIZE, 3 * SIZE) == other
+    end.post(IBV_WR_RDMA_READ, SIZE, 2 * SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
+    end.completion()
+    assert end.mr.read(SIZE, 2 * SIZE) == data
+
+
+def ud(end, theirs, way):
+    """A datagram each way; a header is in front of what comes."""
+    end.mr.write(pattern(SIZE, serves), SIZE)
+    wr = SendWR(sg=[end.sge(SIZE)], num_sge=1, send_flags=IBV_SEND_SIGNALED)
+    wr.set_wr_ud(AH(end.pd, attr=way), theirs["ud"], QKEY)
+    end.qp.post_send(wr)
+    sizes = [end.completion().byte_len for _ in range(2)]
+    assert SIZE + GRH in sizes, sizes
+    assert end.mr.read(SIZE, SIZE + GRH) == pattern(SIZE, not serves)
+
+
+with device() as ctx, meeting() as found, found.makefile("rw") as stream:
+    one, other = End(ctx), End(ctx, IBV_QPT_UD)
+    one.receive(SIZE, SIZE)
+    other.receive(SIZE + GRH, SIZE)
+    gid, numbers = str(ctx.query_gid(port_num=1, index=0)), {"rc": one.qp.qp_num}
+    numbers |= {"ud": other.qp.qp_num, "addr": one.mr.buf, "rkey": one.mr.rkey}
+    theirs = told(stream, gid=gid, **numbers)
+    way = AHAttr(gr=GlobalRoute(dgid=GID(theirs["gid"]), sgid_index=0), is_global=1, port_num=1)
+    one.connect_to(theirs["rc"], way)
+    rc(one, theirs)
+    ud(other, theirs, way)
+    told(stream)  # neither goes before the other has all
+done("across")

@@ -1,0 +1,45 @@
+"""Memory that is not the program's: a dma-buf that the CPU may map, and what it may not."""
+
+import os
+from pathlib import Path
+
+from common import ALL, End, connected, device, done, pattern, refused
+from pyverbs.device import DM
+from pyverbs.dmabuf import DmaBuf
+from pyverbs.enums import IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE
+from pyverbs.mr import DMMR, DmaBufMR
+from pyverbs.pyverbs_error import PyverbsRDMAError
+
+SIZE = 4096
+
+with device() as ctx:
+    a, b = connected(ctx)
+    # What is mapped as a dma-buf is, and holds what was written through the region.
+    fd = os.memfd_create("dmabuf")
+    os.truncate(fd, 3 * SIZE)
+    mr = DmaBufMR(b.pd, SIZE, ALL, fd, offset=SIZE)
+    assert mr.length == SIZE and mr.offset == SIZE
+    a.mr.write(pattern(SIZE), SIZE)
+    there = (SIZE, mr.rkey)  # pyverbs has the offset for the region's address
+    a.post(IBV_WR_RDMA_WRITE, SIZE, to=there, send_flags=IBV_SEND_SIGNALED)
+    a.completion()
+    a.post(IBV_WR_RDMA_READ, SIZE, to=there, send_flags=IBV_SEND_SIGNALED)
+    a.completion()
+    assert os.pread(fd, SIZE, SIZE) == pattern(SIZE)
+    assert os.pread(fd, SIZE, 0) == os.pread(fd, SIZE, 2 * SIZE) == bytes(SIZE)
+    mr.close()
+
+    # A pipe has nothing to map. pyverbs' own dma-bufs are a graphics card's.
+    end = End(ctx)
+    pipes = os.pipe()
+    refused(DmaBufMR, end.pd, SIZE, ALL, pipes[0])
+    if not Path("/dev/dri").exists():
+        for make in (lambda: DmaBuf(SIZE), lambda: DmaBufMR(end.pd, SIZE, ALL, None)):
+            try:
+                make()
+                raise AssertionError("there is a dma-buf without a card")
+            except PyverbsRDMAError:
+                pass
+    # Memory on the device there is none: this object has no buffer.
+    refused(DMMR, end.pd, 64, ALL, DM.__new__(DM), 0)
+done("dmabuf")

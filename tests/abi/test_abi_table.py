@@ -1,0 +1,57 @@
+"""The runner of make abi: what is missing is said, and ends no other row."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from abi import table
+from abi.rows import HERE, Row
+
+ROWS = [
+    Row("of a wheel", "RC", "none", places=(HERE,), short=(HERE,), wheel="peercache==0.8.4"),
+    Row("of the machine", "RC", "true", places=(HERE,), short=(HERE,)),
+]
+
+
+class Pretended(table.Machine):
+    """A machine without namespaces, that makes environments as ever."""
+
+    def __init__(self, _: Any, work: Path) -> None:
+        self.work = work
+        self._environments = {}
+
+
+@contextlib.contextmanager
+def no_cable() -> Iterator[None]:
+    yield
+
+
+def ran(_: Any, row: Row, place: str, stamp: str) -> table.Result:
+    return table.Result(row.name, place, row.transport, [0], row.data, 0.1, "", stamp)
+
+
+def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    for name, value in (
+        ("rows", lambda: ROWS),
+        ("cabled", no_cable),
+        ("Machine", Pretended),
+        ("compile_programs", lambda _: None),
+        ("run_row", ran),
+        ("OUT", tmp_path),
+        ("PYTHON", sys.executable),
+    ):
+        monkeypatch.setattr(table, name, value)
+    monkeypatch.setattr(sys, "argv", ["table.py"])
+    assert table.main() == 0
+    told = capsys.readouterr().out
+    assert "1 runs, 0 failed, 0 did as is known, 1 skipped" in told
+    assert "SKIPPED of a wheel (here): ERROR: No matching distribution found for peercache" in told
+    assert "of the machine" in told and "SKIPPED of the machine" not in told

@@ -1,0 +1,59 @@
+"""Each function that libibverbs.so.1 and librdmacm.so.1 export is tried with bad input."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from abi.abi_harness import PROGRAMS
+from abi.symbols import LIST
+
+#: The programs of bad input.
+TRIED = ("bad.c", "bad_more.c", "misuse.c", "newer.c", "cm_bad.c")
+#: Those that are tried elsewhere, and why they are: each is the whole of a name.
+ELSEWHERE = {
+    r"ibv_cmd_\w+|execute_ioctl|__ioctl_final_num_attrs": "commands: test_abi_refused calls each",
+    r"verbs_allow_disassociate_destroy": "no function: a flag for providers",
+    r"_?verbs_(?!allow)\w+|__verbs_log": "they do nothing: test_abi_refused calls them",
+    r"ibv_(node_type|port_state|event_type|wc_status)_str": "of numbers: names.c tries them all",
+    r"ibv_rate_to_(mbps|mult)|(mbps|mult)_to_ibv_rate": "of numbers: names.c tries them",
+    r"rdma_get_devices": "it takes only a place for a number, which may be NULL: cm.c",
+    r"r(?!dma_)\w+": "rsockets: they are led to the system's librdmacm, whose pages they follow",
+}
+
+
+def functions() -> set[str]:
+    return {name.partition("@")[0] for name in LIST.read_text("utf-8").split()}
+
+
+def tried() -> set[str]:
+    """The functions that the programs call, some by a name of their own that they declare."""
+    source = "".join((PROGRAMS / name).read_text("utf-8") for name in TRIED)
+    source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
+    declared = re.findall(r"extern\s[^;]*;", source)
+    source = re.sub(r"extern\s[^;]*;", "", source)
+    # A macro that calls is given the name.
+    calls = {*re.findall(r"\b(\w+)\(", source), *re.findall(r"\b[A-Z_]+\((\w+),", source)}
+    for declaration in declared:
+        other = re.search(r"(\w+)\(.*__asm__\(\"(\w+)\"\)", declaration, re.DOTALL)
+        if other and other[1] in calls:
+            calls.add(other[2])
+    return calls
+
+
+def elsewhere(name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in ELSEWHERE)
+
+
+def test_every_function_is_tried_with_bad_input_or_has_its_reason() -> None:
+    # A macro of the header has the same name without the underscore.
+    have = tried()
+    missing = {n for n in functions() if n not in have and n.removeprefix("_") not in have}
+    assert not {name for name in missing if not elsewhere(name)}
+
+
+@pytest.mark.parametrize("pattern", ELSEWHERE)
+def test_an_exception_is_a_function_that_no_program_tries(pattern: str) -> None:
+    names = {name for name in functions() if re.fullmatch(pattern, name)}
+    assert names
+    assert not names & tried()

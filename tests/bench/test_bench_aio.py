@@ -1,0 +1,101 @@
+"""`siwarp bench aio`: siwarp.aio beside asyncio's streams."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.cli_harness import siwarp
+from pace import over, scaled
+
+from siwarp.bench import aio
+from siwarp.bench.runner import BenchError
+
+
+def test_both_ways_are_measured_and_shown() -> None:
+    done = siwarp(
+        "bench", "aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    points = json.loads(done.stdout)
+    assert [(p["connections"], p["size"]) for p in points] == [(1, 1024), (3, 1024)]
+    for point in points:
+        assert point["ratio"] == pytest.approx(point["siwarp"] / point["streams"])
+        assert point["streams"] > 0 and len(point["rounds"]) == 1
+
+
+def test_a_point_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    point = {"connections": 1000, "streams": 25_000.4, "siwarp": 51_000, "ratio": 2.04}
+    aio.show([{**point, "span": [2.0, 2.1], "unreliable": ["a doubt"]}])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].split() == ["1,000", "25,000", "51,000", "2.04", "2.00", "to", "2.10"]
+    assert shown[2] == "1,000 connections: unreliable: a doubt"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--connections", "0"], "give 1 to 10000"),
+        (["--connections", "1,x"], "give 1 to 10000"),
+        (["-s", "0"], "no number of octets"),
+        (["-s", "65537"], "1 to 64K"),
+        (["-s", "x"], "no number of octets"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(words: list[str], why: str) -> None:
+    done = siwarp("bench", "aio", *words)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_an_end_that_fails_is_a_failure_with_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = aio._start
+
+    def fails(role: str, *words: object) -> subprocess.Popen[str]:
+        # Nobody is at the server's port any more.
+        return start(role, words[0], 1, *words[2:]) if role == "client" else start(role, *words)
+
+    monkeypatch.setattr(aio, "_start", fails)
+    for way in ("streams", "siwarp"):
+        with pytest.raises(BenchError, match=f"{way} with 1 connections: .+"):
+            aio._one(way, 1, 64, 1)
+
+
+@pytest.mark.parametrize("way", ["streams", "siwarp"])
+def test_a_server_ends_with_its_clients_however_these_end(way: str) -> None:
+    server = aio._start("server", way, 2, 64)
+    assert server.stdout is not None
+    port = server.stdout.readline().strip()
+    client = aio._start("client", way, port, 2, 64, 10**9)
+    began = time.monotonic()
+    while connections(server.pid) < 2:
+        assert not over(began, 20), client.poll()
+        time.sleep(0.01)
+    os.kill(client.pid, signal.SIGKILL)
+    client.communicate()
+    assert server.wait(scaled(20)) == 0
+    server.communicate()
+
+
+def connections(pid: int) -> int:
+    """How many of this process's TCP connections have an other end."""
+    own = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            own.add(str(fd.readlink()))
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    return sum(f"socket:[{w[9]}]" in own and w[3] == "01" for w in map(str.split, lines))
+
+
+def test_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "_one", lambda *_: 1000.0)
+    steps: list[Any] = []
+    aio.measure((1, 2), 64, 3, lambda done, total: steps.append((done, total)))
+    assert steps[-1] == (12, 12)

@@ -1,0 +1,309 @@
+"""`siwarp bench lat|bw|rate ADDR` with `siwarp bench --server`, on loopback."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from bench.hosts_harness import all_of, bench_server, call
+from cli.cli_harness import COMMAND, siwarp
+from pace import over, scaled
+
+from siwarp.bench import hosts_cli, hosts_show
+from siwarp.bench.hosts_client import Load
+from siwarp.bench.hosts_measure import Point
+from siwarp.bench.hosts_wire import GREETING, MAGIC, VERSION, Request, greeting
+from siwarp.bench.plan import make_plan
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a server."""
+    with bench_server("--addr", "127.0.0.1") as (port, _):
+        yield port
+
+
+def bench(port: int, kind: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return siwarp("bench", kind, "127.0.0.1", "-p", port, *arguments)
+
+
+def points(port: int, kind: str, *arguments: object) -> list[dict[str, object]]:
+    done = bench(port, kind, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, object]] = json.loads(done.stdout)["points"]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["lat", "bw", "rate"])
+def test_each_kind_of_queue_pair_and_each_size_is_a_point(port: int, kind: str) -> None:
+    found = points(port, kind, "--qp", "rc,ud", "--qp", "uc", "--sizes", "64,1K", "-n", 50)
+    wanted = [(qp, size) for qp in ("rc", "ud", "uc") for size in (64, 1024)]
+    assert [(p["qp"], p["size"]) for p in found] == wanted
+    for point in found:
+        assert isinstance(point["value"], float)
+        assert point["value"] > 0
+        assert not point["partial"]
+        assert isinstance(point["n"], int)
+        assert point["n"] >= 50
+
+
+@pytest.mark.parametrize(
+    ("kind", "qp", "op"),
+    [("lat", "rc", "read"), ("lat", "rc", "write"), ("bw", "rc", "read"), ("bw", "rd", "write")],
+)
+def test_reads_and_writes_are_measured_too(port: int, kind: str, qp: str, op: str) -> None:
+    (point,) = points(port, kind, "--qp", qp, "--op", op, "-s", "4K", "-n", 30)
+    assert (point["qp"], point["op"], point["size"]) == (qp, op, 4096)
+    assert point["value"]
+
+
+def test_reliable_datagrams_may_be_longer_than_a_datagram(port: int) -> None:
+    (point,) = points(port, "lat", "--qp", "rd", "-s", "128K", "-n", 20)
+    assert point["n"] == 20
+
+
+def test_queue_pairs_in_both_directions_count_together(port: int) -> None:
+    (point,) = points(port, "rate", "--qp", "rc", "-q", 2, "-b", "-n", 128)
+    assert (point["pairs"], point["both"]) == (2, True)
+    assert isinstance(point["n"], int)
+    assert point["n"] >= 4 * 128
+
+
+def test_a_duration_is_measured_in_rounds(port: int) -> None:
+    began = time.monotonic()
+    (point,) = points(port, "lat", "--qp", "ud", "-D", 0.5)
+    assert time.monotonic() - began >= 0.5
+    assert isinstance(point["rounds"], list)
+    assert point["rounds"]
+    assert point["least"] == min(point["rounds"])
+    assert point["largest"] == max(point["rounds"])
+
+
+def test_words_csv_and_samples_have_what_json_has(port: int, tmp_path: Path) -> None:
+    table, samples = tmp_path / "a table.csv", tmp_path / "samples"
+    done = bench(
+        port, "lat", "--sizes", "64,128", "-n", 40, "--csv", table, "--samples", samples,
+        "--percentiles", "50,99.5", "--histogram",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[4:] == ["min", "p50", "p99", "p99.9", "max", "us"]
+    assert lines[1].split()[:4] == ["ud", "send", "64", "40"]
+    assert lines[2].split()[0::2] == ["p50", "p99.5"]
+    assert " us " in lines[3]
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["size"] for row in rows] == ["64", "128"]
+    assert float(rows[0]["min"]) <= float(rows[0]["p99.5"]) <= float(rows[0]["max"])
+    assert len(samples.read_text(encoding="ascii").split()) == 80
+
+
+def test_each_sample_is_printed_as_perftest_does(port: int) -> None:
+    done = bench(port, "lat", "-n", 20, "-H")
+    lines = done.stdout.splitlines()
+    assert lines[2] == "#, usec"
+    numbers = [line.split(", ") for line in lines[3:]]
+    assert [number for number, _ in numbers] == [str(i + 1) for i in range(20)]
+    times = [float(us) for _, us in numbers]
+    assert times == sorted(times)
+
+
+def test_what_does_not_go_together_is_refused(port: int) -> None:
+    for arguments, hint in [
+        (["lat", "127.0.0.1", "--rounds", "2"], "--rounds"),
+        (["lat", "--sizes", "all"], "--sizes"),
+        (["bw", "127.0.0.1", "-n", "5", "-D", "1"], "-D"),
+        (["lat", "127.0.0.1", "-s", "64", "-a"], "-a"),
+        (["lat", "127.0.0.1", "--sizes", "9:1:*2"], "0 sizes"),
+        (["lat", "127.0.0.1", "--qp", "xx"], "'xx'"),
+        (["lat", "127.0.0.1", "--plot", "x.pdf"], ".svg"),
+        (["--server", "lat"], "--server"),
+    ]:
+        done = siwarp("bench", *arguments)
+        assert done.returncode == 2, arguments
+        assert hint in done.stderr.replace("\n", " "), done.stderr
+
+
+def test_nobody_there_and_a_foreign_server_are_told_apart() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        done = bench(free.getsockname()[1], "lat", "-n", 5)
+    assert done.returncode == 1
+    assert "start `siwarp bench --server` there" in done.stderr
+
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+
+        def answer() -> None:
+            connection, _ = foreign.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2p1\r\n")
+                all_of(connection)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        done = bench(foreign.getsockname()[1], "lat", "-n", 5)
+        thread.join(scaled(30))
+    assert done.returncode == 1
+    assert "is no siwarp bench server" in done.stderr
+
+
+def test_another_version_is_told_which_this_is(port: int) -> None:
+    other = GREETING.pack(MAGIC, VERSION + 1, greeting()[10:11], 0, 0)
+    with call(port, other) as connection:
+        said = all_of(connection)
+    assert GREETING.unpack(said[: GREETING.size])[1] == VERSION
+    assert f"version {VERSION}, not {VERSION + 1}".encode() in said
+
+    with socket.create_server(("127.0.0.1", 0)) as newer:
+
+        def answer() -> None:
+            connection, _ = newer.accept()
+            with connection:
+                connection.sendall(other)
+                all_of(connection)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        done = bench(newer.getsockname()[1], "lat", "-n", 5)
+        thread.join(scaled(30))
+    assert done.returncode == 1
+    assert "run the same siwarp at both ends" in done.stderr
+
+
+def test_a_stranger_is_told_what_this_is_and_keeps_nobody_waiting(port: int) -> None:
+    with call(port) as silent, call(port, b"GET / HTTP/1.0\r\n\r\n") as browser:
+        assert MAGIC in all_of(browser)
+        assert points(port, "lat", "-n", 10)[0]["n"] == 10
+        assert b"no greeting came" in all_of(silent)
+
+
+def test_a_second_client_is_told_that_the_server_is_busy(port: int) -> None:
+    with call(port, greeting()) as first:
+        assert first.recv(GREETING.size, socket.MSG_WAITALL) == greeting()
+        done = bench(port, "lat", "-n", 5)
+        assert done.returncode == 1
+        assert "busy with another client" in done.stderr
+    assert points(port, "lat", "-n", 10)[0]["n"] == 10
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"?" * 64, b"R\x00\xff\xff" + b"x" * 100, b"C\x07\x00\x01x" + b"X\x00\x00\x02{}"],
+    ids=["nonsense", "a frame that is too long", "frames of no run"],
+)
+def test_a_client_that_breaks_the_protocol_loses_its_place(port: int, sent: bytes) -> None:
+    with call(port, greeting()) as hostile:
+        hostile.sendall(sent)
+        all_of(hostile)
+    assert points(port, "lat", "-n", 10)[0]["n"] == 10
+
+
+def test_a_client_that_does_nothing_loses_its_place() -> None:
+    with bench_server("--visit", 1) as (port, _), call(port, greeting()) as idle:
+        said = all_of(idle)
+        assert b"your time is over" in said
+        assert points(port, "lat", "-n", 10)[0]["n"] == 10
+
+
+GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"size": 1 << 30, "qp": "rc", "depth": 64}, "are allowed"),
+        ({"pairs": 1000}, "pairs of a run"),
+        ({"iters": 0}, "iters of a run"),
+        ({"kind": "reg"}, "lat, bw and rate"),
+        ({"size": "64"}, "of type int"),
+        ({"both": 1}, "of type bool"),
+        ({"limit": 3600}, "limit of a run"),
+        ({"qp": "xx"}, "qp is one of"),
+        ({"more": 1}, "this version"),
+        ({"depth": 1 << 40}, "depth is from"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_run_that_is_too_large_or_none_is_refused(change: dict[str, object], why: str) -> None:
+    assert Request.unpack(GOOD.pack()) == GOOD
+    with pytest.raises(ValueError, match=why):
+        Request.unpack(json.dumps({**json.loads(GOOD.pack()), **change}).encode())
+
+
+def _ends(process: subprocess.Popen[str], seconds: float) -> str:
+    out, err = process.communicate(timeout=scaled(seconds))
+    return out + err
+
+
+def _busy(server: subprocess.Popen[str]) -> None:
+    """Wait until a server's process measures."""
+    began = time.monotonic()
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    while not children.read_text(encoding="ascii").strip():
+        assert not over(began, 20), "no run began"
+        time.sleep(0.01)
+
+
+def test_a_client_notices_at_once_that_its_server_was_killed() -> None:
+    with bench_server() as (port, server):
+        command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(port), "-D", "60"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as client:
+            _busy(server)
+            server.kill()
+            said = _ends(client, 15)
+    assert "has closed the connection, or was killed" in said or "Connection reset" in said
+
+
+def test_a_server_goes_on_when_its_client_was_killed() -> None:
+    with bench_server() as (port, server):
+        command = [*COMMAND, "bench", "lat", "127.0.0.1", "-p", str(port), "-D", "60"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as client:
+            _busy(server)
+            client.send_signal(signal.SIGKILL)
+        began = time.monotonic()
+        while (done := bench(port, "lat", "-n", 10)).returncode:
+            assert "busy" in done.stderr
+            assert not over(began, 15), done.stderr
+        os.kill(server.pid, 0)
+
+
+def test_each_kind_of_queue_pair_is_a_curve_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr(hosts_cli, "draw_curves", lambda *of: drawn.extend(of))
+    plans = [make_plan("bw", qp, size=size, iters=1) for qp in ("ud", "rc") for size in (64, 128)]
+    points = [Point(plan, Load(), rounds=[float(i)], n=1) for i, plan in enumerate(plans)]
+    failed = Point(plans[0], Load(), partial="lost")
+    asked = SimpleNamespace(kind="bw", addr="192.0.2.1", plot="a curve.svg")
+    hosts_cli._draw(asked, [*points, failed])  # type: ignore[arg-type]
+    path, title, labels, curves = drawn
+    assert (path, labels) == (Path("a curve.svg"), ("octets of a message", "GB/s"))
+    assert title == "Bandwidth to 192.0.2.1"
+    assert curves == {"UD": ([64, 128], [0.0, 1.0]), "RC": ([64, 128], [2.0, 3.0])}
+
+
+@pytest.mark.parametrize(("kind", "value"), [("lat", 9876.5), ("bw", 98.7), ("rate", 98_765_432)])
+def test_a_point_with_all_that_can_be_said_of_it_fits_80_columns(kind: str, value: float) -> None:
+    plan = make_plan(kind, "rc", "write", size=1 << 20, iters=1)
+    samples = array("d", [value] * 9) if kind == "lat" else array("d")
+    doubt = ["the rounds differ by 2.0"]
+    point = Point(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost", doubt)
+    row = hosts_show.row(point)
+    assert row.endswith(" partial*")
+    assert len(row) <= 80 and len(hosts_show.heading(kind)) <= 80
+    assert hosts_show.notes([point])[1] == "rc 1M: *unreliable: the rounds differ by 2.0"
+    point.partial, point.unreliable = "", []
+    assert hosts_show.row(point).split()[:3] == ["rc", "write", "1M"]
+    assert hosts_show.row(point)[-1].isdigit()

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * UC's circuit breaker by a clock of the test's own, which is what its timer is told. The device's
+ * thread cannot come between, as the progress lock is held. What is sent and reported is numbers
+ * alone: nothing goes out.
+ */
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "ddp/ddp_uc_impl.h"
+#include "qp/qp_impl.h"
+#include "rig.h"
+
+#define SECOND 1000000000ull
+#define ROUND  100
+#define LEAST  64 /* kbit/s, of an open breaker */
+
+static struct rig rig;
+static struct siw_cq *cq;
+static struct siw_uc *uc;
+static uint32_t psn;
+static struct siw_ddp_uc_report told;
+
+/* A queue pair in RTS, with its user's limit of the rate (0: none). Locks progress. */
+static void begin(uint32_t kbits)
+{
+	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UC, .cap = { 4, 4, 1, 1, 0 } };
+	struct siw_qp_attr attr = { .qkey = 1 };
+	struct siw_qp *qp;
+
+	check(siw_setting_set("uc_breaker", 2));
+	rig_open(&rig);
+	cq = siw_create_cq(rig.ctx, 16, NULL, NULL, 0);
+	must(cq);
+	init.send_cq = init.recv_cq = cq;
+	qp = siw_create_qp(rig.pd, &init);
+	must(qp);
+	check(siw_addr_parse("127.0.0.1", 9, &attr.ah_addr));
+	for (attr.qp_state = SIW_QPS_INIT; attr.qp_state <= SIW_QPS_RTS; attr.qp_state++)
+		check(siw_modify_qp(qp, &attr,
+				    SIW_QP_STATE | (attr.qp_state == SIW_QPS_RTR ? SIW_QP_AV : 0)));
+	uc = siw_uc_of(siw_wq_of(qp));
+	uc->wq.rate_limit = kbits;
+	siw_lock(&rig.ctx->progress);
+}
+
+static void end(void)
+{
+	siw_unlock(&rig.ctx->progress);
+	check(siw_destroy_qp(&uc->wq.qp));
+	check(siw_destroy_cq(cq));
+	rig_close(&rig);
+}
+
+/* So many more datagrams were sent. */
+static void send(uint32_t n)
+{
+	psn += n;
+	siw_lock(&uc->wq.qp.send_lock);
+	siw_qp_breaker_sends(uc);
+	siw_ddp_uc_number(uc->ddp, psn);
+	siw_unlock(&uc->wq.qp.send_lock);
+}
+
+/* The peer reports that of what was sent so many more came. */
+static void report(uint32_t came)
+{
+	told.datagrams += came;
+	told.next = psn;
+	uc->ddp->reports.last = told;
+	uc->ddp->reports.heard = true;
+	siw_qp_breaker_look(uc);
+}
+
+static uint32_t rate(void)
+{
+	return siw_ddp_uc_pace(uc->ddp)->kbits;
+}
+
+static bool ticks(void)
+{
+	return !siw_link_alone(&uc->wq.timed.link);
+}
+
+/* The rate is that of before when ten seconds are over, and not before. */
+static void quiet(uint32_t kbits)
+{
+	uint64_t until;
+
+	begin(kbits);
+	for (int i = 0; i < 3; i++) {
+		send(ROUND);
+		must(rate() != LEAST);
+		report(ROUND / 2);
+	}
+	must(rate() == LEAST);
+	until = uc->breaker.last_ns + 10 * SECOND;
+	for (int s = 9; s > 0; s--)
+		siw_qp_breaker_tick(&uc->wq.timed, until - (uint64_t)s * SECOND);
+	siw_qp_breaker_tick(&uc->wq.timed, until - 1);
+	must(rate() == LEAST && ticks());
+	siw_qp_breaker_tick(&uc->wq.timed, until);
+	must(rate() == kbits);
+	end();
+}
+
+/* An interval with nothing sent is the last, until something is; then silence opens the breaker. */
+static void idle(void)
+{
+	uint64_t now = siw_now_ns();
+
+	begin(0);
+	must(!ticks());
+	send(ROUND);
+	report(ROUND);
+	must(ticks());
+	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	must(ticks());
+	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	must(!ticks());
+	siw_qp_breaker_look(uc);
+	must(!ticks());
+	for (int i = 0; i < 3; i++) {
+		must(rate() == 0);
+		send(ROUND);
+		siw_qp_breaker_look(uc);
+		must(ticks());
+		siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	}
+	must(rate() == LEAST);
+	end();
+}
+
+/* What is sent after a rest has the device's thread begin an interval. */
+static void woken(void)
+{
+	long deadline = now_ms() + LIMIT_MS;
+	uint64_t now = siw_now_ns();
+	bool sends = true;
+
+	begin(0);
+	send(ROUND);
+	report(ROUND);
+	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	must(!ticks());
+	send(ROUND);
+	while (sends && now_ms() < deadline) {
+		siw_unlock(&rig.ctx->progress);
+		sched_yield();
+		siw_lock(&rig.ctx->progress);
+		sends = uc->breaker.sends;
+	}
+	must(!sends);
+	end();
+}
+
+/* Reports that come when nothing is sent any more open it; the timer then closes it. */
+static void late(void)
+{
+	uint64_t now = siw_now_ns();
+
+	begin(0);
+	send(ROUND);
+	report(ROUND);
+	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_ddp_uc_number(uc->ddp, 4 * ROUND);
+	uc->breaker.sent = 4 * ROUND;
+	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	must(!ticks());
+	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
+		report(0);
+	must(rate() == LEAST && ticks());
+	siw_qp_breaker_tick(&uc->wq.timed, now + 20 * SECOND);
+	must(rate() == 0);
+	end();
+}
+
+int main(int argc, char **argv)
+{
+	must(argc == 2);
+	if (!strcmp(argv[1], "idle"))
+		idle();
+	else if (!strcmp(argv[1], "woken"))
+		woken();
+	else if (!strcmp(argv[1], "late"))
+		late();
+	else
+		quiet((uint32_t)strtoul(argv[1], NULL, 10));
+	return 0;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Whoever receives a message owes the peer a delivery count (spec/delivery-counts.md), which goes out
+ * when the socket is served again and has nothing. A program polls its message just before another
+ * thread sleeps on the sockets, and polls no more: that thread must not sleep on, or the peer's Send
+ * never completes. The linker puts functions of this file in front of the moments in which the
+ * device's thread, and one that waits for an event, have found nothing (--wrap).
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "rig.h"
+#include "verbs/verbs_impl.h"
+
+#define SLOTS 8
+
+static struct rig one, two;
+static struct end a, b;
+static struct siw_context *_Atomic watched; /* of two, once both are open */
+static _Atomic bool holds, held, came;	    /* the next such moment; it has begun; it may end */
+static pthread_t waiter;
+static _Atomic bool waits;
+
+int __real_siw_llp_port_arm(struct siw_llp_port *port);
+int __wrap_siw_llp_port_arm(struct siw_llp_port *port);
+int __real_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
+
+static void sleep_ms(long ms)
+{
+	const struct timespec t = { ms / 1000, ms % 1000 * 1000000 };
+
+	nanosleep(&t, NULL);
+}
+
+static void until(_Atomic bool *what)
+{
+	for (long deadline = now_ms() + LIMIT_MS; !*what; sleep_ms(1))
+		must(now_ms() < deadline);
+}
+
+static void hold(void)
+{
+	held = true;
+	until(&came);
+}
+
+/* The lock is held already: the program's round is made here, as if it had come just before. */
+int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
+{
+	struct siw_context *ctx = watched;
+
+	if (ctx && port == ctx->port && !siw_llp_port_armed(port) && !waits &&
+	    atomic_exchange(&holds, false)) {
+		hold();
+		must(siw_verbs_progress_once(ctx) == 1);
+	}
+	return __real_siw_llp_port_arm(port);
+}
+
+int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	/* The socket itself is in the set once the device's thread has left the waiting to this one. */
+	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
+	    atomic_exchange(&holds, false))
+		hold();
+	return __real_siw_llp_wait_cancel(set, extra_fd, timeout_us);
+}
+
+static void send_one(void)
+{
+	memset(a.mem, 'x', SLOT);
+	check(post_recv(&b, 1));
+	check(post_send(&a, 0, SLOT, 7));
+}
+
+static void beside_the_devices_thread(void)
+{
+	struct siw_wc wc;
+
+	holds = true;
+	/* The device's thread arms the port anew once a program has polled, and then has not. */
+	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
+		must(siw_poll_cq(b.cq, 1, &wc) == 0);
+		siw_verbs_nudge(two.ctx);
+		must(now_ms() < deadline);
+	}
+	send_one();
+	came = true;
+	await(&a, &wc, 1);
+	await(&b, &wc, 1);
+}
+
+static void *wait_for_event(void *unused)
+{
+	struct siw_cq *cq;
+
+	(void)unused;
+	waiter = pthread_self();
+	waits = true;
+	check(siw_get_cq_event(b.channel, &cq, NULL, LIMIT_MS));
+	siw_ack_cq_events(cq, 1);
+	return NULL;
+}
+
+static void beside_a_waiter(void)
+{
+	struct siw_wc wc;
+	pthread_t thread;
+
+	held = came = false;
+	holds = true;
+	must(pthread_create(&thread, NULL, wait_for_event, NULL) == 0);
+	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
+		siw_verbs_nudge(two.ctx);
+		must(now_ms() < deadline);
+	}
+	send_one();
+	await(&b, &wc, 1);
+	came = true;
+	await(&a, &wc, 1);
+	check(siw_req_notify_cq(b.cq, 0));
+	send_one();
+	must(pthread_join(thread, NULL) == 0);
+	await(&a, &wc, 1);
+	await(&b, &wc, 1);
+}
+
+int main(void)
+{
+	setenv("SIWARP_PERSONA", "roce", 1);
+	rig_open(&one);
+	rig_open(&two);
+	rc_open(&a, &one, &b, &two, SLOTS);
+	watched = two.ctx;
+	for (int i = 0; i < 100; i++) /* the sockets are hot, then */
+		exchange(&a, &b, SLOT, 'a');
+	beside_the_devices_thread();
+	beside_a_waiter();
+	end_close(&a);
+	end_close(&b);
+	rig_close(&one);
+	rig_close(&two);
+	return 0;
+}

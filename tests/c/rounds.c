@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Rounds of many posts are dense however long their posts take together: with a system call each,
+ * as before posts wait for company, sixty fill what would be a silence between rounds of two. The
+ * program's own thread has a clock that only posts move, whatever else the machine does (--wrap).
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "rig.h"
+
+#define POSTS	60
+#define SLOTS	64
+#define POST_NS 5000L
+
+static struct rig rig;
+static struct end end;
+
+/* Until there is nothing: only a poll that looks into the sockets ends a round. */
+static void poll_all(void)
+{
+	struct siw_wc wc[SLOTS];
+
+	while (siw_poll_cq(end.cq, SLOTS, wc) > 0)
+		;
+}
+
+static pthread_t poster;
+static long posted_ns = 1000000000; /* what that thread's clock shows */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+	if (!pthread_equal(pthread_self(), poster))
+		return __real_clock_gettime(clock, now);
+	*now = (struct timespec){ posted_ns / 1000000000, posted_ns % 1000000000 };
+	return 0;
+}
+
+/* Posts of so long each, without a poll; whether some wait, as they do while the thread naps. */
+static bool some_wait(void)
+{
+	for (unsigned int i = 0; i < POSTS; i++) {
+		check(post_send(&end, i, 8, i));
+		posted_ns += POST_NS;
+	}
+	return siw_cq_pending(end.cq) < POSTS;
+}
+
+int main(void)
+{
+	time_t until;
+
+	setenv("SIWARP_NAP_US", "100000", 1);
+	rig_open(&rig);
+	ud_open(&end, &rig, SLOTS, NULL);
+	poster = pthread_self();
+	until = time(NULL) + LIMIT_MS / 1000;
+	while (!some_wait()) {
+		must(time(NULL) < until);
+		poll_all();
+	}
+	poll_all();
+	end_close(&end);
+	rig_close(&rig);
+	return 0;
+}

@@ -1,0 +1,82 @@
+"""What works where neither typer nor rich is installed, and what the others say there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+from pace import scaled
+
+pytestmark = pytest.mark.scales
+
+#: The command in a Python that lacks these modules.
+LACKING = """
+import sys
+for name in sys.argv.pop(1).split(","):
+    sys.modules[name] = None
+from siwarp.cli.main import main
+sys.exit(main())
+"""
+
+
+def lacking(modules: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", LACKING, modules, *words],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        cwd="/",
+        env={**os.environ, **env},
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["config"],
+        ["config", "--json"],
+        ["config", "--help"],
+        ["config", "--cflags", "--libs"],
+        ["env"],
+        ["run", "--help"],
+        ["--version"],
+        ["--crc", "0", "config"],
+    ],
+    ids=" ".join,
+)
+def test_these_need_neither_typer_nor_rich_in_a_pipe_or_a_terminal(words: list[str]) -> None:
+    for env in ({}, {"FORCE_COLOR": "1"}):
+        done = lacking("typer,rich,click", *words, **env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+#: Without the last one nothing can load the library.
+ALL = "typer,rich,cffi,_cffi_backend"
+
+
+@pytest.mark.parametrize("words", [["config", "--cflags"], ["env"]], ids=" ".join)
+def test_the_flags_and_the_environment_need_the_standard_library_alone(words: list[str]) -> None:
+    done = lacking(ALL, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_a_program_runs_with_the_standard_library_alone() -> None:
+    done = lacking(ALL, "run", "--no-view", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["ping"], ["--help"], [], ["nonsense"], ["--crc", "0", "demo"]], ids=str
+)
+def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: list[str]) -> None:
+    done = lacking("typer,rich", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"siwarp: this command needs typer: run {shlex.quote(sys.executable)} -m pip install "
+        "'siwarp[cli]' (siwarp run, env and config do without)\n"
+    )

@@ -1,0 +1,180 @@
+"""Commands on terminals of 80 and 120 columns: nothing is wider, and words stay whole."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+import threading
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import COMMAND, server, siwarp
+from pace import scaled
+from unit.inspect.inspect_harness import RECORDED
+
+COMMANDS = [
+    "demo", "ping", "devices", "doctor", "config", "counters", "capture", "dissect", "run", "env",
+    "wan", "spec", "spec dgram", "bench", "bench lat", "bench bw", "bench rate", "bench wan",
+]  # fmt: skip
+CAPTURE = max(RECORDED, key=lambda path: path.stat().st_size)
+
+
+def terminal(columns: int, *arguments: object) -> str:
+    """What a command prints on a terminal of so many columns, without its colours."""
+    master, slave = pty.openpty()
+    size = struct.pack("HHHH", {80: 24, 120: 40}.get(columns, 24), columns, 0, 0)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+    octets = b""
+    with (
+        os.fdopen(master, "rb", buffering=0) as screen,
+        subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=slave,
+            stderr=slave,
+            cwd="/",
+            env={**environment, "TERM": "xterm-256color"},
+        ) as process,
+    ):
+        os.close(slave)
+        limit = threading.Timer(scaled(60), process.kill)
+        limit.start()
+        with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+            while got := screen.read(1 << 16):
+                octets += got
+        assert process.wait() in (0, 2)
+        limit.cancel()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", octets.decode()).replace("\r\n", "\n")
+
+
+def too_wide(said: str, columns: int) -> list[str]:
+    """Lines that are too wide, but for a word that is too wide by itself, behind its indent."""
+    return [
+        line
+        for line in said.splitlines()
+        if len(line) > columns and (len(line.split()) > 1 or len(line.strip()) <= columns - 4)
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: int) -> None:
+    said = terminal(columns, *command.split(), "--help")
+    assert "Usage: siwarp" in said
+    assert not too_wide(said, columns)
+    assert not set(said) & set("│╭╰─")
+    assert not re.search(r"[a-z,]\.\.\.", said)  # nothing was cut off
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["config"],
+        ["config", "source_share"],
+        ["devices"],
+        ["doctor"],
+        ["dissect", CAPTURE],
+        ["dissect", "--summary", CAPTURE],
+    ],
+    ids=lambda words: " ".join(map(str, words)).replace(str(CAPTURE), "FILE"),
+)
+def test_tables_break_between_words_alone(arguments: list[object], columns: int) -> None:
+    said, plain = terminal(columns, *arguments), siwarp(*arguments).stdout
+    assert not too_wide(said, columns)
+    assert not set(said) & set("│┃╭╰─━┏")
+    assert sorted(said.split()) == sorted(plain.split())
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    ("arguments", "last"),
+    [
+        ("ping -n 5 --percentiles 50,99 --histogram", r" #+"),
+        ("ping -n 5 --qp rc", r"round trip in us: min .* max [\d.]+"),
+        ("demo --size 1 --no-bench", r"Next: siwarp ping; [^.]+\.py"),
+        (
+            "bench lat -n 50 --rounds 2 --qp rd --faults loss=1%",
+            r"  siwarp, the same without the losses",
+        ),
+        ("bench lat -n 50 --rounds 2 --qp rc --markers --persona both", r"  raw TCP, blocking"),
+        (
+            "bench bw -n 50 --rounds 2 -s 60000",
+            r"ratio [\d.]+ \([\d.]+ to [\d.]+; more is better\)",
+        ),
+        ("bench done --rounds 1 -s 64", r"  siwarp +[\d.]+ us\s"),
+    ],
+)
+def test_what_is_measured_is_shown_in_whole_words(arguments: str, last: str, columns: int) -> None:
+    said = terminal(columns, *arguments.split())
+    assert re.search(last, said, re.DOTALL)  # a line breaks where numbers are long
+    assert not too_wide(said, columns)
+    assert not re.search(r"\w…", said)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_requirements_stand_with_their_tests_below(columns: int) -> None:
+    said = terminal(columns, "spec", "dgram")
+    assert not too_wide(said, columns)
+    (test,) = re.findall(r"DGRAM-LLP-2 +MUST\n    The last [^:]+\.\n    (\S+)\n", said)
+    assert re.fullmatch(r"test_\w+\.py::test_\w+", test)
+
+
+def test_a_long_word_of_the_last_column_stays_whole() -> None:
+    with server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
+        said = terminal(40, "counters")
+    assert str(process.pid) in said
+    assert Path(COMMAND[0]).name in said
+
+
+def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
+    with (
+        server("--addr", "127.0.0.1") as (port, process),
+        subprocess.Popen(
+            [*COMMAND, "counters", str(process.pid), "--watch", "0.05"],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as watching,
+    ):
+        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25).returncode == 0
+        assert watching.stdout is not None
+        for line in watching.stdout:
+            if re.match(r"rx_msgs +25\b", line):
+                break
+        process.terminate()
+        rest = watching.stdout.read()
+        assert watching.wait(scaled(60)) == 0
+    assert rest.splitlines()[-1] == f"Process {process.pid} has ended."
+
+
+@pytest.mark.parametrize("more", [["--json"], ["--prometheus"], []])
+def test_watching_needs_a_process_and_prints_tables(more: list[str]) -> None:
+    words = [str(os.getpid()), *more] if more else []
+    done = siwarp("counters", *words, "--watch", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--watch needs a PID, and prints tables alone" in done.stderr
+
+
+def test_prometheus_reads_the_counters_of_each_process() -> None:
+    with server("--addr", "127.0.0.1") as (port, process):
+        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25).returncode == 0
+        one = siwarp("counters", process.pid, "--prometheus").stdout
+        every = siwarp("counters", "--prometheus").stdout
+    sample = f'siwarp_rx_msgs_total{{pid="{process.pid}"}} 25'
+    for text in (one, every):
+        lines = text.splitlines()
+        at = lines.index(sample)
+        kinds = [line.split()[:3] for line in lines[:at] if line.startswith("#")]
+        assert kinds[-2:] == [
+            ["#", "HELP", "siwarp_rx_msgs_total"],
+            ["#", "TYPE", "siwarp_rx_msgs_total"],
+        ]
+    families = re.findall(r"^# TYPE (\S+) counter$", one, re.MULTILINE)
+    assert len(set(families)) == len(families) == one.count(f'{{pid="{process.pid}"}}')

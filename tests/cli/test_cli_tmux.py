@@ -1,0 +1,79 @@
+"""Each command in a terminal, as tmux has it: no line is wider than it, and no box is drawn."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.cli_harness import COMMAND
+from cli.test_cli_terminal import CAPTURE, COMMANDS
+from pace import over
+
+pytestmark = pytest.mark.programs
+SIZES = [(80, 24), (120, 40)]
+SHOWN = [
+    *(f"{command} --help" for command in ["", *COMMANDS]),
+    "config",
+    "devices",
+    "doctor",
+    "spec dgram",
+    f"dissect {shlex.quote(str(CAPTURE))}",
+    "ping -n 5 --percentiles 50,99 --histogram",
+    "demo --size 1 --no-bench",
+    "bench lat -n 50 --rounds 2 --qp rc --markers --persona both",
+]
+
+
+class Tmux:
+    """A server of tmux's own, with no one's settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "tmux"
+
+    def __call__(self, *words: object) -> str:
+        command = ["tmux", "-f", "/dev/null", "-S", self.socket, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, (words, done.stderr)
+        return done.stdout
+
+    def shows(self, command: str, columns: int, lines: int) -> list[str]:
+        """The lines that it printed, when it has ended; one that was wrapped is longer."""
+        size = ["-x", columns, "-y", lines]
+        self("new-session", "-d", "-s", "it", *size, command)
+        began = time.monotonic()
+        while self("display", "-p", "-t", "it", "#{pane_dead}").strip() != "1":
+            assert not over(began, 60), self("capture-pane", "-p", "-t", "it")
+            time.sleep(0.05)
+        seen = self("capture-pane", "-p", "-J", "-S", "-", "-t", "it")
+        self("kill-session", "-t", "it")
+        return [line.rstrip() for line in seen.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tmux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tmux]:
+    made = Tmux(tmp_path_factory.mktemp("t"))
+    made("new-session", "-d", "-s", "stays", "sleep 3600")
+    for option, value in (
+        ("history-limit", 20_000),
+        ("remain-on-exit", "on"),
+        ("remain-on-exit-format", ""),
+    ):
+        made("set", "-g", option, value)
+    yield made
+    made("kill-server")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
+@pytest.mark.parametrize("command", SHOWN, ids=lambda c: c.replace(str(CAPTURE), "FILE"))
+def test_no_line_is_wrapped_but_a_word_that_is_too_wide_by_itself(
+    tmux: Tmux, command: str, size: tuple[int, int]
+) -> None:
+    words = [*map(str, COMMAND), *shlex.split(command)]
+    shown = tmux.shows(f"cd / && {shlex.join(words)}", *size)
+    assert [line for line in shown if line], "nothing was shown"
+    assert not [line for line in shown if len(line) > size[0] and len(line.split()) > 1]
+    assert not set("".join(shown)) & set("│┃╭╰┏")

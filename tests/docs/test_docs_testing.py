@@ -1,0 +1,49 @@
+"""docs/guides/testing.md, and the project that it names."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from docs.docs_harness import ROOT, block, said_alone
+
+
+def python(code: str, folder: Path) -> str:
+    (folder / "program.py").write_text(code)
+    return said_alone(f'"{sys.executable}" program.py', folder)
+
+
+def test_a_pair_is_a_line(tmp_path: Path) -> None:
+    said = python(block("docs/guides/testing.md", "pair"), tmp_path)
+    assert said == "b'hello'\nb'registered'\n"
+
+
+def test_a_pair_for_asyncio_is_a_line(tmp_path: Path) -> None:
+    assert python(block("docs/guides/testing.md", "aio"), tmp_path) == "b'hello'\n"
+
+
+def pytest_alone(script: str, folder: Path) -> str:
+    """As said_alone, for a script that runs pytest.
+
+    Its folders for temporary files bear the user's name, which is root's there, and root may have
+    made them before.
+    """
+    (folder / "tmp").mkdir()
+    return said_alone(f'export TMPDIR="$PWD/tmp"\n{script}', folder)
+
+
+def test_the_capture_of_the_test_that_fails_is_dissected(tmp_path: Path) -> None:
+    (tmp_path / "test_line.py").write_text(block("docs/guides/testing.md", "fixtures"))
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    said = pytest_alone(block("docs/guides/testing.md", "failing"), tmp_path)
+    assert "1 failed, 2 passed" in said
+    assert len(list((tmp_path / "siwarp-captures").iterdir())) == 1
+    assert "ud SEND" in said
+
+
+def test_the_tests_of_the_example_project_pass(tmp_path: Path) -> None:
+    project = shutil.copytree(ROOT / "examples/testing-project", tmp_path / "project")
+    said = pytest_alone(block("docs/guides/testing.md", "project"), project)
+    assert "8 passed" in said
+    assert not (project / "captures").exists()

@@ -1,0 +1,85 @@
+"""The tutorials: what a reader saves is saved and run, and prints what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from docs.docs_harness import ROOT, block, said_alone
+
+
+def example(name: str) -> str:
+    return (ROOT / "examples" / name).read_text("utf-8")
+
+
+def messages() -> dict[str, str]:
+    return {
+        "server.py": block("docs/tutorials/messages.md", "server"),
+        "client.py": block("docs/tutorials/messages.md", "client"),
+    }
+
+
+def store() -> dict[str, str]:
+    return {
+        "server.py": block("docs/tutorials/key-value-store.md", "server"),
+        "store.py": block("docs/tutorials/key-value-store.md", "store"),
+        "client.py": block("docs/tutorials/key-value-store.md", "client"),
+    }
+
+
+#: Of each tutorial what the reader has in a folder, what to type there, and what that prints.
+TUTORIALS = {
+    "messages": (
+        messages(),
+        block("docs/tutorials/messages.md", "both"),
+        block("docs/tutorials/messages.md", "output"),
+    ),
+    "key-value store": (
+        store(),
+        block("docs/tutorials/key-value-store.md", "both"),
+        block("docs/tutorials/key-value-store.md", "output"),
+    ),
+    "NumPy": (
+        {"numpy_memory.py": example("python/numpy_memory.py")},
+        block("docs/tutorials/numpy.md", "both"),
+        block("docs/tutorials/numpy.md", "output"),
+    ),
+    "asyncio": (
+        {"aio_echo.py": example("python/aio_echo.py")},
+        block("docs/tutorials/asyncio.md", "both"),
+        block("docs/tutorials/asyncio.md", "output"),
+    ),
+    "RD to many": (
+        {"rd_many.py": example("python/rd_many.py")},
+        block("docs/tutorials/rd-to-many.md", "both"),
+        block("docs/tutorials/rd-to-many.md", "output"),
+    ),
+}
+
+
+def save(files: dict[str, str], folder: Path) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
+    files, script, output = TUTORIALS[name]
+    save(files, tmp_path)
+    assert said_alone(script, tmp_path) == output
+
+
+def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) -> None:
+    save(messages(), tmp_path)
+    refused = said_alone("! " + block("docs/tutorials/messages.md", "refused"), tmp_path)
+    last = refused.splitlines()[-1]
+    assert f"{last}\n" == block("docs/tutorials/messages.md", "refused-output")
+
+
+def test_the_ping_pong_in_c_is_compiled_and_measures(tmp_path: Path) -> None:
+    save({"ud_pingpong.c": example("c/ud_pingpong.c")}, tmp_path)
+    compile_it = block("docs/tutorials/c-ping-pong.md", "compile").strip()
+    said_alone(f'eval "{compile_it}"', tmp_path)  # this tree may lie under a path with a blank
+    said = said_alone(block("docs/tutorials/c-ping-pong.md", "both"), tmp_path)
+    assert re.fullmatch(r"1000 round trips, \d+\.\d\d us each\n", said)

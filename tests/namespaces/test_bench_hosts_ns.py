@@ -1,0 +1,36 @@
+"""`siwarp bench ADDR` between two network namespaces, which are as two hosts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from bench.hosts_harness import bench_server
+from cli.cli_harness import COMMAND
+from namespaces.ns_harness import Namespace
+from pace import scaled
+
+
+@pytest.mark.parametrize("family", ["v4", "v6"])
+@pytest.mark.parametrize("kind", ["lat", "bw"])
+def test_every_kind_of_queue_pair_is_measured_between_hosts(
+    cable: tuple[Namespace, Namespace], kind: str, family: str
+) -> None:
+    here, there = cable
+    address = getattr(there, family)
+    with bench_server("--addr", address, inside=tuple(there.inside())) as (port, _):
+        done = subprocess.run(
+            here.inside(
+                *COMMAND, "bench", kind, address, "-p", str(port), "--json",
+                "--qp", "rc,ud,uc,rd", "-s", "1K", "-n", "60",
+            ),
+            capture_output=True,
+            text=True,
+            timeout=scaled(60),
+            cwd="/",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["points"]
+    assert [point["qp"] for point in found] == ["rc", "ud", "uc", "rd"]
+    assert all(point["value"] > 0 and not point["partial"] for point in found), found

@@ -1,0 +1,88 @@
+"""A source's share of what a listener may have pending; by default loopback's is all of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import pytest
+from pace import scaled
+
+from siwarp.cm import RTR, CMEvent, CMEventType
+from siwarp.verbs import PeerGone
+
+# Nine connections of one address that nobody takes, where eight may be pending: it ends when three
+# were refused, or when the listener has paused and left the ninth in the kernel's queue.
+PROGRAM = """
+import os, socket, sys, time
+from siwarp.base import counters
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import Context
+
+with Context(sys.argv[1]) as context:
+    listener = CMID(CMEventChannel(context))
+    listener.listen((sys.argv[1], 0))
+    peers = [socket.create_connection(listener.local_addr) for _ in range(9)]
+    end = time.monotonic() + float(sys.argv[2])
+    while time.monotonic() < end:
+        now = counters.own()
+        if now["startups_refused"] == 3 or now["startups_paused"]:
+            break
+        time.sleep(0.01)
+    print(now["startups_refused"], now["startups_paused"])
+"""
+
+
+def refused_and_paused(host: str, **settings: str) -> str:
+    """Run it in a network of its own, which has an address that is not loopback's.
+
+    What a sanitizer preloads is for the program alone: a shell with it crashes where it forks.
+    """
+    net = 'ip link set lo up; ip addr add 192.0.2.9 dev lo; LD_PRELOAD="$PRELOAD" exec "$@"'
+    limit = scaled(30)
+    program = [sys.executable, "-c", PROGRAM, host, str(limit)]
+    done = subprocess.run(
+        ["unshare", "-rn", "bash", "-ec", net, "bash", *program],
+        capture_output=True,
+        text=True,
+        timeout=limit + scaled(60),
+        env={
+            **{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
+            "PRELOAD": os.environ.get("LD_PRELOAD", ""),
+            "SIWARP_MAX_REQUESTS": "8",
+            "SIWARP_MPA_TIMEOUT_MS": "600000",
+            **settings,
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.scales
+def test_by_default_loopback_may_have_all_that_is_pending() -> None:
+    assert refused_and_paused("127.0.0.1") == "0 1"
+
+
+@pytest.mark.scales
+def test_by_default_another_address_has_three_quarters() -> None:
+    assert refused_and_paused("192.0.2.9") == "3 0"
+
+
+@pytest.mark.scales
+def test_a_share_that_is_set_is_loopbacks_too() -> None:
+    assert refused_and_paused("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
+
+
+def test_who_is_reset_while_connecting_reads_of_the_share() -> None:
+    which = mock.Mock(_dest=("192.0.2.9", 7))
+    event = CMEvent(
+        type=CMEventType.CONNECT_ERROR, id=which, listen_id=None, status=errno.ECONNRESET, rev=2,
+        crc=True, markers=False, peer_to_peer=RTR.NONE, initiator_depth=0, responder_resources=0,
+        peer_ird=None, peer_ord=None, wire_error=0, private_data=b"", qpn=0, qkey=0,
+    )  # fmt: skip
+    with pytest.raises(PeerGone, match=r"to 192\.0\.2\.9 port 7.*SIWARP_SOURCE_SHARE") as raised:
+        event.check()
+    assert raised.value.errno == errno.ECONNRESET

@@ -1,0 +1,54 @@
+"""What pages call by a name of the C or the Python interface is there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tools/pages"))
+
+import headers  # noqa: E402
+import stage  # noqa: E402
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+DECLARED = {
+    name
+    for header in stage.HEADERS
+    for found in headers.parse(ROOT / "siwarp/include/siwarp" / header).declarations
+    for name in re.findall(r"\bsiw_\w+", f"{found.name} {found.code}")
+}
+#: Devices are named by their interface.
+DEVICES = {"siw_lo", "siw_eth0", "siw_"}
+
+
+def there(dotted: str) -> bool:
+    """Whether a dotted name is a module, or a member that one leads to."""
+    parts = dotted.split(".")
+    found = importlib.import_module(parts[0])
+    for i, part in enumerate(parts[1:], 1):
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(".".join(parts[: i + 1]))
+            except ImportError:
+                return part in getattr(found, "__annotations__", {})
+        found = getattr(found, part)
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_each_name_that_a_page_has_in_code_is_one_of_the_interface(page: Path) -> None:
+    spans = CODE.findall(page.read_text("utf-8"))
+    c = {name for span in spans for name in re.findall(r"(?<![\w/-])siw_\w*", span)}
+    assert not c - DECLARED - DEVICES
+    # What compares is a display filter of Wireshark's, whose fields have such names, too.
+    spans = [span for span in spans if "==" not in span]
+    python = {name for span in spans for name in re.findall(r"(?<![\w/.])siwarp(?:\.\w+)+", span)}
+    of_cm = re.compile(r"(?<![\w.])(?:CM(?:ID|EventChannel)|Connection)(?:\.\w+)?")
+    python |= {f"siwarp.cm.{name}" for span in spans for name in of_cm.findall(span)}
+    assert not {name for name in python if not there(name)}

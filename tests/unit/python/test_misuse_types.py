@@ -1,0 +1,138 @@
+"""Values of a wrong kind: a TypeError that says what to give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+import siwarp
+from siwarp import aio
+from siwarp.testing import End, pair
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    AHAttr,
+    Context,
+    QPAttr,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    WROpcode,
+    source_toward,
+)
+
+ADDRESS = r"an address is \(host, port\), as \('127\.0\.0\.1', 4791\), not "
+SG = r"sg is a list of elements, as \[mr\.sge\(0, 64\)\], not "
+HANDLE = r"ah is an address handle, as AH\(pd, \(host, port\)\), not "
+
+#: What people write for an address.
+NO_ADDRESSES = (
+    "127.0.0.1",
+    "127.0.0.1:4791",
+    ["127.0.0.1", 4791],
+    ("127.0.0.1", "4791"),
+    (b"127.0.0.1", 4791),
+    ("127.0.0.1",),
+    (None, 4791),
+    4791,
+)
+
+
+async def sent(to: object, opening: Callable[[], aio.conn.Opening]) -> None:
+    async with opening() as endpoint:
+        await endpoint.send(b"x", to)
+
+
+TAKE_ADDRESSES: dict[str, Callable[[End, object], object]] = {
+    "connect": lambda end, wrong: siwarp.connect(wrong),
+    "listen": lambda end, wrong: siwarp.listen(wrong),
+    "aio.connect": lambda end, wrong: aio.connect(wrong),
+    "aio.listen": lambda end, wrong: aio.listen(wrong),
+    "aio.open_ud": lambda end, wrong: aio.open_ud(wrong),
+    "aio.open_rd": lambda end, wrong: aio.open_rd(wrong),
+    "UD of aio": lambda end, wrong: asyncio.run(sent(wrong, aio.open_ud)),
+    "RD of aio": lambda end, wrong: asyncio.run(sent(wrong, aio.open_rd)),
+    "Context.toward": lambda end, wrong: Context.toward(wrong),
+    "source_toward": lambda end, wrong: source_toward(wrong),
+    "AH": lambda end, wrong: AH(end.pd, wrong),
+    "QPInitAttr.addr": lambda end, wrong: QP(end.pd, QPInitAttr(scq=end.cq, addr=wrong)),
+    "QPAttr.ah_attr": lambda end, wrong: QP(end.pd, QPInitAttr(QPType.UC, scq=end.cq)).to_rts(
+        QPAttr(ah_attr=wrong)
+    ),
+}
+
+OTHERS: dict[str, tuple[Callable[[End], object], str]] = {
+    "no device by number": (lambda end: Context(5), "a device is named by a text"),
+    "no PD on a name": (lambda end: PD("siw_lo"), r"as PD\(Context\(\)\), not 'siw_lo'"),
+    "no CQ on a PD": (lambda end: CQ(end.pd), "a CQ is made on an open device"),
+    "no MR on a device": (lambda end: MR(end.device, 64), "memory is registered in a PD"),
+    "no MR of text": (lambda end: MR(end.pd, "text"), r"call its encode\(\) first"),
+    "no QP on a device": (lambda end: QP(end.device, QPInitAttr()), "a QP is made in a PD"),
+    "no QP of a type": (lambda end: QP(end.pd, QPType.UD), "a QP is made from a QPInitAttr"),
+    "no AH on a device": (lambda end: AH(end.device, end.qp.addr), "an AH is made in a PD"),
+    "no AH to a QP": (lambda end: AH(end.pd, end.qp), ADDRESS + "<QP"),
+    "no AH to a port's name": (lambda end: AH(end.pd, AHAttr("::1", "http")), ADDRESS),
+    "no AH from an address as wc": (
+        lambda end: AH(end.pd, wc=("::1", 9)),
+        "wc is the completion of a UD receive",
+    ),
+    "no AH from a number": (
+        lambda end: AH(end.pd, end.qp.addr, source=5),
+        "source is an address of the device",
+    ),
+    "no request to an address": (lambda end: SendWR(ah=("::1", 9)), HANDLE),
+    "no request to an AHAttr": (lambda end: SendWR(ah=AHAttr("::1", 9)), HANDLE),
+    "no request to a QP": (lambda end: SendWR(ah=end.qp), HANDLE),
+    "no request to packed memory": (
+        lambda end: SendWR(opcode=WROpcode.RDMA_READ, remote=end.mr.remote().pack()),
+        r"remote is what RemoteBuffer\.unpack\(\) returns",
+    ),
+    "no group with a port": (
+        lambda end: end.qp.attach_mcast(("239.1.1.1", 0)),
+        "a group is an address",
+    ),
+    "an MR is no sg list": (lambda end: SendWR(sg=end.mr), SG),
+    "a list of MRs is no sg list": (lambda end: SendWR(sg=[end.mr]), SG),
+    "an element is no sg list": (lambda end: RecvWR(1, sg=end.mr.sge()), SG),
+    "octets are no sg list": (lambda end: SendWR(sg=b"octets"), SG),
+    "a list of octets is no sg list": (lambda end: SendWR(sg=[b"octets"]), SG),
+    "tuples are no elements": (lambda end: SendWR(sg=[(end.mr.addr, 4, end.mr.lkey)]), SG),
+    "nothing is no sg list": (lambda end: RecvWR(1, sg=None), SG),
+    "an sg list is no count": (lambda end: RecvWR(1, [end.mr.sge()]), "num_sge is a number"),
+}
+
+
+@pytest.fixture(scope="module")
+def end():
+    with pair("ud") as (a, _):
+        yield a
+
+
+@pytest.mark.parametrize("wrong", NO_ADDRESSES, ids=repr)
+@pytest.mark.parametrize("call", TAKE_ADDRESSES.values(), ids=TAKE_ADDRESSES)
+def test_what_is_no_address_is_told_with_one_as_an_example(
+    end: End, call: Callable[[End, object], object], wrong: object
+) -> None:
+    with pytest.raises(TypeError, match=ADDRESS):
+        call(end, wrong)
+
+
+@pytest.mark.parametrize(("call", "hint"), OTHERS.values(), ids=OTHERS)
+def test_what_is_of_the_wrong_kind_is_told_with_what_to_give(
+    end: End, call: Callable[[End], object], hint: str
+) -> None:
+    with pytest.raises(TypeError, match=hint):
+        call(end)
+
+
+def test_a_long_value_does_not_drown_the_advice() -> None:
+    with pytest.raises(TypeError) as raised:
+        SendWR(sg=bytes(10_000))
+    assert len(str(raised.value)) < 200
+    assert str(raised.value).endswith("...")

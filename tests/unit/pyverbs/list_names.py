@@ -1,0 +1,56 @@
+"""Print the public names of pyverbs' modules: list_names.py PACKAGE.
+
+A line is a module and a name of it; ``Class.name`` for what a class has, ``name = number`` for
+numbers. names.txt is what this prints of rdma-core's pyverbs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+
+#: All modules but those of vendors.
+MODULES = [
+    "addr", "base", "cm_enums", "cmid", "cq", "device", "dma_util", "dmabuf", "enums", "flow",
+    "fork", "mem_alloc", "mr", "pd", "pyverbs_error", "qp", "spec", "srq", "utils", "wq", "wr",
+    "xrcd",
+]  # fmt: skip
+#: What Python or the compiler of pyverbs adds.
+NOT_OURS = {"LOG_FORMAT", "LOG_LEVEL", "HUGE_PAGE_SIZE", "U32_MASK", "IntEnum", "IntFlag"}
+
+
+def of_class(name: str, kind: type) -> Iterator[str]:
+    """Yield a class, and what it has by itself and from those that it is derived from."""
+    yield name
+    for member in sorted(dir(kind)):
+        if not member.startswith("_") and not hasattr(Exception, member):
+            yield f"{name}.{member}"
+
+
+def of_module(module: types.ModuleType) -> Iterator[str]:
+    """Yield the public names of a module."""
+    for name, value in sorted(vars(module).items()):
+        hidden = name.startswith("_") and not name.startswith("_IBV_")
+        if hidden or name in NOT_OURS or isinstance(value, types.ModuleType):
+            continue
+        if isinstance(value, int):
+            yield f"{name} = {int(value)}"
+        elif inspect.isclass(value) and module.__name__.rsplit(".", 1)[1].endswith("enums"):
+            yield name
+        elif inspect.isclass(value):
+            yield from of_class(name, value)
+        elif callable(value):
+            yield name
+
+
+def names(package: str) -> list[str]:
+    """Return all lines."""
+    found = ((name, importlib.import_module(f"{package}.{name}")) for name in MODULES)
+    return [f"{name} {line}" for name, module in found for line in of_module(module)]
+
+
+if __name__ == "__main__":
+    print("\n".join(names(sys.argv[1])))

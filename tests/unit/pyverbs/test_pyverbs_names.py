@@ -1,0 +1,66 @@
+"""siwarp.pyverbs has every name of rdma-core's pyverbs: modules, classes, members, numbers."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from siwarp.pyverbs import cm_enums, enums
+
+FOLDER = Path(__file__).parent
+#: The Python that Debian's pyverbs is for.
+PYTHON = "/usr/bin/python3"
+
+
+def wanted() -> list[str]:
+    return (FOLDER / "names.txt").read_text(encoding="utf-8").splitlines()
+
+
+def missing(line: str) -> bool:
+    """Return whether a line of names.txt names something that is not here."""
+    module, _, rest = line.partition(" ")
+    name, _, number = rest.partition(" = ")
+    try:
+        found = attrgetter(name)(importlib.import_module(f"siwarp.pyverbs.{module}"))
+    except AttributeError:
+        return True
+    return bool(number) and int(found) != int(number)
+
+
+def test_every_name_and_number_of_pyverbs_is_here() -> None:
+    lines = wanted()
+    assert len(lines) > 1300
+    assert [line for line in lines if missing(line)] == []
+
+
+def test_all_numbers_of_pyverbs_are_in_the_list_and_members_are_of_their_enumeration() -> None:
+    numbers = [line for line in wanted() if line.startswith("enums ") and " = " in line]
+    assert len(numbers) == 371
+    assert isinstance(enums.IBV_QPT_RC, enums.ibv_qp_type)
+    assert isinstance(cm_enums.RDMA_PS_TCP, cm_enums.rdma_port_space)
+
+
+@pytest.mark.programs
+def test_the_list_is_what_the_installed_pyverbs_has() -> None:
+    done = subprocess.run(
+        [PYTHON, str(FOLDER / "list_names.py"), "pyverbs"], capture_output=True, text=True
+    )
+    if "No module named 'pyverbs'" in done.stderr:
+        pytest.skip("needs python3-pyverbs: make abi installs it")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == wanted()
+
+
+def test_import_siwarp_does_not_import_pyverbs() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", "import sys, siwarp, siwarp.cm; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "siwarp.pyverbs" not in said.stdout.split()

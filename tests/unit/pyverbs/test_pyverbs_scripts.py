@@ -1,0 +1,36 @@
+"""The scripts of tests/abi/pyverbs on siwarp.pyverbs; `make abi` runs them on pyverbs itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from abi.rows import SCRIPTS
+from namespaces.ns_harness import Namespace
+from pace import scaled
+
+FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Namespace]:
+    """A network namespace, in which the ports of connection ids are ours."""
+    namespace = Namespace("lo", "127.0.0.1", "::1")
+    namespace.ip("link", "set", "lo", "up")
+    yield namespace
+    namespace.close()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_does_the_same_as_on_pyverbs_itself(apart: Namespace, script: str) -> None:
+    program = str(FOLDER / f"{script}.py")
+    done = subprocess.run(
+        apart.inside(sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"),
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr

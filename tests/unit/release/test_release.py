@@ -1,0 +1,122 @@
+"""tools/release, in a tree that has little else, and where `make dist` makes empty files."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DIST = """dist:
+\tmkdir -p dist/release
+\tcd dist/release && touch siwarp-$(V)-cp310-abi3-linux_x86_64.whl siwarp-$(V).tar.gz
+\tcd dist/release && sha256sum siwarp-* >SHA256SUMS
+"""
+
+
+#: Who makes the tag.
+SOMEBODY = {
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+}
+
+
+class Tree:
+    """A repository with a version and a changelog."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "tools").mkdir()
+        for name in ("tools/release", "tools/lib.sh", "meson.build"):
+            shutil.copy(ROOT / name, folder / name)
+        (folder / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n\n- New.\n")
+        (folder / "Makefile").write_text(DIST)
+        (folder / ".gitignore").write_text("/dist/\n")
+        self.git("init", "-q")
+        self.commit("all")
+
+    def git(self, *words: str) -> str:
+        return subprocess.run(
+            ["git", *words],
+            cwd=self.folder,
+            env={**os.environ, **SOMEBODY},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    def commit(self, subject: str) -> None:
+        self.git("add", "-A")
+        self.git("commit", "-qm", subject)
+
+    def release(self, *words: str, made: str = "0.2.0") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["tools/release", *words],
+            cwd=self.folder,
+            env={**os.environ, **SOMEBODY, "V": made},
+            capture_output=True,
+            text=True,
+        )
+
+    def refuses(self, *words: str, made: str = "0.2.0") -> str:
+        done = self.release(*words, made=made)
+        assert done.returncode == 1
+        return done.stderr.splitlines()[-1].removeprefix("siwarp: ")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_version_is_prepared_made_and_tagged(tree: Tree) -> None:
+    assert tree.release("--prepare", "0.2.0").returncode == 0
+    today = datetime.datetime.now(datetime.timezone.utc).date()
+    assert (
+        f"\n## [Unreleased]\n\n## [0.2.0] - {today}\n\n- New.\n"
+        in (tree.folder / "CHANGELOG.md").read_text()
+    )
+    assert "\n  version: '0.2.0',\n" in (tree.folder / "meson.build").read_text()
+    assert len(tree.git("diff", "--numstat").splitlines()) == 2
+    tree.commit("siwarp 0.2.0")
+    done = tree.release("0.2.0")
+    assert done.returncode == 0, done.stderr
+    assert "git push --follow-tags" in done.stderr
+    assert tree.git("tag", "--points-at", "HEAD", "--format=%(subject)") == "siwarp 0.2.0\n"
+    assert "there is a v0.2.0 already" in tree.refuses("0.2.0")
+
+
+@pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
+def test_what_is_no_version_is_refused(tree: Tree, words: tuple[str, ...]) -> None:
+    assert tree.refuses(*words).startswith("usage: tools/release")
+
+
+def test_a_tree_with_changes_is_refused(tree: Tree) -> None:
+    (tree.folder / "new").touch()
+    for words in (["--prepare", "0.2.0"], ["0.2.0"]):
+        assert tree.refuses(*words).startswith("the tree has changes")
+
+
+def test_what_is_not_prepared_is_refused(tree: Tree) -> None:
+    advice = "type tools/release --prepare 0.2.0"
+    assert advice in tree.refuses("0.2.0")
+    file = tree.folder / "meson.build"
+    file.write_text(re.sub(r"(?m)^  version: '.*',$", "  version: '0.2.0',", file.read_text()))
+    tree.commit("half")
+    why = tree.refuses("0.2.0")
+    assert why.startswith("CHANGELOG.md has no heading of 0.2.0") and advice in why
+    assert tree.git("tag") == ""
+
+
+def test_files_of_another_version_are_not_tagged(tree: Tree) -> None:
+    tree.release("--prepare", "0.2.0")
+    tree.commit("siwarp 0.2.0")
+    assert "is not of 0.2.0" in tree.refuses("0.2.0", made="0.1.0")
+    assert tree.git("tag") == ""

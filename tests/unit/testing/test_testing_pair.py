@@ -1,0 +1,174 @@
+"""siwarp.testing: two connected ends, whatever connects them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+from pace import scaled
+
+from siwarp import Error, PeerGone, ProtocolError, StateError, Timeout, faults
+from siwarp.testing import Kind, aio_pair, pair
+from siwarp.verbs import MR, Context, QPState, RecvWR, SendWR, WROpcode
+
+KINDS = get_args(Kind)
+pytestmark = pytest.mark.scales
+
+
+@pytest.fixture
+def limit() -> float:
+    return scaled(10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_arrives_in_either_direction(kind: Kind, limit: float) -> None:
+    with pair(kind) as (a, b):
+        a.send(b"to b", limit)
+        b.send(bytearray(b"to a"), limit)
+        a.send(b"", limit)
+        assert b.recv(limit) == b"to b"
+        assert a.recv(limit) == b"to a"
+        assert b.recv(limit) == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_messages_arrive_than_there_are_receives(kind: Kind, limit: float) -> None:
+    with pair(kind, receives=2, recv_size=8) as (a, b):
+        for i in range(9):
+            a.send(b"%d" % i, limit)
+            assert b.recv(limit) == b"%d" % i
+
+
+@pytest.mark.parametrize("kind", ["rc", "rd", "uc"])
+def test_the_peers_memory_is_written(kind: Kind, limit: float) -> None:
+    with pair(kind, size=64) as (a, b):
+        a.write(b"written", 8, limit)
+        a.send(b"done", limit)
+        assert b.recv(limit) == b"done"
+        assert b.mr.read(7, 8) == b"written"
+
+
+@pytest.mark.parametrize("kind", ["rc", "rd"])
+def test_the_peers_memory_is_read(kind: Kind, limit: float) -> None:
+    with pair(kind) as (a, b):
+        b.mr.write(b"there", offset=100)
+        assert a.read(5, 100, limit) == b"there"
+
+
+def test_an_access_beyond_the_peers_memory_is_refused_here() -> None:
+    with pair(size=16) as (a, _), pytest.raises(ValueError, match="not inside this MR of 16"):
+        a.write(b"x", 16)
+
+
+@pytest.mark.parametrize("kind", ["ud", "rd"])
+def test_a_test_posts_requests_of_its_own(kind: Kind, limit: float) -> None:
+    with pair(kind, receives=0) as (a, b):
+        b.qp.post_recv(RecvWR(7, sg=[b.mr.sge(0, 16)]))
+        a.mr.write(b"mine")
+        a.qp.post_send(SendWR(8, sg=[a.mr.sge(0, 4)], ah=a.ah))
+        assert [wc.check().wr_id for wc in a.wait(1, limit)] == [8]
+        assert [wc.check().byte_len for wc in b.wait(1, limit)] == [4]
+        with pytest.raises(StateError, match="receives=0"):
+            b.recv()
+
+
+def test_completions_of_the_test_and_of_the_ends_do_not_mix(limit: float) -> None:
+    with pair() as (a, b):
+        a.qp.post_send(SendWR(5, sg=[a.mr.sge(0, 3)]))
+        b.send(b"for a", limit)
+        a.send(b"second", limit)
+        assert [wc.wr_id for wc in a.wait(1, limit)] == [5]
+        assert a.recv(limit) == b"for a"
+        assert b.recv(limit) == bytes(3)
+
+
+def test_what_does_not_come_is_a_timeout_and_the_pair_goes_on(limit: float) -> None:
+    with pair("ud") as (a, b):
+        with pytest.raises(Timeout, match="receiving: nothing within 0"):
+            b.recv(0)
+        with faults("loss=100%"):
+            a.send(b"lost", limit)
+        a.send(b"after", limit)
+        assert b.recv(limit) == b"after"
+
+
+def test_a_send_that_took_too_long_leaves_nothing_behind(limit: float) -> None:
+    with pair("rd", receives=0) as (a, b):
+        with pytest.raises(Timeout, match="SEND of 4 octets"):
+            a.send(b"late", 0)
+        b.qp.post_recv(RecvWR(1, sg=[b.mr.sge(0, 16)]))
+        assert b.wait(1, limit)[0].check().byte_len == 4
+        b.qp.post_recv(RecvWR(2, sg=[b.mr.sge(0, 16)]))
+        a.send(b"next", limit)
+        assert b.wait(1, limit)[0].check().wr_id == 2
+
+
+def test_an_end_that_closes_is_gone_for_its_peer(limit: float) -> None:
+    with pair() as (a, b):
+        a.close()
+        a.close()
+        with pytest.raises(PeerGone, match="receiving: the connection is over"):
+            b.recv(limit)
+
+
+def test_a_message_without_a_receive_ends_a_connection_of_iwarp(limit: float) -> None:
+    with pair(receives=0) as (a, b):
+        a.send(b"too early", limit)
+        with pytest.raises((ProtocolError, PeerGone)):
+            for _ in range(10_000):
+                b.cq.poll()
+                a.send(b"more", limit)
+
+
+def test_a_device_that_is_given_stays_open_and_one_by_address_is_opened(limit: float) -> None:
+    with Context() as device:
+        for _ in range(2):
+            with pair("rc", device) as (a, b):
+                assert a.device is b.device is device
+                assert a.qp.qp_state == QPState.RTS
+        assert not device.closed
+    with pair("ud", "::1") as (a, b):
+        a.send(b"6", limit)
+        assert b.recv(limit) == b"6"
+        assert a.qp.addr[0] == "::1"
+
+
+def test_what_a_test_left_open_closes_with_the_pair() -> None:
+    with pair() as (a, _):
+        mr = MR(a.pd, 16)
+    assert mr.closed
+
+
+def test_a_kind_that_is_none_and_a_limit_are_refused() -> None:
+    with pytest.raises(ValueError, match="'tcp': take one of rc, uc, ud, rd"), pair("tcp"):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(Error, match="max_cqe"), pair(receives=1 << 30):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["uc", "ud"])
+def test_what_a_kind_cannot_do_says_so(kind: Kind) -> None:
+    with pair(kind) as (a, _), pytest.raises(OSError, match=WROpcode.RDMA_READ.name):
+        a.read(4)
+
+
+def test_two_connections_for_asyncio(limit: float) -> None:
+    async def talk() -> bytes:
+        async with aio_pair() as (a, b):
+            await a.send(b"hello")
+            return await asyncio.wait_for(b.recv(), limit)
+
+    assert asyncio.run(talk()) == b"hello"
+
+
+def test_pairs_need_no_pytest() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from siwarp.testing import pair\n"
+        "with pair('rd') as (a, b):\n    a.send(b'x'); print(b.recv())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("b'x'\n", "")

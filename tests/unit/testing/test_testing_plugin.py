@@ -1,0 +1,159 @@
+"""The fixtures of siwarp.pytest_plugin, in projects of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pace import scaled
+
+pytestmark = pytest.mark.scales
+
+
+@pytest.fixture
+def project(tmp_path: Path):
+    """Run pytest on one file of tests; return its code and what it prints."""
+
+    def run(tests: str, *arguments: str) -> tuple[int, str]:
+        (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+        (tmp_path / "test_it.py").write_text(tests)
+        # A process of a shared run has told pytest so.
+        env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=scaled(60),
+        )
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_each_fixture_is_there_without_a_word_of_configuration(project) -> None:
+    code, said = project(
+        """
+import pytest, siwarp
+
+@pytest.mark.parametrize("name", ["rc_pair", "uc_pair", "ud_pair", "rd_pair"])
+def test_pair(request, name, device):
+    a, b = request.getfixturevalue(name)
+    assert a.device is device
+    a.send(b"hello", 60)
+    assert b.recv(60) == b"hello"
+
+def test_faults(ud_pair, faults):
+    a, b = ud_pair
+    assert faults("loss=100%") == "loss=100%"
+    a.send(b"lost", 60)
+    with pytest.raises(siwarp.Timeout):
+        b.recv(0.01)
+    faults("")
+    a.send(b"heard", 60)
+    assert b.recv(60) == b"heard"
+
+def test_no_faults_are_left(ud_pair):
+    a, b = ud_pair
+    a.send(b"heard", 60)
+    assert b.recv(60) == b"heard"
+"""
+    )
+    assert code == 0, said
+    assert "6 passed" in said
+
+
+def test_a_capture_is_kept_when_the_test_fails_and_named_in_its_report(
+    project, tmp_path: Path
+) -> None:
+    code, said = project(
+        """
+import pytest
+
+def test_passes(rc_pair, capture):
+    assert capture.exists()
+
+@pytest.mark.parametrize("what", ["a/b"])
+def test_fails(rc_pair, capture, what):
+    a, b = rc_pair
+    a.send(b"seen", 60)
+    assert b.recv(60) == b"unseen"
+
+@pytest.fixture
+def broken(device, capture):
+    raise RuntimeError("no")
+
+def test_cannot_begin(broken):
+    pass
+"""
+    )
+    assert code == 1
+    assert "1 failed, 1 passed" in said, said
+    assert "1 error" in said, said
+    kept = sorted((tmp_path / "siwarp-captures").iterdir())
+    assert [file.name for file in kept] == [
+        "test_it.py-test_cannot_begin.pcapng",
+        "test_it.py-test_fails-a-b.pcapng",
+    ]
+    for file in kept:
+        assert f"siwarp dissect '{file}'" in said
+    done = subprocess.run(
+        [sys.executable, "-m", "siwarp.cli", "dissect", str(kept[1])],
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
+    # The start-up of the connection is in it, though the test names the pair before the capture.
+    assert re.search(
+        r"rc MPA_REQUEST .*rc MPA_REPLY .* 4  \S+  \S+  rc SEND\n", done.stdout, re.DOTALL
+    )
+
+
+def test_captures_go_where_the_setting_says(project, tmp_path: Path) -> None:
+    code, _ = project(
+        "def test_fails(capture, ud_pair):\n    assert False\n", "-o", "siwarp_captures=out/of/ci"
+    )
+    assert code == 1
+    assert [file.name for file in (tmp_path / "out/of/ci").iterdir()] == [
+        "test_it.py-test_fails.pcapng"
+    ]
+
+
+def test_a_project_has_a_device_of_its_own(project, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        """
+import pytest
+from siwarp.verbs import Context
+
+@pytest.fixture
+def device():
+    with Context("::1") as context:
+        yield context
+"""
+    )
+    code, said = project(
+        "def test_it(device, rd_pair):\n"
+        "    assert rd_pair.a.device is device\n    rd_pair.a.send(b'x', 60)\n"
+    )
+    assert code == 0, said
+
+
+def test_the_plugin_costs_no_import_until_a_fixture_is_used(project) -> None:
+    code, said = project(
+        """
+import sys
+
+def test_it(request):
+    assert request.config.pluginmanager.has_plugin("siwarp")
+    ours = {m for m in sys.modules if m.split(".")[0] == "siwarp"}
+    assert ours == {"siwarp", "siwarp.pytest_plugin"}, ours
+    assert "_cffi_backend" not in sys.modules
+"""
+    )
+    assert code == 0, said

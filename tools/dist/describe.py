@@ -1,0 +1,89 @@
+"""Write SHA256SUMS and siwarp.cdx.json, a bill of materials, beside what is in dist/release."""
+
+from __future__ import annotations
+
+import hashlib
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+from zipfile import ZipFile
+
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.license import LicenseExpression
+from cyclonedx.output.json import JsonV1Dot5
+from packageurl import PackageURL
+from packaging.requirements import Requirement
+from platforms import OUT
+
+SBOM = "siwarp.cdx.json"
+
+
+def metadata(wheel: Path) -> Message:
+    with ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def needed(about: Message) -> list[Component]:
+    """What the package needs when it runs; what an extra needs is optional.
+
+    A version is a range here, of which an installation chooses.
+    """
+    found: dict[str, Component] = {}
+    for line in about.get_all("Requires-Dist", []):
+        one = Requirement(line)
+        extra = one.marker is not None and "extra" in str(one.marker)
+        if one.name == "siwarp" or (extra and one.name in found):
+            continue
+        found[one.name] = Component(
+            name=one.name,
+            type=ComponentType.LIBRARY,
+            scope=ComponentScope.OPTIONAL if extra else ComponentScope.REQUIRED,
+            purl=PackageURL("pypi", name=one.name),
+            bom_ref=f"pypi:{one.name}",
+            description=f"versions {one.specifier}" if one.specifier else "any version",
+        )
+    return list(found.values())
+
+
+def bill(files: list[Path]) -> Bom:
+    about = metadata(next(f for f in files if f.suffix == ".whl"))
+    name, version = about["Name"], about["Version"]
+    own = Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        purl=PackageURL("pypi", name=name, version=version),
+        bom_ref=f"pypi:{name}@{version}",
+        licenses=[LicenseExpression(about["License-Expression"])],
+    )
+    bom = Bom()
+    bom.metadata.component = own
+    parts = needed(about)
+    for part in parts:
+        bom.components.add(part)
+    for file in files:
+        digest = HashType(alg=HashAlgorithm.SHA_256, content=sha256(file))
+        bom.components.add(
+            Component(name=file.name, type=ComponentType.FILE, hashes=[digest], bom_ref=file.name)
+        )
+    bom.register_dependency(own, parts)
+    return bom
+
+
+def main() -> None:
+    files = sorted(f for f in OUT.iterdir() if f.suffix in (".whl", ".gz"))
+    (OUT / SBOM).write_text(JsonV1Dot5(bill(files)).output_as_string(indent=2) + "\n")
+    sums = [f"{sha256(f)}  {f.name}\n" for f in (*files, OUT / SBOM)]
+    (OUT / "SHA256SUMS").write_text("".join(sums))
+    print(f"siwarp: {OUT}: {len(files)} files, {SBOM} and SHA256SUMS")
+
+
+if __name__ == "__main__":
+    main()

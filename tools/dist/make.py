@@ -1,0 +1,101 @@
+"""Make an sdist and wheels in dist/release: `python tools/dist/make.py [PLATFORM...]`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mesonpy
+from platforms import BUILD, OUT, ROOT, Platform, cc, chosen, headers, zig
+
+
+def cross_file(platform: Platform) -> Path:
+    """Meson's description of a platform.
+
+    Programs are compiled as libraries are, too: what zig knows of musl's variables, as stdout, does
+    not say how they are aligned, so no program may have a copy of them.
+    """
+    words = ", ".join(f"'{word}'" for word in cc(platform))
+    text = f"""
+[binaries]
+c = [{words}]
+ar = ['{zig()}', 'ar']
+ranlib = ['{zig()}', 'ranlib']
+[built-in options]
+c_args = ['-g0', '-fPIC', '-ffunction-sections', '-fdata-sections', '-isystem', '{headers()}']
+c_link_args = ['-Wl,-s', '-Wl,--gc-sections']
+[properties]
+needs_exe_wrapper = true
+[host_machine]
+system = 'linux'
+cpu_family = '{platform.cpu}'
+cpu = '{platform.cpu}'
+endian = 'little'
+"""
+    file = BUILD / f"{platform.name}.ini"
+    file.write_text(text)
+    return file
+
+
+def make_wheel(platform: Platform) -> Path:
+    """Build for a platform; the wheel, with the platform's tag."""
+    raw = BUILD / "raw" / platform.name
+    shutil.rmtree(raw, ignore_errors=True)
+    raw.mkdir(parents=True)
+    # What the interpreter says of its own platform; meson-python takes the wheel's from it.
+    os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
+    arguments = [f"--cross-file={cross_file(platform)}", "-Ddebug=false"]
+    settings = {"build-dir": str(BUILD / "meson" / platform.name), "setup-args": arguments}
+    log = BUILD / f"{platform.name}.log"
+    try:
+        with log.open("w") as to, printing_to(to.fileno()):
+            name = mesonpy.build_wheel(str(raw), settings)
+    except SystemExit:
+        print(log.read_text()[-4000:], file=sys.stderr)
+        raise
+    # The tag names the interpreter that built it; the limited API is 3.10's.
+    tags = ["--python-tag", "cp310", "--abi-tag", "abi3", "--platform-tag", platform.tag]
+    done = subprocess.run(
+        [sys.executable, "-m", "wheel", "tags", *tags, raw / name],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return Path(shutil.copy(raw / done.stdout.strip(), OUT))
+
+
+@contextlib.contextmanager
+def printing_to(fd: int) -> Iterator[None]:
+    """Send what compilers and meson print, in this process and below, to a descriptor."""
+    sys.stdout.flush()
+    before = os.dup(1), os.dup(2)
+    os.dup2(fd, 1), os.dup2(fd, 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(before[0], 1), os.dup2(before[1], 2)
+        os.close(before[0]), os.close(before[1])
+
+
+def main() -> None:
+    """Empty dist/release, and fill it."""
+    platforms = chosen(sys.argv[1:])
+    os.chdir(ROOT)
+    shutil.rmtree(OUT, ignore_errors=True)
+    for folder in (OUT, BUILD):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "sdist.log").open("w") as log, printing_to(log.fileno()):
+        sdist = mesonpy.build_sdist(str(OUT))
+    print(f"siwarp: {OUT / sdist}", flush=True)
+    for i, platform in enumerate(platforms, 1):
+        print(f"siwarp: wheel {i} of {len(platforms)}: {platform.name}", flush=True)
+        wheel = make_wheel(platform)
+        print(f"siwarp: {wheel}, {wheel.stat().st_size:,} octets", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The platforms that a release has a wheel for, and zig's compiler for each."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "dist"
+OUT = ROOT / "dist" / "release"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A processor and a C library."""
+
+    cpu: str  # as Python, Debian and meson call it
+    libc: str  # as zig calls it, with the oldest version that is to do
+    tag: str  # of the wheel (PEP 600, PEP 656)
+
+    @property
+    def name(self) -> str:
+        return f"{self.cpu}-{self.libc.partition('.')[0]}"
+
+    @property
+    def target(self) -> str:
+        return f"{self.cpu}-linux-{self.libc}"
+
+    @property
+    def musl(self) -> bool:
+        return self.libc == "musl"
+
+
+PLATFORMS = [
+    Platform("x86_64", "gnu.2.28", "manylinux_2_28_x86_64"),
+    Platform("aarch64", "gnu.2.28", "manylinux_2_28_aarch64"),
+    Platform("x86_64", "musl", "musllinux_1_2_x86_64"),
+    Platform("aarch64", "musl", "musllinux_1_2_aarch64"),
+]
+
+
+def chosen(names: list[str]) -> list[Platform]:
+    """Those of these names, or all of them; SystemExit for a name that there is not."""
+    by_name = {p.name: p for p in PLATFORMS}
+    if unknown := [n for n in names if n not in by_name]:
+        raise SystemExit(f"no platform {', '.join(unknown)}: there are {', '.join(by_name)}")
+    return [by_name[n] for n in names] or PLATFORMS
+
+
+def zig() -> Path:
+    """The compiler of PyPI's package ziglang."""
+    spec = find_spec("ziglang")
+    if not spec or not spec.origin:
+        raise SystemExit("the package ziglang is missing: run make dist, which installs it")
+    return Path(spec.origin).with_name("zig")
+
+
+def cc(platform: Platform) -> list[str]:
+    """The command that compiles C for a platform, and finds what headers() has put down."""
+    # Without the last one zig traps what is undefined, as for its own language.
+    return [str(zig()), "cc", "-target", platform.target, "-fno-sanitize=undefined"]
+
+
+def headers() -> Path:
+    """A folder with those of the system's headers that are for every platform.
+
+    libibverbs's and librdmacm's; and Python's settings, where Debian has them by processor: they are
+    the same for all that have pointers and longs of 64 bits.
+    """
+    folder = BUILD / "include"
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {name: Path("/usr/include") / name for name in ("infiniband", "rdma")}
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    version = "python{}.{}".format(*sys.version_info)
+    settings = Path("/usr/include") / multiarch / version
+    if (settings / "pyconfig.h").is_file():
+        wanted |= {f"{cpu}-linux-gnu/{version}": settings for cpu in ("x86_64", "aarch64")}
+    for name, origin in wanted.items():
+        link = folder / name
+        link.parent.mkdir(exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(origin)
+    return folder

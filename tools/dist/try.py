@@ -1,0 +1,147 @@
+"""Try what make.py made: `python tools/dist/try.py [PLATFORM...]`.
+
+Each wheel has the tree's files, is small, and asks of a system no more than its tag says; a program
+of C runs on its library, under qemu-user and another C library's loader where that is to be. The
+sdist builds, and what it builds moves data.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from platforms import BUILD, OUT, ROOT, Platform, cc, chosen
+
+MOST_OCTETS = 1_000_000
+MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+#: What a library of ours may ask a system for, beside the C library's own loader.
+GNU = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+OURS = {"libsiwarp.so.0", "libibverbs.so.1", "librdmacm.so.1"}
+LIMIT_S = 120
+
+
+def wrongs(platform: Platform, name: str, file: Path) -> list[str]:
+    """What an ELF file asks for that it may not; [] also for one that is no ELF file."""
+    with file.open("rb") as octets:
+        if octets.read(4) != b"\x7fELF":
+            return []
+        elf = ELFFile(octets)
+        found = []
+        if elf["e_machine"] != MACHINES[platform.cpu]:
+            found.append(f"is for {elf['e_machine']}")
+        for section in elf.iter_sections():
+            if isinstance(section, DynamicSection):
+                found += needs(platform, section)
+            elif isinstance(section, GNUVerNeedSection):
+                found += versions(platform, section)
+        return [f"{name} {what}" for what in found]
+
+
+def needs(platform: Platform, section: DynamicSection) -> list[str]:
+    allowed = OURS | ({"libc.so"} if platform.musl else GNU)
+    asked = [tag.needed for tag in section.iter_tags("DT_NEEDED")]
+    return [f"needs {n}" for n in asked if n not in allowed and not n.startswith("ld-linux")]
+
+
+def versions(platform: Platform, section: GNUVerNeedSection) -> list[str]:
+    most = tuple(int(n) for n in platform.libc.split(".")[1:])
+    names = [aux.name for _, entries in section.iter_versions() for aux in entries]
+    glibc = [n.removeprefix("GLIBC_") for n in names if n.startswith("GLIBC_")]
+    return [f"needs glibc {v}" for v in glibc if tuple(map(int, v.split("."))) > most]
+
+
+def judge(platform: Platform, wheel: Path, unpacked: Path) -> None:
+    """SystemExit when the wheel is not what its tag says."""
+    found = [
+        wrong
+        for file in sorted(unpacked.rglob("*"))
+        if file.is_file()
+        for wrong in wrongs(platform, str(file.relative_to(unpacked)), file)
+    ]
+    if wheel.stat().st_size > MOST_OCTETS:
+        found.append(f"it has {wheel.stat().st_size:,} octets, of {MOST_OCTETS:,}")
+    if found:
+        raise SystemExit("\n".join(f"{wheel.name}: {wrong}" for wrong in found))
+
+
+def loader(platform: Platform) -> list[str]:
+    """What runs a platform's program here, in front of it."""
+    native = os.uname().machine == platform.cpu
+    root = {"gnu": f"/usr/{platform.cpu}-linux-gnu", "musl": str(BUILD / "root" / platform.name)}
+    qemu = [] if native else [f"qemu-{platform.cpu}", "-L", root[platform.libc.partition(".")[0]]]
+    if platform.musl:
+        return [*qemu, str(BUILD / "root" / platform.name / f"lib/ld-musl-{platform.cpu}.so.1")]
+    return qemu
+
+
+def compiled(platform: Platform, package: Path, example: str) -> list[str]:
+    """Compile an example of C with the wheel's headers and library; how it is run here."""
+    program = package.parent / example
+    command = [
+        *cc(platform), "-std=gnu11", "-O2", ROOT / f"examples/c/{example}.c", "-o", program,
+        "-I", package / "include", "-L", package / "lib", "-l:libsiwarp.so.0", "-lpthread",
+        f"-Wl,-rpath,{package / 'lib'}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+    return [*loader(platform), str(program)]
+
+
+def run_examples(platform: Platform, package: Path) -> None:
+    """Run examples of C, each as a server and a client, which ends with success."""
+    for example, argument in (("ud_pingpong", "100"), ("rc_write", "a text")):
+        run = compiled(platform, package, example)
+        with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                said = server.stdout.readline() if server.stdout else ""
+                port = re.findall(r"\d+", said)[-1]
+                client = [*run, "127.0.0.1", port, argument]
+                subprocess.run(client, check=True, timeout=LIMIT_S)
+            finally:
+                server.kill()
+        print(f"siwarp: {platform.name}: {example} runs", flush=True)
+
+
+def try_wheel(platform: Platform) -> None:
+    (wheel,) = OUT.glob(f"*{platform.tag}.whl")
+    subprocess.run([sys.executable, ROOT / "tools/wheel_contents.py", wheel], check=True)
+    with tempfile.TemporaryDirectory(prefix="siwarp wheel ") as folder:
+        zipfile.ZipFile(wheel).extractall(folder)
+        judge(platform, wheel, Path(folder))
+        run_examples(platform, Path(folder) / "siwarp")
+
+
+def try_sdist() -> None:
+    """Install the sdist into an empty environment, as `pip install siwarp` does without a wheel."""
+    (sdist,) = OUT.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory(prefix="siwarp sdist ") as folder:
+        venv.create(folder, with_pip=True)
+        pip = [f"{folder}/bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+        for attempt in (1, 2, 3):
+            done = subprocess.run([*pip, f"{sdist}[cli]"], cwd=folder)
+            if done.returncode == 0:
+                break
+            print(f"siwarp: pip install of {sdist.name}: attempt {attempt} of 3 failed", flush=True)
+        else:
+            raise SystemExit(f"{sdist.name} cannot be installed")
+        ping = [f"{folder}/bin/siwarp", "ping", "--qp", "rc", "--iters", "1000"]
+        subprocess.run(ping, cwd=folder, check=True, timeout=LIMIT_S)
+    print(f"siwarp: {sdist.name} builds, and what it builds works", flush=True)
+
+
+def main() -> None:
+    for platform in chosen(sys.argv[1:]):
+        try_wheel(platform)
+    try_sdist()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The commands as the code declares them: pages of the site, and man pages.
+
+``python tools/pages/commands.py DIR`` writes the man pages, a file for each command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from siwarp.cli.app import build_app
+
+__all__ = ["Command", "commands", "man", "page"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: ``path`` is how it is called, ``options`` pairs of what to type and what it is."""
+
+    path: tuple[str, ...]
+    usage: str
+    help: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    inner: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """With hyphens, as man pages and files are named."""
+        return "-".join(self.path)
+
+    @property
+    def summary(self) -> str:
+        """The first sentence."""
+        return _first(self.help[0])
+
+
+def _first(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s", text.strip())[0]
+
+
+def commands() -> list[Command]:
+    """Return every command that is not hidden, each one in front of those inside of it."""
+    return list(_walk(typer.main.get_command(build_app()), ("siwarp",)))
+
+
+def _walk(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
+    context = command.context_class(command, info_name=" ".join(path))
+    inner = {n: c for n, c in getattr(command, "commands", {}).items() if not c.hidden}
+    rows = [row for p in command.params if (row := _option(p))]
+    if path[1:] in (("run",), ("env",), ("config",)):
+        yield _by_its_help(path)
+    else:
+        usage = " ".join([*path, *command.collect_usage_pieces(context)])
+        paragraphs = tuple(re.split(r"\n\s*\n", (command.help or "").strip().replace("\b\n", "")))
+        names = tuple((n, _first(c.help or "")) for n, c in inner.items())
+        yield Command(path, usage, paragraphs, tuple(rows), names)
+    for name, one in inner.items():
+        yield from _walk(one, (*path, name))
+
+
+def _by_its_help(path: tuple[str, ...]) -> Command:
+    """Commands that read their words themselves: what they are is in the help they print."""
+    from siwarp.cli import config, run
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        (config if path[1] == "config" else run).main(path[1], ["--help"])
+    usage, _, rest = said.getvalue().partition("\n\n")
+    text, _, options = rest.partition("Options:\n")
+    whole = re.sub(r"\n {4,}", " ", options)  # a text that goes on
+    rows = re.findall(r"^  (\S.*?)  +(\S.*)$", whole, re.MULTILINE)
+    paragraphs = re.sub(r"^  ", "", text.strip("\n"), flags=re.MULTILINE).split("\n\n")
+    return Command(path, usage.removeprefix("Usage: "), tuple(paragraphs), tuple(rows), ())
+
+
+def _option(parameter: Any) -> tuple[str, str] | None:
+    """What to type for a parameter, and its help with what it may be and its default."""
+    help_ = getattr(parameter, "help", None) or ""
+    if getattr(parameter, "hidden", False):
+        return None
+    if parameter.param_type_name == "argument":
+        return (parameter.metavar or (parameter.name or "").upper(), help_)
+    names = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    if parameter.is_flag:
+        return (names, help_)
+    choices = getattr(parameter.type, "choices", None)
+    number = re.match("int|float", parameter.type.name) is not None
+    value = parameter.metavar or ("|".join(map(_value, choices)) if choices else "")
+    notes = [*_bounds(parameter.type)]
+    if parameter.required:
+        notes.append("required")
+    elif parameter.default not in (None, "", False):
+        notes.append(f"default {_value(parameter.default)}")
+    what = f"{names} {value or ('N' if number else 'TEXT')}"
+    return (what, f"{help_} ({', '.join(notes)})" if notes else help_)
+
+
+def _bounds(kind: Any) -> Iterator[str]:
+    """The bounds of a number, of which either may be missing."""
+    least, most = getattr(kind, "min", None), getattr(kind, "max", None)
+    if least is not None and most is not None:
+        yield f"{least} to {most}"
+    elif least is not None:
+        yield f"at least {least}"
+    elif most is not None:
+        yield f"at most {most}"
+
+
+def _value(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _is_line(paragraph: str) -> bool:
+    """Whether a paragraph of the help is a command line."""
+    return re.match(r"(siwarp|cc|\$) \S", paragraph) is not None and "." not in paragraph[-1:]
+
+
+def page(group: list[Command]) -> str:
+    """The page of a command and of those inside of it."""
+    lines: list[str] = []
+    for command in group:
+        depth = "#" * (len(command.path) - 1 or 1)
+        lines += [f"(command-{command.name})=", f"{depth} `{' '.join(command.path)}`", ""]
+        lines += ["```text", command.usage, "```", ""]
+        for paragraph in command.help:
+            code = _is_line(paragraph)
+            lines += ["```text", paragraph, "```", ""] if code else [_escaped(paragraph), ""]
+        lines += _table(command)
+    return "\n".join(lines)
+
+
+def _table(command: Command) -> list[str]:
+    lines: list[str] = []
+    rows = [(f"`{what}`", _escaped(text)) for what, text in command.options]
+    rows += [(f"[`{n}`](#command-{command.name}-{n})", _escaped(text)) for n, text in command.inner]
+    if not rows:
+        return lines
+    lines = [":::{table}", ":class: options", "", "| | |", "|---|---|"]
+    lines += [f"| {what.replace('|', chr(92) + '|')} | {text} |" for what, text in rows]
+    return [*lines, ":::", ""]
+
+
+def _escaped(text: str) -> str:
+    """Markdown that says what the help says; what stands between backticks stays."""
+    pieces = re.split(r"(`[^`]+`)", text)
+    plain = [p if p[:1] == "`" else re.sub(r"([*<>\[\]|_])", r"\\\1", p) for p in pieces]
+    return "".join(plain)
+
+
+def man(command: Command) -> str:
+    """A command's page for man(1)."""
+    name = command.name
+    lines = [f'.TH {name.upper()} 1 "" "siwarp {version("siwarp")}" "siwarp"']
+    lines += [".SH NAME", _roff(f"{name} - {command.summary.rstrip('.')}")]
+    lines += [".SH SYNOPSIS", _roff(command.usage), ".SH DESCRIPTION"]
+    for paragraph in command.help:
+        code = _is_line(paragraph)
+        lines += [".PP", *([".nf"] if code else []), _roff(paragraph), *([".fi"] if code else [])]
+    for title, rows in (("OPTIONS", command.options), ("COMMANDS", command.inner)):
+        lines += [f".SH {title}"] if rows else []
+        for what, text in rows:
+            lines += [".TP", f"\\fB{_roff(what)}\\fR", _roff(text)]
+    above = "-".join(command.path[:-1])
+    see = [f"{name}-{inner}" for inner, _ in command.inner] + ([above] if above else [])
+    lines += [".SH SEE ALSO", ", ".join(f"{_roff(s)}(1)" for s in see)] if see else []
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    """Text in which roff finds no request and no escape of its own."""
+    text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\`")
+    return re.sub(r"^(['.])", r"\\&\1", text, flags=re.MULTILINE)
+
+
+def main() -> int:
+    """Write the man pages into the folder of the first argument."""
+    if len(sys.argv) != 2:
+        print(f"usage: {sys.argv[0]} DIR", file=sys.stderr)
+        return 2
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for command in commands():
+        (folder / f"{command.name}.1").write_text(man(command), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The reference of the C interface, from the comments of its headers.
+
+A header is comments and declarations in turn. A comment describes the declaration behind it; one
+of the form ``---- title ----`` begins a section; the first one behind the license describes the
+header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+__all__ = ["Declaration", "page", "parse"]
+
+_COMMENT = re.compile(r"[ \t]*/\*(.*?)\*/[ \t]*\n?", re.DOTALL)
+_SECTION = re.compile(r"-{4} (.+?) -{4,}")
+_DEFINE = re.compile(r"#define (SIW_\w+) +(\w+)")
+_TYPE = re.compile(r"(struct|enum|union) (\w+)")
+_FUNCTION = re.compile(r"(\w+)\(")
+_KNOWN = re.compile(r"(?<!/)\bsiw_\w+")
+
+
+@dataclass
+class Declaration:
+    """A declaration of a header: ``kind`` is a directive of Sphinx's C domain without ``c:``."""
+
+    kind: str
+    name: str
+    code: str
+    comment: str = ""
+    section: str = ""
+
+
+@dataclass
+class Header:
+    """A header: what it is for, and what it declares."""
+
+    name: str
+    intro: str = ""
+    declarations: list[Declaration] = field(default_factory=list)
+
+
+def parse(path: Path) -> Header:
+    """Return what a header says and declares, in its order."""
+    header = Header(path.name)
+    text = path.read_text("utf-8").partition("*/\n")[2]  # behind the license
+    text = text.replace('extern "C" {', "")
+    section = comment = ""
+    for piece, is_comment in _pieces(text):
+        if is_comment and (title := _SECTION.fullmatch(piece)):
+            section, comment = title[1], ""
+        elif is_comment and not header.intro:
+            header.intro = piece
+        elif is_comment:
+            comment = piece
+        elif piece == "":
+            comment = ""
+        elif found := _declaration(piece):
+            found.comment, found.section = found.comment or comment, section
+            header.declarations.append(found)
+            comment = ""
+    header.declarations = _once(header.declarations)
+    return header
+
+
+def _once(declarations: list[Declaration]) -> list[Declaration]:
+    """Without announcements of types that are declared in full, or were announced before."""
+    seen = {(d.kind, d.name) for d in declarations if "{" in d.code}
+    kept = []
+    for found in declarations:
+        key = (found.kind, found.name)
+        if "{" in found.code or key not in seen:
+            kept.append(found)
+            seen.add(key)
+    return kept
+
+
+def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield comments (True) and declarations (False); an empty one stands for an empty line."""
+    code = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
+    at = 0
+    while at < len(text):
+        comment = _COMMENT.match(text, at)
+        if comment:
+            yield _plain(comment[1]), True
+            at = comment.end()
+            continue
+        end = _end_of_declaration(code, at)
+        yield text[at:end].strip(), False
+        at = end
+
+
+def _end_of_declaration(code: str, at: int) -> int:
+    """Where the line ends that closes the braces and parentheses that the one at ``at`` opens."""
+    depth = 0
+    while at < len(code):
+        end = code.find("\n", at) + 1 or len(code)
+        depth += len(re.findall(r"[({]", code[at:end])) - len(re.findall(r"[)}]", code[at:end]))
+        at = end
+        if depth <= 0:
+            break
+    return at
+
+
+def _plain(comment: str) -> str:
+    """A comment's text without the stars at the left."""
+    lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment.strip().split("\n")]
+    return "\n".join(lines).strip()
+
+
+def _declaration(code: str) -> Declaration | None:
+    """A declaration of C; None for what is the preprocessor's, or of no interest to a reader."""
+    if define := _DEFINE.fullmatch(code):
+        return Declaration("macro", define[1], code)
+    if code.startswith(("#", "}")):
+        return None
+    code, _, behind = code.partition("; /*") if "{" not in code else (code, "", "")
+    bare = code.removeprefix("SIW_IBV ")
+    type_ = _TYPE.match(bare)
+    if type_ and re.match(r"\s*[{;]", bare[type_.end() :]):
+        return Declaration(type_[1], type_[2], code)
+    function = _FUNCTION.search(bare)
+    if function is None:
+        raise ValueError(f"this declaration is neither a type nor a function:\n{code}")
+    comment = _plain(behind.removesuffix("*/"))
+    return Declaration("function", function[1], bare.rstrip(";"), comment)
+
+
+def page(header: Header, names: dict[str, str]) -> str:
+    """The page of a header; ``names`` has the kind of each name of all of them."""
+    lines = [f"# `<siwarp/{header.name}>`", "", _prose(header.intro, names), ""]
+    section = ""
+    for found in _grouped(header.declarations):
+        if found.section != section:
+            section = found.section
+            lines += [f"## {section[0].upper()}{section[1:]}", ""]
+        lines += [*_entry(found, names), ""]
+    return "\n".join(lines)
+
+
+def _grouped(declarations: list[Declaration]) -> Iterator[Declaration]:
+    """Yield types that are announced one behind the other as one declaration of many names."""
+    group: Declaration | None = None
+    for found in declarations:
+        opaque = found.kind == "struct" and "{" not in found.code
+        if opaque and group and not found.comment:
+            group.name += f"\n{found.name}"
+            continue
+        if group:
+            yield group
+        group = replace(found) if opaque else None
+        if not opaque:
+            yield found
+    if group:
+        yield group
+
+
+def _entry(found: Declaration, names: dict[str, str]) -> list[str]:
+    """A declaration as a directive of Sphinx's C domain.
+
+    That has one space of names where C has two: a function named as a struct has no directive.
+    """
+    if found.kind == "function" and names[found.name] != "function":
+        return ["```c", f"{found.code};", "```", "", _prose(found.comment, names)]
+    signature = found.name
+    if found.kind == "function":
+        signature = re.sub(r"\s+", " ", found.code).replace("[]", "*")
+    body = [_prose(found.comment, names), ""] if found.comment else []
+    if "{" in found.code or found.kind == "macro":
+        body += ["```c", *found.code.expandtabs(8).split("\n"), "```"]
+    return [f"::::{{c:{found.kind}}} {signature}", *body, "::::"]
+
+
+def _prose(text: str, names: dict[str, str]) -> str:
+    """A comment as Markdown: names of the interface are links, indented lines stay as they are."""
+    blocks = []
+    for block in re.split(r"\n\s*\n", text):
+        if re.search(r"^\S.*\n +\S|^ {2,}|\S {3,}\S", block, re.MULTILINE) and "- " not in block:
+            blocks.append(f"```text\n{block}\n```")
+        else:
+            escaped = re.sub(r"([*<>\[\]`|_#])", r"\\\1", block).replace(r"\_", "_")
+            blocks.append(_KNOWN.sub(lambda m: _link(m[0], names), escaped))
+    return "\n\n".join(blocks)
+
+
+def _link(name: str, names: dict[str, str]) -> str:
+    role = {"function": "func", None: None}.get(names.get(name), names.get(name))
+    return f"{{c:{role}}}`{name}`" if role else f"`{name}`"

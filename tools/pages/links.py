@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Does every link inside of the pages lead to something? ``python tools/pages/links.py HTML``.
+
+Sphinx looks at the links that it resolves itself; this looks at what was made: each ``href`` and
+``src`` without a host leads to a file of the site, and its fragment to an id there.
+"""
+
+from __future__ import annotations
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["broken"]
+
+
+class _Page(HTMLParser):
+    """The ids of a page, and where its links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what the tag names and where it leads."""
+        for name, value in attrs:
+            if name in ("id", "name") and value:
+                self.ids.add(value)
+            elif name in ("href", "src") and value:
+                self.links.append(value)
+
+
+def broken(site: Path) -> list[str]:
+    """Return a line for each link that leads nowhere."""
+    pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        for link in dict.fromkeys(page.links):
+            if wrong := _wrong(link, path, pages):
+                found.append(f"{path.relative_to(site)}: {link}: {wrong}")
+    return found
+
+
+def _wrong(link: str, path: Path, pages: dict[Path, _Page]) -> str:
+    """What is wrong with a link of the page at ``path``; nothing if it leads to another host."""
+    url = urlsplit(link)
+    if url.scheme or url.netloc:
+        return ""
+    target = (path.parent / unquote(url.path)).resolve() if url.path else path
+    if not target.exists():
+        return "there is no such file"
+    fragment = unquote(url.fragment)
+    if fragment and target in pages and fragment not in pages[target].ids:
+        return "nothing there has this id"
+    return ""
+
+
+def main() -> int:
+    """Print the links that lead nowhere; 1 if there are any, or no pages."""
+    site = Path(sys.argv[1]).resolve()
+    wrong = broken(site)
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong or not (site / "index.html").is_file() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

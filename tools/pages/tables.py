@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The reference of settings, counters and exceptions, from the tables that the code has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cli.settings import settings
+from siwarp.verbs import errors
+
+__all__ = ["EXCEPTIONS", "counters_page", "exceptions_page", "reasons", "settings_page"]
+
+#: The exceptions of siwarp itself: they stand on this page alone.
+EXCEPTIONS = ("Error", "StateError", "LimitError", "PeerGone", "Timeout", "ProtocolError")
+_REASON = re.compile(r"X\((\w+), (E\w+),\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+)\)")
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table: Markdown that says just this."""
+    pieces = re.split(r"(`[^`]+`)", text.replace("|", r"\|"))
+    return "".join(p if p[:1] == "`" else re.sub(r"([*<>\[\]_{}])", r"\\\1", p) for p in pieces)
+
+
+def settings_page() -> str:
+    """Every setting with its variable, option, default and bounds."""
+    lines = [
+        "# Settings",
+        "",
+        "A call of the program beats an option of the command, that beats a variable of the",
+        "environment, and that beats the default. Options stand before the command:",
+        "`siwarp --crc 0 ping`. `siwarp config` prints this table with the values of the moment.",
+        "",
+    ]
+    for row in settings():
+        lines += [
+            f"(setting-{row.name})=",
+            f"## `{row.variable}`",
+            "",
+            f"{cell(row.help[:1].upper() + row.help[1:])}.",
+            "",
+            f"Option `{row.option}`; default {row.default}, from {row.minimum} to {row.maximum}.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def counters_page(troubleshooting: str) -> str:
+    """Every counter, and what TROUBLESHOOTING.md says to do about it."""
+    advice = _advice(troubleshooting)
+    lines = [
+        "# Counters",
+        "",
+        "What a process has sent, received and dropped since it began. `siwarp counters PID`",
+        "prints those of another process of yours, `siwarp counters` says which have some.",
+        "",
+        "| counter | what it counts | what to do when it grows |",
+        "|---|---|---|",
+    ]
+    for i in range(lib.siw_counters_count()):
+        name = ffi.string(lib.siw_counter_name(i)).decode()
+        what = ffi.string(lib.siw_counter_help(i)).decode()
+        lines.append(f"| `{name}` | {cell(what)} | {advice.get(name, '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _advice(troubleshooting: str) -> dict[str, str]:
+    """What to do about each name in the first column of the tables of TROUBLESHOOTING.md."""
+    found: dict[str, str] = {}
+    for line in troubleshooting.splitlines():
+        cells = [c.strip() for c in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+        if len(cells) == 3:
+            links = re.sub(r"\]\((?!https?:|#)", "](../../", cells[2])
+            found.update(dict.fromkeys(re.findall(r"`([a-z_]+)`", cells[0]), links))
+    return found
+
+
+def reasons(header: Path) -> list[tuple[str, str, str]]:
+    """Return name, errno and text of each reason why a call is refused (base/reason.h)."""
+    table = header.read_text("utf-8").partition("#define SIW_REASONS(X)")[2].replace("\\\n", "\n")
+    return [
+        (name, number, "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", text)))
+        for name, number, text in _REASON.findall(table)
+    ]
+
+
+def exceptions_page(header: Path) -> str:
+    """The classes, what each errno means, the numbers of Terminates, the reasons of refusals."""
+    lines = [
+        "# Exceptions",
+        "",
+        "Every exception of siwarp is a `siwarp.Error`, which is an `OSError`: its text says what",
+        "was tried, why it failed and what to do, and `errno` has the number that a C program gets",
+        "from the same call.",
+        "",
+        "## Classes",
+        "",
+    ]
+    for name in EXCEPTIONS:
+        lines += [f"(exception-{name.lower()})=", f"### {name}", "", "```{eval-rst}"]
+        lines += [f".. autoexception:: siwarp.{name}", "   :show-inheritance:", "```", ""]
+    lines += ["## By errno", "", "| errno | class | text | what to do |", "|---|---|---|---|"]
+    for number, (kind, advice) in sorted(errors._BY_ERRNO.items()):
+        name, text = errno.errorcode[number], os.strerror(number)
+        link = f"[`{kind.__name__}`](#exception-{kind.__name__.lower()})"
+        lines.append(f"| `{name}` | {link} | {text} | {cell(advice)} |")
+    return "\n".join([*lines, "", *_terminates(), "", *_reasons(header)]) + "\n"
+
+
+def _terminates() -> list[str]:
+    """The numbers that a Terminate carries."""
+    lines = [
+        "(terminates)=",
+        "## Terminates",
+        "",
+        "A `ProtocolError` and a completion's `vendor_err` have these three numbers; `clause` is",
+        "the id of the sentence of the RFC that defines them.",
+        "",
+        "| layer | type | code | what it says | clause |",
+        "|---|---|---|---|---|",
+    ]
+    for layer, kind, code in errors._CODES:
+        text = errors.terminate_reason(layer, kind, code)
+        clause = errors.terminate_clause(layer, kind, code)
+        lines.append(f"| {layer} | {kind} | {code:#04x} | {cell(text)} | {clause} |")
+    return lines
+
+
+def _reasons(header: Path) -> list[str]:
+    """Why calls are refused, by the names that siw_reason_name() gives."""
+    lines = [
+        "(reasons)=",
+        "## Reasons",
+        "",
+        "Why a call was refused: in C `siw_reason()` is the text, `siw_reason_name()` the name. In",
+        "Python the text is that of the exception and the name its `reason`; from Python 3.11 on a",
+        "traceback ends with the name of the heading below. Where a text has a number in braces,",
+        "the call puts in its own values.",
+        "",
+    ]
+    for name, number, text in reasons(header):
+        anchor = name.lower().replace("_", "-")
+        lines += [f"(reason-{anchor})=", f"### {name}", "", f"`{number}`: {cell(text)}.", ""]
+    return lines
