@@ -17,8 +17,6 @@
 #define SIW_BASE_CANCEL_H
 
 #include <pthread.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Puts cancellation of this thread off, until siw_cancel_back() with the value returned. */
@@ -35,32 +33,12 @@ static inline void siw_cancel_back(int before)
 	pthread_setcancelstate(before, NULL);
 }
 
-/* ns: less than a second. */
-static inline void siw_sleep_ns(long ns)
-{
-	const struct timespec t = { .tv_nsec = ns };
-	int before = siw_cancel_off();
-
-	nanosleep(&t, NULL);
-	siw_cancel_back(before);
-}
-
 static inline void siw_close_fd(int fd)
 {
 	int before = siw_cancel_off();
 
 	close(fd);
 	siw_cancel_back(before);
-}
-
-/* As getrandom(2). */
-static inline ssize_t siw_getrandom(void *to, size_t n, unsigned int flags)
-{
-	int before = siw_cancel_off();
-	ssize_t got = getrandom(to, n, flags);
-
-	siw_cancel_back(before);
-	return got;
 }
 
 #endif

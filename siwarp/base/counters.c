@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
+#include "base/os.h"
 #include "base/counters.h"
 #include "base/lock.h"
 #include "base/settings.h"

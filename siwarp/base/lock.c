@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-#include <sched.h>
-
-#include "base/cancel.h"
 #include "base/lock.h"
+#include "base/os.h"
 
 #define SPINS	 200
 #define YIELDS	 50
@@ -37,7 +35,7 @@ void siw_lock_wait(siw_lock_t *l)
 		if (turns < SPINS) {
 			pause_cpu();
 		} else if (turns < SPINS + YIELDS) {
-			sched_yield();
+			siw_yield();
 		} else {
 			siw_sleep_ns(STEP_NS);
 			if (++sleeps == PATIENCE) {

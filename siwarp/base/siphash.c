@@ -3,8 +3,8 @@
 #include <endian.h>
 #include <string.h>
 
-#include "base/cancel.h"
 #include "base/clock.h"
+#include "base/os.h"
 #include "base/siphash.h"
 
 void siw_siphash_key(struct siw_sipkey *key)

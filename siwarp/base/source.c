@@ -4,8 +4,9 @@
 
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/random.h>
 
-#include "base/cancel.h"
+#include "base/os.h"
 
 #define SECOND 1000000000u
 

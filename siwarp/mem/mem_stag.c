@@ -22,12 +22,11 @@
  * look-up of a local key takes no reference: it reads the fields between two loads of the word.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/cancel.h"
+#include "base/os.h"
 #include "base/lock.h"
 #include "mem/mem.h"
 
@@ -354,7 +353,7 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
 static void await_refs(struct siw_stag_entry *e)
 {
 	while (atomic_load(&e->word) & REFS)
-		sched_yield();
+		siw_yield();
 }
 
 int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)

@@ -7,6 +7,7 @@
  * trip of the last ten seconds, and how much may be in flight before more than 2% is lost. It sends
  * at that rate, and now and then a quarter faster, to find out whether there is more.
  */
+#include "base/os.h"
 #include "rd/rd_cc_bbr.h"
 
 #define STARTUP_LOSSES 6 /* losses in a round that may end Startup */
@@ -31,7 +32,7 @@ void siw_rd_bbr_init(struct siw_rd_cc *cc)
 
 	bbr->inflight_longterm = bbr->probe_up_per_inc = NO_LIMIT;
 	bbr->probe_rtt_min_delay = NO_LIMIT;
-	bbr->random = (uint32_t)(uintptr_t)cc;
+	bbr->random = siw_random();
 	reset_short_term(bbr);
 	siw_rd_cc_set_rate(cc, first_rate(cc));
 }

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 #include "base/addr.h"
-#include "base/cancel.h"
+#include "base/os.h"
 #include "base/capture.h"
 #include "base/clock.h"
 #include "base/settings.h"
@@ -62,15 +62,8 @@ struct siw_rdmap_records {
 
 uint32_t siw_rdmap_record_first_id(void)
 {
-	uint32_t id;
-
-	/*
-	 * So that it differs from the ids of an earlier process at this port. Without random
-	 * numbers at early boot the time will do.
-	 */
-	if (siw_getrandom(&id, sizeof(id), GRND_NONBLOCK) < 0)
-		id = (uint32_t)siw_now_ns();
-	return id;
+	/* So that it differs from the ids of an earlier process at this port. */
+	return siw_random();
 }
 
 struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max)

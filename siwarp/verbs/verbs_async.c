@@ -5,7 +5,7 @@
  */
 #include <errno.h>
 
-#include "base/cancel.h"
+#include "base/os.h"
 #include "verbs/verbs_impl.h"
 
 #define STEP_NS 200000

@@ -5,7 +5,7 @@
  * stay, with the context, so that a late call finds out that its device is closed.
  */
 
-#include "base/cancel.h"
+#include "base/os.h"
 #include "base/clock.h"
 #include "base/guard.h"
 #include "verbs/verbs_impl.h"

@@ -17,6 +17,7 @@
 
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "base/os.h"
 #include "base/settings.h"
 #include "verbs/verbs_impl.h"
 
@@ -98,7 +99,7 @@ static bool start(struct siw_context *ctx)
 
 		deputy->ctx = ctx;
 		sem_init(&deputy->wake, 0, 0);
-		if (pthread_create(&deputy->thread, NULL, run, deputy)) {
+		if (siw_thread_start(&deputy->thread, NULL, run, deputy)) {
 			sem_destroy(&deputy->wake);
 			break;
 		}

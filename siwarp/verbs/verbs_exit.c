@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/cancel.h"
+#include "base/os.h"
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 

@@ -5,9 +5,9 @@
  * own thread does (verbs_thread.c), until another thread polls.
  */
 #include <errno.h>
-#include <sched.h>
 
 #include "base/clock.h"
+#include "base/os.h"
 #include "verbs/verbs_impl.h"
 
 #define POLL_BATCH	32
@@ -418,5 +418,5 @@ void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	}
 	siw_unlock(&ctx->progress);
 	if (__builtin_expect(offer, 0))
-		sched_yield();
+		siw_yield();
 }

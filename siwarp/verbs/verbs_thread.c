@@ -6,6 +6,7 @@
 
 #include "base/cancel.h"
 #include "base/clock.h"
+#include "base/os.h"
 #include "verbs/verbs_impl.h"
 
 #define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter before the thread sleeps for long */
@@ -198,7 +199,7 @@ static int start_above(pthread_t *thread, void *arg)
 	if (!err)
 		err = pthread_attr_setschedparam(&attr, &param);
 	if (!err)
-		err = pthread_create(thread, &attr, run, arg);
+		err = siw_thread_start(thread, &attr, run, arg);
 	pthread_attr_destroy(&attr);
 	return err;
 }
@@ -223,7 +224,7 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = start_above(&ctx->thread, ctx);
 	if (err) /* no such policy, or no permission: with the default priority */
-		err = pthread_create(&ctx->thread, NULL, run, ctx);
+		err = siw_thread_start(&ctx->thread, NULL, run, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {
 		siw_llp_event_close(ctx->sleep_fd);

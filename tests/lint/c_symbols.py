@@ -1,5 +1,8 @@
 """What the compiled layers call: only the folders they may, sockets only in llp, all of it there.
 
+Time, sleep, yield, threads and randomness are asked for in base alone, and descriptors are waited
+on in llp alone, so that a simulation can take the place of both.
+
 Reads with nm the layers' archives and libsiwarp.so.0 in meson's build folder (the argument).
 """
 
@@ -17,6 +20,15 @@ SOCKET = re.compile(
     r"_*(socket|socketpair|bind|listen|connect|accept4?|shutdown|getsockopt|setsockopt|getsockname"
     r"|getpeername|(send|recv)(to|from|msg|mmsg)?|epoll_\w+)(_chk)?$"
 )
+# base/os.h has a function for each. clock.h's is inline, so clocks are looked for in the text.
+SYSTEM = re.compile(
+    r"_*(nanosleep|clock_nanosleep|u?sleep|alarm|ualarm|pause|sched_yield|pthread_yield"
+    r"|pthread_create|thrd_\w+|pthread_(cond|timedjoin|mutex_timed|clockjoin)\w*|sem_(timed|clock)wait"
+    r"|getrandom|getentropy|arc4random\w*|s?rand|rand_r|s?random(_r)?|[dlmejn]rand48(_r)?"
+    r"|time|gettimeofday|timespec_get|clock|times|ftime"
+    r"|p?poll|p?select|eventfd\w*|timerfd_\w+|timer_\w+|[gs]etitimer|signalfd|read|write)(_chk)?$"
+)
+CLOCK = re.compile(r"\b(clock_gettime|clock_getres|__?rdtscp?|__builtin_ia32_rdtsc\w*)\b")
 # A prototype in a header: a name of ours in front of an opening parenthesis, at a line's start.
 PROTOTYPE = re.compile(r"^(?!\s|typedef|static|#|\*|/).*?\b(siw_\w+)\(", re.MULTILINE)
 
@@ -49,6 +61,21 @@ def declared(folder: Path, which: str = "*.h") -> set[str]:
     return names
 
 
+def past_base(folder: str, source: str, symbol: str) -> str | None:
+    """Return what is wrong if a file of this folder calls the system for what base or llp has."""
+    if folder in {"base", "llp"} or not SYSTEM.match(symbol):
+        return None
+    return f"{folder}/{source} calls {symbol}: base/os.h has time, sleep, threads, randomness"
+
+
+def clocks(folder: str, name: str, text: str) -> list[str]:
+    """Return what is wrong with a C file that reads a clock which is not base/clock.h's."""
+    if folder in {"base", "llp"}:
+        return []
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    return [f"{folder}/{name} uses {found}: ask siw_now_ns" for found in CLOCK.findall(text)]
+
+
 def main() -> int:
     """Print each symbol that breaks a rule; 1 if there is any."""
     build = Path(sys.argv[1])
@@ -69,10 +96,15 @@ def main() -> int:
     for folder, source, symbol in calls:
         if SOCKET.match(symbol) and folder != "llp":
             bad.append(f"{folder}/{source} calls {symbol}: sockets live in llp only")
+        if wrong := past_base(folder, source, symbol):
+            bad.append(wrong)
         if symbol in home and home[symbol] not in allowed(folder):
             bad.append(f"{folder}/{source} calls {symbol} of {home[symbol]}")
         if symbol.startswith("siw_") and symbol not in home:
             bad.append(f"{folder}/{source} calls {symbol}, which nobody defines")
+    for folder in sorted({folder for folder, _, _ in calls}):
+        for path in sorted((PACKAGE / folder).glob("*.[ch]")):
+            bad += clocks(folder, path.name, path.read_text("utf-8"))
     for folder in MAY_USE:
         for name in sorted(declared(PACKAGE / folder) - set(home)):
             bad.append(f"{folder} declares {name} for Python, and nobody defines it")

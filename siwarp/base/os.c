@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/os.c - see os.h. */
+#include "base/os.h"
+
+#include <sched.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+
+void siw_sleep_ns(long ns)
+{
+	const struct timespec t = { .tv_nsec = ns };
+	int before = siw_cancel_off();
+
+	nanosleep(&t, NULL);
+	siw_cancel_back(before);
+}
+
+void siw_yield(void)
+{
+	sched_yield();
+}
+
+ssize_t siw_getrandom(void *to, size_t n, unsigned int flags)
+{
+	int before = siw_cancel_off();
+	ssize_t got = getrandom(to, n, flags);
+
+	siw_cancel_back(before);
+	return got;
+}
+
+unsigned int siw_random(void)
+{
+	unsigned int number;
+
+	if (siw_getrandom(&number, sizeof(number), GRND_NONBLOCK) != (ssize_t)sizeof(number))
+		number = (unsigned int)siw_now_ns();
+	return number;
+}
+
+int siw_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+	return pthread_create(thread, attr, run, arg);
+}

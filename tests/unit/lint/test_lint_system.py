@@ -1,0 +1,53 @@
+"""The check that time, sleep, threads and randomness are asked for in base alone."""
+
+from __future__ import annotations
+
+import c_symbols
+import pytest
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "sched_yield",
+        "nanosleep",
+        "clock_nanosleep",
+        "usleep",
+        "pthread_create",
+        "pthread_cond_timedwait",
+        "getrandom",
+        "rand",
+        "random",
+        "time",
+        "gettimeofday",
+        "poll",
+        "__poll_chk",
+        "ppoll",
+        "select",
+        "eventfd_read",
+        "timerfd_create",
+        "read",
+    ],
+)
+def test_a_call_of_the_system_is_refused_but_in_base_and_llp(symbol: str) -> None:
+    wrong = c_symbols.past_base("rd", "rd.c", symbol)
+    assert wrong is not None
+    assert wrong.startswith(f"rd/rd.c calls {symbol}:")
+    assert c_symbols.past_base("base", "os.c", symbol) is None
+    assert c_symbols.past_base("llp", "llp_wait.c", symbol) is None
+
+
+@pytest.mark.parametrize(
+    "symbol", ["siw_sleep_ns", "siw_rd_pause", "strerror_r", "pthread_join", "getpid", "qsort"]
+)
+def test_other_calls_pass(symbol: str) -> None:
+    assert c_symbols.past_base("verbs", "verbs_cq.c", symbol) is None
+
+
+def test_a_clock_of_its_own_is_found_in_the_text() -> None:
+    text = "/* as clock_gettime(2) */\n\tclock_gettime(CLOCK_REALTIME, &t);\n\tx = __rdtsc();\n"
+    assert c_symbols.clocks("qp", "qp.c", text) == [
+        "qp/qp.c uses clock_gettime: ask siw_now_ns",
+        "qp/qp.c uses __rdtsc: ask siw_now_ns",
+    ]
+    assert c_symbols.clocks("base", "clock.h", text) == []
