@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import time
 from collections import Counter, OrderedDict, deque
 
+from siwarp.base import system
 from siwarp.verbs import Address
 
 __all__ = ["Admission", "Ration", "Shares", "source_of"]
@@ -134,7 +134,7 @@ class Ration:
 
     def take(self, peer: Address) -> bool:
         """Whether its source may have one more now."""
-        source, now = source_of(peer), time.monotonic()
+        source, now = source_of(peer), system.monotonic()
         due = max(self._due.pop(source, now), now)
         if len(self._due) >= self.SOURCES:
             self._due.popitem(last=False)

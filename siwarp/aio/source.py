@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from siwarp.aio.wait import EVENTS_A_TURN, readable_now, running_loop
+from siwarp.aio.wait import EVENTS_A_TURN, running_loop
+from siwarp.base import system
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import CQ, WC, CompChannel, Context, Error, source_toward
 
@@ -155,7 +155,7 @@ class Source:
         with contextlib.suppress(RuntimeError):
             self.gone = self.loop.create_future()
         # Closing may wait until peers end their streams, and the loop must not wait.
-        threading.Thread(target=self._close, name="siwarp-aio-close").start()
+        system.start_thread(self._close, "siwarp-aio-close")
 
     def _close(self) -> None:
         try:
@@ -175,7 +175,7 @@ class Source:
 
     def _on_completions(self) -> None:
         for _ in range(EVENTS_A_TURN):
-            if not readable_now(self._fds[0]):
+            if not system.readable_now(self._fds[0]):
                 return
             cq = self.channel.get_cq_event(0)
             if cq is None:
@@ -184,7 +184,7 @@ class Source:
 
     def _on_connections(self) -> None:
         for _ in range(EVENTS_A_TURN):
-            if not readable_now(self._fds[1]):
+            if not system.readable_now(self._fds[1]):
                 return
             event = self.cm.get_event(0)
             if event is None:

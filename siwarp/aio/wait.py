@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import select
 import weakref
 from collections.abc import AsyncIterator
 
+from siwarp.base import system
 from siwarp.cm import CMEvent, CMEventChannel
 from siwarp.verbs import CQ, WC, CompChannel, StateError
 from siwarp.verbs._ffi import Waitable
 
-__all__ = ["EVENTS_A_TURN", "cm_event", "completions", "readable_now", "running_loop", "wait"]
+__all__ = ["EVENTS_A_TURN", "cm_event", "completions", "running_loop", "wait"]
 
 #: Events handled before the loop's other work has its turn.
 EVENTS_A_TURN = 64
@@ -22,13 +22,6 @@ EVENTS_A_TURN = 64
 _watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Waitable, set[_Wait]]] = (
     weakref.WeakKeyDictionary()
 )
-
-
-def readable_now(fd: int) -> bool:
-    """Whether a descriptor is readable at this moment."""
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 class _Wait:
@@ -93,7 +86,7 @@ class _Wait:
 def _take_events(channel: CompChannel) -> None:
     """Take the events that are there, which wakes the tasks that they are for."""
     for _ in range(EVENTS_A_TURN):
-        if channel.closed or not readable_now(channel.fileno()):
+        if channel.closed or not system.readable_now(channel.fileno()):
             return
         which = channel.get_cq_event(0)
         if which is not None:
@@ -141,7 +134,7 @@ async def cm_event(channel: CMEventChannel) -> CMEvent:
 
     """
     while True:
-        if readable_now(channel.fileno()):
+        if system.readable_now(channel.fileno()):
             event = channel.get_event(0)
             if event is not None:
                 return event

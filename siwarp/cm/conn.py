@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import threading
-import time
 from collections.abc import Iterator
 
+from siwarp.base import system
 from siwarp.base.buffer import Buffer, octets
 from siwarp.base.closing import Closing
 from siwarp.cm.id import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -64,7 +63,7 @@ class _Home:
         self.context = context
         self.channel = CMEventChannel(context)
         self._users = 0
-        self._lock = threading.Lock()
+        self._lock = system.lock()
 
     def enter(self) -> None:
         with self._lock:
@@ -111,8 +110,8 @@ class Connection(Closing):
         self._closed = False
         self._parts = contextlib.ExitStack()
         # close() takes both. Reentrant, since a send that took too long closes, too.
-        self._sending = threading.RLock()
-        self._receiving = threading.RLock()
+        self._sending = system.rlock()
+        self._receiving = system.rlock()
         self.private_data = b""
         self.id = cm_id
         self._channels: list[CompChannel] = []
@@ -286,13 +285,13 @@ class Connection(Closing):
         self._wait(self.scq, timeout, f"{wr.opcode.name} to {self._peer_name()}")
 
     def _wait(self, cq: CQ, timeout: float | None, what: str) -> WC:
-        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        deadline = system.monotonic() + (math.inf if timeout is None else timeout)
         wcs: list[WC] = []
         while not wcs:
             self._alive()  # another thread may have closed it
-            left = None if timeout is None else max(0.0, deadline - time.monotonic())
+            left = None if timeout is None else max(0.0, deadline - system.monotonic())
             wcs = cq._wait_unless(lambda: self._closed, left, 1)
-            if time.monotonic() >= deadline:
+            if system.monotonic() >= deadline:
                 break
         if not wcs:
             if cq is self.rcq:
@@ -428,7 +427,7 @@ class Listener(Closing):
         self._recv = recv_size, recv_depth, persona
         # Accepted, and not established yet: the initiator's first message may take a while.
         self._starting: dict[CMID, Connection] = {}
-        self._accepting = threading.RLock()
+        self._accepting = system.rlock()
         try:
             self._id = CMID(self._home.channel)
             self._id.listen(address)
@@ -452,19 +451,19 @@ class Listener(Closing):
             StateError: the listener is closed.
 
         """
-        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        deadline = system.monotonic() + (math.inf if timeout is None else timeout)
         with self._accepting, self._home:
             while True:
                 if self._closed:
                     raise StateError(errno.EBADF, "this listener is closed: listen again")
-                left = deadline - time.monotonic()
+                left = deadline - system.monotonic()
                 event = self._home.channel._get_event(
                     None if timeout is None else max(0.0, left), lambda: self._closed
                 )
                 conn = None if event is None else self._on_event(event, private_data)
                 if conn is not None:
                     return conn
-                if time.monotonic() >= deadline:
+                if system.monotonic() >= deadline:
                     raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
 
     def _on_event(self, event: CMEvent, private_data: bytes) -> Connection | None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any
 
+from siwarp.base import system
 from siwarp.verbs._ffi import (
     Address,
     Handle,
@@ -218,7 +218,7 @@ class CMEventChannel(Waitable):
         return check(lib.siw_cm_channel_fd(self._live()), "asking for the channel's descriptor")
 
     def _has_thread(self) -> bool:
-        return self.context is None or self.context._threaded
+        return system.threaded if self.context is None else self.context._threaded
 
     def get_event(self, timeout: float | None = None) -> CMEvent | None:
         """Wait for the next event; ``None`` when ``timeout`` (seconds) is over.
@@ -315,7 +315,7 @@ class CMID(Handle):
         self.channel = channel
         self.qp = None
         self._dest = None
-        self._using = threading.RLock()  # reentrant, since a signal handler may close it, too
+        self._using = system.rlock()  # reentrant, since a signal handler may close it, too
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from siwarp.base import system
 from siwarp.base.buffer import Buffer, octets
 from siwarp.base.closing import Closing
 from siwarp.cm import CMID
@@ -188,10 +188,10 @@ class End(Closing):
             Timeout: there were fewer within ``timeout`` seconds.
 
         """
-        deadline = time.monotonic() + timeout
+        deadline = system.monotonic() + timeout
         return [
             self._await(
-                lambda wc: wc.wr_id < _SENDS, deadline - time.monotonic(), f"completion {i + 1}"
+                lambda wc: wc.wr_id < _SENDS, deadline - system.monotonic(), f"completion {i + 1}"
             )
             for i in range(n)
         ]
@@ -214,12 +214,12 @@ class End(Closing):
 
     def _await(self, wanted: Callable[[WC], bool], timeout: float, what: str) -> WC:
         """Return the next such completion; keep the others for who asks for them."""
-        deadline = time.monotonic() + timeout
+        deadline = system.monotonic() + timeout
         while True:
             for i, wc in enumerate(self._kept):
                 if wanted(wc):
                     return self._kept.pop(i)
-            left = deadline - time.monotonic()
+            left = deadline - system.monotonic()
             wcs = self.cq.wait(max(left, 0.0))
             if not wcs and left <= 0:
                 raise Timeout(

@@ -8,17 +8,14 @@ import contextlib
 import errno
 import itertools
 import os
-import select
-import signal
 import socket
-import threading
-import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from siwarp._siwarp import ffi, lib
+from siwarp.base import system
 from siwarp.base.closing import Closing
 from siwarp.verbs.errors import Error, StateError, from_errno
 from siwarp.verbs.reason import refused
@@ -143,12 +140,12 @@ _roots: weakref.WeakSet[Handle] = weakref.WeakSet()
 # What the garbage collector dropped: (destroy, C object, parents). The collector may run in any
 # thread at any moment, even inside a call of the library, so it only adds to this list.
 _dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
-_reaping = threading.Lock()
+_reaping = system.lock()
 #: Held to take the C object out of a handle, so that only one thread ends it. Reentrant, since a
 #: signal handler may close something meanwhile.
-_ending = threading.RLock()
+_ending = system.rlock()
 #: Held to call the functions that watch an object, and to stop watching.
-_watching = threading.RLock()
+_watching = system.rlock()
 
 
 def reap() -> None:
@@ -176,7 +173,7 @@ def reap() -> None:
 def _after_fork() -> None:
     """Renew locks that threads of the parent may hold, and forget the parent's objects."""
     global _reaping, _ending, _watching
-    _reaping, _ending, _watching = threading.Lock(), threading.RLock(), threading.RLock()
+    _reaping, _ending, _watching = system.lock(), system.rlock(), system.rlock()
     _dropped.clear()
 
 
@@ -438,7 +435,7 @@ class Waitable(Handle):
         each ``_wake`` that is ``about`` the same. ``drop`` gets a result of ``get`` that ``take``
         did not get because a signal handler raised in between.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else system.monotonic() + timeout
         with _ending:  # the C object must not end between the check and the count
             self._live()
             self._waiters += 1
@@ -456,7 +453,7 @@ class Waitable(Handle):
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
                     self._live()  # closed by force meanwhile
                     check(rc, f"waiting on {self!r}")
-                elif deadline is not None and time.monotonic() >= deadline:
+                elif deadline is not None and system.monotonic() >= deadline:
                     return None
                 if over is not None and over():
                     return None
@@ -495,16 +492,9 @@ class Waitable(Handle):
             self._watch(call, about)
             if over is not None and over():
                 return
-            sleeper = select.poll()
-            sleeper.register(woken, select.POLLIN)
-            if not self._in_library:  # otherwise that thread takes the event
-                sleeper.register(self.fileno(), select.POLLIN)
-            left = None if deadline is None else deadline - time.monotonic()
-            with _signals_wake(sleeper):
-                if left is None or left > _LONG:
-                    sleeper.poll()
-                else:
-                    sleeper.poll(max(0, int(left * 1000 + 0.999)))
+            # What a thread in the library waits for is that one's.
+            fds = [woken] if self._in_library else [woken, self.fileno()]
+            system.sleep_on(fds, deadline)
         finally:
             self._unwatch(call)
             os.close(woken)
@@ -514,9 +504,9 @@ class Waitable(Handle):
 
     def _let_leave(self) -> None:
         # A loop that is busy with something else, or does not run, cannot be waited for.
-        end = time.monotonic() + _LEAVING_S
-        while self._watchers and time.monotonic() < end:
-            time.sleep(0.001)
+        end = system.monotonic() + _LEAVING_S
+        while self._watchers and system.monotonic() < end:
+            system.sleep(0.001)
         with _watching:  # what they did before is done for this thread, too
             self._watchers.clear()
 
@@ -530,41 +520,13 @@ class Waitable(Handle):
 
 #: Seconds that closing gives those who wait to leave.
 _LEAVING_S = 0.5
-#: More seconds than the kernel's poll accepts: treated as no limit.
-_LONG = 1_000_000.0
-
-
-@contextlib.contextmanager
-def _signals_wake(sleeper: select.poll) -> Iterator[None]:
-    """Let a signal that arrives right before the sleep end it, as one during the sleep does.
-
-    Python checks for signals before the call, and not within. If an event loop uses the wake-up
-    descriptor, that stays so. Only the main thread handles signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        try:
-            if before == -1:
-                sleeper.register(reader, select.POLLIN)
-            else:
-                signal.set_wakeup_fd(before)
-            yield
-        finally:
-            signal.set_wakeup_fd(before)
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def _slice(deadline: float | None) -> int:
     """Return the milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
-    left = (deadline - time.monotonic()) * 1000  # the time may be infinite
+    left = (deadline - system.monotonic()) * 1000  # the time may be infinite
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from siwarp.base import system
 from siwarp.verbs._ffi import (
     Address,
     Handle,
@@ -441,7 +441,7 @@ class CQ(Handle):
             raise StateError(
                 errno.EINVAL, f"{self!r} has no channel: make it with channel=CompChannel(context)"
             )
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else system.monotonic() + timeout
         while True:
             if wcs := self.poll(num_entries):
                 return wcs
@@ -449,7 +449,7 @@ class CQ(Handle):
             self.req_notify()
             if wcs := self.poll(num_entries):
                 return wcs
-            left = None if deadline is None else deadline - time.monotonic()
+            left = None if deadline is None else deadline - system.monotonic()
             if (left is not None and left <= 0) or (over is not None and over()):
                 return []
 

@@ -9,6 +9,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from siwarp.base import system
 from siwarp.verbs._ffi import (
     Address,
     Handle,
@@ -115,13 +116,7 @@ def source_toward(peer: Address) -> str:
     """
     name, port = an_address(peer)
     try:
-        infos = socket.getaddrinfo(name, port or 9, type=socket.SOCK_DGRAM)
-        family, kind, proto, _, sockaddr = infos[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.connect(sockaddr)
-            host, _, *more = probe.getsockname()
-            scoped = len(more) == 2 and more[1] and "%" not in host
-            return f"{host}%{socket.if_indextoname(more[1])}" if scoped else str(host)
+        return system.source_address(name, port or 9)
     except OSError as e:
         number = errno.EHOSTUNREACH if isinstance(e, socket.gaierror) else e.errno
         raise Error(
@@ -167,7 +162,7 @@ class Context(Waitable):
         self.device = _device(lib.siw_context_info(c))
         # The objects that an asynchronous event may be about, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
-        self._threaded = bool(lib.siw_setting_value(_PROGRESS))
+        self._threaded = system.threaded and bool(lib.siw_setting_value(_PROGRESS))
         self._open(c)
 
     @staticmethod

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from siwarp.base import system
 from siwarp.base.closing import Closing
 from siwarp.verbs._ffi import Handle, before_exit, ffi, lib
 from siwarp.verbs.enums import EventType
@@ -86,7 +86,7 @@ class AsyncEvent(Closing):
 def wait_until_acked(handle: Handle) -> None:
     """Wait for other threads to acknowledge the events about ``handle``; Ctrl-C interrupts."""
     while any(event.element is handle and not event._acked for event in list(_unacked)):
-        time.sleep(0.001)
+        system.sleep(0.001)
 
 
 @before_exit

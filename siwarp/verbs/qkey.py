@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import os
-
+from siwarp.base import system
 from siwarp.verbs._ffi import ffi, lib
 
 __all__ = ["own_qkey", "shared_qkey"]
 
 #: Drawn once, so that queue pairs of one process, and of its forked children, reach each other. Not
 #: 0, which everybody has, and without the top bit, which stands for the sender's own.
-_RANDOM = int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1
+_RANDOM = int.from_bytes(system.random_bytes(4), "big") & 0x7FFFFFFF or 1
 
 
 _SETTING = next(

@@ -12,7 +12,7 @@ from unit.aio.aio_harness import LOOPBACK, gone, run
 from unit.verbs.verbs_harness import Pair, Rig, until
 
 from siwarp import StateError, aio
-from siwarp.aio.wait import readable_now
+from siwarp.base.system import readable_now
 from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.verbs import CQ, CompChannel, SendWR
 

@@ -1,8 +1,9 @@
-"""The check that time, sleep, threads and randomness are asked for in base alone."""
+"""The checks that time, sleep, threads and randomness are asked for in base alone."""
 
 from __future__ import annotations
 
 import c_symbols
+import py_system
 import pytest
 
 
@@ -51,3 +52,26 @@ def test_a_clock_of_its_own_is_found_in_the_text() -> None:
         "qp/qp.c uses __rdtsc: ask siw_now_ns",
     ]
     assert c_symbols.clocks("base", "clock.h", text) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import time",
+        "import select as s",
+        "from threading import Thread",
+        "import concurrent.futures",
+        "from random import random",
+        "key = os.urandom(4)",
+        "probe = socket.socket()",
+        "from os import urandom",
+        "loop.run_in_executor(None, call)",
+    ],
+)
+def test_python_that_goes_past_base_is_found(line: str) -> None:
+    assert [number for number, _ in py_system.past_base(f"x = 1\n{line}\n")] == [2]
+
+
+def test_python_that_asks_base_passes() -> None:
+    text = "from siwarp.base import system\nimport os, socket\nsystem.sleep(os.getpid())\n"
+    assert py_system.past_base(text) == []
