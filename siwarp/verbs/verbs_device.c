@@ -104,15 +104,33 @@ static void close_port(struct siw_context *ctx)
 	siw_llp_port_close(port);
 }
 
+/* What a device learned of its program while it was open does not hold for the next one. */
+static void forget_past(struct siw_context *ctx)
+{
+	ctx->has_thread = ctx->async_fd_set = false;
+	atomic_store(&ctx->stop, false);
+	atomic_store(&ctx->cq_overrun, false);
+	atomic_store(&ctx->polls, 0);
+	atomic_store(&ctx->takes, 0);
+	atomic_store(&ctx->crowded, false);
+	atomic_store(&ctx->spin_skip, 0);
+	atomic_store(&ctx->spin_left, 0);
+	atomic_store(&ctx->armed_at, 0);
+	atomic_store(&ctx->next_pd, 0);
+	atomic_store(&ctx->next_srq, 0);
+	ctx->vain = (struct siw_vain){ 0 };
+	ctx->turns = ctx->rounds = 0;
+	ctx->sends_more = false;
+	ctx->one_sided = 0;
+}
+
 /* A context ready to be opened: a new one, or one that was closed. */
 static struct siw_context *new_context(void)
 {
 	struct siw_context *ctx = siw_verbs_context_take();
 
 	if (ctx) {
-		ctx->has_thread = ctx->async_fd_set = false;
-		atomic_store(&ctx->stop, false);
-		atomic_store(&ctx->cq_overrun, false);
+		forget_past(ctx);
 		return ctx;
 	}
 	ctx = calloc(1, sizeof(*ctx));
