@@ -302,7 +302,8 @@ class Handle(Closing):
         # In a forked child the object is the parent's, and a thread that does not exist in the
         # child may hold its locks for ever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
-        if rc < 0:
+        # ESTALE: it ended with its device, which was closed by force, or whose host crashed.
+        if rc < 0 and rc != -errno.ESTALE:
             self._c = c
             busy = self._busy() if rc == -errno.EBUSY else ""
             check(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
