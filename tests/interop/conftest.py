@@ -28,11 +28,52 @@ def pytest_configure(config: pytest.Config) -> None:
 # ------------------------------------------------------------------ the guest
 
 
+class Guests:
+    """The guest, and another one after its kernel has failed."""
+
+    def __init__(self, boot: Callable[[], vm.Guest]) -> None:
+        self._boot = boot
+        self.running: vm.Guest | None = None
+        self.booted: list[str] = []
+
+    def get(self) -> vm.Guest:
+        """The running guest; one is started if there is none."""
+        if self.running is None:
+            self.running = self._boot()
+            self.booted.append(f"{self.running.version} ({self.running.accelerator})")
+        return self.running
+
+    def fault(self) -> str:
+        """What the kernel of the running guest reported, after which that guest is gone."""
+        line = self.running.fault() if self.running else ""
+        if line:
+            self.close()
+        return line
+
+    def close(self) -> None:
+        """End the running guest."""
+        if self.running is not None:
+            self.running.close()
+            self.running = None
+
+
+GUESTS = pytest.StashKey[Guests]()
+
+
 @pytest.fixture(scope="session")
-def guest() -> Iterator[vm.Guest]:
+def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
+    """The guests of this session, one at a time."""
+    image = vm.build()
+    made = Guests(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
+    pytestconfig.stash[GUESTS] = made
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def guest(guests: Guests) -> vm.Guest:
     """A running guest with Linux siw."""
-    with vm.Guest(vm.build(), forward=(RPING_PORT, ECHO_PORT)) as running:
-        yield running
+    return guests.get()
 
 
 def _served(guest: vm.Guest, port: int, command: str) -> int:
@@ -119,8 +160,20 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    _judge_guest(item, report)
     _record(item, report)
     return report
+
+
+def _judge_guest(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Fail the test during which the guest's kernel reported a fault; the next has a new guest."""
+    guests = item.config.stash.get(GUESTS, None)
+    line = guests.fault() if guests is not None else ""
+    if not line:
+        return
+    told = f"the guest's kernel reported a fault during {item.nodeid} ({report.when}): {line}"
+    report.outcome = "failed"
+    report.longrepr = told if report.longrepr is None else f"{told}\n{report.longrepr}"
 
 
 def _record(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -133,7 +186,7 @@ def _record(item: pytest.Item, report: pytest.TestReport) -> None:
     row, column = mark.args
     matrix.put(row, column, outcome, mark.kwargs.get("impossible", ""))
     guest = getattr(item, "funcargs", {}).get("guest")
-    if report.failed and isinstance(guest, vm.Guest):
+    if report.failed and isinstance(guest, vm.Guest) and guest.qemu is not None:
         try:
             messages = guest.log()
             # A server that waits for what never came would refuse every cell after this one.
@@ -144,6 +197,10 @@ def _record(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    guests = terminalreporter.config.stash.get(GUESTS, None)
+    if guests is not None:
+        terminalreporter.section("guests")
+        terminalreporter.write_line(f"Linux {', '.join(guests.booted)}; {vm.host_versions()}")
     matrix = terminalreporter.config.stash.get(MATRIX, None)
     if matrix is not None:
         terminalreporter.section("siwarp and Linux siw")

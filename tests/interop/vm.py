@@ -165,6 +165,13 @@ def need_host_tools(tools: dict[str, str]) -> None:
     apt_with_retries("install", "-y", "--no-install-recommends", *missing, advice=advice)
 
 
+def host_versions() -> str:
+    """The packages and versions of the host's programs that the tests run."""
+    show = ["dpkg-query", "-W", "-f", "${Package} ${Version}, ", *RUN_TOOLS.values()]
+    done = subprocess.run(show, capture_output=True, text=True, check=False)
+    return done.stdout.rstrip(", ")
+
+
 def candidates(names: Sequence[str]) -> dict[str, str]:
     """Versions apt would download, by package; packages it does not know are left out."""
     text = subprocess.run(
@@ -485,6 +492,19 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+#: What Linux writes on its console when the kernel itself has failed.
+KERNEL_FAULT = re.compile(
+    r"^.*(kernel BUG at|\bBUG: |Oops: |general protection fault|Kernel panic|stack segment:).*$",
+    re.M,
+)
+
+
+def kernel_fault(console: str) -> str:
+    """Return the first line of a console that reports a fault of the kernel; empty if none does."""
+    found = KERNEL_FAULT.search(console)
+    return found[0].strip() if found else ""
+
+
 class Guest:
     """A running guest; use it as a context manager.
 
@@ -661,6 +681,10 @@ class Guest:
             f"n=0; until grep -q '^State:.S' {state}; do n=$((n+1)); [ $n -lt 500 ] || exit 1; "
             "sleep 0.01; done"
         )
+
+    def fault(self) -> str:
+        """The line of the console in which the kernel reports a fault; empty if it has not."""
+        return kernel_fault(self.console.read_text(errors="replace"))
 
     def log(self) -> str:
         """Kernel messages (siw's debugging included) since the last call."""

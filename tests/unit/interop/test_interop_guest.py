@@ -1,0 +1,65 @@
+"""A guest whose kernel has failed is noticed and replaced; no virtual machine is started here."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from interop import vm
+from interop.conftest import Guests
+
+BUG = "[   12.345678] kernel BUG at drivers/infiniband/core/iwcm.c:969!"
+
+
+class Pretended:
+    """What the harness asks of a guest."""
+
+    version, accelerator = "6.1.192-2", "none"
+
+    def __init__(self) -> None:
+        self.console, self.closed = "interop: ready\n", False
+
+    def fault(self) -> str:
+        return vm.kernel_fault(self.console)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        BUG,
+        "[    1.000000] BUG: kernel NULL pointer dereference, address: 0000000000000008",
+        "[    1.000000] Oops: 0002 [#1] PREEMPT SMP NOPTI",
+        "[    1.000000] general protection fault, probably for non-canonical address: 0000",
+        "[    1.000000] Kernel panic - not syncing: Fatal exception",
+    ],
+)
+def test_a_report_of_the_kernel_is_found_in_the_console(line: str) -> None:
+    assert vm.kernel_fault(f"interop: ready\n{line}\n[    1.1] Modules linked in: siw\n") == line
+
+
+def test_what_siw_says_is_no_fault() -> None:
+    assert (
+        vm.kernel_fault("interop: ready\n[ 1.0] siw: MPA: CRC error\n[ 1.1] siw: DEBUG: x\n") == ""
+    )
+
+
+def test_a_guest_stays_as_long_as_its_kernel_has_no_fault() -> None:
+    guests = Guests(lambda: cast(Any, Pretended()))
+    first = guests.get()
+    assert guests.fault() == ""
+    assert guests.get() is first
+
+
+def test_a_guest_whose_kernel_failed_is_ended_and_the_next_test_has_a_new_one() -> None:
+    guests = Guests(lambda: cast(Any, Pretended()))
+    first = cast(Any, guests.get())
+    first.console += BUG
+    assert guests.fault() == BUG
+    assert first.closed
+    second = guests.get()
+    assert second is not first
+    assert guests.fault() == ""
+    assert guests.booted == ["6.1.192-2 (none)"] * 2
