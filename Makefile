@@ -12,7 +12,10 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build coverage demo test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate abi abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
+.PHONY: help build ci-full coverage demo sim test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
+
+ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root
+	@tools/ci-full
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -48,11 +51,19 @@ format: ## Write C and Python the way that lint wants them
 	@tools/setup --no-build --extra lint
 	@tests/lint/run --format
 
+timing: ## Run the tests that race the clock, alone; one that fails is tried once more on a quiet machine
+	@tools/setup --extra test
+	@PYTHONPATH=tests $(PY) -m timing.run $(ARGS)
+
 asan: ## Run the suite with AddressSanitizer and UndefinedBehaviorSanitizer
 	@tools/sanitize asan $(SHARED) $(ARGS)
 
 tsan: ## Run the suite with ThreadSanitizer
 	@tools/sanitize tsan $(SHARED) $(ARGS)
+
+sim: ## Run the tests of simulated processes: no sockets, virtual time
+	@tools/setup --extra test
+	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
 
 strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test
@@ -63,9 +74,9 @@ stress: ## A million reliable datagrams through a bad network, and an independen
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q tests/stress tests/peer tests/company $(ARGS)
 
-fuzz: ## Fuzz each receive parser for 30 seconds
+fuzz: ## Fuzz each receive parser for 30 seconds; RUNS=n for so many inputs, the same each time
 	@tools/setup --extra test
-	@tests/fuzz/run
+	@tests/fuzz/run $(if $(RUNS),--runs $(RUNS))
 
 mutate: ## Break the C code with one mutant at a time: do the tests notice? N=how many SEED=which
 	@tools/setup --extra test
@@ -73,6 +84,9 @@ mutate: ## Break the C code with one mutant at a time: do the tests notice? N=ho
 
 abi: ## Run programs of libibverbs on siwarp: ibv_*, perftest, UCX, MPIs, pyverbs; the short table
 	@tests/abi/run $(ARGS)
+
+abi-gate: ## Some 40 programs from Debian's packages on siwarp: what the gate runs of make abi
+	@tests/abi/run --gate
 
 abi-all: ## The whole table; RESUME=1 leaves out what passed with this very build
 	@tests/abi/run --all $(if $(RESUME),--resume) $(ARGS)
@@ -113,8 +127,8 @@ spec: ## Count the clauses of the RFCs that the last make test showed; fails on 
 	@tools/setup --extra test
 	@$(PY) spec/check.py
 
-fresh: ## Run the two commands of README.md in a Debian that has nothing yet, as root and as a user; WHO=user, PART=tests/cli
-	@PART="$(PART)" tools/fresh $(WHO)
+fresh: ## Run the two commands of README.md in a Debian that has nothing yet, as a user and as root; WHO=user
+	@tools/fresh $(if $(GATE),--gate) $(WHO)
 
 clean: ## Remove everything that the other targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 from clause_record import Recorder
 from pace import crowd, scaled
+from timing import listed, name_on_list
 
 # The processes of a test have one Q_Key, as a user gives it to both ends. It stands here,
 # before any setting is read.
@@ -45,10 +46,13 @@ sys.path.insert(0, str(_build_dir()))
 sys.setdlopenflags(os.RTLD_LAZY)
 
 
+# A process is a real or a simulated one: `make sim` runs these.
+collect_ignore = [] if os.environ.get("SIWARP_SIM") == "1" else ["sim"]
+
 # What reaches no C of siwarp's: there a sanitizer sees only the interpreter. tests/lint holds
 # siwarp.inspect to importing nothing of the stack. Everywhere else they run, of course.
 if "SANITIZER" in os.environ:
-    collect_ignore = [
+    collect_ignore += [
         "cli/test_cli_dissect.py",
         "cli/test_cli_headers.py",
         "cli/test_cli_spec.py",
@@ -95,8 +99,22 @@ NOT_COUNTED = (
 )
 
 
-def left_out(item: pytest.Item, picked: bool) -> bool:
-    """Whether this run cannot, or is not to, run the test."""
+def mark_timing(items: list[pytest.Item]) -> None:
+    """Mark the tests on the list of those that race the clock."""
+    names = frozenset(listed())
+    for item in items:
+        if name_on_list(item.nodeid, names) is not None:
+            item.add_marker("timing")
+
+
+def left_out(item: pytest.Item, picked: bool, named: bool) -> bool:
+    """Whether this run cannot, or is not to, run the test.
+
+    `picked`: the run picks tests by a marker; `named`: it names single tests.
+    """
+    # `make timing` runs these alone.
+    if item.get_closest_marker("timing") and not picked and not named:
+        return True
     # `make abi` picks these by their marker: it installs what they run.
     if item.get_closest_marker("programs") and not picked and "SANITIZER" not in os.environ:
         return True
@@ -107,8 +125,10 @@ def left_out(item: pytest.Item, picked: bool) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is for other runs."""
+    mark_timing(items)
     picked = bool(config.option.markexpr)
-    items[:] = [item for item in items if not left_out(item, picked)]
+    named = any("::" in argument for argument in config.args)
+    items[:] = [item for item in items if not left_out(item, picked, named)]
 
 
 # A shell that runs the suite in the background makes it, and so the programs that tests start,
@@ -131,6 +151,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "programs: runs what other packages install: for make abi and the sanitized runs",
+    )
+    config.addinivalue_line(
+        "markers", "timing: races the clock; runs in `make timing` alone (tests/timing/tests.txt)"
     )
     config.addinivalue_line(
         "markers", "alone: counts what any device of a process does; runs in a process of its own"
@@ -180,8 +203,12 @@ _runtime_dir = tempfile.TemporaryDirectory(prefix="siwarp-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _runtime_dir.name
 
 # Machines are slow now and then, sanitized builds always: the timeout of a test is the limit.
+# The gate (.ci/run) tries the same examples each time; everyone else tries new ones.
 hypothesis.settings.register_profile(
-    "siwarp", deadline=None, max_examples=30 if "SANITIZER" in os.environ else 100
+    "siwarp",
+    deadline=None,
+    max_examples=30 if "SANITIZER" in os.environ else 100,
+    derandomize="CI" in os.environ,
 )
 hypothesis.settings.load_profile("siwarp")
 

@@ -23,7 +23,7 @@ def _command(pid: int) -> str:
 
 def _helps() -> dict[str, str]:
     """Return what each counter counts, from the table of base/counters.h."""
-    from siwarp._siwarp import ffi, lib
+    from siwarp.base.library import ffi, lib
 
     return {
         ffi.string(lib.siw_counter_name(i)).decode(): ffi.string(lib.siw_counter_help(i)).decode()

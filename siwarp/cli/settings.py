@@ -23,14 +23,14 @@ class Setting:
 
     def set(self, text: str) -> bool:
         """Give it a value for this process; False if the text is not one of its values."""
-        from siwarp._siwarp import lib
+        from siwarp.base.library import lib
 
         return bool(lib.siw_setting_set_text(self.name.encode(), text.encode()) == 0)
 
 
 def settings() -> list[Setting]:
     """Return the settings with their values in this process."""
-    from siwarp._siwarp import ffi, lib
+    from siwarp.base.library import ffi, lib
 
     def text(pointer: object) -> str:
         return str(ffi.string(pointer).decode())

@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from abi.rows import BOTH, CABLE, NOBODY, PLACES, Row, rows  # noqa: E402
+from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, rows  # noqa: E402
 from cli.install_harness import installed, python_for  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
 from pace import scaled  # noqa: E402
@@ -322,10 +322,15 @@ def stamp_of(row: Row) -> str:
     return said.hexdigest()[:16]
 
 
-def wanted(every: bool, only: str) -> Iterator[tuple[Row, str]]:
-    """Yield the rows of the short form or all of them, with their places."""
+def in_gate(row: Row) -> tuple[str, ...]:
+    """Return where the gate runs a row."""
+    return tuple(place for place in (HERE, CABLE) if (row.name, place) in GATE)
+
+
+def wanted(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
+    """Yield the rows of the short form, of the gate, or all of them, with their places."""
     for row in rows():
-        places = row.places if every else row.short
+        places = in_gate(row) if gate else row.places if every else row.short
         if every and row.short == PLACES:
             places = (*places, BOTH)
         if row.known and not every:
@@ -353,7 +358,6 @@ def compile_programs(work: Path) -> None:
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:
             compile_exchange(compiler, work / f"mpi-{name}")
-    compile_libraries(work)
     for scripts in ("ibverbs", "pyverbs", "pypi", "ucx", "mpi", "libs"):
         shutil.copytree(ROOT / "tests" / "abi" / scripts, work / "abi" / scripts)
     home = work / "home"
@@ -383,6 +387,7 @@ def main() -> int:
     """Run the table; 1 if a row failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="the long form")
+    parser.add_argument("--gate", action="store_true", help="the rows of the gate (.ci/run)")
     parser.add_argument("--only", default="", help="rows whose name and place match this")
     parser.add_argument("--resume", action="store_true", help="not what passed with this build")
     options = parser.parse_args()
@@ -401,9 +406,11 @@ def main() -> int:
     try:
         work.chmod(0o755)
         compile_programs(work)
+        if not options.gate:
+            compile_libraries(work)
         with cabled() as ends, record.open("a" if options.resume else "w") as out:
             machine = Machine(ends, work)
-            for row, place in wanted(options.all, options.only):
+            for row, place in wanted(options.all, options.gate, options.only):
                 stamp = stamp_of(row)
                 if before.get((row.name, place)) == stamp:
                     continue

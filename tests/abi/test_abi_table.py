@@ -44,6 +44,7 @@ def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
         ("cabled", no_cable),
         ("Machine", Pretended),
         ("compile_programs", lambda _: None),
+        ("compile_libraries", lambda _: None),
         ("run_row", ran),
         ("OUT", tmp_path),
         ("PYTHON", sys.executable),
@@ -55,3 +56,9 @@ def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
     assert "1 runs, 0 failed, 0 did as is known, 1 skipped" in told
     assert "SKIPPED of a wheel (here): ERROR: No matching distribution found for peercache" in told
     assert "of the machine" in told and "SKIPPED of the machine" not in told
+
+
+def test_the_gates_rows_are_rows_of_the_table_in_places_where_it_runs_them() -> None:
+    there = {(row.name, place) for row in table.rows() for place in row.places if not row.known}
+    assert there >= table.GATE
+    assert all(not row.wheel for row in table.rows() if table.in_gate(row))

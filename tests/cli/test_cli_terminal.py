@@ -98,7 +98,7 @@ def test_tables_break_between_words_alone(arguments: list[object], columns: int)
     ("arguments", "last"),
     [
         ("ping -n 5 --percentiles 50,99 --histogram", r" #+"),
-        ("ping -n 5 --qp rc", r"round trip in us: min .* max [\d.]+"),
+        ("ping -n 5 --qp rc", r"round trip in us: min .* max\s+[\d.]+"),
         ("demo --size 1 --no-bench", r"Next: siwarp ping; [^.]+\.py"),
         (
             "bench lat -n 50 --rounds 2 --qp rd --faults loss=1%",

@@ -21,7 +21,68 @@ from . import (
 from .ibverbs import SCRIPTS
 from .row import BOTH, CABLE, HERE, NOBODY, PINGPONG, PLACES, Row
 
-__all__ = ["BOTH", "CABLE", "HERE", "NOBODY", "PINGPONG", "PLACES", "SCRIPTS", "Row", "rows"]
+__all__ = [
+    "BOTH",
+    "CABLE",
+    "GATE",
+    "HERE",
+    "NOBODY",
+    "PINGPONG",
+    "PLACES",
+    "SCRIPTS",
+    "Row",
+    "rows",
+]
+
+#: What the gate (.ci/run) runs: programs of Debian's packages alone, at least one of each family
+#: and transport, here or between two network namespaces. `make abi` runs these and the rest.
+GATE = frozenset(
+    [(name, HERE) for name in (
+        "ibv_devices",
+        "ibv_devinfo -v",
+        "ibv_asyncwatch",
+        "ibv_rc_pingpong -g 0",
+        "ibv_rc_pingpong -g 0 -e",
+        "ibv_uc_pingpong -g 0",
+        "ibv_ud_pingpong -g 0",
+        "ibv_srq_pingpong -g 0 -e",
+        "ib_send_lat -c RC",
+        "ib_send_lat -c UD",
+        "ib_send_bw -c RC -q 4",
+        "ib_send_bw -c UC",
+        "ib_write_bw -c RC",
+        "ib_read_bw -c RC",
+        "ib_atomic_bw -c RC",
+        "ib_send_lat -R",
+        "ib_write_bw -R",
+        "ib_send_lat -R -c UD",
+        "ucx_perftest tag_lat 64 ud_v",
+        "ucx_perftest tag_bw 65536 rc_v",
+        "UCX rdmacm am rc_v",
+        "fi_pingpong verbs msg",
+        "fi_pingpong verbs;ofi_rxm rdm",
+        "fi_pingpong verbs;ofi_rxd rdm",
+        "mpich -n 2 ring ud_v",
+        "mpich -n 2 ring rc_v,ud_v",
+        "pyverbs rc",
+        "pyverbs ud",
+        "pyverbs srq",
+        "rping",
+        "ucmatose",
+        "rdma_server",
+        "udaddy",
+        "mckey -m",
+        "rstream",
+        "ib_send_bw -b, server killed",
+        "rping, client killed",
+    )]
+    + [(name, CABLE) for name in (
+        "ibv_rc_pingpong -g 0",
+        "ibv_ud_pingpong -g 0",
+        "rping",
+        "udaddy",
+    )]
+)  # fmt: skip
 
 #: In the order in which they run.
 GROUPS = (

@@ -1,0 +1,25 @@
+"""Tests that race the clock, and the lane in which they run: one process, nothing beside it.
+
+``tests/timing/tests.txt`` names them. They cannot be trusted on a busy machine, so `make test`
+leaves them out and `make timing` runs them (``run.py``). Each of them is to move to virtual time;
+until then the list may only shrink, which ``tests/unit/timing`` checks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LIST = Path(__file__).with_name("tests.txt")
+
+
+def listed(path: Path = LIST) -> list[str]:
+    """Return the names on the list: a file of tests, or ``FILE::FUNCTION``."""
+    lines = (line.split("#", 1)[0].strip() for line in path.read_text("utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def name_on_list(nodeid: str, names: frozenset[str]) -> str | None:
+    """Return the name on the list that covers a test, or None if none does."""
+    function = nodeid.split("[", 1)[0]
+    file = function.split("::", 1)[0]
+    return next((name for name in (function, file) if name in names), None)

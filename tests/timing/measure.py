@@ -1,0 +1,84 @@
+"""How long a test took, and how much of that its threads waited for a CPU.
+
+On Linux a thread's run-queue delay is the second number of ``/proc/PID/task/TID/schedstat`` (ns),
+and what the hypervisor took from this machine is the ``steal`` column of ``/proc/stat`` (ticks).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a test cost, in seconds: ``steal`` is the mean of all CPUs."""
+
+    wall: float
+    run_delay: float
+    steal: float
+
+    @property
+    def own(self) -> float:
+        """The time that the test would have taken with a CPU of its own."""
+        return max(self.wall - self.run_delay - self.steal, 0.0)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wall:.2f} s, of which {self.run_delay:.2f} s waiting for a CPU"
+            f" and {self.steal:.2f} s taken by the hypervisor"
+        )
+
+
+def _run_delay_ns() -> dict[str, int]:
+    """Return the run-queue delay of each thread of this process, by thread id."""
+    delays = {}
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            delays[task.name] = int((task / "schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            continue  # the thread has ended, or this kernel has no such file
+    return delays
+
+
+def cpu_ticks() -> tuple[int, int, int]:
+    """Return the ticks of all CPUs together since boot: all, idle, and stolen."""
+    fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return sum(fields), fields[3] + fields[4], fields[7]
+
+
+class Stopwatch:
+    """Measures from its making to ``stop()``."""
+
+    def __init__(self) -> None:
+        self._delays = _run_delay_ns()
+        self._stolen = cpu_ticks()[2]
+        self._began = time.monotonic()
+
+    def stop(self) -> Cost:
+        """Return what has passed since."""
+        wall = time.monotonic() - self._began
+        waited = sum(ns - self._delays.get(thread, 0) for thread, ns in _run_delay_ns().items())
+        stolen = (cpu_ticks()[2] - self._stolen) / _TICKS / (os.cpu_count() or 1)
+        return Cost(wall, waited / 1e9, stolen)
+
+
+def is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
+    """Whether the machine's CPUs are idle for at least that share of the next seconds."""
+    all_before, idle_before, _ = cpu_ticks()
+    time.sleep(seconds)
+    everything, idle, _ = cpu_ticks()
+    return idle - idle_before >= share * max(everything - all_before, 1)
+
+
+def wait_until_quiet(limit: float) -> bool:
+    """Wait for a quiet second; False if none came within that many seconds."""
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if is_quiet():
+            return True
+    return False

@@ -1,0 +1,15 @@
+"""Loaded by ``run.py`` into pytest (``-p timing.plugin``): what each test cost goes to a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from timing.run import Costs
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin with the file that ``TIMING_COSTS`` names."""
+    config.pluginmanager.register(Costs(Path(os.environ["TIMING_COSTS"])), "siwarp-timing")

@@ -1,0 +1,55 @@
+"""The list of tests that race the clock: each is there, and none is added."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+from timing import LIST, listed, name_on_list
+
+
+def functions(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text("utf-8"))
+    return {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+
+
+@pytest.mark.parametrize("name", listed())
+def test_each_name_is_that_of_a_test(root: Path, name: str) -> None:
+    file, _, function = name.partition("::")
+    assert (root / file).is_file()
+    assert not function or function in functions(root / file)
+
+
+def test_no_name_stands_twice() -> None:
+    names = listed()
+    assert len(names) == len(set(names))
+    files = {name for name in names if "::" not in name}
+    assert not [name for name in names if "::" in name and name.partition("::")[0] in files]
+
+
+def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    path = LIST.relative_to(root).as_posix()
+    first = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
+    assert first, f"{path} is not in the history"
+    lines = git("show", f"{first[-1]}:{path}").splitlines()
+    at_first = {line.split("#", 1)[0].strip() for line in lines}
+    assert set(listed()) <= at_first, (
+        "a test that races the clock belongs into the simulator; the list may only shrink"
+    )
+
+
+def test_a_name_covers_a_file_or_all_cases_of_a_function() -> None:
+    names = frozenset({"tests/a/test_a.py", "tests/b/test_b.py::test_one"})
+    assert name_on_list("tests/a/test_a.py::test_any[x::y]", names) == "tests/a/test_a.py"
+    assert name_on_list("tests/b/test_b.py::test_one[1]", names) == "tests/b/test_b.py::test_one"
+    assert name_on_list("tests/b/test_b.py::test_one_more", names) is None
