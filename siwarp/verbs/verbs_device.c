@@ -10,8 +10,6 @@
 #include "base/guard.h"
 #include "verbs/verbs_impl.h"
 
-#define MAX_DEVICES 64
-
 static void device_of_interface(struct siw_device *dev, const struct siw_llp_interface *netif)
 {
 	struct siw_device_info *info = &dev->info;
@@ -27,10 +25,10 @@ static void device_of_interface(struct siw_device *dev, const struct siw_llp_int
 
 struct siw_device **siw_get_device_list(int *num_devices)
 {
-	struct siw_llp_interface *netifs = calloc(MAX_DEVICES, sizeof(*netifs));
+	struct siw_llp_interface *netifs;
 	struct siw_device **list = NULL;
 	struct siw_device *devices;
-	int n = netifs ? siw_llp_interfaces(netifs, MAX_DEVICES) : -ENOMEM;
+	int n = siw_verbs_interfaces(&netifs);
 
 	siw_reason_begin();
 	if (n < 0)

@@ -22,11 +22,7 @@ void siw_verbs_context_keep(struct siw_context *ctx);
 void siw_verbs_context_bury(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ------------------------------------------------------------------------ */
-/*
- * Serves each socket that may have work once. Returns the number of messages moved. progress held.
- */
-int siw_verbs_progress_once(struct siw_context *ctx);
-/* The same for a thread that may make no other round: one that sleeps goes on with what is left. */
+/* siw_verbs_progress_once for a thread that may make no other round: one that sleeps goes on with what is left. */
 void siw_verbs_visit(struct siw_context *ctx);
 /*
  * Sends what was posted and is delayed for a batch or waits for its turn, since the caller may not
@@ -74,6 +70,8 @@ int siw_verbs_async_open(struct siw_context *ctx);
 void siw_verbs_async_close(struct siw_context *ctx);
 
 /* ---- verbs_port.c ---------------------------------------------------------------------------- */
+/* All interfaces that have an address: their number, and *out, which the caller frees; or -errno. */
+int siw_verbs_interfaces(struct siw_llp_interface **out);
 int siw_verbs_port_open(struct siw_context *ctx);
 
 /* ---- verbs_busy.c; no lock held -------------------------------------------------------------- */

@@ -5,15 +5,32 @@
 
 #include "verbs/verbs_impl.h"
 
-#define MAX_INTERFACES 64
-#define MAX_NEWS       64 /* most changes handled in one turn */
+#define FIRST_INTERFACES 32
+#define MAX_NEWS	 64 /* most changes handled in one turn */
+
+int siw_verbs_interfaces(struct siw_llp_interface **out)
+{
+	int room = FIRST_INTERFACES, n;
+
+	*out = NULL;
+	do { /* a full array may not have all of them */
+		room *= 2;
+		free(*out);
+		*out = calloc((size_t)room, sizeof(**out));
+		n = *out ? siw_llp_interfaces(*out, room) : -ENOMEM;
+	} while (n == room);
+	if (n < 0) {
+		free(*out);
+		*out = NULL;
+	}
+	return n;
+}
 
 /* Reads the interface's state. Returns whether its addresses have changed; -errno. */
 static int look(struct siw_context *ctx)
 {
-	struct siw_llp_interface *netifs = calloc(MAX_INTERFACES, sizeof(*netifs));
-	struct siw_llp_interface *own = NULL;
-	int n = netifs ? siw_llp_interfaces(netifs, MAX_INTERFACES) : -ENOMEM;
+	struct siw_llp_interface *netifs, *own = NULL;
+	int n = siw_verbs_interfaces(&netifs);
 	struct siw_device_info now = ctx->now;
 
 	for (int i = 0; i < n; i++)
