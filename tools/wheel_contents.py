@@ -27,7 +27,9 @@ def expected() -> set[str]:
     }
     return names | {
         "siwarp/_siwarp.abi3.so",
+        "siwarp/_siwarp_sim.abi3.so",
         "siwarp/lib/libsiwarp.so.0",
+        "siwarp/lib/libsiwarp-sim.so",
         "siwarp/lib/abi/libibverbs.so",
         "siwarp/lib/abi/libibverbs.so.1",
         "siwarp/lib/abi/librdmacm.so",

@@ -117,6 +117,7 @@ def main() -> int:
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--depfile", required=True, type=Path)
     parser.add_argument("--public", action="store_true", help="take the public headers")
+    parser.add_argument("--also", action="append", default=[], help="take this header, too")
     parser.add_argument("layers", nargs="*", help="take the headers of these folders")
     args = parser.parse_args()
 
@@ -125,6 +126,7 @@ def main() -> int:
     start = [header for folder in folders for header in sorted(folder.glob("*.h"))]
     if args.public:
         start += [root / header for header in PACKAGE_TOO]
+    start += [root / header for header in args.also]
     headers = in_include_order(root, start)
     try:
         found = [(header, text) for header in headers if (text := blocks(header))]

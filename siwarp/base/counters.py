@@ -135,7 +135,7 @@ def read(pid: int) -> dict[str, int]:
 
 def own() -> dict[str, int]:
     """Return this process's counters, which it has even if it found no folder for its page."""
-    from siwarp._siwarp import ffi, lib
+    from siwarp.base.library import ffi, lib
 
     return {
         ffi.string(lib.siw_counter_name(i)).decode(): int(lib.siw_counter_get(i))

@@ -37,6 +37,8 @@ static const struct setting {
 static const char *capture, *faults;
 #define CAPTURE ENV_PREFIX "CAPTURE="
 #define FAULTS	ENV_PREFIX "FAULTS="
+/* Which library a Python process loads: siwarp/base/library.py reads it. */
+#define SIMULATED ENV_PREFIX "SIM="
 
 static const struct setting *find_name(const char *name)
 {
@@ -139,7 +141,8 @@ static void take_variable(const char *var)
 	const struct setting *s = find_env(var, len);
 	const char *const *names = s ? names_of(s) : NULL;
 
-	if (take_text(var, CAPTURE, &capture) || take_text(var, FAULTS, &faults))
+	if (take_text(var, CAPTURE, &capture) || take_text(var, FAULTS, &faults) ||
+	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
 	if (!s)
 		siw_trace_warn_user("no setting is called %.*s; ignored", (int)len, var);

@@ -26,6 +26,7 @@ __all__ = [
     "random_bytes",
     "readable_now",
     "rlock",
+    "simulated",
     "sleep",
     "sleep_on",
     "source_address",
@@ -53,6 +54,10 @@ class Lock(Protocol):
         /,
     ) -> None: ...
 
+
+#: Whether this process works on siwarp.sim's network and clock; settled when siwarp.base.library
+#: is imported.
+simulated = os.environ.get("SIWARP_SIM", "") not in {"", "0"}
 
 #: Whether devices may have threads, which move traffic while a program sleeps.
 threaded = True

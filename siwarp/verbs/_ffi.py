@@ -14,9 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from siwarp._siwarp import ffi, lib
 from siwarp.base import system
 from siwarp.base.closing import Closing
+from siwarp.base.library import ffi, lib
 from siwarp.verbs.errors import Error, StateError, from_errno
 from siwarp.verbs.reason import refused
 from siwarp.verbs.wanted import an_address
@@ -35,6 +35,7 @@ __all__ = [
     "check_pointer",
     "ffi",
     "lib",
+    "open_handles",
     "reap",
 ]
 
@@ -531,6 +532,12 @@ def _slice(deadline: float | None) -> int:
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 
+def open_handles() -> list[Handle]:
+    """Return what is open and was made from nothing else: devices, mostly; the newest first."""
+    mine = (root for root in _roots if not root.closed and root._pid == os.getpid())
+    return sorted(mine, key=lambda handle: -handle._serial)
+
+
 _before_exit: list[Callable[[], None]] = []
 
 
@@ -544,8 +551,8 @@ def _close_at_exit() -> None:
     """Close what is open, so that no thread of the library runs when the process ends."""
     for call in _before_exit:
         call()
-    for root in sorted(_roots, key=lambda handle: -handle._serial):
-        if root.closed or root._pid != os.getpid():
+    for root in open_handles():
+        if root.closed:
             continue
         try:
             root._close_all()

@@ -7,7 +7,7 @@ import errno
 import re
 import sys
 
-from siwarp._siwarp import ffi, lib
+from siwarp.base.library import ffi, lib
 from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
 
 __all__ = ["refused", "words"]

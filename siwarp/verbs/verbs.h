@@ -398,6 +398,10 @@ void siw_verbs_freelist_give(struct siw_freelist *list, struct siw_link *link);
  */
 void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
 /*
+ * Serves each socket that may have work once. Returns the number of messages moved. progress held.
+ */
+int siw_verbs_progress_once(struct siw_context *ctx);
+/*
  * Waits until ready(arg) returns non-zero, and returns that value; -EAGAIN after timeout_ms
  * milliseconds (-1: no limit); -EINTR. The calling thread makes progress meanwhile. fd must become
  * readable when another thread makes ready() return non-zero. With a timeout_ms other than 0 it is

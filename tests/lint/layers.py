@@ -20,6 +20,8 @@ MAY_USE: dict[str, set[str]] = {
     "verbs": {"base", "llp", "mem"},
     "qp": {"base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs"},
     "cm": {"base", "verbs", "qp"},
+    # In llp's place, and in that of a device's thread.
+    "sim": {"base", "llp", "verbs"},
     # A program of its own, on plain values alone.
     "wan": {"base"},
     # On the public headers only.

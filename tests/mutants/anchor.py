@@ -19,8 +19,8 @@ _TOKEN = re.compile(
     |>>=|<<=|\.\.\.|->|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|.""",
     re.DOTALL | re.VERBOSE,
 )
-#: Folders of siwarp/ that are programs of their own.
-APART = {"bench", "wan"}
+#: Folders of siwarp/ that no test of a layer runs: programs, and the simulator in the place of llp.
+APART = {"bench", "sim", "wan"}
 _HEAD = re.compile(r"[A-Za-z_]")
 _DEFINE = re.compile(r"#\s*define\s+(\w+)")
 

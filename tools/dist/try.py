@@ -25,7 +25,7 @@ MOST_OCTETS = 1_000_000
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 #: What a library of ours may ask a system for, beside the C library's own loader.
 GNU = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
-OURS = {"libsiwarp.so.0", "libibverbs.so.1", "librdmacm.so.1"}
+OURS = {"libsiwarp.so.0", "libsiwarp-sim.so", "libibverbs.so.1", "librdmacm.so.1"}
 LIMIT_S = 120
 
 

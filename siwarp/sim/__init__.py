@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Deterministic simulation: the engine on a network of memory and a virtual clock.
+
+::
+
+    import siwarp.sim  # before siwarp.verbs
+
+    with siwarp.sim.World(seed=7, faults="loss=1%,delay=2ms") as world:
+        a, b = world.device("10.0.0.1"), world.device("10.0.0.2")
+        world.spawn(serve, b)
+        world.spawn(use, a)
+        world.run_for("10min")
+
+A process is either real or simulated: ``SIWARP_SIM=1`` in the environment, or importing this
+package before ``siwarp.verbs``, makes it a simulated one, in which the verbs
+and asyncio code work on a ``World`` and open no socket. TCP is not simulated yet (EOPNOTSUPP).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from siwarp.base import system
+
+# The library is chosen when siwarp.base.library is first imported, which siwarp.verbs does.
+if "siwarp.base.library" not in sys.modules:
+    system.simulated = True
+
+from siwarp.sim import doors
+from siwarp.sim.tasks import Task
+from siwarp.sim.units import Duration, nanoseconds
+from siwarp.sim.world import Deadlock, Stats, World
+
+if system.simulated:
+    doors.install()
+
+__all__ = ["Deadlock", "Duration", "Stats", "Task", "World", "nanoseconds"]

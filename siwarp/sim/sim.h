@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * sim/sim.h - a deterministic simulator: the layers above llp, unchanged, on a network of memory
+ * and a virtual clock. libsiwarp-sim is libsiwarp with this folder in the place of llp.
+ *
+ * A world has hosts, links between them, a clock, tasks and one seed. Devices are opened at the
+ * hosts' addresses by the ordinary calls (siw_open_device_by_addr). The same seed gives the same run,
+ * in any process, however busy the machine is.
+ *
+ * Time. While a world is open, the clocks of this library (base/clock.h, and the C library's for
+ * code that is linked into it) stand still while code runs. They go on where nothing is left to do at
+ * this instant: to the next delivery, timer or deadline.
+ *
+ * Tasks. A task is a thread of the program that takes part in the world. Exactly one runs at a time;
+ * the others are blocked inside a call of this library. The thread that opens the world is task 0.
+ * Every call that blocks (siw_get_cq_event and its like, sleeps, the calls below that say so) and every
+ * poll that finds nothing is a scheduling point: there the seed picks who goes on, among the tasks
+ * that can and the devices that have something to serve. A task that polls in vain goes on after a
+ * microsecond, then twice as much each time, up to a millisecond, or when something happens.
+ * Devices have no threads. They are served by the scheduler, where a thread would: unless a task
+ * waits on the device, or has just polled it; not at all with setting progress=0.
+ *
+ * Between scheduling points a task may call anything. A thread that is no task must not call what
+ * blocks or polls while a world is open: the process is aborted with a line on stderr.
+ *
+ * Results: int functions return 0 or a value, or -errno. Times are nanoseconds. Unless it says "any
+ * thread", a function is called by the task that runs.
+ */
+#ifndef SIW_SIM_H
+#define SIW_SIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <siwarp/types.h>
+
+#pragma GCC visibility push(default)
+
+/* cffi: begin */
+
+/* ---- world ----------------------------------------------------------------------------------- */
+
+/*
+ * Opens the world: a process has one at a time, with any number after one another. faults: the plan of
+ * every link without a plan of its own (base/faults.h); NULL or "": packets arrive at once, in order.
+ * -EBUSY: there is one; -EINVAL: siw_sim_why() says what is wrong with the plan; -ENOMEM.
+ */
+int siw_sim_open(uint64_t seed, const char *faults);
+/*
+ * Ends it, from task 0. All devices are closed already. -EBUSY: a device is open, or a task has not
+ * ended; -ENOENT: there is none.
+ */
+int siw_sim_close(void);
+/* Whether a world is open. Any thread. */
+int siw_sim_is_open(void);
+/* Why the last call with a plan returned -EINVAL. */
+const char *siw_sim_why(void);
+
+/* Since the world was opened. Any thread. */
+uint64_t siw_sim_now(void);
+/* Added to siw_sim_now() it is CLOCK_MONOTONIC, and so is the second for CLOCK_REALTIME. */
+#define SIW_SIM_MONOTONIC 1000000000000ull
+#define SIW_SIM_REALTIME  1577836800000000000ull /* 2020-01-01T00:00:00Z */
+/* A random number that follows from the seed. */
+uint64_t siw_sim_random(void);
+
+/*
+ * A hash of all that has happened: each datagram, segment and connection that was sent, delivered, lost
+ * or refused, with its time, addresses and length, and of datagrams the LLP header, too. Of what is
+ * behind that nothing is hashed, because tagged offsets are addresses of this process.
+ */
+uint64_t siw_sim_trace_hash(void);
+
+struct siw_sim_stats {
+	uint64_t sent, delivered;	/* datagrams */
+	uint64_t lost, duplicated;	/* ... by plans, partitions and crashes */
+	uint64_t refused;		/* ... that no socket had the port of, and ICMP said so */
+	uint64_t overflowed;		/* ... for which a receive buffer had no room */
+	uint64_t connections, segments; /* TCP */
+	uint64_t rounds;		/* of devices, by the scheduler */
+	uint64_t switches;		/* from one task to another */
+	uint64_t instants;		/* times that the clock went on */
+};
+void siw_sim_stats(struct siw_sim_stats *out);
+
+/* ---- hosts ----------------------------------------------------------------------------------- */
+
+/*
+ * Adds a host with one interface, "sim0", "sim1" and so on by its number, which has these addresses
+ * (ports are ignored) and this MTU (0: 1500). Its number, from 0; -EINVAL: no address, more than 16, or
+ * one that is no unicast address; -EADDRINUSE: another host has one; -ENOMEM.
+ */
+int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu);
+/*
+ * What runs on the host is gone, as by kill -9: from this instant nothing more is sent, what is under way
+ * arrives, its ports are closed (UDP: ICMP says so; TCP: the peer is reset), and the handles of its devices say
+ * ESTALE. Until siw_sim_host_restart no device can be opened there. A second call does nothing. A
+ * scheduling point, since tasks that wait on such a device are woken. -ENOENT: no such host.
+ */
+int siw_sim_host_crash(int host);
+/* Devices can be opened there again. */
+int siw_sim_host_restart(int host);
+/* The link of the host's interface is up or not, as after ip link set: its devices get a port event. */
+int siw_sim_host_link_up(int host, int up);
+
+/* ---- links: each pair of hosts has one, and so has a host with itself ------------------------- */
+
+/*
+ * The plan between two hosts from now on: its tx: clauses are for what a sends to b, its rx: clauses for
+ * the other way, the rest for both. NULL: that of the world. What is under way is not touched.
+ * -EINVAL, -ENOENT.
+ */
+int siw_sim_link(int a, int b, const char *faults);
+/* The plan of the world from now on, in which a is the host that was added first. */
+int siw_sim_faults(const char *faults);
+/* Nothing passes from a to b from now on (cut), or it does again. What is under way is lost. */
+int siw_sim_cut(int a, int b, int cut);
+/*
+ * The MTU of the path between a and b; 0: that of their interfaces. Larger packets that may not be
+ * fragmented are lost; with told, ICMP says so to their host.
+ */
+int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told);
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+
+/*
+ * A new task begins in three steps: a running task makes it (its number; -ENOMEM) and starts a thread, and
+ * that thread calls begin, which returns when it is first picked. end is its last call.
+ */
+int siw_sim_task_new(void);
+void siw_sim_task_begin(int task);
+void siw_sim_task_end(void);
+/* For a task whose thread could not be started. */
+void siw_sim_task_drop(int task);
+/* The calling thread's task; -1: it is none. Any thread. */
+int siw_sim_task(void);
+/* Whether the task has ended. */
+int siw_sim_task_ended(int task);
+
+/*
+ * Scheduling points. yield: others may run first, at the same instant. sleep_until: returns at that time
+ * (of siw_sim_now), not before, and at once if it is past.
+ */
+void siw_sim_yield(void);
+void siw_sim_sleep_until(uint64_t at);
+/*
+ * Lets the world go on by one instant, up to `until`: all that can run at this time does, then the
+ * clock goes on once. 1, or 0: it is `until` now. -EDEADLK: nothing will ever happen, and until is
+ * UINT64_MAX.
+ */
+int siw_sim_step(uint64_t until);
+/*
+ * park: blocks until unpark of this task, or `until`. 1, or 0 after the time; at once if unpark came
+ * before. unpark: any task.
+ */
+int siw_sim_park(uint64_t until);
+void siw_sim_unpark(int task);
+/*
+ * Blocks until one of n descriptors (of completion channels, asynchronous events, connection events:
+ * what siw_llp_event_open made) is readable, or `until`; ready[i] is 1 for those that are. Their number,
+ * 0 after the time; -EBADF: one is not of this world.
+ */
+int siw_sim_poll(const int *fds, int n, uint64_t until, uint8_t *ready);
+
+/* cffi: end */
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * sim/sim_device.c - devices without threads: what verbs_thread.c does in a thread of its own the
+ * scheduler does between tasks; and polls, which are scheduling points. These take the place of verbs'
+ * functions by the linker's --wrap.
+ */
+#include "base/settings.h"
+#include "sim/sim_impl.h"
+#include "verbs/verbs.h"
+
+int __wrap_siw_verbs_thread_start(struct siw_context *ctx);
+void __wrap_siw_verbs_thread_stop(struct siw_context *ctx);
+void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
+void __real_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
+
+int __wrap_siw_verbs_thread_start(struct siw_context *ctx)
+{
+	ctx->sleep_fd = -1;
+	ctx->port->context = ctx;
+	if (!siw_settings()->progress)
+		return 0;
+	ctx->has_thread = true;
+	ctx->port->served = true;
+	return 0;
+}
+
+void __wrap_siw_verbs_thread_stop(struct siw_context *ctx)
+{
+	ctx->has_thread = false;
+	ctx->port->served = false;
+}
+
+void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
+{
+	uint64_t handed = sim.handed;
+
+	sim.in_poll = true;
+	__real_siw_verbs_poll(ctx, cq);
+	sim.in_poll = false;
+	if (!sim.open)
+		return;
+	if (sim.handed != handed) {
+		sim_me()->pause = 0;
+		return;
+	}
+	if (ctx->port && !ctx->port->n_ring)
+		sim_wait_add(&ctx->port->waiters);
+	sim_poll_in_vain();
+}
+
+bool sim_device_round(struct siw_llp_port *port)
+{
+	struct siw_context *ctx = port->context;
+	int moved;
+
+	/* A task that waits for another lock may hold it; then it serves the device itself. */
+	if (!siw_trylock(&ctx->progress))
+		return false;
+	moved = siw_verbs_progress_once(ctx);
+	siw_unlock(&ctx->progress);
+	return moved > 0;
+}
+
+uint64_t sim_device_tick(const struct siw_llp_port *port)
+{
+	const struct siw_context *ctx = port->context;
+
+	return atomic_load(&ctx->n_timed) ? atomic_load(&ctx->next_tick_ns) : SIM_NEVER;
+}
+
+/* Without the time that a closed device has for its peers: it has none any more. */
+static void close_at_once(struct siw_context *ctx)
+{
+	int64_t linger = siw_settings()->linger_ms;
+
+	siw_setting_set("linger_ms", 0);
+	siw_close_device_forced(ctx);
+	siw_setting_set("linger_ms", linger);
+}
+
+void sim_device_close_all(const struct sim_host *host)
+{
+	struct siw_link *next;
+
+	for (struct siw_link *l = sim.ports.next; l != &sim.ports; l = next) {
+		struct siw_llp_port *port = siw_container(l, struct siw_llp_port, all);
+
+		next = l->next;
+		if (port->host == host && port->context) {
+			close_at_once(port->context);
+			next = sim.ports.next; /* tasks ran meanwhile */
+		}
+	}
+}

@@ -1,0 +1,679 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* sim/sim_net.c - hosts, the paths between them, and datagrams on their way. */
+#include <stdio.h>
+
+#include "base/capture.h"
+#include "base/dgram_wire.h"
+#include "base/faults_queue.h"
+#include "sim/sim_impl.h"
+
+#define IPV4_HEAD	20
+#define IPV6_HEAD	40
+#define UDP_HEAD	8
+#define LOCAL_MTU	65536
+#define USUAL_MTU	1500
+#define LEAST_MTU	68
+#define ECN_ECT0	2
+#define ECN_CE		3
+#define ICMP_BURST	6
+#define ICMP_EACH_NS	1000000000ull
+#define QUOTED		548 /* octets of payload in an ICMP message of 576 (RFC 1812 section 4.3.2.3) */
+#define PASSED_FOR_SURE SIW_FAULT_ASIDE_NS
+
+/* ---- the trace --------------------------------------------------------------------------------- */
+
+static void mix(uint64_t word)
+{
+	struct sim_random step = { sim.hash ^ word };
+
+	sim.hash = sim_random(&step);
+}
+
+static void mix_addr(const struct siw_addr *addr)
+{
+	uint64_t words[2];
+
+	memcpy(words, addr->v6, sizeof(words));
+	if (addr->family == AF_INET)
+		memcpy(words, addr->v4, sizeof(addr->v4));
+	mix((uint64_t)addr->family << 16 | addr->port_be);
+	mix(words[0]);
+	mix(words[1]);
+}
+
+void sim_trace(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
+	       uint64_t length, const void *octets)
+{
+	uint64_t head[2] = { 0 };
+
+	mix((uint64_t)what << 56 ^ sim.now);
+	mix_addr(from);
+	mix_addr(to);
+	mix(length);
+	/* What is behind may hold tagged offsets, and so does the CRC. */
+	if (octets && length >= SIW_DGRAM_LEN && siw_dgram_is(*(const uint8_t *)octets))
+		memcpy(head, octets, SIW_DGRAM_LEN);
+	mix(head[0]);
+	mix(head[1]);
+}
+
+/* ---- addresses --------------------------------------------------------------------------------- */
+
+uint32_t sim_addr_bucket(const struct siw_addr *addr, uint64_t more)
+{
+	const uint8_t *at = addr->family == AF_INET ? addr->v4 : addr->v6;
+	uint64_t hash = 14695981039346656037u ^ more ^ addr->port_be;
+
+	for (int i = 0; i < (addr->family == AF_INET ? 4 : 16); i++)
+		hash = (hash ^ at[i]) * 1099511628211u;
+	return (uint32_t)((hash ^ hash >> 32) % SIM_BUCKETS);
+}
+
+bool sim_addr_is_any(const struct siw_addr *addr)
+{
+	static const uint8_t zero[16];
+
+	return !memcmp(addr->family == AF_INET ? addr->v4 : addr->v6, zero,
+		       addr->family == AF_INET ? 4 : 16);
+}
+
+struct sim_host *sim_host_of(const struct siw_addr *addr)
+{
+	struct siw_addr alone = *addr;
+	struct sim_host_addr *a;
+
+	alone.port_be = 0;
+	for (a = sim.addrs[sim_addr_bucket(&alone, 0)]; a; a = a->next)
+		if (siw_addr_same(&a->addr, &alone))
+			return a->host;
+	return NULL;
+}
+
+static struct sim_host *host_number(int number)
+{
+	return number >= 0 && (uint32_t)number < sim.n_hosts ? sim.hosts[number] : NULL;
+}
+
+static bool may_have(const struct siw_addr *addr)
+{
+	return (addr->family == AF_INET || addr->family == AF_INET6) && !sim_addr_is_any(addr) &&
+	       !siw_addr_is_group(addr) && !siw_addr_is_loopback(addr);
+}
+
+static int check_addrs(const struct siw_addr *addrs, int n)
+{
+	if (n < 1 || n > (int)(sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(*addrs)))
+		return -EINVAL;
+	for (int i = 0; i < n; i++) {
+		if (!may_have(&addrs[i]))
+			return -EINVAL;
+		for (int j = 0; j < i; j++)
+			if (siw_addr_same_host(&addrs[i], &addrs[j]))
+				return -EINVAL;
+		if (sim_host_of(&addrs[i]))
+			return -EADDRINUSE;
+	}
+	return 0;
+}
+
+static void add_addr(struct sim_host *host, const struct siw_addr *addr)
+{
+	struct sim_host_addr *a = sim_alloc(sizeof(*a));
+	uint32_t bucket;
+
+	a->addr = *addr;
+	a->addr.port_be = 0;
+	a->host = host;
+	bucket = sim_addr_bucket(&a->addr, 0);
+	a->next = sim.addrs[bucket];
+	sim.addrs[bucket] = a;
+	host->netif.addrs[host->netif.n_addrs++] = a->addr;
+}
+
+int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
+{
+	struct sim_host *host;
+	int rv = sim.open ? check_addrs(addrs, n) : -ENOENT;
+
+	if (!rv && mtu && (mtu < LEAST_MTU || mtu > LOCAL_MTU))
+		rv = -EINVAL;
+	if (rv)
+		return rv;
+	host = sim_alloc(sizeof(*host));
+	host->number = sim.n_hosts;
+	snprintf(host->netif.name, sizeof(host->netif.name), "sim%u", host->number);
+	host->netif.mtu = mtu ? mtu : USUAL_MTU;
+	host->netif.up = 1;
+	siw_link_init(&host->watches);
+	siw_link_init(&host->socks);
+	for (int i = 0; i < n; i++) /* IPv4 first */
+		if (addrs[i].family == AF_INET)
+			add_addr(host, &addrs[i]);
+	for (int i = 0; i < n; i++)
+		if (addrs[i].family == AF_INET6)
+			add_addr(host, &addrs[i]);
+	sim.hosts = sim_grow(sim.hosts, sim.n_hosts, &sim.hosts_room, sizeof(struct sim_host *));
+	sim.hosts[sim.n_hosts++] = host;
+	return (int)host->number;
+}
+
+int siw_sim_host_crash(int number)
+{
+	struct sim_host *host = host_number(number);
+
+	if (!host)
+		return -ENOENT;
+	if (host->dead)
+		return 0;
+	host->dead = true;
+	sim_trace(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number, NULL);
+	while (!siw_link_alone(&host->socks))
+		sim_sock_unbind(siw_container(host->socks.next, struct siw_llp_sock, of_host));
+	sim_device_close_all(host);
+	return 0;
+}
+
+int siw_sim_host_restart(int number)
+{
+	struct sim_host *host = host_number(number);
+
+	if (!host)
+		return -ENOENT;
+	host->dead = false;
+	return 0;
+}
+
+int siw_sim_host_link_up(int number, int up)
+{
+	struct sim_host *host = host_number(number);
+
+	if (!host)
+		return -ENOENT;
+	if (host->netif.up == !!up)
+		return 0;
+	host->netif.up = !!up;
+	sim_watch_tell(host, up ? SIW_LLP_WATCH_UP : SIW_LLP_WATCH_DOWN);
+	return 0;
+}
+
+/* ---- paths ------------------------------------------------------------------------------------- */
+
+struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to)
+{
+	uint32_t bucket = (from->number * 2654435761u ^ to->number * 40503u) % SIM_BUCKETS;
+	struct sim_path *path;
+
+	for (path = sim.paths[bucket]; path; path = path->next)
+		if (path->from == from && path->to == to)
+			return path;
+	path = sim_alloc(sizeof(*path));
+	path->from = from;
+	path->to = to;
+	siw_link_init(&path->aside);
+	path->icmp_tokens = ICMP_BURST;
+	path->next = sim.paths[bucket];
+	sim.paths[bucket] = path;
+	return path;
+}
+
+static struct sim_path *path_back(const struct sim_path *path)
+{
+	return sim_path_of(path->to, path->from);
+}
+
+int siw_sim_cut(int a, int b, int cut)
+{
+	struct sim_host *from = host_number(a), *to = host_number(b);
+	struct sim_path *path;
+
+	if (!from || !to)
+		return -ENOENT;
+	path = sim_path_of(from, to);
+	path->cuts += cut && !path->cut;
+	path->cut = cut != 0;
+	return 0;
+}
+
+int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told)
+{
+	struct sim_host *from = host_number(a), *to = host_number(b);
+	struct sim_path *both[2];
+
+	if (!from || !to)
+		return -ENOENT;
+	if (mtu && mtu < LEAST_MTU)
+		return -EINVAL;
+	both[0] = sim_path_of(from, to);
+	both[1] = sim_path_of(to, from);
+	for (int i = 0; i < 2; i++) {
+		both[i]->mtu = mtu;
+		both[i]->told = told != 0;
+		both[i]->known = 0;
+	}
+	return 0;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint32_t interface_mtu(const struct sim_path *path)
+{
+	return path->from == path->to ? LOCAL_MTU : path->from->netif.mtu;
+}
+
+uint32_t sim_path_known(const struct sim_path *path)
+{
+	uint32_t mtu = interface_mtu(path);
+
+	return path->known ? least(mtu, path->known) : mtu;
+}
+
+static uint32_t path_limit(const struct sim_path *path)
+{
+	uint32_t mtu = interface_mtu(path);
+
+	if (path->from != path->to)
+		mtu = least(mtu, path->to->netif.mtu);
+	return path->mtu ? least(mtu, path->mtu) : mtu;
+}
+
+/* The plan that is in force, from whose beginning on packets are numbered. */
+static const struct siw_faults *plan_of(struct sim_path *path)
+{
+	static const struct siw_faults nothing;
+	const struct sim_plan *plan = path->own ? path->own : sim.plan;
+	bool receives = path->own ? path->receives : path->from->number > path->to->number;
+
+	if (path->from == path->to && !path->own)
+		return &nothing;
+	if (path->plan != plan) {
+		path->plan = plan;
+		siw_fault_path_init(&path->state, &plan->faults, plan->began + SIW_SIM_MONOTONIC,
+				    receives ? SIW_FAULT_RX : SIW_FAULT_TX,
+				    path->from->number << 16 ^ path->to->number);
+	}
+	return &plan->faults;
+}
+
+static void left(struct sim_path *path)
+{
+	while (path->n_leaving && path->leaving[path->leaving_at].at <= sim_clock()) {
+		path->leaving_octets -= path->leaving[path->leaving_at].octets;
+		path->leaving_at = (path->leaving_at + 1) % path->leaving_room;
+		path->n_leaving--;
+	}
+}
+
+static void note_leaving(struct sim_path *path, uint64_t at, uint32_t octets)
+{
+	if (at <= sim_clock())
+		return;
+	if (path->n_leaving == path->leaving_room) {
+		uint32_t room = path->leaving_room ? 2 * path->leaving_room : 64;
+		struct sim_leaving *more = sim_alloc(room * sizeof(*more));
+
+		for (uint32_t i = 0; i < path->n_leaving; i++)
+			more[i] = path->leaving[(path->leaving_at + i) % path->leaving_room];
+		free(path->leaving);
+		path->leaving = more;
+		path->leaving_room = room;
+		path->leaving_at = 0;
+	}
+	path->leaving[(path->leaving_at + path->n_leaving++) % path->leaving_room] =
+		(struct sim_leaving){ at, octets };
+	path->leaving_octets += octets;
+}
+
+bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
+		    struct siw_fault_fate *fate)
+{
+	const struct siw_faults *plan = plan_of(path);
+
+	*fate = (struct siw_fault_fate){ .drop = -1, .release_ns = sim_clock() };
+	if (path->cut || !path->from->netif.up || !path->to->netif.up) {
+		sim.stats.lost++;
+		return false;
+	}
+	if (!plan->n)
+		return true;
+	left(path);
+	siw_fault_judge(plan, &path->state, peer, octets, sim_clock(), path->n_leaving,
+			path->leaving_octets, fate);
+	if (fate->drop >= 0) {
+		siw_count((enum siw_counter)fate->drop, 1);
+		sim.stats.lost++;
+		return false;
+	}
+	note_leaving(path, fate->depart_ns, octets);
+	return true;
+}
+
+/* ---- datagrams --------------------------------------------------------------------------------- */
+
+void sim_packet_free(struct sim_packet *packet)
+{
+	if (!siw_link_alone(&packet->aside))
+		siw_link_del(&packet->aside);
+	sim_timer_stop(&packet->timer);
+	free(packet);
+}
+
+static void refuse(struct sim_packet *packet);
+
+static void arrive(struct sim_timer *timer)
+{
+	struct sim_packet *packet = siw_container(timer, struct sim_packet, timer);
+	struct sim_path *path = packet->path;
+
+	siw_link_del(&packet->aside);
+	if (packet->cuts != path->cuts || !path->to->netif.up) {
+		sim.stats.lost++;
+		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
+		sim_packet_free(packet);
+		return;
+	}
+	if (!packet->refusal && !sim_sock_at(SIM_UDP, &packet->to, path->to, NULL)) {
+		refuse(packet);
+		return;
+	}
+	sim_udp_arrive(packet, path->to);
+}
+
+static struct sim_packet *new_packet(struct sim_path *path, const struct siw_addr *from,
+				     const struct siw_addr *to, uint32_t length)
+{
+	struct sim_packet *packet = malloc(sizeof(*packet) + length);
+
+	if (!packet)
+		packet = sim_alloc(sizeof(*packet) + length); /* aborts */
+	*packet = (struct sim_packet){
+		.path = path,
+		.cuts = path->cuts,
+		.from = *from,
+		.to = *to,
+		.length = length,
+		.timer.fire = arrive,
+	};
+	siw_link_init(&packet->link);
+	siw_link_init(&packet->aside);
+	return packet;
+}
+
+/* One more packet goes by those that wait to be overtaken, and arrives at that time. */
+static void pass_by(struct sim_path *path, uint64_t arrives)
+{
+	struct siw_link *next;
+
+	for (struct siw_link *l = path->aside.next; l != &path->aside; l = next) {
+		struct sim_packet *packet = siw_container(l, struct sim_packet, aside);
+
+		next = l->next;
+		if (--packet->passes)
+			continue;
+		siw_link_del(l);
+		if (arrives < packet->timer.at)
+			sim_timer_set(&packet->timer, arrives);
+	}
+}
+
+static void depart(struct sim_packet *packet, const struct siw_fault_fate *fate)
+{
+	uint64_t arrives = fate->release_ns - SIW_SIM_MONOTONIC;
+
+	if (fate->passes) {
+		packet->passes = fate->passes;
+		siw_link_add(&packet->path->aside, &packet->aside);
+		sim_timer_set(&packet->timer, arrives + PASSED_FOR_SURE);
+		siw_count(SIW_COUNTER_fault_reorder, 1);
+		return;
+	}
+	sim_timer_set(&packet->timer, arrives);
+	pass_by(packet->path, arrives);
+}
+
+static void send_copy(const struct sim_packet *packet, const struct siw_fault_fate *fate)
+{
+	struct sim_packet *copy =
+		new_packet(packet->path, &packet->from, &packet->to, packet->length);
+
+	memcpy(copy->octets, packet->octets, packet->length);
+	copy->ecn = packet->ecn;
+	sim.stats.duplicated++;
+	siw_count(SIW_COUNTER_fault_dup, 1);
+	depart(copy, fate);
+}
+
+/*
+ * Nobody has the port: tells the sender, with the first octets of what he sent, as the kernel does and at
+ * its rate.
+ */
+static void refuse(struct sim_packet *packet)
+{
+	struct sim_path *back = path_back(packet->path);
+	uint32_t quoted = least(packet->length, QUOTED);
+	struct siw_fault_fate fate;
+	uint64_t earned = (sim.now - back->icmp_since) / ICMP_EACH_NS;
+
+	sim.stats.refused++;
+	sim_trace(SIM_REFUSED, &packet->from, &packet->to, packet->length, NULL);
+	if (earned) {
+		back->icmp_since += earned * ICMP_EACH_NS;
+		back->icmp_tokens = (uint32_t)(earned > ICMP_BURST - back->icmp_tokens
+						       ? ICMP_BURST
+						       : back->icmp_tokens + earned);
+	}
+	if (!siw_addr_is_group(&packet->to) && (back->icmp_tokens || back->from == back->to) &&
+	    sim_path_judge(back, &packet->from, quoted + IPV4_HEAD + UDP_HEAD, &fate)) {
+		struct sim_packet *icmp = new_packet(back, &packet->to, &packet->from, quoted);
+
+		back->icmp_tokens -= back->icmp_tokens > 0;
+		memcpy(icmp->octets, packet->octets, quoted);
+		icmp->refusal = true;
+		fate.passes = 0;
+		depart(icmp, &fate);
+	}
+	sim_packet_free(packet);
+}
+
+static uint32_t head_of(const struct siw_addr *addr)
+{
+	return addr->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD;
+}
+
+/* Sends to one host: in as many fragments as it takes, of which none may be lost. */
+static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const struct siw_addr *from,
+		    const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
+{
+	uint32_t head = head_of(dest), limit = path_limit(path);
+	uint32_t most = (limit - head) & ~7u, rest = length + UDP_HEAD;
+	struct siw_fault_fate fate, each;
+	struct sim_packet *packet;
+	bool passes = true;
+
+	if (rest + head <= limit) {
+		passes = sim_path_judge(path, dest, length, &fate);
+	} else {
+		fate = (struct siw_fault_fate){ 0 };
+		for (; rest; rest -= least(rest, most)) {
+			passes = sim_path_judge(path, dest, least(rest, most), &each) && passes;
+			fate.release_ns = each.release_ns;
+			fate.corrupt |= each.corrupt;
+			fate.flip = each.flip;
+		}
+	}
+	if (!passes) {
+		sim_trace(SIM_LOST, from, dest, length, octets);
+		return;
+	}
+	packet = new_packet(path, from, dest, length);
+	memcpy(packet->octets, octets, length);
+	if (fate.corrupt)
+		siw_fault_flip(packet->octets, length, fate.flip);
+	packet->ecn = sock->ecn ? ECN_ECT0 : 0;
+	if (packet->ecn && fate.mark)
+		packet->ecn = ECN_CE;
+	depart(packet, &fate);
+	if (fate.dup)
+		send_copy(packet, &fate);
+}
+
+/* Whether it may leave; *lost: it leaves, and is too long for the path. */
+static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
+		      const struct siw_addr *dest, uint32_t length, bool *lost)
+{
+	uint32_t packet = length + UDP_HEAD + head_of(dest), known = sim_path_known(path);
+	bool whole;
+
+	*lost = false;
+	if (sock->cut == SIM_CUT_NONE && packet > known)
+		return -EMSGSIZE;
+	if (sock->cut == SIM_CUT_PROBE && packet > interface_mtu(path))
+		return -EMSGSIZE;
+	whole = sock->cut == SIM_CUT_NONE || sock->cut == SIM_CUT_PROBE ||
+		(sock->cut == SIM_CUT_KNOWN && packet <= known);
+	if (!whole || packet <= path_limit(path))
+		return 0;
+	*lost = true;
+	if (path->told)
+		path->known = path_limit(path);
+	return 0;
+}
+
+static void capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
+		    const struct siw_addr *to, const uint8_t *octets, uint32_t length)
+{
+	struct iovec iov = { (void *)octets, length };
+	uint64_t when = siw_capture_lock();
+
+	if (siw_capture_generation()) {
+		struct siw_capture_packet packet = {
+			.when_ns = when,
+			.interface = siw_capture_interface(host->netif.name),
+			.sent = sent,
+			.source = *from,
+			.dest = *to,
+			.iov = &iov,
+			.length = length,
+		};
+
+		siw_capture_write(&packet);
+	}
+	siw_capture_unlock();
+}
+
+void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
+		     const struct siw_addr *to, const uint8_t *octets, uint32_t length)
+{
+	if (siw_capture_on())
+		capture(host, sent, from, to, octets, length);
+}
+
+static const struct siw_addr *first_addr(const struct sim_host *host, uint16_t family)
+{
+	for (uint32_t i = 0; i < host->netif.n_addrs; i++)
+		if (host->netif.addrs[i].family == family)
+			return &host->netif.addrs[i];
+	return NULL;
+}
+
+/* One datagram for each host that has a member, its own among them. */
+static void send_to_group(struct siw_llp_sock *sock, const struct siw_addr *from,
+			  const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
+{
+	for (uint32_t i = 0; i < sim.n_hosts; i++) {
+		struct sim_host *host = sim.hosts[i];
+
+		if (!sim_sock_at(SIM_UDP, dest, host, NULL) || (host != sock->host && !sock->ttl))
+			continue;
+		send_to(sock, sim_path_of(sock->host, host), from, dest, octets, length);
+	}
+}
+
+static int gather(uint8_t *to, const struct iovec *iov, int n, uint32_t *length)
+{
+	size_t octets = 0;
+
+	for (int i = 0; i < n; i++)
+		octets += iov[i].iov_len;
+	if (octets > SIW_LLP_ROOM)
+		return -EMSGSIZE;
+	*length = (uint32_t)octets;
+	return siw_fault_gather(to, iov, 0, octets);
+}
+
+int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
+		 int n)
+{
+	static uint8_t octets[SIW_LLP_ROOM];
+	struct siw_addr from = sock->local, to = *dest;
+	struct sim_host *host = sim_host_of(dest);
+	uint32_t length;
+	bool lost = false;
+	int rv = gather(octets, iov, n, &length);
+
+	to.scope = 0;
+	if (!sock->open)
+		return 0; /* its host has crashed: nothing leaves */
+	if (!rv && dest->family != sock->local.family)
+		rv = -EAFNOSUPPORT;
+	if (!rv && length > 65535 - UDP_HEAD - (dest->family == AF_INET ? IPV4_HEAD : 0u))
+		rv = -EMSGSIZE;
+	if (rv)
+		return rv;
+	if (sim_addr_is_any(&from)) {
+		const struct siw_addr *own = first_addr(sock->host, from.family);
+
+		if (!own)
+			return -ENETUNREACH;
+		memcpy(from.v4, own->v4, sizeof(from.v4));
+		memcpy(from.v6, own->v6, sizeof(from.v6));
+	}
+	if (siw_addr_is_group(dest)) {
+		sim.stats.sent++;
+		sim_net_capture(sock->host, true, &from, &to, octets, length);
+		sim_trace(SIM_SENT, &from, &to, length, octets);
+		send_to_group(sock, &from, &to, octets, length);
+		return 0;
+	}
+	if (host)
+		rv = check_size(sock, sim_path_of(sock->host, host), dest, length, &lost);
+	if (rv)
+		return rv;
+	sim.stats.sent++;
+	sim_net_capture(sock->host, true, &from, &to, octets, length);
+	sim_trace(SIM_SENT, &from, &to, length, octets);
+	if (host && !lost) {
+		send_to(sock, sim_path_of(sock->host, host), &from, &to, octets, length);
+	} else { /* too long for the path, or nobody is there */
+		sim.stats.lost++;
+		sim_trace(SIM_LOST, &from, &to, length, NULL);
+	}
+	return 0;
+}
+
+void sim_net_close(void)
+{
+	/* Packets on their way are all that has timers by now. */
+	while (sim.n_heap)
+		sim_packet_free(siw_container(sim.heap[1], struct sim_packet, timer));
+	for (int i = 0; i < SIM_BUCKETS; i++) {
+		while (sim.paths[i]) {
+			struct sim_path *path = sim.paths[i];
+
+			sim.paths[i] = path->next;
+			free(path->leaving);
+			free(path);
+		}
+		while (sim.addrs[i]) {
+			struct sim_host_addr *addr = sim.addrs[i];
+
+			sim.addrs[i] = addr->next;
+			free(addr);
+		}
+	}
+	for (uint32_t i = 0; i < sim.n_hosts; i++)
+		free(sim.hosts[i]);
+	free(sim.hosts);
+}

@@ -1,0 +1,680 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * sim/sim_port.c - ports, sockets and their addresses, waiting, event descriptors and interfaces: llp.h's
+ * but for UDP and TCP.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/settings.h"
+#include "sim/sim_impl.h"
+
+#define FIRST_FREE_PORT 32768
+#define FREE_PORTS	28232
+
+static uint64_t of_clock(uint64_t ns)
+{
+	return ns == SIM_NEVER ? SIM_NEVER : ns > SIW_SIM_MONOTONIC ? ns - SIW_SIM_MONOTONIC : 0;
+}
+
+/* ---- what a port has to do --------------------------------------------------------------------- */
+
+void sim_port_due(struct siw_llp_port *port)
+{
+	if (siw_link_alone(&port->due))
+		siw_link_add(&sim.due, &port->due);
+}
+
+void sim_port_kick(struct siw_llp_port *port)
+{
+	sim_wake_all(&port->waiters);
+	sim_port_due(port);
+}
+
+static void fire(struct sim_timer *timer)
+{
+	struct siw_llp_port *port = siw_container(timer, struct siw_llp_port, timer);
+
+	port->nap_over |= port->nap_until == timer->at;
+	sim_port_due(port);
+}
+
+static void add_work(struct siw_llp_port *port)
+{
+	if (port->has_work)
+		return;
+	port->has_work = true;
+	sim.work = sim_grow(sim.work, sim.n_work, &sim.work_room, sizeof(struct siw_llp_port *));
+	sim.work[sim.n_work++] = port;
+}
+
+void sim_port_look(struct siw_llp_port *port)
+{
+	uint64_t due, tick;
+
+	if (!port->served)
+		return;
+	due = of_clock(port->timed_due);
+	tick = of_clock(sim_device_tick(port));
+	if (tick < due)
+		due = tick;
+	if (due <= sim.now || port->nap_over ||
+	    ((port->n_ring || port->woken) && siw_link_alone(&port->waiters) &&
+	     sim.now >= port->nap_until)) {
+		add_work(port);
+		return;
+	}
+	if (sim.now < port->nap_until && port->nap_until < due)
+		due = port->nap_until;
+	sim_timer_set(&port->timer, due);
+	if (due == SIM_NEVER)
+		sim_timer_stop(&port->timer);
+}
+
+int siw_llp_port_open(struct siw_llp_port **out)
+{
+	struct siw_llp_port *port;
+
+	if (!sim.open)
+		return -ENODEV;
+	port = sim_alloc(sizeof(*port));
+	port->room = sim_alloc(SIW_LLP_ROOM);
+	port->owner = getpid();
+	port->timed_due = SIM_NEVER;
+	port->timer.fire = fire;
+	siw_link_init(&port->ring);
+	siw_link_init(&port->socks);
+	siw_link_init(&port->timed);
+	siw_link_init(&port->waiters);
+	siw_link_init(&port->due);
+	siw_link_add(&sim.ports, &port->all);
+	sim.n_ports++;
+	*out = port;
+	return 0;
+}
+
+void siw_llp_port_close(struct siw_llp_port *port)
+{
+	if (!port)
+		return;
+	sim_wake_all(&port->waiters);
+	sim_timer_stop(&port->timer);
+	siw_link_del(&port->due);
+	siw_link_del(&port->all);
+	for (uint32_t i = 0; i < sim.n_work; i++)
+		if (sim.work[i] == port)
+			sim.work[i--] = sim.work[--sim.n_work];
+	sim.n_ports--;
+	free(port->room);
+	free(port);
+}
+
+bool siw_llp_port_is_ours(const struct siw_llp_port *port)
+{
+	return getpid() == port->owner;
+}
+
+static void release_timed(struct siw_llp_port *port)
+{
+	if (sim_clock() < port->timed_due)
+		return;
+	port->timed_due = SIM_NEVER;
+	for (struct siw_link *l = port->timed.next; l != &port->timed; l = l->next) {
+		struct siw_llp_sock *sock = siw_container(l, struct siw_llp_sock, in_timed);
+
+		if (sock->due_ns > sim_clock()) {
+			if (sock->due_ns < port->timed_due)
+				port->timed_due = sock->due_ns;
+			continue;
+		}
+		sock->due_ns = SIM_NEVER;
+		siw_llp_sock_ready(sock);
+	}
+}
+
+int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n)
+{
+	int found = 0;
+
+	port->woken = false;
+	release_timed(port);
+	if (!sim.in_round)
+		port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
+	for (uint32_t left = port->n_ring; left && found < n; left--) {
+		struct siw_link *l = port->ring.next;
+
+		siw_link_del(l);
+		siw_link_add(&port->ring, l);
+		handlers[found++] = siw_container(l, struct siw_llp_sock, ring)->handler;
+	}
+	sim.handed += (uint64_t)found;
+	sim_port_due(port);
+	return found;
+}
+
+void siw_llp_port_leave(struct siw_llp_port *port, bool more)
+{
+	if (more || port->n_ring) {
+		port->changes++;
+		port->nap_over |= more;
+		sim_port_kick(port);
+	}
+}
+
+uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
+{
+	(void)port;
+	return sim_clock();
+}
+
+int siw_llp_port_arm(struct siw_llp_port *port)
+{
+	(void)port;
+	return 0;
+}
+
+void siw_llp_port_disarm(struct siw_llp_port *port)
+{
+	(void)port;
+}
+
+/* As a device's thread: it sleeps on the sockets unless it naps, because others poll. */
+bool siw_llp_port_armed(const struct siw_llp_port *port)
+{
+	return port->served && sim.now >= port->nap_until;
+}
+
+void siw_llp_port_wake(struct siw_llp_port *port)
+{
+	port->woken = true;
+	sim_port_kick(port);
+}
+
+uint8_t *siw_llp_port_room(struct siw_llp_port *port)
+{
+	return port->room;
+}
+
+uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
+{
+	(void)port;
+	return malloc(SIW_LLP_ROOM);
+}
+
+void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch)
+{
+	(void)port;
+	free(batch);
+}
+
+bool siw_llp_port_more(const struct siw_llp_port *port)
+{
+	return port->room_at < port->room_end;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------- */
+
+void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
+{
+	memset(set, 0, sizeof(*set));
+	set->port = port;
+	set->changes = port->changes;
+	set->due_ns = port->timed_due == SIM_NEVER ? 0 : port->timed_due;
+}
+
+static bool is_over(const struct siw_llp_waitset *set, const struct sim_fd *extra)
+{
+	const struct siw_llp_port *port = set->port;
+
+	return (extra && extra->set) ||
+	       (port && (port->woken || port->n_ring || port->changes != set->changes));
+}
+
+int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	struct sim_fd *extra = sim_fd_of(extra_fd);
+	uint64_t until = SIM_NEVER, due = SIM_NEVER;
+	bool woken;
+
+	if (!sim.open)
+		return 0;
+	if (timeout_us >= 0 && (uint64_t)timeout_us < (SIM_NEVER - sim.now) / 1000)
+		until = sim.now + (uint64_t)timeout_us * 1000;
+	if (set->due_ns)
+		due = of_clock(set->due_ns);
+	if (is_over(set, extra)) {
+		sim_block(sim.now);
+		return 1;
+	}
+	if (set->port)
+		sim_wait_add(&set->port->waiters);
+	if (extra)
+		sim_wait_add(&extra->waiters);
+	woken = sim_block(due < until ? due : until);
+	return woken || due < until;
+}
+
+int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
+{
+	return siw_llp_wait_cancel(set, extra_fd, timeout_us);
+}
+
+/* ---- event descriptors: the system's, so that programs can use them as such -------------------- */
+
+static struct sim_fd **fds; /* by number */
+static int n_fds;
+
+struct sim_fd *sim_fd_of(int fd)
+{
+	return fd >= 0 && fd < n_fds ? fds[fd] : NULL;
+}
+
+int siw_llp_event_open(void)
+{
+	int fd = eventfd(0, EFD_CLOEXEC);
+
+	if (fd < 0)
+		return -errno;
+	if (fd >= n_fds) {
+		int n = n_fds ? n_fds : 64;
+
+		while (n <= fd)
+			n *= 2;
+		fds = realloc(fds, (size_t)n * sizeof(*fds));
+		if (!fds)
+			abort();
+		memset(fds + n_fds, 0, (size_t)(n - n_fds) * sizeof(*fds));
+		n_fds = n;
+	}
+	fds[fd] = sim_alloc(sizeof(*fds[fd]));
+	fds[fd]->fd = fd;
+	siw_link_init(&fds[fd]->waiters);
+	return fd;
+}
+
+bool siw_llp_event_nonblocking(int fd)
+{
+	return fcntl(fd, F_GETFL) & O_NONBLOCK;
+}
+
+void siw_llp_event_set(int fd)
+{
+	struct sim_fd *event = sim_fd_of(fd);
+	uint64_t one = 1;
+
+	if (!event)
+		return;
+	if (!event->set && write(fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
+		event->set = true;
+	sim_wake_all(&event->waiters);
+}
+
+void siw_llp_event_clear(int fd)
+{
+	struct sim_fd *event = sim_fd_of(fd);
+	uint64_t count;
+	struct iovec to = { &count, sizeof(count) };
+
+	if (!event || !event->set)
+		return;
+	event->set = false;
+	/* The program may have read it. */
+	if (preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
+		perror("siwarp.sim: reading an event descriptor");
+}
+
+void siw_llp_event_close(int fd)
+{
+	struct sim_fd *event = sim_fd_of(fd);
+
+	if (!event)
+		return;
+	sim_wake_all(&event->waiters);
+	fds[fd] = NULL;
+	free(event);
+	close(fd);
+}
+
+int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
+{
+	for (bool waited = false;; waited = true) {
+		int found = 0;
+
+		for (int i = 0; i < n; i++) {
+			const struct sim_fd *event = sim_fd_of(which[i]);
+
+			if (!event)
+				return -EBADF;
+			ready[i] = event->set;
+			found += event->set;
+		}
+		if (found || (waited && sim.now >= until)) {
+			if (!waited)
+				sim_block(sim.now);
+			return found;
+		}
+		for (int i = 0; i < n; i++)
+			sim_wait_add(&sim_fd_of(which[i])->waiters);
+		sim_block(until);
+	}
+}
+
+static bool is_kept(uint16_t port_be)
+{
+	for (int i = 0; i < n_fds; i++)
+		if (fds[i] && fds[i]->kept_be == port_be)
+			return true;
+	return false;
+}
+
+/* ---- sockets ----------------------------------------------------------------------------------- */
+
+int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim_kind kind,
+		  struct siw_io_handler *handler)
+{
+	memset(sock, 0, sizeof(*sock));
+	sock->kind = kind;
+	sock->port = port;
+	sock->handler = handler;
+	sock->due_ns = SIM_NEVER;
+	sock->ttl = 1;
+	siw_link_init(&sock->ring);
+	siw_link_init(&sock->of_host);
+	siw_link_init(&sock->in_timed);
+	siw_link_init(&sock->inbox);
+	siw_link_init(&sock->refusals);
+	siw_link_add(&port->socks, &sock->of_port);
+	return 0;
+}
+
+void sim_sock_fini(struct siw_llp_sock *sock)
+{
+	sim_sock_drained(sock);
+	sim_sock_unbind(sock);
+	siw_link_del(&sock->in_timed);
+	siw_link_del(&sock->of_port);
+}
+
+static uint32_t bucket_of(const struct siw_addr *addr, const struct sim_host *host)
+{
+	return sim_addr_bucket(addr, sim_addr_is_any(addr) ? host->number + 1 : 0);
+}
+
+static bool is_stream(enum sim_kind kind)
+{
+	return kind != SIM_UDP;
+}
+
+static bool has(const struct siw_llp_sock *sock, enum sim_kind kind, const struct siw_addr *addr,
+		const struct sim_host *host)
+{
+	if (is_stream(sock->kind) != is_stream(kind) || sock->host != host ||
+	    sock->local.family != addr->family || sock->local.port_be != addr->port_be)
+		return false;
+	return !memcmp(sock->local.v4, addr->v4, 4) && !memcmp(sock->local.v6, addr->v6, 16);
+}
+
+static struct siw_llp_sock *find(enum sim_kind kind, const struct siw_addr *addr,
+				 const struct sim_host *host, const struct siw_llp_sock *after)
+{
+	struct siw_llp_sock *sock = after ? after->next : sim.socks[bucket_of(addr, host)];
+
+	while (sock && !has(sock, kind, addr, host))
+		sock = sock->next;
+	return sock;
+}
+
+struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr,
+				 const struct sim_host *host, const struct siw_llp_sock *after)
+{
+	struct siw_addr any = { .family = addr->family, .port_be = addr->port_be };
+	struct siw_llp_sock *sock = find(kind, addr, host, after);
+
+	if (!sock && !after && !siw_addr_is_group(addr))
+		sock = find(kind, &any, host, NULL);
+	return sock;
+}
+
+/* Whether the port cannot be had at this address. */
+static bool is_taken(enum sim_kind kind, const struct siw_addr *addr, const struct sim_host *host)
+{
+	if (sim_sock_at(kind, addr, host, NULL))
+		return true;
+	if (!sim_addr_is_any(addr))
+		return false;
+	for (struct siw_link *l = host->socks.next; l != &host->socks; l = l->next) {
+		const struct siw_llp_sock *sock = siw_container(l, struct siw_llp_sock, of_host);
+
+		if (is_stream(sock->kind) == is_stream(kind) &&
+		    sock->local.family == addr->family && sock->local.port_be == addr->port_be)
+			return true;
+	}
+	return false;
+}
+
+static int free_port(enum sim_kind kind, struct siw_addr *addr, const struct sim_host *host)
+{
+	uint32_t first = (uint32_t)(sim_random(&sim.numbers) % FREE_PORTS);
+
+	for (uint32_t i = 0; i < FREE_PORTS; i++) {
+		addr->port_be = htons((uint16_t)(FIRST_FREE_PORT + (first + i) % FREE_PORTS));
+		if (!is_kept(addr->port_be) && !is_taken(kind, addr, host))
+			return 0;
+	}
+	return -EADDRINUSE;
+}
+
+int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares)
+{
+	struct sim_host *host = sock->host;
+	uint32_t bucket;
+	int rv;
+
+	if (local->family != AF_INET && local->family != AF_INET6)
+		return -EAFNOSUPPORT;
+	if (!host)
+		host = sim_addr_is_any(local) ? sock->port->host : sim_host_of(local);
+	if (!host || host->dead)
+		return -EADDRNOTAVAIL;
+	local->scope = 0;
+	if (!local->port_be)
+		rv = free_port(sock->kind, local, host);
+	else
+		rv = !shares && is_taken(sock->kind, local, host) ? -EADDRINUSE : 0;
+	if (rv)
+		return rv;
+	sock->host = host;
+	sock->local = *local;
+	sock->open = true;
+	if (!sock->port->host)
+		sock->port->host = host;
+	bucket = bucket_of(local, host);
+	sock->next = sim.socks[bucket];
+	sim.socks[bucket] = sock;
+	siw_link_add(&host->socks, &sock->of_host);
+	return 0;
+}
+
+void sim_sock_unbind(struct siw_llp_sock *sock)
+{
+	struct siw_llp_sock **at;
+
+	if (!sock->open)
+		return;
+	at = &sim.socks[bucket_of(&sock->local, sock->host)];
+	while (*at != sock)
+		at = &(*at)->next;
+	*at = sock->next;
+	sock->open = false;
+	siw_link_del(&sock->of_host);
+	if (sock->kind == SIM_UDP)
+		sim_udp_drop_all(sock);
+}
+
+void sim_sock_drained(struct siw_llp_sock *sock)
+{
+	if (!sock->ready)
+		return;
+	sock->ready = false;
+	siw_link_del(&sock->ring);
+	sock->port->n_ring--;
+}
+
+void siw_llp_sock_ready(struct siw_llp_sock *sock)
+{
+	if (sock->ready)
+		return;
+	sock->ready = true;
+	siw_link_add(&sock->port->ring, &sock->ring);
+	sock->port->n_ring++;
+	sim_port_kick(sock->port);
+}
+
+void siw_llp_pause(struct siw_llp_sock *sock)
+{
+	sock->held = true;
+	sim_sock_drained(sock);
+}
+
+void siw_llp_resume(struct siw_llp_sock *sock)
+{
+	sock->held = false;
+	siw_llp_sock_ready(sock);
+}
+
+void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler)
+{
+	sock->handler = handler;
+}
+
+void siw_llp_shared(struct siw_llp_sock *sock)
+{
+	(void)sock;
+}
+
+void siw_llp_sock_timed(struct siw_llp_sock *sock)
+{
+	if (siw_link_alone(&sock->in_timed))
+		siw_link_add(&sock->port->timed, &sock->in_timed);
+}
+
+void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
+{
+	struct siw_llp_port *port = sock->port;
+
+	if (at < sock->due_ns)
+		sock->due_ns = at;
+	if (at >= port->timed_due)
+		return;
+	port->timed_due = at;
+	port->changes++;
+	sim_port_kick(port);
+}
+
+bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock)
+{
+	return sock->due_ns != SIM_NEVER;
+}
+
+int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
+{
+	*out = sock->local;
+	return 0;
+}
+
+/* ---- interfaces -------------------------------------------------------------------------------- */
+
+int siw_llp_interfaces(struct siw_llp_interface *out, int max)
+{
+	int n = 0;
+
+	for (uint32_t i = 0; i < sim.n_hosts && n < max; i++)
+		if (!sim.hosts[i]->dead)
+			out[n++] = sim.hosts[i]->netif;
+	return n;
+}
+
+static struct sim_host *host_named(const char *name)
+{
+	for (uint32_t i = 0; i < sim.n_hosts; i++)
+		if (!strcmp(sim.hosts[i]->netif.name, name))
+			return sim.hosts[i];
+	return NULL;
+}
+
+int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
+		       struct siw_llp_watch **out)
+{
+	struct sim_host *host = host_named(name);
+	struct siw_llp_watch *watch;
+
+	if (!host || host->dead)
+		return -ENODEV;
+	watch = sim_alloc(sizeof(*watch));
+	sim_sock_init(&watch->sock, port, SIM_WATCH, handler);
+	port->host = host;
+	siw_link_add(&host->watches, &watch->of_host);
+	*out = watch;
+	return 0;
+}
+
+void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_news news)
+{
+	for (struct siw_link *l = host->watches.next; l != &host->watches; l = l->next) {
+		struct siw_llp_watch *watch = siw_container(l, struct siw_llp_watch, of_host);
+
+		if (watch->n < sizeof(watch->queue))
+			watch->queue[watch->n++] = (uint8_t)news;
+		else
+			watch->queue[watch->n - 1] = SIW_LLP_WATCH_LOST;
+		siw_llp_sock_ready(&watch->sock);
+	}
+}
+
+int siw_llp_watch_read(struct siw_llp_watch *watch)
+{
+	int news;
+
+	if (!watch->n) {
+		sim_sock_drained(&watch->sock);
+		return 0;
+	}
+	news = watch->queue[0];
+	memmove(watch->queue, watch->queue + 1, --watch->n);
+	return news;
+}
+
+void siw_llp_watch_close(struct siw_llp_watch *watch)
+{
+	if (!watch)
+		return;
+	siw_link_del(&watch->of_host);
+	sim_sock_fini(&watch->sock);
+	free(watch);
+}
+
+/* ---- what keeps a port number ------------------------------------------------------------------ */
+
+int sim_keep(enum sim_kind kind, struct siw_addr *local)
+{
+	struct sim_host *host = sim_addr_is_any(local) ? NULL : sim_host_of(local);
+	int fd, rv;
+
+	if (!sim.n_hosts)
+		return -EADDRNOTAVAIL;
+	if (!local->port_be) {
+		rv = free_port(kind, local, host ? host : sim.hosts[0]);
+		if (rv)
+			return rv;
+	} else if (host && is_taken(kind, local, host)) {
+		return -EADDRINUSE;
+	}
+	fd = siw_llp_event_open();
+	if (fd >= 0)
+		fds[fd]->kept_be = local->port_be;
+	return fd;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* sim/sim_udp.c - UDP sockets: llp.h's functions, on the datagrams of sim_net.c. */
+#include <stdio.h>
+
+#include "base/settings.h"
+#include "sim/sim_impl.h"
+
+#define IPV4_HEAD   20
+#define IPV6_HEAD   40
+#define UDP_HEAD    8
+#define OVERHEAD    768 /* octets that a datagram takes of a receive buffer beside its own */
+#define DENSE	    32 /* datagrams in a row behind which a socket asks for trains, as llp_udp_dense.c */
+#define TRAIN	    64	/* datagrams in one at most */
+#define MOST_HELD   256 /* ICMP messages that a socket keeps */
+#define ECN_CE	    3
+#define LARGEST_MTU 65536
+
+int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	struct siw_addr addr = *local;
+	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
+	int rv;
+
+	sim_sock_init(sock, port, SIM_UDP, handler);
+	rv = sim_sock_bind(sock, &addr, false);
+	if (rv) {
+		sim_sock_fini(sock);
+		free(sock);
+		return rv;
+	}
+	*out = sock;
+	return 0;
+}
+
+int siw_llp_udp_keep(struct siw_addr *local)
+{
+	return sim_keep(SIM_UDP, local);
+}
+
+/* A descriptor of the program's is no simulated socket. */
+int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
+		      struct siw_llp_sock **out)
+{
+	(void)port, (void)fd, (void)handler, (void)out;
+	return -ENOTSOCK;
+}
+
+static struct sim_host *host_of_netdev(const char *netdev)
+{
+	for (uint32_t i = 0; i < sim.n_hosts; i++)
+		if (!strcmp(sim.hosts[i]->netif.name, netdev))
+			return sim.hosts[i];
+	return NULL;
+}
+
+int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	struct sim_host *host = host_of_netdev(netdev);
+	struct siw_addr addr = *group, any = { .family = group->family, .port_be = group->port_be };
+	struct siw_llp_sock *sock;
+	int rv;
+
+	if (!siw_addr_is_group(group))
+		return -EINVAL;
+	if (!host)
+		return -ENODEV;
+	if (sim_sock_at(SIM_UDP, &any, host, NULL))
+		return -EADDRINUSE;
+	sock = sim_alloc(sizeof(*sock));
+	sim_sock_init(sock, port, SIM_UDP, handler);
+	sock->group = true;
+	sock->host = host;
+	rv = sim_sock_bind(sock, &addr, true);
+	if (rv) {
+		sim_sock_fini(sock);
+		free(sock);
+		return rv;
+	}
+	*out = sock;
+	return 0;
+}
+
+int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl)
+{
+	if (!host_of_netdev(netdev))
+		return -ENODEV;
+	sock->ttl = ttl;
+	return 0;
+}
+
+/* ---- sending ----------------------------------------------------------------------------------- */
+
+int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		     const struct iovec *iov, int n)
+{
+	int rv = sim_net_send(sock, dest, iov, n);
+
+	if (rv)
+		siw_count(SIW_COUNTER_send_errors, 1);
+	sock->want_write = false;
+	return rv;
+}
+
+/* The kernel refuses a train whose datagrams are longer than the interface takes whole. */
+static bool takes_trains(const struct siw_llp_sock *sock, const struct siw_addr *dest, uint16_t seg)
+{
+	uint32_t head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
+	struct sim_host *host = sim_host_of(dest);
+
+	if (!sock->open)
+		return true;
+	return seg + head <=
+	       (host ? sim_path_known(sim_path_of(sock->host, host)) : sock->host->netif.mtu);
+}
+
+int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			    const struct iovec *iov, int n, uint16_t seg)
+{
+	int rv;
+
+	if (!takes_trains(sock, dest, seg))
+		return -EOPNOTSUPP;
+	for (int i = 0; i < n; i++) {
+		rv = sim_net_send(sock, dest, &iov[i], 1);
+		if (rv)
+			return rv;
+	}
+	sock->want_write = false;
+	return 0;
+}
+
+int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
+			   size_t len, uint16_t seg)
+{
+	int rv;
+
+	if (!takes_trains(sock, dest, seg))
+		return -EOPNOTSUPP;
+	for (size_t at = 0; at < len; at += seg) {
+		struct iovec iov = { (uint8_t *)buf + at, len - at < seg ? len - at : seg };
+
+		rv = sim_net_send(sock, dest, &iov, 1);
+		if (rv)
+			return rv;
+	}
+	sock->want_write = false;
+	return 0;
+}
+
+int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			 const struct iovec *iov, int n)
+{
+	enum sim_cut before = sock->cut;
+	int rv;
+
+	sock->cut = SIM_CUT_ALL;
+	rv = siw_llp_udp_send(sock, dest, iov, n);
+	sock->cut = before;
+	return rv;
+}
+
+/* ---- receiving --------------------------------------------------------------------------------- */
+
+static bool has_room(const struct siw_llp_sock *sock, uint32_t length)
+{
+	uint64_t room = 2 * (uint64_t)siw_settings()->rcvbuf;
+
+	return (uint64_t)sock->inbox_octets + length + (sock->n_inbox + 1) * (uint64_t)OVERHEAD <=
+		       room ||
+	       !sock->n_inbox;
+}
+
+static void receive(struct siw_llp_sock *sock, struct sim_packet *packet)
+{
+	if (!has_room(sock, packet->length)) {
+		sim.stats.overflowed++;
+		siw_count(SIW_COUNTER_drop_rxq_overflow, 1);
+		sim_trace(SIM_OVERFLOWED, &packet->from, &packet->to, packet->length, NULL);
+		sim_packet_free(packet);
+		return;
+	}
+	sim.stats.delivered++;
+	sim_trace(SIM_DELIVERED, &packet->from, &packet->to, packet->length, packet->octets);
+	siw_link_add(&sock->inbox, &packet->link);
+	sock->n_inbox++;
+	sock->inbox_octets += packet->length;
+	if (!sock->held)
+		siw_llp_sock_ready(sock);
+}
+
+static void hear_refusal(struct siw_llp_sock *sock, struct sim_packet *packet)
+{
+	uint32_t n = 0;
+
+	for (struct siw_link *l = sock->refusals.next; l != &sock->refusals; l = l->next)
+		n++;
+	if (!sock->hears || n >= MOST_HELD) {
+		sim_packet_free(packet);
+		return;
+	}
+	/* The kernel has it as the socket's pending error, too, which llp counts and passes over. */
+	siw_count(SIW_COUNTER_icmp_errors, 1);
+	siw_link_add(&sock->refusals, &packet->link);
+	siw_llp_sock_ready(sock);
+}
+
+void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
+{
+	struct siw_llp_sock *sock = sim_sock_at(SIM_UDP, &packet->to, host, NULL), *next;
+
+	if (packet->refusal) {
+		if (sock)
+			hear_refusal(sock, packet);
+		else
+			sim_packet_free(packet);
+		return;
+	}
+	/* Each member of a group on this host has a copy. */
+	for (; sock && siw_addr_is_group(&packet->to); sock = next) {
+		struct sim_packet *copy;
+
+		next = sim_sock_at(SIM_UDP, &packet->to, host, sock);
+		if (!next)
+			break;
+		copy = sim_alloc(sizeof(*copy) + packet->length);
+		memcpy(copy, packet, sizeof(*copy) + packet->length);
+		siw_link_init(&copy->link);
+		siw_link_init(&copy->aside);
+		receive(sock, copy);
+	}
+	receive(sock, packet);
+}
+
+void sim_udp_drop_all(struct siw_llp_sock *sock)
+{
+	struct siw_link *lists[] = { &sock->inbox, &sock->refusals };
+
+	for (int i = 0; i < 2; i++)
+		while (!siw_link_alone(lists[i])) {
+			struct sim_packet *packet =
+				siw_container(lists[i]->next, struct sim_packet, link);
+
+			siw_link_del(&packet->link);
+			sim_packet_free(packet);
+		}
+	sock->n_inbox = sock->inbox_octets = 0;
+}
+
+static struct sim_packet *first(const struct siw_llp_sock *sock)
+{
+	return siw_link_alone(&sock->inbox)
+		       ? NULL
+		       : siw_container(sock->inbox.next, struct sim_packet, link);
+}
+
+static ssize_t take(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	struct sim_packet *packet = first(sock);
+	uint32_t length;
+
+	if (!packet)
+		return -EAGAIN;
+	length = packet->length;
+	*source = packet->from;
+	memcpy(buf, packet->octets, length < size ? length : size);
+	sock->ce = packet->ecn == ECN_CE;
+	sim_net_capture(sock->host, false, &packet->from, &packet->to, packet->octets, length);
+	siw_link_del(&packet->link);
+	sock->n_inbox--;
+	sock->inbox_octets -= length;
+	sim_packet_free(packet);
+	return length;
+}
+
+ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+{
+	ssize_t got = take(sock, source, buf, size);
+
+	if (got == -EAGAIN && siw_link_alone(&sock->refusals))
+		sim_sock_drained(sock);
+	return got;
+}
+
+/* As the kernel with UDP_GRO: datagrams of one source and length, and a shorter one behind them. */
+ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			       size_t size, uint32_t *seg)
+{
+	ssize_t len = siw_llp_udp_recv(sock, source, buf, size), last = len;
+	bool ce = sock->ce;
+
+	*seg = len > 0 ? (uint32_t)len : 0;
+	sock->streak = len >= 0 ? sock->streak + 1 : 0;
+	if (sock->streak <= DENSE || len <= 0 || (size_t)len > size)
+		return len;
+	for (int n = 1; n < TRAIN && last == (ssize_t)*seg; n++) {
+		const struct sim_packet *packet = first(sock);
+		struct siw_addr same;
+
+		if (!packet || !packet->length || packet->length > *seg ||
+		    (size_t)len + packet->length > size || (packet->ecn == ECN_CE) != ce ||
+		    !siw_addr_same(&packet->from, source))
+			break;
+		last = take(sock, &same, (uint8_t *)buf + len, size - (size_t)len);
+		len += last;
+	}
+	return len;
+}
+
+ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram)
+{
+	struct siw_llp_port *port = sock->port;
+	uint32_t left;
+	ssize_t len;
+
+	*datagram = port->room;
+	if (!siw_llp_port_more(port)) {
+		len = siw_llp_udp_recv_dense(sock, source, port->room, SIW_LLP_ROOM,
+					     &port->room_seg);
+		if (len <= (ssize_t)port->room_seg)
+			return len;
+		port->room_source = *source;
+		port->room_at = 0;
+		port->room_end = (uint32_t)len;
+	}
+	*source = port->room_source;
+	*datagram += port->room_at;
+	left = port->room_end - port->room_at;
+	len = left < port->room_seg ? left : port->room_seg;
+	port->room_at += (uint32_t)len;
+	return len;
+}
+
+void siw_llp_udp_hear_refusals(struct siw_llp_sock *sock, uint16_t family)
+{
+	(void)family;
+	sock->hears = true;
+}
+
+ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
+			    size_t size)
+{
+	struct sim_packet *packet;
+	size_t length;
+
+	if (siw_link_alone(&sock->refusals))
+		return -EAGAIN;
+	packet = siw_container(sock->refusals.next, struct sim_packet, link);
+	length = packet->length < size ? packet->length : size;
+	memcpy(buf, packet->octets, length);
+	*dest = packet->from;
+	siw_link_del(&packet->link);
+	sim_packet_free(packet);
+	return (ssize_t)length;
+}
+
+/* ---- what a path takes ------------------------------------------------------------------------- */
+
+int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+{
+	sock->ecn = true;
+	return 0;
+}
+
+bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
+{
+	return sock->ce;
+}
+
+int siw_llp_udp_whole(struct siw_llp_sock *sock)
+{
+	sock->cut = SIM_CUT_NONE;
+	return 0;
+}
+
+int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
+{
+	sock->cut = may ? SIM_CUT_ALL : SIM_CUT_PROBE;
+	return 0;
+}
+
+int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
+{
+	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
+	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
+	struct sim_host *host = sim_host_of(dest);
+	int mtu;
+
+	if (sock->local.family != dest->family)
+		return -EAFNOSUPPORT;
+	if (!sock->host)
+		return -ENETUNREACH;
+	mtu = host ? (int)sim_path_known(sim_path_of(sock->host, host))
+		   : (int)sock->host->netif.mtu;
+	return mtu - head < most ? mtu - head : most;
+}
+
+/* The call does not say which host asks: as of an interface like the destination's. */
+uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
+{
+	const struct sim_host *host = sim_host_of(dest);
+
+	return host ? host->netif.mtu : 0;
+}
+
+uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
+{
+	(void)sock;
+	return (uint32_t)siw_settings()->rcvbuf;
+}

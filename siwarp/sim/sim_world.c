@@ -1,0 +1,653 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * sim/sim_world.c - the world: its heap of timers, its tasks and who of them goes on, the clock and
+ * randomness.
+ *
+ * A task is a thread. It runs until a scheduling point, where its thread itself looks who goes on:
+ * a device with work, whose round it makes in its own thread, or a task, to which it hands the
+ * turn. Only where nobody can go on does the clock move.
+ */
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sim/sim_impl.h"
+
+#define FIRST_PAUSE_NS 1000    /* after a poll in vain, doubled each time ... */
+#define MOST_PAUSE_NS  1000000 /* ... up to this */
+
+#define MOST_ROUNDS 1000000 /* of one device at one instant */
+
+struct sim_world sim;
+
+static _Thread_local struct sim_task *own;
+static _Thread_local char why[256];
+
+/* ---- memory, random numbers -------------------------------------------------------------------- */
+
+static __attribute__((noreturn)) void give_up(const char *what)
+{
+	fprintf(stderr, "siwarp.sim: %s\n", what);
+	abort();
+}
+
+void *sim_alloc(size_t octets)
+{
+	void *got = calloc(1, octets);
+
+	if (!got)
+		give_up("no memory is left");
+	return got;
+}
+
+void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size)
+{
+	if (n < *room)
+		return array;
+	*room = *room ? 2 * *room : 16;
+	array = realloc(array, *room * size);
+	if (!array)
+		give_up("no memory is left");
+	return array;
+}
+
+uint64_t sim_random(struct sim_random *random)
+{
+	uint64_t z = random->state += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+uint64_t siw_sim_random(void)
+{
+	return sim_random(&sim.numbers);
+}
+
+/* ---- the heap ---------------------------------------------------------------------------------- */
+
+static bool before(const struct sim_timer *a, const struct sim_timer *b)
+{
+	return a->at != b->at ? a->at < b->at : a->order < b->order;
+}
+
+static void put(struct sim_timer *timer, uint32_t place)
+{
+	sim.heap[place] = timer;
+	timer->place = place;
+}
+
+/* Puts the timer where it belongs, from a place that is free. */
+static void sift(struct sim_timer *timer, uint32_t place)
+{
+	uint32_t child;
+
+	for (; place > 1 && before(timer, sim.heap[place / 2]); place /= 2)
+		put(sim.heap[place / 2], place);
+	while ((child = 2 * place) <= sim.n_heap) {
+		if (child < sim.n_heap && before(sim.heap[child + 1], sim.heap[child]))
+			child++;
+		if (!before(sim.heap[child], timer))
+			break;
+		put(sim.heap[child], place);
+		place = child;
+	}
+	put(timer, place);
+}
+
+void sim_timer_stop(struct sim_timer *timer)
+{
+	struct sim_timer *last;
+	uint32_t place = timer->place;
+
+	if (!place)
+		return;
+	timer->place = 0;
+	last = sim.heap[sim.n_heap--];
+	if (last != timer)
+		sift(last, place);
+}
+
+void sim_timer_set(struct sim_timer *timer, uint64_t at)
+{
+	if (timer->place && timer->at == at)
+		return;
+	sim_timer_stop(timer);
+	if (at == SIM_NEVER)
+		return;
+	timer->at = at;
+	timer->order = ++sim.order;
+	sim.heap = sim_grow(sim.heap, sim.n_heap + 1, &sim.heap_room, sizeof(*sim.heap));
+	sift(timer, ++sim.n_heap);
+}
+
+static uint64_t next_instant(void)
+{
+	return sim.n_heap ? sim.heap[1]->at : SIM_NEVER;
+}
+
+/* The clock goes on, and what is due happens. */
+static void advance(uint64_t to)
+{
+	if (to > sim.now) {
+		sim.now = to;
+		sim.stats.instants++;
+	}
+	while (sim.n_heap && sim.heap[1]->at <= sim.now) {
+		struct sim_timer *timer = sim.heap[1];
+
+		sim_timer_stop(timer);
+		timer->fire(timer);
+	}
+}
+
+/* ---- turns ------------------------------------------------------------------------------------- */
+
+static void await_turn(struct sim_task *task)
+{
+	while (!atomic_exchange_explicit(&task->turn, 0, memory_order_acquire))
+		syscall(SYS_futex, &task->turn, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+}
+
+static void give_turn(struct sim_task *task)
+{
+	atomic_store_explicit(&task->turn, 1, memory_order_release);
+	syscall(SYS_futex, &task->turn, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+struct sim_task *sim_me(void)
+{
+	if (!own || own != sim.running)
+		give_up("a thread that is no task of the world made a call that blocks or polls");
+	if (sim.in_round)
+		give_up("a round of a device would block");
+	return own;
+}
+
+static void make_ready(struct sim_task *task)
+{
+	task->state = SIM_READY;
+	sim.ready = sim_grow(sim.ready, sim.n_ready, &sim.ready_room, sizeof(*sim.ready));
+	sim.ready[sim.n_ready++] = task;
+}
+
+static void wake(struct sim_task *task, bool by_event)
+{
+	if (task->state != SIM_BLOCKED)
+		return;
+	for (uint32_t i = 0; i < task->n_waits; i++)
+		siw_link_del(&task->waits[i].link);
+	task->n_waits = 0;
+	sim_timer_stop(&task->timer);
+	task->woken = by_event;
+	make_ready(task);
+}
+
+void sim_wake_all(struct siw_link *waiters)
+{
+	while (!siw_link_alone(waiters))
+		wake(siw_container(waiters->next, struct sim_wait, link)->task, true);
+}
+
+static void time_out(struct sim_timer *timer)
+{
+	wake(siw_container(timer, struct sim_task, timer), false);
+}
+
+/* Who steps goes on: the one with the lowest number. NULL: nobody steps. */
+static struct sim_task *stepper(void)
+{
+	for (uint32_t i = 0; i < sim.n_tasks; i++)
+		if (sim.tasks[i] && sim.tasks[i]->state == SIM_STEPPING)
+			return sim.tasks[i];
+	return NULL;
+}
+
+/* Nobody can go on at this instant. */
+static void let_time_pass(void)
+{
+	struct sim_task *steps = stepper();
+	uint64_t to = next_instant();
+
+	if (to <= sim.now) { /* what happens at this instant comes before those who step */
+		advance(to);
+		return;
+	}
+	if (steps && steps->until < to)
+		to = steps->until > sim.now ? steps->until : sim.now;
+	if (to == SIM_NEVER && !steps)
+		give_up("nothing will ever happen: every task waits for something else");
+	if (to != SIM_NEVER)
+		advance(to);
+	if (steps) {
+		steps->stepped = to == SIM_NEVER ? -EDEADLK : sim.now < steps->until;
+		make_ready(steps);
+	}
+}
+
+static void look_at_ports(void)
+{
+	while (!siw_link_alone(&sim.due)) {
+		struct siw_llp_port *port = siw_container(sim.due.next, struct siw_llp_port, due);
+
+		siw_link_del(&port->due);
+		sim_port_look(port);
+	}
+}
+
+static void make_round(uint32_t which)
+{
+	struct siw_llp_port *port = sim.work[which];
+
+	sim.work[which] = sim.work[--sim.n_work];
+	port->has_work = port->nap_over = false;
+	port->rounds = port->round_at == sim.now ? port->rounds + 1 : 0;
+	port->round_at = sim.now;
+	if (port->rounds > MOST_ROUNDS)
+		give_up("a device is served without end at one instant");
+	sim.stats.rounds++;
+	sim.in_round = true;
+	if (sim_device_round(port))
+		port->nap_over = true; /* there may be more */
+	sim.in_round = false;
+	sim_port_due(port);
+}
+
+static struct sim_task *next_task(void)
+{
+	for (;;) {
+		uint32_t n, which;
+
+		look_at_ports();
+		n = sim.n_ready + sim.n_work;
+		if (!n) {
+			let_time_pass();
+			continue;
+		}
+		which = n == 1 ? 0 : (uint32_t)(sim_random(&sim.choose) % n);
+		if (which < sim.n_ready) {
+			struct sim_task *task = sim.ready[which];
+
+			sim.ready[which] = sim.ready[--sim.n_ready];
+			return task;
+		}
+		make_round(which - sim.n_ready);
+	}
+}
+
+/* The running task has said what it waits for. Returns when it is its turn again. */
+static void schedule(struct sim_task *me)
+{
+	struct sim_task *next = next_task();
+	/* Who has ended is another task's to free as soon as that has its turn. */
+	bool ended = me->state == SIM_ENDED;
+
+	sim.running = next;
+	if (next == me)
+		return;
+	sim.stats.switches++;
+	give_turn(next);
+	if (!ended)
+		await_turn(me);
+}
+
+void sim_wait_add(struct siw_link *waiters)
+{
+	struct sim_task *me = sim_me();
+	struct sim_wait *wait;
+
+	if (me->n_waits == me->waits_room) {
+		uint32_t n = me->n_waits;
+		struct sim_wait *more;
+
+		more = sim_alloc((n ? 2 * n : 4) * sizeof(*more));
+		me->waits_room = n ? 2 * n : 4;
+		for (uint32_t i = 0; i < n; i++) { /* they are in lists */
+			more[i].task = me;
+			siw_link_add(&me->waits[i].link, &more[i].link);
+			siw_link_del(&me->waits[i].link);
+		}
+		free(me->waits);
+		me->waits = more;
+	}
+	wait = &me->waits[me->n_waits++];
+	wait->task = me;
+	siw_link_add(waiters, &wait->link);
+}
+
+bool sim_block(uint64_t until)
+{
+	struct sim_task *me = sim_me();
+
+	me->woken = false;
+	me->state = SIM_BLOCKED;
+	if (until <= sim.now)
+		wake(me, false);
+	else
+		sim_timer_set(&me->timer, until);
+	schedule(me);
+	return me->woken;
+}
+
+void sim_poll_in_vain(void)
+{
+	struct sim_task *me = sim_me();
+
+	me->pause = !me->pause			    ? FIRST_PAUSE_NS
+		    : me->pause < MOST_PAUSE_NS / 2 ? 2 * me->pause
+						    : MOST_PAUSE_NS;
+	sim_block(sim.now + me->pause);
+}
+
+/* ---- tasks ------------------------------------------------------------------------------------- */
+
+/* For threads that begin, while the task that runs makes others. */
+static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
+
+int siw_sim_task_new(void)
+{
+	struct sim_task *task;
+
+	if (!sim.open)
+		return -ENOENT;
+	task = sim_alloc(sizeof(*task));
+	task->timer.fire = time_out;
+	task->number = (int)sim.n_tasks;
+	pthread_mutex_lock(&tasks_lock);
+	sim.tasks = sim_grow(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
+	sim.tasks[sim.n_tasks++] = task;
+	pthread_mutex_unlock(&tasks_lock);
+	if (task->number)
+		make_ready(task);
+	return task->number;
+}
+
+static struct sim_task *task_of(int number)
+{
+	return number >= 0 && (uint32_t)number < sim.n_tasks ? sim.tasks[number] : NULL;
+}
+
+void siw_sim_task_begin(int number)
+{
+	struct sim_task *task;
+
+	pthread_mutex_lock(&tasks_lock);
+	task = task_of(number);
+	pthread_mutex_unlock(&tasks_lock);
+	if (!task)
+		give_up("no such task");
+	own = task;
+	await_turn(task);
+}
+
+void siw_sim_task_end(void)
+{
+	struct sim_task *me = sim_me();
+
+	me->state = SIM_ENDED;
+	own = NULL;
+	schedule(me);
+}
+
+void siw_sim_task_drop(int number)
+{
+	struct sim_task *task = task_of(number);
+
+	for (uint32_t i = 0; task && i < sim.n_ready; i++)
+		if (sim.ready[i] == task) {
+			sim.ready[i] = sim.ready[--sim.n_ready];
+			task->state = SIM_ENDED;
+		}
+}
+
+int siw_sim_task(void)
+{
+	return own ? own->number : -1;
+}
+
+int siw_sim_task_ended(int number)
+{
+	const struct sim_task *task = task_of(number);
+
+	return !task || task->state == SIM_ENDED;
+}
+
+void siw_sim_yield(void)
+{
+	sim_block(sim.now);
+}
+
+void siw_sim_sleep_until(uint64_t at)
+{
+	sim_block(at);
+}
+
+int siw_sim_step(uint64_t until)
+{
+	struct sim_task *me = sim_me();
+
+	me->state = SIM_STEPPING;
+	me->until = until;
+	schedule(me);
+	return me->stepped;
+}
+
+int siw_sim_park(uint64_t until)
+{
+	struct sim_task *me = sim_me();
+	bool woken = me->unparked;
+
+	if (woken) {
+		me->unparked = false;
+		sim_block(sim.now);
+		return 1;
+	}
+	me->parked = true;
+	sim_block(until);
+	me->parked = false;
+	woken = me->unparked;
+	me->unparked = false;
+	return woken;
+}
+
+void siw_sim_unpark(int number)
+{
+	struct sim_task *task = task_of(number);
+
+	if (!task || task->state == SIM_ENDED)
+		return;
+	task->unparked = true;
+	if (task->parked)
+		wake(task, true);
+}
+
+/* ---- what the engine asks the system for, by the linker's --wrap ------------------------------- */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *t);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
+int __real_nanosleep(const struct timespec *t, struct timespec *left);
+int __wrap_nanosleep(const struct timespec *t, struct timespec *left);
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+ssize_t __real_getrandom(void *to, size_t n, unsigned int flags);
+ssize_t __wrap_getrandom(void *to, size_t n, unsigned int flags);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+	uint64_t ns = sim.now;
+
+	if (!sim.open || (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME &&
+			  clock != CLOCK_MONOTONIC_COARSE && clock != CLOCK_REALTIME_COARSE))
+		return __real_clock_gettime(clock, t);
+	ns += clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE ? SIW_SIM_MONOTONIC
+									  : SIW_SIM_REALTIME;
+	t->tv_sec = (time_t)(ns / 1000000000);
+	t->tv_nsec = (long)(ns % 1000000000);
+	return 0;
+}
+
+int __wrap_nanosleep(const struct timespec *t, struct timespec *left)
+{
+	if (!sim.open)
+		return __real_nanosleep(t, left);
+	sim_block(sim.now + (uint64_t)t->tv_sec * 1000000000u + (uint64_t)t->tv_nsec);
+	return 0;
+}
+
+int __wrap_sched_yield(void)
+{
+	if (!sim.open)
+		return __real_sched_yield();
+	if (!sim.in_poll)
+		sim_poll_in_vain();
+	return 0;
+}
+
+ssize_t __wrap_getrandom(void *to, size_t n, unsigned int flags)
+{
+	uint64_t word = 0;
+
+	if (!sim.open)
+		return __real_getrandom(to, n, flags);
+	for (size_t i = 0; i < n; i++, word >>= 8) {
+		if (i % 8 == 0)
+			word = sim_random(&sim.numbers);
+		((uint8_t *)to)[i] = (uint8_t)word;
+	}
+	return (ssize_t)n;
+}
+
+/* ---- open, close ------------------------------------------------------------------------------- */
+
+const char *siw_sim_why(void)
+{
+	return why;
+}
+
+static struct sim_plan *plan_of(const char *text)
+{
+	struct sim_plan *plan = sim_alloc(sizeof(*plan));
+
+	if (siw_faults_parse(text ? text : "", &plan->faults, why, sizeof(why))) {
+		free(plan);
+		return NULL;
+	}
+	for (int i = 0; i < plan->faults.n; i++) {
+		struct sim_random mix = { sim.net.state ^ plan->faults.clause[i].seed };
+
+		plan->faults.clause[i].seed = sim_random(&mix);
+	}
+	plan->began = sim.now;
+	plan->next = sim.plans;
+	sim.plans = plan;
+	return plan;
+}
+
+int siw_sim_open(uint64_t seed, const char *faults)
+{
+	struct sim_random seeds = { seed };
+
+	if (sim.open)
+		return -EBUSY;
+	memset(&sim, 0, sizeof(sim));
+	siw_link_init(&sim.due);
+	siw_link_init(&sim.ports);
+	sim.choose.state = sim_random(&seeds);
+	sim.numbers.state = sim_random(&seeds);
+	sim.net.state = sim_random(&seeds);
+	sim.plan = plan_of(faults);
+	if (!sim.plan)
+		return -EINVAL;
+	sim.open = true;
+	siw_sim_task_new();
+	own = sim.running = sim.tasks[0];
+	return 0;
+}
+
+static bool tasks_left(void)
+{
+	for (uint32_t i = 1; i < sim.n_tasks; i++)
+		if (sim.tasks[i]->state != SIM_ENDED)
+			return true;
+	return false;
+}
+
+int siw_sim_close(void)
+{
+	if (!sim.open)
+		return -ENOENT;
+	if (sim_me()->number || sim.n_ports || tasks_left())
+		return -EBUSY;
+	sim.open = false;
+	own = NULL;
+	for (uint32_t i = 0; i < sim.n_tasks; i++) {
+		free(sim.tasks[i]->waits);
+		free(sim.tasks[i]);
+	}
+	sim_net_close();
+	for (struct sim_plan *next, *plan = sim.plans; plan; plan = next) {
+		next = plan->next;
+		free(plan);
+	}
+	free(sim.tasks);
+	free(sim.ready);
+	free(sim.work);
+	free(sim.heap);
+	return 0;
+}
+
+int siw_sim_is_open(void)
+{
+	return sim.open;
+}
+
+uint64_t siw_sim_now(void)
+{
+	return sim.now;
+}
+
+void siw_sim_stats(struct siw_sim_stats *out)
+{
+	*out = sim.stats;
+}
+
+uint64_t siw_sim_trace_hash(void)
+{
+	return sim.hash;
+}
+
+/* ---- plans ------------------------------------------------------------------------------------- */
+
+int siw_sim_faults(const char *faults)
+{
+	struct sim_plan *plan = plan_of(faults);
+
+	if (!plan)
+		return -EINVAL;
+	sim.plan = plan;
+	return 0;
+}
+
+int siw_sim_link(int a, int b, const char *faults)
+{
+	struct sim_path *there, *back;
+	struct sim_plan *plan;
+
+	if (a < 0 || b < 0 || (uint32_t)a >= sim.n_hosts || (uint32_t)b >= sim.n_hosts)
+		return -ENOENT;
+	plan = faults ? plan_of(faults) : NULL;
+	if (faults && !plan)
+		return -EINVAL;
+	there = sim_path_of(sim.hosts[a], sim.hosts[b]);
+	back = sim_path_of(sim.hosts[b], sim.hosts[a]);
+	back->own = there->own = plan;
+	there->receives = false;
+	back->receives = a != b;
+	return 0;
+}

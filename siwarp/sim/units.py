@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Durations: seconds as numbers, or text with a unit."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+__all__ = ["NEVER", "Duration", "nanoseconds"]
+
+#: Seconds, or text as "250us", "1.5s", "10min".
+Duration = float | int | str
+
+#: The time that never comes.
+NEVER = (1 << 64) - 1
+
+_UNITS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "min": 60_000_000_000,
+    "h": 3600_000_000_000,
+}
+_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|ms|s|min|h)")
+
+
+def nanoseconds(duration: Duration) -> int:
+    """Return a duration in nanoseconds: a number of seconds, or text with ns, us, ms, s, min or h.
+
+    Raises:
+        ValueError: it is negative, infinite, or no such text.
+
+    """
+    if isinstance(duration, str):
+        match = _TEXT.fullmatch(duration.strip())
+        if match is None:
+            raise ValueError(
+                f"{duration!r} is no duration: give a number and ns, us, ms, s, min or h: '2h'"
+            )
+        return int(Decimal(match[1]) * _UNITS[match[2]])
+    if not math.isfinite(duration) or duration < 0:
+        raise ValueError(f"{duration!r} is no duration: give seconds, 0 or more")
+    return round(duration * 1_000_000_000)

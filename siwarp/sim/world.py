@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The world: devices, links, a clock, tasks, and the seed that all of it follows from."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import ipaddress
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from siwarp.base import system
+from siwarp.base.library import ffi, lib
+from siwarp.sim import doors, tasks
+from siwarp.sim.loop import Loop, run
+from siwarp.sim.tasks import Task
+from siwarp.sim.units import NEVER, Duration, nanoseconds
+from siwarp.verbs import Context, Error, StateError, Timeout, capture
+from siwarp.verbs._ffi import Handle, addr_to_c, open_handles, reap
+
+__all__ = ["Deadlock", "Stats", "World"]
+
+T = TypeVar("T")
+
+#: A device of a world: an open one, or an address of its.
+Where = Context | str
+
+#: Instants that the tasks of a world that ends have for their own ends.
+_LAST_INSTANTS = 10_000
+
+
+class Deadlock(Error):
+    """Nothing will ever happen again in this world, and what was waited for has not (EDEADLK)."""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What has happened since the world began (``struct siw_sim_stats``)."""
+
+    #: Datagrams.
+    sent: int
+    delivered: int
+    lost: int
+    duplicated: int
+    #: Datagrams that no socket had the port of.
+    refused: int
+    #: Datagrams for which a receive buffer had no room.
+    overflowed: int
+    #: TCP.
+    connections: int
+    segments: int
+    #: Times that a device was served by itself.
+    rounds: int
+    #: Times that another task went on.
+    switches: int
+    #: Times that the clock went on.
+    instants: int
+
+
+def _normal(address: str) -> str:
+    """Return an address as it is compared.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    return str(ipaddress.ip_address(address.partition("%")[0]))
+
+
+class World:
+    """A network of memory with a clock of its own; a process has one at a time.
+
+    The same seed gives the same run: in any process, however busy the machine is. Time stands still
+    while code runs, and goes on when all tasks wait.
+
+    The thread that opens it says how long the world runs: ``run_for``, ``run_until``, ``run``. It
+    may also call what blocks, as any task may.
+
+    Args:
+        seed: decides all that is random: which task goes on, what links do, the engine's numbers.
+        faults: the plan of every link that ``link`` gives none, as ``"loss=1%,delay=2ms"``. Without
+            one packets arrive at once and in order.
+
+    Raises:
+        RuntimeError: this process is a real one.
+        Error: ``faults`` is no plan (EINVAL).
+        StateError: there is a world already (EBUSY).
+
+    """
+
+    def __init__(self, seed: int = 1, faults: str = "") -> None:
+        if not system.simulated:
+            raise RuntimeError(
+                "this process is a real one, since siwarp.verbs was imported before siwarp.sim: "
+                "import siwarp.sim first, or set SIWARP_SIM=1 in the environment"
+            )
+        self.seed = seed
+        self._before = set(map(id, open_handles()))
+        rc = lib.siw_sim_open(seed & NEVER, faults.encode())
+        if rc == -errno.EBUSY:
+            raise StateError(errno.EBUSY, "a process has one world at a time: end the other first")
+        self._plan(rc, f"making a world of faults {faults!r}")
+        self._hosts: dict[str, int] = {}  # by address
+        self._first: list[str] = []  # the first address of each
+        self._cuts: set[tuple[int, int]] = set()
+        self._tasks: list[Task] = []
+        self._failed: list[Task] = []
+        self._closed = False
+        doors.set_starter(lambda call, name: self._start(Task(name, None), call))
+        doors.set_router(self._source_toward)
+
+    # ---- devices and links
+
+    def device(self, *addresses: str, mtu: int = 1500) -> Context:
+        """Add a host that has these addresses, IPv4 or IPv6, and open its device.
+
+        ``siwarp.verbs.Context(address)`` opens it once more.
+
+        Args:
+            addresses: one to 16, which no other host of the world has.
+            mtu: of its interface, in octets.
+
+        Raises:
+            ValueError: one is no address.
+            Error: another host has one (EADDRINUSE), or they cannot be a host's (EINVAL).
+
+        """
+        known = [_normal(address) for address in addresses]
+        c = ffi.new("struct siw_addr[]", max(1, len(known)))
+        for i, address in enumerate(known):
+            c[i] = addr_to_c((address, 0))[0]
+        host = self._check(lib.siw_sim_host_add(c, len(known), mtu), f"adding host {addresses}")
+        self._hosts.update(dict.fromkeys(known, host))
+        self._first.append(known[0])
+        return Context(known[0])
+
+    def _host(self, where: Where) -> int:
+        address = where if isinstance(where, str) else where.device.addresses[0]
+        host = self._hosts.get(_normal(address))
+        if host is None:
+            raise Error(
+                errno.ENODEV, f"this world has no device {address}: add it with world.device"
+            )
+        return host
+
+    def link(self, a: Where, b: Where, faults: str | None = None) -> None:
+        """Give the link of two devices a plan of its own; ``None``: that of the world.
+
+        Clauses with ``tx:`` are for what ``a`` sends to ``b``, with ``rx:`` for the other way.
+
+        Raises:
+            Error: it is no plan (EINVAL).
+
+        """
+        plan = ffi.NULL if faults is None else faults.encode()
+        self._plan(lib.siw_sim_link(self._host(a), self._host(b), plan), f"the plan {faults!r}")
+
+    def faults(self, plan: str) -> None:
+        """Change the plan of all links that have none of their own.
+
+        Raises:
+            Error: it is no plan (EINVAL).
+
+        """
+        self._plan(lib.siw_sim_faults(plan.encode()), f"the plan {plan!r}")
+
+    def path_mtu(self, a: Where, b: Where, mtu: int, *, told: bool = True) -> None:
+        """Set the MTU, in octets, of the path between two devices; 0: their interfaces' own.
+
+        Larger packets are lost, and with ``told`` ICMP says so to who sent them.
+        """
+        rc = lib.siw_sim_path_mtu(self._host(a), self._host(b), mtu, told)
+        self._check(rc, f"a path MTU of {mtu}")
+
+    def link_up(self, device: Where, up: bool) -> None:
+        """Take the interface of a device down, or up again."""
+        self._check(lib.siw_sim_host_link_up(self._host(device), up), "changing an interface")
+
+    def partition(self, *groups: Where | Iterable[Where], one_way: bool = False) -> None:
+        """Let nothing pass between devices of different groups, until ``heal``.
+
+        Each group is a device or some of them. Who is in no group reaches all. What is under way is
+        lost.
+
+        Args:
+            groups: two or more.
+            one_way: only what goes from a group to a later one is lost.
+
+        """
+        hosts = [
+            [self._host(group)]
+            if isinstance(group, Context | str)
+            else [self._host(where) for where in group]
+            for group in groups
+        ]
+        for i, some in enumerate(hosts):
+            for others in hosts[i + 1 :]:
+                for a in some:
+                    for b in others:
+                        self._cut(a, b)
+                        if not one_way:
+                            self._cut(b, a)
+
+    def _cut(self, a: int, b: int) -> None:
+        self._check(lib.siw_sim_cut(a, b, 1), "parting devices")
+        self._cuts.add((a, b))
+
+    def heal(self) -> None:
+        """End all partitions."""
+        for a, b in sorted(self._cuts):
+            self._check(lib.siw_sim_cut(a, b, 0), "ending a partition")
+        self._cuts.clear()
+
+    def crash(self, device: Where) -> None:
+        """Have all that runs on the device's host vanish at this instant, as by kill -9.
+
+        Nothing more is sent, and its ports are closed, so that peers are refused or reset. Calls on
+        handles of its devices raise StateError (ESTALE), also those that wait.
+        """
+        self._check(lib.siw_sim_host_crash(self._host(device)), "crashing a host")
+
+    def restart(self, device: Where) -> Context:
+        """Start the host of a device again, after ``crash``, and open a new device there."""
+        host = self._host(device)
+        self._check(lib.siw_sim_host_restart(host), "restarting a host")
+        return Context(self._first[host])
+
+    def _source_toward(self, peer: str) -> str:
+        """Return the address that the running task reaches a peer from."""
+        family = ipaddress.ip_address(peer).version
+        task = tasks.current()
+        homes = [a for a in self._hosts if ipaddress.ip_address(a).version == family]
+        if task is not None and task.home is not None:
+            host = self._hosts[task.home]
+            homes = [a for a in homes if self._hosts[a] == host]
+        elif peer in self._hosts and len(set(self._hosts.values())) > 1:
+            # As between two hosts: the first that is not the peer.
+            homes = [a for a in homes if self._hosts[a] != self._hosts[peer]] or homes
+        if not homes:
+            raise OSError(
+                errno.ENETUNREACH,
+                f"no device has an IPv{family} address: add one with world.device",
+            )
+        return homes[0]
+
+    # ---- time
+
+    @property
+    def now(self) -> float:
+        """Seconds since the world began."""
+        return self.now_ns / 1e9
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds since the world began."""
+        return int(lib.siw_sim_now())
+
+    def sleep(self, duration: Duration) -> None:
+        """Have the calling task sleep; 0 lets the others run first, at the same instant."""
+        ns = nanoseconds(duration)
+        if ns:
+            lib.siw_sim_sleep_until(self.now_ns + ns)
+        else:
+            lib.siw_sim_yield()
+        self._leave_if_over()
+
+    def run_for(self, duration: Duration) -> None:
+        """Let the world run so long, by its own clock.
+
+        Raises:
+            ValueError: it is no duration.
+            BaseException: what a task raised meanwhile.
+
+        """
+        self._run(self.now_ns + nanoseconds(duration), None)
+
+    def run_until(self, condition: Callable[[], bool], within: Duration = "1h") -> None:
+        """Let the world run until ``condition()`` is true, which is called at each instant.
+
+        Raises:
+            Timeout: it was not ``within`` this time.
+            Deadlock: nothing will ever happen any more.
+            BaseException: what a task raised meanwhile.
+
+        """
+        end = self.now_ns + nanoseconds(within)
+        if not self._run(end, condition):
+            raise Timeout(
+                errno.ETIMEDOUT,
+                f"what the world was to run until did not come within {within}"
+                f"{self._waiting()}, seed {self.seed}: see why, or give it more time",
+            )
+
+    def run_tasks(self, within: Duration = "1h") -> None:
+        """Let the world run until all tasks have ended; as ``run_until``."""
+        self.run_until(lambda: all(task.done() for task in self._tasks), within)
+
+    def _run(self, until: int, condition: Callable[[], bool] | None) -> bool:
+        if tasks.current() is not None:
+            raise RuntimeError("a task cannot run the world: let others go on with world.sleep")
+        while True:
+            # All that can run at this instant does, and the clock stands still.
+            lib.siw_sim_step(self.now_ns)
+            self._raise_failed()
+            if condition is not None and condition():
+                return True
+            if self.now_ns >= until:
+                return False
+            rc = lib.siw_sim_step(until)
+            if rc == -errno.EDEADLK:
+                raise Deadlock(errno.EDEADLK, f"nothing will ever happen{self._waiting()}")
+            self._check(rc, "running the world")
+
+    def _waiting(self) -> str:
+        names = [task.name for task in self._tasks if not task.done()]
+        return f", and these tasks wait: {', '.join(names)}" if names else ""
+
+    # ---- tasks
+
+    def spawn(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        on: Where | None = None,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> Task:
+        """Start a task: a function that runs from now on, at the world's own time.
+
+        Exactly one task runs at a time. Each call of siwarp that blocks, and each poll that finds
+        nothing, lets others go on; the seed picks who. So programs run in tasks as they are, but
+        they must not wait for each other by other means (``threading``, ``time.sleep``).
+
+        Args:
+            function: called with ``args`` and ``kwargs``.
+            args: for ``function``.
+            on: the device on whose host it runs: ``siwarp.connect`` connects from there.
+            name: in messages; the function's unless given.
+            kwargs: for ``function``.
+
+        """
+        home = None if on is None else self._first[self._host(on)]
+        task = Task(name or str(getattr(function, "__name__", "task")), home)
+        self._tasks.append(task)
+        self._start(task, lambda: function(*args, **kwargs))
+        return task
+
+    def _start(self, task: Task, call: Callable[[], Any]) -> None:
+        tasks.start(task, call, self._ended)
+        if task not in self._tasks:
+            self._tasks.append(task)
+
+    def _ended(self, task: Task) -> None:
+        if task._error is not None and not tasks.ending:
+            self._failed.append(task)
+
+    def _raise_failed(self) -> None:
+        while self._failed:
+            task = self._failed.pop(0)
+            if task._error is not None and not task._told:
+                task._told = True
+                raise task._error
+
+    def _leave_if_over(self) -> None:
+        if tasks.ending and tasks.current() is not None:
+            raise tasks.Ended
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on an event loop whose time is the world's, and return its result.
+
+        As ``asyncio.run``. Tasks of ``spawn`` run meanwhile. ``asyncio.to_thread`` makes a task.
+
+        Raises:
+            BaseException: what it raised, or a task meanwhile.
+
+        """
+
+        def start(call: Callable[[], Any]) -> None:
+            task = Task("executor", None)
+            self._start(task, call)
+
+        others = lambda: any(not task.done() for task in self._tasks)  # noqa: E731
+        return run(Loop(start, others, self._raise_failed), main)
+
+    # ---- what can be seen of it
+
+    @property
+    def trace_hash(self) -> int:
+        """A hash of all that has happened on the network: equal in each run of the same seed."""
+        return int(lib.siw_sim_trace_hash())
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened so far, in numbers."""
+        c = ffi.new("struct siw_sim_stats *")
+        lib.siw_sim_stats(c)
+        return Stats(**{name: int(getattr(c, name)) for name in Stats.__annotations__})
+
+    def capture(self, path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
+        """Write all packets to a pcapng file while a ``with`` block runs; times are the world's.
+
+        The world began at 2020-01-01 00:00:00 UTC.
+
+        Raises:
+            Error: the file cannot be written.
+
+        """
+        return capture(path)
+
+    # ---- its end
+
+    def close(self) -> None:
+        """End the world and all that is left in it; a second call does nothing.
+
+        Every host crashes, so that tasks which wait get StateError, and open devices close.
+
+        Raises:
+            StateError: a task does not end (EBUSY).
+
+        """
+        if self._closed:
+            return
+        tasks.ending = True
+        for host in range(len(self._first)):
+            lib.siw_sim_host_crash(host)
+        for _ in range(_LAST_INSTANTS):
+            waiting = [task for task in self._tasks if not task.done()]
+            if not waiting:
+                break
+            for task in waiting:
+                lib.siw_sim_unpark(task.number)
+            if lib.siw_sim_step(NEVER) < 0:
+                break
+        for handle in self._left():
+            handle.__exit__(None, None, None)
+        gc.collect()
+        reap()
+        doors.set_starter(None)
+        doors.set_router(None)
+        rc = lib.siw_sim_close()
+        if rc < 0:
+            raise StateError(
+                -rc, f"the world cannot end{self._waiting()}: end tasks, close devices"
+            )
+        self._closed = True
+        tasks.ending = False
+
+    def _left(self) -> list[Handle]:
+        return [handle for handle in open_handles() if id(handle) not in self._before]
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self._raise_failed()
+            finally:
+                self.close()
+            return
+        # The block's own error is the one to be seen.
+        with contextlib.suppress(Error):
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._closed else f"at {self.now:.6f} s"
+        return f"<World of seed {self.seed}, {len(self._first)} devices, {state}>"
+
+    def _check(self, rc: int, what: str) -> int:
+        if rc < 0:
+            raise Error(-rc, f"{what}: {os.strerror(-rc)}")
+        return int(rc)
+
+    def _plan(self, rc: int, what: str) -> None:
+        if rc == -errno.EINVAL:
+            raise Error(errno.EINVAL, f"{what}: {ffi.string(lib.siw_sim_why()).decode()}")
+        self._check(rc, what)

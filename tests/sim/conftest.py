@@ -1,0 +1,49 @@
+"""Tests in a simulated process: `make sim`, a pytest run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+import siwarp.sim
+from siwarp.verbs import CQ, MR, PD, QP, AccessFlag, CompChannel, Context, QPInitAttr, QPType
+
+ACCESS = (
+    AccessFlag.LOCAL_WRITE
+    | AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+)
+
+
+@dataclass
+class End:
+    """A queue pair with what it needs."""
+
+    device: Context
+    pd: PD
+    cq: CQ
+    qp: QP
+    mr: MR
+
+
+@pytest.fixture
+def world() -> Iterator[siwarp.sim.World]:
+    with siwarp.sim.World(seed=7) as world:
+        yield world
+
+
+@pytest.fixture
+def end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
+    """Make a queue pair on a device; the world closes all of it."""
+
+    def make(device: Context, kind: QPType) -> End:
+        pd = PD(device)
+        cq = CQ(device, 256, channel=CompChannel(device))
+        mr = MR(pd, 65536, ACCESS)
+        init = QPInitAttr(kind, scq=cq, rcq=cq, addr=(device.device.addresses[0], 0))
+        return End(device, pd, cq, QP(pd, init), mr)
+
+    return make

@@ -1,0 +1,132 @@
+"""What the network of a world does: IPv6, rates, interfaces that go down, captures, and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scapy.utils import PcapNgReader
+from sim.conftest import End
+
+from siwarp import aio
+from siwarp.sim import World
+from siwarp.verbs import AH, Context, QPType, RecvWR, SendWR
+
+MakeEnd = Callable[[Context, QPType], End]
+#: 2020-01-01 00:00:00 UTC, when a world begins.
+BEGIN = 1_577_836_800
+
+
+def ready(end: End, receives: int, size: int) -> None:
+    """Bring a datagram queue pair to RTS, with receives in the upper half of its memory."""
+    end.qp.to_rts()
+    for i in range(receives):
+        end.qp.post_recv(RecvWR(i, sg=[end.mr.sge(32768 + i * size, size)]))
+
+
+def post(end: End, to: End, number: int, size: int) -> None:
+    """Post a message of that size, whose octets all are its number."""
+    end.mr.write(bytes([number]) * size)
+    with AH(end.pd, to.qp.addr) as ah:
+        end.qp.post_send(SendWR(number, sg=[end.mr.sge(0, size)], ah=ah))
+        end.cq.wait()[0].check()
+
+
+def test_reliable_datagrams_over_ipv6_and_a_lossy_link(world: World, end: MakeEnd) -> None:
+    world.faults("loss=10%,delay=5ms")
+    a, b = (end(world.device(f"fd00::{i}"), QPType.RD) for i in (1, 2))
+    ready(a, 0, 0)
+    ready(b, 20, 100)
+    got: list[int] = []
+
+    def receive() -> None:
+        while len(got) < 20:
+            got.extend(b.mr.read(1, 32768 + 100 * wc.check().wr_id)[0] for wc in b.cq.wait())
+
+    world.spawn(receive)
+    world.spawn(lambda: [post(a, b, i, 100) for i in range(20)])
+    world.run_tasks(within="1min")
+    assert got == list(range(20))
+    assert world.stats.lost > 0
+
+
+def test_a_rate_spaces_datagrams(world: World, end: MakeEnd) -> None:
+    world.faults("rate=1Mbit")
+    a, b = (end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    ready(a, 0, 0)
+    ready(b, 10, 1000)
+    times: list[int] = []
+
+    def receive() -> None:
+        while len(times) < 10:
+            b.cq.wait()[0].check()
+            times.append(world.now_ns)
+
+    world.spawn(receive)
+    world.spawn(lambda: [post(a, b, i, 1000) for i in range(10)])
+    world.run_tasks(within="1s")
+    # 1,000 octets and 14 of DDP and RDMAP take 8.1 ms; a device that nobody polls is served late.
+    gaps = [later - before for before, later in itertools.pairwise(times)]
+    assert all(8_000_000 <= gap < 8_300_000 for gap in gaps), gaps
+
+
+def test_nothing_passes_while_an_interface_is_down(world: World, end: MakeEnd) -> None:
+    a, b = (end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    ready(a, 0, 0)
+    ready(b, 10, 100)
+    world.link_up(b.device, False)
+    world.spawn(post, a, b, 1, 100)
+    world.run_for("1s")
+    assert b.cq.poll() == []
+    world.link_up(b.device, True)
+    world.spawn(post, a, b, 2, 100)
+    world.run_for("1s")
+    (wc,) = b.cq.poll()
+    assert b.mr.read(1, 32768 + 100 * wc.check().wr_id) == b"\x02"
+
+
+def test_a_capture_has_the_times_of_the_world(world: World, end: MakeEnd, tmp_path: Path) -> None:
+    world.faults("delay=250ms")
+    a, b = (end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    ready(a, 0, 0)
+    ready(b, 1, 100)
+    world.run_for("10s")
+    with world.capture(tmp_path / "run.pcapng"):
+        world.spawn(post, a, b, 1, 100)
+        world.run_for("1s")
+    with PcapNgReader(str(tmp_path / "run.pcapng")) as packets:
+        times = [float(packet.time) - BEGIN for packet in packets]
+    assert times == pytest.approx([10, 10.25], abs=1e-6)
+
+
+def test_asyncio_endpoints_talk_in_virtual_time(world: World) -> None:
+    world.faults("delay=100ms,loss=5%")
+    for i in (1, 2):
+        world.device(f"10.0.0.{i}")
+
+    async def main() -> list[bytes]:
+        async with aio.open_rd(("10.0.0.1", 0)) as a, aio.open_rd(("10.0.0.2", 0)) as b:
+            got = []
+            for i in range(5):
+                await a.send(b"message %d" % i, b.address)
+                got.append(bytes((await b.recv()).data))
+            await asyncio.sleep(60)
+            return got
+
+    assert world.run(main()) == [b"message %d" % i for i in range(5)]
+    assert world.now > 60.5
+
+
+def test_a_world_may_have_more_devices_than_any_machine_has_interfaces(
+    world: World, end: MakeEnd
+) -> None:
+    devices = [world.device(f"10.0.{i // 250}.{i % 250 + 1}") for i in range(300)]
+    first, last = end(devices[0], QPType.RD), end(devices[-1], QPType.RD)
+    ready(first, 0, 0)
+    ready(last, 1, 100)
+    world.spawn(post, first, last, 7, 100)
+    world.run_tasks(within="1s")
+    assert [wc.check().byte_len for wc in last.cq.poll()] == [100]

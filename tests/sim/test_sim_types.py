@@ -1,0 +1,126 @@
+"""UD, RD and UC between tasks of a world, under faults, partitions and crashes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from sim.conftest import End
+
+from siwarp.sim import World
+from siwarp.verbs import AH, Context, QPAttr, QPType, RecvWR, SendWR, StateError, WCStatus
+
+N = 50
+
+
+def text(i: int) -> bytes:
+    return f"message {i}".encode()
+
+
+MakeEnd = Callable[[Context, QPType], End]
+
+
+def both(world: World, end: MakeEnd, kind: QPType) -> tuple[End, End]:
+    a, b = (end(world.device(f"10.0.0.{i}"), kind) for i in (1, 2))
+    for here, there in ((a, b), (b, a)):
+        here.qp.to_rts(QPAttr(ah_attr=there.qp.addr)) if kind == QPType.UC else here.qp.to_rts()
+    # UD and UC drop a message that finds no receive.
+    for i in range(N):
+        b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(32768 + i * 64, 64)]))
+    return a, b
+
+
+def receive(end: End, n: int) -> list[bytes]:
+    """Wait for n messages and return them in the order of their completions."""
+    got: list[bytes] = []
+    while len(got) < n:
+        for wc in end.cq.wait():
+            got.append(end.mr.read(wc.byte_len, 32768 + wc.check().wr_id * 64))
+    return got
+
+
+def send(end: End, to: End, kind: QPType, n: int) -> None:
+    ah = None if kind == QPType.UC else AH(end.pd, to.qp.addr)
+    for i in range(n):
+        end.mr.write(text(i))
+        end.qp.post_send(SendWR(i, sg=[end.mr.sge(0, len(text(i)))], ah=ah))
+        end.cq.wait()[0].check()
+    if ah is not None:
+        ah.close()
+
+
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RD])
+def test_messages_arrive_in_order_where_nothing_is_lost(
+    world: World, end: MakeEnd, kind: QPType
+) -> None:
+    a, b = both(world, end, kind)
+    receiver = world.spawn(receive, b, N)
+    world.spawn(send, a, b, kind, N)
+    world.run_tasks(within="10s")
+    assert receiver.result() == [text(i) for i in range(N)]
+
+
+def test_rd_repairs_what_the_plan_loses(world: World, end: MakeEnd) -> None:
+    world.faults("loss=10%,dup=2%,reorder=5%,delay=2ms")
+    a, b = both(world, end, QPType.RD)
+    receiver = world.spawn(receive, b, N)
+    world.spawn(send, a, b, QPType.RD, N)
+    world.run_tasks(within="10min")
+    assert receiver.result() == [text(i) for i in range(N)]
+    assert world.stats.lost > 0
+
+
+def test_a_delay_takes_that_time_and_no_more(world: World, end: MakeEnd) -> None:
+    a, b = both(world, end, QPType.UD)
+    world.link(a.device, b.device, "delay=250ms")
+    receiver = world.spawn(receive, b, 1)
+    world.spawn(send, a, b, QPType.UD, 1)
+    world.run_for("249ms")
+    assert not receiver.done()
+    world.run_for("2ms")
+    assert receiver.result() == [text(0)]
+
+
+def test_nothing_passes_a_partition_until_it_heals(world: World, end: MakeEnd) -> None:
+    a, b = both(world, end, QPType.RD)
+    receiver = world.spawn(receive, b, 1)
+    world.partition(a.device, b.device)
+    world.spawn(send, a, b, QPType.RD, 1)
+    world.run_for("1s")
+    assert not receiver.done()
+    world.heal()
+    world.run_until(receiver.done, within="1min")
+    assert receiver.result() == [text(0)]
+
+
+def test_a_crash_is_estale_here_and_a_lost_peer_there(world: World, end: MakeEnd) -> None:
+    a, b = both(world, end, QPType.RD)
+    receiver = world.spawn(receive, b, 2)
+    world.spawn(send, a, b, QPType.RD, 1)
+    world.run_for("1s")
+    address = b.qp.addr
+    world.crash(b.device)
+    with pytest.raises(StateError) as error:
+        world.run_for("1s")  # the receiver waits on a device that is gone
+    assert error.value.errno == errno.ESTALE
+    assert receiver.done()
+    with pytest.raises(StateError) as error:
+        b.cq.poll()
+    assert error.value.errno == errno.ESTALE
+
+    statuses: list[int] = []
+
+    def ask() -> None:
+        with AH(a.pd, address) as ah:
+            a.qp.post_send(SendWR(9, sg=[a.mr.sge(0, 8)], ah=ah))
+            statuses.extend(wc.status for wc in a.cq.wait())
+
+    world.spawn(ask)
+    world.run_tasks(within="10min")
+    assert statuses == [WCStatus.RETRY_EXC_ERR]
+
+    with world.restart("10.0.0.2") as again:
+        assert again.device.addresses == ("10.0.0.2",)
+    with Context("10.0.0.2"):
+        pass

@@ -1,0 +1,56 @@
+"""siwarp.sim in a process that is a real one, and durations."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import siwarp.verbs  # noqa: F401  this process is a real one
+from siwarp.sim import World, nanoseconds
+
+
+def test_a_world_in_a_real_process_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"import siwarp\.sim first, or set SIWARP_SIM=1"):
+        World(seed=7)
+
+
+@pytest.mark.parametrize(
+    ("duration", "ns"),
+    [
+        (0, 0),
+        (2, 2_000_000_000),
+        (0.25, 250_000_000),
+        ("1ns", 1),
+        ("250us", 250_000),
+        ("1.5ms", 1_500_000),
+        ("10 s", 10_000_000_000),
+        ("10min", 600_000_000_000),
+        ("2h", 7_200_000_000_000),
+    ],
+)
+def test_durations_are_seconds_or_have_a_unit(duration: float | str, ns: int) -> None:
+    assert nanoseconds(duration) == ns
+
+
+@pytest.mark.parametrize("duration", ["", "10", "5 minutes", "-1s", -1, float("inf"), float("nan")])
+def test_what_is_no_duration_is_refused(duration: float | str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        nanoseconds(duration)
+
+
+@pytest.mark.parametrize("setting", [None, "", "0"])
+def test_a_process_is_real_unless_it_is_told_otherwise(setting: str | None) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "SIWARP_SIM"}
+    if setting is not None:
+        env["SIWARP_SIM"] = setting
+    done = subprocess.run(
+        [sys.executable, "-c", "import siwarp.verbs, siwarp.base.system as s; print(s.simulated)"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
