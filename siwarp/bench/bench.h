@@ -5,8 +5,8 @@
  * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
  * a socket pair between the two ("ctl") over which they tell each other ports and keys and agree on
  * when to start. Between hosts the two are started one on each, and ctl is relayed (hosts_wire.py).
- * The client prints what it measured as one line of JSON. Rounds, medians and ratios
- * are not its business; Python (runner.py) has them.
+ * The client prints what it measured as one line of JSON. Rounds, medians and ratios are
+ * computed in Python (runner.py).
  *
  * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer,
  * and by alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have

@@ -14,9 +14,9 @@
  * Tasks. A task is a thread of the program that takes part in the world. Exactly one runs at a time;
  * the others are blocked inside a call of this library. The thread that opens the world is task 0.
  * Every call that blocks (siw_get_cq_event and its like, sleeps, the calls below that say so) and every
- * poll that finds nothing is a scheduling point: there the seed picks who goes on, among the tasks
- * that can and the devices that have something to serve. A task that polls in vain goes on after a
- * microsecond, then twice as much each time, up to a millisecond, or when something happens.
+ * poll that finds nothing is a scheduling point: the seed picks what runs next among the tasks that
+ * are ready and the devices that have something to serve. A task whose poll found nothing runs again
+ * after a microsecond, then twice as much each time, up to a millisecond, or when something happens.
  * Devices have no threads. They are served by the scheduler, where a thread would: unless a task
  * waits on the device, or has just polled it; not at all with setting progress=0.
  *

@@ -45,7 +45,7 @@ void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	}
 	if (ctx->port && !ctx->port->n_ring)
 		sim_wait_add(&ctx->port->waiters);
-	sim_poll_in_vain();
+	sim_empty_poll();
 }
 
 bool sim_device_round(struct siw_llp_port *port)

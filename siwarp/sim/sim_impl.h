@@ -63,7 +63,7 @@ struct sim_path {
 	struct siw_fault_path state;
 	bool receives; /* of its plan the rx: clauses are for it, not the tx: ones */
 	bool cut;
-	bool told; /* of the MTU, ICMP tells who sends too much */
+	bool told; /* ICMP reports packets that are longer than the path MTU */
 	uint32_t cuts;
 	uint32_t mtu;	/* 0: that of the interfaces */
 	uint32_t known; /* what ICMP has told of the MTU; 0: nothing */
@@ -90,7 +90,7 @@ struct sim_packet {
 	uint32_t cuts; /* the path's as it left */
 	struct siw_addr from, to;
 	uint8_t ecn;
-	bool refusal; /* ICMP: nobody has the port; the octets are what it quotes */
+	bool refusal; /* an ICMP port unreachable; octets is what it quotes */
 	uint32_t length;
 	uint8_t octets[];
 };
@@ -214,9 +214,9 @@ void sim_sock_unbind(struct siw_llp_sock *sock);
 /* A datagram, or what ICMP says, arrives at the host. */
 void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host);
 void sim_udp_drop_all(struct siw_llp_sock *sock);
-/* Something is to be done on the port: wakes who waits, or has the scheduler look at it. */
+/* The port has something to do: wakes the tasks that wait on it, or marks it for the scheduler. */
 void sim_port_kick(struct siw_llp_port *port);
-/* The scheduler looks at the port before it next picks who goes on. */
+/* The scheduler checks the port before it next picks a task or a device. */
 void sim_port_due(struct siw_llp_port *port);
 void sim_port_look(struct siw_llp_port *port);
 /* A descriptor that keeps a port number (0: a free one, which *local gets) for sockets of this kind. */
@@ -250,7 +250,7 @@ struct sim_wait {
 enum sim_state {
 	SIM_READY,
 	SIM_BLOCKED,
-	SIM_STEPPING, /* goes on when nobody else can */
+	SIM_STEPPING, /* runs again when nothing else can run at this instant */
 	SIM_ENDED,
 };
 
@@ -264,7 +264,7 @@ struct sim_task {
 	bool parked;
 	uint64_t until; /* of a step */
 	int stepped;
-	uint64_t pause; /* of its next poll in vain */
+	uint64_t pause; /* ns, after its next poll that finds nothing */
 	struct sim_wait *waits;
 	uint32_t n_waits, waits_room;
 };
@@ -274,7 +274,7 @@ void sim_wait_add(struct siw_link *waiters);
 /* A scheduling point. True: something woke it; false: it is `until`, or that is past. */
 bool sim_block(uint64_t until);
 /* A poll of the running task found nothing; it may wait for something, as before sim_block(). */
-void sim_poll_in_vain(void);
+void sim_empty_poll(void);
 /* What the list's tasks wait for has come. */
 void sim_wake_all(struct siw_link *waiters);
 /* The running task; aborts if the calling thread is none. */
@@ -307,7 +307,7 @@ struct sim_world {
 	struct sim_task **tasks;
 	uint32_t n_tasks, tasks_room;
 	struct sim_task *running;
-	/* Who can go on now: tasks that are ready, and ports with work. */
+	/* What can run at this instant: tasks that are ready, and ports with work. */
 	struct sim_task **ready;
 	uint32_t n_ready, ready_room;
 	struct siw_llp_port **work;

@@ -445,10 +445,7 @@ static void send_copy(const struct sim_packet *packet, const struct siw_fault_fa
 	depart(copy, fate);
 }
 
-/*
- * Nobody has the port: tells the sender, with the first octets of what he sent, as the kernel does and at
- * its rate.
- */
+/* No socket has the port: answers with an ICMP port unreachable, at the rate of the kernel. */
 static void refuse(struct sim_packet *packet)
 {
 	struct sim_path *back = path_back(packet->path);
@@ -646,7 +643,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 	sim_trace(SIM_SENT, &from, &to, length, octets);
 	if (host && !lost) {
 		send_to(sock, sim_path_of(sock->host, host), &from, &to, octets, length);
-	} else { /* too long for the path, or nobody is there */
+	} else { /* too long for the path, or no host has the address */
 		sim.stats.lost++;
 		sim_trace(SIM_LOST, &from, &to, length, NULL);
 	}

@@ -396,7 +396,7 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 	return mtu - head < most ? mtu - head : most;
 }
 
-/* The call does not say which host asks: as of an interface like the destination's. */
+/* The caller's host is not known here: assumes that its interface has the destination's MTU. */
 uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
 {
 	const struct sim_host *host = sim_host_of(dest);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_world.c - the world: its heap of timers, its tasks and who of them goes on, the clock and
+ * sim/sim_world.c - the world: its heap of timers, its tasks and their scheduler, the clock and
  * randomness.
  *
- * A task is a thread. It runs until a scheduling point, where its thread itself looks who goes on:
+ * A task is a thread. It runs until a scheduling point, where its own thread picks what runs next:
  * a device with work, whose round it makes in its own thread, or a task, to which it hands the
- * turn. Only where nobody can go on does the clock move.
+ * turn. The clock advances only when nothing can run.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -18,7 +18,7 @@
 
 #include "sim/sim_impl.h"
 
-#define FIRST_PAUSE_NS 1000    /* after a poll in vain, doubled each time ... */
+#define FIRST_PAUSE_NS 1000    /* after a poll that found nothing, doubled each time ... */
 #define MOST_PAUSE_NS  1000000 /* ... up to this */
 
 #define MOST_ROUNDS 1000000 /* of one device at one instant */
@@ -200,7 +200,7 @@ static void time_out(struct sim_timer *timer)
 	wake(siw_container(timer, struct sim_task, timer), false);
 }
 
-/* Who steps goes on: the one with the lowest number. NULL: nobody steps. */
+/* The task with the lowest number that is in siw_sim_step(); NULL if none is. */
 static struct sim_task *stepper(void)
 {
 	for (uint32_t i = 0; i < sim.n_tasks; i++)
@@ -209,13 +209,13 @@ static struct sim_task *stepper(void)
 	return NULL;
 }
 
-/* Nobody can go on at this instant. */
-static void let_time_pass(void)
+/* Nothing can run at this instant: advances the clock, or ends a step. */
+static void advance_or_end_step(void)
 {
 	struct sim_task *steps = stepper();
 	uint64_t to = next_instant();
 
-	if (to <= sim.now) { /* what happens at this instant comes before those who step */
+	if (to <= sim.now) { /* events of this instant come before the end of a step */
 		advance(to);
 		return;
 	}
@@ -267,7 +267,7 @@ static struct sim_task *next_task(void)
 		look_at_ports();
 		n = sim.n_ready + sim.n_work;
 		if (!n) {
-			let_time_pass();
+			advance_or_end_step();
 			continue;
 		}
 		which = n == 1 ? 0 : (uint32_t)(sim_random(&sim.choose) % n);
@@ -285,7 +285,7 @@ static struct sim_task *next_task(void)
 static void schedule(struct sim_task *me)
 {
 	struct sim_task *next = next_task();
-	/* Who has ended is another task's to free as soon as that has its turn. */
+	/* A task that has ended may be freed as soon as the next one runs. */
 	bool ended = me->state == SIM_ENDED;
 
 	sim.running = next;
@@ -335,7 +335,7 @@ bool sim_block(uint64_t until)
 	return me->woken;
 }
 
-void sim_poll_in_vain(void)
+void sim_empty_poll(void)
 {
 	struct sim_task *me = sim_me();
 
@@ -505,7 +505,7 @@ int __wrap_sched_yield(void)
 	if (!sim.open)
 		return __real_sched_yield();
 	if (!sim.in_poll)
-		sim_poll_in_vain();
+		sim_empty_poll();
 	return 0;
 }
 

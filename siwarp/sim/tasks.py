@@ -104,7 +104,7 @@ def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) ->
 
 
 class SimLock:
-    """A lock for tasks: who waits for it lets others run. Tasks get it in the order they came."""
+    """A lock for tasks. While a task waits for it others run; it goes to the first that waits."""
 
     _reentrant = False
 
@@ -123,7 +123,7 @@ class SimLock:
         if not blocking:
             return False
         self._waiting.append(me)
-        while self._owner != me:  # release gives it to who waits first
+        while self._owner != me:  # release() hands it to the first that waits
             lib.siw_sim_park(NEVER)
             if self._owner != me and ending and current() is not None:
                 self._waiting.remove(me)
@@ -134,11 +134,11 @@ class SimLock:
         """Give it back.
 
         Raises:
-            RuntimeError: nobody holds it.
+            RuntimeError: no task holds it.
 
         """
         if self._owner is None:
-            raise RuntimeError("release of a lock that nobody holds: take it first")
+            raise RuntimeError("release of a lock that no task holds: take it first")
         self._depth -= 1
         if self._depth:
             return

@@ -170,7 +170,7 @@ class World:
     def path_mtu(self, a: Where, b: Where, mtu: int, *, told: bool = True) -> None:
         """Set the MTU, in octets, of the path between two devices; 0: their interfaces' own.
 
-        Larger packets are lost, and with ``told`` ICMP says so to who sent them.
+        Larger packets are lost, and with ``told`` ICMP reports that to the sender.
         """
         rc = lib.siw_sim_path_mtu(self._host(a), self._host(b), mtu, told)
         self._check(rc, f"a path MTU of {mtu}")
@@ -182,8 +182,8 @@ class World:
     def partition(self, *groups: Where | Iterable[Where], one_way: bool = False) -> None:
         """Let nothing pass between devices of different groups, until ``heal``.
 
-        Each group is a device or some of them. Who is in no group reaches all. What is under way is
-        lost.
+        Each group is a device or several. A device in no group reaches all others. What is under
+        way is lost.
 
         Args:
             groups: two or more.

@@ -494,7 +494,7 @@ class Waitable(Handle):
             self._watch(call, about)
             if over is not None and over():
                 return
-            # What a thread in the library waits for is that one's.
+            # If another thread waits in the library, that thread watches the descriptor.
             fds = [woken] if self._in_library else [woken, self.fileno()]
             system.sleep_on(fds, deadline)
         finally:

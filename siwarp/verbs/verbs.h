@@ -153,7 +153,10 @@ struct siw_context {
 	_Atomic bool crowded;	  /* posts are dense, and would wait for company */
 	struct siw_vain vain;	  /* progress */
 	_Atomic uint32_t waiters; /* threads inside siw_verbs_wait */
-	/* Hints alone, relaxed: waits without a spin after one in vain, and how many of them are left. */
+	/*
+	 * After a wait whose spin found nothing, this many waits do not spin, and this many of them
+	 * are left. Hints only: relaxed accesses.
+	 */
 	_Atomic uint32_t spin_skip, spin_left;
 	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
 	_Atomic uint32_t n_armed;  /* CQs that are armed */
@@ -398,7 +401,8 @@ void siw_verbs_freelist_give(struct siw_freelist *list, struct siw_link *link);
  */
 void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
 /*
- * Serves each socket that may have work once. Returns the number of messages moved. progress held.
+ * Makes one round of progress: serves each socket that may have work once. Returns the number of
+ * messages moved. The caller holds the progress lock.
  */
 int siw_verbs_progress_once(struct siw_context *ctx);
 /*

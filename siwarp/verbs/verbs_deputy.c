@@ -21,12 +21,12 @@
 #include "base/settings.h"
 #include "verbs/verbs_impl.h"
 
-#define PERIOD_NS 200000u /* between the wake-ups of the one and of the other */
-/* deputies begin with so many messages, each within SIWARP_DEPUTIES_US of the one before */
+#define PERIOD_NS 200000u /* from a wake-up of one deputy to the next wake-up of the other */
+/* The deputies start after this many messages in a row, each within SIWARP_DEPUTIES_US of the last. */
 #define BEGIN 16
-#define END   250 /* wake-ups without a message, a tenth of a second: then they sleep */
+#define END   250 /* They stop after this many wake-ups without a message: a tenth of a second. */
 
-/* The deputies' wake-ups lie on one grid, and each has every second point of it. */
+/* Sleeps until this deputy's next wake-up. The two take turns, PERIOD_NS apart. */
 static void sleep_to_turn(uint64_t which)
 {
 	uint64_t now = siw_now_ns(), turn = now / PERIOD_NS + 1;

@@ -309,9 +309,10 @@ static void count_poll(struct siw_context *ctx)
 }
 
 /*
- * Where posts complete at once, as RC Writes do, and are dense, no poll ever finds nothing. So now
- * and then one makes a round here, for the sockets' sake, and the device's thread hears that somebody
- * polls: while it sleeps on the sockets, no post may wait for company.
+ * A program whose posts are dense and complete at once, as RC Writes do, never polls an empty CQ, and
+ * only such a poll makes progress. So one poll in eight makes a round of progress here, to serve the
+ * sockets. It also wakes the device's thread, which then naps instead of sleeping on the sockets: posts
+ * may be held back to leave together only while it naps.
  */
 static void visit_crowded(struct siw_context *ctx)
 {

@@ -221,7 +221,7 @@ def one_killed(
     limit = scaled(row.seconds)
     victim, other = (server, client) if row.kill == "server" else (client, server)
     if not row.itself:
-        # Programs that meet at a port of TCP may have left it before it is looked at.
+        # Some programs close this TCP connection after they have exchanged their addresses over it.
         end = time.monotonic() + scaled(3)
         while row.port and not machine.connected(row.port) and time.monotonic() < end:
             time.sleep(0.02)

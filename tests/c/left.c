@@ -64,7 +64,7 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 
 int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	/* The socket itself is in the set once the device's thread has left the waiting to this one. */
+	/* The device's thread has stopped waiting on the sockets once they are in this thread's set. */
 	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
 	    atomic_exchange(&holds, false))
 		hold();

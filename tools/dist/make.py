@@ -58,7 +58,8 @@ def make_wheel(platform: Platform) -> Path:
     except SystemExit:
         print(log.read_text()[-4000:], file=sys.stderr)
         raise
-    # The tag names the interpreter that built it; the limited API is 3.10's.
+    # mesonpy tags the wheel for the interpreter that ran it. The module uses the limited API of
+    # Python 3.10, so the wheel is good for all later ones, too.
     tags = ["--python-tag", "cp310", "--abi-tag", "abi3", "--platform-tag", platform.tag]
     done = subprocess.run(
         [sys.executable, "-m", "wheel", "tags", *tags, raw / name],
