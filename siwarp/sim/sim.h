@@ -23,6 +23,12 @@
  * Between scheduling points a task may call anything. A thread that is no task must not call what
  * blocks or polls while a world is open: the process is aborted with a line on stderr.
  *
+ * TCP. Its segments pass the links' plans like datagrams: a lost one is sent again, and what follows
+ * it waits. The seed decides where a stream is cut into segments, and how much a call moves. As with
+ * Linux's defaults a connection whose peer does not answer ends after 924.6 s (ETIMEDOUT), and a
+ * connect after 127 s. corrupt= changes what TCP's checksum would have to find. reset= and short= act
+ * on each connection.
+ *
  * Results: int functions return 0 or a value, or -errno. Times are nanoseconds. Unless it says "any
  * thread", a function is called by the task that runs.
  */
@@ -72,14 +78,15 @@ uint64_t siw_sim_random(void);
 uint64_t siw_sim_trace_hash(void);
 
 struct siw_sim_stats {
-	uint64_t sent, delivered;	/* datagrams */
-	uint64_t lost, duplicated;	/* ... by plans, partitions and crashes */
-	uint64_t refused;		/* ... that no socket had the port of, and ICMP said so */
-	uint64_t overflowed;		/* ... for which a receive buffer had no room */
-	uint64_t connections, segments; /* TCP */
-	uint64_t rounds;		/* of devices, by the scheduler */
-	uint64_t switches;		/* from one task to another */
-	uint64_t instants;		/* times that the clock went on */
+	uint64_t sent, delivered;  /* datagrams */
+	uint64_t lost, duplicated; /* packets, by plans, partitions and crashes */
+	uint64_t refused;	   /* ... that no socket had the port of: ICMP or a reset said so */
+	uint64_t overflowed;	   /* datagrams without room, connections beyond a backlog */
+	uint64_t connections,
+		segments;  /* TCP: that came about; that were sent, retransmissions too */
+	uint64_t rounds;   /* of devices, by the scheduler */
+	uint64_t switches; /* from one task to another */
+	uint64_t instants; /* times that the clock went on */
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 

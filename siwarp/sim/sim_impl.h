@@ -81,9 +81,34 @@ struct sim_path {
 	struct sim_path *next; /* in its bucket */
 };
 
+enum sim_event {
+	SIM_SENT = 1,
+	SIM_LOST,
+	SIM_DELIVERED,
+	SIM_REFUSED,
+	SIM_OVERFLOWED,
+	SIM_CRASHED,
+	/* Of TCP: */
+	SIM_SEGMENT_SENT,
+	SIM_SEGMENT_LOST,
+	SIM_SEGMENT_DELIVERED,
+	SIM_CONNECTED,
+};
+
+/* A TCP segment's header. Sequence numbers count from 0, the SYN's, and do not wrap. */
+struct sim_segment {
+	uint8_t flags;		 /* enum siw_capture_tcp_flags */
+	bool probe;		 /* asks for the window */
+	uint64_t seq, ack, edge; /* edge: behind the last octet that there is room for */
+	/* Numbers of transmissions, for selective acknowledgement: this one's, and which it answers. */
+	uint64_t number, answers;
+	/* Which connections it is of; to: 0, since the sender does not know it yet. */
+	uint64_t from, to;
+};
+
 struct sim_packet {
 	struct sim_timer timer;
-	struct siw_link link; /* in a socket's inbox */
+	struct siw_link link; /* in a socket's inbox, or a list of a connection's */
 	struct siw_link aside;
 	uint8_t passes; /* not 0: in its path's list aside */
 	struct sim_path *path;
@@ -91,7 +116,9 @@ struct sim_packet {
 	struct siw_addr from, to;
 	uint8_t ecn;
 	bool refusal; /* an ICMP port unreachable; octets is what it quotes */
-	uint32_t length;
+	bool tcp;
+	struct sim_segment segment; /* of TCP */
+	uint32_t length;	    /* of the payload */
 	uint8_t octets[];
 };
 
@@ -108,22 +135,30 @@ bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t
 /* Sends a datagram, or to a group one to each host with a member: 0, or -EMSGSIZE. */
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
 		 int n);
+struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
+				  const struct siw_addr *to, uint32_t length);
 void sim_packet_free(struct sim_packet *packet);
+/* Sends a TCP segment; the packet is the network's from now on. */
+void sim_segment_send(struct sim_packet *packet);
+void sim_segment_trace(enum sim_event what, const struct sim_packet *packet);
+void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet);
+/* Where a connection is in the random numbers of its path's plan. */
+struct sim_flow {
+	uint32_t number; /* of the connection */
+	const struct sim_plan *plan;
+	struct siw_fault_path state;
+};
+/*
+ * How many of `length` octets one call moves by the path's plan (reset=, short=): 0, the connection
+ * is to be reset. *reset_at: when it is to be reset anyway (siw_sim_now); SIM_NEVER.
+ */
+size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct siw_addr *peer,
+		      size_t length, uint64_t *reset_at);
 /* Writes a datagram to the capture, if one is on. */
 void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length);
 /* Frees hosts, paths and what is under way. */
 void sim_net_close(void);
-
-enum sim_event {
-	SIM_SENT = 1,
-	SIM_LOST,
-	SIM_DELIVERED,
-	SIM_REFUSED,
-	SIM_OVERFLOWED,
-	SIM_CRASHED,
-	SIM_STREAM, /* of TCP */
-};
 
 void sim_trace(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
 	       uint64_t length, const void *octets);
@@ -190,7 +225,10 @@ struct siw_llp_sock {
 	int ttl;
 	enum sim_cut cut;
 	/* TCP: sim_tcp.c */
-	struct sim_stream *stream;
+	struct sim_stream *stream; /* NULL: of a listener */
+	struct siw_link coming;	   /* of a listener: connections that are not complete */
+	struct siw_link waiting;   /* ... and those that wait for accept */
+	uint32_t n_waiting, backlog;
 };
 
 struct siw_llp_watch {
@@ -214,6 +252,11 @@ void sim_sock_unbind(struct siw_llp_sock *sock);
 /* A datagram, or what ICMP says, arrives at the host. */
 void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host);
 void sim_udp_drop_all(struct siw_llp_sock *sock);
+/* A segment arrives at the host. */
+void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host);
+/* Ends the connections of the host as its crash does: without a word to their peers. */
+void sim_tcp_crash(const struct sim_host *host);
+void sim_tcp_close(void);
 /* The port has something to do: wakes the tasks that wait on it, or marks it for the scheduler. */
 void sim_port_kick(struct siw_llp_port *port);
 /* The scheduler checks the port before it next picks a task or a device. */
@@ -295,7 +338,7 @@ struct sim_world {
 	_Atomic uint64_t now; /* any thread may read it */
 	uint64_t order;
 	uint64_t hash;
-	struct sim_random choose, numbers, net;
+	struct sim_random choose, numbers, net, tcp;
 	struct siw_sim_stats stats;
 	uint64_t handed; /* handlers that polls returned, so far */
 	bool in_round;	 /* of a device */
@@ -321,6 +364,9 @@ struct sim_world {
 	struct sim_plan *plans, *plan;
 	struct sim_path *paths[SIM_BUCKETS];
 	struct siw_llp_sock *socks[SIM_BUCKETS];
+	struct siw_link streams; /* every connection's end */
+	struct sim_stream *streams_at[SIM_BUCKETS];
+	uint64_t n_streams; /* so far */
 	struct sim_host_addr {
 		struct siw_addr addr;
 		struct sim_host *host;

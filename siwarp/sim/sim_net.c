@@ -10,6 +10,7 @@
 #define IPV4_HEAD	20
 #define IPV6_HEAD	40
 #define UDP_HEAD	8
+#define TCP_HEAD	32 /* with time stamps */
 #define LOCAL_MTU	65536
 #define USUAL_MTU	1500
 #define LEAST_MTU	68
@@ -167,6 +168,7 @@ int siw_sim_host_crash(int number)
 		return 0;
 	host->dead = true;
 	sim_trace(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number, NULL);
+	sim_tcp_crash(host);
 	while (!siw_link_alone(&host->socks))
 		sim_sock_unbind(siw_container(host->socks.next, struct siw_llp_sock, of_host));
 	sim_device_close_all(host);
@@ -362,6 +364,16 @@ void sim_packet_free(struct sim_packet *packet)
 
 static void refuse(struct sim_packet *packet);
 
+static void lose(struct sim_packet *packet)
+{
+	sim.stats.lost++;
+	if (packet->tcp)
+		sim_segment_trace(SIM_SEGMENT_LOST, packet);
+	else
+		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
+	sim_packet_free(packet);
+}
+
 static void arrive(struct sim_timer *timer)
 {
 	struct sim_packet *packet = siw_container(timer, struct sim_packet, timer);
@@ -369,9 +381,11 @@ static void arrive(struct sim_timer *timer)
 
 	siw_link_del(&packet->aside);
 	if (packet->cuts != path->cuts || !path->to->netif.up) {
-		sim.stats.lost++;
-		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
-		sim_packet_free(packet);
+		lose(packet);
+		return;
+	}
+	if (packet->tcp) {
+		sim_tcp_arrive(packet, path->to);
 		return;
 	}
 	if (!packet->refusal && !sim_sock_at(SIM_UDP, &packet->to, path->to, NULL)) {
@@ -381,8 +395,8 @@ static void arrive(struct sim_timer *timer)
 	sim_udp_arrive(packet, path->to);
 }
 
-static struct sim_packet *new_packet(struct sim_path *path, const struct siw_addr *from,
-				     const struct siw_addr *to, uint32_t length)
+struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
+				  const struct siw_addr *to, uint32_t length)
 {
 	struct sim_packet *packet = malloc(sizeof(*packet) + length);
 
@@ -436,10 +450,12 @@ static void depart(struct sim_packet *packet, const struct siw_fault_fate *fate)
 static void send_copy(const struct sim_packet *packet, const struct siw_fault_fate *fate)
 {
 	struct sim_packet *copy =
-		new_packet(packet->path, &packet->from, &packet->to, packet->length);
+		sim_packet_new(packet->path, &packet->from, &packet->to, packet->length);
 
 	memcpy(copy->octets, packet->octets, packet->length);
 	copy->ecn = packet->ecn;
+	copy->tcp = packet->tcp;
+	copy->segment = packet->segment;
 	sim.stats.duplicated++;
 	siw_count(SIW_COUNTER_fault_dup, 1);
 	depart(copy, fate);
@@ -463,7 +479,7 @@ static void refuse(struct sim_packet *packet)
 	}
 	if (!siw_addr_is_group(&packet->to) && (back->icmp_tokens || back->from == back->to) &&
 	    sim_path_judge(back, &packet->from, quoted + IPV4_HEAD + UDP_HEAD, &fate)) {
-		struct sim_packet *icmp = new_packet(back, &packet->to, &packet->from, quoted);
+		struct sim_packet *icmp = sim_packet_new(back, &packet->to, &packet->from, quoted);
 
 		back->icmp_tokens -= back->icmp_tokens > 0;
 		memcpy(icmp->octets, packet->octets, quoted);
@@ -504,7 +520,7 @@ static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const stru
 		sim_trace(SIM_LOST, from, dest, length, octets);
 		return;
 	}
-	packet = new_packet(path, from, dest, length);
+	packet = sim_packet_new(path, from, dest, length);
 	memcpy(packet->octets, octets, length);
 	if (fate.corrupt)
 		siw_fault_flip(packet->octets, length, fate.flip);
@@ -538,23 +554,16 @@ static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 	return 0;
 }
 
-static void capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
-		    const struct siw_addr *to, const uint8_t *octets, uint32_t length)
+static void capture(const struct sim_host *host, struct siw_capture_packet packet,
+		    const uint8_t *octets, uint32_t length)
 {
 	struct iovec iov = { (void *)octets, length };
-	uint64_t when = siw_capture_lock();
 
+	packet.when_ns = siw_capture_lock();
 	if (siw_capture_generation()) {
-		struct siw_capture_packet packet = {
-			.when_ns = when,
-			.interface = siw_capture_interface(host->netif.name),
-			.sent = sent,
-			.source = *from,
-			.dest = *to,
-			.iov = &iov,
-			.length = length,
-		};
-
+		packet.interface = siw_capture_interface(host->netif.name);
+		packet.iov = &iov;
+		packet.length = length;
 		siw_capture_write(&packet);
 	}
 	siw_capture_unlock();
@@ -564,7 +573,9 @@ void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_ad
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length)
 {
 	if (siw_capture_on())
-		capture(host, sent, from, to, octets, length);
+		capture(host,
+			(struct siw_capture_packet){ .sent = sent, .source = *from, .dest = *to },
+			octets, length);
 }
 
 static const struct siw_addr *first_addr(const struct sim_host *host, uint16_t family)
@@ -650,8 +661,91 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 	return 0;
 }
 
+/* ---- segments ---------------------------------------------------------------------------------- */
+
+void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
+{
+	const struct sim_segment *segment = &packet->segment;
+
+	sim_trace(what, &packet->from, &packet->to,
+		  (uint64_t)segment->flags << 56 ^ segment->seq << 20 ^ packet->length, NULL);
+}
+
+/* In the file each connection's end has a first sequence number of its own. */
+static uint32_t first_number(uint64_t connection)
+{
+	return (uint32_t)connection * 2654435761u;
+}
+
+void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet)
+{
+	const struct sim_segment *segment = &packet->segment;
+	struct siw_capture_packet shown = {
+		.sent = sent,
+		.tcp = true,
+		.flags = segment->flags,
+		.seq = first_number(segment->from) + (uint32_t)segment->seq,
+		.ack = first_number(segment->to) + (uint32_t)segment->ack,
+		.source = packet->from,
+		.dest = packet->to,
+	};
+
+	if (siw_capture_on())
+		capture(host, shown, packet->octets, packet->length);
+}
+
+void sim_segment_send(struct sim_packet *packet)
+{
+	struct sim_path *path = packet->path;
+	uint32_t octets = packet->length + TCP_HEAD + head_of(&packet->to);
+	struct siw_fault_fate fate;
+
+	sim.stats.segments++;
+	sim_segment_trace(SIM_SEGMENT_SENT, packet);
+	sim_segment_capture(path->from, true, packet);
+	if (octets > path_limit(path)) {
+		if (path->told)
+			path->known = path_limit(path);
+		lose(packet);
+		return;
+	}
+	if (!sim_path_judge(path, &packet->to, octets, &fate)) {
+		sim_segment_trace(SIM_SEGMENT_LOST, packet);
+		sim_packet_free(packet);
+		return;
+	}
+	if (fate.corrupt) {
+		siw_count(SIW_COUNTER_fault_corrupt, packet->length > 0);
+		siw_fault_flip(packet->octets, packet->length, fate.flip);
+	}
+	depart(packet, &fate);
+	if (fate.dup)
+		send_copy(packet, &fate);
+}
+
+size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct siw_addr *peer,
+		      size_t length, uint64_t *reset_at)
+{
+	const struct siw_faults *faults = plan_of(path);
+	uint64_t at;
+
+	*reset_at = SIM_NEVER;
+	if (!faults->n)
+		return length;
+	if (flow->plan != path->plan) {
+		flow->plan = path->plan;
+		siw_fault_path_init(&flow->state, faults, path->state.began_ns,
+				    (enum siw_fault_dir)path->state.dir, flow->number);
+	}
+	at = siw_fault_reset_at(faults, &flow->state, peer);
+	if (at != UINT64_MAX)
+		*reset_at = at - SIW_SIM_MONOTONIC;
+	return siw_fault_stream_share(faults, &flow->state, peer, length, sim_clock());
+}
+
 void sim_net_close(void)
 {
+	sim_tcp_close();
 	/* Packets on their way are all that has timers by now. */
 	while (sim.n_heap)
 		sim_packet_free(siw_container(sim.heap[1], struct sim_packet, timer));

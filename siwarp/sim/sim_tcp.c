@@ -1,6 +1,890 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* sim/sim_tcp.c - TCP is not simulated yet: nothing listens or connects (EOPNOTSUPP). */
+/*
+ * sim/sim_tcp.c - TCP: the functions of llp.h for streams, on segments that sim_net.c carries.
+ *
+ * The sender cuts its stream into segments, which the path's fault plan delays, loses, reorders or
+ * duplicates like any packet. The receiver acknowledges every segment and names the transmission
+ * that it answers, which serves as selective acknowledgement. A segment is taken for lost once three
+ * that were sent after it have arrived, or after a retransmission timeout (RFC 6298, with Linux's
+ * bounds). What arrives behind a lost segment waits at the receiver, so loss shows as delay and
+ * head-of-line blocking. A congestion window (RFC 5681) and the receiver's window limit what is in
+ * flight.
+ *
+ * The seed decides where the stream is cut, and how much a read returns or a write accepts.
+ *
+ * Like Linux: what calls return and in which order, resets, half-closed connections, TIME-WAIT, the
+ * backlog. Not simulated: keepalive, delayed acknowledgements, urgent data, detection of path MTU
+ * black holes.
+ */
+#include "base/capture.h"
+#include "base/pieces.h"
 #include "sim/sim_impl.h"
+
+#define SEND_ROOM    (256u << 10) /* octets of a send buffer: a power of two */
+#define RECEIVE_ROOM (256u << 10) /* octets of a receive buffer */
+#define FIRST_ROOM   (16u << 10)  /* what a send buffer allocates at first */
+#define HEADS_IPV4   52		  /* octets of IP and TCP headers, with time stamps */
+#define HEADS_IPV6   72
+#define LEAST_MSS    48
+#define FIRST_CWND   10 /* segments (RFC 6928) */
+#define REORDERING   3	/* later segments that have arrived when one is taken for lost */
+#define MOST_BACKLOG 4096
+#define PORT_TRIES   100 /* of free ports, for one without a connection to the same peer */
+
+#define MS	      1000000ull
+#define SECOND	      1000000000ull
+#define FIRST_RTO     SECOND /* RFC 6298 */
+#define LEAST_RTO     (200 * MS)
+#define MOST_RTO      (120 * SECOND)
+#define SYN_LIMIT     (127 * SECOND) /* net.ipv4.tcp_syn_retries=6 */
+#define SYN_ACK_LIMIT (63 * SECOND)  /* net.ipv4.tcp_synack_retries=5 */
+#define LIMIT	      (924600 * MS)  /* net.ipv4.tcp_retries2=15 */
+#define CLOSED_LIMIT  (102200 * MS)  /* of a closed socket: net.ipv4.tcp_orphan_retries=8 */
+#define TIME_WAIT     (60 * SECOND)
+/* One in so many segments, reads and writes is shorter than it could be. */
+#define SHORT_SEGMENT_IN 4
+#define SHORT_READ_IN	 8
+#define SHORT_WRITE_IN	 16
+
+enum tcp_state {
+	CONNECTING, /* SYN-SENT */
+	ANSWERING,  /* SYN-RECEIVED */
+	OPEN,
+	CLOSED, /* also in TIME-WAIT: then it still answers */
+};
+
+/* A segment that was sent and is not acknowledged yet, or only selectively. */
+struct sent {
+	struct siw_link link;
+	uint64_t seq, at;
+	uint64_t number; /* of its last transmission */
+	uint32_t length; /* SYN and FIN count as one */
+	uint8_t flags;
+	bool arrived; /* acknowledged, while one before it is not */
+	bool lost;    /* to be sent again */
+	bool again;   /* sent more than once: no round trip is measured by it */
+};
+
+struct sim_stream {
+	struct sim_timer timer, reset;
+	struct siw_link all;
+	struct sim_stream *next; /* in its bucket */
+	bool listed;		 /* in a bucket: segments find it */
+	struct siw_link queue;	 /* in its listener's coming or waiting */
+	struct siw_llp_sock *listener;
+	struct siw_llp_sock *sock; /* NULL: not accepted yet, or closed */
+	struct sim_host *host;
+	struct siw_addr local, peer;
+	uint64_t id, peer_id;
+	enum tcp_state state;
+	bool active;  /* opened by connect */
+	bool known;   /* the program was told that it is complete */
+	bool aborted; /* close sends a reset */
+	int error;    /* for the next call to return */
+	struct sim_flow out_flow, in_flow;
+	/*
+	 * Sending. Octet i of the stream has the sequence number i + 1, and is at that index of the
+	 * ring, modulo its size.
+	 */
+	uint8_t *ring;
+	uint32_t ring_room;
+	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to be written */
+	uint64_t edge;		/* the right edge of the peer's window */
+	bool shut;		/* a FIN follows */
+	struct siw_link flight; /* struct sent */
+	uint64_t pipe;		/* sequence numbers in flight that are not lost */
+	uint32_t n_lost;
+	uint64_t numbers, newest; /* transmissions: so far; the newest one that arrived */
+	uint64_t cwnd, ssthresh, recover;
+	uint64_t srtt, rttvar;
+	uint32_t backoff;
+	uint64_t progress; /* when the peer last acknowledged something, or nothing was in flight */
+	uint64_t rto_from;
+	/* Receiving */
+	struct siw_link early; /* packets behind a gap, by sequence number */
+	struct siw_link inbox;
+	uint64_t rcv_nxt, read; /* read: octets that the program has read */
+	uint32_t unread, taken; /* taken: octets already read of the inbox's first packet */
+	uint64_t told_edge;
+	bool ended; /* the peer's FIN has arrived, and all before it */
+};
+
+static struct sent *sent_of(struct siw_link *l)
+{
+	return siw_container(l, struct sent, link);
+}
+
+static struct sim_packet *packet_of(struct siw_link *l)
+{
+	return siw_container(l, struct sim_packet, link);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* One time in n a random length from 1 to length - 1, otherwise length. */
+static size_t perhaps_less(size_t length, uint64_t n)
+{
+	if (length < 2 || sim_random(&sim.tcp) % n)
+		return length;
+	return 1 + (size_t)(sim_random(&sim.tcp) % (length - 1));
+}
+
+/* ---- connections by their addresses ------------------------------------------------------------ */
+
+static struct sim_stream **bucket_of(const struct siw_addr *local, const struct siw_addr *peer)
+{
+	uint64_t more = (uint64_t)sim_addr_bucket(peer, 1) << 16;
+
+	return &sim.streams_at[sim_addr_bucket(local, more)];
+}
+
+static struct sim_stream *find(const struct siw_addr *local, const struct siw_addr *peer)
+{
+	struct sim_stream *s = *bucket_of(local, peer);
+
+	while (s && !(siw_addr_same(&s->local, local) && siw_addr_same(&s->peer, peer)))
+		s = s->next;
+	return s;
+}
+
+static void list(struct sim_stream *s)
+{
+	struct sim_stream **at = bucket_of(&s->local, &s->peer);
+
+	s->next = *at;
+	*at = s;
+	s->listed = true;
+}
+
+static void unlist(struct sim_stream *s)
+{
+	struct sim_stream **at = bucket_of(&s->local, &s->peer);
+
+	if (!s->listed)
+		return;
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
+	s->listed = false;
+}
+
+static void on_timer(struct sim_timer *timer);
+static void on_reset(struct sim_timer *timer);
+
+static struct sim_stream *stream_new(struct sim_host *host, const struct siw_addr *local,
+				     const struct siw_addr *peer)
+{
+	struct sim_stream *s = sim_alloc(sizeof(*s));
+
+	s->host = host;
+	s->local = *local;
+	s->peer = *peer;
+	s->id = ++sim.n_streams;
+	s->out_flow.number = s->in_flow.number = (uint32_t)s->id;
+	s->timer.fire = on_timer;
+	s->reset.fire = on_reset;
+	s->end = 1;
+	s->ssthresh = UINT64_MAX;
+	siw_link_init(&s->queue);
+	siw_link_init(&s->flight);
+	siw_link_init(&s->early);
+	siw_link_init(&s->inbox);
+	siw_link_add(&sim.streams, &s->all);
+	list(s);
+	return s;
+}
+
+static void drop_packets(struct siw_link *packets)
+{
+	while (!siw_link_alone(packets)) {
+		struct sim_packet *packet = packet_of(packets->next);
+
+		siw_link_del(&packet->link);
+		sim_packet_free(packet);
+	}
+}
+
+/* Stops sending and receiving. What was received can still be read. */
+static void stop(struct sim_stream *s)
+{
+	s->state = CLOSED;
+	sim_timer_stop(&s->timer);
+	sim_timer_stop(&s->reset);
+	while (!siw_link_alone(&s->flight)) {
+		struct sent *sent = sent_of(s->flight.next);
+
+		siw_link_del(&sent->link);
+		free(sent);
+	}
+	drop_packets(&s->early);
+	free(s->ring);
+	s->ring = NULL;
+	s->ring_room = 0;
+	s->pipe = s->n_lost = 0;
+	s->una = s->nxt = s->end;
+}
+
+static void stream_free(struct sim_stream *s)
+{
+	stop(s);
+	drop_packets(&s->inbox);
+	unlist(s);
+	siw_link_del(&s->queue);
+	siw_link_del(&s->all);
+	free(s);
+}
+
+/* ---- readiness --------------------------------------------------------------------------------- */
+
+static bool has_room(const struct sim_stream *s)
+{
+	return s->state == CLOSED || (s->state == OPEN && s->end - s->una <= SEND_ROOM / 3 * 2);
+}
+
+static void notify(struct sim_stream *s)
+{
+	if (s->sock)
+		siw_llp_sock_ready(s->sock);
+}
+
+static void notify_room(struct sim_stream *s)
+{
+	if (s->sock && s->sock->want_write && has_room(s))
+		siw_llp_sock_ready(s->sock);
+}
+
+/*
+ * Ends it after a reset or a timeout. Frees s if no socket and no listener's queue of complete
+ * connections has it.
+ */
+static void fail(struct sim_stream *s, int error)
+{
+	bool owned = s->sock || (s->listener && s->state != ANSWERING);
+
+	stop(s);
+	unlist(s);
+	s->error = error;
+	if (owned)
+		notify(s);
+	else
+		stream_free(s);
+}
+
+/* ---- sending ----------------------------------------------------------------------------------- */
+
+static uint32_t mss_of(const struct sim_stream *s)
+{
+	struct sim_host *to = sim_host_of(&s->peer);
+	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
+	uint32_t mtu = to ? sim_path_known(sim_path_of(s->host, to)) : s->host->netif.mtu;
+
+	if (to && to != s->host && mtu > to->netif.mtu) /* which the peer's SYN has told */
+		mtu = to->netif.mtu;
+	mtu = (uint32_t)most(mtu, heads + LEAST_MSS);
+	return (uint32_t)least(mtu - heads, SIW_CAPTURE_TCP_MAX);
+}
+
+/* Copies octets out of the ring, or into it (write). */
+static void ring_copy(struct sim_stream *s, uint64_t seq, uint8_t *octets, uint32_t length,
+		      bool write)
+{
+	while (length) {
+		uint32_t at = (uint32_t)seq & (s->ring_room - 1);
+		uint32_t n = (uint32_t)least(length, s->ring_room - at);
+
+		if (write)
+			memcpy(s->ring + at, octets, n);
+		else
+			memcpy(octets, s->ring + at, n);
+		seq += n;
+		octets += n;
+		length -= n;
+	}
+}
+
+static void emit(struct sim_stream *s, struct sim_segment segment, uint32_t length)
+{
+	struct sim_host *to = sim_host_of(&s->peer);
+	struct sim_packet *packet;
+
+	segment.from = s->id;
+	segment.to = s->peer_id;
+	segment.ack = s->rcv_nxt;
+	segment.edge = s->told_edge = 1 + s->read + RECEIVE_ROOM;
+	if (s->state != CONNECTING)
+		segment.flags |= SIW_TCP_ACK;
+	if (!to) { /* no host has the address */
+		sim.stats.lost++;
+		sim.stats.segments++;
+		return;
+	}
+	packet = sim_packet_new(sim_path_of(s->host, to), &s->local, &s->peer, length);
+	packet->tcp = true;
+	packet->segment = segment;
+	ring_copy(s, segment.seq, packet->octets, length, false);
+	sim_segment_send(packet);
+}
+
+static void acknowledge(struct sim_stream *s, uint64_t number)
+{
+	emit(s, (struct sim_segment){ .seq = s->nxt, .answers = number }, 0);
+}
+
+static void send_reset(struct sim_stream *s)
+{
+	emit(s, (struct sim_segment){ .flags = SIW_TCP_RST, .seq = s->nxt }, 0);
+}
+
+/* Answers a segment for which there is no connection with a reset. */
+static void refuse(const struct sim_packet *packet, struct sim_host *host)
+{
+	struct sim_packet *reset;
+
+	if (packet->segment.flags & SIW_TCP_RST)
+		return;
+	reset = sim_packet_new(sim_path_of(host, packet->path->from), &packet->to, &packet->from,
+			       0);
+	reset->tcp = true;
+	reset->segment = (struct sim_segment){
+		.flags = SIW_TCP_RST | SIW_TCP_ACK,
+		.from = packet->segment.to,
+		.to = packet->segment.from,
+		.seq = packet->segment.ack,
+		.ack = packet->segment.seq,
+	};
+	sim_segment_send(reset);
+}
+
+static void transmit(struct sim_stream *s, struct sent *sent)
+{
+	uint32_t marks = !!(sent->flags & SIW_TCP_SYN) + !!(sent->flags & SIW_TCP_FIN);
+
+	s->n_lost -= sent->lost;
+	sent->lost = false;
+	sent->number = ++s->numbers;
+	sent->at = sim.now;
+	s->pipe += sent->length;
+	emit(s,
+	     (struct sim_segment){ .flags = sent->flags, .seq = sent->seq, .number = sent->number },
+	     sent->length - marks);
+}
+
+static struct sent *sent_new(uint64_t seq, uint32_t length, uint8_t flags)
+{
+	struct sent *sent = sim_alloc(sizeof(*sent));
+
+	sent->seq = seq;
+	sent->length = length;
+	sent->flags = flags;
+	return sent;
+}
+
+static void transmit_new(struct sim_stream *s, uint32_t length, uint8_t flags)
+{
+	struct sent *sent = sent_new(s->nxt, length, flags);
+
+	if (siw_link_alone(&s->flight))
+		s->progress = s->rto_from = sim.now;
+	siw_link_add(&s->flight, &sent->link);
+	s->nxt += length;
+	transmit(s, sent);
+}
+
+/* Splits the segment if it has become too long for the path. */
+static void retransmit(struct sim_stream *s, struct sent *sent, uint32_t mss)
+{
+	uint32_t fin = !!(sent->flags & SIW_TCP_FIN);
+
+	if (sent->length > mss + fin) {
+		struct sent *rest = sent_new(sent->seq + mss, sent->length - mss, sent->flags);
+
+		rest->again = rest->lost = true;
+		s->n_lost++;
+		sent->length = mss;
+		sent->flags &= (uint8_t) ~(SIW_TCP_FIN | SIW_TCP_PSH);
+		siw_link_add(sent->link.next, &rest->link);
+	}
+	sent->again = true;
+	transmit(s, sent);
+}
+
+static uint64_t rto_of(const struct sim_stream *s)
+{
+	uint64_t rto = s->srtt ? s->srtt + most(4 * s->rttvar, LEAST_RTO) : FIRST_RTO;
+
+	return s->backoff < 20 ? least(rto << s->backoff, MOST_RTO) : MOST_RTO;
+}
+
+static bool fin_is_acked(const struct sim_stream *s)
+{
+	return s->shut && s->una == s->end + 1;
+}
+
+static void arm(struct sim_stream *s)
+{
+	if (s->state == CLOSED)
+		return;
+	if (!siw_link_alone(&s->flight) || s->nxt < s->end)
+		sim_timer_set(&s->timer, most(s->rto_from + rto_of(s), sim.now));
+	else if (!s->sock && fin_is_acked(s)) /* closed in FIN-WAIT-2 */
+		sim_timer_set(&s->timer, s->rto_from + TIME_WAIT);
+	else
+		sim_timer_stop(&s->timer);
+}
+
+static void send_lost(struct sim_stream *s, uint32_t mss)
+{
+	for (struct siw_link *l = s->flight.next; l != &s->flight && s->n_lost; l = l->next)
+		if (sent_of(l)->lost && s->pipe < s->cwnd)
+			retransmit(s, sent_of(l), mss);
+}
+
+/* Sends what the windows permit. */
+static void push(struct sim_stream *s)
+{
+	uint32_t mss = mss_of(s);
+
+	if (s->state == OPEN) {
+		send_lost(s, mss);
+		while (s->pipe < s->cwnd && !s->n_lost && s->nxt < s->end + s->shut) {
+			uint64_t room = s->edge > s->nxt ? s->edge - s->nxt : 0;
+			uint64_t length = least(least(mss, s->end - s->nxt), room);
+			uint8_t flags = length ? SIW_TCP_PSH : 0;
+
+			length = perhaps_less(length, SHORT_SEGMENT_IN);
+			if (s->shut && s->nxt + length == s->end) {
+				flags |= SIW_TCP_FIN;
+				length++;
+			}
+			if (!length)
+				break;
+			transmit_new(s, (uint32_t)length, flags);
+		}
+	}
+	arm(s);
+}
+
+/* The retransmission timer has expired. */
+static void time_out(struct sim_stream *s)
+{
+	s->backoff++;
+	s->rto_from = sim.now;
+	if (siw_link_alone(&s->flight)) { /* the peer's window is closed */
+		emit(s, (struct sim_segment){ .seq = s->nxt, .probe = true }, 0);
+		arm(s);
+		return;
+	}
+	if (s->state != OPEN) { /* the SYN */
+		s->pipe = 0;
+		sent_of(s->flight.next)->again = true;
+		transmit(s, sent_of(s->flight.next));
+		arm(s);
+		return;
+	}
+	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
+		struct sent *sent = sent_of(l);
+
+		s->n_lost += !sent->arrived && !sent->lost;
+		sent->lost |= !sent->arrived;
+	}
+	s->pipe = 0;
+	s->ssthresh = most(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
+	s->cwnd = mss_of(s);
+	s->recover = s->una;
+	push(s);
+}
+
+static uint64_t limit_of(const struct sim_stream *s)
+{
+	if (s->state == CONNECTING)
+		return SYN_LIMIT;
+	if (s->state == ANSWERING)
+		return s->active ? SYN_LIMIT : SYN_ACK_LIMIT;
+	return s->sock || s->listener ? LIMIT : CLOSED_LIMIT;
+}
+
+static void on_timer(struct sim_timer *timer)
+{
+	struct sim_stream *s = siw_container(timer, struct sim_stream, timer);
+
+	if (s->state == CLOSED) { /* TIME-WAIT is over */
+		unlist(s);
+		if (!s->sock && !s->listener)
+			stream_free(s);
+	} else if (siw_link_alone(&s->flight) && s->nxt >= s->end) {
+		stream_free(s);
+	} else if (sim.now - s->progress >= limit_of(s)) {
+		fail(s, ETIMEDOUT);
+	} else {
+		time_out(s);
+	}
+}
+
+/* ---- acknowledgements -------------------------------------------------------------------------- */
+
+static void sample(struct sim_stream *s, const struct sent *sent)
+{
+	uint64_t rtt = sim.now - sent->at, off;
+
+	if (sent->again)
+		return;
+	if (!s->srtt) {
+		s->srtt = most(rtt, 1);
+		s->rttvar = rtt / 2;
+		return;
+	}
+	off = rtt > s->srtt ? rtt - s->srtt : s->srtt - rtt;
+	s->rttvar = (3 * s->rttvar + off) / 4;
+	s->srtt = most((7 * s->srtt + rtt) / 8, 1);
+}
+
+static void mark_arrived(struct sim_stream *s, struct sent *sent)
+{
+	if (sent->arrived)
+		return;
+	sent->arrived = true;
+	if (sent->lost)
+		s->n_lost--;
+	else
+		s->pipe -= sent->length;
+	sent->lost = false;
+	s->newest = most(s->newest, sent->number);
+	sample(s, sent);
+}
+
+static void grow_window(struct sim_stream *s, uint64_t octets)
+{
+	if (s->una < s->recover)
+		return;
+	if (s->cwnd < s->ssthresh)
+		s->cwnd += octets;
+	else
+		s->cwnd += most(mss_of(s) * octets / s->cwnd, 1);
+	s->cwnd = least(s->cwnd, 2 * (uint64_t)SEND_ROOM);
+}
+
+static void take_cumulative_ack(struct sim_stream *s, uint64_t ack)
+{
+	uint64_t octets = ack - s->una;
+
+	while (!siw_link_alone(&s->flight)) {
+		struct sent *sent = sent_of(s->flight.next);
+
+		if (sent->seq + sent->length > ack)
+			break;
+		mark_arrived(s, sent);
+		siw_link_del(&sent->link);
+		free(sent);
+	}
+	s->una = ack;
+	s->backoff = 0;
+	s->progress = s->rto_from = sim.now;
+	grow_window(s, octets);
+}
+
+static void find_lost(struct sim_stream *s)
+{
+	bool any = false;
+
+	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
+		struct sent *sent = sent_of(l);
+
+		if (sent->arrived || sent->lost || sent->number + REORDERING > s->newest)
+			continue;
+		sent->lost = any = true;
+		s->pipe -= sent->length;
+		s->n_lost++;
+	}
+	if (any && s->una >= s->recover) {
+		s->cwnd = s->ssthresh = most(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
+		s->recover = s->nxt;
+	}
+}
+
+static void take_ack(struct sim_stream *s, const struct sim_segment *segment)
+{
+	if (segment->edge > s->edge && siw_link_alone(&s->flight))
+		s->backoff = 0; /* of probes */
+	s->edge = most(s->edge, segment->edge);
+	if (segment->ack > s->una && segment->ack <= s->nxt)
+		take_cumulative_ack(s, segment->ack);
+	if (siw_link_alone(&s->flight)) { /* it answers probes */
+		s->progress = sim.now;
+		return;
+	}
+	if (!segment->answers)
+		return;
+	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next)
+		if (sent_of(l)->number == segment->answers) {
+			mark_arrived(s, sent_of(l));
+			break;
+		}
+	find_lost(s);
+}
+
+/* ---- opening and closing ----------------------------------------------------------------------- */
+
+static void send_syn(struct sim_stream *s, enum tcp_state state)
+{
+	s->state = state;
+	transmit_new(s, 1, SIW_TCP_SYN);
+	arm(s);
+}
+
+static void opened(struct sim_stream *s)
+{
+	struct siw_llp_sock *listener = s->listener;
+
+	s->state = OPEN;
+	s->cwnd = FIRST_CWND * (uint64_t)mss_of(s);
+	sim_trace(SIM_CONNECTED, &s->local, &s->peer, s->id, NULL);
+	sim.stats.connections += s->active;
+	notify(s);
+	if (!listener)
+		return;
+	siw_link_del(&s->queue);
+	siw_link_add(&listener->waiting, &s->queue);
+	listener->n_waiting++;
+	if (!listener->held)
+		siw_llp_sock_ready(listener);
+}
+
+static void take_first_syn(struct sim_packet *packet, struct sim_host *host)
+{
+	struct siw_llp_sock *listener = sim_sock_at(SIM_LISTENER, &packet->to, host, NULL);
+	struct sim_stream *s;
+
+	if (!listener || listener->kind != SIM_LISTENER || host->dead) {
+		sim.stats.refused++;
+		refuse(packet, host);
+		return;
+	}
+	if (listener->n_waiting > listener->backlog) { /* like Linux: the peer repeats its SYN */
+		sim.stats.overflowed++;
+		return;
+	}
+	s = stream_new(host, &packet->to, &packet->from);
+	s->listener = listener;
+	siw_link_add(&listener->coming, &s->queue);
+	s->peer_id = packet->segment.from;
+	s->edge = packet->segment.edge;
+	s->rcv_nxt = 1;
+	send_syn(s, ANSWERING);
+}
+
+static void take_syn(struct sim_stream *s, const struct sim_segment *segment)
+{
+	if (segment->flags & SIW_TCP_ACK) {
+		s->peer_id = segment->from;
+		s->rcv_nxt = 1;
+		s->state = ANSWERING;
+		take_ack(s, segment);
+		opened(s);
+		acknowledge(s, segment->number);
+		push(s);
+		return;
+	}
+	/* A simultaneous open (RFC 9293 section 3.5). */
+	s->peer_id = segment->from;
+	s->edge = segment->edge;
+	s->rcv_nxt = 1;
+	s->state = ANSWERING;
+	s->pipe = 0;
+	transmit(s, sent_of(s->flight.next));
+}
+
+/*
+ * Closes the connection if both directions have ended. by_fin: the peer's FIN came last, otherwise
+ * the acknowledgement of ours did, and there is no TIME-WAIT. Frees s if no socket has it.
+ */
+static void close_if_ended(struct sim_stream *s, bool by_fin)
+{
+	if (s->state != OPEN || !s->ended || !fin_is_acked(s))
+		return;
+	stop(s);
+	notify_room(s);
+	if (by_fin) {
+		sim_timer_set(&s->timer, sim.now + TIME_WAIT);
+		return;
+	}
+	unlist(s);
+	if (!s->sock && !s->listener)
+		stream_free(s);
+}
+
+static void take_reset(struct sim_stream *s)
+{
+	if (s->state == CLOSED) { /* TIME-WAIT */
+		sim_timer_set(&s->timer, sim.now);
+		return;
+	}
+	fail(s, s->state == CONNECTING ? ECONNREFUSED : s->ended ? EPIPE : ECONNRESET);
+}
+
+/* ---- receiving --------------------------------------------------------------------------------- */
+
+static uint32_t span(const struct sim_packet *packet)
+{
+	uint8_t flags = packet->segment.flags;
+
+	return packet->length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
+}
+
+/* Adds the packet to those that wait behind a gap. */
+static void keep(struct sim_stream *s, struct sim_packet *packet)
+{
+	struct siw_link *l = s->early.prev;
+
+	while (l != &s->early && packet_of(l)->segment.seq > packet->segment.seq)
+		l = l->prev;
+	siw_link_add(l->next, &packet->link);
+}
+
+/* Moves the packets without a gap before them to the inbox. */
+static void close_gap(struct sim_stream *s)
+{
+	while (!siw_link_alone(&s->early)) {
+		struct sim_packet *packet = packet_of(s->early.next);
+		uint64_t behind = packet->segment.seq + span(packet), skip;
+
+		if (packet->segment.seq > s->rcv_nxt)
+			return;
+		siw_link_del(&packet->link);
+		if (behind <= s->rcv_nxt) {
+			sim_packet_free(packet);
+			continue;
+		}
+		skip = s->rcv_nxt - packet->segment.seq;
+		s->ended |= (packet->segment.flags & SIW_TCP_FIN) != 0;
+		s->rcv_nxt = behind;
+		if (skip >= packet->length) {
+			sim_packet_free(packet);
+			continue;
+		}
+		if (skip) {
+			memmove(packet->octets, packet->octets + skip, packet->length - skip);
+			packet->length -= (uint32_t)skip;
+		}
+		s->unread += packet->length;
+		siw_link_add(&s->inbox, &packet->link);
+	}
+}
+
+/* Takes a segment with octets or a FIN. False: the packet is still the caller's. */
+static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
+{
+	uint64_t behind = packet->segment.seq + span(packet), number = packet->segment.number;
+	uint32_t unread = s->unread;
+	bool ended = s->ended;
+
+	if (behind <= s->rcv_nxt || behind > 2 + s->read + RECEIVE_ROOM) {
+		acknowledge(s, number);
+		return false;
+	}
+	if (!s->sock && !s->listener && packet->length) { /* the socket is closed */
+		send_reset(s);
+		fail(s, ECONNRESET);
+		return false;
+	}
+	keep(s, packet);
+	close_gap(s);
+	acknowledge(s, number);
+	if (s->sock && ((s->unread > unread && !s->sock->held) || s->ended != ended))
+		siw_llp_sock_ready(s->sock);
+	if (s->ended != ended)
+		close_if_ended(s, true);
+	return true;
+}
+
+/* Takes a segment of this connection, SYNs apart. False: the packet is still the caller's. */
+static bool take(struct sim_stream *s, struct sim_packet *packet)
+{
+	const struct sim_segment segment = packet->segment;
+	uint64_t una = s->una;
+
+	if (s->state == CLOSED) { /* TIME-WAIT: the last acknowledgement was lost */
+		if (span(packet))
+			acknowledge(s, segment.number);
+		return false;
+	}
+	take_ack(s, &segment);
+	if (s->state == ANSWERING && s->una)
+		opened(s);
+	if (s->state != OPEN)
+		return false;
+	push(s);
+	if (s->una != una) {
+		notify_room(s);
+		if (s->ended && fin_is_acked(s)) {
+			close_if_ended(s, false);
+			return false;
+		}
+	}
+	if (segment.probe || segment.flags & SIW_TCP_SYN)
+		acknowledge(s, segment.number);
+	else if (span(packet))
+		return take_octets(s, packet);
+	return false;
+}
+
+void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
+{
+	const struct sim_segment *segment = &packet->segment;
+	struct sim_stream *s = find(&packet->to, &packet->from);
+	bool syn = segment->flags & SIW_TCP_SYN, ours;
+
+	sim_segment_trace(SIM_SEGMENT_DELIVERED, packet);
+	sim_segment_capture(host, false, packet);
+	/* A SYN of a new connection takes the place of one in TIME-WAIT. */
+	if (s && syn && s->state == CLOSED && segment->from != s->peer_id) {
+		sim_timer_stop(&s->timer);
+		unlist(s);
+		if (!s->sock && !s->listener)
+			stream_free(s);
+		s = NULL;
+	}
+	ours = s && (segment->to == s->id || (!segment->to && segment->from == s->peer_id));
+	if (segment->flags & SIW_TCP_RST) {
+		if (ours)
+			take_reset(s);
+	} else if (!s && syn && !(segment->flags & SIW_TCP_ACK)) {
+		take_first_syn(packet, host);
+	} else if (s && syn && s->state == CONNECTING && (ours || !segment->to)) {
+		take_syn(s, segment);
+	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
+		s->pipe = 0; /* its answer was lost */
+		transmit(s, sent_of(s->flight.next));
+	} else if (ours) {
+		if (take(s, packet))
+			return;
+	} else if (s && syn && s->state != CONNECTING) {
+		acknowledge(s, 0); /* the peer, which has forgotten the connection, resets it */
+	} else {
+		refuse(packet, host);
+	}
+	sim_packet_free(packet);
+}
+
+static void on_reset(struct sim_timer *timer)
+{
+	struct sim_stream *s = siw_container(timer, struct sim_stream, reset);
+
+	siw_count(SIW_COUNTER_fault_reset, 1);
+	send_reset(s);
+	drop_packets(&s->inbox);
+	s->unread = 0;
+	fail(s, ECONNRESET);
+}
+
+/* ---- listeners --------------------------------------------------------------------------------- */
 
 int siw_llp_tcp_keep(struct siw_addr *local)
 {
@@ -10,88 +894,456 @@ int siw_llp_tcp_keep(struct siw_addr *local)
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)local, (void)backlog, (void)handler, (void)out;
-	return -EOPNOTSUPP;
+	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
+	struct siw_addr addr = *local;
+	int rv;
+
+	sim_sock_init(sock, port, SIM_LISTENER, handler);
+	siw_link_init(&sock->coming);
+	siw_link_init(&sock->waiting);
+	sock->backlog = backlog < 0 || backlog > MOST_BACKLOG ? MOST_BACKLOG : (uint32_t)backlog;
+	rv = sim_sock_bind(sock, &addr, false);
+	if (rv) {
+		sim_sock_fini(sock);
+		free(sock);
+		return rv;
+	}
+	*out = sock;
+	return 0;
+}
+
+static void close_listener(struct siw_llp_sock *sock)
+{
+	struct siw_link *lists[] = { &sock->coming, &sock->waiting };
+
+	for (int i = 0; i < 2; i++)
+		while (!siw_link_alone(lists[i])) {
+			struct sim_stream *s =
+				siw_container(lists[i]->next, struct sim_stream, queue);
+
+			if (s->state != CLOSED)
+				send_reset(s);
+			stream_free(s);
+		}
+}
+
+int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
+		       struct siw_llp_sock **out)
+{
+	struct siw_llp_sock *sock;
+	struct sim_stream *s;
+
+	if (siw_link_alone(&listener->waiting)) {
+		sim_sock_drained(listener);
+		return -EAGAIN;
+	}
+	s = siw_container(listener->waiting.next, struct sim_stream, queue);
+	siw_link_del(&s->queue);
+	listener->n_waiting--;
+	sock = sim_alloc(sizeof(*sock));
+	sim_sock_init(sock, listener->port, SIM_STREAM_SOCK, handler);
+	/* It is not bound: its port is the listener's. */
+	sock->host = s->host;
+	sock->local = s->local;
+	sock->stream = s;
+	s->listener = NULL;
+	s->sock = sock;
+	s->known = true;
+	if (s->unread || s->ended || s->state == CLOSED)
+		siw_llp_sock_ready(sock);
+	*out = sock;
+	return 0;
+}
+
+/* ---- connecting -------------------------------------------------------------------------------- */
+
+static const struct siw_addr *own_addr(const struct sim_host *host, uint16_t family)
+{
+	for (uint32_t i = 0; i < host->netif.n_addrs; i++)
+		if (host->netif.addrs[i].family == family)
+			return &host->netif.addrs[i];
+	return NULL;
+}
+
+/* Sets the source address of the host's connections to dest. */
+static int choose_source(struct sim_host *host, const struct siw_addr *dest, struct siw_addr *local)
+{
+	const struct siw_addr *own;
+	uint16_t port_be = local->port_be;
+
+	if (!host)
+		return -ENETUNREACH;
+	own = sim_host_of(dest) == host ? dest : own_addr(host, dest->family);
+	if (!own)
+		return -ENETUNREACH;
+	*local = *own;
+	local->port_be = port_be;
+	return 0;
+}
+
+/*
+ * Binds the socket to local for a connection to dest (NULL: to itself), and sets the addresses of
+ * both ends. 0, -EADDRINUSE, -EADDRNOTAVAIL.
+ */
+static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, struct siw_addr *local,
+		     struct siw_addr *peer)
+{
+	bool any_port = !local->port_be;
+
+	for (int tries = 0; tries < PORT_TRIES; tries++) {
+		int rv = sim_sock_bind(sock, local, false);
+
+		if (rv)
+			return rv;
+		*peer = dest ? *dest : *local;
+		if (sim_addr_is_any(peer)) { /* like Linux: this host */
+			*peer = *local;
+			peer->port_be = dest ? dest->port_be : local->port_be;
+		}
+		peer->scope = 0;
+		if (!find(local, peer))
+			return 0;
+		/* A connection of these addresses is in TIME-WAIT, or was accepted. */
+		if (!any_port)
+			return -EADDRINUSE;
+		sim_sock_unbind(sock);
+		local->port_be = 0;
+	}
+	return -EADDRNOTAVAIL;
+}
+
+/* dest NULL: connects to itself. */
+static int connect_to(struct siw_llp_port *port, const struct siw_addr *dest, struct siw_addr local,
+		      struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
+	struct siw_addr peer;
+	int rv;
+
+	sim_sock_init(sock, port, SIM_STREAM_SOCK, handler);
+	rv = bind_pair(sock, dest, &local, &peer);
+	if (rv) {
+		sim_sock_fini(sock);
+		free(sock);
+		return rv;
+	}
+	sock->stream = stream_new(sock->host, &local, &peer);
+	sock->stream->sock = sock;
+	sock->stream->active = true;
+	send_syn(sock->stream, CONNECTING);
+	*out = sock;
+	return 0;
 }
 
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out)
 {
-	(void)port, (void)dest, (void)source, (void)handler, (void)out;
-	return -EOPNOTSUPP;
+	struct siw_addr local = { .family = dest->family };
+	int rv = 0;
+
+	if (dest->family != AF_INET && dest->family != AF_INET6)
+		return -EAFNOSUPPORT;
+	if (source)
+		local = *source;
+	if (local.family != dest->family)
+		return -EAFNOSUPPORT;
+	if (siw_addr_is_group(dest))
+		return -ENETUNREACH;
+	if (sim_addr_is_any(&local))
+		rv = choose_source(port->host, dest, &local);
+	return rv ? rv : connect_to(port, dest, local, handler, out);
 }
 
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	(void)port, (void)local, (void)handler, (void)out;
-	return -EOPNOTSUPP;
-}
+	struct siw_addr own = *local;
+	int rv = sim_addr_is_any(local) ? choose_source(port->host, local, &own) : 0;
 
-int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
-		       struct siw_llp_sock **out)
-{
-	(void)listener, (void)handler, (void)out;
-	return -EAGAIN;
+	return rv ? rv : connect_to(port, NULL, own, handler, out);
 }
 
 int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 {
-	(void)sock;
-	return -EOPNOTSUPP;
+	struct sim_stream *s = sock->stream;
+
+	if (s->known)
+		return 0;
+	if (s->error) {
+		sim_sock_drained(sock);
+		return -s->error;
+	}
+	if (s->state != OPEN) {
+		sim_sock_drained(sock);
+		return -EAGAIN;
+	}
+	s->known = true;
+	return 0;
 }
 
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
 {
-	(void)sock, (void)tos;
+	(void)sock, (void)tos; /* the network does not look at it */
+}
+
+/* ---- octets ------------------------------------------------------------------------------------ */
+
+static int take_error(struct sim_stream *s, int otherwise)
+{
+	int error = s->error ? s->error : otherwise;
+
+	s->error = 0;
+	return -error;
+}
+
+/* How many octets this call moves by the path's plan; 0: it has reset the connection. */
+static size_t share(struct sim_stream *s, bool sends, size_t length)
+{
+	struct sim_host *peer = sim_host_of(&s->peer);
+	size_t planned;
+	uint64_t reset_at;
+
+	if (!peer || !length || s->state != OPEN)
+		return length;
+	planned = sim_path_share(sends ? sim_path_of(s->host, peer) : sim_path_of(peer, s->host),
+				 sends ? &s->out_flow : &s->in_flow, sends ? &s->peer : &s->local,
+				 length, &reset_at);
+	if (planned && (!s->reset.place || s->reset.at > reset_at) && reset_at != SIM_NEVER)
+		sim_timer_set(&s->reset, reset_at);
+	if (!planned)
+		on_reset(&s->reset);
+	if (planned < length)
+		siw_count(SIW_COUNTER_fault_short, planned > 0);
+	return planned;
+}
+
+/* Makes room in the ring for so many more octets. */
+static void grow_ring(struct sim_stream *s, size_t more)
+{
+	uint64_t from = most(s->una, 1);
+	size_t need = (size_t)(s->end - from) + more;
+	uint32_t room = s->ring_room ? s->ring_room : FIRST_ROOM;
+	struct sim_stream larger = { .ring_room = 0 };
+
+	while (room < need)
+		room *= 2;
+	if (room == s->ring_room)
+		return;
+	larger.ring = sim_alloc(room);
+	larger.ring_room = room;
+	for (uint64_t seq = from; seq < s->end;) {
+		uint32_t at = (uint32_t)seq & (s->ring_room - 1);
+		uint32_t n = (uint32_t)least(s->ring_room - at, s->end - seq);
+
+		ring_copy(&larger, seq, s->ring + at, n, true);
+		seq += n;
+	}
+	free(s->ring);
+	s->ring = larger.ring;
+	s->ring_room = room;
+}
+
+/* Copies the program's octets into the ring: 0 or -EFAULT. */
+static int write_ring(struct sim_stream *s, const struct iovec *iov, size_t length)
+{
+	uint64_t seq = s->end;
+	size_t left = length;
+
+	grow_ring(s, length);
+	for (; left; iov++) {
+		size_t done = 0, here = least(iov->iov_len, left);
+
+		while (done < here) {
+			uint32_t at = (uint32_t)(seq + done) & (s->ring_room - 1);
+			size_t n = least(here - done, s->ring_room - at);
+
+			if (siw_guard_read(s->ring + at, (const uint8_t *)iov->iov_base + done, n))
+				return -EFAULT;
+			done += n;
+		}
+		seq += here;
+		left -= here;
+	}
+	s->end += length;
+	return 0;
+}
+
+static ssize_t send_failed(int rv)
+{
+	siw_count(SIW_COUNTER_send_errors, 1);
+	return rv;
 }
 
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
-	(void)sock, (void)iov, (void)n;
-	return -EOPNOTSUPP;
+	struct sim_stream *s = sock->stream;
+	size_t all = siw_pieces_octets(iov, n), length;
+	uint64_t room;
+
+	if (s->error || s->shut || s->state == CLOSED)
+		return send_failed(take_error(s, EPIPE));
+	room = s->state == OPEN ? SEND_ROOM - (s->end - s->una) : 0;
+	if (!room) {
+		sock->want_write = true;
+		siw_count(SIW_COUNTER_tx_eagain, 1);
+		return -EAGAIN;
+	}
+	length = share(s, true, least(all, room));
+	if (all && !length)
+		return send_failed(take_error(s, ECONNRESET));
+	length = perhaps_less(length, SHORT_WRITE_IN);
+	if (write_ring(s, iov, length))
+		return send_failed(-EFAULT);
+	s->out_flow.state.octets += length;
+	if (length < all)
+		siw_count(SIW_COUNTER_tx_partial, 1);
+	push(s);
+	return (ssize_t)length;
+}
+
+/* Copies received octets to the program: 0 or -EFAULT. */
+static int read_inbox(const struct sim_stream *s, const struct iovec *iov, size_t length)
+{
+	struct siw_link *l = s->inbox.next;
+	size_t from = s->taken, to = 0;
+
+	while (length) {
+		const struct sim_packet *packet = packet_of(l);
+		size_t n = least(least(packet->length - from, iov->iov_len - to), length);
+
+		if (n && siw_guard_write((uint8_t *)iov->iov_base + to, packet->octets + from, n))
+			return -EFAULT;
+		length -= n;
+		from += n;
+		to += n;
+		if (from == packet->length) {
+			l = l->next;
+			from = 0;
+		}
+		if (to == iov->iov_len) {
+			iov++;
+			to = 0;
+		}
+	}
+	return 0;
+}
+
+static void drop_read(struct sim_stream *s, size_t length)
+{
+	s->unread -= (uint32_t)length;
+	s->read += length;
+	for (length += s->taken; !siw_link_alone(&s->inbox);) {
+		struct sim_packet *packet = packet_of(s->inbox.next);
+
+		if (length < packet->length)
+			break;
+		length -= packet->length;
+		siw_link_del(&packet->link);
+		sim_packet_free(packet);
+	}
+	s->taken = (uint32_t)length;
+	/* Like Linux: no window update before the window has grown considerably. */
+	if (s->state == OPEN && !s->ended &&
+	    1 + s->read + RECEIVE_ROOM - s->told_edge >= RECEIVE_ROOM / 4)
+		acknowledge(s, 0);
 }
 
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
-	(void)sock, (void)iov, (void)n;
-	return -EOPNOTSUPP;
+	struct sim_stream *s = sock->stream;
+	size_t length = least(siw_pieces_octets(iov, n), s->unread);
+
+	if (length)
+		length = share(s, false, length);
+	if (s->unread && length) {
+		length = perhaps_less(length, SHORT_READ_IN);
+		if (read_inbox(s, iov, length))
+			return -EFAULT;
+		drop_read(s, length);
+		return (ssize_t)length;
+	}
+	if (s->unread && s->state == OPEN)
+		return 0; /* iov has no octets */
+	sim_sock_drained(sock);
+	if (s->error && !s->ended)
+		return take_error(s, 0);
+	return s->ended || s->state == CLOSED ? 0 : -EAGAIN;
 }
 
 int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 {
-	(void)sock;
-	return -EOPNOTSUPP;
+	return (int)mss_of(sock->stream);
 }
 
 bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
 {
-	(void)sock;
-	return true;
+	return sock->stream->state == CLOSED;
 }
 
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 {
-	(void)sock;
-	return -EOPNOTSUPP;
+	struct sim_stream *s = sock->stream;
+
+	if (s->state == CLOSED)
+		return -ENOTCONN;
+	if (s->state == CONNECTING) { /* like Linux: this ends the attempt */
+		fail(s, 0);
+		return 0;
+	}
+	s->shut = true;
+	push(s);
+	return 0;
 }
 
 void siw_llp_tcp_abort(struct siw_llp_sock *sock)
 {
-	(void)sock;
+	sock->stream->aborted = true;
 }
 
 int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	(void)sock, (void)out;
-	return -ENOTCONN;
+	const struct sim_stream *s = sock->stream;
+
+	if (!s || s->state == CONNECTING || s->state == CLOSED)
+		return -ENOTCONN;
+	*out = s->peer;
+	return 0;
+}
+
+/* ---- closing ----------------------------------------------------------------------------------- */
+
+static void close_stream(struct sim_stream *s)
+{
+	s->sock = NULL;
+	if (s->state == CLOSED && s->listed) { /* TIME-WAIT goes on */
+		drop_packets(&s->inbox);
+		s->unread = 0;
+		return;
+	}
+	if (s->state == CLOSED || s->state == CONNECTING) {
+		stream_free(s);
+		return;
+	}
+	if (s->aborted || s->unread || s->state == ANSWERING) {
+		send_reset(s);
+		stream_free(s);
+		return;
+	}
+	s->shut = true;
+	if (siw_link_alone(&s->flight))
+		s->rto_from = sim.now;
+	push(s);
 }
 
 void siw_llp_close(struct siw_llp_sock *sock)
 {
 	if (!sock)
 		return;
+	if (sock->kind == SIM_LISTENER)
+		close_listener(sock);
+	if (sock->stream)
+		close_stream(sock->stream);
 	sim_sock_fini(sock);
 	free(sock);
 }
@@ -99,6 +1351,28 @@ void siw_llp_close(struct siw_llp_sock *sock)
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	sock->want_write = want;
-	if (want) /* there is always room */
+	if (want && (!sock->stream || has_room(sock->stream)))
 		siw_llp_sock_ready(sock);
+}
+
+void sim_tcp_crash(const struct sim_host *host)
+{
+	struct siw_link *next;
+
+	for (struct siw_link *l = sim.streams.next; l != &sim.streams; l = next) {
+		struct sim_stream *s = siw_container(l, struct sim_stream, all);
+
+		next = l->next;
+		if (s->host != host || s->state == CLOSED)
+			continue;
+		if (s->state != CONNECTING)
+			send_reset(s);
+		fail(s, ECONNRESET);
+	}
+}
+
+void sim_tcp_close(void)
+{
+	while (!siw_link_alone(&sim.streams))
+		stream_free(siw_container(sim.streams.next, struct sim_stream, all));
 }

@@ -558,9 +558,11 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	memset(&sim, 0, sizeof(sim));
 	siw_link_init(&sim.due);
 	siw_link_init(&sim.ports);
+	siw_link_init(&sim.streams);
 	sim.choose.state = sim_random(&seeds);
 	sim.numbers.state = sim_random(&seeds);
 	sim.net.state = sim_random(&seeds);
+	sim.tcp.state = sim_random(&seeds);
 	sim.plan = plan_of(faults);
 	if (!sim.plan)
 		return -EINVAL;

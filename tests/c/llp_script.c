@@ -1,0 +1,582 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What llp's TCP returns, step by step, as lines on stdout. It is built twice: on the kernel's TCP
+ * over loopback, and (SIMULATED) on the simulated one. test_sim_tcp.py compares the lines.
+ *
+ * What depends on time or memory is not printed: how much a call moves, and the addresses' ports.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/addr.h"
+#include "llp/llp.h"
+
+#ifdef SIMULATED
+#include "sim/sim.h"
+#define ADDR_A "10.0.0.1"
+#define ADDR_B "10.0.0.2"
+#else
+#define ADDR_A "127.0.0.1"
+#define ADDR_B "127.0.0.2"
+#endif
+
+#define HANDLERS 8
+#define LIMIT_S	 20 /* what is waited for comes at once, but for a machine that is very busy */
+#define BIG	 (16u << 20) /* more than both buffers of a connection take */
+
+#define must(condition)                                                                         \
+	do {                                                                                    \
+		if (!(condition)) {                                                             \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+			exit(1);                                                                \
+		}                                                                               \
+	} while (0)
+
+struct side {
+	struct siw_llp_port *port;
+	struct siw_addr addr;
+	struct siw_io_handler handler, of_listener;
+	struct siw_llp_sock *sock, *listener;
+};
+
+static struct side a, b;
+
+static int nothing(struct siw_io_handler *self)
+{
+	(void)self;
+	return 0;
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------- */
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static bool is_returned(struct side *side, const struct siw_io_handler *handler)
+{
+	struct siw_io_handler *handlers[HANDLERS];
+	int n = siw_llp_port_poll(side->port, handlers, HANDLERS);
+
+	for (int i = 0; i < n; i++)
+		if (handlers[i] == handler)
+			return true;
+	return false;
+}
+
+/* Waits until something may have happened on the port: at most a moment. */
+static void wait_on(struct side *side)
+{
+	struct siw_llp_waitset set;
+
+	siw_llp_waitset_fill(side->port, &set);
+	siw_llp_wait(&set, -1, 10000);
+}
+
+static void await(struct side *side, const struct siw_io_handler *handler)
+{
+	double until = seconds() + LIMIT_S;
+
+	while (!is_returned(side, handler)) {
+		must(seconds() < until);
+		wait_on(side);
+	}
+}
+
+static void await_gone(struct side *side)
+{
+	const struct timespec moment = { .tv_nsec = 1000000 };
+	double until = seconds() + LIMIT_S;
+
+	/* No wait: octets that came before would end it. */
+	while (!siw_llp_tcp_gone(side->sock)) {
+		must(seconds() < until);
+		nanosleep(&moment, NULL);
+	}
+}
+
+/* ---- steps: each writes what it sees ----------------------------------------------------------- */
+
+static const char *name_of(const struct side *side)
+{
+	return side == &a ? "a" : "b";
+}
+
+static const char *text_of(long rv)
+{
+	static char text[32];
+
+	switch (rv) {
+	case -EAGAIN:
+		return "EAGAIN";
+	case -EPIPE:
+		return "EPIPE";
+	case -ECONNRESET:
+		return "ECONNRESET";
+	case -ECONNREFUSED:
+		return "ECONNREFUSED";
+	case -ENOTCONN:
+		return "ENOTCONN";
+	case -EADDRINUSE:
+		return "EADDRINUSE";
+	case -EADDRNOTAVAIL:
+		return "EADDRNOTAVAIL";
+	default:
+		snprintf(text, sizeof(text), "%ld", rv);
+		return text;
+	}
+}
+
+static void say(const struct side *side, const char *what, long rv)
+{
+	printf("%s %s %s\n", name_of(side), what, text_of(rv));
+}
+
+static long send_now(struct side *side, const void *octets, size_t n)
+{
+	struct iovec iov[2] = { { (void *)octets, n / 2 }, { (char *)octets + n / 2, n - n / 2 } };
+
+	return siw_llp_tcp_sendv(side->sock, iov, 2);
+}
+
+/* Sends all of it. */
+static void put(struct side *side, const char *octets)
+{
+	size_t done = 0, all = strlen(octets);
+
+	while (done < all) {
+		long n = send_now(side, octets + done, all - done);
+
+		must(n > 0);
+		done += (size_t)n;
+	}
+	printf("%s sent %s\n", name_of(side), octets);
+}
+
+static long recv_now(struct side *side, void *to, size_t n)
+{
+	struct iovec iov = { to, n };
+
+	return siw_llp_tcp_recvv(side->sock, &iov, 1);
+}
+
+/* The next result of a receive that is not EAGAIN, after the poller has returned the handler. */
+static long recv_later(struct side *side, void *to, size_t n)
+{
+	for (;;) {
+		long got = recv_now(side, to, n);
+
+		if (got != -EAGAIN)
+			return got;
+		await(side, &side->handler);
+	}
+}
+
+static void get(struct side *side, size_t n)
+{
+	char octets[64] = { 0 };
+	size_t done = 0;
+
+	while (done < n) {
+		long got = recv_later(side, octets + done, n - done);
+
+		if (got <= 0) {
+			say(side, "received", got);
+			return;
+		}
+		done += (size_t)got;
+	}
+	printf("%s received %s\n", name_of(side), octets);
+}
+
+static void get_now(struct side *side)
+{
+	char octets[64];
+
+	say(side, "receives", recv_now(side, octets, sizeof(octets)));
+}
+
+static void get_end(struct side *side)
+{
+	char octets[64];
+
+	say(side, "at its end", recv_later(side, octets, sizeof(octets)));
+}
+
+static void put_now(struct side *side)
+{
+	long sent = send_now(side, "xy", 2);
+
+	say(side, "sends", sent > 0 ? 1 : sent); /* it may have been one of both */
+}
+
+static void tell_peer(struct side *side)
+{
+	struct siw_addr peer;
+
+	say(side, "peer", siw_llp_peer(side->sock, &peer));
+}
+
+static void shut(struct side *side)
+{
+	say(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
+}
+
+static void end(struct side *side)
+{
+	siw_llp_close(side->sock);
+	side->sock = NULL;
+	printf("%s closed\n", name_of(side));
+}
+
+static void listen_on(struct side *side)
+{
+	struct siw_addr local = side->addr;
+
+	must(!siw_llp_tcp_listen(side->port, &local, 4, &side->of_listener, &side->listener));
+	must(!siw_llp_local(side->listener, &side->addr));
+}
+
+static int connected(struct side *side)
+{
+	int rv;
+
+	while ((rv = siw_llp_tcp_connected(side->sock)) == -EAGAIN)
+		await(side, &side->handler);
+	return rv;
+}
+
+static void start(void)
+{
+	must(!siw_llp_tcp_connect(a.port, &b.addr, NULL, &a.handler, &a.sock));
+	must(!connected(&a));
+}
+
+/* Accepts until nobody waits, so that the poller does not return the listener any more. */
+static void accept_one(void)
+{
+	struct siw_llp_sock *more;
+
+	await(&b, &b.of_listener);
+	must(!siw_llp_tcp_accept(b.listener, &b.handler, &b.sock));
+	must(siw_llp_tcp_accept(b.listener, &b.handler, &more) == -EAGAIN);
+}
+
+static void meet(void)
+{
+	start();
+	accept_one();
+}
+
+/* ---- the script -------------------------------------------------------------------------------- */
+
+static void refused(void)
+{
+	struct siw_addr nobody = b.addr;
+
+	nobody.port_be = 0x0100; /* port 1 */
+	must(!siw_llp_tcp_connect(a.port, &nobody, NULL, &a.handler, &a.sock));
+	say(&a, "connects", connected(&a));
+	say(&a, "connects", siw_llp_tcp_connected(a.sock));
+	say(&a, "gone", siw_llp_tcp_gone(a.sock));
+	tell_peer(&a);
+	end(&a);
+}
+
+static void addresses(void)
+{
+	struct siw_addr one, other;
+	struct siw_llp_sock *second;
+
+	meet();
+	must(!siw_llp_local(a.sock, &one) && !siw_llp_peer(b.sock, &other));
+	say(&a, "is b's peer", siw_addr_same(&one, &other));
+	must(!siw_llp_local(b.sock, &one) && !siw_llp_peer(a.sock, &other));
+	say(&b, "is a's peer", siw_addr_same(&one, &other));
+	say(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
+	say(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
+	say(&b, "listens", siw_llp_tcp_listen(b.port, &b.addr, 4, &b.of_listener, &second));
+	must(!siw_llp_local(a.sock, &one));
+	say(&a, "connects", siw_llp_tcp_connect(a.port, &b.addr, &one, &a.handler, &second));
+	siw_addr_parse("192.0.2.1", 0, &one);
+	say(&a, "connects", siw_llp_tcp_connect(a.port, &b.addr, &one, &a.handler, &second));
+	say(&a, "connects", siw_llp_tcp_connected(a.sock));
+	get_now(&a);
+	get_now(&b);
+	end(&a);
+	get_end(&b);
+	end(&b);
+}
+
+static void half_closed(void)
+{
+	meet();
+	put(&a, "to b");
+	shut(&a);
+	put_now(&a);
+	get(&b, 4);
+	get_end(&b);
+	get_now(&b);
+	put(&b, "to a");
+	get(&a, 4);
+	get_now(&a);
+	say(&a, "gone", siw_llp_tcp_gone(a.sock));
+	shut(&a);
+	shut(&b);
+	get_end(&a);
+	get_now(&a);
+	await_gone(&a);
+	await_gone(&b);
+	shut(&a);
+	shut(&b);
+	put_now(&a);
+	put_now(&b);
+	get_now(&a);
+	get_now(&b);
+	tell_peer(&a);
+	tell_peer(&b);
+	end(&a);
+	end(&b);
+}
+
+static void after_reset(struct side *side)
+{
+	say(side, "gone", siw_llp_tcp_gone(side->sock));
+	get_now(side);
+	put_now(side);
+	tell_peer(side);
+	shut(side);
+	end(side);
+}
+
+/* Who closes with octets unread resets the connection. */
+static void unread(void)
+{
+	meet();
+	put(&a, "unread");
+	await(&b, &b.handler);
+	end(&b);
+	get_end(&a);
+	after_reset(&a);
+}
+
+/* What came before a reset can be read. */
+static void aborted(void)
+{
+	meet();
+	put(&b, "before");
+	siw_llp_tcp_abort(b.sock);
+	end(&b);
+	await_gone(&a);
+	get(&a, 6);
+	get_end(&a);
+	after_reset(&a);
+}
+
+static void aborted_sender(void)
+{
+	meet();
+	siw_llp_tcp_abort(b.sock);
+	end(&b);
+	await_gone(&a);
+	put_now(&a);
+	put_now(&a);
+	after_reset(&a);
+}
+
+/* Octets for a socket that is closed. */
+static void closed_peer(void)
+{
+	meet();
+	end(&b);
+	get_end(&a);
+	put(&a, "late");
+	await_gone(&a);
+	put_now(&a);
+	put_now(&a);
+	after_reset(&a);
+}
+
+static void not_accepted(void)
+{
+	start();
+	put(&a, "nobody reads it");
+	await(&b, &b.of_listener);
+	siw_llp_close(b.listener);
+	get_end(&a);
+	after_reset(&a);
+	listen_on(&b);
+}
+
+/* Its connection is complete, and has ended, before somebody accepts it. */
+static void accepted_late(void)
+{
+	start();
+	put(&a, "early");
+	end(&a);
+	accept_one();
+	get(&b, 5);
+	get_end(&b);
+	put_now(&b);
+	end(&b);
+}
+
+static void itself(void)
+{
+	struct siw_addr own = a.addr;
+
+	own.port_be = 0;
+	must(!siw_llp_tcp_connect_itself(a.port, &own, &a.handler, &a.sock));
+	say(&a, "connects", connected(&a));
+	put(&a, "to itself");
+	get(&a, 9);
+	shut(&a);
+	get_end(&a);
+	get_now(&a);
+	end(&a);
+}
+
+/* Until the buffers are full, and until all has arrived. */
+static void full(void)
+{
+	static uint8_t out[BIG], in[65536];
+	size_t sent = 0, received = 0;
+	bool blocked = false;
+	long n;
+
+	for (size_t i = 0; i < BIG; i++)
+		out[i] = (uint8_t)(i * 2654435761u >> 24);
+	meet();
+	while (received < BIG) {
+		while (sent < BIG) {
+			n = send_now(&a, out + sent, BIG - sent);
+			if (n == -EAGAIN)
+				break;
+			must(n > 0);
+			sent += (size_t)n;
+		}
+		blocked |= sent < BIG;
+		must(sent > received);
+		n = recv_later(&b, in, sizeof(in));
+		must(n > 0 && !memcmp(in, out + received, (size_t)n));
+		received += (size_t)n;
+		if (sent < BIG && received == sent) /* the poller tells of the room */
+			await(&a, &a.handler);
+	}
+	siw_llp_want_write(a.sock, false);
+	say(&a, "was blocked", blocked);
+	say(&b, "received all", received == BIG);
+	get_now(&b);
+	end(&a);
+	get_end(&b);
+	end(&b);
+}
+
+/* A paused socket is returned for its end only. */
+static void paused(void)
+{
+	meet();
+	get_now(&b);
+	siw_llp_pause(b.sock);
+	put(&a, "later");
+	for (int i = 0; i < 3; i++) {
+		say(&b, "is returned", is_returned(&b, &b.handler));
+		wait_on(&b);
+	}
+	siw_llp_resume(b.sock);
+	get(&b, 5);
+	get_now(&b);
+	siw_llp_pause(b.sock);
+	shut(&a);
+	await(&b, &b.handler);
+	get_end(&b);
+	end(&b);
+	get_end(&a);
+	end(&a);
+}
+
+#ifdef SIMULATED
+/* Both connect to one another, and it is one connection. Over loopback one of them is too late. */
+static void simultaneous(void)
+{
+	struct siw_addr at_a = a.addr, at_b = b.addr, peer;
+
+	at_a.port_be = at_b.port_be = 0x0200;
+	must(!siw_llp_tcp_connect(a.port, &at_b, &at_a, &a.handler, &a.sock));
+	must(!siw_llp_tcp_connect(b.port, &at_a, &at_b, &b.handler, &b.sock));
+	say(&a, "connects", connected(&a));
+	say(&b, "connects", connected(&b));
+	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
+	put(&a, "to b");
+	put(&b, "to a");
+	get(&a, 4);
+	get(&b, 4);
+	end(&a);
+	get_end(&b);
+	end(&b);
+}
+#endif
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} scenes[] = {
+	{ "refused", refused },
+	{ "addresses", addresses },
+	{ "half closed", half_closed },
+	{ "unread", unread },
+	{ "aborted", aborted },
+	{ "aborted sender", aborted_sender },
+	{ "closed peer", closed_peer },
+	{ "not accepted", not_accepted },
+	{ "accepted late", accepted_late },
+	{ "itself", itself },
+	{ "full", full },
+	{ "paused", paused },
+#ifdef SIMULATED
+	{ "simultaneous", simultaneous },
+#endif
+};
+
+static void open_side(struct side *side, const char *addr)
+{
+	side->handler.serve = side->of_listener.serve = nothing;
+	must(!siw_addr_parse(addr, 0, &side->addr));
+	must(!siw_llp_port_open(&side->port));
+}
+
+int main(int argc, char **argv)
+{
+	(void)argc, (void)argv;
+#ifdef SIMULATED
+	must(argc == 2);
+	must(!siw_sim_open(strtoull(argv[1], NULL, 0), "delay=1ms"));
+	must(!siw_addr_parse(ADDR_A, 0, &a.addr) && !siw_sim_host_add(&a.addr, 1, 0));
+	must(!siw_addr_parse(ADDR_B, 0, &b.addr) && siw_sim_host_add(&b.addr, 1, 0) == 1);
+#endif
+	open_side(&a, ADDR_A);
+	open_side(&b, ADDR_B);
+	/* Gives a's port its address, as a device's watch does. */
+	listen_on(&a);
+	listen_on(&b);
+	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++) {
+		printf("- %s\n", scenes[i].name);
+		scenes[i].run();
+	}
+	siw_llp_close(a.listener);
+	siw_llp_close(b.listener);
+	siw_llp_port_close(a.port);
+	siw_llp_port_close(b.port);
+#ifdef SIMULATED
+	must(!siw_sim_close());
+#endif
+	return 0;
+}

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * RC queue pairs on the simulated TCP: sim_tcp SCENARIO SEED, or sim_tcp twice SCENARIO SEED for two
+ * worlds after one another. Writes the trace's hash, and what else test_sim_tcp.py looks at, as
+ * NAME=VALUE lines.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim/sim.h"
+#include <siwarp/cm.h>
+#include <siwarp/siw_ext.h>
+
+#define MS	  1000000ull
+#define SECOND	  1000000000ull
+#define PORT	  7471
+#define SLOT	  4096
+#define SLOTS	  64
+#define RECEIVES  (SLOTS / 2) /* slots of receives; those behind are sent from */
+#define MOST_ENDS 8
+
+#define must(condition)                                                                      \
+	do {                                                                                 \
+		if (!(condition)) {                                                          \
+			fprintf(stderr, "%s:%d: not so: %s (at %" PRIu64 " ns)\n", __FILE__, \
+				__LINE__, #condition, siw_sim_now());                        \
+			exit(1);                                                             \
+		}                                                                            \
+	} while (0)
+
+struct end {
+	struct siw_addr addr;
+	struct siw_context *ctx;
+	struct siw_pd *pd;
+	struct siw_cq *cq;
+	struct siw_qp *qp;
+	struct siw_mr *mr;
+	struct siw_cm_channel *cm;
+	struct siw_cm_id *id, *listener;
+	uint8_t mem[SLOTS * SLOT];
+};
+
+static struct end ends[MOST_ENDS];
+static int n_ends;
+
+/* ---- ends -------------------------------------------------------------------------------------- */
+
+static void make_qp(struct end *end)
+{
+	struct siw_qp_init_attr attr = {
+		.cap = { SLOTS, SLOTS, 1, 1, 64 },
+		.qp_type = SIW_QPT_RC,
+		.sq_sig_all = 1,
+		.send_cq = end->cq,
+		.recv_cq = end->cq,
+	};
+
+	end->qp = siw_create_qp(end->pd, &attr);
+	must(end->qp);
+}
+
+static void open_end(struct end *end)
+{
+	end->ctx = siw_open_device_by_addr(&end->addr);
+	must(end->ctx);
+	end->pd = siw_alloc_pd(end->ctx);
+	end->cq = siw_create_cq(end->ctx, 4 * SLOTS, NULL, NULL, 0);
+	end->mr = siw_reg_mr(end->pd, end->mem, sizeof(end->mem),
+			     SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
+				     SIW_ACCESS_REMOTE_READ);
+	end->cm = siw_cm_create_channel(end->ctx);
+	must(end->pd && end->cq && end->mr && end->cm);
+	make_qp(end);
+}
+
+static void open_ends(int n)
+{
+	char text[32];
+
+	for (n_ends = 0; n_ends < n; n_ends++) {
+		struct end *end = &ends[n_ends];
+
+		memset(end, 0, sizeof(*end));
+		snprintf(text, sizeof(text), "10.0.0.%d", n_ends + 1);
+		must(!siw_addr_parse(text, PORT, &end->addr));
+		must(siw_sim_host_add(&end->addr, 1, 0) == n_ends);
+		open_end(end);
+	}
+}
+
+static void close_end(struct end *end)
+{
+	must(!end->id || !siw_cm_destroy_id(end->id));
+	must(!end->listener || !siw_cm_destroy_id(end->listener));
+	must(!siw_destroy_qp(end->qp) && !siw_dereg_mr(end->mr) && !siw_destroy_cq(end->cq));
+	must(!siw_cm_destroy_channel(end->cm));
+	must(!siw_dealloc_pd(end->pd) && !siw_close_device(end->ctx));
+	end->id = end->listener = NULL;
+}
+
+static void close_ends(void)
+{
+	for (int i = 0; i < n_ends; i++)
+		close_end(&ends[i]);
+	n_ends = 0;
+}
+
+static struct siw_cm_event event_of(struct end *end)
+{
+	struct siw_cm_event event;
+
+	must(!siw_cm_get_event(end->cm, &event, -1));
+	return event;
+}
+
+static void listen_at(struct end *end)
+{
+	end->listener = siw_cm_create_id(end->cm, NULL);
+	must(end->listener && !siw_cm_listen(end->listener, &end->addr, 8));
+}
+
+static void start_connect(struct end *from, const struct end *to, int timeout_ms)
+{
+	struct siw_cm_param param = { .peer_to_peer = SIW_CM_RTR_WRITE, .timeout_ms = timeout_ms };
+
+	from->id = siw_cm_create_id(from->cm, NULL);
+	must(from->id && !siw_cm_bind_qp(from->id, from->qp));
+	must(!siw_cm_connect(from->id, &to->addr, NULL, &param));
+}
+
+static void finish_connect(struct end *from, struct end *to)
+{
+	struct siw_cm_event event = event_of(to);
+
+	must(event.event == SIW_CM_CONNECT_REQUEST);
+	to->id = event.id;
+	must(!siw_cm_bind_qp(to->id, to->qp) && !siw_cm_accept(to->id, NULL));
+	must(event_of(from).event == SIW_CM_ESTABLISHED);
+	must(event_of(to).event == SIW_CM_ESTABLISHED);
+}
+
+static void connect_ends(struct end *from, struct end *to)
+{
+	listen_at(to);
+	start_connect(from, to, 0);
+	finish_connect(from, to);
+}
+
+static uint8_t *slot(struct end *end, uint64_t i)
+{
+	return end->mem + i % SLOTS * SLOT;
+}
+
+static int post_recv(struct end *end, uint64_t number)
+{
+	struct siw_sge sge = { (uintptr_t)slot(end, number % RECEIVES), SLOT, end->mr->lkey };
+	struct siw_recv_wr wr = { .wr_id = number, .sg_list = &sge, .num_sge = 1 };
+
+	return siw_post_recv(end->qp, &wr, NULL);
+}
+
+/* Sends `number` in a message of that length, or writes or reads it. */
+static int post(struct end *end, int opcode, uint32_t number, uint32_t length, const struct end *to,
+		uint64_t to_slot)
+{
+	uint8_t *from = slot(end, RECEIVES + number % RECEIVES);
+	struct siw_sge sge = { (uintptr_t)from, length, end->mr->lkey };
+	struct siw_send_wr wr = {
+		.wr_id = number, .sg_list = &sge, .num_sge = 1, .opcode = opcode
+	};
+
+	if (opcode != SIW_WR_RDMA_READ)
+		for (uint32_t i = 0; i + sizeof(number) <= length; i += sizeof(number))
+			memcpy(from + i, &number, sizeof(number));
+	if (opcode != SIW_WR_SEND) {
+		wr.wr.rdma.remote_addr = (uintptr_t)to->mem + to_slot * SLOT;
+		wr.wr.rdma.rkey = to->mr->rkey;
+	}
+	return siw_post_send(end->qp, &wr, NULL);
+}
+
+static bool is_whole(const uint8_t *at, uint32_t number, uint32_t length)
+{
+	for (uint32_t i = 0; i + sizeof(number) <= length; i += sizeof(number))
+		if (memcmp(at + i, &number, sizeof(number)) != 0)
+			return false;
+	return true;
+}
+
+static struct siw_wc one(struct end *end)
+{
+	struct siw_wc wc;
+	int n;
+
+	while (!(n = siw_poll_cq(end->cq, 1, &wc)))
+		;
+	must(n == 1);
+	return wc;
+}
+
+static void expect(struct end *end, int opcode, uint64_t id)
+{
+	struct siw_wc wc = one(end);
+
+	must(wc.status == SIW_WC_SUCCESS && wc.opcode == opcode && wc.wr_id == id);
+}
+
+/* ---- scenarios --------------------------------------------------------------------------------- */
+
+struct flow {
+	uint32_t posted, sent, received;
+};
+
+static void serve(struct end *end, struct flow *mine, struct flow *theirs)
+{
+	struct siw_wc wc;
+
+	if (!siw_poll_cq(end->cq, 1, &wc))
+		return;
+	must(wc.status == SIW_WC_SUCCESS);
+	if (wc.opcode == SIW_WC_SEND) {
+		must(wc.wr_id == mine->sent++);
+		return;
+	}
+	must(wc.opcode == SIW_WC_RECV && wc.wr_id == theirs->received);
+	must(is_whole(slot(end, wc.wr_id % RECEIVES), theirs->received, wc.byte_len));
+	must(wc.byte_len == 4 + theirs->received * 7 % 1000 * 4);
+	theirs->received++;
+	must(!post_recv(end, wc.wr_id + RECEIVES));
+}
+
+static bool is_done(const struct flow *flow, uint32_t n)
+{
+	return flow->sent == n && flow->received == n;
+}
+
+/* n Sends each way, of many lengths, arrive in order and unchanged. */
+static void exchange(struct end *a, struct end *b, uint32_t n)
+{
+	struct end *both[2] = { a, b };
+	struct flow flows[2] = { 0 };
+
+	for (int i = 0; i < 2; i++)
+		for (uint32_t k = 0; k < RECEIVES; k++)
+			must(!post_recv(both[i], k));
+	while (!is_done(&flows[0], n) || !is_done(&flows[1], n))
+		for (int i = 0; i < 2; i++) {
+			struct flow *flow = &flows[i];
+
+			while (flow->posted < n && flow->posted - flow->received < RECEIVES &&
+			       flow->posted - flow->sent < RECEIVES) {
+				uint32_t length = 4 + flow->posted * 7 % 1000 * 4;
+
+				must(!post(both[i], SIW_WR_SEND, flow->posted++, length, NULL, 0));
+			}
+			serve(both[i], flow, &flows[!i]);
+		}
+}
+
+static void rc(void)
+{
+	must(!siw_sim_faults("loss=2%,rate=20Mbit,delay=5ms,jitter=1ms"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 1000);
+	close_ends();
+}
+
+/* Segments that come twice and in another order make nothing but delays. */
+static void disorder(void)
+{
+	must(!siw_sim_faults("loss=5%,burst=3,dup=5%,reorder=5%,delay=1ms"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 300);
+	close_ends();
+}
+
+/* A queue that is much shorter than a window: the congestion window has to fit it. */
+static void queue(void)
+{
+	must(!siw_sim_faults("rate=10Mbit,limit=8,delay=10ms"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 300);
+	close_ends();
+}
+
+static void one_sided(void)
+{
+	must(!siw_sim_faults("loss=2%,delay=2ms"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	for (uint32_t n = 0; n < 50; n++) {
+		must(!post(&ends[0], SIW_WR_RDMA_WRITE, n, SLOT, &ends[1], 3));
+		must(!post(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
+		expect(&ends[0], SIW_WC_RDMA_WRITE, n);
+		expect(&ends[0], SIW_WC_RDMA_READ, n + 1);
+		must(is_whole(slot(&ends[1], 3), n, SLOT));
+		must(is_whole(slot(&ends[0], RECEIVES + (n + 1) % RECEIVES), n, SLOT));
+	}
+	close_ends();
+}
+
+/* A connection costs TCP's round trip, and another one for the Request and the Reply. */
+static void connects(void)
+{
+	uint64_t began;
+
+	must(!siw_sim_faults("delay=10ms"));
+	open_ends(2);
+	listen_at(&ends[1]);
+	began = siw_sim_now();
+	start_connect(&ends[0], &ends[1], 0);
+	finish_connect(&ends[0], &ends[1]);
+	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
+	close_ends();
+}
+
+static void refused(void)
+{
+	struct siw_cm_event event;
+	uint64_t began;
+
+	must(!siw_sim_faults("delay=10ms"));
+	open_ends(2);
+	began = siw_sim_now();
+	start_connect(&ends[0], &ends[1], 0);
+	event = event_of(&ends[0]);
+	printf("event=%d\nstatus=%d\ntook=%" PRIu64 "\n", event.event, event.status,
+	       siw_sim_now() - began);
+	close_ends();
+}
+
+/* A SYN that is lost is sent again after 1, 3, 7 s. */
+static void slow(void)
+{
+	uint64_t began;
+
+	must(!siw_sim_faults("delay=10ms"));
+	open_ends(2);
+	listen_at(&ends[1]);
+	must(!siw_sim_cut(0, 1, 1));
+	began = siw_sim_now();
+	start_connect(&ends[0], &ends[1], 60000);
+	siw_sim_sleep_until(began + 4 * SECOND);
+	must(!siw_sim_cut(0, 1, 0));
+	finish_connect(&ends[0], &ends[1]);
+	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
+	close_ends();
+}
+
+/* What was sent before a disconnect arrives. */
+static void half(void)
+{
+	enum { N = RECEIVES - 2 };
+	struct siw_wc wc;
+
+	must(!siw_sim_faults("loss=3%,delay=5ms,rate=5Mbit"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	for (uint32_t n = 0; n < RECEIVES; n++)
+		must(!post_recv(&ends[1], n));
+	for (uint32_t n = 0; n < N; n++)
+		must(!post(&ends[0], SIW_WR_SEND, n, 3000, NULL, 0));
+	for (uint32_t n = 0; n < N; n++)
+		expect(&ends[0], SIW_WC_SEND, n);
+	must(!siw_cm_disconnect(ends[0].id));
+	for (uint32_t n = 0; n < N; n++)
+		expect(&ends[1], SIW_WC_RECV, n);
+	for (uint32_t n = N; n < RECEIVES; n++) {
+		wc = one(&ends[1]);
+		must(wc.status == SIW_WC_WR_FLUSH_ERR && wc.wr_id == n);
+	}
+	must(event_of(&ends[1]).event == SIW_CM_DISCONNECTED);
+	close_ends();
+}
+
+/* The peer dies with requests under way: those whose answer has left succeed, the others fail. */
+static void crash(void)
+{
+	enum { N = 16 };
+	struct siw_cm_event event;
+	uint32_t whole = 0;
+	uint64_t began;
+	struct siw_wc wc;
+
+	must(!siw_sim_faults("delay=10ms,rate=1Mbit"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	for (uint32_t n = 0; n < N; n++)
+		must(!post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
+	siw_sim_sleep_until(siw_sim_now() + 15 * MS);
+	began = siw_sim_now();
+	must(!siw_sim_host_crash(1));
+	for (uint32_t n = 0; n < N; n++) {
+		wc = one(&ends[0]);
+		must(wc.wr_id == n && (wc.status == SIW_WC_SUCCESS ? n == whole : n >= whole));
+		whole += wc.status == SIW_WC_SUCCESS;
+	}
+	must(whole < N);
+	event = event_of(&ends[0]);
+	printf("event=%d\ntook=%" PRIu64 "\n", event.event, siw_sim_now() - began);
+	/* Nobody listens there any more. */
+	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
+	make_qp(&ends[0]);
+	start_connect(&ends[0], &ends[1], 0);
+	event = event_of(&ends[0]);
+	must(event.event != SIW_CM_ESTABLISHED);
+	printf("status=%d\n", event.status);
+	/* It comes back, and is as new. */
+	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
+	make_qp(&ends[0]);
+	must(!siw_sim_host_restart(1));
+	open_end(&ends[1]);
+	ends[1].id = ends[1].listener = NULL;
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 10);
+	close_ends();
+}
+
+/* A partition of a minute: nothing is lost, and all goes on when it has healed. */
+static void partition(void)
+{
+	uint64_t healed;
+
+	must(!siw_sim_faults("delay=1ms"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 10);
+	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
+	must(!post(&ends[0], SIW_WR_RDMA_WRITE, 1, SLOT, &ends[1], 40));
+	must(!post(&ends[0], SIW_WR_RDMA_READ, 2, SLOT, &ends[1], 40));
+	siw_sim_sleep_until(siw_sim_now() + 60 * SECOND);
+	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
+	healed = siw_sim_now();
+	expect(&ends[0], SIW_WC_RDMA_WRITE, 1);
+	expect(&ends[0], SIW_WC_RDMA_READ, 2);
+	must(is_whole(slot(&ends[1], 40), 1, SLOT));
+	printf("took=%" PRIu64 "\n", siw_sim_now() - healed);
+	close_ends();
+}
+
+/* A partition for ever: TCP gives up, and the request ends. */
+static void silence(void)
+{
+	uint64_t began;
+	struct siw_wc wc;
+
+	must(!siw_sim_faults("delay=1ms"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 10);
+	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
+	began = siw_sim_now();
+	must(!post(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
+	wc = one(&ends[0]);
+	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 1);
+	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
+	close_ends();
+}
+
+/* By the plan: connections are reset after so many octets. */
+static void reset(void)
+{
+	struct siw_wc wc;
+	uint32_t n = 0;
+
+	must(!siw_sim_faults("delay=1ms,reset=100KB,short=20%"));
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	do {
+		must(!post(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
+		wc = one(&ends[0]);
+	} while (wc.status == SIW_WC_SUCCESS);
+	must(event_of(&ends[0]).event == SIW_CM_DISCONNECTED);
+	must(event_of(&ends[1]).event == SIW_CM_DISCONNECTED);
+	printf("writes=%u\n", n);
+	close_ends();
+}
+
+/* Many ends, each connected to the next one. */
+static void ring(void)
+{
+	must(!siw_sim_faults("loss=1%,delay=2ms,rate=100Mbit"));
+	open_ends(MOST_ENDS);
+	for (int i = 0; i < MOST_ENDS; i += 2)
+		connect_ends(&ends[i], &ends[i + 1]);
+	for (int i = 0; i < MOST_ENDS; i += 2)
+		exchange(&ends[i], &ends[i + 1], 50);
+	close_ends();
+}
+
+/* ---- */
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} scenarios[] = {
+	{ "rc", rc },
+	{ "disorder", disorder },
+	{ "queue", queue },
+	{ "one_sided", one_sided },
+	{ "connects", connects },
+	{ "refused", refused },
+	{ "slow", slow },
+	{ "half", half },
+	{ "crash", crash },
+	{ "partition", partition },
+	{ "silence", silence },
+	{ "reset", reset },
+	{ "ring", ring },
+};
+
+static void run(const char *name, uint64_t seed)
+{
+	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
+		struct siw_sim_stats stats;
+
+		if (strcmp(scenarios[i].name, name) != 0)
+			continue;
+		must(!siw_sim_open(seed, ""));
+		scenarios[i].run();
+		siw_sim_stats(&stats);
+		printf("hash=%016" PRIx64 "\n", siw_sim_trace_hash());
+		printf("now=%" PRIu64 "\n", siw_sim_now());
+		printf("segments=%" PRIu64 " connections=%" PRIu64 " lost=%" PRIu64
+		       " duplicated=%" PRIu64 " refused=%" PRIu64 " rounds=%" PRIu64 "\n",
+		       stats.segments, stats.connections, stats.lost, stats.duplicated,
+		       stats.refused, stats.rounds);
+		must(!siw_sim_close());
+		return;
+	}
+	fprintf(stderr, "no scenario %s\n", name);
+	exit(2);
+}
+
+int main(int argc, char **argv)
+{
+	bool twice = argc > 1 && !strcmp(argv[1], "twice");
+
+	argv += twice;
+	argc -= twice;
+	if (argc != 3) {
+		fprintf(stderr, "usage: sim_tcp [twice] SCENARIO SEED\n");
+		return 2;
+	}
+	for (int i = 0; i < (twice ? 2 : 1); i++)
+		run(argv[1], strtoull(argv[2], NULL, 0));
+	return 0;
+}

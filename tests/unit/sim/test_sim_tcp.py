@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The simulator's TCP: RC queue pairs on it, and what llp's calls return on it and on the kernel's.
+
+The scenarios are tests/c/sim_tcp.c's, which checks each message itself, and the script
+tests/c/llp_script.c's. All bounds are on virtual time.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from pathlib import Path
+
+import pytest
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+SCENARIOS = (
+    *("rc", "disorder", "queue", "one_sided", "connects", "refused", "slow", "half", "crash"),
+    *("partition", "silence", "reset", "ring"),
+)
+CM_UNREACHABLE, CM_REJECTED, CM_DISCONNECTED = 7, 8, 10
+
+
+def lines(build_dir: Path, name: str, *args: str | int) -> list[str]:
+    """Run a program of tests/c; return what it wrote."""
+    done = subprocess.run(
+        [build_dir / "tests/c" / name, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def run(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
+    """Run scenarios; return the values of each name they wrote, in order."""
+    found: dict[str, list[str]] = {}
+    for line in lines(build_dir, "siw-test-sim-tcp", *args):
+        for word in line.split():
+            name, value = word.split("=")
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def number(found: dict[str, list[str]], name: str) -> int:
+    """Return the only value of a name."""
+    (value,) = found[name]
+    return int(value)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_seed_decides(build_dir: Path, scenario: str) -> None:
+    """Two processes, each with its own addresses, and two worlds of one process run alike."""
+    first = run(build_dir, scenario, 1)["hash"]
+    assert run(build_dir, "twice", scenario, 1)["hash"] == first * 2
+    assert run(build_dir, scenario, 2)["hash"] != first
+
+
+@pytest.mark.parametrize("seed", range(3, 8))
+def test_sends_over_a_lossy_slow_link(build_dir: Path, seed: int) -> None:
+    """A thousand Sends each way arrive in order, and segments were lost meanwhile."""
+    got = run(build_dir, "rc", seed)
+    assert number(got, "lost") > 50
+    # The link's rate bounds it from below: 2 MB each way at 20 Mbit/s.
+    assert number(got, "now") > 800 * MS
+
+
+@pytest.mark.parametrize("seed", range(3, 8))
+def test_disorder(build_dir: Path, seed: int) -> None:
+    """Segments that come twice or in another order do no harm."""
+    got = run(build_dir, "disorder", seed)
+    assert number(got, "lost") > 20
+    assert number(got, "duplicated") > 20
+
+
+@pytest.mark.parametrize("seed", range(3, 8))
+def test_congestion(build_dir: Path, seed: int) -> None:
+    """A queue of eight packets drops segments, and the sender adapts: it is not time-outs alone."""
+    got = run(build_dir, "queue", seed)
+    assert number(got, "lost") > 10
+    # 600 KB each way at 10 Mbit/s take half a second.
+    assert number(got, "now") < 5 * SECOND
+
+
+@pytest.mark.parametrize("seed", range(3, 8))
+@pytest.mark.parametrize("scenario", ["one_sided", "half", "ring"])
+def test_scenario(build_dir: Path, scenario: str, seed: int) -> None:
+    """Writes and Reads; what was sent before a disconnect arrives; several connections."""
+    assert number(run(build_dir, scenario, seed), "lost") > 0
+
+
+def test_connect_takes_round_trips(build_dir: Path) -> None:
+    """One of TCP, and one for MPA's Request and Reply; the RTR message needs half of one more."""
+    got = run(build_dir, "connects", 1)
+    assert number(got, "took") == 50 * MS
+    assert number(got, "connections") == 1
+
+
+def test_refused(build_dir: Path) -> None:
+    """Where nobody listens, a round trip tells."""
+    got = run(build_dir, "refused", 1)
+    assert number(got, "event") in {CM_REJECTED, CM_UNREACHABLE}
+    assert number(got, "status") == -errno.ECONNREFUSED
+    assert number(got, "took") == 20 * MS
+
+
+def test_slow_connect(build_dir: Path) -> None:
+    """SYNs are lost for four seconds: those at 0, 1 and 3 s. The one at 7 s arrives."""
+    got = run(build_dir, "slow", 1)
+    assert number(got, "took") == 7 * SECOND + 50 * MS
+    assert number(got, "lost") == 3
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_crash(build_dir: Path, seed: int) -> None:
+    """A reset ends the connection; then nobody listens there."""
+    got = run(build_dir, "crash", seed)
+    assert number(got, "event") == CM_DISCONNECTED
+    # What waited for the rate of 1 Mbit/s, a window of 14 KB, comes before the reset.
+    assert number(got, "took") < 200 * MS
+    assert number(got, "status") == -errno.ECONNREFUSED
+
+
+def test_partition(build_dir: Path) -> None:
+    """After a minute of silence the next retransmission gets through: within as long again."""
+    assert number(run(build_dir, "partition", 1), "took") < 60 * SECOND
+
+
+def test_silence(build_dir: Path) -> None:
+    """Without an answer a connection ends after 924.6 s, with the time-out that is due then."""
+    took = number(run(build_dir, "silence", 1), "took")
+    assert 924_600 * MS <= took < 924_600 * MS + 120 * SECOND
+
+
+def test_planned_reset(build_dir: Path) -> None:
+    """reset=100KB: at most as many Writes of 4 KiB succeed as fit in."""
+    assert number(run(build_dir, "reset", 1), "writes") <= 100_000 // 4096 + 1
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_calls_return_what_the_kernels_do(build_dir: Path, seed: int) -> None:
+    """The same script of llp's calls, line by line."""
+    simulated = lines(build_dir, "siw-test-llp-script-sim", seed)
+    alone = simulated.index("- simultaneous")
+    assert simulated[:alone] == lines(build_dir, "siw-test-llp-script")
+    assert simulated[alone + 1 : alone + 3] == ["a connects 0", "b connects 0"]
+    assert simulated[-2:] == ["b at its end 0", "b closed"]
