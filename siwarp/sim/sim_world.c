@@ -22,6 +22,7 @@
 #define MOST_PAUSE_NS  1000000 /* ... up to this */
 
 #define MOST_ROUNDS 1000000 /* of one device at one instant */
+#define SPINS	    16	    /* ... behind which one without a socket that is ready takes time */
 
 struct sim_world sim;
 
@@ -244,6 +245,7 @@ static void look_at_ports(void)
 static void make_round(uint32_t which)
 {
 	struct siw_llp_port *port = sim.work[which];
+	uint64_t handed = sim.handed;
 
 	sim.work[which] = sim.work[--sim.n_work];
 	port->has_work = port->nap_over = false;
@@ -253,8 +255,12 @@ static void make_round(uint32_t which)
 		give_up("a device is served without end at one instant");
 	sim.stats.rounds++;
 	sim.in_round = true;
-	if (sim_device_round(port))
-		port->nap_over = true; /* there may be more */
+	if (sim_device_round(port)) {
+		if (sim.handed != handed || port->rounds < SPINS)
+			port->nap_over = true; /* there may be more */
+		else /* it waits for a time that is near by making rounds */
+			port->nap_until = sim.now + FIRST_PAUSE_NS;
+	}
 	sim.in_round = false;
 	sim_port_due(port);
 }
