@@ -46,6 +46,9 @@ struct end {
 
 static struct end ends[MOST_ENDS];
 static int n_ends;
+/* What the scenario's queue pairs and addresses are. */
+static int by_qpn, keep_unexpected;
+static bool ipv6;
 
 /* ---- ends -------------------------------------------------------------------------------------- */
 
@@ -57,6 +60,9 @@ static void make_qp(struct end *end)
 		.sq_sig_all = 1,
 		.send_cq = end->cq,
 		.recv_cq = end->cq,
+		.by_qpn = by_qpn,
+		.keep_unexpected = keep_unexpected,
+		.persona = by_qpn ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 	};
 
 	end->qp = siw_create_qp(end->pd, &attr);
@@ -85,7 +91,7 @@ static void open_ends(int n)
 		struct end *end = &ends[n_ends];
 
 		memset(end, 0, sizeof(*end));
-		snprintf(text, sizeof(text), "10.0.0.%d", n_ends + 1);
+		snprintf(text, sizeof(text), ipv6 ? "fd00::%d" : "10.0.0.%d", n_ends + 1);
 		must(!siw_addr_parse(text, PORT, &end->addr));
 		must(siw_sim_host_add(&end->addr, 1, 0) == n_ends);
 		open_end(end);
@@ -238,15 +244,17 @@ static bool is_done(const struct flow *flow, uint32_t n)
 	return flow->sent == n && flow->received == n;
 }
 
-/* n Sends each way, of many lengths, arrive in order and unchanged. */
-static void exchange(struct end *a, struct end *b, uint32_t n)
+/* The Sends from `from` to n - 1 each way, of many lengths, arrive in order and unchanged. */
+static void exchange_from(struct end *a, struct end *b, uint32_t from, uint32_t n)
 {
 	struct end *both[2] = { a, b };
 	struct flow flows[2] = { 0 };
 
-	for (int i = 0; i < 2; i++)
-		for (uint32_t k = 0; k < RECEIVES; k++)
+	for (int i = 0; i < 2; i++) {
+		flows[i].posted = flows[i].sent = flows[i].received = from;
+		for (uint32_t k = 0; !from && k < RECEIVES; k++)
 			must(!post_recv(both[i], k));
+	}
 	while (!is_done(&flows[0], n) || !is_done(&flows[1], n))
 		for (int i = 0; i < 2; i++) {
 			struct flow *flow = &flows[i];
@@ -259,6 +267,11 @@ static void exchange(struct end *a, struct end *b, uint32_t n)
 			}
 			serve(both[i], flow, &flows[!i]);
 		}
+}
+
+static void exchange(struct end *a, struct end *b, uint32_t n)
+{
+	exchange_from(a, b, 0, n);
 }
 
 static void rc(void)
@@ -464,6 +477,80 @@ static void silence(void)
 	close_ends();
 }
 
+/*
+ * A receiver that takes nothing for a minute: TCP's window stops the sender, and neither the update
+ * that opens it again nor a probe may be lost for good.
+ */
+static void window(void)
+{
+	enum { N = 400 };
+	uint32_t posted = 0, sent = 0, stopped;
+	struct siw_wc wc;
+
+	must(!siw_sim_faults("loss=20%,delay=1ms"));
+	keep_unexpected = 1;
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	for (uint64_t until = siw_sim_now() + 60 * SECOND; siw_sim_now() < until;) {
+		while (posted < N && posted - sent < RECEIVES)
+			must(!post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
+		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
+	}
+	stopped = sent;
+	must(stopped > 0 && stopped < N - RECEIVES);
+	for (uint32_t received = 0; received < N; received++) {
+		must(!post_recv(&ends[1], received));
+		expect(&ends[1], SIW_WC_RECV, received);
+		must(is_whole(slot(&ends[1], received % RECEIVES), received, SLOT));
+		while (posted < N && posted - sent < RECEIVES)
+			must(!post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
+		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
+	}
+	close_ends();
+}
+
+/* A path that takes less than the interfaces do, of which ICMP tells. */
+static void mtu(void)
+{
+	must(!siw_sim_faults("delay=1ms"));
+	ipv6 = true;
+	open_ends(2);
+	connect_ends(&ends[0], &ends[1]);
+	exchange(&ends[0], &ends[1], 50);
+	must(!siw_sim_path_mtu(0, 1, 1280, 1));
+	exchange_from(&ends[0], &ends[1], 50, 100);
+	close_ends();
+}
+
+static void to_state(struct end *end, int state, const struct end *peer)
+{
+	struct siw_qp_attr attr = { .qp_state = state };
+	int mask = SIW_QP_STATE;
+
+	if (peer) {
+		attr.ah_addr = peer->addr;
+		attr.dest_qp_num = siw_qp_num(peer->qp);
+		mask |= SIW_QP_AV | SIW_QP_DEST_QPN;
+	}
+	must(!siw_modify_qp(end->qp, &attr, mask));
+}
+
+/* Queue pairs that find each other by address and QPN; either may be first. */
+static void pair(void)
+{
+	must(!siw_sim_faults("loss=2%,delay=2ms"));
+	by_qpn = 1;
+	open_ends(2);
+	for (int i = 0; i < 2; i++)
+		to_state(&ends[i], SIW_QPS_INIT, NULL);
+	for (int i = 0; i < 2; i++) {
+		to_state(&ends[i], SIW_QPS_RTR, &ends[!i]);
+		to_state(&ends[i], SIW_QPS_RTS, NULL);
+	}
+	exchange(&ends[0], &ends[1], 200);
+	close_ends();
+}
+
 /* By the plan: connections are reset after so many octets. */
 static void reset(void)
 {
@@ -514,6 +601,9 @@ static const struct {
 	{ "silence", silence },
 	{ "reset", reset },
 	{ "ring", ring },
+	{ "window", window },
+	{ "mtu", mtu },
+	{ "pair", pair },
 };
 
 static void run(const char *name, uint64_t seed)
@@ -523,6 +613,8 @@ static void run(const char *name, uint64_t seed)
 
 		if (strcmp(scenarios[i].name, name) != 0)
 			continue;
+		by_qpn = keep_unexpected = 0;
+		ipv6 = false;
 		must(!siw_sim_open(seed, ""));
 		scenarios[i].run();
 		siw_sim_stats(&stats);
@@ -549,6 +641,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: sim_tcp [twice] SCENARIO SEED\n");
 		return 2;
 	}
+	setenv("SIWARP_RNR_OCTETS", "131072", 1); /* for `window`: beyond this TCP stops the peer */
 	for (int i = 0; i < (twice ? 2 : 1); i++)
 		run(argv[1], strtoull(argv[2], NULL, 0));
 	return 0;

@@ -17,7 +17,7 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 SCENARIOS = (
     *("rc", "disorder", "queue", "one_sided", "connects", "refused", "slow", "half", "crash"),
-    *("partition", "silence", "reset", "ring"),
+    *("partition", "silence", "reset", "ring", "window", "mtu", "pair"),
 )
 CM_UNREACHABLE, CM_REJECTED, CM_DISCONNECTED = 7, 8, 10
 
@@ -85,9 +85,12 @@ def test_congestion(build_dir: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
-@pytest.mark.parametrize("scenario", ["one_sided", "half", "ring"])
+@pytest.mark.parametrize("scenario", ["one_sided", "half", "ring", "window", "pair"])
 def test_scenario(build_dir: Path, scenario: str, seed: int) -> None:
-    """Writes and Reads; what was sent before a disconnect arrives; several connections."""
+    """Writes and Reads; what was sent before a disconnect arrives; several connections.
+
+    And a receiver that takes nothing for a minute; queue pairs that connect by address and QPN.
+    """
     assert number(run(build_dir, scenario, seed), "lost") > 0
 
 
@@ -132,6 +135,13 @@ def test_silence(build_dir: Path) -> None:
     """Without an answer a connection ends after 924.6 s, with the time-out that is due then."""
     took = number(run(build_dir, "silence", 1), "took")
     assert 924_600 * MS <= took < 924_600 * MS + 120 * SECOND
+
+
+def test_smaller_path(build_dir: Path) -> None:
+    """Segments that are too long for the path are lost, and cut anew; over IPv6."""
+    got = run(build_dir, "mtu", 1)
+    assert number(got, "lost") > 0
+    assert number(got, "now") < SECOND
 
 
 def test_planned_reset(build_dir: Path) -> None:
