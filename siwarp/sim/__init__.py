@@ -13,7 +13,7 @@
 
 A process is either real or simulated: ``SIWARP_SIM=1`` in the environment, or importing this
 package before ``siwarp.verbs``, makes it a simulated one, in which the verbs
-and asyncio code work on a ``World`` and open no socket. TCP is not simulated yet (EOPNOTSUPP).
+and asyncio code work on a ``World`` and open no socket.
 """
 
 from __future__ import annotations
