@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from siwarp.base import system
 from siwarp.cm import CMEvent, CMEventChannel
-from siwarp.verbs import CQ, WC, CompChannel, StateError
+from siwarp.verbs import CQ, WC, CompChannel, Error, StateError
 from siwarp.verbs._ffi import Waitable
 
 __all__ = ["EVENTS_A_TURN", "cm_event", "completions", "running_loop", "wait"]
@@ -34,7 +34,7 @@ class _Wait:
 
     def __init__(self, channel: Waitable, about: CQ | None = None) -> None:
         self._channel = channel
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         self._woken: asyncio.Future[None] = self._loop.create_future()
         self._here = _watched.setdefault(self._loop, {})
         self._fd = channel.fileno()
@@ -86,11 +86,16 @@ class _Wait:
 def _take_events(channel: CompChannel) -> None:
     """Take the events that are there, which wakes the tasks that they are for."""
     for _ in range(EVENTS_A_TURN):
-        if channel.closed or not system.readable_now(channel.fileno()):
+        if channel.closed:
             return
-        which = channel.get_cq_event(0)
-        if which is not None:
-            which.ack_events(1)
+        try:
+            which = channel.get_cq_event(0) if system.readable_now(channel.fileno()) else None
+        except Error:
+            channel._wake()  # its device is gone, which the tasks find out, too
+            return
+        if which is None:
+            return
+        which.ack_events(1)
 
 
 async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
@@ -149,13 +154,15 @@ def running_loop() -> asyncio.AbstractEventLoop:
     """Return the running loop.
 
     Raises:
-        RuntimeError: none runs here.
+        RuntimeError: none runs here, or in a simulated process one that is no world's.
 
     """
     try:
-        return asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
             "siwarp.aio works inside an event loop: asyncio.run(main()); siwarp.connect and its "
             "like work without one"
         ) from None
+    system.check_loop(loop)
+    return loop

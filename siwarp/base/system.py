@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What the Python side asks of the system: time, sleep, threads, locks, readiness, routes.
+"""What the Python side asks of the system: time, sleep, threads, locks, readiness, addresses.
 
-``siwarp.verbs``, ``siwarp.cm``, ``siwarp.aio`` and ``siwarp.testing`` ask here and nowhere else
-(tests/lint/py_system.py), as the C library asks base/os.h. In a simulated process ``siwarp.sim``
-puts its own functions in the place of these; so call them as ``system.monotonic()``.
+``siwarp.verbs``, ``siwarp.cm``, ``siwarp.aio``, ``siwarp.pyverbs`` and ``siwarp.testing`` ask here
+and nowhere else (tests/lint/py_system.py), as the C library asks base/os.h. In a simulated process
+``siwarp.sim`` replaces these functions; so call them as ``system.monotonic()``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = [
     "Lock",
+    "Waker",
+    "addresses",
+    "check_loop",
+    "clock_ns",
+    "interface_index",
     "lock",
     "monotonic",
     "random_bytes",
@@ -31,7 +36,7 @@ __all__ = [
     "sleep_on",
     "source_address",
     "start_thread",
-    "threaded",
+    "waker",
 ]
 
 
@@ -59,11 +64,16 @@ class Lock(Protocol):
 #: is imported.
 simulated = os.environ.get("SIWARP_SIM", "") not in {"", "0"}
 
-#: Whether devices may have threads, which move traffic while a program sleeps.
-threaded = True
-
-#: Seconds of a clock that only goes on.
+#: Seconds of a monotonic clock.
 monotonic: Callable[[], float] = time.monotonic
+
+
+def _clock_ns(real: bool) -> int:
+    return time.time_ns() if real else time.monotonic_ns()
+
+
+#: Return nanoseconds of ``time.CLOCK_MONOTONIC``, or with True of ``time.CLOCK_REALTIME``.
+clock_ns: Callable[[bool], int] = _clock_ns
 
 #: Sleep so many seconds.
 sleep: Callable[[float], None] = time.sleep
@@ -97,11 +107,39 @@ def _readable_now(fd: int) -> bool:
 readable_now: Callable[[int], bool] = _readable_now
 
 
-def sleep_on(fds: list[int], deadline: float | None) -> None:
-    """Sleep until one of these descriptors is readable, a signal comes, or it is ``deadline``.
+class Waker(Protocol):
+    """A descriptor by which another thread ends a ``sleep_on``."""
 
-    Threads of real devices alone make that necessary: a simulated process has none.
-    """
+    def fileno(self) -> int:
+        """Return it; readable once ``wake`` was called."""
+
+    def wake(self) -> None:
+        """Make it readable, from any thread."""
+
+    def close(self) -> None:
+        """Close it; no thread sleeps on it any more."""
+
+
+class _EventFD:
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self._fd, 1)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+#: Return a new waker.
+waker: Callable[[], Waker] = _EventFD
+
+
+def _sleep_on(fds: list[int], deadline: float | None) -> None:
     sleeper = select.poll()
     for fd in fds:
         sleeper.register(fd, select.POLLIN)
@@ -111,6 +149,11 @@ def sleep_on(fds: list[int], deadline: float | None) -> None:
             sleeper.poll()
         else:
             sleeper.poll(max(0, int(left * 1000 + 0.999)))
+
+
+#: Sleep until one of these descriptors is readable, a signal arrives, or ``monotonic`` is at the
+#: deadline (None: there is none).
+sleep_on: Callable[[list[int], float | None], None] = _sleep_on
 
 
 @contextlib.contextmanager
@@ -151,3 +194,30 @@ def _source_address(name: str, port: int) -> str:
 
 #: Return this machine's address toward a host and port; nothing is sent. Raises OSError.
 source_address: Callable[[str, int], str] = _source_address
+
+
+def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=kind, flags=flags)
+
+
+#: As ``socket.getaddrinfo`` with this host, port, socket type and these flags. Raises OSError.
+addresses: Callable[[str | None, str | int | None, int, int], list[Any]] = _addresses
+
+
+def _interface_index(name: str) -> int:
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return 0
+
+
+#: Return the index of a network interface, 0 if there is none of this name.
+interface_index: Callable[[str], int] = _interface_index
+
+
+def _check_loop(loop: object) -> None:
+    pass
+
+
+#: Raises RuntimeError if siwarp's events cannot be awaited on this asyncio event loop.
+check_loop: Callable[[object], None] = _check_loop

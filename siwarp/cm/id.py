@@ -218,7 +218,7 @@ class CMEventChannel(Waitable):
         return check(lib.siw_cm_channel_fd(self._live()), "asking for the channel's descriptor")
 
     def _has_thread(self) -> bool:
-        return system.threaded if self.context is None else self.context._threaded
+        return self.context is None or self.context._threaded
 
     def get_event(self, timeout: float | None = None) -> CMEvent | None:
         """Wait for the next event; ``None`` when ``timeout`` (seconds) is over.

@@ -8,6 +8,7 @@ import socket
 import weakref
 from typing import TYPE_CHECKING
 
+from siwarp.base import system
 from siwarp.cm import id as cm
 from siwarp.pyverbs import cm_enums as ce
 from siwarp.pyverbs._field import UInt, text_of
@@ -32,7 +33,7 @@ def _looked_up(node: str | None, service: str | int | None, flags: int) -> Addre
     hints |= socket.AI_PASSIVE if flags & ce.RAI_PASSIVE else 0
     port = service.decode() if isinstance(service, bytes) else service
     try:
-        found = socket.getaddrinfo(node, port, type=socket.SOCK_STREAM, flags=hints)
+        found = system.addresses(node, port, socket.SOCK_STREAM, hints)
     except (OSError, UnicodeError) as error:
         raise PyverbsRDMAError(
             f"Failed to get Address Info of {node or '*'} {port or ''}: {error}", errno.EINVAL

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
+
+from siwarp.base import system
 
 #: Where the system says no speed, in Mbit/s.
 _USUAL_MBPS = 10_000
@@ -32,14 +33,6 @@ def _said(netdev: str, name: str) -> str:
         return ""
 
 
-def index_of(netdev: str) -> int:
-    """Return an interface's index; 0: it is gone."""
-    try:
-        return socket.if_nametoindex(netdev)
-    except OSError:
-        return 0
-
-
 def guid_of(netdev: str) -> int:
     """Return the GUID of the device on an interface, in the network's octet order.
 
@@ -51,7 +44,7 @@ def guid_of(netdev: str) -> int:
     except ValueError:
         mac = b""
     if len(mac) != 6 or not any(mac):
-        mac = b"\x02\x00\x00\x00" + (index_of(netdev) & 0xFFFF).to_bytes(2, "big")
+        mac = b"\x02\x00\x00\x00" + (system.interface_index(netdev) & 0xFFFF).to_bytes(2, "big")
     octets = bytes((mac[0] ^ 2, *mac[1:3])) + b"\xff\xfe" + mac[3:]
     return int.from_bytes(octets, sys.byteorder)
 

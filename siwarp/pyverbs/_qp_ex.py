@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from siwarp.base import system
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import UInt
 from siwarp.pyverbs._qp_attr import DataBuffer, QPAttr, QPInitAttrEx
@@ -100,7 +100,8 @@ class QPEx(QP):
             if operations & ~known:
                 refuse("such operations on this type of QP", f"flags {operations & ~known:#x}")
         super().__init__(creator, init_attr, qp_attr)
-        self._building = threading.Lock()
+        self._building = system.lock()
+        self._started = False
         self._requests: list[_Request] = []
         self._why: PyverbsRDMAError | None = None
 
@@ -114,6 +115,7 @@ class QPEx(QP):
     def wr_start(self) -> None:
         """Begin a list of requests; another thread that does so waits for its end."""
         self._building.acquire()
+        self._started = True
         self._requests, self._why = [], None
 
     def wr_complete(self) -> None:
@@ -123,7 +125,7 @@ class QPEx(QP):
             PyverbsRDMAError: what the first wrong request says.
 
         """
-        if not self._building.locked():
+        if not self._started:
             raise PyverbsRDMAError("Failed to complete: wr_start was not called", errno.EINVAL)
         requests, why = self._requests, self._why
         try:
@@ -133,12 +135,14 @@ class QPEx(QP):
                 self._native().post_send_all([one.built() for one in requests])
         finally:
             self._requests = []
+            self._started = False
             self._building.release()
 
     def wr_abort(self) -> None:
         """Drop the list."""
-        if self._building.locked():
+        if self._started:
             self._requests = []
+            self._started = False
             self._building.release()
 
     def _begin(self, opcode: int, **more: Any) -> None:

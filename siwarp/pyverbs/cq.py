@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import errno
-import time
 from typing import TYPE_CHECKING
 
+from siwarp.base import system
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import Shown, UInt, text_of
 from siwarp.pyverbs._wc import (
@@ -266,8 +266,8 @@ class CQEX(_Queue):
         if not found:
             return errno.ENOENT
         self._wc = WC._of(found[0])
-        self._monotonic_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        self._wallclock_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        self._monotonic_ns = system.clock_ns(False)
+        self._wallclock_ns = system.clock_ns(True)
         return 0
 
     def start_poll(self, attr: PollCqAttr) -> int:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 import weakref
 from importlib.metadata import version
 from typing import Any, NoReturn
 
+from siwarp.base import system
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._device_attr import (
     AllocDmAttr,
@@ -47,7 +47,7 @@ from siwarp.pyverbs._device_text import (
     width_to_str,
 )
 from siwarp.pyverbs._field import Shown, fill
-from siwarp.pyverbs._interfaces import guid_of, index_of, rate_of
+from siwarp.pyverbs._interfaces import guid_of, rate_of
 from siwarp.pyverbs.addr import GID, raw_of_address
 from siwarp.pyverbs.base import (
     PyverbsCM,
@@ -173,9 +173,15 @@ def get_device_list() -> list[Device]:
     roce = persona() == Persona.ROCE
     node = e.IBV_NODE_CA if roce else e.IBV_NODE_RNIC
     transport = e.IBV_TRANSPORT_IB if roce else e.IBV_TRANSPORT_IWARP
-    found.sort(key=lambda one: (one.netdev == "lo", index_of(one.netdev)))
+    found.sort(key=lambda one: (one.netdev == "lo", system.interface_index(one.netdev)))
     return [
-        Device(one.name.encode(), guid_of(one.netdev), node, transport, index_of(one.netdev))
+        Device(
+            one.name.encode(),
+            guid_of(one.netdev),
+            node,
+            transport,
+            system.interface_index(one.netdev),
+        )
         for one in found
     ]
 
@@ -411,7 +417,7 @@ class Context(Wrapper[verbs_device.Context]):
         prefix, interface = _ffi.ffi.unpack(
             _ffi.ffi.cast("uint64_t *", _ffi.ffi.from_buffer(raw_of_address(address))), 2
         )
-        netdev = index_of(self._netdev)
+        netdev = system.interface_index(self._netdev)
         return GIDEntry(prefix, interface, index, _PORT, e.IBV_GID_TYPE_ROCE_V2, netdev)
 
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
@@ -464,7 +470,7 @@ class Context(Wrapper[verbs_device.Context]):
         self._native()
         if not comp_mask & e.IBV_VALUES_MASK_RAW_CLOCK:
             return None
-        return 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        return 0, system.clock_ns(False)
 
     def get_async_event(self) -> AsyncEvent:
         """Wait for an asynchronous event; Ctrl-C interrupts."""

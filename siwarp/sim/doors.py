@@ -7,13 +7,16 @@ import errno
 import hashlib
 import ipaddress
 import os
+import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
 from siwarp.base import system
 from siwarp.base.library import ffi, lib
 from siwarp.sim import tasks
-from siwarp.sim.units import nanoseconds
+from siwarp.sim.loop import Loop
+from siwarp.sim.units import NEVER, nanoseconds
 
 __all__ = ["install", "set_router", "set_starter"]
 
@@ -41,6 +44,12 @@ def _monotonic() -> float:
     return float(lib.siw_sim_now() + lib.SIW_SIM_MONOTONIC) / 1e9
 
 
+def _clock_ns(real: bool) -> int:
+    if not lib.siw_sim_is_open():
+        return time.time_ns() if real else time.monotonic_ns()
+    return int(lib.siw_sim_now() + (lib.SIW_SIM_REALTIME if real else lib.SIW_SIM_MONOTONIC))
+
+
 def _sleep(seconds: float) -> None:
     if lib.siw_sim_is_open():
         lib.siw_sim_sleep_until(lib.siw_sim_now() + nanoseconds(seconds))
@@ -60,7 +69,57 @@ def _random_bytes(n: int) -> bytes:
 
 def _readable_now(fd: int) -> bool:
     ready = ffi.new("uint8_t[1]")
-    return bool(lib.siw_sim_poll(ffi.new("int[1]", [fd]), 1, 0, ready) > 0)
+    # Also if it is of a device that has crashed: reading it says so.
+    return bool(lib.siw_sim_poll(ffi.new("int[1]", [fd]), 1, 0, ready) != 0)
+
+
+class _Waker:
+    def __init__(self) -> None:
+        self._fd = int(lib.siw_sim_event_open())
+        if self._fd < 0:
+            raise OSError(-self._fd, f"{os.strerror(-self._fd)}: close other descriptors first")
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def wake(self) -> None:
+        lib.siw_sim_event_set(self._fd)
+
+    def close(self) -> None:
+        lib.siw_sim_event_close(self._fd)
+
+
+def _sleep_on(fds: list[int], deadline: float | None) -> None:
+    until = NEVER
+    if deadline is not None:
+        begin = lib.SIW_SIM_MONOTONIC
+        until = NEVER if deadline > 1e10 else max(0, round(deadline * 1e9) - begin)
+    # EBADF: an object was closed meanwhile, which its user is going to see.
+    lib.siw_sim_poll(ffi.new("int[]", fds), len(fds), until, ffi.new("uint8_t[]", len(fds)))
+    tasks.leave_if_over()
+
+
+def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) -> list[Any]:
+    try:
+        numeric = flags | socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return socket.getaddrinfo(host, port, type=kind, flags=numeric)
+    except socket.gaierror as e:
+        raise socket.gaierror(
+            e.errno, f"{e.strerror}; a world has no names: give numbers"
+        ) from None
+
+
+def _interface_index(name: str) -> int:
+    number = name.removeprefix("sim")
+    return int(number) + 1 if number != name and number.isdecimal() else 0
+
+
+def _check_loop(loop: object) -> None:
+    if not isinstance(loop, Loop):
+        raise RuntimeError(
+            "this event loop has the machine's time, not the world's: run the coroutine with "
+            "world.run(main())"
+        )
 
 
 def _source_address(name: str, port: int) -> str:
@@ -81,11 +140,16 @@ def _start_thread(call: Callable[[], object], name: str) -> None:
 
 def install() -> None:
     """Put the simulated functions in the place of the real ones."""
-    system.threaded = False
     system.monotonic = _monotonic
+    system.clock_ns = _clock_ns
     system.sleep = _sleep
     system.random_bytes = _random_bytes
     system.readable_now = _readable_now
+    system.waker = _Waker
+    system.sleep_on = _sleep_on
+    system.addresses = _addresses
+    system.interface_index = _interface_index
+    system.check_loop = _check_loop
     system.source_address = _source_address
     system.start_thread = _start_thread
     system.lock = tasks.SimLock

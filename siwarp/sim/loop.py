@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
-import os
-import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from siwarp.base import system
 from siwarp.base.library import ffi, lib
 from siwarp.sim.units import NEVER, nanoseconds
 
@@ -19,64 +17,57 @@ __all__ = ["Loop", "run"]
 
 T = TypeVar("T")
 
-#: How long the loop waits before it looks whether another task has called it, in ns.
-_SLICE = 1_000_000
-
 
 class _Selector:
     """What the loop waits with: it knows descriptors of the simulated library alone."""
 
-    def __init__(self, others: Callable[[], bool], check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
         self.readers: dict[int, asyncio.Handle] = {}
-        self.woken = False
-        self._others = others
-        self._check = check
+        self.check: Callable[[], None] | None = check
+        self._waker = system.waker()
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        self._waker.wake()
 
     def select(self, timeout: float | None) -> list[asyncio.Handle]:
         """Wait so many seconds, None without limit; return what is to be called."""
-        now = lib.siw_sim_now()
-        end = NEVER if timeout is None else now + nanoseconds(max(0.0, timeout))
-        fds = list(self.readers)
-        c_fds, ready = ffi.new("int[]", fds or [-1]), ffi.new("uint8_t[]", max(1, len(fds)))
-        while True:
-            # Only other tasks call the loop from outside.
-            until = min(end, lib.siw_sim_now() + _SLICE) if self._others() else end
-            if self.woken:
-                until = 0
-            n = lib.siw_sim_poll(c_fds, len(fds), until, ready)
-            self._check()
-            if n < 0:
-                raise OSError(
-                    -n, f"{os.strerror(-n)}: give a world's event loop descriptors of siwarp alone"
-                )
-            if n or self.woken or lib.siw_sim_now() >= end:
-                self.woken = False
-                return [self.readers[fd] for i, fd in enumerate(fds) if ready[i]]
+        end = NEVER
+        if timeout is not None:
+            end = lib.siw_sim_now() + nanoseconds(max(0.0, timeout))
+        woken = self._waker.fileno()
+        fds = [woken, *self.readers]
+        ready = ffi.new("uint8_t[]", len(fds))
+        n = lib.siw_sim_poll(ffi.new("int[]", fds), len(fds), end, ready)
+        lib.siw_sim_event_clear(woken)
+        if self.check is not None:
+            self.check()
+        if n == -errno.EBADF:
+            # A device has crashed; whoever uses it finds that out when called once more.
+            return [self.readers.pop(fd) for fd in fds[1:] if not lib.siw_sim_event_is(fd)]
+        return [self.readers[fd] for i, fd in enumerate(fds) if i and ready[i]]
 
     def close(self) -> None:
         """Forget all descriptors."""
         self.readers.clear()
+        self._waker.close()
 
 
 class Loop(asyncio.BaseEventLoop):
     """An event loop for ``World.run``."""
 
     def __init__(
-        self,
-        start: Callable[[Callable[[], Any]], None],
-        others: Callable[[], bool],
-        check: Callable[[], None],
+        self, start: Callable[[Callable[[], Any]], None], check: Callable[[], None]
     ) -> None:
         """Make one.
 
         Args:
             start: starts a task of the world.
-            others: whether tasks run that may call the loop.
             check: called after each wait; what it raises ends the loop.
 
         """
         super().__init__()
-        self._selector = _Selector(others, check)
+        self._selector = _Selector(check)
         self._clock_resolution = 1e-9
         self._ready: deque[asyncio.Handle]  # BaseEventLoop made it
         self._start = start
@@ -85,18 +76,39 @@ class Loop(asyncio.BaseEventLoop):
         """Return seconds since the world began."""
         return float(lib.siw_sim_now()) / 1e9
 
+    def wake(self) -> None:
+        """Have the loop look, after its check, for what there is to do."""
+        self._selector.wake()
+
+    def clean_up(self) -> None:
+        """Have no wait raise anything from now on."""
+        self._selector.check = None
+
+    def close(self) -> None:
+        """Close the loop."""
+        if not self.is_closed():
+            self._selector.close()
+        super().close()
+
     def _process_events(self, event_list: list[asyncio.Handle]) -> None:
         for handle in event_list:
             if not handle.cancelled():
                 self._ready.append(handle)
 
     def _write_to_self(self) -> None:
-        self._selector.woken = True
+        self._selector.wake()
 
     def add_reader(  # type: ignore[override]
         self, fd: Any, callback: Callable[..., Any], *args: Any
     ) -> None:
-        """Call ``callback`` whenever a descriptor of siwarp's is readable."""
+        """Call ``callback`` whenever a descriptor of siwarp's is readable.
+
+        Raises:
+            OSError: it is a descriptor of the system (EBADF).
+
+        """
+        if not lib.siw_sim_event_is(_number(fd)):
+            raise OSError(errno.EBADF, "a world's event loop has descriptors of siwarp alone")
         self._selector.readers[_number(fd)] = asyncio.Handle(callback, args, self, None)
 
     def remove_reader(self, fd: Any) -> bool:
@@ -139,15 +151,23 @@ class Loop(asyncio.BaseEventLoop):
             OSError: it is none.
 
         """
-        try:
-            version = ipaddress.ip_address(host).version
-        except ValueError:
-            raise OSError(
-                errno.EHOSTUNREACH, f"a world has no names, as {host!r}: give an address"
-            ) from None
-        if version == 4:
-            return [(socket.AF_INET, type, proto, "", (host, port))]
-        return [(socket.AF_INET6, type, proto, "", (host, port, 0, 0))]
+        return system.addresses(host, port, type, flags)
+
+    async def create_connection(self, *_: Any, **__: Any) -> Any:
+        """Refuse: as all sockets of the system (EOPNOTSUPP)."""
+        raise _no_sockets()
+
+    async def create_server(self, *_: Any, **__: Any) -> Any:
+        """Refuse: as all sockets of the system (EOPNOTSUPP)."""
+        raise _no_sockets()
+
+    async def create_datagram_endpoint(self, *_: Any, **__: Any) -> Any:
+        """Refuse: as all sockets of the system (EOPNOTSUPP)."""
+        raise _no_sockets()
+
+
+def _no_sockets() -> OSError:
+    return OSError(errno.EOPNOTSUPP, "a world has no sockets of the system: use siwarp.aio")
 
 
 def _number(fd: Any) -> int:
@@ -169,6 +189,7 @@ def run(loop: Loop, main: Coroutine[Any, Any, T]) -> T:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
+        loop.clean_up()
         try:
             left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
             for task in left:

@@ -164,10 +164,20 @@ int siw_sim_park(uint64_t until);
 void siw_sim_unpark(int task);
 /*
  * Blocks until one of n descriptors (of completion channels, asynchronous events, connection events:
- * what siw_llp_event_open made) is readable, or `until`; ready[i] is 1 for those that are. Their number,
- * 0 after the time; -EBADF: one is not of this world.
+ * what siw_llp_event_open made) is readable, unpark, or `until`; ready[i] is 1 for those that are. Their
+ * number, which is 0 after the time and after unpark; -EBADF: one is not of this world.
  */
 int siw_sim_poll(const int *fds, int n, uint64_t until, uint8_t *ready);
+/*
+ * Descriptors for siw_sim_poll() that only the program sets: open returns one, or -errno. It is readable
+ * once it is set, until clear.
+ */
+int siw_sim_event_open(void);
+/* Whether siw_sim_poll() knows the descriptor. */
+int siw_sim_event_is(int fd);
+void siw_sim_event_set(int fd);
+void siw_sim_event_clear(int fd);
+void siw_sim_event_close(int fd);
 
 /* cffi: end */
 

@@ -341,6 +341,8 @@ void siw_llp_event_close(int fd)
 
 int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 {
+	struct sim_task *me = sim_me();
+
 	for (bool waited = false;; waited = true) {
 		int found = 0;
 
@@ -352,15 +354,43 @@ int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 			ready[i] = event->set;
 			found += event->set;
 		}
-		if (found || (waited && sim.now >= until)) {
+		if (found || me->unparked || (waited && sim.now >= until)) {
+			me->unparked = false;
 			if (!waited)
 				sim_block(sim.now);
 			return found;
 		}
 		for (int i = 0; i < n; i++)
 			sim_wait_add(&sim_fd_of(which[i])->waiters);
+		me->parked = true;
 		sim_block(until);
+		me->parked = false;
 	}
+}
+
+int siw_sim_event_open(void)
+{
+	return siw_llp_event_open();
+}
+
+int siw_sim_event_is(int fd)
+{
+	return sim_fd_of(fd) != NULL;
+}
+
+void siw_sim_event_set(int fd)
+{
+	siw_llp_event_set(fd);
+}
+
+void siw_sim_event_clear(int fd)
+{
+	siw_llp_event_clear(fd);
+}
+
+void siw_sim_event_close(int fd)
+{
+	siw_llp_event_close(fd);
 }
 
 static bool is_kept(uint16_t port_be)

@@ -12,7 +12,7 @@ from typing import Any
 from siwarp.base.library import lib
 from siwarp.sim.units import NEVER
 
-__all__ = ["Ended", "SimLock", "SimRLock", "Task", "start"]
+__all__ = ["Ended", "SimLock", "SimRLock", "Task", "current", "home", "leave_if_over", "start"]
 
 
 #: Whether the world ends: tasks that still wait are to end.
@@ -69,6 +69,18 @@ def current() -> Task | None:
     """Return the task that this thread is; None for the one that opened the world."""
     task: Task | None = getattr(_local, "task", None)
     return task
+
+
+def home() -> str | None:
+    """Return the address of the device on whose host the running task runs, or None."""
+    task = current()
+    return None if task is None else task.home
+
+
+def leave_if_over() -> None:
+    """Raise Ended in a task whose world ends."""
+    if ending and current() is not None:
+        raise Ended
 
 
 def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) -> None:

@@ -86,7 +86,7 @@ class World:
 
     Raises:
         RuntimeError: this process is a real one.
-        Error: ``faults`` is no plan (EINVAL).
+        Error: ``faults`` is no plan (EINVAL), or SIWARP_FAULTS is set (EOPNOTSUPP).
         StateError: there is a world already (EBUSY).
 
     """
@@ -96,6 +96,12 @@ class World:
             raise RuntimeError(
                 "this process is a real one, since siwarp.verbs was imported before siwarp.sim: "
                 "import siwarp.sim first, or set SIWARP_SIM=1 in the environment"
+            )
+        if os.environ.get("SIWARP_FAULTS"):
+            raise Error(
+                errno.EOPNOTSUPP,
+                "SIWARP_FAULTS is for the machine's network: unset it, and give a world its plan "
+                "by World(faults=...) or world.faults",
             )
         self.seed = seed
         self._before = set(map(id, open_handles()))
@@ -108,8 +114,9 @@ class World:
         self._cuts: set[tuple[int, int]] = set()
         self._tasks: list[Task] = []
         self._failed: list[Task] = []
+        self._loop: Loop | None = None  # of the thread that opened the world
         self._closed = False
-        doors.set_starter(lambda call, name: self._start(Task(name, None), call))
+        doors.set_starter(lambda call, name: self._start(Task(name, tasks.home()), call))
         doors.set_router(self._source_toward)
 
     # ---- devices and links
@@ -265,7 +272,7 @@ class World:
             lib.siw_sim_sleep_until(self.now_ns + ns)
         else:
             lib.siw_sim_yield()
-        self._leave_if_over()
+        tasks.leave_if_over()
 
     def run_for(self, duration: Duration) -> None:
         """Let the world run so long, by its own clock.
@@ -337,12 +344,13 @@ class World:
         Args:
             function: called with ``args`` and ``kwargs``.
             args: for ``function``.
-            on: the device on whose host it runs: ``siwarp.connect`` connects from there.
+            on: the device on whose host it runs: ``siwarp.connect`` and its like connect from
+                there. What it starts runs there, too.
             name: in messages; the function's unless given.
             kwargs: for ``function``.
 
         """
-        home = None if on is None else self._first[self._host(on)]
+        home = tasks.home() if on is None else self._first[self._host(on)]
         task = Task(name or str(getattr(function, "__name__", "task")), home)
         self._tasks.append(task)
         self._start(task, lambda: function(*args, **kwargs))
@@ -356,6 +364,8 @@ class World:
     def _ended(self, task: Task) -> None:
         if task._error is not None and not tasks.ending:
             self._failed.append(task)
+            if self._loop is not None:
+                self._loop.wake()
 
     def _raise_failed(self) -> None:
         while self._failed:
@@ -364,14 +374,11 @@ class World:
                 task._told = True
                 raise task._error
 
-    def _leave_if_over(self) -> None:
-        if tasks.ending and tasks.current() is not None:
-            raise tasks.Ended
-
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on an event loop whose time is the world's, and return its result.
 
         As ``asyncio.run``. Tasks of ``spawn`` run meanwhile. ``asyncio.to_thread`` makes a task.
+        Tasks may have loops, too: ``world.spawn(world.run, main(), on=device)``.
 
         Raises:
             BaseException: what it raised, or a task meanwhile.
@@ -379,11 +386,15 @@ class World:
         """
 
         def start(call: Callable[[], Any]) -> None:
-            task = Task("executor", None)
-            self._start(task, call)
+            self._start(Task("executor", tasks.home()), call)
 
-        others = lambda: any(not task.done() for task in self._tasks)  # noqa: E731
-        return run(Loop(start, others, self._raise_failed), main)
+        if tasks.current() is not None:
+            return run(Loop(start, tasks.leave_if_over), main)
+        self._loop = Loop(start, self._raise_failed)
+        try:
+            return run(self._loop, main)
+        finally:
+            self._loop = None
 
     # ---- what can be seen of it
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
 import itertools
 import os
@@ -95,7 +94,7 @@ def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
     if lib.siw_addr_parse((host or "0.0.0.0").encode(), port, out) == 0:
         return out
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        found = system.addresses(host, port, socket.SOCK_DGRAM, 0)
     except (socket.gaierror, UnicodeError) as e:
         raise Error(
             errno.EINVAL, f"{host!r} is no numeric address and no known host name ({e})"
@@ -484,22 +483,17 @@ class Waitable(Handle):
 
     def _sleep(self, deadline: float | None, over: Callable[[], bool] | None, about: Any) -> None:
         """Sleep until there may be an event, ``_wake`` was called, or the time is over."""
-        woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-        def call() -> None:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_write(woken, 1)
-
+        woken = system.waker()
         try:
-            self._watch(call, about)
+            self._watch(woken.wake, about)
             if over is not None and over():
                 return
             # If another thread waits in the library, that thread watches the descriptor.
-            fds = [woken] if self._in_library else [woken, self.fileno()]
+            fds = [woken.fileno()] if self._in_library else [woken.fileno(), self.fileno()]
             system.sleep_on(fds, deadline)
         finally:
-            self._unwatch(call)
-            os.close(woken)
+            self._unwatch(woken.wake)
+            woken.close()
 
     def _wake_all(self) -> None:
         self._wake()

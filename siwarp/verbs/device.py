@@ -162,7 +162,7 @@ class Context(Waitable):
         self.device = _device(lib.siw_context_info(c))
         # The objects that an asynchronous event may be about, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
-        self._threaded = system.threaded and bool(lib.siw_setting_value(_PROGRESS))
+        self._threaded = bool(lib.siw_setting_value(_PROGRESS))
         self._open(c)
 
     @staticmethod

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
+from siwarp.base import system
 from siwarp.verbs._ffi import check, ffi, lib
+from siwarp.verbs.errors import Error
 
 __all__ = ["faults", "set_faults"]
 
@@ -23,9 +26,15 @@ def set_faults(plan: str) -> None:
     """Set the plan of faults of this process; the empty text ends it.
 
     Raises:
-        Error: it is no plan (EINVAL); the message names clause and character.
+        Error: it is no plan (EINVAL); the message names clause and character. This process is a
+            simulated one (EOPNOTSUPP).
 
     """
+    if system.simulated:
+        raise Error(
+            errno.EOPNOTSUPP,
+            "the network of a simulated process is its world's: use world.faults or world.link",
+        )
     check(lib.siw_faults_set(plan.encode()), "setting a plan of faults")
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import siwarp
+import siwarp.pyverbs.device as pyverbs
 from siwarp.base import system
 from siwarp.sim import Deadlock, World
 from siwarp.verbs import Error, StateError, Timeout
@@ -177,3 +179,24 @@ def test_the_same_seed_is_the_same_run_in_every_process(tmp_path: Path) -> None:
     runs = {run_program(path, 7, hash_seed) for hash_seed in ("0", "1", "4711")}
     assert len(runs) == 1
     assert run_program(path, 8, "0") not in runs
+
+
+def test_plans_of_the_machines_network_are_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Error, match=r"use world\.faults"), siwarp.faults("loss=1%"):
+        pass
+    monkeypatch.setenv("SIWARP_FAULTS", "loss=1%")
+    with pytest.raises(Error, match=r"unset it.*world\.faults"):
+        World()
+
+
+def test_the_clocks_of_pyverbs_are_the_worlds(world: World) -> None:
+    world.device("10.0.0.1")
+    world.run_for("1h")
+    with pyverbs.Context(name="siw_sim0") as context:
+        _, raw = context.query_rt_values_ex() or (0, 0)
+        assert raw == world.now_ns + 1_000 * 10**9
+        assert world.run_for("1ms") is None
+        _, later = context.query_rt_values_ex() or (0, 0)
+        assert later - raw == 1_000_000

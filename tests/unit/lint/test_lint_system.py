@@ -66,6 +66,13 @@ def test_a_clock_of_its_own_is_found_in_the_text() -> None:
         "probe = socket.socket()",
         "from os import urandom",
         "loop.run_in_executor(None, call)",
+        "socket.getaddrinfo(host, port)",
+        "from socket import gethostbyname",
+        "import socket as s; s.create_connection(address)",
+        "socket.if_nametoindex(name)",
+        "woken = os.eventfd(0)",
+        "asyncio.open_connection(host, port)",
+        "from datetime import datetime",
     ],
 )
 def test_python_that_goes_past_base_is_found(line: str) -> None:
@@ -74,4 +81,5 @@ def test_python_that_goes_past_base_is_found(line: str) -> None:
 
 def test_python_that_asks_base_passes() -> None:
     text = "from siwarp.base import system\nimport os, socket\nsystem.sleep(os.getpid())\n"
+    text += "x: socket.socket = given\ny = socket.AF_INET, socket.inet_pton, socket.gaierror\n"
     assert py_system.past_base(text) == []

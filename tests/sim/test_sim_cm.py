@@ -1,0 +1,235 @@
+"""siwarp.cm in a world: UD queue pairs found by address and port, at exact times."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import UDP
+from scapy.utils import PcapNgReader
+
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.sim import World
+from siwarp.verbs import CQ, PD, QP, Address, Context, QPInitAttr, QPType, StateError
+
+QKEY = 0x01234567
+#: When a question is asked again, in seconds (spec/cm-udp.md).
+TIMETABLE = [0, 0.1, 0.3, 0.7, 1.5, 2.5]
+#: 2020-01-01 00:00:00 UTC, when a world begins.
+BEGIN = 1_577_836_800
+
+
+@dataclass
+class Ends:
+    """A device that listens for questions about UD queue pairs, and one that asks."""
+
+    asker: Context
+    listener: Context
+    asking: CMEventChannel = field(init=False)
+    answering: CMEventChannel = field(init=False)
+    door: CMID = field(init=False)
+    ids: list[CMID] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.asking = CMEventChannel(self.asker)
+        self.answering = CMEventChannel(self.listener)
+        self.door = CMID(self.answering, ud=True)
+        self.door.listen((self.listener.device.addresses[0], 7000))
+
+    def qp(self) -> QP:
+        address = self.listener.device.addresses[0]
+        init = QPInitAttr(QPType.UD, scq=CQ(self.listener), addr=(address, 0))
+        return QP(PD(self.listener), init)
+
+    def ask(self, data: bytes = b"", to: Address | None = None, **more: float) -> CMID:
+        asked = CMID(self.asking, ud=True)
+        param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
+        asked.connect(to or self.door.local_addr, param)
+        self.ids.append(asked)
+        return asked
+
+    def request(self) -> CMEvent:
+        event = self.answering.get_event()
+        assert event is not None and event.type == CMEventType.CONNECT_REQUEST
+        assert event.listen_id is self.door
+        return event
+
+    def result(self) -> CMEvent:
+        event = self.asking.get_event()
+        assert event is not None
+        return event
+
+
+def accept(event: CMEvent, qp: QP, data: bytes = b"") -> None:
+    event.id.bind_qp(qp)
+    event.id.accept(ConnParam(private_data=data))
+
+
+@pytest.fixture
+def ends(world: World) -> Ends:
+    return Ends(world.device("10.0.0.1", "fd00::1"), world.device("10.0.0.2", "fd00::2"))
+
+
+def sent(path: Path, port: int) -> list[tuple[float, bytes]]:
+    """Return when what was sent to a port, and its octets, once for each datagram."""
+    found: dict[tuple[float, int, bytes], tuple[float, bytes]] = {}
+    with PcapNgReader(str(path)) as packets:
+        for packet in packets:
+            if UDP in packet and packet[UDP].dport == port:
+                at, octets = float(packet.time) - BEGIN, bytes(packet[UDP].payload)
+                found[at, packet[UDP].sport, octets] = at, octets
+    return list(found.values())
+
+
+def test_a_question_is_answered_in_one_round_trip(world: World, ends: Ends) -> None:
+    world.faults("delay=20ms")
+    qp = ends.qp()
+    asked = ends.ask(b"who is there")
+
+    def serve() -> None:
+        request = ends.request()
+        assert world.now_ns == 20_000_000
+        assert request.private_data == b"who is there"
+        assert request.id.peer_addr[0] == "10.0.0.1"
+        assert request.id.local_addr == ("10.0.0.2", 7000)
+        accept(request, qp, b"it is me")
+
+    world.spawn(serve)
+    told = ends.result()
+    assert world.now_ns == 40_000_000
+    assert told.type == CMEventType.ESTABLISHED and told.id is asked and told.status == 0
+    assert (told.qpn, told.qkey, told.private_data) == (qp.qp_num, QKEY, b"it is me")
+    world.run_for("1min")
+    assert ends.asking.get_event(0) is None and ends.answering.get_event(0) is None
+
+
+def test_a_question_that_reaches_nobody_is_repeated_by_the_timetable_until_its_time_is_over(
+    world: World, ends: Ends, tmp_path: Path
+) -> None:
+    world.partition(ends.asker, ends.listener)
+    with world.capture(tmp_path / "run.pcapng"):
+        ends.ask(timeout=3.0)
+        told = ends.result()
+    assert world.now == 3.0
+    assert (told.type, told.status) == (CMEventType.UNREACHABLE, errno.ETIMEDOUT)
+    questions = sent(tmp_path / "run.pcapng", 7000)
+    assert [at for at, _ in questions] == pytest.approx(TIMETABLE, abs=2e-6)
+    assert len({octets for _, octets in questions}) == 1, "a repeat is the same question"
+
+
+@pytest.mark.parametrize("family", ["10.0.0.2", "fd00::2"])
+@pytest.mark.parametrize(("timeout", "after"), [(10.0, 0.7), (0.25, 0.25)])
+def test_where_no_socket_has_the_port_a_listener_has_half_a_second_to_come(
+    world: World, ends: Ends, family: str, timeout: float, after: float
+) -> None:
+    asked = ends.ask(to=(family, 7001), timeout=timeout)
+    told = ends.result()
+    assert world.now == pytest.approx(after, abs=1e-6)
+    assert told.id is asked
+    assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
+    assert told.wire_error == 1, "as of a listener that is closed"
+    world.run_for("1min")
+    assert ends.asking.get_event(0) is None
+
+
+def test_a_listener_that_comes_between_two_questions_is_found(world: World, ends: Ends) -> None:
+    ends.door.close()
+    ends.ask(to=("10.0.0.2", 7000))
+    world.run_for("200ms")
+    ends.door = CMID(ends.answering, ud=True)
+    ends.door.listen(("10.0.0.2", 7000))
+    accept(ends.request(), ends.qp())
+    assert ends.result().type == CMEventType.ESTABLISHED
+    assert world.now == pytest.approx(0.3, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "plan", ["loss=40%", "dup=50%", "reorder=50%", "corrupt=20%", "delay=10ms,jitter=300ms"]
+)
+def test_faults_cost_time_and_no_answer_and_the_program_is_asked_once(plan: str, seed: int) -> None:
+    with World(seed, plan) as world:
+        ends = Ends(world.device("10.0.0.1"), world.device("10.0.0.2"))
+        qp = ends.qp()
+        seen: list[bytes] = []
+
+        def serve() -> None:
+            while True:
+                request = ends.request()
+                seen.append(request.private_data)
+                accept(request, qp, request.private_data)
+
+        world.spawn(serve)
+        ids = [ends.ask(bytes([i]), timeout=60.0) for i in range(10)]
+        told = {event.id: event for event in (ends.result() for _ in ids)}
+        world.run_for("2min")
+        assert ends.asking.get_event(0) is None
+        assert sorted(seen) == [bytes([i]) for i in range(10)]
+        for i, asked in enumerate(ids):
+            assert told[asked].type == CMEventType.ESTABLISHED
+            assert (told[asked].private_data, told[asked].qpn) == (bytes([i]), qp.qp_num)
+
+
+def test_a_round_trip_of_a_second_makes_no_second_question(world: World, ends: Ends) -> None:
+    world.faults("delay=500ms")
+    ends.ask()
+    accept(ends.request(), ends.qp())
+    assert ends.result().type == CMEventType.ESTABLISHED
+    assert world.now == 1.0
+    assert ends.answering.get_event(60) is None, "repeats are no new questions"
+
+
+def test_who_is_rejected_is_told_why(world: World, ends: Ends) -> None:
+    ends.ask()
+    ends.request().id.reject(b"not today")
+    told = ends.result()
+    assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
+    assert (told.wire_error, told.private_data) == (2, b"not today")
+
+
+def test_a_listener_that_crashes_while_it_thinks_is_known_by_the_next_question(
+    world: World, ends: Ends
+) -> None:
+    ends.ask(timeout=10.0)
+    taken = ends.request()
+    world.run_for("50ms")
+    world.crash(ends.listener)
+    with pytest.raises(StateError) as error:
+        taken.id.reject()
+    assert error.value.errno == errno.ESTALE
+    told = ends.result()
+    assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
+    assert world.now == pytest.approx(0.7, abs=1e-6)
+
+    again = Ends(ends.asker, world.restart(ends.listener))
+    again.ask()
+    accept(again.request(), again.qp())
+    assert again.result().type == CMEventType.ESTABLISHED
+
+
+def test_a_task_that_waits_for_an_event_finds_its_device_crashed(world: World, ends: Ends) -> None:
+    waiting = world.spawn(ends.answering.get_event)
+    world.run_for("1h")
+    world.crash(ends.listener)
+    with pytest.raises(StateError) as error:
+        world.run_for(0)
+    assert error.value.errno == errno.ESTALE
+    assert waiting.done() and world.now == 3600
+
+
+def test_waiting_for_an_event_ends_at_its_time(world: World, ends: Ends) -> None:
+    assert ends.asking.get_event(0.2) is None
+    assert world.now == pytest.approx(0.2, abs=2e-6)  # a poll that finds nothing takes 1 us
+    assert ends.asking.get_event(0) is None
+    assert world.now == pytest.approx(0.2, abs=3e-6)
+
+
+def test_a_task_that_waits_costs_nothing_however_long_it_waits(world: World, ends: Ends) -> None:
+    world.spawn(ends.answering.get_event)
+    world.run_for("1s")
+    before = world.stats
+    world.run_for("1000h")
+    assert world.stats.switches - before.switches < 10
+    assert world.stats.instants - before.instants < 10
