@@ -91,6 +91,7 @@ class Connection(User):
         """Make the queue pair; takes over one use of the source."""
         self._source = source
         self._closed = False
+        source.members[self] = None
         self._left_in_order = False
         self._ops: dict[int, _Op] = {}
         self._slots = list(range(SENDS))
@@ -389,8 +390,8 @@ class Connection(User):
         if self._closed:
             raise self._is_closed()
 
-    def _is_closed(self) -> StateError:
-        return StateError(errno.ENOTCONN, "this connection is closed: connect again")
+    def _is_closed(self) -> Error:
+        return self._closed_error(errno.ENOTCONN, "this connection is closed: connect again")
 
     # ---- its beginning and its end
 
@@ -464,7 +465,12 @@ class Connection(User):
         self._sq.leave(self._sq_key, SENDS)
         self._rq.leave(self._rq_key, self._recv_room)
         if not self._established.done():
-            self._established.cancel()
+            if self._source.lost is None:
+                self._established.cancel()
+            else:
+                self._established.set_exception(self._source.lost)
+                self._established.exception()  # perhaps nobody waits for it
+        del self._source.members[self]
         self._source.leave()
 
     def __repr__(self) -> str:

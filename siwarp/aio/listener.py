@@ -97,6 +97,7 @@ class Listener(User):
         self._source = source
         self._recv = recv_size, recv_depth, persona
         self._closed = False
+        source.members[self] = None
         self._requests = Inbox()
         self._made = Inbox()
         self._making: dict[Connection, asyncio.TimerHandle] = {}
@@ -213,8 +214,8 @@ class Listener(User):
         if self._closed:
             raise self._is_closed()
 
-    def _is_closed(self) -> StateError:
-        return StateError(errno.EBADF, "this listener is closed: listen again")
+    def _is_closed(self) -> Error:
+        return self._closed_error(errno.EBADF, "this listener is closed: listen again")
 
     def abandon(self) -> None:
         """Close at once, without waiting for the device if this was its last user.
@@ -234,6 +235,7 @@ class Listener(User):
         for inbox in (self._requests, self._made):
             inbox.items.clear()
             inbox.end(self._is_closed)
+        del self._source.members[self]
         self._source.leave()
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from siwarp.aio.wait import EVENTS_A_TURN, running_loop
 from siwarp.base import system
 from siwarp.cm import CMEventChannel
-from siwarp.verbs import CQ, WC, CompChannel, Context, Error, source_toward
+from siwarp.verbs import CQ, WC, CompChannel, Context, Error, StateError, source_toward
 
 __all__ = ["Admission", "Inbox", "Queue", "Source", "User"]
 
@@ -88,6 +88,10 @@ class Source:
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str) -> None:
         self.loop = loop
         self.users = 0
+        #: What was made on the device and is not closed, in the order in which it was made.
+        self.members: dict[User, None] = {}
+        #: Why the device is gone: it was closed by force, or in a world its host crashed.
+        self.lost: Error | None = None
         self.gone: asyncio.Future[None] | None = None
         self.context = Context(host)
         try:
@@ -177,7 +181,11 @@ class Source:
         for _ in range(EVENTS_A_TURN):
             if not system.readable_now(self._fds[0]):
                 return
-            cq = self.channel.get_cq_event(0)
+            try:
+                cq = self.channel.get_cq_event(0)
+            except Error as e:
+                self._lose(e)
+                return
             if cq is None:
                 return
             cq.cq_context.event()
@@ -186,12 +194,23 @@ class Source:
         for _ in range(EVENTS_A_TURN):
             if not system.readable_now(self._fds[1]):
                 return
-            event = self.cm.get_event(0)
+            try:
+                event = self.cm.get_event(0)
+            except Error as e:
+                self._lose(e)
+                return
             if event is None:
                 return
             to = event.id.context if event.listen_id is None else event.listen_id.context
             if to is not None:
                 to(event)
+
+    def _lose(self, error: Error) -> None:
+        if error.errno != errno.ESTALE:
+            raise error
+        self.lost = error
+        for member in list(self.members):
+            member.abandon()
 
 
 _sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]] = (
@@ -217,6 +236,10 @@ class User(ABC):
     """Base of what uses a source: ``async with`` closes it."""
 
     _source: Source
+
+    def _closed_error(self, number: int, text: str) -> Error:
+        """Return what its calls raise once it is closed."""
+        return self._source.lost or StateError(number, text)
 
     @abstractmethod
     def abandon(self) -> None:

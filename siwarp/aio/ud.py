@@ -21,6 +21,7 @@ from siwarp.verbs import (
     QP,
     WC,
     Address,
+    Error,
     ErrorPolicy,
     LimitError,
     QPCap,
@@ -79,6 +80,7 @@ class Endpoint(User):
         """Bind; takes over one use of the source."""
         self._source = source
         self._closed = False
+        source.members[self] = None
         self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
         self._inbox = Inbox()
@@ -222,8 +224,8 @@ class Endpoint(User):
         if self._closed:
             raise self._is_closed()
 
-    def _is_closed(self) -> StateError:
-        return StateError(errno.EBADF, "this endpoint is closed: open a new one")
+    def _is_closed(self) -> Error:
+        return self._closed_error(errno.EBADF, "this endpoint is closed: open a new one")
 
     def abandon(self) -> None:
         """Close at once, without waiting for the device if this was its last user."""
@@ -242,6 +244,7 @@ class Endpoint(User):
         self._rq.wanted -= 1
         self._sq.leave(self._sq_key, SENDS)
         self._rq.leave(self._rq_key, self._recv_room)
+        del self._source.members[self]
         self._source.leave()
 
     def __repr__(self) -> str:

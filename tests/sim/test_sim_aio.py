@@ -1,0 +1,230 @@
+"""siwarp.aio in a world: endpoints, waits, event loops of several tasks, at exact times."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sim.conftest import End
+
+from siwarp import aio
+from siwarp.cm import CMID, CMEventChannel, CMEventType
+from siwarp.sim import World
+from siwarp.verbs import AH, Context, Error, QPType, RecvWR, SendWR
+
+MakeEnd = Callable[[Context, QPType], End]
+A, B = "10.0.0.1", "10.0.0.2"
+
+
+@pytest.fixture
+def hosts(world: World) -> tuple[Context, Context]:
+    return world.device(A), world.device(B)
+
+
+def test_a_partition_delays_what_reliable_datagrams_carry(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    async def main() -> tuple[bytes, float]:
+        async with aio.open_rd((A, 0)) as a, aio.open_rd((B, 0)) as b:
+            await a.send(b"before", b.address)
+            await b.recv()
+            world.partition(A, B)
+            sending = asyncio.create_task(a.send(b"after", b.address))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(b.recv(), 2)
+            assert world.now == pytest.approx(2, abs=1e-3)
+            assert not sending.done()
+            world.heal()
+            data = bytes((await b.recv()).data)
+            await sending
+            return data, world.now
+
+    data, now = world.run(main())
+    assert data == b"after"
+    assert 2 < now < 5
+
+
+def test_a_cancelled_receive_takes_no_datagram(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    async def main() -> list[bytes]:
+        async with aio.open_ud((A, 0)) as a, aio.open_ud((B, 0)) as b:
+            for _ in range(3):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(b.recv(), 0.5)
+            for i in range(3):
+                await a.send(b"%d" % i, b.address)
+            return [bytes((await b.recv()).data) for _ in range(3)]
+
+    assert world.run(main()) == [b"0", b"1", b"2"]
+    assert world.now == pytest.approx(1.5, abs=1e-3)
+
+
+def test_a_device_that_crashes_ends_what_waits_there(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    async def main() -> None:
+        async with aio.open_ud((A, 0)) as a:
+            waiting = asyncio.create_task(a.recv())
+            await asyncio.sleep(1)
+            world.crash(A)
+            with pytest.raises(Error) as error:
+                await waiting
+            assert error.value.errno == errno.ESTALE
+            assert world.now == pytest.approx(1, abs=1e-3)
+
+    world.run(main())
+
+
+def test_completions_and_connection_events_are_awaited(
+    world: World, end: MakeEnd, hosts: tuple[Context, Context]
+) -> None:
+    world.faults("delay=250ms")
+    a, b = (end(device, QPType.UD) for device in hosts)
+    for one in (a, b):
+        one.qp.to_rts()
+    b.qp.post_recv(RecvWR(7, sg=[b.mr.sge(0, 64)]))
+    asking, answering = CMEventChannel(hosts[0]), CMEventChannel(hosts[1])
+    door, asker = CMID(answering, ud=True), CMID(asking, ud=True)
+    door.listen((B, 7000))
+
+    async def main() -> None:
+        asker.connect((B, 7000))
+        with AH(a.pd, b.qp.addr) as ah:
+            a.qp.post_send(SendWR(1, sg=[a.mr.sge(0, 5)], ah=ah))
+        request, wcs = await asyncio.gather(aio.cm_event(answering), aio.wait(b.cq))
+        assert [wc.check().wr_id for wc in wcs] == [7]
+        assert world.now == pytest.approx(0.25, abs=1e-6)
+        request.id.bind_qp(b.qp)
+        request.id.accept()
+        told = await aio.cm_event(asking)
+        assert (told.type, told.qpn) == (CMEventType.ESTABLISHED, b.qp.qp_num)
+        assert world.now == pytest.approx(0.5, abs=1e-6)
+
+    world.run(main())
+
+
+def test_each_task_may_have_an_event_loop_of_its_own(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    world.faults("delay=10ms")
+    place: list[tuple[str, int]] = []
+
+    async def serve() -> None:
+        async with aio.open_rd((B, 0)) as end:
+            place.append(end.address)
+            for _ in range(3):
+                got = await end.recv()
+                await end.send(bytes(got.data).upper(), got.source)
+            await asyncio.sleep(1)  # so that the last answer has been acknowledged
+
+    async def ask() -> list[bytes]:
+        async with aio.open_rd((A, 0)) as end:
+            answers = []
+            for word in (b"one", b"two", b"three"):
+                await end.send(word, place[0])
+                answers.append(bytes((await end.recv()).data))
+            return answers
+
+    world.spawn(world.run, serve(), on=B)
+    world.run_for("1s")
+    asker = world.spawn(world.run, ask(), on=A)
+    world.run_tasks(within="1min")
+    assert asker.result() == [b"ONE", b"TWO", b"THREE"]
+
+
+def test_a_task_calls_a_loop_at_its_own_instant(world: World) -> None:
+    called: list[float] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def call() -> None:
+            world.sleep("1.5s")
+            loop.call_soon_threadsafe(called.append, world.now)
+            loop.call_soon_threadsafe(done.set_result, None)
+
+        world.spawn(call)
+        await done
+        called.append(world.now)
+
+    world.run(main())
+    assert called == [1.5, 1.5]
+
+
+def test_a_task_that_fails_ends_the_run_of_a_loop_that_sleeps(world: World) -> None:
+    def fail() -> None:
+        world.sleep(1)
+        raise KeyError("of the task")
+
+    world.spawn(fail)
+    with pytest.raises(KeyError, match="of the task"):
+        world.run(asyncio.sleep(3600))
+    assert world.now == 1
+
+
+def test_a_loop_that_sleeps_beside_a_task_costs_nothing(world: World) -> None:
+    world.spawn(world.sleep, "2000h")
+    world.run(asyncio.sleep(3600_000))
+    assert world.now == 3600_000
+    assert world.stats.switches < 20
+
+
+async def open_end() -> None:
+    await aio.open_ud((A, 0))
+
+
+def test_an_event_loop_of_the_machine_is_refused(
+    world: World, hosts: tuple[Context, Context]
+) -> None:
+    with pytest.raises(RuntimeError, match=r"run the coroutine with world\.run"):
+        asyncio.run(open_end())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda loop: loop.create_connection(asyncio.Protocol, B, 80),
+        lambda loop: loop.create_server(asyncio.Protocol, B, 80),
+        lambda loop: loop.create_datagram_endpoint(asyncio.DatagramProtocol, (A, 0)),
+    ],
+)
+def test_sockets_of_the_system_are_refused(
+    world: World, ask: Callable[[asyncio.AbstractEventLoop], Awaitable[object]]
+) -> None:
+    async def main() -> None:
+        with pytest.raises(OSError, match=r"use siwarp\.aio") as error:
+            await ask(asyncio.get_running_loop())
+        assert error.value.errno == errno.EOPNOTSUPP
+
+    world.run(main())
+
+
+def test_a_name_is_no_address_in_a_world(world: World, hosts: tuple[Context, Context]) -> None:
+    async def main() -> None:
+        with pytest.raises(Error, match="a world has no names"):
+            await aio.open_ud(("localhost", 0))
+
+    world.run(main())
+    with pytest.raises(Error, match="a world has no names"):
+        CMID(CMEventChannel(hosts[0]), ud=True).connect(("localhost", 7000))
+
+
+def test_a_world_that_ends_ends_loops_that_wait_in_tasks() -> None:
+    async def receive() -> None:
+        async with aio.open_ud((A, 0)) as end:
+            await end.recv()
+
+    async def nothing() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with World() as world:
+        world.device(A)
+        tasks = [world.spawn(world.run, main()) for main in (receive, nothing)]
+        world.run_for("1s")
+    for task in tasks:
+        with pytest.raises(BaseException, match=r"^$|closed by force"):
+            task.result()
