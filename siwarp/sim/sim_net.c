@@ -9,6 +9,7 @@
 
 #define IPV4_HEAD	20
 #define IPV6_HEAD	40
+#define IPV6_FRAG_HEAD	8
 #define UDP_HEAD	8
 #define TCP_HEAD	32 /* with time stamps */
 #define LOCAL_MTU	65536
@@ -532,6 +533,21 @@ static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const stru
 		send_copy(packet, &fate);
 }
 
+/*
+ * The longest of the packets that a datagram leaves in, of those that no router may cut: over IPv6
+ * only the sender cuts, for the path that it knows of.
+ */
+static uint32_t uncut(const struct siw_addr *dest, uint32_t packet, uint32_t known, bool whole)
+{
+	uint32_t head = IPV6_HEAD + IPV6_FRAG_HEAD;
+
+	if (whole)
+		return packet;
+	if (dest->family != AF_INET6)
+		return 0;
+	return packet <= known ? packet : head + ((known - head) & ~7u);
+}
+
 /* Whether it may leave; *lost: it leaves, and is too long for the path. */
 static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 		      const struct siw_addr *dest, uint32_t length, bool *lost)
@@ -546,7 +562,7 @@ static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 		return -EMSGSIZE;
 	whole = sock->cut == SIM_CUT_NONE || sock->cut == SIM_CUT_PROBE ||
 		(sock->cut == SIM_CUT_KNOWN && packet <= known);
-	if (!whole || packet <= path_limit(path))
+	if (uncut(dest, packet, known, whole) <= path_limit(path))
 		return 0;
 	*lost = true;
 	if (path->told)
