@@ -60,6 +60,11 @@ class Path3:
                 pytrace=False,
             )
         self.pids = dict(zip("arb", lines, strict=True))
+        # A router with a tentative link-local address, as all are for some 2 s, solicits nobody.
+        for me in "arb":
+            self.sh(
+                me, "for i in all default; do echo 0 >/proc/sys/net/ipv6/conf/$i/accept_dad; done"
+            )
         for me in "ab":
             peer = ["peer", "name", f"r{me}", "netns", self.pids["r"]]
             self.sh(me, f"ip link add {me}0 type veth {' '.join(peer)}")
