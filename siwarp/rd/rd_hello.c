@@ -187,6 +187,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 	peer->sent_ns = now;
 	peer->timer_ns = now + repeat_after(peer);
 	siw_rd_due(peer, peer->timer_ns);
+	siw_rd_due(peer, siw_rd_lost_at(peer));
 }
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)

@@ -496,6 +496,8 @@ void siw_rd_due(struct siw_rd_peer *peer, uint64_t at);
 void siw_rd_no_timer(struct siw_rd_peer *peer);
 /* Makes room for the timers of so many peers. false: no memory. */
 bool siw_rd_timers(struct siw_rd *rd, uint32_t peers);
+/* When the peer is lost if it stays silent, in ns; SIW_RD_NEVER: nothing is due from it. */
+uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer);
 /* Sends an empty PROBE, which the peer must acknowledge. */
 void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now);
 /*

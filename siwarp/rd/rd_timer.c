@@ -104,6 +104,7 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_ask(peer, now);
 	peer->timer_ns = now + peer->cc->rto;
 	siw_rd_due(peer, peer->timer_ns);
+	siw_rd_due(peer, siw_rd_lost_at(peer));
 	return 0;
 }
 
@@ -121,21 +122,45 @@ static bool owes(const struct siw_rd_peer *peer)
 	       !peer->seq[SIW_RD_RESPONSES].held;
 }
 
+static bool is_meeting(const struct siw_rd_peer *peer)
+{
+	return peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED;
+}
+
+static uint64_t timeout_of(const struct siw_rd_peer *peer)
+{
+	return is_meeting(peer) && !peer->near ? peer->rd->meet : peer->rd->timeout;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
+{
+	if (!peer->since_ns)
+		return SIW_RD_NEVER;
+	if (is_meeting(peer))
+		return peer->since_ns + timeout_of(peer);
+	return later(peer->heard_ns, peer->since_ns) + timeout_of(peer);
+}
+
 /*
- * Whether the peer is lost: something is due, and the peer was silent for too long, or gave nothing
- * of what it owes for so long although it speaks. If this timer
- * runs far too late, this process stood still and did not probe the peer; then it is probed first.
+ * Whether the peer is lost: something is due, and the peer was silent for too long, or, at an
+ * expired timer, gave nothing of what it owes for so long although it speaks. If this comes far too
+ * late, this process stood still and did not probe the peer; then it is probed first.
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 {
-	bool meets = peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED;
-	uint64_t last = !meets && peer->heard_ns > peer->since_ns ? peer->heard_ns : peer->since_ns;
-	uint64_t timeout = meets && !peer->near ? peer->rd->meet : peer->rd->timeout;
+	uint64_t at = siw_rd_lost_at(peer), due = at;
 
-	if (!meets && owes(peer))
-		last = peer->moved_ns > peer->since_ns ? peer->moved_ns : peer->since_ns;
-	return peer->since_ns && now > last && now - last >= timeout &&
-	       now - peer->timer_ns < timeout / 4;
+	if (peer->timer_ns <= now) {
+		due = peer->timer_ns;
+		if (at != SIW_RD_NEVER && !is_meeting(peer) && owes(peer))
+			at = later(peer->moved_ns, peer->since_ns) + timeout_of(peer);
+	}
+	return at <= now && now - due < timeout_of(peer) / 4;
 }
 
 /* When what was found out about the path is given up. Beyond the machine it is worth more. */
@@ -173,7 +198,7 @@ static void fire(struct siw_rd_peer *peer, uint64_t now)
 	if (is_gone(peer, now)) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
 		siw_rd_over(peer, SIW_RD_GONE);
-	} else if (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) {
+	} else if (is_meeting(peer)) {
 		siw_rd_hello_again(peer, now);
 	} else if (!siw_rd_outstanding(peer) || peer->state == SIW_RD_CLOSED) {
 		rest(peer, now);
@@ -185,8 +210,11 @@ static void fire(struct siw_rd_peer *peer, uint64_t now)
 /* When the peer's next timer expires. */
 static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t next = peer->timer_ns;
+	uint64_t next = peer->timer_ns, lost = siw_rd_lost_at(peer);
 
+	/* Repeats to a silent peer may be seconds apart. */
+	if (lost > now && lost < next)
+		next = lost;
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
 		next = peer->ack_ns + SIW_RD_ACK_NS;
 	if (peer->pace_ns > now && peer->cc->rate && siw_rd_paced(peer) < next &&
@@ -200,7 +228,7 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 
 static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
 {
-	if (peer->timer_ns <= now)
+	if (peer->timer_ns <= now || is_gone(peer, now))
 		fire(peer, now);
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS <= now)
 		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);

@@ -56,10 +56,10 @@ def test_rd_over_a_bad_network(build_dir: Path, seed: int) -> None:
 
 
 def test_partition_ends_in_time(build_dir: Path) -> None:
-    """A silent peer is lost at the first repeat after peer_timeout_ms; repeats are 1 s apart."""
+    """A silent peer is lost when peer_timeout_ms is over, not at the next repeat."""
     for seed in range(1, 6):
         after = int(run(build_dir, "partition", seed)["after"][0])
-        assert 10 * SECOND <= after < 11 * SECOND
+        assert 10 * SECOND <= after < 10 * SECOND + SECOND // 1000
 
 
 def test_crash_is_told_by_icmp(build_dir: Path) -> None:

@@ -1,0 +1,166 @@
+"""RD peers that go silent, and paths that drop long datagrams in silence."""
+
+from __future__ import annotations
+
+import pytest
+from sim.conftest import ACCESS, End
+
+from siwarp.base.counters import own as counters
+from siwarp.sim import World
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    CompChannel,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    WCStatus,
+)
+
+V4, V6 = "10.0.0.{}", "fd00::{}"
+both = pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
+SIZE = 1 << 17
+TIMEOUT = 2.0
+#: Nanoseconds by which timers are served late in a device that nobody polls.
+SERVED = 1_000_000
+
+
+def pair(world: World, host: str, timeout: float = TIMEOUT) -> tuple[End, End]:
+    """Make two RD queue pairs in RTS that may be silent for so many seconds."""
+
+    def make(address: str) -> End:
+        device = world.device(address)
+        pd = PD(device)
+        cq = CQ(device, 256, channel=CompChannel(device))
+        init = QPInitAttr(QPType.RD, scq=cq, rcq=cq, addr=(address, 0), peer_timeout=timeout)
+        end = End(device, pd, cq, QP(pd, init), MR(pd, SIZE, ACCESS))
+        end.qp.to_rts()
+        return end
+
+    return make(host.format(1)), make(host.format(2))
+
+
+def post(a: End, b: End, size: int) -> None:
+    with AH(a.pd, b.qp.addr) as ah:
+        a.qp.post_send(SendWR(size, sg=[a.mr.sge(0, size)], ah=ah))
+
+
+def send(world: World, a: End, b: End, *sizes: int) -> list[str]:
+    """Send messages of these sizes one after another; return how each send ended."""
+    ended: list[str] = []
+
+    def run() -> None:
+        for size in sizes:
+            post(a, b, size)
+            ended.extend(WCStatus(wc.status).name for wc in a.cq.wait())
+
+    world.spawn(run)
+    world.run_tasks(within="1min")
+    return ended
+
+
+def deliver(world: World, a: End, b: End, *sizes: int) -> None:
+    """Send messages of these sizes, all of which must arrive."""
+    for i, size in enumerate(sizes):
+        b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(0, size)]))
+    assert send(world, a, b, *sizes) == ["SUCCESS"] * len(sizes)
+    got = [wc.check().byte_len for wc in b.cq.poll(len(sizes))]
+    assert got == list(sizes)
+
+
+def swallow(world: World, a: End, b: End, mtu: int) -> None:
+    """Make the path between two ends drop what is longer in silence; 0: nothing any more."""
+    for one, other in ((a, b), (b, a)):
+        world.path_mtu(one.device, other.device, mtu, told=False)
+
+
+# 0.1 is the least that may be set, less than the time to the first repeat of a handshake.
+@pytest.mark.parametrize("timeout", [0.1, 2.0, 10.0])
+@pytest.mark.parametrize("met", [True, False], ids=["met", "unmet"])
+def test_a_request_to_a_silent_peer_ends_when_the_time_out_is_over(
+    world: World, timeout: float, met: bool
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, V4, timeout)
+    if met:
+        deliver(world, a, b, 64)
+        world.run_for("50ms")
+    world.partition(a.device, b.device)
+    began = world.now_ns
+    assert send(world, a, b, 64) == ["RETRY_EXC_ERR"]
+    assert 0 <= world.now_ns - began - round(timeout * 1e9) <= SERVED
+
+
+def test_a_peer_that_goes_silent_in_the_middle_is_lost_a_time_out_after_its_last_word(
+    world: World,
+) -> None:
+    world.faults("delay=1ms,rate=10Mbit")
+    a, b = pair(world, V4)
+    deliver(world, a, b, 64)
+    b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, SIZE)]))
+    post(a, b, SIZE)  # takes 100 ms at that rate
+    world.run_for("50ms")
+    world.partition(a.device, b.device)
+    cut = world.now_ns
+    world.run_until(lambda: bool(a.cq.poll()), within="1min")
+    # Acknowledgements came every few milliseconds, and what is under way still arrives.
+    assert abs(world.now_ns - cut - round(TIMEOUT * 1e9)) <= 10_000_000
+
+
+@both
+def test_a_peer_that_is_silent_for_less_than_the_time_out_loses_nothing(
+    world: World, host: str
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, host)
+    for met in (False, True):
+        before = counters()["rd_gone"]
+        world.partition(a.device, b.device)
+        b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 64)]))
+        post(a, b, 64)
+        # A handshake is repeated after 1 s, and then after 2: only the first is in time.
+        world.run_for(0.9 * TIMEOUT if met else 0.9)
+        world.heal()
+        world.run_for("1s")
+        assert [wc.check().byte_len for wc in b.cq.poll()] == [64]
+        assert [WCStatus(wc.status).name for wc in a.cq.poll()] == ["SUCCESS"]
+        assert counters()["rd_gone"] == before
+
+
+@both
+@pytest.mark.clause("DGRAM-PMTU-1")
+def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
+    world: World, host: str
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, host)
+    swallow(world, a, b, 1280)
+    before = counters()["rd_mtu_lowered"]
+    deliver(world, a, b, 100_000, 64, 5000)
+    # No segment was in a datagram that did not pass.
+    assert counters()["rd_mtu_lowered"] == before
+
+
+@both
+@pytest.mark.clause("DGRAM-RD-30", "DGRAM-PMTU-5")
+def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out_in_time(
+    world: World, host: str
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, host)
+    for _ in range(20):  # until datagrams have the length of the path
+        deliver(world, a, b, 100_000)
+    swallow(world, a, b, 1280)
+    before = counters()["rd_mtu_lowered"]
+    b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 100_000)]))
+    # What was taken goes in fragments, over IPv4; over IPv6 routers make none.
+    assert send(world, a, b, 100_000) == ["RETRY_EXC_ERR" if host == V6 else "SUCCESS"]
+    assert counters()["rd_mtu_lowered"] > before
+    if host == V6:
+        assert send(world, a, b, 90_000) == ["SUCCESS"]
+    assert [wc.check().byte_len for wc in b.cq.poll()] == [90_000 if host == V6 else 100_000]
+    deliver(world, a, b, 64, 100_000)
