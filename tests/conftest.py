@@ -22,10 +22,6 @@ from clause_record import Recorder
 from pace import crowd, scaled
 from timing import listed, name_on_list
 
-# The processes of a test have one Q_Key, as a user gives it to both ends. It stands here,
-# before any setting is read.
-os.environ.setdefault("SIWARP_QKEY", "305419896")
-
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -145,6 +145,10 @@ int main(int argc, char **argv)
 	struct siw_pd *pd;
 	char text[64];
 
+	if (argc == 2 || argc > 4) {
+		fprintf(stderr, "usage: %s [ADDRESS PORT [COUNT]]\n", argv[0]);
+		return 2;
+	}
 	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
 	if (argc > 2)
 		check(siw_addr_parse(argv[1], (uint16_t)atoi(argv[2]), &dest), argv[1]);

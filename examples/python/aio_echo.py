@@ -51,5 +51,7 @@ async def use(host: str, port: int) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         asyncio.run(use(sys.argv[1], int(sys.argv[2])))
-    else:
+    elif len(sys.argv) == 1:
         asyncio.run(serve())
+    else:
+        sys.exit(__doc__)

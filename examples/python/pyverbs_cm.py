@@ -56,4 +56,7 @@ def client(host: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    {"server": server, "client": client}[sys.argv[1]](*sys.argv[2:])
+    ends = {"server": server, "client": client}
+    if len(sys.argv) != 4 or sys.argv[1] not in ends:
+        sys.exit(__doc__)
+    ends[sys.argv[1]](*sys.argv[2:])

@@ -30,7 +30,10 @@ def run(host: str, context: Context) -> None:
     qp.post_recv(RecvWR(1, sg=[into.sge()]))
     print(host, qp.qp_num, flush=True)
 
-    peer, number = input().split()
+    said = sys.stdin.readline().split()
+    if len(said) != 2 or not said[1].isdigit():
+        sys.exit("enter the line that the other one printed: its address and its QPN")
+    peer, number = said
     # Either side may come first: what is posted waits for the other, 4.3 s times eight here.
     where = AHAttr(peer, source=host)
     qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=int(number), timeout=20, retry_cnt=7))
@@ -44,5 +47,7 @@ def run(host: str, context: Context) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     with Context(sys.argv[1]) as context:
         run(sys.argv[1], context)

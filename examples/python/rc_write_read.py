@@ -31,5 +31,7 @@ def use(host: str, port: int) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 3:
         use(sys.argv[1], int(sys.argv[2]))
-    else:
+    elif len(sys.argv) == 1:
         serve()
+    else:
+        sys.exit(__doc__)

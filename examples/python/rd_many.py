@@ -25,11 +25,13 @@ from siwarp.verbs import (
 )
 
 PEERS = 100
+#: Both ends' queue pairs have this Q_Key: what arrives with another one is dropped.
+QKEY = 4711
 ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_ATOMIC
 
 
 def count(pd: PD, cq: CQ) -> None:
-    with MR(pd, bytearray(64), ACCESS) as mr, QP(pd, QPInitAttr(QPType.RD, scq=cq)) as qp:
+    with MR(pd, bytearray(64), ACCESS) as mr, QP(pd, QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)) as qp:
         qp.to_rts()
         qp.post_recv(RecvWR(0, sg=[mr.sge(32, 32)]))
         print(qp.qp_num, flush=True)  # its UDP port
@@ -48,7 +50,7 @@ def be_counted(pd: PD, cq: CQ, server: tuple[str, int]) -> None:
     with ExitStack() as stack:
         ah = stack.enter_context(AH(pd, server))
         mr = stack.enter_context(MR(pd, bytearray(64)))
-        init = QPInitAttr(QPType.RD, scq=cq)
+        init = QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)
         qps = [stack.enter_context(QP(pd, init)) for _ in range(PEERS)]
         for qp in qps:
             qp.to_rts()
@@ -80,4 +82,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (1, 3):
+        sys.exit(__doc__)
     main()

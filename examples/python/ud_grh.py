@@ -21,6 +21,9 @@ from siwarp.verbs import (
     SendWR,
 )
 
+#: Both ends' queue pairs have this Q_Key: what arrives with another one is dropped.
+QKEY = 4711
+
 
 def addresses(grh: bytes) -> tuple[str, str]:
     """Return the source and the destination in a GRH, whose first octet says which form it has."""
@@ -36,7 +39,7 @@ def main() -> None:
         PD(ctx) as pd,
         CQ(ctx, channel=CompChannel(ctx)) as cq,
         MR(pd, bytearray(256)) as mr,
-        QP(pd, QPInitAttr(QPType.UD, scq=cq, grh=True, every_addr=True)) as qp,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq, qkey=QKEY, grh=True, every_addr=True)) as qp,
     ):
         qp.to_rts()
         qp.post_recv(RecvWR(1, sg=[mr.sge(0, 40 + 64)]))
@@ -61,4 +64,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (1, 3):
+        sys.exit(__doc__)
     main()

@@ -20,6 +20,9 @@ from siwarp.verbs import (
     SendWR,
 )
 
+#: Both ends' queue pairs have this Q_Key: what arrives with another one is dropped.
+QKEY = 4711
+
 
 def main() -> None:
     with (
@@ -27,7 +30,7 @@ def main() -> None:
         PD(ctx) as pd,
         CQ(ctx, channel=CompChannel(ctx)) as cq,
         MR(pd, bytearray(256)) as mr,
-        QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+        QP(pd, QPInitAttr(QPType.UD, scq=cq, qkey=QKEY)) as qp,
     ):
         qp.to_rts()
         qp.post_recv(RecvWR(1, sg=[mr.sge(128, 128)]))
@@ -50,4 +53,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (1, 3):
+        sys.exit(__doc__)
     main()

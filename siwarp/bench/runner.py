@@ -212,8 +212,13 @@ def _settings(run: _Run) -> dict[str, str]:
 
 
 def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]:
-    """Return an end's environment: a plan of faults is for siwarp's client only."""
+    """Return an end's environment: one Q_Key for both, a plan of faults for siwarp's client."""
     everything = {**os.environ, **env}
+    if run.python:
+        # Each process draws a Q_Key of its own; the program in C has a constant.
+        from siwarp.verbs.qkey import shared_qkey
+
+        everything.update(shared_qkey())
     if side == "server" or run.beside:
         everything.pop("SIWARP_FAULTS", None)
     elif run.faults is not None:

@@ -216,6 +216,50 @@ def test_aio_echo_holds_a_hundred_conversations_in_one_loop(root: Path) -> None:
     assert server == "answered 100 on 101 connections\n"
 
 
+WRONG = {
+    "aio_echo.py": ["127.0.0.1"],
+    "numpy_memory.py": ["127.0.0.1"],
+    "pyverbs_cm.py": [],
+    "rc_by_qpn.py": [],
+    "rc_write_read.py": ["127.0.0.1"],
+    "rd_many.py": ["127.0.0.1"],
+    "ud_grh.py": ["127.0.0.1"],
+    "ud_hello.py": ["127.0.0.1"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_example_with_the_wrong_arguments_prints_its_usage(root: Path, name: str) -> None:
+    done = subprocess.run(
+        [*python(root, name), *WRONG[name]], capture_output=True, text=True, timeout=60, cwd="/"
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"python {name} " in done.stderr
+
+
+@pytest.mark.parametrize("line", ["", "127.0.0.1", "127.0.0.1 port"])
+def test_rc_by_qpn_says_which_line_it_needs(root: Path, line: str) -> None:
+    done = subprocess.run(
+        [*python(root, "rc_by_qpn.py"), "127.0.0.1"],
+        input=line,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
+    )
+    assert done.returncode == 1
+    assert done.stderr == "enter the line that the other one printed: its address and its QPN\n"
+
+
+def test_an_example_in_c_with_the_wrong_arguments_prints_its_usage(built) -> None:
+    done = subprocess.run(
+        [*built("ud_pingpong"), "127.0.0.1"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ")
+
+
 def test_an_example_that_is_refused_says_why_and_what_to_do(built) -> None:
     done = subprocess.run(
         built("ud_pingpong"),
