@@ -232,11 +232,7 @@ static int check_values(const struct ibv_qp *qp, const struct ibv_qp_attr *attr,
 	    (mask & IBV_QP_PKEY_INDEX && attr->pkey_index != 0) ||
 	    (mask & IBV_QP_PATH_MTU &&
 	     (attr->path_mtu < IBV_MTU_256 || attr->path_mtu > IBV_MTU_4096)) ||
-	    (mask & IBV_QP_DEST_QPN && attr->dest_qp_num > 0xffffff) ||
-	    (mask & IBV_QP_TIMEOUT && attr->timeout > 31) ||
-	    (mask & (IBV_QP_RETRY_CNT) && attr->retry_cnt > 7) ||
-	    (mask & IBV_QP_RNR_RETRY && attr->rnr_retry > 7) ||
-	    (mask & IBV_QP_MIN_RNR_TIMER && attr->min_rnr_timer > 31))
+	    (mask & IBV_QP_DEST_QPN && attr->dest_qp_num > 0xffffff))
 		return EINVAL;
 	return 0;
 }
@@ -338,15 +334,34 @@ static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, e
 	pthread_mutex_unlock(&own->lock);
 }
 
-int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+/*
+ * Adapters copy these into fields of three and five bits, and ibv_query_qp shows what is left.
+ * Programs rely on it: some pass a min_rnr_timer of 32.
+ */
+static struct ibv_qp_attr truncated(const struct ibv_qp_attr *attr)
 {
+	struct ibv_qp_attr fields = *attr;
+
+	fields.timeout &= 0x1f;
+	fields.retry_cnt &= 7;
+	fields.rnr_retry &= 7;
+	fields.min_rnr_timer &= 0x1f;
+	return fields;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
+{
+	const struct ibv_qp_attr *attr;
 	struct siw_qp_attr now, wanted;
+	struct ibv_qp_attr fields;
 	enum ibv_qp_state from, to;
 	struct abi_qp *own;
 	int r, taken;
 
-	if (!abi_live(ABI_QP, qp) || !attr)
+	if (!abi_live(ABI_QP, qp) || !attr_in)
 		return abi_fail(EINVAL);
+	fields = truncated(attr_in);
+	attr = &fields;
 	own = abi_qp_of(qp);
 	r = check_values(qp, attr, mask);
 	if (r)

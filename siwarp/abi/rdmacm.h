@@ -64,7 +64,6 @@ struct cm_id {
 	bool any; /* bound to a wildcard address */
 	bool v6_only;
 	atomic_bool completes; /* active, with a queue pair of its own: rdma_establish is to come */
-	bool keeps_port;       /* the program named its port */
 	uint8_t resources, depth; /* of the CONNECT_REQUEST */
 	/* What the engine's id has: the program may put another one into id.qp. */
 	struct ibv_qp *taken;

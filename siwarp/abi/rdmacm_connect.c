@@ -171,9 +171,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	id->completes = !id->id.qp;
 	param.hold = id->completes;
 	source = *cm_source(id);
-	if (!id->keeps_port)
-		source.port_be = 0;
-	r = siw_cm_connect(id->siw, cm_dest(id), id->bound ? &source : NULL, &param);
+	r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
 	return r < 0 ? cm_fail(-r) : cm_complete(id);
 }
 

@@ -210,7 +210,6 @@ static int bind_to(struct cm_id *id, const struct siw_addr *addr)
 		return -r;
 	id->bound = true;
 	id->any = !verbs;
-	id->keeps_port = addr->port_be != 0;
 	if (verbs)
 		give_device(id, verbs);
 	cm_show_addrs(id, &own, NULL);
@@ -246,6 +245,8 @@ static int choose_source(struct cm_id *id, const struct siw_addr *dest)
 	if (why)
 		return why;
 	found.port_be = id->bound ? own.port_be : 0;
+	if (!id->bound && !cm_is_ud(id))
+		return bind_to(id, &found);
 	verbs = cm_device_of(&found);
 	if (!verbs)
 		return errno;

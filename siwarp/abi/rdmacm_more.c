@@ -28,8 +28,10 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 	if (optname == RDMA_OPTION_ID_REUSEADDR || optname == RDMA_OPTION_ID_AFONLY) {
 		if (id->bound)
 			return cm_fail(EINVAL);
-		if (optname == RDMA_OPTION_ID_AFONLY)
+		if (optname == RDMA_OPTION_ID_AFONLY) {
 			id->v6_only = *(int *)optval != 0;
+			siw_cm_set_v6only(id->siw, id->v6_only);
+		}
 	}
 	/*
 	 * An address is reusable anyway. The timeout is what rdma_init_qp_attr says: TCP, which

@@ -65,6 +65,24 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	return 0;
 }
 
+static bool is_bound(struct siw_cm_id *id)
+{
+	return siw_cm_busy(id) || id->doors || id->place.fd >= 0 || id->ud_local.family;
+}
+
+int siw_cm_set_v6only(struct siw_cm_id *id, int on)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	if (siw_cm_id_stale(id))
+		return siw_refuse(STALE);
+	if (is_bound(id))
+		return siw_refuse(CM_USED);
+	id->v6_only = on != 0;
+	return 0;
+}
+
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 {
 	int err;
@@ -76,11 +94,11 @@ int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 		return siw_refuse_null("addr");
 	if (siw_cm_id_stale(id))
 		return siw_refuse(STALE);
-	if (siw_cm_busy(id) || id->doors || id->place.fd >= 0 || id->ud_local.family)
+	if (is_bound(id))
 		return siw_refuse(CM_USED);
 	if (!siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	err = siw_qp_place_keep(&id->place, addr, id->ud);
+	err = siw_qp_place_keep(&id->place, addr, id->ud, id->v6_only);
 	if (err == -EADDRINUSE && id->ud) {
 		id->ud_local = *addr;
 		err = 0;

@@ -423,10 +423,9 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	if (err)
 		return err;
 	id->holds = param->hold != 0;
-	/* TCP takes no address that another socket of this process holds. */
-	siw_qp_place_leave(&id->place);
 	err = siw_qp_connect(id->reporter, dest, source, &id->request, param->timeout_ms,
 			     param->refused_ms, &id->conn);
+	siw_qp_place_leave(&id->place);
 	if (!err && param->tos)
 		siw_qp_conn_tos(id->conn, param->tos);
 	return siw_refused(err);

@@ -46,6 +46,7 @@ struct siw_cm_id {
 	struct siw_cm_id *next_door;
 	struct siw_qp_hold qp;
 	bool passive, listening;
+	bool v6_only; /* bound to a wildcard address of IPv6 it leaves IPv4 alone */
 	struct siw_mpa_params request; /* active: our Request; passive: the peer's */
 	struct siw_mpa_params reply;   /* active, and holds: the peer's */
 	bool holds, responded;	       /* the user completes it; a Reply waits for that */

@@ -381,8 +381,17 @@ class CMID(Handle):
         self.channel = channel
         channel._ids[key] = self
 
-    def bind_addr(self, address: Address) -> None:
-        """Keep an address for ``listen``; port 0 takes a free one, which ``local_addr`` tells."""
+    def bind_addr(self, address: Address, *, v6only: bool = False) -> None:
+        """Keep an address to listen at or connect from; port 0 takes a free one.
+
+        ``local_addr`` tells it.
+
+        Args:
+            address: of this host; without a host the port is kept at every address.
+            v6only: ``::`` leaves the port to others for IPv4.
+
+        """
+        check(self._call(lib.siw_cm_set_v6only, v6only), f"binding {self!r}")
         check(
             self._call(lib.siw_cm_bind_addr, addr_to_c(address)),
             f"binding to {address[0] or '*'} port {address[1]}",

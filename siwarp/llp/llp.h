@@ -181,7 +181,7 @@ void siw_llp_watch_close(struct siw_llp_watch *watch);
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /* As siw_llp_tcp_keep, of UDP: nobody else has the port meanwhile. */
-int siw_llp_udp_keep(struct siw_addr *local);
+int siw_llp_udp_keep(struct siw_addr *local, bool v6_only);
 /*
  * Takes over a bound UDP socket: makes it non-blocking and close-on-exec, turns its error queue and
  * UDP_GRO off; siw_llp_close() closes it. -ENOTSOCK; -EINVAL: not UDP, or not bound to a port.
@@ -302,10 +302,11 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 
 /*
  * A descriptor that is bound to *local and does not listen: it keeps the port for listeners, which
- * may be at each of its addresses. Port 0: a free one, which it puts into *local. siw_llp_event_close
- * ends it. Or -errno.
+ * may be at each of its addresses, and for a connection from it. Port 0: a free one, which it puts
+ * into *local. A wildcard address of IPv6 keeps the port for IPv4, too, unless v6_only.
+ * siw_llp_event_close ends it. Or -errno.
  */
-int siw_llp_tcp_keep(struct siw_addr *local);
+int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only);
 /* Listens on local (port 0: any free one). 0 or -errno. */
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out);

@@ -24,7 +24,8 @@
 
 enum purpose {
 	TO_LISTEN,
-	TO_KEEP, /* as TO_LISTEN, and an IPv6 one for IPv4, too */
+	TO_KEEP,
+	TO_KEEP_BOTH, /* for IPv4, too, if it is an IPv6 one */
 	TO_CONNECT,
 	TO_CONNECT_ITSELF, /* its port must be known before */
 };
@@ -32,19 +33,21 @@ enum purpose {
 static int open_bound(const struct siw_addr *local, uint16_t family, enum purpose how)
 {
 	int rv, fd = siw_llp_socket(family, SOCK_STREAM);
+	bool reusable = how == TO_CONNECT ? local && local->port_be : how != TO_CONNECT_ITSELF;
 
 	if (fd < 0)
 		return fd;
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (rv == 0 && family == AF_INET6)
-		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP);
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
 	/*
-	 * A listener must be able to return while old connections of its port are in TIME-WAIT.
-	 * Linux still refuses a port on which another socket listens.
+	 * A named port must be free again while old connections of it are in TIME-WAIT, and for a
+	 * connection while siw_llp_tcp_keep has it. Linux still refuses a port on which another
+	 * socket listens.
 	 */
-	if (rv == 0 && (how == TO_LISTEN || how == TO_KEEP))
+	if (rv == 0 && reusable)
 		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-	if (rv == 0 && local && how == TO_CONNECT)
+	if (rv == 0 && local && how == TO_CONNECT && !local->port_be)
 		rv = siw_llp_option(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
 	if (rv == 0 && local && bind(fd, (const struct sockaddr *)local, siw_addr_len(local)))
 		rv = -errno;
@@ -85,10 +88,10 @@ static int open_told(const struct siw_addr *local, enum purpose how, struct siw_
 	return fd;
 }
 
-int siw_llp_tcp_keep(struct siw_addr *local)
+int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 {
 	struct siw_addr own;
-	int fd = open_told(local, TO_KEEP, &own);
+	int fd = open_told(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
 
 	if (fd >= 0)
 		local->port_be = own.port_be;

@@ -83,7 +83,7 @@ fail:
 	return rv;
 }
 
-int siw_llp_udp_keep(struct siw_addr *local)
+int siw_llp_udp_keep(struct siw_addr *local, bool v6_only)
 {
 	int rv = 0, fd = siw_llp_socket(local->family, SOCK_DGRAM);
 	socklen_t len = sizeof(*local);
@@ -91,7 +91,7 @@ int siw_llp_udp_keep(struct siw_addr *local)
 	if (fd < 0)
 		return fd;
 	if (local->family == AF_INET6)
-		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6_only);
 	if (rv == 0 && (bind(fd, (const struct sockaddr *)local, siw_addr_len(local)) ||
 			getsockname(fd, (struct sockaddr *)local, &len)))
 		rv = -errno;

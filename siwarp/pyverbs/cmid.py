@@ -61,7 +61,8 @@ _HOPS = 64
 #: Sends of the peer are tried again without limit, every 655 ms (code 0), for want of a receive.
 _RETRIES, _RNR_TIMER = 7, 0
 _ACK_TIMEOUT = 14
-_OPTION_TOS, _OPTION_ACK_TIMEOUT = 0, ce.RDMA_OPTION_ID_ACK_TIMEOUT
+_OPTION_TOS, _OPTION_REUSEADDR, _OPTION_AFONLY = 0, 1, 2
+_OPTION_ACK_TIMEOUT = ce.RDMA_OPTION_ID_ACK_TIMEOUT
 #: There is no way to the address: an event tells that, and the call succeeds.
 _OF_NETWORK = (
     errno.ENETUNREACH,
@@ -116,7 +117,7 @@ class CMID(Posting, Groups):
 
     def _begin_empty(self, pd: PD | None, attr: QPInitAttr | None) -> None:
         self._given_pd, self._ep_attr = pd, attr
-        self._sync = self._bound = self._any = self._keeps_port = False
+        self._sync = self._bound = self._any = self._v6only = False
         self._asks = self._listening = self._resolved = self._routed = False
         self._holds = self._accepted = self._established = self._ends = self._over = False
         self._source: Address | None = None
@@ -285,10 +286,9 @@ class CMID(Posting, Groups):
             if not is_any(source[0]):
                 self._device_ = device_of(source[0])
                 native.set_device(self._device_)
-            native.bind_addr(source)
+            native.bind_addr(source, v6only=self._v6only)
             self._source = native.local_addr
         self._bound, self._any = True, self._device_ is None
-        self._keeps_port = source[1] != 0
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
         """Find the device and the address toward ``dst``; ADDR_RESOLVED comes at once."""
@@ -317,6 +317,9 @@ class CMID(Posting, Groups):
         if self._device_ is not None:
             return
         found = verbs_device.source_toward(dest)
+        if not self._bound and not self._is_ud:
+            self._bind((found, 0))
+            return
         self._device_ = device_of(found)
         self._native().set_device(self._device_)
         port = self._source[1] if self._bound and self._source else 0
@@ -345,7 +348,7 @@ class CMID(Posting, Groups):
         with rdma("Failed to listen"):
             if self._any and self._source is not None:
                 for device, address in every_address():
-                    if ":" in address or ":" in self._source[0] or self._source[0] == "0.0.0.0":
+                    if ":" in address or not self._v6only:
                         self._listen_at(native, device, address, most)
             else:
                 native.listen(backlog=most)
@@ -464,9 +467,7 @@ class CMID(Posting, Groups):
             self._take_other(param)
         chosen = ConnParam(255, 255, rnr_retry=7) if param is None else param
         self._set_retries(chosen)
-        source = self._source if self._bound and self._source else None
-        if source is not None and not self._keeps_port:
-            source = source[0], 0
+        source = self._source if self._bound else None
         with rdma("Failed to connect"):
             self._native().connect(self._dest, self._param(chosen, self._holds), source)
         self._complete()
@@ -500,6 +501,10 @@ class CMID(Posting, Groups):
         known = level == ce.RDMA_OPTION_ID and 0 <= optname <= _OPTION_ACK_TIMEOUT
         if not known or (optname == _OPTION_ACK_TIMEOUT and not 0 <= optval <= 31):
             raise PyverbsRDMAError(f"Failed to set option {optname} to {optval}", errno.EINVAL)
+        if optname in (_OPTION_REUSEADDR, _OPTION_AFONLY) and self._bound:
+            raise PyverbsRDMAError("Failed to set an option: the ID is bound", errno.EINVAL)
+        if optname == _OPTION_AFONLY:
+            self._v6only = bool(optval)
         if optname == _OPTION_TOS:
             self._tos = optval & 0xFF
         if optname == _OPTION_ACK_TIMEOUT:

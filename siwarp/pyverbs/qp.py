@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import weakref
+from typing import Any
 
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._qp_attr import (
@@ -112,6 +113,8 @@ _REMEMBERED = {
     e.IBV_QP_DEST_QPN: "dest_qp_num",
     e.IBV_QP_EN_SQD_ASYNC_NOTIFY: "en_sqd_async_notify",
 }
+#: Adapters keep these bits of what a program sets, and show them when asked.
+_BITS = {"timeout": 0x1F, "retry_cnt": 7, "rnr_retry": 7, "min_rnr_timer": 0x1F}
 #: The rights of a queue pair; that to bind windows is a region's.
 _RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE
@@ -171,6 +174,12 @@ def find(context: verbs_device.Context, qp_num: int) -> QP | None:
         if one._num == qp_num and not one._is_closed and one._native().pd.context is context:
             return one
     return None
+
+
+def _kept(attr: QPAttr, name: str) -> Any:
+    """Return an attribute as an adapter keeps it."""
+    value = getattr(attr, name)
+    return value & _BITS[name] if name in _BITS else value
 
 
 class QP(Wrapper[verbs_qp.QP]):
@@ -304,7 +313,7 @@ class QP(Wrapper[verbs_qp.QP]):
             return
         for bit, name in _REMEMBERED.items():
             if mask & bit:
-                setattr(self._set, name, getattr(attr, name))
+                setattr(self._set, name, _kept(attr, name))
 
     def _check(self, attr: QPAttr, mask: int, what: str) -> None:
         """Raise for values that the engine does not look at, or not on each step."""
@@ -321,10 +330,6 @@ class QP(Wrapper[verbs_qp.QP]):
             "pkey_index": mask & e.IBV_QP_PKEY_INDEX and attr.pkey_index != 0,
             "path_mtu": mask & e.IBV_QP_PATH_MTU and not 1 <= attr.path_mtu <= 5,
             "dest_qp_num": mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num > 0xFFFFFF,
-            "timeout": mask & e.IBV_QP_TIMEOUT and attr.timeout > 31,
-            "retry_cnt": mask & e.IBV_QP_RETRY_CNT and attr.retry_cnt > 7,
-            "rnr_retry": mask & e.IBV_QP_RNR_RETRY and attr.rnr_retry > 7,
-            "min_rnr_timer": mask & e.IBV_QP_MIN_RNR_TIMER and attr.min_rnr_timer > 31,
         }
         found = [name for name, is_wrong in wrong.items() if is_wrong]
         if found:
@@ -354,7 +359,7 @@ class QP(Wrapper[verbs_qp.QP]):
             elif bit == QPAttrMask.ACCESS_FLAGS:
                 new.qp_access_flags = attr.qp_access_flags & _RIGHTS
             else:
-                setattr(new, name, getattr(attr, name))
+                setattr(new, name, _kept(attr, name))
         with rdma(what):
             self._native().modify(new, wanted)
 

@@ -99,16 +99,17 @@ void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void 
 /* A connection of a REQUEST becomes that reporter's. */
 void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter);
 
-/* An address that is kept for a listener: a socket that is bound, and listens not. */
+/* An address that is kept for a listener or a connection: a socket that is bound, and listens not. */
 struct siw_qp_place {
 	int fd;		      /* -1: none */
 	struct siw_addr addr; /* with its port */
 };
 /*
- * Of TCP, or of UDP. Port 0: a free one. A wildcard address of IPv6 keeps the port for IPv4, too. 0
- * or -errno.
+ * Of TCP, or of UDP. Port 0: a free one. A wildcard address of IPv6 keeps the port for IPv4, too,
+ * unless v6_only. 0 or -errno.
  */
-int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp);
+int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp,
+		      bool v6_only);
 void siw_qp_place_leave(struct siw_qp_place *place);
 
 /*

@@ -66,10 +66,11 @@ int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 	return err;
 }
 
-int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp)
+int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp,
+		      bool v6_only)
 {
 	struct siw_addr kept = *addr;
-	int fd = udp ? siw_llp_udp_keep(&kept) : siw_llp_tcp_keep(&kept);
+	int fd = udp ? siw_llp_udp_keep(&kept, v6_only) : siw_llp_tcp_keep(&kept, v6_only);
 
 	if (fd < 0)
 		return fd;

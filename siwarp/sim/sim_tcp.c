@@ -886,8 +886,9 @@ static void on_reset(struct sim_timer *timer)
 
 /* ---- listeners --------------------------------------------------------------------------------- */
 
-int siw_llp_tcp_keep(struct siw_addr *local)
+int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 {
+	(void)v6_only; /* the two families share no ports here */
 	return sim_keep(SIM_LISTENER, local);
 }
 

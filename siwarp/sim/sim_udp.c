@@ -33,8 +33,9 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 	return 0;
 }
 
-int siw_llp_udp_keep(struct siw_addr *local)
+int siw_llp_udp_keep(struct siw_addr *local, bool v6_only)
 {
+	(void)v6_only; /* the two families share no ports here */
 	return sim_keep(SIM_UDP, local);
 }
 

@@ -14,6 +14,8 @@ from typing import Any
 from pace import scaled
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
+#: Of the servers of UD, UC and RD that `server` starts.
+QKEY = 4711
 
 
 def unsanitized() -> dict[str, str]:
@@ -42,13 +44,19 @@ def siwarp_json(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
+def key(qp: str = "ud") -> list[str]:
+    """What a client of `server` has to give, as it would take it from what the server prints."""
+    return [] if qp == "rc" else ["--qkey", str(QKEY)]
+
+
 @contextlib.contextmanager
 def server(
     *arguments: object, env: dict[str, str] | None = None
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A ``siwarp ping --server``: its port and its process."""
+    words = [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)]
     with subprocess.Popen(
-        [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)],
+        words if "SIWARP_QKEY" in (env or {}) else words + key("rc" if "rc" in words else "ud"),
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",

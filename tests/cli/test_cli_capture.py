@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json
 from scapy.utils import rdpcap
 
 import siwarp as package
@@ -27,7 +27,7 @@ def captured_ping(file: Path, qp: str, *more: object) -> None:
     with server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
         done = siwarp(
             "capture", "-o", file, "--", *COMMAND,
-            "ping", "127.0.0.1", "-p", port, "--qp", qp, *more,
+            "ping", "127.0.0.1", "-p", port, "--qp", qp, *key(qp), *more,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"

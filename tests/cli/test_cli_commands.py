@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
+from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json, unsanitized
 
 from siwarp import verbs
 from siwarp._siwarp import lib
@@ -234,7 +234,7 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
 
 def test_counters_reads_those_of_another_process() -> None:
     with server("--addr", "127.0.0.1") as (port, process):
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25)["received"] == 25
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *key())["received"] == 25
         found = siwarp_json("counters", process.pid)
         assert found["pid"] == process.pid
         assert found["counters"]["rx_msgs"] == 25
@@ -248,7 +248,7 @@ def test_counters_reads_those_of_another_process() -> None:
 
 def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> None:
     with server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
-        asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2)
+        asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2, *key())
         assert asked["received"] == 2
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x" * 50, ("127.0.0.1", port))

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, QKEY, key, server, siwarp, siwarp_json
 from scapy.packet import Raw
 
 import siwarp as library
@@ -38,7 +38,6 @@ from siwarp.verbs import (
     SendWR,
     WROpcode,
 )
-from siwarp.verbs.qkey import own_qkey
 
 RC_OPS = [
     ("send", 1),
@@ -95,7 +94,7 @@ def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             for i in range(50):
                 s.sendto(os.urandom(3 * i), ("127.0.0.1", port))
-        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "uc")
+        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "uc", *key())
         assert result["received"] == 5
 
 
@@ -119,7 +118,7 @@ def test_rd_pings_write_and_read_and_several_clients_do_so_at_once(op: str) -> N
     result = siwarp_json("ping", "--qp", "rd", "--op", op, "-n", 20, "--size", 200_000)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
     with server("--qp", "rd", "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(3) as pool:
-        words = ["ping", "127.0.0.1", "-p", port, "-n", 50, "--qp", "rd", "--op"]
+        words = ["ping", "127.0.0.1", "-p", port, "-n", 50, *key(), "--qp", "rd", "--op"]
         runs = [pool.submit(siwarp_json, *words, kind) for kind in (op, op, "send")]
         assert [run.result()["received"] for run in runs] == [50, 50, 50]
 
@@ -146,7 +145,7 @@ def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> No
         assert bound == port
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
             s.bind(("127.0.0.1", port))
-        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5)
+        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, *key())
         assert result["received"] == 5
         assert result["peer"] == f"127.0.0.1:{port}"
 
@@ -155,7 +154,8 @@ def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> No
 def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
     with server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
-            assert siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+            asked = siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp, *key(qp))
+            assert asked["received"] == 3
 
 
 def test_of_a_names_addresses_ping_takes_ipv4s_where_servers_are(
@@ -187,22 +187,22 @@ def test_a_server_says_where_it_is_and_that_nothing_is_encrypted(qp: str, more: 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_a_server_may_be_given_its_address_by_name(qp: str) -> None:
     with server("--qp", qp, "--addr", "localhost") as (port, _):
-        assert siwarp_json("ping", "localhost", "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+        asked = siwarp_json("ping", "localhost", "-p", port, "-n", 3, "--qp", qp, *key(qp))
+        assert asked["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_ping_goes_over_ipv6(qp: str) -> None:
     with server("--qp", qp, "--addr", "::1") as (port, _):
-        assert siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp)["received"] == 3
+        asked = siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp, *key(qp))
+        assert asked["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_several_clients_are_served_at_once(qp: str) -> None:
     with server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
-        runs = [
-            pool.submit(siwarp_json, "ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp)
-            for _ in range(4)
-        ]
+        words = ["ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp, *key(qp)]
+        runs = [pool.submit(siwarp_json, *words) for _ in range(4)]
         for run in runs:
             assert run.result()["received"] == 200
 
@@ -213,11 +213,12 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.settimeout(10)
             s.sendto(
-                bytes(UDDatagram(segment=DDPDatagram(q_key=own_qkey()) / Raw(ask))),
+                bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(ask))),
                 ("127.0.0.1", port),
             )
             assert b"siwucpg1" + bytes(4) in s.recv(100)  # it has no place for that
-        done = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write")
+        words = ["ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write"]
+        done = siwarp_json(*words, *key())
         assert done["received"] == 3
 
 
@@ -229,13 +230,13 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
             for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):  # with its Q_Key
-                fields["q_key"] = own_qkey()
+                fields["q_key"] = QKEY
                 s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
         with (
             Context() as ctx,
             PD(ctx) as pd,
             CQ(ctx, channel=CompChannel(ctx)) as cq,
-            QP(pd, QPInitAttr(QPType.UD, scq=cq)) as qp,
+            QP(pd, QPInitAttr(QPType.UD, scq=cq, qkey=QKEY)) as qp,
             MR(pd, 100) as mr,
             AH(pd, ("127.0.0.1", port)) as ah,
         ):
@@ -250,7 +251,7 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             qp.post_send(SendWR(sg=[mr.sge(0, 8)], ah=ah, send_flags=0))
             assert [wc.byte_len for wc in cq.wait(10)] == [8]
             assert mr.read(8, 50) == b"Auestion"
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5)["received"] == 5
+        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, *key())["received"] == 5
 
 
 @contextlib.contextmanager
@@ -359,7 +360,8 @@ def _switches(pid: int) -> int:
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
     with server("--qp", qp) as (port, process):
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp)["received"] == 5
+        asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *key(qp))
+        assert asked["received"] == 5
         woken = []
         for _ in range(3):  # what the client left behind may have its end meanwhile
             time.sleep(1)
@@ -482,7 +484,7 @@ def test_without_crc_both_ends_leave_it_out() -> None:
     done = siwarp("--crc", "0", "ping", "-n", "3")
     assert done.returncode == 0, done.stderr
     with server("--addr", "127.0.0.1") as (port, _):
-        done = siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1)
+        done = siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *key())
     assert done.returncode == 1  # the server has CRC on and drops what has none
     assert "1 lost" in done.stdout
 
@@ -518,7 +520,7 @@ def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
 @pytest.mark.clause("DGRAM-ERR-20")
 @pytest.mark.parametrize("qp", ["ud", "rd", "uc"])
 def test_a_server_draws_a_q_key_and_tells_it_and_clients_without_it_get_no_answer(qp: str) -> None:
-    alone = {"SIWARP_QKEY": "0", "SIWARP_PEER_TIMEOUT_MS": "1000"}
+    alone = {"SIWARP_PEER_TIMEOUT_MS": "1000"}
     words = [*COMMAND, "ping", "--server", "--port", "0", "--addr", "127.0.0.1", "--qp", qp]
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, text=True, env={**os.environ, **alone}, cwd="/"

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, server, siwarp
+from cli.cli_harness import COMMAND, key, server, siwarp
 from pace import scaled
 from unit.inspect.inspect_harness import RECORDED
 
@@ -143,7 +143,7 @@ def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
             text=True,
         ) as watching,
     ):
-        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25).returncode == 0
+        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *key()).returncode == 0
         assert watching.stdout is not None
         for line in watching.stdout:
             if re.match(r"rx_msgs +25\b", line):
@@ -164,7 +164,7 @@ def test_watching_needs_a_process_and_prints_tables(more: list[str]) -> None:
 
 def test_prometheus_reads_the_counters_of_each_process() -> None:
     with server("--addr", "127.0.0.1") as (port, process):
-        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25).returncode == 0
+        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *key()).returncode == 0
         one = siwarp("counters", process.pid, "--prometheus").stdout
         every = siwarp("counters", "--prometheus").stdout
     sample = f'siwarp_rx_msgs_total{{pid="{process.pid}"}} 25'

@@ -292,9 +292,9 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return sock_new(true, out);
 }
 
-int siw_llp_tcp_keep(struct siw_addr *local)
+int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 {
-	(void)local;
+	(void)local, (void)v6_only;
 	return -EADDRINUSE;
 }
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, server, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json
 from scapy.packet import Raw
 from tshark.tshark_harness import check_packets, fields, lua, tshark
 from unit.inspect.inspect_harness import (
@@ -48,7 +48,7 @@ def test_every_datagram_of_a_ud_capture_shows_its_fields_and_a_good_crc(
     with server("--qp", "ud", "--addr", host) as (port, _):
         done = siwarp(
             "capture", "-o", file, "--", *COMMAND,
-            "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud",
+            "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud", *key(),
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     messages = siwarp_json("dissect", file)

@@ -332,10 +332,6 @@ static void modifying(struct ibv_qp *qp)
 		{ IBV_QP_RATE_LIMIT, { .port_num = 1 }, EOPNOTSUPP },
 		{ IBV_QP_PATH_MIG_STATE, { .path_mig_state = IBV_MIG_ARMED }, EOPNOTSUPP },
 		{ 1 << 30, { .port_num = 1 }, EINVAL },
-		{ IBV_QP_TIMEOUT, { .timeout = 32 }, EINVAL },
-		{ IBV_QP_RETRY_CNT, { .retry_cnt = 8 }, EINVAL },
-		{ IBV_QP_RNR_RETRY, { .rnr_retry = 8 }, EINVAL },
-		{ IBV_QP_MIN_RNR_TIMER, { .min_rnr_timer = 32 }, EINVAL },
 		{ IBV_QP_DEST_QPN, { .dest_qp_num = 0x1000000 }, EINVAL },
 		{ IBV_QP_PATH_MTU, { .path_mtu = 6 }, EINVAL },
 	};

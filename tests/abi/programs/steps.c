@@ -52,11 +52,12 @@ static struct ibv_qp_attr values(enum ibv_qp_state to)
 		.ah_attr = to_self(),
 		.max_rd_atomic = 3,
 		.max_dest_rd_atomic = 5,
-		.min_rnr_timer = 12,
+		/* Adapters keep five bits of a time and three of a count. */
+		.min_rnr_timer = 12 | 0x20,
 		.port_num = PORT,
-		.timeout = 14,
-		.retry_cnt = 6,
-		.rnr_retry = 5,
+		.timeout = 14 | 0xe0,
+		.retry_cnt = 6 | 0x08,
+		.rnr_retry = 5 | 0xf8,
 	};
 
 	attr.ah_attr.grh.hop_limit = 64;
@@ -122,8 +123,8 @@ static void queried(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
 		CHECK(memcmp(&attr.ah_attr, &set.ah_attr, sizeof(set.ah_attr)) == 0);
 	}
 	if (qp->qp_type == IBV_QPT_RC) {
-		CHECK(attr.timeout == set.timeout && attr.retry_cnt == set.retry_cnt);
-		CHECK(attr.rnr_retry == set.rnr_retry && attr.min_rnr_timer == set.min_rnr_timer);
+		CHECK(attr.timeout == 14 && attr.retry_cnt == 6);
+		CHECK(attr.rnr_retry == 5 && attr.min_rnr_timer == 12);
 		CHECK(attr.max_rd_atomic == set.max_rd_atomic);
 		CHECK(attr.max_dest_rd_atomic == set.max_dest_rd_atomic);
 	}
