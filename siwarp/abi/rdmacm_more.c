@@ -26,7 +26,8 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 	if (optname == RDMA_OPTION_ID_TOS)
 		id->tos = *(uint8_t *)optval;
 	if (optname == RDMA_OPTION_ID_REUSEADDR || optname == RDMA_OPTION_ID_AFONLY) {
-		if (id->bound)
+		/* One that the library bound to connect: the program may set what has no effect. */
+		if (id->bound && !id->resolved)
 			return cm_fail(EINVAL);
 		if (optname == RDMA_OPTION_ID_AFONLY) {
 			id->v6_only = *(int *)optval != 0;

@@ -501,7 +501,7 @@ class CMID(Posting, Groups):
         known = level == ce.RDMA_OPTION_ID and 0 <= optname <= _OPTION_ACK_TIMEOUT
         if not known or (optname == _OPTION_ACK_TIMEOUT and not 0 <= optval <= 31):
             raise PyverbsRDMAError(f"Failed to set option {optname} to {optval}", errno.EINVAL)
-        if optname in (_OPTION_REUSEADDR, _OPTION_AFONLY) and self._bound:
+        if optname in (_OPTION_REUSEADDR, _OPTION_AFONLY) and self._bound and not self._resolved:
             raise PyverbsRDMAError("Failed to set an option: the ID is bound", errno.EINVAL)
         if optname == _OPTION_AFONLY:
             self._v6only = bool(optval)

@@ -138,6 +138,18 @@ def test_ids_refuse_late_options_and_become_synchronous_and_back(
     run(compiled["cm_calls"], what)
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "told",  # the port that rdma_get_src_port tells is the one that the server sees
+        "again",  # a client's own port is free again when its connection has ended
+        "families",  # 0.0.0.0 and :: listen at one port, with RDMA_OPTION_ID_AFONLY
+    ],
+)
+def test_a_port_is_the_ids_own(compiled: dict[str, Path], what: str) -> None:
+    run(compiled["cm_ports"], what)
+
+
 def test_a_listener_at_no_address_hands_out_ids_of_the_device_each_request_came_in_on(
     compiled: dict[str, Path],
 ) -> None:

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Ports of connection ids: the one that an id tells is the one that it connects from, it is free again
+ * when the connection has ended, and the two families share a port where they are asked to.
+ */
+#include <unistd.h>
+
+#include "cm.h"
+
+/* How the client gets its source port. */
+enum way { NO_SOURCE, BY_RESOLVE, BY_BIND, WAYS };
+
+static struct rdma_cm_id *client_of(enum way way, uint16_t own_be, uint16_t port_be)
+{
+	struct sockaddr_in source = loopback(own_be), dest = loopback(port_be);
+	struct sockaddr *from = (struct sockaddr *)&source;
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
+	if (way == BY_BIND)
+		CHECK(rdma_bind_addr(id, from) == 0);
+	CHECK(rdma_resolve_addr(id, way == BY_RESOLVE ? from : NULL, (struct sockaddr *)&dest,
+				1000) == 0);
+	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	CHECK(rdma_resolve_route(id, 1000) == 0);
+	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	queues(id);
+	return id;
+}
+
+/* Connects and disconnects; the client disconnects first, so that its end is in TIME-WAIT. */
+static void visit(struct rdma_cm_id *listener, struct rdma_cm_id *client)
+{
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	uint16_t told = rdma_get_src_port(client);
+	struct rdma_cm_id *server;
+
+	CHECK(told != 0);
+	CHECK(rdma_connect(client, &param) == 0);
+	server = request(listener, NULL, 0);
+	CHECK(rdma_get_dst_port(server) == told);
+	CHECK(rdma_accept(server, &param) == 0);
+	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	CHECK(rdma_get_src_port(client) == told);
+	send_to(client, server);
+	parted(client, server);
+}
+
+static void told(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel);
+
+	for (enum way way = NO_SOURCE; way < WAYS; way++)
+		visit(listener, client_of(way, 0, rdma_get_src_port(listener)));
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* A port that nobody has: one that was chosen for an id, and given back. */
+static uint16_t free_port(void)
+{
+	struct rdma_cm_id *id = listen_on(channel);
+	uint16_t port_be = rdma_get_src_port(id);
+
+	CHECK(rdma_destroy_id(id) == 0);
+	return port_be;
+}
+
+static void again(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel);
+	uint16_t own = free_port();
+
+	for (int i = 0; i < 6; i++) {
+		struct rdma_cm_id *client =
+			client_of(i % 2 ? BY_BIND : BY_RESOLVE, own, rdma_get_src_port(listener));
+
+		CHECK(rdma_get_src_port(client) == own);
+		visit(listener, client);
+	}
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+static struct rdma_cm_id *at_every(sa_family_t family, uint16_t port_be, int only, int wanted)
+{
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = port_be };
+	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = port_be };
+	struct sockaddr *addr =
+		family == AF_INET ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
+	struct rdma_cm_id *id;
+	int r;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof(only)) == 0);
+	r = rdma_bind_addr(id, addr);
+	if (r == 0)
+		r = rdma_listen(id, 4);
+	CHECK(r == (wanted ? -1 : 0) && (r == 0 || errno == wanted));
+	return id;
+}
+
+static void families(void)
+{
+	struct rdma_cm_id *v4 = at_every(AF_INET, 0, 0, 0), *both, *v6;
+	uint16_t port_be = rdma_get_src_port(v4);
+
+	both = at_every(AF_INET6, port_be, 0, EADDRINUSE);
+	v6 = at_every(AF_INET6, port_be, 1, 0);
+	CHECK(rdma_get_src_port(v6) == port_be);
+	CHECK(rdma_destroy_id(both) == 0 && rdma_destroy_id(v6) == 0 && rdma_destroy_id(v4) == 0);
+	/* The other way round. */
+	v6 = at_every(AF_INET6, port_be, 1, 0);
+	v4 = at_every(AF_INET, port_be, 1, 0);
+	CHECK(rdma_destroy_id(v6) == 0 && rdma_destroy_id(v4) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct named parts[] = {
+		{ "told", told },
+		{ "again", again },
+		{ "families", families },
+	};
+
+	return run_named(parts, sizeof(parts) / sizeof(parts[0]), argc, argv);
+}
