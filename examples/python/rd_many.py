@@ -31,7 +31,10 @@ ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_ATOMIC
 
 
 def count(pd: PD, cq: CQ) -> None:
-    with MR(pd, bytearray(64), ACCESS) as mr, QP(pd, QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)) as qp:
+    with (
+        MR(pd, bytearray(64), ACCESS) as mr,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq, qkey=QKEY)) as qp,
+    ):
         qp.to_rts()
         qp.post_recv(RecvWR(0, sg=[mr.sge(32, 32)]))
         print(qp.qp_num, flush=True)  # its UDP port

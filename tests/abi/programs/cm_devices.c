@@ -18,6 +18,8 @@ static void ip(const char *what)
 
 static void two_devices(void)
 {
+	static const char *const devices[] = { "near", "far", NULL };
+
 	/* A sanitizer that is preloaded is for this program, not for ip. */
 	unsetenv("LD_PRELOAD");
 	ip("link add near type veth peer name far");
@@ -26,6 +28,14 @@ static void two_devices(void)
 	ip("link set lo up");
 	ip("link set far up");
 	ip("link set near up");
+	/* The kernel learns of a carrier a little later; until then IPv6 finds no route. */
+	for (const char *const *name = devices; *name; name++) {
+		char command[100];
+
+		snprintf(command, sizeof(command),
+			 "until ip link show %s | grep -q 'state UP'; do sleep 0.01; done", *name);
+		CHECK(system(command) == 0);
+	}
 	ip("addr add 192.0.2.1/24 dev near");
 	ip("addr add 198.51.100.1/24 dev far");
 	ip("addr add 2001:db8::1/64 dev far nodad");

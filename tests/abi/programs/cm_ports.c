@@ -85,8 +85,7 @@ static struct rdma_cm_id *at_every(sa_family_t family, uint16_t port_be, int onl
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = port_be };
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = port_be };
-	struct sockaddr *addr =
-		family == AF_INET ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
+	struct sockaddr *addr = family == AF_INET ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
 	struct rdma_cm_id *id;
 	int r;
 
