@@ -429,6 +429,69 @@ static void accepted_late(void)
 	end(&b);
 }
 
+/* Octet by octet: a stream has no boundaries, wherever it is cut into writes, segments and reads. */
+static void pieces(void)
+{
+	static const char text[] = "cut anywhere";
+	char got[sizeof(text)] = { 0 };
+
+	meet();
+	for (size_t i = 0; i < sizeof(text) - 1; i++)
+		must(send_now(&a, text + i, 1) == 1);
+	get(&b, sizeof(text) - 1);
+	put(&b, text);
+	for (size_t i = 0; i < sizeof(text) - 1; i++)
+		say(&a, "received", recv_later(&a, got + i, 1));
+	printf("a received %s\n", got);
+	say(&a, "receives", recv_now(&a, got, 0));
+	get_now(&a);
+	end(&a);
+	get_end(&b);
+	end(&b);
+}
+
+/*
+ * A listener whose backlog is full answers no further connect, which goes on once there is room: with
+ * its next SYN, after a second.
+ */
+static void slow(void)
+{
+	struct siw_io_handler handlers[3] = { a.handler, a.handler, a.handler }, on_new = a.handler;
+	struct siw_llp_sock *listener, *connecting[3], *accepted[3];
+	struct siw_addr at = b.addr;
+	int rv;
+
+	at.port_be = 0;
+	must(!siw_llp_tcp_listen(b.port, &at, 1, &on_new, &listener));
+	must(!siw_llp_local(listener, &at));
+	for (int i = 0; i < 3; i++) {
+		must(!siw_llp_tcp_connect(a.port, &at, NULL, &handlers[i], &connecting[i]));
+		if (i == 2)
+			break;
+		while ((rv = siw_llp_tcp_connected(connecting[i])) == -EAGAIN)
+			await(&a, &handlers[i]);
+		must(!rv);
+		a.sock = connecting[i];
+		get_now(&a); /* so that the poller does not return it any more */
+	}
+	for (int i = 0; i < 3; i++)
+		say(&a, "connects", siw_llp_tcp_connected(connecting[i]));
+	for (int i = 0; i < 3; i++) {
+		while ((rv = siw_llp_tcp_accept(listener, &b.handler, &accepted[i])) == -EAGAIN)
+			await(&b, &on_new);
+		must(!rv);
+	}
+	while ((rv = siw_llp_tcp_connected(connecting[2])) == -EAGAIN)
+		await(&a, &handlers[2]);
+	say(&a, "connects", rv);
+	for (int i = 0; i < 3; i++) {
+		siw_llp_close(connecting[i]);
+		siw_llp_close(accepted[i]);
+	}
+	siw_llp_close(listener);
+}
+
+/* A simultaneous open, of a connection with one end. */
 static void itself(void)
 {
 	struct siw_addr own = a.addr;
@@ -538,6 +601,8 @@ static const struct {
 	{ "closed peer", closed_peer },
 	{ "not accepted", not_accepted },
 	{ "accepted late", accepted_late },
+	{ "pieces", pieces },
+	{ "slow", slow },
 	{ "itself", itself },
 	{ "full", full },
 	{ "paused", paused },

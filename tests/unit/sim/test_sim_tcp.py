@@ -149,11 +149,19 @@ def test_planned_reset(build_dir: Path) -> None:
     assert number(run(build_dir, "reset", 1), "writes") <= 100_000 // 4096 + 1
 
 
+@pytest.fixture(scope="module")
+def on_the_kernel(build_dir: Path) -> list[str]:
+    """What the script writes on the kernel's TCP."""
+    return lines(build_dir, "siw-test-llp-script")
+
+
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_calls_return_what_the_kernels_do(build_dir: Path, seed: int) -> None:
+def test_calls_return_what_the_kernels_do(
+    build_dir: Path, on_the_kernel: list[str], seed: int
+) -> None:
     """The same script of llp's calls, line by line."""
     simulated = lines(build_dir, "siw-test-llp-script-sim", seed)
     alone = simulated.index("- simultaneous")
-    assert simulated[:alone] == lines(build_dir, "siw-test-llp-script")
+    assert simulated[:alone] == on_the_kernel
     assert simulated[alone + 1 : alone + 3] == ["a connects 0", "b connects 0"]
     assert simulated[-2:] == ["b at its end 0", "b closed"]
