@@ -99,9 +99,9 @@ void siw_sim_stats(struct siw_sim_stats *out);
  */
 int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu);
 /*
- * What runs on the host is gone, as by kill -9: from this instant nothing more is sent, what is under way
- * arrives, its ports are closed (UDP: ICMP says so; TCP: the peer is reset), and the handles of its devices say
- * ESTALE. Until siw_sim_host_restart no device can be opened there. A second call does nothing. A
+ * What runs on the host is gone, as by kill -9, and the host's kernel goes on: its ports are closed (UDP:
+ * ICMP says so), its TCP connections as by close: what was written is still sent, then a FIN; a reset if
+ * octets are unread. What is in flight arrives, and the handles of its devices say ESTALE. Until siw_sim_host_restart no device can be opened there. A second call does nothing. A
  * scheduling point, since tasks that wait on such a device are woken. -ENOENT: no such host.
  */
 int siw_sim_host_crash(int host);

@@ -254,7 +254,7 @@ void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host);
 void sim_udp_drop_all(struct siw_llp_sock *sock);
 /* A segment arrives at the host. */
 void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host);
-/* Ends the connections of the host as its crash does: without a word to their peers. */
+/* Closes the connections of the host's processes as the kernel does when they are killed. */
 void sim_tcp_crash(const struct sim_host *host);
 void sim_tcp_close(void);
 /* The port has something to do: wakes the tasks that wait on it, or marks it for the scheduler. */

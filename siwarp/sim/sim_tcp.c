@@ -1356,6 +1356,21 @@ void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 		siw_llp_sock_ready(sock);
 }
 
+/* The stream is closed; the socket keeps one that has been reset, for calls that still come. */
+static void close_of_killed(struct sim_stream *s)
+{
+	struct siw_llp_sock *sock = s->sock;
+	struct sim_stream *rest = stream_new(s->host, &s->local, &s->peer);
+
+	unlist(rest);
+	rest->state = CLOSED;
+	rest->error = ECONNRESET;
+	rest->sock = sock;
+	sock->stream = rest;
+	close_stream(s);
+	siw_llp_sock_ready(sock);
+}
+
 void sim_tcp_crash(const struct sim_host *host)
 {
 	struct siw_link *next;
@@ -1366,9 +1381,12 @@ void sim_tcp_crash(const struct sim_host *host)
 		next = l->next;
 		if (s->host != host || s->state == CLOSED)
 			continue;
-		if (s->state != CONNECTING)
+		if (s->sock) {
+			close_of_killed(s);
+		} else if (s->listener) {
 			send_reset(s);
-		fail(s, ECONNRESET);
+			fail(s, ECONNRESET);
+		}
 	}
 }
 

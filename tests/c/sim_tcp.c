@@ -393,7 +393,10 @@ static void half(void)
 	close_ends();
 }
 
-/* The peer dies with requests under way: those whose answer has left succeed, the others fail. */
+/*
+ * The peer is killed with requests in flight. Its kernel sends the responses that were written before, up
+ * to the reset that the next requests draw.
+ */
 static void crash(void)
 {
 	enum { N = 16 };
@@ -405,9 +408,11 @@ static void crash(void)
 	must(!siw_sim_faults("delay=10ms,rate=1Mbit"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	for (uint32_t n = 0; n < N; n++)
+	for (uint32_t n = 0; n < N / 2; n++)
 		must(!post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
-	siw_sim_sleep_until(siw_sim_now() + 15 * MS);
+	siw_sim_sleep_until(siw_sim_now() + 100 * MS);
+	for (uint32_t n = N / 2; n < N; n++)
+		must(!post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
 	began = siw_sim_now();
 	must(!siw_sim_host_crash(1));
 	for (uint32_t n = 0; n < N; n++) {
@@ -415,7 +420,7 @@ static void crash(void)
 		must(wc.wr_id == n && (wc.status == SIW_WC_SUCCESS ? n == whole : n >= whole));
 		whole += wc.status == SIW_WC_SUCCESS;
 	}
-	must(whole < N);
+	must(whole > 0 && whole < N);
 	event = event_of(&ends[0]);
 	printf("event=%d\ntook=%" PRIu64 "\n", event.event, siw_sim_now() - began);
 	/* Nobody listens there any more. */
