@@ -22,7 +22,7 @@
 #define MOST_PAUSE_NS  1000000 /* ... up to this */
 
 #define MOST_ROUNDS 1000000 /* of one device at one instant */
-#define SPINS	    16	    /* ... behind which one without a socket that is ready takes time */
+#define FREE_ROUNDS 16	    /* ... before one that finds no socket ready takes time */
 
 struct sim_world sim;
 
@@ -256,9 +256,13 @@ static void make_round(uint32_t which)
 	sim.stats.rounds++;
 	sim.in_round = true;
 	if (sim_device_round(port)) {
-		if (sim.handed != handed || port->rounds < SPINS)
-			port->nap_over = true; /* there may be more */
-		else /* it waits for a time that is near by making rounds */
+		/*
+		 * There may be more to do. But it may also wait for a time by making rounds, as with
+		 * the 5 us between delivery counts, which comes only if time passes between them.
+		 */
+		if (sim.handed != handed || port->rounds < FREE_ROUNDS)
+			port->nap_over = true;
+		else
 			port->nap_until = sim.now + FIRST_PAUSE_NS;
 	}
 	sim.in_round = false;

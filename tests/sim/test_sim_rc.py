@@ -1,0 +1,381 @@
+"""RC and the connection manager on the simulated TCP: loss, long paths, crashes, partitions."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import TCP
+from scapy.utils import PcapNgReader
+from sim.rc_harness import (
+    MS,
+    NAP,
+    READ,
+    SECOND,
+    SEND,
+    WRITE,
+    End,
+    accept,
+    connect,
+    dial,
+    listen,
+    nothing,
+    pattern,
+)
+
+import siwarp
+from siwarp.cm import CMEventType, ConnParam
+from siwarp.sim import World
+from siwarp.verbs import Error, Persona, QPState, StateError, WCStatus
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+#: Linux's least retransmission timeout, to which the round trip is added (sim/sim_tcp.c).
+LEAST_RTO = 200 * MS
+#: Behind so much silence a connection ends (sim/sim.h).
+GIVEN_UP = 924_600 * MS
+
+Make = Callable[..., tuple[End, End]]
+
+
+@pytest.fixture
+def two(world: World) -> Make:
+    """Make two hosts with a queue pair each, connected."""
+
+    def make(faults: str = "", **init: object) -> tuple[End, End]:
+        world.faults(faults)
+        a, b = (End(world, f"10.0.0.{i}", **init) for i in (1, 2))  # type: ignore[arg-type]
+        connect(a, b)
+        return a, b
+
+    return make
+
+
+# ---- what a stream does to messages
+
+
+def test_messages_arrive_in_order_and_unchanged_over_a_link_that_loses(
+    world: World, two: Make
+) -> None:
+    a, b = two("loss=5%,burst=3,dup=2%,reorder=2%,delay=5ms,jitter=1ms", persona=Persona.ROCE)
+    sizes = [1 + i * i * 37 % 20_000 for i in range(60)]
+
+    def receive() -> list[int]:
+        got = []
+        for i, size in enumerate(sizes):
+            b.recv(i, 0, 20_000)
+            (wc,) = b.received()
+            assert b.mr.read(wc.check().byte_len) == pattern(size, i)
+            got.append(wc.wr_id)
+        return got
+
+    def send() -> None:
+        for i, size in enumerate(sizes):
+            a.mr.write(pattern(size, i))
+            a.post(SEND, i, length=size)
+            assert a.sent()[0].ok
+
+    receiver = world.spawn(receive)
+    world.spawn(send)
+    world.run_tasks()
+    assert receiver.result() == list(range(60))
+    assert world.stats.lost > 10
+
+
+def test_a_lost_segment_delays_itself_by_a_timeout_and_holds_up_what_follows(
+    world: World, two: Make
+) -> None:
+    a, b = two("delay=10ms")
+    for i in range(4):
+        b.recv(i, i << 10, 1 << 10)
+    a.send(b"before", 0)
+    b.received()
+    world.run_for(1)
+    rto = LEAST_RTO + 20 * MS
+    world.partition(a.device, b.device)
+    began = world.now_ns
+    a.send(b"lost", 1)
+    world.run_for(0.001)
+    world.heal()
+    # It arrives before the timeout's retransmission; its acknowledgement comes after the timeout.
+    world.run_for((rto - 6 * MS) / SECOND)
+    a.send(b"after", 2)
+    nothing(world, 0.014, b.rcq)
+    assert [wc.check().wr_id for wc in b.received(2)] == [1, 2]
+    assert rto + 10 * MS <= world.now_ns - began < rto + 10 * MS + NAP
+
+
+def test_three_segments_behind_a_lost_one_bring_it_again_within_a_round_trip(
+    world: World, two: Make
+) -> None:
+    a, b = two("delay=10ms")
+    for i in range(5):
+        b.recv(i, i << 10, 1 << 10)
+    world.partition(a.device, b.device)
+    began = world.now_ns
+    a.send(b"lost", 0)
+    world.run_for(0.001)
+    world.heal()
+    for i in range(1, 5):
+        a.send(b"after", i)
+    assert [wc.check().wr_id for wc in b.received(5)] == list(range(5))
+    # It is sent again when the acknowledgement of the third comes: after a round trip.
+    assert world.now_ns - began == 31 * MS
+
+
+def test_the_seed_cuts_the_stream_into_segments_at_any_octet(
+    world: World, two: Make, tmp_path: Path
+) -> None:
+    a, b = two("delay=1ms")
+    with world.capture(tmp_path / "run.pcapng"):
+        for i in range(20):
+            a.post(WRITE, i, length=8000, remote=b.mr.remote(0, 8000))
+        assert all(wc.ok for wc in a.sent(20))
+        world.run_for(1)
+    with PcapNgReader(str(tmp_path / "run.pcapng")) as packets:
+        lengths = [len(packet[TCP].payload) for packet in packets if packet[TCP].dport != 0]
+    # A FPDU's length is a multiple of four: these boundaries are not those of FPDUs.
+    assert {length % 4 for length in lengths if length} == {0, 1, 2, 3}
+    assert min(length for length in lengths if length) < 100
+    assert max(lengths) == 1500 - 52
+
+
+# ---- time
+
+
+def test_a_connection_a_send_and_a_read_take_their_round_trips(world: World) -> None:
+    world.faults("delay=300ms")
+    a, b = (End(world, f"10.0.0.{i}") for i in (1, 2))
+    listen(b)
+    dial(a, b)
+    accept(a, b)
+    # One of TCP, one of MPA's Request and Reply.
+    assert world.now_ns == 1200 * MS
+    world.run_for(1)
+    b.recv()
+    began = world.now_ns
+    a.post(SEND, 1, length=100)
+    assert b.received()[0].ok
+    assert world.now_ns - began == 300 * MS
+    world.run_for(1)
+    began = world.now_ns
+    a.post(READ, 2, length=100, remote=b.mr.remote(0, 100))
+    assert [wc.wr_id for wc in a.sent(2)] == [1, 2]
+    assert world.now_ns - began == 600 * MS
+
+
+@pytest.mark.parametrize(("persona", "ms"), [(Persona.IWARP, 0), (Persona.ROCE, 600)])
+def test_a_send_completes_by_its_persona(
+    world: World, two: Make, persona: Persona, ms: int
+) -> None:
+    """iWARP: when TCP has taken it; RoCE: when the peer has it."""
+    a, b = two("delay=300ms", persona=persona)
+    b.recv()
+    began = world.now_ns
+    a.post(SEND, 1, length=100)
+    assert a.sent()[0].ok
+    assert world.now_ns - began == ms * MS
+
+
+def test_programs_that_block_run_as_tasks(world: World) -> None:
+    world.faults("delay=5ms,loss=1%")
+    for i in (1, 2):
+        world.device(f"10.0.0.{i}")
+
+    def serve() -> bytes:
+        with siwarp.listen(("10.0.0.2", 7000)) as listener, listener.accept() as conn:
+            got = bytes(conn.recv())
+            conn.send(got.upper())
+            return got
+
+    def use() -> bytes:
+        world.sleep("10ms")
+        with siwarp.connect(("10.0.0.2", 7000)) as conn:
+            conn.send(b"a question")
+            return bytes(conn.recv())
+
+    server = world.spawn(serve)
+    client = world.spawn(use, on="10.0.0.1")
+    world.run_tasks(within="1min")
+    assert (server.result(), client.result()) == (b"a question", b"A QUESTION")
+
+
+# ---- connecting
+
+
+def test_a_refused_connect_is_known_after_a_round_trip(world: World) -> None:
+    world.faults("delay=10ms")
+    a, b = (End(world, f"10.0.0.{i}") for i in (1, 2))
+    dial(a, b)
+    event = a.event()
+    assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
+    assert world.now_ns == 20 * MS
+
+
+@pytest.mark.parametrize(("cut_s", "then_s"), [(0.5, 1), (2, 3), (6, 7)])
+def test_a_lost_syn_is_sent_again_after_1_3_and_7_s(
+    world: World, cut_s: float, then_s: int
+) -> None:
+    world.faults("delay=10ms")
+    a, b = (End(world, f"10.0.0.{i}") for i in (1, 2))
+    listen(b)
+    world.partition(a.device, b.device)
+    dial(a, b, ConnParam(timeout=60))
+    world.run_for(cut_s)
+    world.heal()
+    accept(a, b)
+    assert world.now_ns == then_s * SECOND + 40 * MS
+
+
+# ---- partitions
+
+
+def test_a_partition_of_a_minute_is_a_delay(world: World, two: Make) -> None:
+    a, b = two("delay=1ms")
+    world.partition(a.device, b.device)
+    a.post(WRITE, 1, length=4096, remote=b.mr.remote(0, 4096))
+    a.post(READ, 2, offset=8192, length=4096, remote=b.mr.remote(0, 4096))
+    nothing(world, 60, b.rcq)
+    assert a.state == b.state == QPState.RTS
+    world.heal()
+    assert [wc.check().wr_id for wc in a.sent(2)] == [1, 2]
+    # The timeouts double: the next one is due within as long again.
+    assert 60 * SECOND < world.now_ns < 121 * SECOND
+
+
+def test_a_partition_for_ever_ends_a_request_when_tcp_gives_up(world: World, two: Make) -> None:
+    a, b = two("delay=1ms")
+    world.partition(a.device, b.device)
+    a.post(READ, 1, length=8, remote=b.mr.remote(0, 8))
+    began = world.now_ns
+    nothing(world, 924, a.cq)
+    (wc,) = a.sent()
+    assert not wc.ok
+    assert GIVEN_UP <= world.now_ns - began < GIVEN_UP + 120 * SECOND
+    event = a.event()
+    assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ETIMEDOUT)
+    # Nothing was under way from there: the peer cannot know.
+    assert b.state == QPState.RTS
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_the_peer_of_a_killed_process_knows_after_the_way_to_it(
+    world: World, two: Make, unread: bool
+) -> None:
+    """By a FIN, or by a reset if the process had not read all that came."""
+    a, b = two("delay=10ms")
+    a.recv(7)
+    if unread:
+        a.post(WRITE, 1, length=4096, remote=b.mr.remote(0, 4096))
+        a.sent()
+        world.run_for(0.005)
+    began = world.now_ns
+    world.crash(b.device)
+    (wc,) = a.received()
+    assert (wc.wr_id, wc.status) == (7, FLUSHED)
+    event = a.event()
+    assert event.type == CMEventType.DISCONNECTED
+    assert a.state == QPState.ERR
+    assert 10 * MS <= world.now_ns - began < 10 * MS + NAP
+    with pytest.raises(StateError) as error:
+        b.cq.poll()
+    assert error.value.errno == errno.ESTALE
+
+
+def test_requests_whose_responses_were_written_before_a_crash_succeed(
+    world: World, two: Make
+) -> None:
+    a, b = two("delay=10ms,rate=10Mbit")
+    for i in range(8):
+        a.post(READ, i, offset=4096 * i, length=4096, remote=b.mr.remote(0, 4096))
+    world.run_for(0.02)
+    world.crash(b.device)
+    for i in range(8, 16):
+        a.post(READ, i, length=4096, remote=b.mr.remote(0, 4096))
+    done = a.sent(16)
+    assert [wc.wr_id for wc in done] == list(range(16))
+    good = [wc.ok for wc in done]
+    assert good == sorted(good, reverse=True)
+    assert 1 <= sum(good) <= 8
+
+
+def test_a_restarted_host_is_connected_to_anew(world: World, two: Make) -> None:
+    a, b = two("delay=10ms")
+    world.crash(b.device)
+    world.run_for(1)
+    again = End(world, b.address, device=world.restart(b.address))
+    other = End(world, a.address, device=a.device)
+    connect(other, again)
+    again.recv(3)
+    other.post(SEND, 1, length=10)
+    assert again.received()[0].wr_id == 3
+
+
+def test_what_was_sent_before_a_disconnect_arrives_and_the_other_way_goes_on(
+    world: World, two: Make
+) -> None:
+    a, b = two("delay=20ms,loss=3%,rate=5Mbit", size=1 << 17)
+    for i in range(20):
+        b.recv(i, 0, 4096)
+    a.recv(50, 0, 1 << 16)
+    for i in range(16):
+        a.post(SEND, i, offset=i << 12, length=4000)
+    b.post(SEND, 40, length=60_000)  # its end of the stream is not closed by a's
+    assert a.id is not None
+    world.run_for(0.01)
+    a.id.disconnect()
+    done = b.received(20)
+    assert [(wc.wr_id, wc.ok) for wc in done] == [(i, i < 16) for i in range(20)]
+    assert {wc.status for wc in done[16:]} == {FLUSHED}
+    assert a.event().type == b.event().type == CMEventType.DISCONNECTED
+    assert world.stats.lost > 0
+
+
+def test_what_a_plan_resets_ends_both_ends_and_their_requests(world: World, two: Make) -> None:
+    a, b = two("delay=1ms,reset=100KB,short=20%")
+    n = 0
+    while True:
+        a.post(WRITE, n, length=4096, remote=b.mr.remote(0, 4096))
+        (wc,) = a.sent()
+        if not wc.ok:
+            break
+        n += 1
+    assert 10 <= n <= 100_000 // 4096
+    assert a.event().type == b.event().type == CMEventType.DISCONNECTED
+
+
+def test_a_path_that_becomes_smaller_cuts_segments_anew(world: World, two: Make) -> None:
+    a, b = two("delay=1ms")
+    world.path_mtu(a.device, b.device, 1280)
+    for i in range(8):
+        a.post(WRITE, i, length=8192, remote=b.mr.remote(0, 8192))
+    a.post(READ, 8, length=8, remote=b.mr.remote(0, 8))
+    assert all(wc.ok for wc in a.sent(9))
+    assert world.stats.lost > 0
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    def run(seed: int) -> tuple[int, int]:
+        with World(seed, "loss=5%,delay=3ms,jitter=2ms") as world:
+            a, b = (End(world, f"10.0.0.{i}", persona=Persona.ROCE) for i in (1, 2))
+            connect(a, b)
+            for i in range(30):
+                b.recv(i)
+                a.post(SEND, i, length=1000 + i)
+            a.sent(30)
+            return world.trace_hash, world.now_ns
+
+    assert run(seed) == run(seed) != run(seed + 100)
+
+
+def test_no_host_has_the_address(world: World) -> None:
+    a = End(world, "10.0.0.1")
+    with pytest.raises(Error) as error:
+        siwarp.connect(("nowhere", 1))
+    assert error.value.errno == errno.EHOSTUNREACH
+    assert a.state == QPState.RESET

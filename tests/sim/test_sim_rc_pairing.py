@@ -1,0 +1,325 @@
+"""RC queue pairs that connect by GID and QPN, and delivery counts: their time, in worlds."""
+
+from __future__ import annotations
+
+import pytest
+from sim.rc_harness import (
+    MS,
+    NAP,
+    SECOND,
+    WRITE,
+    End,
+    counted,
+    counter,
+    exchange,
+    meet,
+    nothing,
+    pattern,
+    setting,
+)
+
+from siwarp.sim import World
+from siwarp.verbs import Persona, QPAttr, QPState, RecvWR, WCStatus
+
+FLUSHED, GONE = WCStatus.WR_FLUSH_ERR, WCStatus.RETRY_EXC_ERR
+DELAY = 5 * MS
+#: Posted work waits for a peer at least so long (qp_pair.c).
+LEAST_WAIT = 3 * SECOND
+
+
+@pytest.fixture(params=[Persona.IWARP, Persona.ROCE], ids=["iwarp", "roce"])
+def two(request: pytest.FixtureRequest, world: World) -> tuple[End, End]:
+    """Two hosts with an end each, in RESET; the first is the one that connects."""
+    world.faults("delay=5ms")
+    a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=request.param) for i in (1, 2))
+    return a, b
+
+
+@pytest.fixture
+def roce(world: World) -> tuple[End, End]:
+    """The same with persona roce."""
+    world.faults("delay=5ms")
+    a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
+    return a, b
+
+
+def failed_at(end: End, began: int, patience: int) -> None:
+    """Two requests fail when this time is over, the second because the first did."""
+    nothing(end.world, (patience - 1 * MS - (end.world.now_ns - began)) / SECOND, end.cq)
+    assert end.state == QPState.RTS
+    done = end.sent(2)
+    assert [(wc.wr_id, wc.status) for wc in done] == [(1, GONE), (2, FLUSHED)]
+    assert patience <= end.world.now_ns - began < patience + NAP
+    assert end.state == QPState.ERR
+
+
+# ---- coming together
+
+
+@pytest.mark.parametrize("first", ["the one that connects", "the one that listens"])
+@pytest.mark.parametrize("pause", [0.0, 0.3, 7.0, 60.0])
+def test_either_end_may_come_first(
+    world: World, two: tuple[End, End], first: str, pause: float
+) -> None:
+    early, late = two if first == "the one that connects" else two[::-1]
+    retries = counter("pair_retries")
+    early.begin()
+    early.to_rts(late.name, timeout=24, retry_cnt=7)  # 550 s
+    early.send(b"there")  # waits for the stream
+    nothing(world, pause, early.cq, early.rcq)
+    came = world.now_ns
+    late.begin()
+    late.to_rts(early.name)
+    late.send(b"and back")
+    for end, text in ((early, b"and back"), (late, b"there")):
+        assert end.sent()[0].ok
+        (wc,) = end.received()
+        assert wc.ok and end.mr.read(wc.byte_len, (wc.wr_id - 100) << 10) == text
+    # A Request waits at the peer as long as a start-up may take, 5 s: nobody asks again and again.
+    assert counter("pair_retries") - retries <= 4 + pause / 5
+    assert world.now_ns - came < 100 * MS
+
+
+def test_a_loss_when_they_meet_is_a_delay(world: World, two: tuple[End, End]) -> None:
+    a, b = two
+    world.faults("loss=30%,delay=5ms")
+    a.begin(), b.begin()
+    meet(a, b, timeout=20, retry_cnt=7)
+    exchange(a, b)
+    assert world.stats.lost > 0
+
+
+def test_a_long_round_trip(world: World, two: tuple[End, End]) -> None:
+    a, b = two
+    world.faults("delay=500ms")
+    a.begin(), b.begin()
+    meet(a, b)
+    a.send(b"far away")
+    (wc,) = b.received()
+    assert wc.ok and b.mr.read(8) == b"far away"
+    # TCP's round trip, the Request and the Reply, and half a round trip.
+    assert 2500 * MS <= world.now_ns < 2500 * MS + NAP
+
+
+# ---- staying and going
+
+
+def test_an_idle_peer_that_goes_leaves_the_queue_pair_as_it_is(
+    world: World, two: tuple[End, End]
+) -> None:
+    a, b = two
+    a.begin(), b.begin()
+    meet(a, b)
+    exchange(a, b)
+    b.close()
+    nothing(world, 3600, a.cq, a.rcq)
+    assert a.state == QPState.RTS
+    began = world.now_ns
+    a.send(b"anybody?", 1)
+    a.send(b"nobody", 2)
+    failed_at(a, began, LEAST_WAIT)
+    assert [wc.status for wc in a.received(7)] == [FLUSHED] * 7
+
+
+def test_what_is_open_when_the_peer_goes_has_the_time_of_timeout_and_retry_cnt(
+    world: World, roce: tuple[End, End]
+) -> None:
+    """The peer may have all it wants, and go, before this end has its word for it."""
+    a, b = roce
+    a.begin(), b.begin(receives=0)
+    meet(a, b)
+    a.send(b"it has no receive", 1)
+    nothing(world, 0.1, a.cq)
+    b.close()
+    began = world.now_ns + DELAY
+    nothing(world, 1, a.cq)
+    a.send(b"nobody", 2)
+    failed_at(a, began, LEAST_WAIT)
+
+
+@pytest.mark.parametrize("how", ["reset", "error", "destroyed"])
+def test_what_is_open_ends_with_its_queue_pair(
+    world: World, roce: tuple[End, End], how: str
+) -> None:
+    a, b = roce
+    a.begin(), b.begin(receives=0)
+    meet(a, b)
+    a.send(b"it has no receive", 1)
+    nothing(world, 0.1, a.cq)
+    b.close()
+    if how == "destroyed":
+        a.close()
+    else:
+        a.qp.modify(QPAttr(qp_state=QPState.RESET if how == "reset" else QPState.ERR))
+    if how != "error":
+        nothing(world, 3600, a.cq, a.rcq)
+        return
+    assert [(wc.wr_id, wc.status) for wc in a.sent()] == [(1, FLUSHED)]
+    assert [(wc.wr_id, wc.status) for wc in a.received(8)] == [(100 + i, FLUSHED) for i in range(8)]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_a_peer_that_is_killed(world: World, roce: tuple[End, End], idle: bool) -> None:
+    a, b = roce
+    a.begin(), b.begin()
+    meet(a, b)
+    exchange(a, b)
+    world.run_for(1)
+    if not idle:
+        a.send(b"x" * 1000, 1)  # on its way when the peer dies
+        a.send(b"x" * 1000, 2)
+        world.run_for(0.001)
+    world.crash(b.device)
+    began = world.now_ns + DELAY
+    if idle:
+        nothing(world, 1, a.cq)
+        began = world.now_ns
+        a.send(b"anybody?", 1)
+        a.send(b"anybody?", 2)
+    failed_at(a, began, LEAST_WAIT)
+
+
+def test_a_peer_that_is_started_again_is_not_the_one_that_was(
+    world: World, roce: tuple[End, End]
+) -> None:
+    a, b = roce
+    a.begin(), b.begin()
+    meet(a, b)
+    exchange(a, b)
+    world.crash(b.device)
+    again = End(world, b.address, device=world.restart(b.address), by_qpn=True)
+    again.begin()
+    a.qp.modify(QPAttr(qp_state=QPState.RESET))
+    a.begin()
+    meet(a, again)
+    exchange(a, again)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "retry_cnt", "ns"),
+    [
+        (1, 0, LEAST_WAIT),
+        (14, 7, LEAST_WAIT),
+        (19, 1, 4096 * 2 << 19),
+        (18, 3, 4096 * 4 << 18),
+        (27, 7, 4096 * 8 << 27),
+    ],
+)
+def test_without_a_peer_what_is_posted_fails_when_its_time_is_over(
+    world: World, two: tuple[End, End], timeout: int, retry_cnt: int, ns: int
+) -> None:
+    """timeout and retry_cnt say how long, but three seconds at least."""
+    for end, peer in (two, two[::-1]):
+        nobody = peer.address, peer.qp.qp_num ^ 1 << 17
+        end.begin()
+        end.to_rts(nobody, timeout=timeout, retry_cnt=retry_cnt)
+    nothing(world, 10, two[0].cq, two[1].cq)
+    began = world.now_ns
+    for end in two:
+        for i in (1, 2):
+            end.send(b"hello", i)
+    nothing(world, (ns - MS) / SECOND, two[0].cq, two[1].cq)
+    for end in two:
+        assert [wc.status for wc in end.sent(2)] == [GONE, FLUSHED]
+        assert ns <= world.now_ns - began < ns + NAP
+        assert end.state == QPState.ERR
+
+
+def test_without_work_or_with_timeout_0_nothing_fails(world: World, two: tuple[End, End]) -> None:
+    for end, peer, timeout in ((*two, 1), (*two[::-1], 0)):
+        end.begin()
+        end.to_rts((peer.address, peer.qp.qp_num ^ 1 << 17), timeout=timeout, retry_cnt=0)
+    two[1].send(b"hello")
+    nothing(world, 3600, *(cq for end in two for cq in (end.cq, end.rcq)))
+    assert [end.state for end in two] == [QPState.RTS] * 2
+
+
+def test_who_waits_for_a_peer_asks_less_and_less_often(world: World, two: tuple[End, End]) -> None:
+    a, b = two
+    peer = b.name
+    b.close()
+    a.begin()
+    a.to_rts(peer, timeout=0)
+    nothing(world, 3, a.cq)
+    retries = counter("pair_retries")
+    nothing(world, 60, a.cq)
+    assert counter("pair_retries") - retries <= 61
+
+
+def test_a_send_of_persona_roce_waits_for_its_receive(world: World, roce: tuple[End, End]) -> None:
+    a, b = roce
+    a.begin(0), b.begin(0)
+    meet(a, b)
+    a.send(b"last words")
+    nothing(world, 3600, a.cq)
+    began = world.now_ns
+    b.recv(100, 0, 1 << 10)
+    assert b.received()[0].ok and b.mr.read(10) == b"last words"
+    assert a.sent()[0].ok
+    assert DELAY <= world.now_ns - began < DELAY + NAP
+
+
+# ---- delivery counts
+
+
+def test_a_send_completes_by_a_count_after_a_round_trip(
+    world: World, roce: tuple[End, End]
+) -> None:
+    a, b = roce
+    a.begin(), b.begin()
+    meet(a, b)
+    exchange(a, b)
+    world.run_for(1)
+    for turn in range(5):
+        began = world.now_ns
+        with counted("confirm_reads", 0):
+            a.mr.write(pattern(100, turn))
+            a.post(WRITE, turn, length=100, remote=b.mr.remote(40_000, 100))
+            assert a.sent()[0].ok
+        # A count that goes alone keeps a distance of 5 us from the last one.
+        assert 2 * DELAY <= world.now_ns - began < 2 * DELAY + NAP
+        assert b.mr.read(100, 40_000) == pattern(100, turn)
+
+
+def test_without_delivery_counts_reads_ask(world: World) -> None:
+    world.faults("delay=5ms")
+    with setting("delivery_counts", 0):
+        a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
+        a.begin(), b.begin()
+        meet(a, b)
+        exchange(a, b)
+        world.run_for(1)
+        began = world.now_ns
+        with counted("confirm_reads", 1):
+            a.post(WRITE, 1, length=100, remote=b.mr.remote(40_000, 100))
+            assert a.sent()[0].ok
+    assert 2 * DELAY <= world.now_ns - began < 2 * DELAY + NAP
+
+
+def test_a_stopped_peer_completes_nothing_and_goes_on(world: World, roce: tuple[End, End]) -> None:
+    a, b = roce
+    a.begin(), b.begin()
+    meet(a, b)
+    exchange(a, b)
+    world.partition(a.device, b.device)
+    a.post(WRITE, 1, length=100, remote=b.mr.remote(40_000, 100))
+    nothing(world, 300, a.cq)
+    assert a.state == QPState.RTS
+    world.heal()
+    assert a.sent()[0].ok
+
+
+def test_many_sends_complete_by_few_counts(world: World, roce: tuple[End, End]) -> None:
+    a, b = roce
+    a.begin(0), b.begin(0)
+    for i in range(64):
+        b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(0, 1 << 10)]))
+    meet(a, b)
+    world.run_for(1)
+    before = world.stats.segments
+    for i in range(64):
+        a.post(WRITE, i, length=1000, remote=b.mr.remote(40_000, 1000))
+    assert [wc.check().wr_id for wc in a.sent(64)] == list(range(64))
+    segments = world.stats.segments - before
+    # 64 KB are some 60 segments and as many acknowledgements, and a few counts with theirs.
+    assert 100 < segments < 300, segments

@@ -1,0 +1,300 @@
+"""A Send without a receive, in time: rnr_retry and min_rnr_timer of RC, in worlds."""
+
+from __future__ import annotations
+
+import pytest
+from sim.rc_harness import (
+    MS,
+    NAP,
+    READ,
+    SECOND,
+    SEND,
+    WRITE,
+    End,
+    connect,
+    counted,
+    nothing,
+    pattern,
+)
+
+from siwarp.cm import CMEventType
+from siwarp.sim import World
+from siwarp.verbs import SRQ, Persona, QPAttr, QPState, RecvWR, SrqAttr, WCStatus
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+NO_BUFFER = 1 << 16 | 2 << 8 | 2
+DELAY = 10 * MS
+HOUR = 3600
+
+
+def roce(
+    world: World, retry: int | None = None, timer: int = 14, **init: object
+) -> tuple[End, End]:
+    """Connect; the passive end waits ``retry`` times ``timer`` (14 is 1.28 ms)."""
+    world.faults("delay=10ms")
+
+    def patience(b: End) -> None:
+        if retry is not None:
+            b.qp.modify(QPAttr(rnr_retry=retry, min_rnr_timer=timer))
+
+    a, b = (
+        End(world, f"10.0.0.{i}", persona=Persona.ROCE, **init)  # type: ignore[arg-type]
+        for i in (1, 2)
+    )
+    connect(a, b, patience)
+    return a, b
+
+
+@pytest.mark.parametrize(
+    ("retry", "timer", "us"),
+    [
+        (0, 0, 0),
+        (0, 31, 0),
+        (1, 0, 655_360),
+        (1, 1, 10),
+        (1, 26, 81_920),
+        (2, 24, 2 * 40_960),
+        (3, 25, 3 * 61_440),
+        (6, 22, 6 * 20_480),
+        (6, 31, 6 * 491_520),
+        (6, 0, 6 * 655_360),
+    ],
+)
+def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_ready(
+    world: World, retry: int, timer: int, us: int
+) -> None:
+    a, b = roce(world, retry, timer)
+    a.recv(5)
+    with counted("rnr_expired", 1):
+        began = world.now_ns
+        for i in range(2):
+            a.post(SEND, i, length=8)
+        done = a.sent(2)
+        took = world.now_ns - began
+    assert [(w.wr_id, w.status, w.vendor_err) for w in done] == [
+        (0, WCStatus.RNR_RETRY_EXC_ERR, NO_BUFFER),
+        (1, FLUSHED, NO_BUFFER),
+    ]
+    # The way there, the wait, and the way back.
+    assert 2 * DELAY + us * 1000 <= took < 2 * DELAY + us * 1000 + NAP
+    assert [w.status for w in a.received()] == [FLUSHED]
+    for end in (a, b):
+        assert end.state == QPState.ERR
+        assert end.event().wire_error == NO_BUFFER
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_receive_just_in_time_is_in_time(world: World, in_time: bool) -> None:
+    a, b = roce(world, 1, 26)
+    a.post(SEND, 1, length=8)
+    world.run_for((DELAY + 81_920_000 + (-1 * MS if in_time else NAP)) / SECOND)
+    if not in_time:
+        assert b.state == QPState.ERR
+        assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+        return
+    b.recv(9)
+    assert b.received()[0].wr_id == 9
+    assert a.sent()[0].ok
+
+
+def test_each_send_has_its_own_time(world: World) -> None:
+    a, b = roce(world, 2, 27)  # 246 ms
+    for i in range(4):
+        a.post(SEND, i, length=8)
+    for i in range(3):
+        nothing(world, 0.24, b.rcq)
+        b.recv(i)
+        assert b.received()[0].wr_id == i
+    assert [w.status for w in a.sent(3)] == [0, 0, 0]
+    assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+
+
+def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
+    a, b = roce(world)
+    a.post(SEND, 1, length=8)
+    nothing(world, 24 * HOUR, a.cq, b.rcq)
+    assert a.state == b.state == QPState.RTS
+    began = world.now_ns
+    b.recv(9)
+    assert b.received()[0].wr_id == 9
+    assert a.sent()[0].ok
+    assert DELAY <= world.now_ns - began < DELAY + NAP
+
+
+def test_it_may_be_changed_while_one_waits(world: World) -> None:
+    a, b = roce(world, 7, 1)
+    a.post(SEND, 1, length=8)
+    nothing(world, HOUR, a.cq)
+    began = world.now_ns
+    b.qp.modify(QPAttr(rnr_retry=1))
+    assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+    assert DELAY <= world.now_ns - began < DELAY + NAP
+
+
+def test_with_persona_iwarp_it_is_terminated_at_once(world: World) -> None:
+    world.faults("delay=10ms")
+    a, b = (End(world, f"10.0.0.{i}", persona=Persona.IWARP) for i in (1, 2))
+    connect(a, b)
+    with counted("rnr_unexpected", 0):
+        began = world.now_ns
+        a.post(SEND, 1, length=8)
+        event = a.event()
+    assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, NO_BUFFER)
+    assert world.now_ns - began == 2 * DELAY
+    assert a.state == b.state == QPState.ERR
+
+
+def test_it_completes_at_both_ends_when_the_receive_is_posted(world: World) -> None:
+    a, b = roce(world)
+    a.mr.write(pattern(1000))
+    with counted("rnr_unexpected", 1):
+        a.post(SEND, 1, length=1000)
+        nothing(world, 60, a.cq, b.rcq)
+    b.recv(9)
+    (wc,) = b.received()
+    assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, 1000)
+    assert b.mr.read(1000) == pattern(1000)
+    assert [(w.wr_id, w.status) for w in a.sent()] == [(1, WCStatus.SUCCESS)]
+
+
+def test_a_receive_is_noticed_though_nobody_polls_there(world: World) -> None:
+    a, b = roce(world)
+    a.post(SEND, 1, length=8)
+    nothing(world, 60, a.cq)
+    b.recv()
+    world.run_for((DELAY + NAP) / SECOND)
+    assert [wc.ok for wc in a.cq.poll()] == [True]
+
+
+def test_shared_receives_are_noticed_too(world: World) -> None:
+    world.faults("delay=10ms")
+    a, b = (End(world, f"10.0.0.{i}", persona=Persona.ROCE) for i in (1, 2))
+    srq, mr = SRQ(b.pd, SrqAttr(16)), b.mr
+    b = End(world, b.address, device=b.device, persona=Persona.ROCE, srq=srq)
+    connect(a, b)
+    a.post(SEND, 1, length=8)
+    nothing(world, 60, a.cq)
+    srq.post_recv(RecvWR(7, sg=[mr.sge(0, 64)]))
+    assert b.received()[0].wr_id == 7
+    assert a.sent()[0].ok
+
+
+def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> None:
+    # The active end does not ask whether its Sends are there, so its Reads wait for nothing.
+    world.faults("delay=10ms")
+    a = End(world, "10.0.0.1", persona=Persona.IWARP)
+    b = End(world, "10.0.0.2", persona=Persona.ROCE)
+    connect(a, b)
+    a.mr.write(pattern(64))
+    began = world.now_ns
+    a.post(SEND, 1, length=64)
+    a.post(WRITE, 2, length=64, remote=b.mr.remote(1024, 64))
+    a.post(READ, 3, offset=512, length=64, remote=b.mr.remote(1024, 64))
+    assert [w.wr_id for w in a.sent(3)] == [1, 2, 3]
+    assert world.now_ns - began == 2 * DELAY
+    assert a.mr.read(64, 512) == b.mr.read(64, 1024) == pattern(64)
+    nothing(world, 60, b.rcq)
+    b.recv()
+    assert b.received()[0].ok
+
+
+@pytest.mark.parametrize("size", [0, 100, 50_000])
+def test_many_come_out_in_the_order_in_which_they_went_in(world: World, size: int) -> None:
+    a, b = roce(world, size=4 << 20)
+    for i in range(40):
+        a.mr.write(pattern(size, i), offset=i * size)
+        a.post(SEND, i, offset=i * size, length=size)
+    nothing(world, 60, a.cq)
+    for i in range(40):
+        b.recv(i, 0, size + 1)
+        (wc,) = b.received()
+        assert (wc.wr_id, wc.byte_len) == (i, size)
+        assert b.mr.read(size) == pattern(size, i)
+    assert [w.wr_id for w in a.sent(40)] == list(range(40))
+
+
+def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
+    size, n = 300_000, 12  # more than is kept
+    a, b = roce(world, size=1 << 20)
+    a.mr.write(pattern(size))
+    for i in range(n):
+        a.post(SEND, i, length=size)
+    nothing(world, 60, a.cq)
+    before = world.stats
+    nothing(world, HOUR, a.cq)
+    # Stopped by TCP's window: there are probes of it, and the device is left alone.
+    assert world.stats.segments - before.segments < 100
+    assert world.stats.rounds - before.rounds < 200
+    for i in range(n):
+        b.mr.write(bytes(size))
+        b.recv(i, 0, size)
+        (wc,) = b.received()
+        assert (wc.wr_id, wc.byte_len) == (i, size)
+        assert b.mr.read(size) == pattern(size)
+    assert [w.wr_id for w in a.sent(n)] == list(range(n))
+
+
+def test_a_peer_that_dies_while_its_octets_are_not_read_is_noticed(world: World) -> None:
+    size = 300_000
+    a, b = roce(world, size=1 << 20)
+    for end in (a, b):
+        for i in range(12):
+            end.post(SEND, i, length=size)
+    nothing(world, 60, a.cq)
+    world.crash(b.device)
+    began = world.now_ns
+    # The peer had not read all of this end's, and so its kernel resets the connection.
+    assert [(wc.wr_id, wc.ok) for wc in a.sent(12)] == [(i, False) for i in range(12)]
+    assert DELAY <= world.now_ns - began < DELAY + NAP
+    assert a.state == QPState.ERR
+
+
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("how", ["destroy", "disconnect", "crash"])
+def test_an_end_while_messages_wait_flushes_them(world: World, who: str, how: str) -> None:
+    a, b = roce(world)
+    for i in range(5):
+        a.post(SEND, i, length=1000)
+    nothing(world, 60, b.rcq)
+    one, other = (a, b) if who == "sender" else (b, a)
+    began = world.now_ns
+    if how == "destroy":
+        one.close()
+    elif how == "crash":
+        world.crash(one.device)
+    else:
+        assert one.id is not None
+        one.id.disconnect()
+    assert other.event().type == CMEventType.DISCONNECTED
+    assert world.now_ns - began < 2 * DELAY + NAP
+    assert other.state == QPState.ERR
+    if who == "receiver" or how == "disconnect":
+        assert [w.status for w in a.sent(5)] == [FLUSHED] * 5
+
+
+# ---- Sends that are kept whatever the persona
+
+
+def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_last(
+    world: World,
+) -> None:
+    world.faults("delay=10ms")
+    a, b = (End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2))
+    connect(a, b)
+    assert b.qp.query()[1].keep_unexpected
+    messages = [pattern(n, n) for n in (100, 0, 30_000)]
+    with counted("rnr_unexpected", 3):
+        for n, message in enumerate(messages):
+            a.mr.write(message)
+            a.post(SEND, n, length=len(message))
+            assert a.sent()[0].ok
+        world.crash(a.device)
+        nothing(world, HOUR, b.rcq)
+    assert b.channel.get_event(0) is None
+    for n, message in enumerate(messages):
+        b.recv(n)
+        (wc,) = b.received()
+        assert (wc.wr_id, wc.byte_len) == (n, len(message))
+        assert b.mr.read(wc.byte_len) == message
+    event = b.event()
+    assert (event.type, event.status) == (CMEventType.DISCONNECTED, 0)
