@@ -28,6 +28,7 @@ void __wrap_siw_verbs_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
 	ctx->port->served = false;
+	ctx->port->context = NULL; /* a task closes it, which a crash leaves to that task */
 }
 
 void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
@@ -53,6 +54,8 @@ bool sim_device_round(struct siw_llp_port *port)
 	struct siw_context *ctx = port->context;
 	int moved;
 
+	if (!ctx) /* its thread was stopped meanwhile */
+		return false;
 	/* A task that waits for another lock may hold it; then it serves the device itself. */
 	if (!siw_trylock(&ctx->progress))
 		return false;
