@@ -124,3 +124,42 @@ def test_a_crash_is_estale_here_and_a_lost_peer_there(world: World, end: MakeEnd
         assert again.device.addresses == ("10.0.0.2",)
     with Context("10.0.0.2"):
         pass
+
+
+def test_polling_one_and_polling_many_give_the_same_values(world: World, end: MakeEnd) -> None:
+    a, b = both(world, end, QPType.UD)
+    got = []
+    for poll in (lambda: b.cq.poll(), lambda: b.cq.poll(8)):
+        with AH(a.pd, b.qp.addr) as ah:
+            a.qp.post_send(SendWR(sg=[a.mr.sge(0, 42)], ah=ah, send_flags=0))
+        world.run_for("1ms")
+        (wc,) = poll()
+        got.append((wc.status, wc.opcode, wc.byte_len, wc.qp_num, wc.src_qp, wc.source))
+        assert poll() == []
+    assert got[0] == got[1]
+    assert got[0][2:] == (42, b.qp.qp_num, a.qp.qp_num, a.qp.addr)
+
+
+def test_waiting_without_an_event_ends_at_its_time(world: World, end: MakeEnd) -> None:
+    a, _ = both(world, end, QPType.UD)
+    assert a.cq.channel is not None
+    assert a.cq.channel.get_cq_event(0.2) is None
+    assert world.now == pytest.approx(0.2, abs=1e-3)
+    assert a.cq.wait(0.2) == []
+    assert world.now == pytest.approx(0.4, abs=5e-3)  # polls that find nothing take up to 1 ms
+
+
+def test_what_ud_loses_is_what_the_world_says(world: World, end: MakeEnd) -> None:
+    world.faults("tx:loss=10%,seed=5")
+    a, b = both(world, end, QPType.UD)
+    got = 0
+    with AH(a.pd, b.qp.addr) as ah:
+        for i in range(400):
+            a.qp.post_send(SendWR(i, sg=[a.mr.sge(0, 32)], ah=ah))
+            a.cq.wait()[0].check()
+            world.run_for("1ms")
+            for wc in b.cq.poll():
+                got += 1
+                b.qp.post_recv(RecvWR(wc.check().wr_id, sg=[b.mr.sge(32768, 64)]))
+    assert 10 < world.stats.lost < 80
+    assert got == 400 - world.stats.lost

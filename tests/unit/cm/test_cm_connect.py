@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-import resource
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
-from pace import scaled
 from unit.verbs.rc_harness import (
     READ,
     SEND,
@@ -406,18 +403,6 @@ def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> 
     assert a.qp.qp_state == QPState.INIT
 
 
-@pytest.mark.parametrize("timeout", [0.05, 0.2])
-def test_a_silent_listener_is_given_up_in_time(wire: Wire, timeout: float) -> None:
-    with plain_listener() as s, counted("startup_timeouts", 1):
-        a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
-        start = time.monotonic()
-        a.id.connect(s.getsockname(), ConnParam(timeout=timeout))
-        event = a.event()
-        took = time.monotonic() - start
-    assert (event.type, event.status) == (CMEventType.UNREACHABLE, errno.ETIMEDOUT)
-    assert timeout <= took < timeout + scaled(0.3)
-
-
 GARBAGE = [
     b"HTTP/1.0 400 Bad Request\r\n\r\n",
     bytes(64),
@@ -466,45 +451,6 @@ def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
     assert two.p_channel.get_event(0.02) is None
     a, b = two.connect()
     exchange(a, b)
-
-
-@pytest.fixture
-def impatient() -> Iterator[None]:
-    """Let a start-up take half a second."""
-    assert lib.siw_setting_set(b"mpa_timeout_ms", 500) == 0
-    yield
-    assert lib.siw_setting_set(b"mpa_timeout_ms", 5000) == 0
-
-
-@pytest.mark.clause("RFC5044-7.1.2-16", "RFC5044-7.1.2-20")
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("said", [b"", b"MPA ID Req", bytes(MPARequest(rev=2))[:19]])
-def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(
-    two: Wire, said: bytes
-) -> None:
-    with counted("startup_timeouts", 1), plain_client(two.address) as s:
-        s.sendall(said)
-        start = time.monotonic()
-        a, b = two.connect()
-        exchange(a, b)
-        assert read_all(s) == b""
-    assert time.monotonic() - start < 4
-
-
-def test_a_client_that_leaves_before_the_answer_costs_no_processor_time(two: Wire) -> None:
-    s = plain_client(two.address)
-    s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)) + b"and more")
-    request = two.request()
-    s.close()
-    time.sleep(0.05)
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    time.sleep(0.3)
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    assert spent < 0.1, f"{spent:.2f} s of processor time in 0.3 s of waiting for the user"
-    b = End(two.passive, request.id, two.p_channel)
-    assert refused(b.id.accept) == errno.ECONNRESET
-    assert b.qp.qp_state == QPState.INIT
 
 
 def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:

@@ -10,8 +10,7 @@ import threading
 import time
 
 import pytest
-from pace import scaled
-from unit.verbs.rc_harness import SEND, End, Wire, plain_listener
+from unit.verbs.rc_harness import SEND, End, Wire
 from unit.verbs.verbs_harness import LIMIT, Rig, pattern, poll, refused
 
 from siwarp._siwarp import ffi, lib
@@ -209,31 +208,6 @@ def test_a_thread_waits_for_events_of_no_device_until_one_comes(rig: Rig) -> Non
     os.set_blocking(channel.fileno(), False)
     event = ffi.new("struct siw_cm_event *")
     assert lib.siw_cm_get_event(channel._live(), event, -1) == -errno.EAGAIN
-
-
-def test_a_refused_connect_is_tried_again_for_as_long_as_it_says(rig: Rig) -> None:
-    channel = CMEventChannel()
-    with plain_listener() as s:
-        gone = s.getsockname()[:2]
-    start = time.monotonic()
-    a = dial(rig, channel, gone, refused=0.2)
-    event = event_of(channel)
-    assert (event.type, event.status, event.rev) == (CMEventType.REJECTED, errno.ECONNREFUSED, 0)
-    assert 0.2 <= time.monotonic() - start < 0.2 + scaled(1)
-    assert a.qp.qp_state == QPState.INIT
-    late = dial(rig, channel, gone, refused=LIMIT)
-    time.sleep(0.05)
-    door = CMID(CMEventChannel(rig.ctx))
-    door.listen(gone)
-    request = event_of(door.channel)
-    b = End(rig, request.id, door.channel, size=4096)
-    b.id.accept()
-    assert event_of(channel).type == CMEventType.ESTABLISHED
-    assert late.qp.qp_state == QPState.RTS
-    waiting = dial(rig, channel, ("127.0.0.1", 9), refused=LIMIT)
-    with contextlib.suppress(OSError):
-        waiting.id.disconnect()
-    waiting.id.close()  # between two tries
 
 
 def test_a_child_of_fork_is_refused(rig: Rig) -> None:

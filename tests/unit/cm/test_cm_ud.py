@@ -91,22 +91,6 @@ def test_a_refused_question_says_so_and_why(ends: Ends, how: str) -> None:
     assert told.private_data == (b"not today" if how == "reject" else b"")
 
 
-def test_who_hears_nothing_is_unreachable_in_time_and_asks_by_the_timetable(ends: Ends) -> None:
-    with plain() as mute:
-        began = time.monotonic()
-        ends.ask(to=mute.getsockname(), timeout=1.0)
-        came = []
-        for _ in range(4):  # at 0, 0.1, 0.3 and 0.7 s
-            octets = mute.recv(2048)
-            came.append((time.monotonic() - began, octets))
-        told = ends.result()
-    assert told.type == CMEventType.UNREACHABLE and told.status == errno.ETIMEDOUT
-    assert 1.0 <= time.monotonic() - began < scaled(3)
-    assert len({octets for _, octets in came}) == 1, "a repeat is the same question"
-    for (at, _), due in zip(came, (0, 0.1, 0.3, 0.7), strict=True):
-        assert at >= due - 0.005
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("time_limit", [{}, {"timeout": 0.25}], ids=["patient", "hasty"])
 def test_nobody_at_the_port_is_told_soon(

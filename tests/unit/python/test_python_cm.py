@@ -175,13 +175,6 @@ def test_a_request_for_a_listener_that_was_closed_is_nobodys(a: End, b: End) -> 
         event.check()
 
 
-def test_waiting_for_an_event_ends_when_the_time_is_over(a: End) -> None:
-    began = time.monotonic()
-    assert a.channel.get_event(0.2) is None
-    assert 0.2 <= time.monotonic() - began < 5
-    assert a.channel.get_event(0) is None
-
-
 def test_listening_twice_on_one_port_is_eaddrinuse(a: End, b: End) -> None:
     listener = listening(a)
     with pytest.raises(siwarp.Error) as caught:

@@ -1,0 +1,306 @@
+"""Connections of siwarp.aio in a world: exact times, cancelling, crashes, thousands of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import random
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+
+import pytest
+
+from siwarp import Error, PeerGone, RemoteBuffer, aio
+from siwarp.sim import World
+from siwarp.verbs import Context
+
+A, B = "10.0.0.1", "10.0.0.2"
+PORT = 7000
+
+
+@pytest.fixture
+def hosts(world: World) -> tuple[Context, Context]:
+    """Two hosts whose packets take 10 ms."""
+    world.faults("delay=10ms")
+    return world.device(A), world.device(B)
+
+
+@contextlib.asynccontextmanager
+async def connected(**more: int) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
+    """Yield both ends of a connection, the one that connected first."""
+    async with aio.listen((B, PORT), **more) as listener:
+        accepting = asyncio.create_task(listener.accept())
+        async with aio.connect((B, PORT), **more) as a, await accepting as b:
+            yield a, b
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_connection_takes_two_round_trips_and_a_message_half_of_one(world: World) -> None:
+    async def main() -> None:
+        async with aio.listen((B, PORT)) as listener:
+            accepting = asyncio.create_task(listener.accept(b"welcome"))
+            async with aio.connect((B, PORT), private_data=b"hello") as a:
+                assert world.now == 0.04
+                assert (a.private_data, a.peer) == (b"welcome", (B, PORT))
+                async with await accepting as b:
+                    assert world.now == 0.05
+                    assert b.private_data == b"hello"
+                    await a.send(b"one")
+                    assert await b.recv() == b"one"
+                    assert world.now == 0.06
+
+    world.run(main())
+
+
+def test_memory_of_the_peer_is_written_and_read_across_a_bad_network(world: World) -> None:
+    world.faults("loss=3%,reorder=3%,delay=5ms,jitter=2ms")
+    for address in (A, B):
+        world.device(address)
+    octets = bytes(range(256)) * 1024
+
+    async def main() -> None:
+        async with connected() as (a, b):
+            mr = b.register(len(octets))
+            await b.send(mr.remote().pack())
+            remote = RemoteBuffer.unpack(await a.recv())
+            await a.write(remote, octets)
+            assert await a.read(remote) == octets
+            assert bytes(mr.read(len(octets))) == octets
+
+    world.run(main())
+    assert world.stats.lost > 0
+
+
+@pytest.mark.usefixtures("hosts")
+def test_requests_are_decided_one_by_one(world: World) -> None:
+    async def main() -> None:
+        async with aio.listen((B, PORT)) as listener:
+
+            async def decide() -> None:
+                async for request in listener.requests():
+                    if request.private_data == b"friend":
+                        await request.accept(b"welcome")
+                        return
+                    request.reject(b"not you")
+
+            deciding = asyncio.create_task(decide())
+            with pytest.raises(PeerGone, match="saying b'not you'"):
+                await aio.connect((B, PORT), private_data=b"foe")
+            assert world.now == 0.04
+            async with aio.connect((B, PORT), private_data=b"friend") as conn:
+                assert conn.private_data == b"welcome"
+                await deciding
+
+    world.run(main())
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_deadline_is_asyncios_and_the_connection_goes_on(world: World) -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+            began = world.now
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(b.recv(), 3600)
+            assert world.now == pytest.approx(began + 3600, abs=1e-6)
+            await a.send(b"late")
+            assert await b.recv() == b"late"
+
+    world.run(main())
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_host_that_does_not_answer_is_given_up_after_thirty_seconds(world: World) -> None:
+    async def main() -> None:
+        world.partition(A, B)
+        with pytest.raises(PeerGone):
+            await aio.connect((B, PORT))
+        assert world.now == pytest.approx(30, abs=1e-6)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(aio.connect((B, PORT))._begin(), 5)
+        assert world.now == pytest.approx(35, abs=1e-6)
+
+    world.run(main())
+
+
+@pytest.mark.usefixtures("hosts")
+def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(world: World) -> None:
+    async def main() -> None:
+        async with connected() as (a, b):
+
+            async def send() -> None:
+                for i in range(200):
+                    await a.send(bytes([i & 0xFF]) * 65536)
+                await a.close()  # at once: what was sent still arrives
+
+            sending = asyncio.create_task(send())
+            await asyncio.sleep(3)
+            got = [message async for message in b]
+            await sending
+            assert got == [bytes([i & 0xFF]) * 65536 for i in range(200)]
+
+    world.run(main())
+
+
+@pytest.mark.usefixtures("hosts")
+def test_closing_beside_a_peer_that_takes_nothing_takes_as_long_as_lingering(world: World) -> None:
+    async def main() -> None:
+        async with connected() as (a, _):
+            with pytest.raises(asyncio.TimeoutError):
+                while True:
+                    await asyncio.wait_for(a.send(bytes(65536)), 0.3)
+            began = world.now
+            await a.close()
+            assert world.now - began == pytest.approx(2, abs=0.1)  # setting linger_ms
+
+    world.run(main())
+
+
+@pytest.mark.usefixtures("hosts")
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_peer_that_crashes_is_noticed_after_half_a_round_trip(world: World, sends: bool) -> None:
+    async def serve() -> None:
+        async with aio.listen((B, PORT)) as listener:
+            conn = await listener.accept()
+            with pytest.raises(Error) as error:
+                await conn.recv()
+            assert error.value.errno == errno.ESTALE
+
+    async def main() -> None:
+        async with aio.connect((B, PORT)) as a:
+            await asyncio.sleep(60)
+            world.crash(B)
+            crashed = world.now
+            with pytest.raises(PeerGone):
+                while sends:
+                    await a.send(bytes(60_000))
+                await a.recv()
+            assert world.now == pytest.approx(crashed + 0.01, abs=1e-3)
+
+    server = world.spawn(world.run, serve(), on=B)
+    world.run(main())
+    world.run_until(server.done)
+    server.result()
+
+
+@pytest.mark.usefixtures("hosts")
+def test_all_that_waits_on_a_host_that_crashes_raises_at_that_instant(world: World) -> None:
+    async def main() -> None:
+        async with connected() as (a, b), aio.listen((B, PORT + 1)) as silent:
+            waiting = [
+                asyncio.create_task(call)
+                for call in (
+                    a.recv(),
+                    b.recv(),
+                    silent.accept(),
+                    aio.connect((B, 9), private_data=b"x")._begin(),
+                )
+            ]
+            world.partition(A, B)
+            await asyncio.sleep(1)
+            began = world.now
+            world.crash(A)
+            world.crash(B)
+            ends = await asyncio.gather(*waiting, return_exceptions=True)
+            assert world.now == began
+        assert [getattr(end, "errno", end) for end in ends[:3]] == [errno.ESTALE] * 3
+        assert isinstance(ends[3], Error)
+
+    world.run(main())
+
+
+# ---- many
+
+
+class Server:
+    """Echoes backwards, a task for each connection."""
+
+    def __init__(self, listener: aio.Listener) -> None:
+        self.serving: set[asyncio.Task[None]] = set()
+        self.accepting = asyncio.create_task(self._accept(listener))
+
+    async def _accept(self, listener: aio.Listener) -> None:
+        async for conn in listener:
+            task = asyncio.create_task(self._serve(conn))
+            self.serving.add(task)
+            task.add_done_callback(self.serving.discard)
+
+    async def _serve(self, conn: aio.Connection) -> None:
+        with contextlib.suppress(PeerGone):
+            async with conn:
+                async for message in conn:
+                    await conn.send(message[::-1])
+
+    async def close(self) -> None:
+        self.accepting.cancel()
+        while self.serving:
+            await asyncio.sleep(0.1)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def run_and_leave_nothing(world: World, main: Coroutine[None, None, None]) -> None:
+    before = descriptors()
+    world.run(main)
+    assert descriptors() <= before
+
+
+@pytest.mark.usefixtures("hosts")
+def test_thousands_of_connections_talk_in_one_loop(world: World) -> None:
+    async def main() -> None:
+        async with aio.listen((B, PORT), recv_size=64, recv_depth=2) as listener:
+            server = Server(listener)
+            gate = asyncio.Semaphore(100)  # of start-ups: setting source_share
+
+            async def dial() -> aio.Connection:
+                async with gate:
+                    return await aio.connect((B, PORT), recv_size=64, recv_depth=2)
+
+            clients = await asyncio.gather(*(dial() for _ in range(2000)))
+            for text in (b"abc", b"defg"):
+                await asyncio.gather(*(client.send(text) for client in clients))
+                got = await asyncio.gather(*(client.recv() for client in clients))
+                assert got == [text[::-1]] * len(clients)
+            for client in clients:
+                await client.close()
+            await server.close()
+
+    run_and_leave_nothing(world, main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_storm_of_cancelling_leaves_nothing_behind(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def one_life(end: aio.UDEndpoint) -> None:
+        async with aio.connect((B, PORT)) as conn:
+            memory = conn.register(64)
+            for size in (10, 1000, 100_000):
+                with contextlib.suppress(PeerGone):
+                    await conn.send(bytes(min(size, 60_000)))
+                    await conn.recv()
+                    await end.send(bytes(100), end.address)
+            assert memory.length == 64
+            await end.recv()
+
+    async def main() -> None:
+        async with aio.listen((B, PORT)) as listener, aio.open_ud((A, 0)) as end:
+            server = Server(listener)
+            await one_life(end)
+            for _ in range(12):
+                lives = [asyncio.create_task(one_life(end)) for _ in range(20)]
+                for life in rng.sample(lives, len(lives)):
+                    await asyncio.sleep(rng.random() * 0.02)
+                    life.cancel()
+                await asyncio.wait(lives)
+                for life in lives:
+                    if not life.cancelled():
+                        assert life.exception() is None or isinstance(life.exception(), Error)
+            await server.close()
+
+    with World(seed, "delay=5ms,jitter=1ms") as world:
+        for address in (A, B):
+            world.device(address)
+        run_and_leave_nothing(world, main())
