@@ -108,7 +108,9 @@ class Loop(asyncio.BaseEventLoop):
 
         """
         if not lib.siw_sim_event_is(_number(fd)):
-            raise OSError(errno.EBADF, "a world's event loop has descriptors of siwarp alone")
+            raise OSError(
+                errno.EBADF, "a world's event loop has siwarp's descriptors alone: use siwarp.aio"
+            )
         self._selector.readers[_number(fd)] = asyncio.Handle(callback, args, self, None)
 
     def remove_reader(self, fd: Any) -> bool:

@@ -37,6 +37,7 @@ class Task:
         self._value: Any = None
         self._error: BaseException | None = None
         self._told = False
+        self._crashes = 0  # of its host when it started
 
     def done(self) -> bool:
         """Whether the function has returned or raised."""

@@ -8,6 +8,7 @@ import errno
 import gc
 import ipaddress
 import os
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -114,6 +115,7 @@ class World:
         self._cuts: set[tuple[int, int]] = set()
         self._tasks: list[Task] = []
         self._failed: list[Task] = []
+        self._crashes: Counter[int] = Counter()  # by host
         self._loop: Loop | None = None  # of the thread that opened the world
         self._closed = False
         doors.set_starter(lambda call, name: self._start(Task(name, tasks.home()), call))
@@ -225,9 +227,13 @@ class World:
         """Have all that runs on the device's host vanish at this instant, as by kill -9.
 
         Nothing more is sent, and its ports are closed, so that peers are refused or reset. Calls on
-        handles of its devices raise StateError (ESTALE), also those that wait.
+        handles of its devices raise StateError (ESTALE), also those that wait. A task of that host
+        (``spawn(on=device)``) that ends by this error was killed: ``run_for`` and its like do not
+        raise it, ``task.result()`` does.
         """
-        self._check(lib.siw_sim_host_crash(self._host(device)), "crashing a host")
+        host = self._host(device)
+        self._crashes[host] += 1
+        self._check(lib.siw_sim_host_crash(host), "crashing a host")
 
     def restart(self, device: Where) -> Context:
         """Start the host of a device again, after ``crash``, and open a new device there."""
@@ -357,12 +363,19 @@ class World:
         return task
 
     def _start(self, task: Task, call: Callable[[], Any]) -> None:
+        task._crashes = self._crashes_of(task)
         tasks.start(task, call, self._ended)
         if task not in self._tasks:
             self._tasks.append(task)
 
+    def _crashes_of(self, task: Task) -> int:
+        return 0 if task.home is None else self._crashes[self._hosts[task.home]]
+
     def _ended(self, task: Task) -> None:
-        if task._error is not None and not tasks.ending:
+        error = task._error
+        stale = isinstance(error, Error) and error.errno == errno.ESTALE
+        killed = stale and self._crashes_of(task) > task._crashes
+        if error is not None and not killed and not tasks.ending:
             self._failed.append(task)
             if self._loop is not None:
                 self._loop.wake()

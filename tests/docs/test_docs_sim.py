@@ -13,3 +13,9 @@ def test_a_world_prints_what_was_received_and_when(tmp_path: Path) -> None:
     said = said_alone(f'"{sys.executable}" program.py', tmp_path)
     assert said.startswith("b'hello' after 0.0")
     assert said == said_alone(f'"{sys.executable}" program.py', tmp_path)
+
+
+def test_coroutines_of_a_world_print_what_happened_when(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "asyncio"))
+    said = said_alone(f'"{sys.executable}" program.py', tmp_path)
+    assert said == "b'HELLO' after 0.06 s\nthe server is gone after 3600.07 s\n"

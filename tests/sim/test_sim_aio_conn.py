@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import random
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 
@@ -304,3 +307,75 @@ def test_a_storm_of_cancelling_leaves_nothing_behind(seed: int) -> None:
         for address in (A, B):
             world.device(address)
         run_and_leave_nothing(world, main())
+
+
+PROGRAM = """
+import asyncio, contextlib, random, sys
+
+import siwarp, siwarp.sim
+from siwarp import Error, aio
+
+A, B = "10.0.0.1", "10.0.0.2"
+
+async def serve():
+    serving = []
+    async with aio.listen((B, 7000)) as listener:
+        async for conn in listener:
+            serving.append(asyncio.create_task(echo(conn)))
+
+async def echo(conn):
+    with contextlib.suppress(Error):
+        async with conn:
+            async for message in conn:
+                await conn.send(message[::-1])
+
+async def life(rng):
+    with contextlib.suppress(Error):
+        async with aio.connect((B, 7000)) as conn:
+            for _ in range(5):
+                await conn.send(bytes(rng.randrange(20_000)))
+                await conn.recv()
+
+async def use():
+    rng = random.Random(3)
+    lives = [asyncio.create_task(life(rng)) for _ in range(20)]
+    for one in lives[::3]:
+        await asyncio.sleep(rng.random() * 0.02)
+        one.cancel()
+    await asyncio.wait(lives)
+
+def talk():
+    with siwarp.connect((B, 7000)) as conn:
+        for i in range(10):
+            conn.send(b"%d" % i)
+            conn.recv()
+
+with siwarp.sim.World(int(sys.argv[1]), "loss=1%,delay=2ms,jitter=1ms") as world:
+    world.device(A)
+    world.device(B)
+    world.spawn(world.run, serve(), on=B)
+    users = [world.spawn(talk, on=A), world.spawn(world.run, use(), on=A)]
+    world.run_until(lambda: all(user.done() for user in users))
+    world.crash(B)
+    print(f"{world.trace_hash:016x} {world.now_ns}")
+"""
+
+
+def run_program(path: Path, seed: int, hash_seed: str) -> str:
+    path.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(path), str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_same_seed_is_the_same_run_in_every_process(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    runs = {run_program(path, 7, hash_seed) for hash_seed in ("0", "1", "4711")}
+    assert len(runs) == 1
+    assert run_program(path, 8, "0") not in runs

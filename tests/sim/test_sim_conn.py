@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
 import siwarp
+import siwarp.pyverbs.cm_enums as ce
+import siwarp.pyverbs.cmid as pyverbs
 from siwarp import PeerGone, Timeout
 from siwarp.base.library import ffi, lib
 from siwarp.cm import (
@@ -20,7 +23,11 @@ from siwarp.cm import (
     Connection,
     ConnParam,
 )
+from siwarp.pyverbs.cmid import AddrInfo
+from siwarp.pyverbs.qp import QPCap
+from siwarp.pyverbs.qp import QPInitAttr as PyverbsInit
 from siwarp.sim import World
+from siwarp.testing import pair
 from siwarp.verbs import (
     CQ,
     MR,
@@ -491,3 +498,51 @@ def test_closing_a_queue_ends_the_wait_of_a_task(world: World, hosts: Hosts) -> 
     a.cq.close()
     world.run_for("1ms")
     assert ended == [pytest.approx(1, abs=1e-3)]
+
+
+# ---- what builds on them
+
+
+@pytest.mark.parametrize("kind", ["rc", "uc", "ud", "rd"])
+def test_the_pairs_of_siwarp_testing_work_on_a_device_of_a_world(
+    world: World, hosts: Hosts, kind: Literal["rc", "uc", "ud", "rd"]
+) -> None:
+    with pair(kind, device=hosts.a) as (a, b):
+        a.send(b"hello")
+        assert b.recv() == b"hello"
+
+
+def test_pyverbs_connects_by_cmid(world: World, hosts: Hosts) -> None:
+    cap = QPCap(max_recv_wr=1)
+
+    def serve() -> bytes:
+        here = AddrInfo(
+            src=B, src_service=str(PORT), port_space=ce.RDMA_PS_TCP, flags=ce.RAI_PASSIVE
+        )
+        door = pyverbs.CMID(creator=here, qp_init_attr=PyverbsInit(cap=cap))
+        door.listen()
+        conn = door.get_request()
+        mr = conn.reg_msgs(100)
+        conn.post_recv(mr)
+        conn.accept()
+        wc = conn.get_recv_comp()
+        octets = mr.read(wc.byte_len, 0)
+        conn.close()
+        door.close()
+        return bytes(octets)
+
+    def use() -> None:
+        there = AddrInfo(src=A, dst=B, dst_service=str(PORT), port_space=ce.RDMA_PS_TCP)
+        conn = pyverbs.CMID(creator=there, qp_init_attr=PyverbsInit(cap=cap))
+        conn.connect()
+        mr = conn.reg_msgs(100)
+        mr.write(b"hello", 5)
+        conn.post_send(mr)
+        conn.get_send_comp()
+        world.sleep(1)
+        conn.close()
+
+    server = world.spawn(serve, on=B)
+    world.spawn(use, on=A)
+    world.run_tasks(within="1min")
+    assert server.result()[:5] == b"hello"

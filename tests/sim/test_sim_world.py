@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import siwarp
 import siwarp.pyverbs.device as pyverbs
 from siwarp.base import system
 from siwarp.sim import Deadlock, World
-from siwarp.verbs import Error, StateError, Timeout
+from siwarp.verbs import CompChannel, Error, StateError, Timeout
 
 
 def test_time_stands_still_and_then_jumps(world) -> None:
@@ -200,3 +201,18 @@ def test_the_clocks_of_pyverbs_are_the_worlds(world: World) -> None:
         assert world.run_for("1ms") is None
         _, later = context.query_rt_values_ex() or (0, 0)
         assert later - raw == 1_000_000
+
+
+def test_tasks_of_a_host_that_crashes_end_and_others_fail(world: World) -> None:
+    device = world.device("10.0.0.1")
+    channel = CompChannel(device)
+    killed = world.spawn(channel.get_cq_event, on=device)
+    world.run_for("1s")
+    world.crash(device)
+    world.run_for("1s")
+    with pytest.raises(StateError) as error:
+        killed.result()
+    assert error.value.errno == errno.ESTALE
+    world.spawn(channel.get_cq_event)
+    with pytest.raises(StateError):
+        world.run_for("1s")
