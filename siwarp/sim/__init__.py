@@ -27,6 +27,7 @@ if "siwarp.base.library" not in sys.modules:
     system.simulated = True
 
 from siwarp.sim import doors
+from siwarp.sim.sockets import TCPListener, TCPSocket, UDPSocket
 from siwarp.sim.tasks import Task
 from siwarp.sim.units import Duration, nanoseconds
 from siwarp.sim.world import Deadlock, Stats, World
@@ -34,4 +35,14 @@ from siwarp.sim.world import Deadlock, Stats, World
 if system.simulated:
     doors.install()
 
-__all__ = ["Deadlock", "Duration", "Stats", "Task", "World", "nanoseconds"]
+__all__ = [
+    "Deadlock",
+    "Duration",
+    "Stats",
+    "TCPListener",
+    "TCPSocket",
+    "Task",
+    "UDPSocket",
+    "World",
+    "nanoseconds",
+]

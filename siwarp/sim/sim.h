@@ -37,6 +37,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include <siwarp/types.h>
 
@@ -178,6 +179,44 @@ int siw_sim_event_is(int fd);
 void siw_sim_event_set(int fd);
 void siw_sim_event_clear(int fd);
 void siw_sim_event_close(int fd);
+
+/* ---- plain sockets: for a peer that the program writes itself ---------------------------------- */
+
+/*
+ * A UDP or TCP socket at an address of a host, which needs no device. Functions with `until` block up to
+ * that time (of siw_sim_now) and are -EAGAIN then; a time that is past: they do not block, but if they find
+ * nothing they let time pass, as an empty poll does. Every function is -ESTALE after the host has crashed
+ * (TCP connections: -ECONNRESET).
+ */
+struct siw_sim_socket;
+
+/* Port 0: a free one. 0, -EADDRINUSE or -EADDRNOTAVAIL. */
+int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out);
+/* One datagram, with this ECN code point (0 to 3): 0 or -EMSGSIZE, -EAFNOSUPPORT, -ENETUNREACH. */
+int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest, const void *octets,
+		     size_t length, int ecn);
+/* Its length, which is above size if it was cut. *ecn: its code point. */
+ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source, void *to,
+			 size_t size, uint64_t until, int *ecn);
+
+int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out);
+int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until,
+		       struct siw_sim_socket **out);
+/* local: where from. 0, -EAGAIN, or why it failed, as -ECONNREFUSED. */
+int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *dest, uint64_t until,
+			struct siw_sim_socket **out);
+/* How many octets it took or read, which may be fewer; recv: 0 at the end of the peer's stream. */
+ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size_t length,
+			 uint64_t until);
+ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, uint64_t until);
+/* The peer reads the end of the stream after what was sent: 0 or -ENOTCONN. */
+int siw_sim_tcp_shutdown(struct siw_sim_socket *socket);
+
+void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out);
+/* Of TCP: 0 or -ENOTCONN. */
+int siw_sim_socket_peer(struct siw_sim_socket *socket, struct siw_addr *out);
+/* reset: a TCP connection is reset, and what is unsent is dropped. */
+void siw_sim_socket_close(struct siw_sim_socket *socket, int reset);
 
 /* cffi: end */
 

@@ -26,6 +26,10 @@
 
 #define SIM_NEVER UINT64_MAX
 
+/* Code points of ECN (RFC 3168). */
+#define SIM_ECN_ECT0 2
+#define SIM_ECN_CE   3
+
 /* ---- what happens at a time -------------------------------------------------------------------- */
 
 /* An entry of the world's heap, in order of time, then of the order in which they were set. */
@@ -221,7 +225,9 @@ struct siw_llp_sock {
 	struct siw_link inbox, refusals;
 	uint32_t n_inbox, inbox_octets;
 	uint32_t streak;
-	bool ecn, ce, hears, group;
+	bool hears, group;
+	uint8_t ecn;	 /* of what it sends */
+	uint8_t got_ecn; /* of what it received last */
 	int ttl;
 	enum sim_cut cut;
 	/* TCP: sim_tcp.c */

@@ -15,8 +15,6 @@
 #define LOCAL_MTU	65536
 #define USUAL_MTU	1500
 #define LEAST_MTU	68
-#define ECN_ECT0	2
-#define ECN_CE		3
 #define ICMP_BURST	6
 #define ICMP_EACH_NS	1000000000ull
 #define QUOTED		548 /* octets of payload in an ICMP message of 576 (RFC 1812 section 4.3.2.3) */
@@ -170,8 +168,13 @@ int siw_sim_host_crash(int number)
 	host->dead = true;
 	sim_trace(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number, NULL);
 	sim_tcp_crash(host);
-	while (!siw_link_alone(&host->socks))
-		sim_sock_unbind(siw_container(host->socks.next, struct siw_llp_sock, of_host));
+	while (!siw_link_alone(&host->socks)) {
+		struct siw_llp_sock *sock =
+			siw_container(host->socks.next, struct siw_llp_sock, of_host);
+
+		sim_sock_unbind(sock);
+		sim_port_kick(sock->port);
+	}
 	sim_device_close_all(host);
 	return 0;
 }
@@ -525,9 +528,9 @@ static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const stru
 	memcpy(packet->octets, octets, length);
 	if (fate.corrupt)
 		siw_fault_flip(packet->octets, length, fate.flip);
-	packet->ecn = sock->ecn ? ECN_ECT0 : 0;
+	packet->ecn = sock->ecn;
 	if (packet->ecn && fate.mark)
-		packet->ecn = ECN_CE;
+		packet->ecn = SIM_ECN_CE;
 	depart(packet, &fate);
 	if (fate.dup)
 		send_copy(packet, &fate);

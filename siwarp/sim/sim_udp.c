@@ -12,7 +12,6 @@
 #define DENSE	    32 /* datagrams in a row behind which a socket asks for trains, as llp_udp_dense.c */
 #define TRAIN	    64	/* datagrams in one at most */
 #define MOST_HELD   256 /* ICMP messages that a socket keeps */
-#define ECN_CE	    3
 #define LARGEST_MTU 65536
 
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
@@ -266,7 +265,7 @@ static ssize_t take(struct siw_llp_sock *sock, struct siw_addr *source, void *bu
 	length = packet->length;
 	*source = packet->from;
 	memcpy(buf, packet->octets, length < size ? length : size);
-	sock->ce = packet->ecn == ECN_CE;
+	sock->got_ecn = packet->ecn;
 	sim_net_capture(sock->host, false, &packet->from, &packet->to, packet->octets, length);
 	siw_link_del(&packet->link);
 	sock->n_inbox--;
@@ -289,7 +288,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 			       size_t size, uint32_t *seg)
 {
 	ssize_t len = siw_llp_udp_recv(sock, source, buf, size), last = len;
-	bool ce = sock->ce;
+	bool ce = siw_llp_udp_ce(sock);
 
 	*seg = len > 0 ? (uint32_t)len : 0;
 	sock->streak = len >= 0 ? sock->streak + 1 : 0;
@@ -300,7 +299,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 		struct siw_addr same;
 
 		if (!packet || !packet->length || packet->length > *seg ||
-		    (size_t)len + packet->length > size || (packet->ecn == ECN_CE) != ce ||
+		    (size_t)len + packet->length > size || (packet->ecn == SIM_ECN_CE) != ce ||
 		    !siw_addr_same(&packet->from, source))
 			break;
 		last = take(sock, &same, (uint8_t *)buf + len, size - (size_t)len);
@@ -360,13 +359,13 @@ ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, vo
 
 int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 {
-	sock->ecn = true;
+	sock->ecn = SIM_ECN_ECT0;
 	return 0;
 }
 
 bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 {
-	return sock->ce;
+	return sock->got_ecn == SIM_ECN_CE;
 }
 
 int siw_llp_udp_whole(struct siw_llp_sock *sock)

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 from siwarp.base import system
 from siwarp.base.library import ffi, lib
-from siwarp.sim import doors, tasks
+from siwarp.sim import doors, sockets, tasks
 from siwarp.sim.loop import Loop, run
+from siwarp.sim.sockets import TCPListener, TCPSocket, UDPSocket
 from siwarp.sim.tasks import Task
 from siwarp.sim.units import NEVER, Duration, nanoseconds
 from siwarp.verbs import Context, Error, StateError, Timeout, capture
@@ -25,6 +26,7 @@ from siwarp.verbs._ffi import Handle, addr_to_c, open_handles, reap
 __all__ = ["Deadlock", "Stats", "World"]
 
 T = TypeVar("T")
+_S = TypeVar("_S", UDPSocket, TCPSocket, TCPListener)
 
 #: A device of a world: an open one, or an address of its.
 Where = Context | str
@@ -113,6 +115,7 @@ class World:
         self._hosts: dict[str, int] = {}  # by address
         self._first: list[str] = []  # the first address of each
         self._cuts: set[tuple[int, int]] = set()
+        self._sockets: list[UDPSocket | TCPSocket | TCPListener] = []
         self._tasks: list[Task] = []
         self._failed: list[Task] = []
         self._crashes: Counter[int] = Counter()  # by host
@@ -137,6 +140,9 @@ class World:
             Error: another host has one (EADDRINUSE), or they cannot be a host's (EINVAL).
 
         """
+        return Context(self._add_host(addresses, mtu))
+
+    def _add_host(self, addresses: tuple[str, ...], mtu: int = 1500) -> str:
         known = [_normal(address) for address in addresses]
         c = ffi.new("struct siw_addr[]", max(1, len(known)))
         for i, address in enumerate(known):
@@ -144,7 +150,7 @@ class World:
         host = self._check(lib.siw_sim_host_add(c, len(known), mtu), f"adding host {addresses}")
         self._hosts.update(dict.fromkeys(known, host))
         self._first.append(known[0])
-        return Context(known[0])
+        return known[0]
 
     def _host(self, where: Where) -> int:
         address = where if isinstance(where, str) else where.device.addresses[0]
@@ -258,6 +264,71 @@ class World:
                 f"no device has an IPv{family} address: add one with world.device",
             )
         return homes[0]
+
+    # ---- plain sockets, for a peer that a test writes by hand
+
+    def _local(self, address: str, port: int) -> Any:
+        if _normal(address) not in self._hosts:
+            self._add_host((address,))
+        return addr_to_c((address, port))
+
+    def _keep(self, made: _S) -> _S:
+        self._sockets = [kept for kept in self._sockets if kept._c is not None]
+        self._sockets.append(made)
+        return made
+
+    def udp(self, address: str, port: int = 0) -> UDPSocket:
+        """Open a UDP socket at an address: of a host with a device, or of a new host without one.
+
+        Args:
+            address: IPv4 or IPv6.
+            port: 0 for a free one.
+
+        Raises:
+            OSError: the port is in use (EADDRINUSE).
+
+        """
+        out = ffi.new("struct siw_sim_socket **")
+        sockets.check(lib.siw_sim_udp_open(self._local(address, port), out))
+        return self._keep(UDPSocket(out[0]))
+
+    def tcp_listen(self, address: str, port: int = 0, backlog: int = 128) -> TCPListener:
+        """Listen for TCP connections at an address; as ``udp``.
+
+        Args:
+            address: IPv4 or IPv6.
+            port: 0 for a free one.
+            backlog: how many connections wait for ``accept``.
+
+        """
+        out = ffi.new("struct siw_sim_socket **")
+        sockets.check(lib.siw_sim_tcp_listen(self._local(address, port), backlog, out))
+        return self._keep(TCPListener(out[0], self._keep))
+
+    def tcp_connect(
+        self, address: str, to: tuple[Any, ...], within: Duration = "127s"
+    ) -> TCPSocket:
+        """Connect by TCP from an address; as ``udp``. Blocks.
+
+        Args:
+            address: IPv4 or IPv6.
+            to: address and port of the other end.
+            within: how long to try.
+
+        Raises:
+            TimeoutError: it was not ``within`` this time.
+            OSError: it was refused (ECONNREFUSED), or cannot be reached.
+
+        """
+        out = ffi.new("struct siw_sim_socket **")
+        local, dest = self._local(address, 0), addr_to_c((to[0], to[1]))
+        until = self.now_ns + nanoseconds(within)
+        rc = lib.siw_sim_tcp_connect(local, dest, until, out)
+        tasks.leave_if_over()
+        if rc == -errno.EAGAIN:
+            raise TimeoutError(errno.ETIMEDOUT, f"{to[0]}:{to[1]} did not answer within {within}")
+        sockets.check(rc)
+        return self._keep(TCPSocket(out[0]))
 
     # ---- time
 
@@ -460,6 +531,8 @@ class World:
                 break
         for handle in self._left():
             handle.__exit__(None, None, None)
+        for made in self._sockets:
+            made.close()
         gc.collect()
         reap()
         doors.set_starter(None)

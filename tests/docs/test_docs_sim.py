@@ -19,3 +19,9 @@ def test_coroutines_of_a_world_print_what_happened_when(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "asyncio"))
     said = said_alone(f'"{sys.executable}" program.py', tmp_path)
     assert said == "b'HELLO' after 0.06 s\nthe server is gone after 3600.07 s\n"
+
+
+def test_a_device_receives_what_was_written_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "plain"))
+    said = said_alone(f'"{sys.executable}" program.py', tmp_path)
+    assert said.startswith("b'by hand' from ('10.0.0.9', ")

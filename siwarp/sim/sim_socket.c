@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * sim/sim_socket.c - plain sockets, by which a program takes part in the network without a device. Each
+ * is one socket of llp.h on a port of its own, which no device polls.
+ */
+#include "sim/sim_impl.h"
+
+struct siw_sim_socket {
+	struct siw_io_handler handler; /* never called: nobody polls the port */
+	struct siw_llp_port *port;
+	struct siw_llp_sock *sock;
+};
+
+static int open_port(struct siw_sim_socket **out)
+{
+	struct siw_sim_socket *socket = sim_alloc(sizeof(*socket));
+	int rv = siw_llp_port_open(&socket->port);
+
+	if (rv)
+		free(socket);
+	else
+		*out = socket;
+	return rv;
+}
+
+void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
+{
+	if (!socket)
+		return;
+	if (reset && socket->sock && socket->sock->stream)
+		siw_llp_tcp_abort(socket->sock);
+	siw_llp_close(socket->sock);
+	siw_llp_port_close(socket->port);
+	free(socket);
+}
+
+/* UDP sockets and listeners lose their port in a crash; what a connection says, sim_tcp.c knows. */
+static bool is_stale(const struct siw_sim_socket *socket)
+{
+	return !socket->sock->stream && !socket->sock->open;
+}
+
+/*
+ * A call found nothing. True: it is to be tried again. `again`: whether it has been since the time
+ * was over.
+ */
+static bool await(struct siw_sim_socket *socket, uint64_t until, bool *again)
+{
+	/* A socket that is ready for something else would wake no waiter. */
+	sim_sock_drained(socket->sock);
+	if (*again)
+		return false;
+	sim_wait_add(&socket->port->waiters);
+	if (until > sim.now) {
+		*again = !sim_block(until);
+		return true;
+	}
+	sim_empty_poll();
+	*again = true;
+	return true;
+}
+
+/* ---- UDP --------------------------------------------------------------------------------------- */
+
+int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out)
+{
+	struct siw_sim_socket *socket;
+	int rv = open_port(&socket);
+
+	if (rv)
+		return rv;
+	rv = siw_llp_udp_open(socket->port, local, &socket->handler, &socket->sock);
+	if (rv)
+		siw_sim_socket_close(socket, 0);
+	else
+		*out = socket;
+	return rv;
+}
+
+int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest, const void *octets,
+		     size_t length, int ecn)
+{
+	struct iovec iov = { (void *)octets, length };
+
+	if (is_stale(socket))
+		return -ESTALE;
+	socket->sock->ecn = (uint8_t)(ecn & SIM_ECN_CE);
+	return siw_llp_udp_send(socket->sock, dest, &iov, 1);
+}
+
+ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source, void *to,
+			 size_t size, uint64_t until, int *ecn)
+{
+	bool again = false;
+	ssize_t got;
+
+	do {
+		if (is_stale(socket))
+			return -ESTALE;
+		got = siw_llp_udp_recv(socket->sock, source, to, size);
+	} while (got == -EAGAIN && await(socket, until, &again));
+	if (got >= 0)
+		sim_me()->pause = 0;
+	*ecn = socket->sock->got_ecn;
+	return got;
+}
+
+/* ---- TCP --------------------------------------------------------------------------------------- */
+
+int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out)
+{
+	struct siw_sim_socket *socket;
+	int rv = open_port(&socket);
+
+	if (rv)
+		return rv;
+	rv = siw_llp_tcp_listen(socket->port, local, backlog, &socket->handler, &socket->sock);
+	if (rv)
+		siw_sim_socket_close(socket, 0);
+	else
+		*out = socket;
+	return rv;
+}
+
+/* A connection that was accepted is on its listener's port, and gets one of its own. */
+static void move(struct siw_llp_sock *sock, struct siw_llp_port *to)
+{
+	bool ready = sock->ready;
+
+	sim_sock_drained(sock);
+	siw_link_del(&sock->of_port);
+	siw_link_add(&to->socks, &sock->of_port);
+	sock->port = to;
+	to->host = sock->host;
+	if (ready)
+		siw_llp_sock_ready(sock);
+}
+
+int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct siw_sim_socket **out)
+{
+	struct siw_sim_socket *socket;
+	bool again = false;
+	int rv = open_port(&socket);
+
+	if (rv)
+		return rv;
+	do {
+		rv = is_stale(listener)
+			     ? -ESTALE
+			     : siw_llp_tcp_accept(listener->sock, &socket->handler, &socket->sock);
+	} while (rv == -EAGAIN && await(listener, until, &again));
+	if (rv) {
+		siw_sim_socket_close(socket, 0);
+		return rv;
+	}
+	move(socket->sock, socket->port);
+	sim_me()->pause = 0;
+	*out = socket;
+	return 0;
+}
+
+int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *dest, uint64_t until,
+			struct siw_sim_socket **out)
+{
+	struct siw_sim_socket *socket;
+	bool again = false;
+	int rv = open_port(&socket);
+
+	if (rv)
+		return rv;
+	rv = siw_llp_tcp_connect(socket->port, dest, local, &socket->handler, &socket->sock);
+	if (!rv)
+		do
+			rv = siw_llp_tcp_connected(socket->sock);
+		while (rv == -EAGAIN && await(socket, until, &again));
+	if (rv)
+		siw_sim_socket_close(socket, 0);
+	else
+		*out = socket;
+	return rv;
+}
+
+ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size_t length,
+			 uint64_t until)
+{
+	struct iovec iov = { (void *)octets, length };
+	bool again = false;
+	ssize_t sent;
+
+	do
+		sent = siw_llp_tcp_sendv(socket->sock, &iov, 1);
+	while (sent == -EAGAIN && await(socket, until, &again));
+	return sent;
+}
+
+ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, uint64_t until)
+{
+	struct iovec iov = { to, size };
+	bool again = false;
+	ssize_t got;
+
+	do
+		got = siw_llp_tcp_recvv(socket->sock, &iov, 1);
+	while (got == -EAGAIN && await(socket, until, &again));
+	if (got >= 0)
+		sim_me()->pause = 0;
+	return got;
+}
+
+int siw_sim_tcp_shutdown(struct siw_sim_socket *socket)
+{
+	return siw_llp_tcp_shutdown(socket->sock);
+}
+
+/* ---- either ------------------------------------------------------------------------------------ */
+
+void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out)
+{
+	siw_llp_local(socket->sock, out);
+}
+
+int siw_sim_socket_peer(struct siw_sim_socket *socket, struct siw_addr *out)
+{
+	return siw_llp_peer(socket->sock, out);
+}
