@@ -12,7 +12,7 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build ci-full coverage demo sim test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
+.PHONY: help build ci-full coverage demo sim test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
 
 ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root
 	@tools/ci-full
@@ -81,6 +81,10 @@ fuzz: ## Fuzz each receive parser for 30 seconds; RUNS=n for so many inputs, the
 mutate: ## Break the C code with one mutant at a time: do the tests notice? N=how many SEED=which
 	@tools/setup --extra test
 	@PYTHONPATH=tests $(PY) -m mutants.run $(if $(N),-n $(N)) --seed $(or $(SEED),1) $(ARGS)
+
+plants: ## Plant faults in the C code one at a time: how many seeds of siwarp sim find each? two hours at most
+	@tools/setup --extra test
+	@PYTHONPATH=tests $(PY) -m mutants.plants $(ARGS)
 
 abi: ## Run programs of libibverbs on siwarp: ibv_*, perftest, UCX, MPIs, pyverbs; the short table
 	@tests/abi/run $(ARGS)

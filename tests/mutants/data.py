@@ -22,6 +22,12 @@ ROOT = HERE.parent.parent
 CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
 
 
+def replaced(tree: Tree, place: Place, new: str) -> tuple[Path, str]:
+    """Return the file of a place, and that file's text with another text there."""
+    text = tree.texts[place.path]
+    return place.path, text[: place.start] + new + text[place.end :]
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One change that makes the code wrong.
@@ -56,9 +62,7 @@ class Mutant:
 
     def broken(self, tree: Tree) -> tuple[Path, str]:
         """Return the file that it changes, and that file's text with the change."""
-        place = self.place(tree)
-        text = tree.texts[place.path]
-        return place.path, text[: place.start] + self.new + text[place.end :]
+        return replaced(tree, self.place(tree), self.new)
 
 
 @dataclass(frozen=True)

@@ -120,9 +120,12 @@ class Copy:
         if done.returncode:
             raise Trouble(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
-    def compile(self) -> str | None:
-        """Build what was changed; return what the compiler says if it does not compile."""
-        ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(self.build)]
+    def compile(self, *targets: str) -> str | None:
+        """Build what was changed; return what the compiler says if it does not compile.
+
+        targets: files of the build; without any all are.
+        """
+        ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(self.build), *targets]
         done = subprocess.run(ninja, env=self._environment(), capture_output=True, text=True)
         return None if done.returncode == 0 else done.stdout[-4000:]
 
@@ -180,6 +183,30 @@ class Copy:
         if self.stopped:
             raise Trouble("stopped")
         return status
+
+    def output(self, command: list[str], limit: float) -> tuple[int | None, str]:
+        """Run a command: its exit status, or None if it took too long, and what it printed."""
+        process = subprocess.Popen(
+            command,
+            cwd=self.home,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.process = process
+        status: int | None = None
+        try:
+            out = process.communicate(timeout=limit)[0]
+            status = process.returncode
+        except subprocess.TimeoutExpired as e:
+            out = e.output or b""
+        finally:
+            self.end()
+        if self.stopped:
+            raise Trouble("stopped")
+        return status, out.decode("utf-8", errors="replace")
 
     def stop(self) -> None:
         """From another thread: what runs ends, and says nothing of its mutant."""

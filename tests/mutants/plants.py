@@ -1,0 +1,312 @@
+"""Plant faults in the C code one at a time, and count the seeds until `siwarp sim` finds each.
+
+`make plants [ARGS=]`. Each fault of plants.toml is built in a copy of the tree, the simulator's
+library alone, and random workloads run on it until a seed fails. Exit status 1 for a fault that no
+seed finds and that has no `missed`, and for one that does not apply or compile: README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from queue import SimpleQueue
+
+from mutants.anchor import Place, Tree
+from mutants.data import HERE, ROOT, replaced, tomllib
+from mutants.run import HOME, say
+from mutants.tree import Copy, Trouble
+
+#: What ninja builds for a fault.
+LIBRARY = "libsiwarp-sim.so"
+#: Where `--record` writes.
+RECORD = HERE / "plants.md"
+VARIANTS = 3
+#: How many seeds the first run of a fault has; the next one has twice as many.
+FIRST_RUN = 8
+#: A run that takes longer, in seconds, hangs: a seed takes a second or two on a slow machine.
+START_LIMIT, SEED_LIMIT = 60, 15
+_SEED = re.compile(r"\bseed[ =:]+(\d+)")
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A fault: `fault` is its kind, `what` the code does wrong, `seen` what a program sees of it.
+
+    `where`, `old`, `new` and `file` say which text of which function is replaced, as in a Mutant.
+    `missed` says why no workload can see it.
+    """
+
+    id: str
+    fault: str
+    where: str
+    old: str
+    new: str
+    what: str
+    seen: str
+    file: str | None = None
+    missed: str | None = None
+
+    def place(self, tree: Tree) -> Place:
+        """Return what it replaces; LookupError if it does not apply."""
+        return tree.find(self.where, self.old, self.file)
+
+    def broken(self, tree: Tree) -> tuple[Path, str]:
+        """Return the file that it changes, and that file's text with the change."""
+        return replaced(tree, self.place(tree), self.new)
+
+
+def load(path: Path = HERE / "plants.toml") -> list[Plant]:
+    """Return all faults; ValueError names an entry that is not as it should be."""
+    known = {field.name for field in fields(Plant)}
+    needed = known - {"file", "missed"}
+    with path.open("rb") as file:
+        entries = tomllib.load(file)["plant"]
+    for entry in entries:
+        if wrong := (needed - entry.keys()) | (entry.keys() - known):
+            raise ValueError(f"{path.name}: {entry.get('id')}: {', '.join(sorted(wrong))}")
+    return [Plant(**entry) for entry in entries]
+
+
+# ---- one run of `siwarp sim`
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a run of some seeds ended: `how` is passed, failed, crashed or hung."""
+
+    how: str
+    #: The seed that did not pass, if the run named one.
+    seed: int | None = None
+    #: What it said of that.
+    line: str = ""
+
+
+def judge(status: int | None, out: str) -> Ran:
+    """Return how a run ended, by its exit status (None: it was stopped) and what it printed."""
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    if status == 0:
+        return Ran("passed")
+    if status is None:
+        return Ran("hung", None, lines[-1] if lines else "")
+    if status == 1:
+        for line in lines:
+            if (found := _SEED.search(line)) and not line.startswith(("ok", "passed")):
+                return Ran("failed", int(found.group(1)), line)
+        raise Trouble(f"siwarp sim failed and named no seed:\n{out[-2000:]}")
+    if status < 0:
+        return Ran("crashed", None, f"{signal.Signals(-status).name}: {lines[-1] if lines else ''}")
+    raise Trouble(f"siwarp sim ended with {status}:\n{out[-2000:]}")
+
+
+#: Runs so many seeds from a first one.
+Runner = Callable[[int, int], Ran]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a fault: how many seeds it took; 0: none of them found it."""
+
+    seeds: int
+    how: str
+    line: str
+    seconds: float
+
+
+def seek(run: Runner, first: int, limit: int) -> Found:
+    """Run seeds from `first` on, more and more at a time, until one fails or `limit` passed."""
+    began = time.monotonic()
+    done, some = 0, FIRST_RUN
+    while done < limit:
+        some = min(some, limit - done)
+        ran = run(first + done, some)
+        if ran.how != "passed" and ran.seed is None:
+            ran = _alone(run, first + done, some, ran)
+        if ran.how != "passed":
+            seed = ran.seed if ran.seed is not None else first + done + some - 1
+            if not first + done <= seed < first + done + some:
+                raise Trouble(f"siwarp sim named seed {seed}, which it was not to run")
+            return Found(seed - first + 1, ran.how, ran.line, time.monotonic() - began)
+        done += some
+        some *= 2
+    return Found(0, "passed", "", time.monotonic() - began)
+
+
+def _alone(run: Runner, first: int, some: int, ran: Ran) -> Ran:
+    """Run the same seeds each by itself, for a run that ended without naming its seed."""
+    for seed in range(first, first + some):
+        alone = run(seed, 1)
+        if alone.how != "passed":
+            return Ran(alone.how, seed, alone.line)
+    return ran
+
+
+class Simulator:
+    """`siwarp sim` of a copy of the tree."""
+
+    def __init__(self, copy: Copy, workloads: list[str]) -> None:
+        self.copy, self.workloads = copy, workloads
+
+    def run(self, first: int, seeds: int) -> Ran:
+        """Run seeds from a first one, with each workload that was named."""
+        for workload in self.workloads or [""]:
+            ran = self._run(first, seeds, ["--workload", workload] if workload else [])
+            if ran.how != "passed":
+                break
+        return ran
+
+    def _run(self, first: int, seeds: int, more: list[str]) -> Ran:
+        command = [str(self.copy.venv / "bin" / "python"), "-m", "siwarp.cli", "sim"]
+        command += ["--seeds", str(seeds), "--first", str(first), *more]
+        status, out = self.copy.output(command, START_LIMIT + seeds * SEED_LIMIT)
+        return judge(status, out)
+
+
+# ---- all of them
+
+
+class Worker:
+    """Tries faults, one after the other, in a copy of the tree."""
+
+    def __init__(self, copy: Copy, run: Runner) -> None:
+        self.copy, self.run = copy, run
+        self.tree = Tree(copy.home)
+
+    def attempt(self, plant: Plant, first: int, limit: int) -> Found:
+        """Break the copy, run seeds, mend the copy."""
+        path, text = plant.broken(self.tree)
+        path.write_text(text, "utf-8")
+        try:
+            if (said := self.copy.compile(LIBRARY)) is not None:
+                raise Trouble(f"{plant.id} does not compile:\n{said}")
+            return seek(self.run, first, limit)
+        finally:
+            path.write_text(self.tree.texts[path], "utf-8")
+
+
+def median(found: Iterable[Found]) -> float:
+    """Return the median of seeds to discovery; infinite if half of them or more were not found."""
+    return float(statistics.median(f.seeds or math.inf for f in found))
+
+
+def table(results: dict[Plant, Found], limit: int) -> str:
+    """Return the results as a table of Markdown, and their median below it."""
+    lines = ["| fault | variant | seeds | what failed |", "|---|---|---:|---|"]
+    for plant, found in results.items():
+        said = found.line if found.how in ("failed", "passed") else f"{found.how}: {found.line}"
+        said = said.replace("|", "\\|") or (plant.missed or "not found")
+        seeds = str(found.seeds) if found.seeds else f"> {limit}"
+        lines.append(f"| {plant.fault} | `{plant.id}` | {seeds} | {said[:160]} |")
+    middle = median(results.values())
+    seen = sum(found.seeds > 0 for found in results.values())
+    text = f"more than {limit}" if math.isinf(middle) else f"{middle:g}"
+    lines += ["", f"{seen} of {len(results)} found; median: {text} seeds."]
+    return "\n".join(lines) + "\n"
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200, help="most seeds for one fault")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=2, help="how many faults at a time")
+    parser.add_argument("--only", action="append", help="the fault of this id alone")
+    parser.add_argument("--workload", action="append", default=[], help="this workload alone")
+    parser.add_argument("--record", action="store_true", help=f"write all to {RECORD.name}")
+    return parser.parse_args()
+
+
+def workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
+    """Make so many copies of the tree, and see that the code as it is passes the seeds."""
+    made = []
+    for number in range(jobs):
+        copy = Copy(HOME / f"tree-{number}")
+        copy.prepare()
+        made.append(Worker(copy, Simulator(copy, args.workload).run))
+    say(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
+    whole = seek(made[0].run, args.first, args.seeds)
+    if whole.seeds:
+        raise Trouble(f"the code as it is fails: {whole.line}")
+    say(f"all pass, in {whole.seconds:.0f} s")
+    return made
+
+
+def plant_all(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
+    """Try the faults, `jobs` at a time, and print how each went."""
+    every = workers(max(1, min(args.jobs, len(plants))), args)
+    free: SimpleQueue[Worker] = SimpleQueue()
+    for worker in every:
+        free.put(worker)
+
+    def one(plant: Plant) -> Found:
+        worker = free.get()
+        try:
+            found = worker.attempt(plant, args.first, args.seeds)
+        finally:
+            free.put(worker)
+        seeds = f"{found.seeds} seeds" if found.seeds else "not found"
+        say(f"{plant.id:26}{seeds:>12}  {found.how:8}{found.seconds:6.1f} s  {found.line[:100]}")
+        return found
+
+    pool = ThreadPoolExecutor(len(every))
+    try:
+        return dict(zip(plants, pool.map(one, plants), strict=True))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in every:
+            worker.copy.stop()
+
+
+def applies(plants: list[Plant], tree: Tree) -> bool:
+    """Whether each fault has its place in the tree; says which has not."""
+    good = True
+    for plant in plants:
+        try:
+            plant.place(tree)
+        except LookupError as e:
+            say(f"plants.toml: {plant.id} does not apply: {e.args[0]}")
+            good = False
+    return good
+
+
+def main() -> int:
+    """Run; 1 if anything is not as it should be."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    args = arguments()
+    plants = load()
+    if unknown := set(args.only or ()) - {plant.id for plant in plants}:
+        say(f"no such fault: {', '.join(sorted(unknown))}")
+        return 1
+    chosen = [plant for plant in plants if not args.only or plant.id in args.only]
+    if not applies(chosen, Tree(ROOT)):
+        return 1
+    HOME.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    try:
+        results = plant_all(chosen, args)
+    except Trouble as e:
+        say(str(e))
+        return 1
+    text = table(results, args.seeds)
+    say(f"\n{text}{(time.monotonic() - began) / 60:.0f} minutes")
+    if args.record and not args.only:
+        RECORD.write_text(f"{HEAD}\n{text}", "utf-8")
+    return 0 if all(f.seeds or p.missed for p, f in results.items()) else 1
+
+
+HEAD = """# Planted faults: how many seeds find them
+
+Written by `make plants ARGS=--record`; plants.toml says what each fault is.
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

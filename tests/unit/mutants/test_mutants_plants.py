@@ -1,0 +1,157 @@
+"""The planted faults apply to the code as it is, and seeds to discovery are counted right."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from mutants import plants
+from mutants.anchor import Tree
+from mutants.data import ROOT
+from mutants.plants import VARIANTS, Found, Plant, Ran, Worker, judge, load, median, seek, table
+from mutants.tree import Copy, Trouble
+
+PLANTS = load()
+TREE = Tree(ROOT)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=[p.id for p in PLANTS])
+def test_a_fault_applies_to_one_place(plant: Plant) -> None:
+    try:
+        path, text = plant.broken(TREE)
+    except LookupError as e:
+        pytest.fail(f"tests/mutants/plants.toml: {plant.id} does not apply: {e.args[0]}")
+    assert text != TREE.texts[path]
+
+
+def test_each_kind_of_fault_has_three_variants_in_places_of_their_own() -> None:
+    assert set(Counter(p.fault for p in PLANTS).values()) == {VARIANTS}
+    assert len({p.id for p in PLANTS}) == len(PLANTS)
+    assert len({(p.where, p.file, p.old) for p in PLANTS}) == len(PLANTS)
+    for plant in PLANTS:
+        assert plant.what.endswith(".") and plant.seen.endswith("."), plant.id
+
+
+def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "plants.toml"
+    path.write_text('[[plant]]\nid = "one"\nfault = "lost"\nwhy = "It is."\n', "utf-8")
+    with pytest.raises(ValueError, match=r"one: new, old, seen, what, where, why"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "ran"),
+    [
+        (0, "200 seeds passed\n", Ran("passed")),
+        (1, "\nseed 17: twice\nagain: x\n", Ran("failed", 17, "seed 17: twice")),
+        (1, "ok: seed 3\nFAILED seed=4 lost\n", Ran("failed", 4, "FAILED seed=4 lost")),
+        (None, "seed 8 begins\n", Ran("hung", None, "seed 8 begins")),
+        (-11, "seed 8 begins\n", Ran("crashed", None, "SIGSEGV: seed 8 begins")),
+    ],
+)
+def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
+    status: int | None, out: str, ran: Ran
+) -> None:
+    assert judge(status, out) == ran
+
+
+@pytest.mark.parametrize(("status", "out"), [(1, "Traceback\n"), (2, "No such command 'sim'.\n")])
+def test_a_run_that_says_no_seed_is_no_verdict(status: int, out: str) -> None:
+    with pytest.raises(Trouble):
+        judge(status, out)
+
+
+class Seeds:
+    """Stands for `siwarp sim`: one seed does not pass."""
+
+    def __init__(self, bad: int, how: str = "failed", named: bool = True) -> None:
+        self.bad, self.how, self.named = bad, how, named
+        self.runs: list[tuple[int, int]] = []
+
+    def __call__(self, first: int, seeds: int) -> Ran:
+        self.runs.append((first, seeds))
+        if not first <= self.bad < first + seeds:
+            return Ran("passed")
+        return Ran(self.how, self.bad if self.named else None, f"seed {self.bad}")
+
+
+@pytest.mark.parametrize("bad", [1, 8, 9, 25, 50])
+def test_seeds_are_counted_from_the_first_one_to_the_one_that_fails(bad: int) -> None:
+    assert seek(Seeds(100 + bad), 101, 50).seeds == bad
+
+
+def test_runs_grow_up_to_the_limit_and_a_fault_may_stay_unfound() -> None:
+    seeds = Seeds(0)
+    found = seek(seeds, 1, 50)
+    assert (found.seeds, found.how) == (0, "passed")
+    assert seeds.runs == [(1, 8), (9, 16), (25, 26)]
+
+
+def test_a_run_that_crashed_is_run_seed_by_seed_to_find_which_did() -> None:
+    seeds = Seeds(11, "crashed", named=False)
+    found = seek(seeds, 1, 50)
+    assert (found.seeds, found.how, found.line) == (11, "crashed", "seed 11")
+    assert seeds.runs == [(1, 8), (9, 16), (9, 1), (10, 1), (11, 1)]
+
+
+def test_a_run_that_names_a_seed_of_another_run_is_trouble() -> None:
+    with pytest.raises(Trouble, match="seed 99"):
+        seek(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
+
+
+def test_the_copy_is_mended_after_a_fault_and_after_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant = Plant("one", "lost", "siw_one", "a < b", "a <= b", "It is.", "It is.")
+    path = tmp_path / "siwarp" / "mpa" / "mpa_one.c"
+    path.parent.mkdir(parents=True)
+    whole = "int siw_one(int a, int b)\n{\n\treturn a < b;\n}\n"
+    path.write_text(whole, "utf-8")
+    copy = Copy(tmp_path)
+    built: list[tuple[str, ...]] = []
+    said: list[str | None] = [None, "error"]
+
+    def compiled(*targets: str) -> str | None:
+        assert "a <= b" in path.read_text("utf-8")
+        built.append(targets)
+        return said.pop(0)
+
+    monkeypatch.setattr(copy, "compile", compiled)
+    worker = Worker(copy, Seeds(3))
+    assert worker.attempt(plant, 1, 50).seeds == 3
+    assert path.read_text("utf-8") == whole
+    with pytest.raises(Trouble, match="one does not compile"):
+        worker.attempt(plant, 1, 50)
+    assert path.read_text("utf-8") == whole
+    assert built == [(plants.LIBRARY,)] * 2
+
+
+def found(seeds: int) -> Found:
+    return (
+        Found(seeds, "failed", f"seed {seeds}: a | b", 1.0) if seeds else Found(0, "passed", "", 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "middle"), [([3, 1, 9], 3), ([1, 0, 9], 9), ([0, 2, 0], math.inf), ([1, 4], 2.5)]
+)
+def test_the_median_counts_a_fault_that_was_not_found_as_the_last(
+    seeds: list[int], middle: float
+) -> None:
+    assert median(found(n) for n in seeds) == middle
+
+
+def test_the_table_has_a_line_for_each_fault_and_the_median() -> None:
+    results = {plant: found(n) for plant, n in zip(PLANTS[:3], [7, 0, 12], strict=True)}
+    text = table(results, 200)
+    assert f"| `{PLANTS[0].id}` | 7 | seed 7: a \\| b |" in text
+    assert f"| `{PLANTS[1].id}` | > 200 | not found |" in text
+    assert text.endswith("\n2 of 3 found; median: 12 seeds.\n")
+
+
+def test_a_command_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    assert copy.output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
+    assert copy.output(["sleep", "60"], 0.1) == (None, "")
