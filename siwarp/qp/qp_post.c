@@ -75,6 +75,8 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	/* Before the lock is released: after that, QP and device may be destroyed. */
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(wq);
+	if (later && !err)
+		atomic_store_explicit(&qp->ctx->held_back, true, memory_order_release);
 	siw_unlock(&qp->send_lock);
 	return err;
 }

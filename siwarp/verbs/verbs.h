@@ -151,6 +151,7 @@ struct siw_context {
 	_Atomic uint32_t polls;
 	_Atomic uint32_t takes;	  /* count of polls that took what was there already: no round */
 	_Atomic bool crowded;	  /* posts are dense, and would wait for company */
+	_Atomic bool held_back;	  /* posts wait for company since the last round over unsent */
 	struct siw_vain vain;	  /* progress */
 	_Atomic uint32_t waiters; /* threads inside siw_verbs_wait */
 	/*

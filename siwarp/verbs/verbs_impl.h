@@ -26,7 +26,7 @@ void siw_verbs_context_bury(struct siw_context *ctx);
 void siw_verbs_visit(struct siw_context *ctx);
 /*
  * Sends what was posted and is delayed for a batch or waits for its turn, since the caller may not
- * poll soon. polls: skip this if another thread is making progress.
+ * poll soon. polls: skip this if another thread is making progress, and no posts wait for company.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 /*

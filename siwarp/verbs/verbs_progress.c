@@ -99,6 +99,9 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 	bool starved = false;
 	int moved = 0;
 
+	/* Pairs with the store in siw_post_send: whoever finds it set finds the queue pair, too. */
+	if (atomic_load_explicit(&ctx->held_back, memory_order_acquire))
+		atomic_store(&ctx->held_back, false);
 	ctx->turns++;
 	ctx->sends_more = false;
 	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
@@ -133,14 +136,28 @@ static void leave(struct siw_context *ctx)
 									   memory_order_relaxed));
 }
 
+/*
+ * Takes the progress lock for a poll, which does not wait for a round of another thread. But a poll
+ * sends the posts that wait for company, and that thread may be past the point where it sends.
+ */
+static bool lock_to_poll(struct siw_context *ctx)
+{
+	if (siw_trylock(&ctx->progress))
+		return true;
+	if (!atomic_load_explicit(&ctx->held_back, memory_order_relaxed))
+		return false;
+	siw_lock(&ctx->progress);
+	return true;
+}
+
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
 {
 	if (!atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		return;
 	if (!polls)
 		siw_lock(&ctx->progress);
-	else if (!siw_trylock(&ctx->progress))
-		return; /* the thread that holds it sends as well */
+	else if (!lock_to_poll(ctx))
+		return;
 	if (ctx->port) {
 		siw_verbs_send_unsent(ctx);
 		leave(ctx);
@@ -317,7 +334,7 @@ static void count_poll(struct siw_context *ctx)
 static void visit_crowded(struct siw_context *ctx)
 {
 	count_poll(ctx);
-	if (!siw_trylock(&ctx->progress))
+	if (!lock_to_poll(ctx))
 		return;
 	if (ctx->port) {
 		siw_verbs_visit(ctx);
@@ -410,7 +427,7 @@ void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	bool offer = false;
 
 	count_poll(ctx);
-	if (!siw_trylock(&ctx->progress))
+	if (!lock_to_poll(ctx))
 		return;
 	if (__builtin_expect(ctx->port != NULL, 1) && is_due(ctx, cq)) {
 		if (!siw_verbs_progress_once(ctx))

@@ -104,6 +104,8 @@ class Sender:
             other = self.stranger
             other.next[0] = other.other + len(self.seen)
             other.say(RDType.ACK)
+            # It completes once some thread has read the ACK, and leaves room in the send queue.
+            until(lambda: number in [wc.wr_id for wc in self.cq.poll(64)])
         return 0
 
     def wait_for_company(self) -> int:

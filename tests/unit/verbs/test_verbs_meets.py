@@ -1,0 +1,15 @@
+"""A poll that meets another thread's round of progress."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def test_a_poll_sends_what_waits_for_company_also_beside_a_round_of_another_thread(
+    build_dir: Path,
+) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-meets"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
