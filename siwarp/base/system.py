@@ -25,6 +25,7 @@ __all__ = [
     "addresses",
     "check_loop",
     "clock_ns",
+    "device_name",
     "interface_index",
     "lock",
     "monotonic",
@@ -194,6 +195,14 @@ def _source_address(name: str, port: int) -> str:
 
 #: Return this machine's address toward a host and port; nothing is sent. Raises OSError.
 source_address: Callable[[str, int], str] = _source_address
+
+
+def _device_name(name: str) -> str:
+    return name or "127.0.0.1"
+
+
+#: Return the device that this name or address means, which may be empty or a wildcard address.
+device_name: Callable[[str], str] = _device_name
 
 
 def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) -> list[Any]:

@@ -22,6 +22,7 @@ __all__ = ["install", "set_router", "set_starter"]
 
 _start: Callable[[Callable[[], object], str], None] | None = None
 _route: Callable[[str], str] | None = None
+_home: Callable[[str], str] | None = None
 _drawn = 0
 
 
@@ -31,10 +32,16 @@ def set_starter(start: Callable[[Callable[[], object], str], None] | None) -> No
     _start = start
 
 
-def set_router(route: Callable[[str], str] | None) -> None:
-    """Have this function say which address reaches a peer, while a world is open."""
-    global _route
-    _route = route
+def set_router(route: Callable[[str], str] | None, home: Callable[[str], str] | None) -> None:
+    """Have functions answer for the running task's host, while a world is open.
+
+    Args:
+        route: returns its address that reaches a peer's.
+        home: returns its address in the place of a wildcard address or of "".
+
+    """
+    global _route, _home
+    _route, _home = route, home
 
 
 def _monotonic() -> float:
@@ -109,6 +116,10 @@ def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) 
         ) from None
 
 
+def _device_name(name: str) -> str:
+    return _home(name) if _home is not None and name in {"", "0.0.0.0", "::"} else name
+
+
 def _interface_index(name: str) -> int:
     number = name.removeprefix("sim")
     return int(number) + 1 if number != name and number.isdecimal() else 0
@@ -148,6 +159,7 @@ def install() -> None:
     system.waker = _Waker
     system.sleep_on = _sleep_on
     system.addresses = _addresses
+    system.device_name = _device_name
     system.interface_index = _interface_index
     system.check_loop = _check_loop
     system.source_address = _source_address

@@ -122,7 +122,7 @@ class World:
         self._loop: Loop | None = None  # of the thread that opened the world
         self._closed = False
         doors.set_starter(lambda call, name: self._start(Task(name, tasks.home()), call))
-        doors.set_router(self._source_toward)
+        doors.set_router(self._source_toward, self._address_of_home)
 
     # ---- devices and links
 
@@ -264,6 +264,22 @@ class World:
                 f"no device has an IPv{family} address: add one with world.device",
             )
         return homes[0]
+
+    def _address_of_home(self, wildcard: str) -> str:
+        """Return an address of the running task's host, of a wildcard address's family."""
+        home = tasks.home()
+        hosts = {self._hosts[home]} if home is not None else set(self._hosts.values())
+        if len(hosts) != 1:
+            raise Error(
+                errno.ENODEV,
+                "a world has several hosts: give an address, or say where the task runs by "
+                "world.spawn(..., on=device)",
+            )
+        family = ipaddress.ip_address(wildcard).version if wildcard else None
+        for address, host in self._hosts.items():
+            if host in hosts and family in {None, ipaddress.ip_address(address).version}:
+                return address
+        raise Error(errno.ENODEV, f"this host has no IPv{family} address: give it one")
 
     # ---- plain sockets, for a peer that a test writes by hand
 
@@ -536,7 +552,7 @@ class World:
         gc.collect()
         reap()
         doors.set_starter(None)
-        doors.set_router(None)
+        doors.set_router(None, None)
         rc = lib.siw_sim_close()
         if rc < 0:
             raise StateError(

@@ -152,7 +152,8 @@ class Context(Waitable):
 
     def __init__(self, name: str | None = None) -> None:
         reap()
-        name = instance(name or "127.0.0.1", str, "a device is named by a text, as 'siw_eth0'")
+        name = instance(name or "", str, "a device is named by a text, as 'siw_eth0'")
+        name = system.device_name(name)
         what = f"opening device {name!r}"
         if _is_address(name):
             c = lib.siw_open_device_by_addr(addr_to_c((name, 0)))

@@ -546,3 +546,58 @@ def test_pyverbs_connects_by_cmid(world: World, hosts: Hosts) -> None:
     world.spawn(use, on=A)
     world.run_tasks(within="1min")
     assert server.result()[:5] == b"hello"
+
+
+# ---- addresses of a task's host
+
+
+@pytest.mark.parametrize(
+    ("anywhere", "there"), [("", B), ("0.0.0.0", "10.0.1.2"), ("::", "fd00::2")]
+)
+def test_a_wildcard_address_is_that_of_the_tasks_host(
+    world: World, anywhere: str, there: str
+) -> None:
+    client, server = world.device(A, "fd00::1"), world.device(B, "10.0.1.2", "fd00::2")
+
+    def serve() -> tuple[str, int]:
+        with siwarp.listen((anywhere, PORT)) as listener, listener.accept() as conn:
+            assert conn.recv() == b"hello"
+            return conn.local
+
+    def use() -> None:
+        with siwarp.connect((there, PORT)) as conn:
+            conn.send(b"hello")
+
+    serving = world.spawn(serve, on=server)
+    world.run_for("1s")
+    world.spawn(use, on=client)
+    world.run_tasks(within="1min")
+    assert serving.result() == (there, PORT)
+
+
+def test_a_wildcard_address_needs_a_task_of_a_host(world: World, hosts: Hosts) -> None:
+    with pytest.raises(Error, match=r"world\.spawn\(\.\.\., on=device\)"):
+        siwarp.listen(("", PORT))
+    world.spawn(siwarp.listen, ("::", PORT), on=B)
+    with pytest.raises(Error, match="no IPv6 address: give it one"):
+        world.run_tasks()
+
+
+def test_one_id_listens_at_several_addresses(world: World) -> None:
+    client, server = world.device(A), world.device(B, "10.0.1.2")
+    channel = CMEventChannel()
+    door = CMID(channel)
+    door.bind_addr(("0.0.0.0", 0))
+    port = door.local_addr[1]
+    for address in (B, "10.0.1.2"):
+        door.listen_also(server, (address, port))
+    every = CMID(CMEventChannel(server))
+    every.listen(("", PORT), every_addr=True)
+    for address in (B, "10.0.1.2"):
+        a, b = End(client), End(client)
+        a.id.connect((address, port))
+        request = channel.get_event()
+        assert request is not None and request.listen_id is door
+        assert request.id.local_addr == (address, port)
+        b.id.connect((address, PORT))
+        assert request_of(every).id.local_addr == (address, PORT)
