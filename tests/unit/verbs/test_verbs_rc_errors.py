@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 
 import pytest
 from hostile.peer import accept_raw
-from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
 from unit.verbs.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll, until
 
@@ -278,21 +275,13 @@ def test_what_was_sent_before_a_request_with_a_bad_key_arrives(two: Wire) -> Non
 # ---- flush and reset
 
 
-@pytest.fixture
-def patient() -> Iterator[float]:
-    """Lingering that takes longer than any machine is slow; seconds that only lingering exceeds."""
-    with settings(linger_ms=40_000):
-        yield 20
-
-
-def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire, patient: float) -> None:
+def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire) -> None:
     a, b = two.connect(max_send_wr=8)
     for i in range(5):
         a.recv(wr_id=10 + i)
         b.recv(wr_id=20 + i)
     for i in range(4):  # the responder's sends wait for the initiator's first
         b.post(SEND, i)
-    start = time.monotonic()
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
     a.is_over()
     assert [(w.wr_id, w.status) for w in poll(b.scq, 4)] == [(i, FLUSHED) for i in range(4)]
@@ -308,7 +297,6 @@ def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire, patient: 
         ]
         nothing(end.scq)
         nothing(end.rcq)
-    assert time.monotonic() - start < patient, "only the limit of lingering ended it"
 
 
 def test_a_queue_pair_can_be_reset_and_connected_again(two: Wire) -> None:
@@ -392,25 +380,6 @@ def test_both_ends_disconnect_at_once(two: Wire) -> None:
             end.close()
 
 
-def test_both_ends_disconnect_with_much_under_way_each_way(two: Wire, patient: float) -> None:
-    size = 8 << 20
-    a, b = two.connect(size=2 * size)
-    for end in (a, b):
-        end.recv(wr_id=1)
-    a.post(SEND, 1)
-    assert poll(b.rcq)[0].ok
-    start = time.monotonic()
-    for one, other in ((a, b), (b, a)):
-        for i in range(4):
-            one.post(WRITE, 10 + i, length=size, remote=other.mem.remote(size, size))
-    for end in (a, b):
-        end.id.disconnect()
-    for end in (a, b):
-        assert end.event().type == CMEventType.DISCONNECTED
-        end.is_over()
-    assert time.monotonic() - start < patient, "only the limit of lingering ended it"
-
-
 @pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
 def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     two: Wire, size: int
@@ -431,9 +400,7 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     b.is_over()
 
 
-def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(
-    two: Wire, patient: float
-) -> None:
+def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(two: Wire) -> None:
     size = 4 << 20
     for _ in range(5):
         a, b = two.connect(size=3 * size)
@@ -441,9 +408,7 @@ def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(
             a.post(WRITE, i, length=size, remote=b.mem.remote(0, size))
             a.post(READ, i, offset=size, length=size, remote=b.mem.remote(size, size))
             a.recv(wr_id=i)
-        start = time.monotonic()
         a.close()
-        assert time.monotonic() - start < patient
         a.mem.close()
         b.is_over()
         assert b.event().type == CMEventType.DISCONNECTED

@@ -1,4 +1,7 @@
-"""What completed reaches the peer, however this end goes; and nobody waits for a peer for ever."""
+"""What completed reaches the peer, however this end goes; and nobody waits for a peer for ever.
+
+How long is in tests/sim/test_sim_rc_ends.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,6 @@ from siwarp.inspect import MPAReply, Opcode
 from siwarp.verbs import Persona, QPAttr, QPState, RemoteBuffer, SendWR, WCStatus
 
 MIB = 1 << 20
-SLOW = 5 if "SANITIZER" in os.environ else 1
 PATIENT = 60_000  # ms: where lingering is not what is tested, a busy machine has the time it needs
 FLUSHED = WCStatus.WR_FLUSH_ERR
 WRITE_HEAD = 14  # octets of a tagged DDP header
@@ -135,7 +137,7 @@ def test_a_mebibyte_that_completed_is_there_though_its_sender_goes_with_unread_i
         assert not talker.is_alive()
 
 
-def test_a_process_waits_for_a_silent_peer_no_longer_than_linger_ms(rig: Rig) -> None:
+def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen()
@@ -148,10 +150,8 @@ def test_a_process_waits_for_a_silent_peer_no_longer_than_linger_ms(rig: Rig) ->
                 sock.recv(1000)
                 sock.sendall(bytes(MPAReply(rev=2, s=1, ird=4, ord=4)))
                 assert child.stdout and child.stdout.readline() == "connected\n"
-                start = time.monotonic()
                 assert sock.recv(1) == b"", "no end of stream"
                 assert child.wait(20) == 0
-                assert 0.3 < time.monotonic() - start < 2 * SLOW + 1
 
 
 # ---- a queue pair that is destroyed
@@ -236,42 +236,27 @@ def flood(peer: PlainPeer, octets: list[int]) -> threading.Thread:
 
 
 @pytest.mark.parametrize("limit", ["linger_ms", "linger_octets"])
-def test_a_peer_that_sends_for_ever_is_listened_to_within_a_limit(limit: str) -> None:
+def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
     limits = {"linger_ms": 600_000, "linger_octets": 1 << 40}
     limits[limit] = 300 if limit == "linger_ms" else 4 * MIB
     with device(**limits) as wire, answering(wire, gone=True) as (a, peer):
         a.close()
         sent = [0]
-        start = time.monotonic()
         thread = flood(peer, sent)
         thread.join(30)
         assert not thread.is_alive()
-        if limit == "linger_ms":
-            assert time.monotonic() - start < 2 * SLOW + 1
-        else:  # and what the sockets hold
+        if limit == "linger_octets":  # and what the sockets hold
             assert 4 * MIB <= sent[0] < 40 * MIB
 
 
-def test_a_peer_that_takes_nothing_keeps_a_queue_pair_in_error_no_longer_than_linger_ms() -> None:
+def test_what_a_peer_takes_too_late_is_never_sent() -> None:
     size = 32 * MIB
     with device(linger_ms=300) as wire, answering(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\x11" * size
         for i in range(3):
             a.post(WRITE, i, length=size, remote=RemoteBuffer(0, size, 5))
-        start = time.monotonic()
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
-        assert 0.25 < time.monotonic() - start < 2 * SLOW + 1
         a.mem.view[:] = b"\x22" * size
         octets = read_to_end(peer)
         assert 0 < len(octets) < size and b"\x22" * 100 not in octets
-
-
-def test_closing_the_device_waits_for_streams_that_linger_within_the_limit() -> None:
-    with device(linger_ms=300) as wire, answering(wire, gone=True) as (a, peer):
-        a.close()
-        start = time.monotonic()
-        wire.active.close()
-        took = time.monotonic() - start
-        assert 0.2 < took < 2 * SLOW + 1
-        assert read_to_end(peer) == b""
