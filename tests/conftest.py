@@ -44,6 +44,10 @@ sys.setdlopenflags(os.RTLD_LAZY)
 
 # A process is a real or a simulated one: `make sim` runs these.
 collect_ignore = [] if os.environ.get("SIWARP_SIM") == "1" else ["sim"]
+if not collect_ignore:
+    # One library for the layers' own functions and for the verbs: a world is of one.
+    _simulated = importlib.import_module("_siwarp_layers_sim")
+    sys.modules["_siwarp_layers"] = sys.modules["siwarp._siwarp_sim"] = _simulated
 
 # What reaches no C of siwarp's: there a sanitizer sees only the interpreter. tests/lint holds
 # siwarp.inspect to importing nothing of the stack. Everywhere else they run, of course.

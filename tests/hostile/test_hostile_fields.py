@@ -46,7 +46,7 @@ HERE = {
 }  # fmt: skip
 IN_STARTUP = {"MPARequest", "MPAReply"}  # test_hostile_frames.py
 ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # test_hostile_datagrams.py
-ON_RD = {"RDDatagram"}  # tests/unit/rd/test_rd_wire_acks.py
+ON_RD = {"RDDatagram"}  # tests/sim/rd/test_rd_wire_acks.py
 ON_UC = {"LLPDatagram", "UCDatagram", "UCReport"}  # tests/unit/verbs/test_verbs_uc*.py
 IN_RECORDS = {"RecordDatagram", "RecordHeader"}  # tests/unit/verbs/test_verbs_record.py
 IN_COUNTS = {"DeliveryCount", "Requester"}  # tests/unit/verbs/test_verbs_counts.py

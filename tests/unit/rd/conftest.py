@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import net
 import pytest
 from unit.llp.conftest import kit, namespace, port
 from unit.rd.rd_kit import Endpoint, Stranger
@@ -49,7 +50,7 @@ def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]
 def strangers() -> Iterator[Callable[..., list[Stranger]]]:
     made: list[Stranger] = []
 
-    def make(e: Endpoint, n: int, host: str = "127.0.0.1") -> list[Stranger]:
+    def make(e: Endpoint, n: int, host: str = net.HERE) -> list[Stranger]:
         made.extend(Stranger(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
         return made[-n:]
 

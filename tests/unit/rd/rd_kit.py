@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import net
 from _siwarp_layers import ffi, lib
 from pace import over
 from unit.llp.conftest import addr, iovec, port_of, text_of
@@ -50,7 +49,7 @@ HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 class Endpoint:
     """An endpoint with a port of its own; what comes is put down by peer."""
 
-    def __init__(self, where: str = "127.0.0.1", port: int = 0, **attrs: Any) -> None:
+    def __init__(self, where: str = net.HERE, port: int = 0, **attrs: Any) -> None:
         out = ffi.new("struct siw_llp_port **")
         assert lib.siw_llp_port_open(out) == 0
         self.port = out[0]
@@ -74,6 +73,7 @@ class Endpoint:
         self.had = 0  # what the last peer that was lost had accepted
         self.judge: Callable[[str, bytes], str] = lambda _who, _data: "take"
         self.event = ffi.new("struct siw_rd_event *")
+        self.waits = ffi.new("struct siw_llp_waitset *")
         self.handlers = ffi.new("struct siw_io_handler *[]", 4)
 
     @property
@@ -122,6 +122,8 @@ class Endpoint:
     def turn(self) -> int:
         """One poll, and all that it brings; the number of events."""
         n = 0
+        if net.SIMULATED:  # what was sent to it at this instant arrives
+            lib.siw_sim_step(lib.siw_sim_now())
         if lib.siw_llp_port_poll(self.port, self.handlers, 4):
             while n < 10000 and self.recv():
                 n += 1
@@ -136,18 +138,32 @@ class Endpoint:
         return next(iter(self.got.values()), [])
 
 
+def idle(*ends: Endpoint) -> None:
+    """Wait a moment: in a world up to what comes next, or what an end has to do, or 1 ms."""
+    if not net.SIMULATED:
+        net.sleep(0.00005)
+        return
+    now = int(lib.siw_sim_now())
+    until = now + 1_000_000
+    for end in ends:
+        lib.siw_llp_waitset_fill(end.port, end.waits)
+        if end.waits.due_ns:
+            until = min(until, max(end.waits.due_ns - lib.SIW_SIM_MONOTONIC, now))
+    lib.siw_sim_step(until)
+
+
 def run(
     what: Callable[[], Any], *ends: Endpoint, seconds: float = 20.0, also: Any = lambda: None
 ) -> Any:
     """Turn the ends until what() is true."""
-    began = time.monotonic()
+    began = net.now()
     while not over(began, seconds):
         moved = sum(e.turn() for e in ends)
         also()
         if got := what():
             return got
         if not moved:
-            time.sleep(0.00005)
+            idle(*ends)
     raise AssertionError("did not come true in time")
 
 
@@ -175,12 +191,11 @@ def pump(
 class Stranger:
     """A peer made of a plain socket and scapy: it says what the test has it say."""
 
-    def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = "127.0.0.1") -> None:
+    def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = net.HERE) -> None:
         self.end = end
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.bind((host, 0))
+        self.sock = net.udp(host)
         self.sock.setblocking(False)
-        self.dest = ("127.0.0.1", port_of(end.local))
+        self.dest = (net.HERE, port_of(end.local))
         self.epoch, self.other = epoch, 0
         self.address = addr(*self.sock.getsockname())
         self.ahead: list[RDDatagram] = []

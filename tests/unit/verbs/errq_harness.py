@@ -12,7 +12,7 @@ import crcmod
 from scapy.packet import Raw
 from unit.verbs.verbs_harness import LIMIT, Rig
 
-from siwarp._siwarp import lib
+from siwarp.base.library import lib
 from siwarp.inspect import DDPDatagram, Opcode, QuotedUntagged, Terminate, UDDatagram
 from siwarp.verbs import QP, QPAttr, QPState
 
@@ -118,6 +118,6 @@ def settings(**values: int) -> Iterator[None]:
 
 
 def _text(c: Any) -> str:
-    from siwarp._siwarp import ffi
+    from siwarp.base.library import ffi
 
     return ffi.string(c).decode()

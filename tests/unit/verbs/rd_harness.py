@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from net import HERE
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll
 
 from siwarp.verbs import (
@@ -38,7 +39,7 @@ class Peer:
         rig: Rig,
         size: int = 1 << 16,
         *,
-        host: str = "127.0.0.1",
+        host: str = HERE,
         port: int = 0,
         attr: QPAttr | None = None,
         sig_all: bool = False,

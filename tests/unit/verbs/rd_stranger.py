@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import net
 from pace import over
 from unit.rd.rd_kit import OFFER
 from unit.verbs.rd_harness import QKEY, Peer
@@ -54,11 +53,10 @@ class Stranger:
     the segments, in order, each once.
     """
 
-    def __init__(self, end: Peer, host: str = "127.0.0.1") -> None:
+    def __init__(self, end: Peer, host: str = net.HERE) -> None:
         self.end = end
         self.to = end.qp.addr
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.bind((host, 0))
+        self.sock = net.udp(host)
         self.sock.settimeout(LIMIT)
         self.epoch = EPOCH
         self.ird = 16
@@ -149,7 +147,7 @@ class Stranger:
         """Have another epoch, and know nothing of what was, but do not begin."""
         if instance is not None:
             self.offer = offer_of(instance)
-        time.sleep(0.002)  # a user_data's time is in milliseconds
+        net.sleep(0.002)  # a user_data's time is in milliseconds
         self.epoch += 0x1000
         self.psn, self.other = [self.epoch, self.epoch], 0
         self.msn = dict.fromkeys(Queue, 0)
@@ -158,9 +156,9 @@ class Stranger:
 
     def hears_more(self, seconds: float = 0.1) -> bool:
         """Whether another segment comes within this time."""
-        deadline = time.monotonic() + seconds
+        deadline = net.now() + seconds
         try:
-            while not self.got and (left := deadline - time.monotonic()) > 0:
+            while not self.got and (left := deadline - net.now()) > 0:
                 self.sock.settimeout(left)
                 with contextlib.suppress(TimeoutError):
                     self.take()
@@ -170,7 +168,7 @@ class Stranger:
 
     def pull(self) -> tuple[DDP, bytes]:
         """Wait for a segment: its header, and what is behind it."""
-        began = time.monotonic()
+        began = net.now()
         while not self.got:
             assert not over(began, LIMIT)
             self.take()
@@ -209,7 +207,7 @@ class Stranger:
 
     def taken(self) -> None:
         """Wait until all that was put is acknowledged."""
-        began = time.monotonic()
+        began = net.now()
         while not over(began, LIMIT):
             self.say(RDType.PROBE)
             d = self.take()

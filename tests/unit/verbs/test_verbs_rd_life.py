@@ -9,25 +9,18 @@ import textwrap
 from collections.abc import Iterator
 
 import pytest
-from unit.verbs.errq_harness import settings
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import Stranger, stranger
-from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, until
+from unit.verbs.rd_harness import Peer
+from unit.verbs.verbs_harness import Rig
 
-from siwarp.inspect.rd import RDType
 from siwarp.verbs import (
     AH,
-    Error,
     EventType,
     PeerRestart,
     QPAttr,
     QPState,
     SendWR,
-    WCStatus,
     faults,
 )
-
-FLUSHED = WCStatus.WR_FLUSH_ERR
 
 LISTENER = """
     import sys
@@ -88,13 +81,6 @@ def listeners() -> Iterator[list[Listener]]:
         listener.close()
 
 
-@pytest.fixture
-def follow() -> Iterator[None]:
-    """Requests go to whoever takes a peer's place."""
-    with settings(rd_follow=1):
-        yield
-
-
 def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
     """Take the event, and what it is about."""
     event = rig.ctx.get_async_event(10)
@@ -102,21 +88,6 @@ def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
     with event:
         assert (event.event_type, event.element) == (EventType.PEER_RESTARTED, end.qp)
     return end.qp.restarts()
-
-
-def met(a: Peer, s: Stranger, ah: AH) -> None:
-    """Exchange a message."""
-    a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
-    s.pull()
-    assert a.done()[0].ok
-
-
-def post_while_drained(a: Peer, ah: AH) -> None:
-    """Post three requests that are not begun."""
-    a.qp.modify(QPAttr(qp_state=QPState.SQD))
-    for i in range(3):
-        a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
-    nothing(a.scq)
 
 
 @pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
@@ -156,163 +127,3 @@ def test_what_was_posted_for_a_killed_process_does_not_reach_the_next_one(
         assert told.peer == ("127.0.0.1", first.port) and told.instance
         assert a.qp.restarts() == []
     assert a.qp.qp_state == QPState.RTS
-
-
-@pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
-@pytest.mark.parametrize(
-    ("begins", "left"), [("peer", False), ("peer", True), ("queue pair", True)]
-)
-def test_requests_that_were_not_begun_do_not_go_to_another_instance(
-    rig: Rig, begins: str, left: bool
-) -> None:
-    a = Peer(rig)
-    with stranger(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
-        post_while_drained(a, ah)
-        if left:
-            s.say(RDType.BYE)
-            nothing(a.scq)
-        s.forget(2)
-        if begins == "peer":
-            s.meet()
-            assert [(w.wr_id, w.status, w.source) for w in a.done(3)] == [
-                (i, FLUSHED, s.addr) for i in range(3)
-            ]
-            a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        else:
-            a.qp.modify(QPAttr(qp_state=QPState.RTS))
-            until(lambda: s.take().type == RDType.HELLO)
-            assert [(w.wr_id, w.status) for w in a.done(3)] == [(i, FLUSHED) for i in range(3)]
-        assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
-        a.qp.post_send(SendWR(7, sg=[a.out.sge(0, 20)], ah=ah))
-        head, octets = s.pull()
-        assert (head.msn, len(octets)) == (1, 20) and not s.hears_more()
-        assert a.done()[0].ok
-
-
-@pytest.mark.clause("DGRAM-INST-5")
-@pytest.mark.parametrize("how", ["lives anew", "left"])
-@pytest.mark.parametrize("instance", [0, 5])
-def test_requests_move_when_the_pair_begins_anew_with_the_same_instance(
-    rig: Rig, how: str, instance: int
-) -> None:
-    a = Peer(rig)
-    before = counter("rd_restarted")
-    with stranger(a, instance=instance) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
-        post_while_drained(a, ah)
-        if how == "left":
-            s.say(RDType.BYE)
-            s.forget()
-        else:
-            s.live_anew()
-        nothing(a.scq)
-        a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        got = [s.pull() for _ in range(3)]
-        assert [(head.msn, len(octets)) for head, octets in got] == [(1, 4), (2, 5), (3, 6)]
-        assert all(w.ok for w in a.done(3))
-    assert counter("rd_restarted") == before and a.qp.restarts() == []
-
-
-@pytest.mark.clause("DGRAM-INST-5")
-@pytest.mark.parametrize("begins", ["peer", "queue pair"])
-@pytest.mark.usefixtures("follow")
-def test_with_rd_follow_they_go_to_another_instance_and_the_event_comes(
-    rig: Rig, begins: str
-) -> None:
-    a = Peer(rig)
-    with stranger(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
-        post_while_drained(a, ah)
-        if begins == "peer":
-            s.live_anew(2)
-        else:
-            s.say(RDType.BYE)
-            s.forget(2)
-        nothing(a.scq)
-        a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        assert [len(s.pull()[1]) for _ in range(3)] == [4, 5, 6]
-        assert all(w.ok for w in a.done(3))
-        assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
-
-
-@pytest.mark.clause("DGRAM-INST-2")
-@pytest.mark.parametrize(("first", "then", "moves"), [(0, 1, True), (1, 0, False)])
-def test_a_peer_that_told_none_is_no_other_and_one_that_tells_none_any_more_is(
-    rig: Rig, first: int, then: int, moves: bool
-) -> None:
-    a = Peer(rig)
-    with stranger(a, instance=first) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
-        post_while_drained(a, ah)
-        s.live_anew(then)
-        if moves:
-            nothing(a.scq)
-            a.qp.modify(QPAttr(qp_state=QPState.RTS))
-            assert [len(s.pull()[1]) for _ in range(3)] == [4, 5, 6]
-        else:
-            assert restarted(rig, a) == [PeerRestart(s.addr, 0)]
-        assert [w.ok for w in a.done(3)] == [moves] * 3
-
-
-@pytest.mark.clause("DGRAM-INST-4")
-def test_the_event_comes_where_nothing_is_in_progress_with_the_peer(rig: Rig) -> None:
-    a = Peer(rig)
-    with stranger(a, instance=1) as s:
-        s.live_anew(2)
-        assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
-        s.live_anew(2)
-        nothing(a.scq)
-        assert a.qp.restarts() == []
-
-
-@pytest.mark.clause("DGRAM-INST-6")
-def test_completions_tell_which_instance_sent(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
-    with stranger(a, instance=1) as s:
-        for instance in (1, 2, 3):
-            if instance > 1:
-                s.live_anew(instance)
-            a.recv()
-            s.put(s.untagged(3, b"data"))
-            assert [(w.source, w.source_instance) for w in a.got()] == [(s.addr, instance)]
-    seen = set()
-    for _ in range(2):
-        a.recv()
-        b.send(a, b"data")
-        assert b.done()[0].ok
-        seen.add(a.got()[0].source_instance)
-    assert len(seen) == 1 and 0 not in seen
-    for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
-        b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
-    a.recv()
-    b.send(a, b"data")
-    assert {a.got()[0].source_instance} == seen  # it is the same queue pair, in the same process
-    with stranger(a) as s:
-        a.recv()
-        s.put(s.untagged(3, b"data"))
-        assert a.got()[0].source_instance == 0
-
-
-@pytest.mark.clause("DGRAM-INST-7")
-def test_a_peer_that_is_another_each_time_harms_itself_alone(rig: Rig) -> None:
-    a, b = Peer(rig), Peer(rig)
-    before = counter("rd_restarted")
-    with stranger(a, instance=1) as s:
-        for i in range(2, 202):
-            s.live_anew(i)
-            if i % 20 == 0:
-                b.recv()
-                a.send(b, pattern(5000, i))
-                assert a.done()[0].ok
-                assert b.got()[0].byte_len == 5000 and b.into.read(5000) == pattern(5000, i)
-        until(lambda: nothing(a.scq, 0.01) or counter("rd_restarted") == before + 200)
-        assert restarted(rig, a) == [PeerRestart(s.addr, 201)]
-        assert rig.ctx.get_async_event(0) is None
-
-
-def test_only_rd_tells_of_restarts(rig: Rig) -> None:
-    a, ud = Peer(rig), rig.qp()
-    assert a.qp.restarts() == []
-    with pytest.raises(Error, match="RD"):
-        ud.restarts()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-
+import net
 import pytest
-from pace import scaled
 from unit.verbs.errq_harness import settings
 from unit.verbs.rd_harness import Peer
 from unit.verbs.rd_stranger import Stranger, stranger
 from unit.verbs.verbs_harness import Rig, nothing, pattern, until
 
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDReason, RDType
-from siwarp.verbs import WROpcode, faults
+from siwarp.verbs import WROpcode
 
 PATIENT = 60_000  # ms: where the end of lingering is not what is tested
 #: ms: where one end may be gone before the other has its answer, and so lingers in vain.
@@ -45,9 +43,9 @@ def test_a_bye_is_repeated_until_it_is_answered(rig: Rig) -> None:
             bye = RDDatagram(said[0])
             assert (bye.ird, bye.rd_flags, bye.acknowledged) == (RDReason.CLOSED, 0, s.psn[0])
             answer(s)
-            began = time.monotonic()
+            began = net.now()
             rig.close()  # which waits for those that are not answered
-            assert time.monotonic() - began < scaled(PATIENT / 1000 / 2)
+            assert net.now() - began < 1
 
 
 @pytest.mark.clause("DGRAM-BYE-3")
@@ -75,11 +73,11 @@ def test_a_peer_that_never_answers_is_waited_for_as_long_as_linger_says(rig: Rig
         a = Peer(rig)
         with stranger(a) as s:
             a.qp.close()
-            began = time.monotonic()
+            began = net.now()
             rig.close()
-            took = time.monotonic() - began
+            took = net.now() - began
             bye_to(s)
-    assert 0.2 < took < 0.3 + scaled(2.0)
+    assert 0.3 <= took < 0.31
 
 
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-3")
@@ -87,7 +85,7 @@ def test_a_peer_that_never_answers_is_waited_for_as_long_as_linger_says(rig: Rig
 def test_what_was_received_before_a_close_is_a_success_at_its_sender_over_a_lossy_line(
     rig: Rig, size: int
 ) -> None:
-    with settings(linger_ms=LOSSY), faults("tx:loss=30%,seed=11"):
+    with settings(linger_ms=LOSSY), net.faults("tx:loss=30%,seed=11"):
         for _ in range(4):
             a, b = Peer(rig, 1 << 17), Peer(rig, 1 << 17)
             b.recv()
@@ -105,10 +103,10 @@ def test_a_response_that_was_sent_reaches_its_peer_before_the_bye(rig: Rig) -> N
         a.into.view[:] = pattern(1 << 16)
         with stranger(a) as s:
             s.keeps = lambda _head: True
-            s.put(s.read(20_000))
+            s.put(s.read(1000))
             _, octets = s.pull()
             a.qp.close()
-            assert len(octets) == 20_000
+            assert len(octets) == 1000
             while (d := s.take()).type != RDType.DATA:  # it is sent once more, and no BYE before
                 assert d.type == RDType.ACK
             s.release()
@@ -119,7 +117,7 @@ def test_a_response_that_was_sent_reaches_its_peer_before_the_bye(rig: Rig) -> N
 @pytest.mark.clause("DGRAM-BYE-4")
 @pytest.mark.parametrize("size", [8, 100_000])
 def test_a_read_is_answered_over_a_lossy_line_by_who_closes_then(rig: Rig, size: int) -> None:
-    with settings(linger_ms=LOSSY), faults("tx:loss=30%,seed=5"):
+    with settings(linger_ms=LOSSY), net.faults("tx:loss=30%,seed=5"):
         for i in range(3):
             a, b = Peer(rig, 1 << 17), Peer(rig, 1 << 17)
             b.into.view[:size] = pattern(size, i)

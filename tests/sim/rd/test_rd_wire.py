@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
-import time
-
+import net
 import pytest
 from _siwarp_layers import lib
 from unit.llp.conftest import Counters, setting
@@ -14,9 +10,6 @@ from unit.rd.rd_kit import ACKED, HELLO, OFFER, QKEY, SEGMENT, Endpoint, Strange
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDReason, RDType, cookie_of
-
-UDP_SEGMENT = 103  # linux/udp.h
-
 
 # ---- meeting
 
@@ -94,7 +87,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + cookie_of(old.body))
     s.sock.sendto(bytes(old_echo), s.dest)
     assert s.hear(RDType.ACK)
-    time.sleep(0.002)  # a cookie's time is in milliseconds
+    net.sleep(0.002)  # a cookie's time is in milliseconds
     s.epoch = 0x77770000
     s.meet()
     assert e.told("restarted") == 1
@@ -110,7 +103,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
 @pytest.mark.clause("DGRAM-RD-5")
 def test_spoofed_first_datagrams_make_no_state(strange):
     e, s = strange
-    n = 4000 if "SANITIZER" in os.environ else 20000
+    n = 20000
     hello = bytearray(bytes(s.build(RDType.HELLO, dest_epoch=0, body=HELLO)))
     data = bytearray(bytes(s.build(RDType.DATA, dest_epoch=5, body=b"x" * 20)))
     with setting("crc", 1):
@@ -125,6 +118,7 @@ def test_spoofed_first_datagrams_make_no_state(strange):
         e.turn()
     assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
     s.drain()
+    net.sleep(0.01)  # so many HELLOs are not answered at one instant
     s.meet()
     assert lib.siw_rd_n_peers(e.c) == 1
 
@@ -323,13 +317,13 @@ def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(stra
     said = 1000
     octets = bytes(s.build(RDType.PROBE, dest_epoch=7))
     counters = Counters()
-    began = time.monotonic()
+    began = net.now()
     for i in range(said):
         s.sock.sendto(octets, s.dest)
         if i % 50 == 0:
             e.turn()
     run(lambda: counters["drop_rd_epoch"] == said, e)
-    took = time.monotonic() - began
+    took = net.now() - began
     byes = 0
     while True:
         try:
@@ -337,7 +331,7 @@ def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(stra
         except BlockingIOError:
             break
     assert 20 <= byes <= min(said, 20 + 200 * took + 1)
-    time.sleep(0.02)  # and then there are some again
+    net.sleep(0.02)  # and then there are some again
     s.say(RDType.PROBE, dest_epoch=7)
     assert s.hear().type == RDType.BYE
 
@@ -347,13 +341,13 @@ def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_oft
     e, s = strange
     many, each = 20_000, 50
     octets = bytes(s.build(RDType.HELLO, dest_epoch=0, body=HELLO))
-    batch = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("=H", len(octets)))]
     counters = Counters()
-    began = time.monotonic()
+    began = net.now()
     for _ in range(many // each):
-        s.sock.sendmsg([octets * each], batch, 0, s.dest)
+        for _ in range(each):
+            s.sock.sendto(octets, s.dest)
         e.turn()
-    took = time.monotonic() - began
+    took = net.now() - began
     answered = many - counters["drop_rd_hello"]
     assert 1000 <= answered <= min(many, 1000 + 10_000 * took + 1)
     assert lib.siw_rd_n_peers(e.c) == 0
