@@ -21,35 +21,62 @@ T = TypeVar("T")
 class _Selector:
     """What the loop waits with: it knows descriptors of the simulated library alone."""
 
+    #: Descriptors that one wait reports at most; the next one reports the rest.
+    _MOST = 256
+
     def __init__(self, check: Callable[[], None]) -> None:
-        self.readers: dict[int, asyncio.Handle] = {}
         self.check: Callable[[], None] | None = check
+        self._readers: dict[int, asyncio.Handle] = {}
         self._waker = system.waker()
+        self._set = lib.siw_sim_set_open()
+        self._ready = ffi.new("int[]", self._MOST)
+        lib.siw_sim_set_add(self._set, self._waker.fileno())
 
     def wake(self) -> None:
         """End the wait, or the next one."""
         self._waker.wake()
+
+    def add(self, fd: int, handle: asyncio.Handle) -> None:
+        """Have ``handle`` called whenever the descriptor is readable.
+
+        Raises:
+            OSError: it is a descriptor of the system (EBADF).
+
+        """
+        if lib.siw_sim_set_add(self._set, fd) < 0:
+            raise OSError(errno.EBADF, "a world's event loop has siwarp's descriptors alone: use siwarp.aio")
+        self._readers[fd] = handle
+
+    def remove(self, fd: int) -> asyncio.Handle | None:
+        """Stop that; what was to be called."""
+        handle = self._readers.pop(fd, None)
+        if handle is not None:
+            lib.siw_sim_set_del(self._set, fd)
+        return handle
 
     def select(self, timeout: float | None) -> list[asyncio.Handle]:
         """Wait so many seconds, None without limit; return what is to be called."""
         end = NEVER
         if timeout is not None:
             end = lib.siw_sim_now() + nanoseconds(max(0.0, timeout))
-        woken = self._waker.fileno()
-        fds = [woken, *self.readers]
-        ready = ffi.new("uint8_t[]", len(fds))
-        n = lib.siw_sim_poll(ffi.new("int[]", fds), len(fds), end, ready)
-        lib.siw_sim_event_clear(woken)
+        n = lib.siw_sim_set_wait(self._set, end, self._ready, self._MOST)
+        lib.siw_sim_event_clear(self._waker.fileno())
         if self.check is not None:
             self.check()
-        if n == -errno.EBADF:
-            # A device has crashed; whoever uses it finds that out when called once more.
-            return [self.readers.pop(fd) for fd in fds[1:] if not lib.siw_sim_event_is(fd)]
-        return [self.readers[fd] for i, fd in enumerate(fds) if i and ready[i]]
+        fds = self._ready[0:n]
+        handles = [self._readers[fd] for fd in fds if fd in self._readers]
+        for fd in fds:
+            # Closed, as by a crash: whoever uses it finds that out when called once more.
+            if not lib.siw_sim_event_is(fd):
+                self._readers.pop(fd, None)
+        return handles
 
     def close(self) -> None:
         """Forget all descriptors."""
-        self.readers.clear()
+        self._readers.clear()
+        if self._set is not None:
+            lib.siw_sim_set_close(self._set)
+            self._set = None
         self._waker.close()
 
 
@@ -107,15 +134,11 @@ class Loop(asyncio.BaseEventLoop):
             OSError: it is a descriptor of the system (EBADF).
 
         """
-        if not lib.siw_sim_event_is(_number(fd)):
-            raise OSError(
-                errno.EBADF, "a world's event loop has siwarp's descriptors alone: use siwarp.aio"
-            )
-        self._selector.readers[_number(fd)] = asyncio.Handle(callback, args, self, None)
+        self._selector.add(_number(fd), asyncio.Handle(callback, args, self, None))
 
     def remove_reader(self, fd: Any) -> bool:
         """Stop that; whether it was."""
-        handle = self._selector.readers.pop(_number(fd), None)
+        handle = self._selector.remove(_number(fd))
         if handle is not None:
             handle.cancel()
         return handle is not None

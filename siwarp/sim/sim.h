@@ -158,6 +158,13 @@ void siw_sim_sleep_until(uint64_t at);
  */
 int siw_sim_step(uint64_t until);
 /*
+ * Lets the world go on to `until`, or to the end of the instant at which a task calls siw_sim_stop,
+ * without a switch to the caller at each instant. 1: stopped, also if siw_sim_stop was called before;
+ * 0: it is `until` now, and what was due then has not all run; -EDEADLK as siw_sim_step.
+ */
+int siw_sim_run(uint64_t until);
+void siw_sim_stop(void);
+/*
  * park: blocks until unpark of this task, or `until`. 1, or 0 after the time; at once if unpark came
  * before. unpark: any task.
  */
@@ -179,6 +186,21 @@ int siw_sim_event_is(int fd);
 void siw_sim_event_set(int fd);
 void siw_sim_event_clear(int fd);
 void siw_sim_event_close(int fd);
+/*
+ * A set of such descriptors, to wait for many at a cost that does not grow with their number. NULL: no
+ * world is open. A descriptor leaves the set when it is closed. Close the set before the world.
+ */
+struct siw_sim_set;
+struct siw_sim_set *siw_sim_set_open(void);
+void siw_sim_set_close(struct siw_sim_set *set);
+/* 0, also if it is in the set already; -EBADF: it is not of this world. */
+int siw_sim_set_add(struct siw_sim_set *set, int fd);
+void siw_sim_set_del(struct siw_sim_set *set, int fd);
+/*
+ * As siw_sim_poll. Writes up to max descriptors: those that were closed, once; then the readable ones, in
+ * the order in which they became so. Their number.
+ */
+int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);
 
 /* ---- plain sockets: for a peer that the program writes itself ---------------------------------- */
 

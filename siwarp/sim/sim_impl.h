@@ -284,6 +284,13 @@ struct sim_fd {
 	bool set;
 	uint16_t kept_be; /* it keeps this port, and is not for events; 0: it does not */
 	struct siw_link waiters;
+	struct siw_link members; /* of sets */
+};
+
+struct siw_sim_set {
+	struct siw_link members, readable, waiters;
+	int *gone; /* that were closed, and not reported yet */
+	uint32_t n_gone, gone_room;
 };
 
 struct sim_fd *sim_fd_of(int fd); /* NULL: it is none of ours */
@@ -312,6 +319,7 @@ struct sim_task {
 	bool unparked; /* before it parked */
 	bool parked;
 	uint64_t until; /* of a step */
+	bool runs;	/* of a step: it does not end with the instant */
 	int stepped;
 	uint64_t pause; /* ns, after its next poll that finds nothing */
 	struct sim_wait *waits;
@@ -337,7 +345,8 @@ struct sim_random {
 };
 uint64_t sim_random(struct sim_random *random);
 
-#define SIM_BUCKETS 4096
+#define SIM_BUCKETS	 4096
+#define SIM_PATH_BUCKETS 65536 /* there may be one for each pair of hosts */
 
 struct sim_world {
 	bool open;
@@ -355,6 +364,8 @@ struct sim_world {
 
 	struct sim_task **tasks;
 	uint32_t n_tasks, tasks_room;
+	uint32_t n_stepping;
+	bool stopped; /* siw_sim_stop() was called, and no siw_sim_run() has returned since */
 	struct sim_task *running;
 	/* What can run at this instant: tasks that are ready, and ports with work. */
 	struct sim_task **ready;
@@ -368,7 +379,7 @@ struct sim_world {
 	struct sim_host **hosts;
 	uint32_t n_hosts, hosts_room;
 	struct sim_plan *plans, *plan;
-	struct sim_path *paths[SIM_BUCKETS];
+	struct sim_path *paths[SIM_PATH_BUCKETS];
 	struct siw_llp_sock *socks[SIM_BUCKETS];
 	struct siw_link streams; /* every connection's end */
 	struct sim_stream *streams_at[SIM_BUCKETS];

@@ -206,7 +206,7 @@ int siw_sim_host_link_up(int number, int up)
 
 struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to)
 {
-	uint32_t bucket = (from->number * 2654435761u ^ to->number * 40503u) % SIM_BUCKETS;
+	uint32_t bucket = (from->number * 2654435761u ^ to->number * 40503u) % SIM_PATH_BUCKETS;
 	struct sim_path *path;
 
 	for (path = sim.paths[bucket]; path; path = path->next)
@@ -768,7 +768,7 @@ void sim_net_close(void)
 	/* Packets on their way are all that has timers by now. */
 	while (sim.n_heap)
 		sim_packet_free(siw_container(sim.heap[1], struct sim_packet, timer));
-	for (int i = 0; i < SIM_BUCKETS; i++) {
+	for (int i = 0; i < SIM_PATH_BUCKETS; i++)
 		while (sim.paths[i]) {
 			struct sim_path *path = sim.paths[i];
 
@@ -776,13 +776,13 @@ void sim_net_close(void)
 			free(path->leaving);
 			free(path);
 		}
+	for (int i = 0; i < SIM_BUCKETS; i++)
 		while (sim.addrs[i]) {
 			struct sim_host_addr *addr = sim.addrs[i];
 
 			sim.addrs[i] = addr->next;
 			free(addr);
 		}
-	}
 	for (uint32_t i = 0; i < sim.n_hosts; i++)
 		free(sim.hosts[i]);
 	free(sim.hosts);

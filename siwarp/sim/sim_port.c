@@ -293,12 +293,60 @@ int siw_llp_event_open(void)
 	fds[fd] = sim_alloc(sizeof(*fds[fd]));
 	fds[fd]->fd = fd;
 	siw_link_init(&fds[fd]->waiters);
+	siw_link_init(&fds[fd]->members);
 	return fd;
 }
 
 bool siw_llp_event_nonblocking(int fd)
 {
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
+}
+
+/* A descriptor in a set. */
+struct member {
+	struct siw_sim_set *set;
+	int fd;
+	struct siw_link of_set, of_event;
+	struct siw_link readable; /* in the set's list */
+};
+
+static void note_readable(struct sim_fd *event)
+{
+	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next) {
+		struct member *member = siw_container(l, struct member, of_event);
+
+		if (siw_link_alone(&member->readable))
+			siw_link_add(&member->set->readable, &member->readable);
+		sim_wake_all(&member->set->waiters);
+	}
+}
+
+static void note_cleared(struct sim_fd *event)
+{
+	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next)
+		siw_link_del(&siw_container(l, struct member, of_event)->readable);
+}
+
+static void leave_set(struct member *member)
+{
+	siw_link_del(&member->of_set);
+	siw_link_del(&member->of_event);
+	siw_link_del(&member->readable);
+	free(member);
+}
+
+/* Each set reports it once more, so that its user finds out. */
+static void note_closed(struct sim_fd *event)
+{
+	while (!siw_link_alone(&event->members)) {
+		struct member *member = siw_container(event->members.next, struct member, of_event);
+		struct siw_sim_set *set = member->set;
+
+		leave_set(member);
+		set->gone = sim_grow(set->gone, set->n_gone, &set->gone_room, sizeof(*set->gone));
+		set->gone[set->n_gone++] = event->fd;
+		sim_wake_all(&set->waiters);
+	}
 }
 
 void siw_llp_event_set(int fd)
@@ -311,6 +359,7 @@ void siw_llp_event_set(int fd)
 	if (!event->set && write(fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		event->set = true;
 	sim_wake_all(&event->waiters);
+	note_readable(event);
 }
 
 void siw_llp_event_clear(int fd)
@@ -322,6 +371,7 @@ void siw_llp_event_clear(int fd)
 	if (!event || !event->set)
 		return;
 	event->set = false;
+	note_cleared(event);
 	/* The program may have read it. */
 	if (preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
 		perror("siwarp.sim: reading an event descriptor");
@@ -334,6 +384,7 @@ void siw_llp_event_close(int fd)
 	if (!event)
 		return;
 	sim_wake_all(&event->waiters);
+	note_closed(event);
 	fds[fd] = NULL;
 	free(event);
 	close(fd);
@@ -391,6 +442,94 @@ void siw_sim_event_clear(int fd)
 void siw_sim_event_close(int fd)
 {
 	siw_llp_event_close(fd);
+}
+
+struct siw_sim_set *siw_sim_set_open(void)
+{
+	struct siw_sim_set *set;
+
+	if (!sim.open)
+		return NULL;
+	set = sim_alloc(sizeof(*set));
+	siw_link_init(&set->members);
+	siw_link_init(&set->readable);
+	siw_link_init(&set->waiters);
+	return set;
+}
+
+void siw_sim_set_close(struct siw_sim_set *set)
+{
+	if (!set)
+		return;
+	while (!siw_link_alone(&set->members))
+		leave_set(siw_container(set->members.next, struct member, of_set));
+	free(set->gone);
+	free(set);
+}
+
+static struct member *member_of(const struct siw_sim_set *set, const struct sim_fd *event)
+{
+	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next) {
+		struct member *member = siw_container(l, struct member, of_event);
+
+		if (member->set == set)
+			return member;
+	}
+	return NULL;
+}
+
+int siw_sim_set_add(struct siw_sim_set *set, int fd)
+{
+	struct sim_fd *event = sim_fd_of(fd);
+	struct member *member;
+
+	if (!event)
+		return -EBADF;
+	if (member_of(set, event))
+		return 0;
+	member = sim_alloc(sizeof(*member));
+	member->set = set;
+	member->fd = fd;
+	siw_link_add(&set->members, &member->of_set);
+	siw_link_add(&event->members, &member->of_event);
+	siw_link_init(&member->readable);
+	if (event->set)
+		note_readable(event);
+	return 0;
+}
+
+void siw_sim_set_del(struct siw_sim_set *set, int fd)
+{
+	const struct sim_fd *event = sim_fd_of(fd);
+	struct member *member = event ? member_of(set, event) : NULL;
+
+	if (member)
+		leave_set(member);
+}
+
+int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max)
+{
+	struct sim_task *me = sim_me();
+
+	for (bool waited = false;; waited = true) {
+		int found = 0;
+
+		while (set->n_gone && found < max)
+			ready[found++] = set->gone[--set->n_gone];
+		for (struct siw_link *l = set->readable.next; l != &set->readable && found < max;
+		     l = l->next)
+			ready[found++] = siw_container(l, struct member, readable)->fd;
+		if (found || me->unparked || (waited && sim.now >= until)) {
+			me->unparked = false;
+			if (!waited)
+				sim_block(sim.now);
+			return found;
+		}
+		sim_wait_add(&set->waiters);
+		me->parked = true;
+		sim_block(until);
+		me->parked = false;
+	}
 }
 
 static bool is_kept(uint16_t port_be)

@@ -204,10 +204,19 @@ static void time_out(struct sim_timer *timer)
 /* The task with the lowest number that is in siw_sim_step(); NULL if none is. */
 static struct sim_task *stepper(void)
 {
-	for (uint32_t i = 0; i < sim.n_tasks; i++)
+	for (uint32_t i = 0; sim.n_stepping && i < sim.n_tasks; i++)
 		if (sim.tasks[i] && sim.tasks[i]->state == SIM_STEPPING)
 			return sim.tasks[i];
 	return NULL;
+}
+
+static void end_step(struct sim_task *steps, int result)
+{
+	steps->stepped = result;
+	sim.n_stepping--;
+	if (steps->runs)
+		sim.stopped = false;
+	make_ready(steps);
 }
 
 /* Nothing can run at this instant: advances the clock, or ends a step. */
@@ -220,16 +229,18 @@ static void advance_or_end_step(void)
 		advance(to);
 		return;
 	}
+	if (steps && steps->runs && sim.stopped) {
+		end_step(steps, 1);
+		return;
+	}
 	if (steps && steps->until < to)
 		to = steps->until > sim.now ? steps->until : sim.now;
 	if (to == SIM_NEVER && !steps)
 		give_up("nothing will ever happen: every task waits for something else");
 	if (to != SIM_NEVER)
 		advance(to);
-	if (steps) {
-		steps->stepped = to == SIM_NEVER ? -EDEADLK : sim.now < steps->until;
-		make_ready(steps);
-	}
+	if (steps && (!steps->runs || to == SIM_NEVER || sim.now >= steps->until))
+		end_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
 }
 
 static void look_at_ports(void)
@@ -438,14 +449,31 @@ void siw_sim_sleep_until(uint64_t at)
 	sim_block(at);
 }
 
-int siw_sim_step(uint64_t until)
+static int step(uint64_t until, bool runs)
 {
 	struct sim_task *me = sim_me();
 
 	me->state = SIM_STEPPING;
 	me->until = until;
+	me->runs = runs;
+	sim.n_stepping++;
 	schedule(me);
 	return me->stepped;
+}
+
+int siw_sim_step(uint64_t until)
+{
+	return step(until, false);
+}
+
+int siw_sim_run(uint64_t until)
+{
+	return step(until, true);
+}
+
+void siw_sim_stop(void)
+{
+	sim.stopped = true;
 }
 
 int siw_sim_park(uint64_t until)

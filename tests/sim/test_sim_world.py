@@ -216,3 +216,53 @@ def test_tasks_of_a_host_that_crashes_end_and_others_fail(world: World) -> None:
     world.spawn(channel.get_cq_event)
     with pytest.raises(StateError):
         world.run_for("1s")
+
+
+def test_a_world_that_runs_costs_no_switch_at_each_instant(world: World) -> None:
+    def work() -> None:
+        for _ in range(1000):
+            world.sleep("1us")
+
+    task = world.spawn(work)
+    world.run_until(task.done, within="10ms")
+    world.spawn(work)
+    world.run_tasks(within="10ms")
+    world.spawn(work)
+    world.run_for("10ms")
+    assert world.stats.instants >= 3000
+    # To each task, and back at its end.
+    assert world.stats.switches <= 12
+
+
+def test_a_condition_of_the_program_is_called_at_each_instant(world: World) -> None:
+    seen: list[int] = []
+
+    def look() -> bool:
+        seen.append(world.now_ns)
+        return world.now_ns >= 5000
+
+    world.spawn(lambda: [world.sleep("1us") for _ in range(10)])
+    world.run_until(look)
+    assert seen == [0, 1000, 2000, 3000, 4000, 5000]
+
+
+def test_an_event_loop_hears_of_more_descriptors_than_one_wait_reports(world: World) -> None:
+    wakers = [system.waker() for _ in range(600)]
+    heard: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def hear(i: int) -> None:
+            heard.append(i)
+            loop.remove_reader(wakers[i])
+
+        for i, waker in enumerate(wakers):
+            loop.add_reader(waker, hear, i)
+            waker.wake()
+        await asyncio.sleep(1)
+
+    world.run(main())
+    for waker in wakers:
+        waker.close()
+    assert heard == list(range(600))
