@@ -2,14 +2,18 @@
 """What a run of the test suite showed: the tests that cite clauses, and how each of them ended.
 
 `Recorder` is a pytest plugin (tests/conftest.py registers it). At the end of a run it writes
-build/clauses-ran.json; `make spec` counts by that file. Runs of the same tree add to one record, so
-`make test` may be followed by a run of a few tests. A changed tree begins a new record.
+build/clauses-ran.json; `make spec` counts by that file. Runs of the same tree add to one record:
+those of `make test` and `make sim`, or of a few tests. A changed tree begins a new record.
+
+As a program: `clause_record.py FILE` adds a record that a clone of this tree has written.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +48,12 @@ def fingerprint(root: Path) -> str:
 
 def load(root: Path) -> dict[str, Any] | None:
     """The record: its tree's fingerprint, and for each test its clauses and outcome."""
+    return _read(record_path(root))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(record_path(root).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
     return content if isinstance(content, dict) and {"tree", "tests"} <= content.keys() else None
@@ -53,17 +61,32 @@ def load(root: Path) -> dict[str, Any] | None:
 
 def write(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
     """Write the record, or add to that of the same tree."""
-    before = load(root)
-    if before and before["tree"] == tree:
-        tests = {**before["tests"], **tests}
     path = record_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(
-        json.dumps({"tree": tree, "tests": dict(sorted(tests.items()))}, indent=0) + "\n",
-        encoding="utf-8",
-    )
-    fresh.replace(path)
+    with path.with_suffix(".lock").open("w") as lock:  # of several runs at once each adds its own
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = load(root)
+        if before and before["tree"] == tree:
+            tests = {**before["tests"], **tests}
+        fresh = path.with_suffix(".new")
+        fresh.write_text(
+            json.dumps({"tree": tree, "tests": dict(sorted(tests.items()))}, indent=0) + "\n",
+            encoding="utf-8",
+        )
+        fresh.replace(path)
+
+
+def add(root: Path, other: Path) -> None:
+    """Add a record from another place; one of another tree takes the place of ours.
+
+    Raises:
+        ValueError: it is no record.
+
+    """
+    content = _read(other)
+    if content is None:
+        raise ValueError(f"{other} is no record of clauses")
+    write(root, content["tree"], content["tests"])
 
 
 class Recorder:
@@ -105,3 +128,7 @@ class Recorder:
         """Write the record, where this process is the one that saw all reports."""
         if self._writes and self._tests:
             write(self._root, self._tree, self._tests)
+
+
+if __name__ == "__main__":
+    add(Path(__file__).resolve().parent.parent, Path(sys.argv[1]))

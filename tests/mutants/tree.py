@@ -48,6 +48,17 @@ def listed(root: Path) -> list[str]:
     return sorted({name for name in names if (root / name).is_file()})
 
 
+def is_simulated(test: str) -> bool:
+    """Whether a test, or a file or folder of tests, needs a simulated process (``make sim``)."""
+    return f"{test}/".startswith("tests/sim/")
+
+
+def by_process(tests: list[str]) -> tuple[list[str], list[str]]:
+    """Return the tests of simulated processes, which take less time, and those of real ones."""
+    simulated = [test for test in tests if is_simulated(test)]
+    return simulated, [test for test in tests if test not in simulated]
+
+
 class Copy:
     """A copy of the work tree under build/mutate/, one for each process that tries mutants."""
 
@@ -138,26 +149,36 @@ class Copy:
         deadline = time.monotonic() + limit
         run = Run("passed", None)
         for part, done in ((early, []), (late, early)):
-            if part and run.how == "passed":
-                ignored = [f"--ignore={test}" for test in done]
-                left = deadline - time.monotonic()
-                status = self._pytest(["-x", *left_out, *ignored, *part], left, log)
-                run = _judge(status, log.read_text("utf-8", errors="replace"))
+            for some in by_process(part):
+                if some and run.how == "passed":
+                    ignored = [f"--ignore={test}" for test in done]
+                    left = deadline - time.monotonic()
+                    status = self._pytest(["-x", *left_out, *ignored, *some], left, log)
+                    run = _judge(status, log.read_text("utf-8", errors="replace"))
         return run
 
     def passing(self, tests: list[str], log: Path) -> set[str]:
         """Run tests, each of them, and return those that passed."""
         # A name that is none would keep all others from running.
-        files = sorted({test.partition("::")[0] for test in tests})
-        self._pytest(["--collect-only", "-q", *files], TEST_LIMIT * len(files), log)
-        there = set(log.read_text("utf-8", errors="replace").splitlines())
-        self._pytest([test for test in tests if test in there], TEST_LIMIT * len(tests), log)
-        lines = log.read_text("utf-8", errors="replace").splitlines()
-        found = [node.groups() for line in lines if (node := _NODE.match(line))]
-        return {node for node, how in found if how == "PASSED"}
+        passed: set[str] = set()
+        for some in by_process(tests):
+            files = sorted({test.partition("::")[0] for test in some})
+            self._pytest(["--collect-only", "-q", *files], TEST_LIMIT * len(files), log)
+            there = set(log.read_text("utf-8", errors="replace").splitlines())
+            self._pytest([test for test in some if test in there], TEST_LIMIT * len(some), log)
+            lines = log.read_text("utf-8", errors="replace").splitlines()
+            found = [node.groups() for line in lines if (node := _NODE.match(line))]
+            passed |= {node for node, how in found if how == "PASSED"}
+        return passed
 
     def _pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
-        """Run pytest: its exit status, or None if it took too long."""
+        """Run pytest: its exit status, or None if it took too long.
+
+        The tests are of real processes or of simulated ones (``by_process``).
+        """
+        environment = self._environment()
+        if any(is_simulated(argument) for argument in arguments):
+            environment["SIWARP_SIM"] = "1"
         command = [str(self.venv / "bin" / "python"), "-m", "pytest", "-n", "0"]
         command += ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--color=no"]
         command += [f"--timeout={TEST_LIMIT}", "--timeout-method=thread"]
@@ -169,7 +190,7 @@ class Copy:
             process = subprocess.Popen(
                 [*command, *arguments],
                 cwd=self.home,
-                env=self._environment(),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -176,6 +176,28 @@ def test_files_named_before_their_folder_are_run_before_it(
     assert runs == [[*left_out, one], [*left_out, f"--ignore={one}", *folders]]
 
 
+def test_tests_of_simulated_processes_have_a_run_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Copy(tmp_path)
+    runs: list[tuple[list[str], str | None]] = []
+
+    def popen(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.Popen[bytes]:
+        names = [word for word in command if word.startswith("tests/")]
+        runs.append((names, env.get("SIWARP_SIM")))
+        return real(["true"])
+
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    tests = ["tests/unit/rd/test_one.py", "tests/unit/rd", "tests/sim/rd", "tests/unit/ddp"]
+    assert copy.test(tests, 900, tmp_path / "log", set()).how == "passed"
+    assert runs == [
+        (["tests/unit/rd/test_one.py"], None),
+        (["tests/sim/rd"], "1"),
+        (["tests/unit/rd", "tests/unit/ddp"], None),
+    ]
+
+
 def test_a_run_that_is_stopped_tries_no_more_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

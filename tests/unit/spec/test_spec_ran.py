@@ -314,3 +314,20 @@ def test_a_requirement_whose_test_was_skipped_is_not_shown(tree: Tree, capsys: C
     status, _, err = run(tree, capsys)
     assert status == 1
     assert err == f"{rid(1)}: not shown: tests/unit/test_x.py::test_it: skipped\n"
+
+
+def test_a_clones_record_of_the_same_tree_is_added_and_one_of_another_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    one = {"tests/a.py::a": {"clauses": ["X"], "outcome": "passed"}}
+    two = {"tests/sim/b.py::b": {"clauses": ["Y"], "outcome": "passed"}}
+    clone = tmp_path / "clone"
+    clause_record.write(tmp_path, "tree", one)
+    clause_record.write(clone, "tree", two)
+    clause_record.add(tmp_path, clause_record.record_path(clone))
+    assert clause_record.load(tmp_path) == {"tree": "tree", "tests": one | two}
+    clause_record.write(clone, "another", one)
+    clause_record.add(tmp_path, clause_record.record_path(clone))
+    assert clause_record.load(tmp_path) == {"tree": "another", "tests": one}
+    with pytest.raises(ValueError, match="no record"):
+        clause_record.add(tmp_path, tmp_path / "none")
