@@ -44,7 +44,9 @@ class _Selector:
 
         """
         if lib.siw_sim_set_add(self._set, fd) < 0:
-            raise OSError(errno.EBADF, "a world's event loop has siwarp's descriptors alone: use siwarp.aio")
+            raise OSError(
+                errno.EBADF, "a world's event loop has siwarp's descriptors alone: use siwarp.aio"
+            )
         self._readers[fd] = handle
 
     def remove(self, fd: int) -> asyncio.Handle | None:
