@@ -73,7 +73,7 @@ class _Socket:
         tasks.leave_if_over()
         if rc == -errno.EAGAIN:
             if self._timeout:
-                raise TimeoutError("timed out")
+                raise TimeoutError("timed out: see why, or give it more by settimeout")
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return check(rc)
 

@@ -342,7 +342,10 @@ class World:
         rc = lib.siw_sim_tcp_connect(local, dest, until, out)
         tasks.leave_if_over()
         if rc == -errno.EAGAIN:
-            raise TimeoutError(errno.ETIMEDOUT, f"{to[0]}:{to[1]} did not answer within {within}")
+            raise TimeoutError(
+                errno.ETIMEDOUT,
+                f"{to[0]}:{to[1]} did not answer within {within}: see why, or give it more time",
+            )
         sockets.check(rc)
         return self._keep(TCPSocket(out[0]))
 
