@@ -280,7 +280,8 @@ class Handle(Closing):
                 parent._children.discard(handle)
             handle._parents = ()
             handle._release()
-        check(rc, f"closing {self!r}")
+        if rc != -errno.ESTALE:  # as in _shut
+            check(rc, f"closing {self!r}")
 
     def _wake_all(self) -> None:
         """Have threads and tasks that wait for its events look again."""

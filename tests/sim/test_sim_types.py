@@ -9,7 +9,16 @@ import pytest
 from sim.conftest import End
 
 from siwarp.sim import World
-from siwarp.verbs import AH, Context, QPAttr, QPType, RecvWR, SendWR, StateError, WCStatus
+from siwarp.verbs import (
+    AH,
+    Context,
+    QPAttr,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+    WCStatus,
+)
 
 N = 50
 
@@ -163,3 +172,11 @@ def test_what_ud_loses_is_what_the_world_says(world: World, end: MakeEnd) -> Non
                 b.qp.post_recv(RecvWR(wc.check().wr_id, sg=[b.mr.sge(32768, 64)]))
     assert 10 < world.stats.lost < 80
     assert got == 400 - world.stats.lost
+
+
+def test_a_device_whose_host_crashed_can_be_closed_by_force(world: World, end: MakeEnd) -> None:
+    a = end(world.device("10.0.0.1"), QPType.RD)
+    world.crash(a.device)
+    a.device.close(force=True)
+    assert a.device.closed
+    assert a.qp.closed
