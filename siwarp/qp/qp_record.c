@@ -93,7 +93,7 @@ void siw_qp_record_clear(struct siw_ud *ud)
 {
 	if (!ud->records.max || !ud->dgram)
 		return;
-	siw_rdmap_record_clear(ud->dgram);
+	siw_rdmap_record_abandon(ud->dgram);
 	siw_verbs_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
 }
 

@@ -87,14 +87,15 @@ int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max)
 	return dgram->records ? 0 : -ENOMEM;
 }
 
-void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram)
+void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_records *r = dgram->records;
 
 	if (!r)
 		return;
 	for (uint32_t i = 0; i < 2 * r->max; i++)
-		r->slots[i].state = FREE;
+		if (r->slots[i].state != REPORTED)
+			r->slots[i].state = FREE;
 	r->open = r->due = 0;
 }
 

@@ -46,8 +46,8 @@ struct siw_rdmap_record {
  * -ENOMEM.
  */
 int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
-/* Drops unfinished messages and stored reports. */
-void siw_rdmap_record_clear(struct siw_rdmap_dgram *dgram);
+/* Drops unfinished messages. Reports stay: their completions may still be polled. */
+void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram);
 /*
  * Reports the next message that is complete, or has expired at now_ns; NULL: none. The report is
  * valid until siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none

@@ -6,18 +6,26 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from sim.conftest import End
+from sim.conftest import ACCESS, End
 
 from siwarp.sim import World
 from siwarp.verbs import (
     AH,
+    CQ,
+    MR,
+    PD,
+    QP,
     Context,
     QPAttr,
+    QPInitAttr,
+    QPState,
     QPType,
     RecvWR,
     SendWR,
     StateError,
+    WCOpcode,
     WCStatus,
+    WROpcode,
 )
 
 N = 50
@@ -180,3 +188,24 @@ def test_a_device_whose_host_crashed_can_be_closed_by_force(world: World, end: M
     a.device.close(force=True)
     assert a.device.closed
     assert a.qp.closed
+
+
+def test_a_write_record_can_be_asked_for_after_its_queue_pair_went_to_err(
+    world: World, end: MakeEnd
+) -> None:
+    a, b = (end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    pd, cq = PD(b.device), CQ(b.device, 64)
+    takes = QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("10.0.0.2", 0), max_write_records=4))
+    takes.to_rts()
+    a.qp.to_rts()
+    with MR(pd, 64, ACCESS) as mr:
+        with AH(a.pd, takes.addr) as ah:
+            opcode = WROpcode.RDMA_WRITE_RECORD
+            wr = SendWR(1, opcode, sg=[a.mr.sge(0, 8)], ah=ah, remote=mr.remote(0, 8))
+            a.qp.post_send(wr)
+            a.cq.wait()[0].check()
+        world.run_for("1s")
+        takes.modify(QPAttr(qp_state=QPState.ERR))
+        (wc,) = cq.poll(4)
+        assert wc.opcode == WCOpcode.RECV_WRITE_RECORD
+        assert takes.record(wc).whole
