@@ -12,7 +12,7 @@ ARGS ?=
 # as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build ci-full coverage demo sim test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
+.PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
 
 ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root
 	@tools/ci-full
@@ -64,6 +64,10 @@ tsan: ## Run the suite with ThreadSanitizer
 sim: ## Run the tests of simulated processes: no sockets, virtual time
 	@tools/setup --extra test
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
+
+soak: ## Random programs of verbs in simulated worlds for MINUTES=60, from SEED on; default: the time
+	@tools/setup
+	@.venv/bin/siwarp sim --minutes $(or $(MINUTES),60) --seed $(or $(SEED),$(shell date +%s))
 
 strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test

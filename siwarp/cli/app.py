@@ -45,6 +45,7 @@ _COMMANDS = {
     "run": ("siwarp.cli.run_command", "run"),
     "env": ("siwarp.cli.run_command", "env"),
     "wan": ("siwarp.cli.wan", "wan"),
+    "sim": ("siwarp.cli.sim", "sim"),
     "spec": ("siwarp.cli.spec", "app"),
     "bench": ("siwarp.bench.cli", "app"),
 }

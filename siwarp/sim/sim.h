@@ -91,6 +91,12 @@ struct siw_sim_stats {
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 
+/*
+ * Blocks of memory that this library has taken from the C library and not given back. Some are kept
+ * for the next world, so a difference says something only after the same world ran before. Any thread.
+ */
+int64_t siw_sim_blocks(void);
+
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
 /*
@@ -123,6 +129,11 @@ int siw_sim_link(int a, int b, const char *faults);
 int siw_sim_faults(const char *faults);
 /* Nothing passes from a to b from now on (cut), or it does again. What is under way is lost. */
 int siw_sim_cut(int a, int b, int cut);
+/*
+ * Has the host send so many of 1,000 datagrams mutated, from now on: a few octets behind the first are
+ * others, or it is shorter, and its CRC is right again. A peer that lies, for tests. -ENOENT, -EINVAL.
+ */
+int siw_sim_mutate(int host, int of_1000);
 /*
  * The MTU of the path between a and b; 0: that of their interfaces. Larger packets that may not be
  * fragmented are lost; with told, ICMP says so to their host.

@@ -49,6 +49,7 @@ struct sim_host {
 	uint32_t number;
 	struct siw_llp_interface netif; /* its addresses have port 0 */
 	bool dead;			/* crashed, and not restarted */
+	uint32_t mutated;		/* of 1,000 datagrams that it sends */
 	struct siw_link watches;
 	struct siw_link socks;
 };

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/capture.h"
+#include "base/crc32c.h"
 #include "base/dgram_wire.h"
 #include "base/faults_queue.h"
 #include "sim/sim_impl.h"
@@ -499,6 +500,41 @@ static uint32_t head_of(const struct siw_addr *addr)
 	return addr->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD;
 }
 
+int siw_sim_mutate(int number, int of_1000)
+{
+	struct sim_host *host = host_number(number);
+
+	if (!host)
+		return -ENOENT;
+	if (of_1000 < 0 || of_1000 > 1000)
+		return -EINVAL;
+	host->mutated = (uint32_t)of_1000;
+	return 0;
+}
+
+/* Changes a datagram as a peer would that lies, which computes a right CRC, too. */
+static void mutate(struct sim_packet *packet)
+{
+	uint32_t body = packet->length - SIW_DGRAM_CRC_LEN;
+	uint64_t draw = siw_sim_random();
+
+	if (draw % 1000 >= packet->path->from->mutated)
+		return;
+	if (packet->length < SIW_DGRAM_LEN + SIW_DGRAM_CRC_LEN)
+		return;
+	if ((draw >> 32 & 3) == 3)
+		body = 1 + (uint32_t)((draw >> 40) % body);
+	for (uint32_t i = 0; i <= (draw >> 36 & 3); i++) {
+		uint64_t where = siw_sim_random();
+		/* Mostly headers, which are in front. */
+		uint32_t most = where & 1 && body > 64 ? 64 : body;
+
+		packet->octets[(where >> 32) % most] ^= (uint8_t)(1u << (where >> 8 & 7));
+	}
+	siw_crc32c_put(packet->octets + body, siw_crc32c(0, packet->octets, body));
+	packet->length = body + SIW_DGRAM_CRC_LEN;
+}
+
 /* Sends to one host: in as many fragments as it takes, of which none may be lost. */
 static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const struct siw_addr *from,
 		    const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
@@ -526,8 +562,10 @@ static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const stru
 	}
 	packet = sim_packet_new(path, from, dest, length);
 	memcpy(packet->octets, octets, length);
+	if (path->from->mutated)
+		mutate(packet);
 	if (fate.corrupt)
-		siw_fault_flip(packet->octets, length, fate.flip);
+		siw_fault_flip(packet->octets, packet->length, fate.flip);
 	packet->ecn = sock->ecn;
 	if (packet->ecn && fate.mark)
 		packet->ecn = SIM_ECN_CE;

@@ -194,6 +194,13 @@ class World:
         """Take the interface of a device down, or up again."""
         self._check(lib.siw_sim_host_link_up(self._host(device), up), "changing an interface")
 
+    def mutate(self, device: Where, of_1000: int) -> None:
+        """Have a device send so many of 1,000 datagrams mutated, with a CRC that is right.
+
+        It is a peer that lies: a few octets are others, or the datagram is shorter.
+        """
+        self._check(lib.siw_sim_mutate(self._host(device), of_1000), f"{of_1000} of 1,000 mutated")
+
     def partition(self, *groups: Where | Iterable[Where], one_way: bool = False) -> None:
         """Let nothing pass between devices of different groups, until ``heal``.
 

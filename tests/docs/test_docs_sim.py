@@ -25,3 +25,8 @@ def test_a_device_receives_what_was_written_by_hand(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "plain"))
     said = said_alone(f'"{sys.executable}" program.py', tmp_path)
     assert said.startswith("b'by hand' from ('10.0.0.9', ")
+
+
+def test_random_programs_are_run_and_counted(tmp_path: Path) -> None:
+    said = said_alone(block("docs/guides/deterministic-tests.md", "random"), tmp_path)
+    assert said.startswith("siwarp sim: 3 seeds from 1, 0 failed, 1809 operations")

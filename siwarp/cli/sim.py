@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``siwarp sim``: random programs of verbs in simulated worlds, a process for several seeds."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["NAMES", "sim"]
+
+#: Seconds of real time that a seed may take; one takes about one.
+PATIENCE_S = 120
+#: Failures whose shortest prefix is looked for.
+TOLD = 5
+#: What every run must have had.
+COUNTED = ("operations", "datagrams", "drops", "crashes", "refusals")
+
+
+class Name(str, Enum):
+    """The workloads, as ``siwarp.sim.workloads`` has them."""
+
+    mixed = "mixed"
+    messages = "messages"
+    one_sided = "one-sided"
+    churn = "churn"
+    rd_many = "rd-many"
+    liars = "liars"
+
+
+NAMES = tuple(name.value for name in Name)
+
+
+class Worker:
+    """A simulated process that runs programs, and is started anew when it ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def run(
+        self, workload: str, seed: int, operations: int | None = None, capture: str | None = None
+    ) -> dict[str, Any]:
+        """Run a program and return its outcome; how the process ended, if it did."""
+        process = self._process or self._start()
+        assert process.stdin is not None and process.stdout is not None
+        ask = {"workload": workload, "seed": seed, "operations": operations, "capture": capture}
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(ask) + "\n")
+            process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+        line = process.stdout.readline() if ready else ""
+        if line:
+            outcome: dict[str, Any] = json.loads(line)
+            return outcome
+        if not ready:
+            process.kill()
+            why = f"it did not end within {PATIENCE_S} s of real time"
+        else:
+            why = f"its process ended with status {process.wait()}"
+        self.close()
+        return dict.fromkeys(COUNTED, 0) | {"hash": 0, "failure": why, "failed_at": 0}
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "siwarp.sim.workloads"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self._process
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+@dataclass
+class Run:
+    """What the seeds of a run came to together."""
+
+    seeds: int = 0
+    failures: int = 0
+    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    hash: int = 0
+
+    def add(self, outcome: dict[str, Any]) -> None:
+        """Count a seed."""
+        self.seeds += 1
+        self.failures += bool(outcome["failure"])
+        self.hash ^= outcome["hash"]
+        for name in COUNTED:
+            self.sums[name] += outcome[name]
+
+
+def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, Any]]:
+    """Return the length of a short prefix that fails, and its outcome; by bisection.
+
+    Each prefix runs in a process of its own, as the command that replays it does.
+    """
+
+    def fails(n: int) -> dict[str, Any]:
+        worker = Worker()
+        try:
+            return worker.run(workload, seed, n)
+        finally:
+            worker.close()
+
+    least, most = 0, failed_at
+    outcome = fails(most)
+    if not outcome["failure"]:
+        return most, outcome
+    while most - least > 1:
+        middle = (least + most) // 2
+        tried = fails(middle)
+        if tried["failure"]:
+            most, outcome = middle, tried
+        else:
+            least = middle
+    return most, outcome
+
+
+def _tell(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
+    """Print a failure with all that it takes to see it again."""
+    print(f"FAILED seed {seed} of workload {workload}: {outcome['failure']}", flush=True)
+    length, short = _shortest(workload, seed, outcome["failed_at"] or 1 << 20)
+    if not short["failure"]:
+        print("  it did not fail again in a process of its own", flush=True)
+    elif short["failed_at"]:
+        print(f"  the shortest prefix that fails has {length} operations: {short['failure']}")
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{workload}-{seed}.pcapng"
+    worker = Worker()
+    worker.run(workload, seed, length, str(path))
+    worker.close()
+    more = f" --operations {length}" if short["failed_at"] else ""
+    print(f"  again: siwarp sim --workload {workload} --seed {seed}{more}")
+    print(f"  capture: {path}", flush=True)
+
+
+def _jobs(
+    first: int, seeds: int | None, until: float | None, names: list[str]
+) -> Iterator[tuple[str, int]]:
+    for i in itertools.count():
+        if (seeds is not None and i >= seeds) or (until is not None and time.monotonic() >= until):
+            return
+        # Each seed has one workload: all of them come in turn.
+        yield names[(first + i) % len(names)], first + i
+
+
+def sim(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
+    workload: Annotated[
+        Name | None, typer.Option(help="Which programs; without it all in turn, a seed each.")
+    ] = None,
+    operations: Annotated[
+        int | None, typer.Option(min=0, help="Only so many operations of each program.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Go on with further seeds for so long.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each CPU.")] = 0,
+    out: Annotated[
+        Path, typer.Option(file_okay=False, help="Where captures of failures go.")
+    ] = Path("siwarp-sim"),
+) -> None:
+    """Run random programs of verbs in simulated worlds, and check what the verbs promise.
+
+    A program has 600 operations on 2 to 8 devices, under faults, partitions, crashes and full
+    queues, all of it from its seed. Each runs twice, and both runs must have the same trace. A
+    failure is printed with the command that shows it again, and leaves a capture. Exit status 1
+    after a failure, or if the run had no drops, no crashes or nothing refused.
+    """
+    names = [workload.value] if workload else list(NAMES)
+    until = None if minutes is None else time.monotonic() + 60 * minutes
+    run, alone = Run(), seeds == 1 and minutes is None
+    todo = _jobs(seed, None if minutes is not None else seeds, until, names)
+    count = jobs or len(os.sched_getaffinity(0))
+    workers = [Worker() for _ in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        idle = list(workers)
+        busy: dict[concurrent.futures.Future[dict[str, Any]], tuple[Worker, tuple[str, int]]] = {}
+        while True:
+            while idle and (job := next(todo, None)) is not None:
+                worker = idle.pop()
+                name, number = job
+                busy[pool.submit(worker.run, name, number, operations)] = worker, job
+            if not busy:
+                break
+            done, _ = concurrent.futures.wait(busy, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                worker, (name, number) = busy.pop(future)
+                idle.append(worker)
+                outcome = future.result()
+                run.add(outcome)
+                if outcome["failure"] and run.failures <= TOLD:
+                    _tell(name, number, outcome, out)
+                elif outcome["failure"]:
+                    print(f"FAILED seed {number} of workload {name}: {outcome['failure']}")
+                if alone:
+                    print(f"seed {number} of workload {name}: trace {outcome['hash']:016x}")
+    for worker in workers:
+        worker.close()
+    print(f"siwarp sim: {run.seeds} seeds from {seed}, {run.failures} failed, {_words(run)}")
+    missing = [] if operations is not None else [n for n in COUNTED if not run.sums[n]]
+    if missing:
+        print(f"siwarp sim: nothing was tried, as this run had no {', no '.join(missing)}")
+    raise typer.Exit(1 if run.failures or missing else 0)
+
+
+def _words(run: Run) -> str:
+    sums = ", ".join(f"{run.sums[name]} {name}" for name in COUNTED)
+    return f"{sums}, trace {run.hash:016x}"

@@ -1,0 +1,1387 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Runs a prefix of a program in a world, and holds each result against the model."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from siwarp.base.library import ffi, lib
+from siwarp.sim.workloads import program as programs
+from siwarp.sim.workloads.model import (
+    BLANK,
+    Completions,
+    End,
+    Host,
+    Memory,
+    Message,
+    Request,
+    Slots,
+    Target,
+    Violation,
+    content,
+    number_of,
+    require,
+)
+from siwarp.sim.workloads.program import Op, Program
+from siwarp.sim.world import World
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    SRQ,
+    WC,
+    AccessFlag,
+    Address,
+    CompChannel,
+    Error,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    SrqAttr,
+    StateError,
+    Timeout,
+    WCFlag,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+
+__all__ = ["Outcome", "run"]
+
+REMOTE = (
+    AccessFlag.LOCAL_WRITE
+    | AccessFlag.REMOTE_WRITE
+    | AccessFlag.REMOTE_READ
+    | AccessFlag.REMOTE_ATOMIC
+)
+#: Octets of a slot, by type.
+SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384}
+SLOTS = 24
+INLINE = 64
+RECORDS = 8
+#: The first number of a datagram, where numbers start just below the wrap.
+BELOW_WRAP = (1 << 32) - 20
+#: Messages of 16,000 octets of the burst that shows that no credit was lost.
+BURST = 6
+#: Memory of all hosts is looked at after so many operations; what was just used, after each.
+LOOK = 32
+#: What ends last: the meeting of an RD peer, and its repeats.
+END_S = 240
+LOSS = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
+REFUSED = (
+    WCStatus.REM_ACCESS_ERR,
+    WCStatus.REM_INV_REQ_ERR,
+    WCStatus.REM_OP_ERR,
+    WCStatus.LOC_PROT_ERR,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        hash: of the world's trace.
+        operations: that were executed.
+        datagrams: that were sent.
+        drops: datagrams that were lost, refused, or found no room.
+        crashes: of hosts.
+        refusals: calls that were refused, as they must be.
+        stale: objects of hosts that crashed, which stay so that late calls on them are refused.
+        failure: what went wrong; empty if nothing did.
+        failed_at: operations up to the failure, that one included.
+
+    """
+
+    hash: int
+    operations: int
+    datagrams: int
+    drops: int
+    crashes: int
+    refusals: int
+    stale: int
+    failure: str = ""
+    failed_at: int = 0
+
+
+def run(
+    program: Program, operations: int | None = None, capture: str | os.PathLike[str] | None = None
+) -> Outcome:
+    """Run the first operations of a program, or all, and then what ends every program.
+
+    Args:
+        program: of ``generate``.
+        operations: how many.
+        capture: a pcapng file for all that is sent.
+
+    """
+    ops = program.ops[:operations]
+    with _settings(program.settings), World(program.seed, program.plan) as world:
+        with world.capture(capture) if capture else contextlib.nullcontext():
+            execution = Execution(world, program)
+            failure = ""
+            try:
+                execution.start()
+                for op in ops:
+                    execution.step(op)
+                execution.finish()
+            except (Violation, Error, ValueError, AssertionError, KeyError) as e:
+                kind = "" if isinstance(e, Violation) else f"{type(e).__name__}: "
+                failure = f"{kind}{e}" or repr(e)
+                execution.abandon()
+        stats = world.stats
+        return Outcome(
+            hash=world.trace_hash,
+            operations=execution.steps,
+            datagrams=stats.sent,
+            drops=stats.lost + stats.refused + stats.overflowed,
+            crashes=execution.crashes,
+            refusals=execution.refusals,
+            stale=execution.stale,
+            failure=failure,
+            failed_at=execution.steps if failure else 0,
+        )
+
+
+@contextlib.contextmanager
+def _settings(values: dict[str, int]) -> Iterator[None]:
+    names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
+    before = {name: lib.siw_setting_value(names.index(name.encode())) for name in values}
+    for name, value in values.items():
+        require(lib.siw_setting_set(name.encode(), value) == 0, f"no setting {name}={value}")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            lib.siw_setting_set(name.encode(), value)
+
+
+class Execution:
+    """A program that runs: hosts, queue pairs, and the model of what they owe each other."""
+
+    def __init__(self, world: World, program: Program) -> None:
+        self.world = world
+        self.program = program
+        self.steps = self.crashes = self.refusals = self.stale = 0
+        self.hosts: list[Host] = []
+        #: Every life of every queue pair.
+        self.ends: list[End] = []
+        self.at: dict[Address, End] = {}  # the last at each address
+        self.requests: dict[int, Request] = {}
+        self.messages: dict[int, Message] = {}
+        self.frozen: list[Memory] = []
+        self.duplicates = "dup=" in program.plan
+        self.fragile = program.settings["peer_timeout_ms"] < 10000
+        self.fragile |= program.settings["rd_meet_ms"] < 60000
+        self._numbers = 0
+
+    def _number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # ---- the beginning, a step, and what is looked at after each
+
+    def start(self) -> None:
+        """Open all hosts, with a queue pair of each type."""
+        program = self.program
+        for i in range(program.devices):
+            address = f"fd00::{i + 1}" if program.ipv6 else f"10.0.0.{i + 1}"
+            host = Host(i, address, i >= program.devices - program.liars)
+            host.context = self.world.device(address)
+            self.hosts.append(host)
+            self._furnish(host)
+            if host.liar:
+                self.world.mutate(host.context, 20)
+        if "UC" in program.kinds:
+            for a, b in zip(self.hosts[::2], self.hosts[1::2], strict=False):
+                self._make_uc(a, b, small=False)
+
+    def step(self, op: Op) -> None:
+        """Run one operation, let some time pass, and look at what must hold."""
+        self.steps += 1
+        getattr(self, f"do_{op.kind}")(op)
+        if op.pause_ns:
+            self.world.run_for(op.pause_ns / 1e9)
+        if self.steps % LOOK == 0:
+            self._look()
+
+    def _look(self) -> None:
+        for host in self.hosts:
+            host.target.check(bool(self.program.liars))
+            if host.srq is not None:
+                host.srq_slots.check()
+        for end in self.ends:
+            if not end.gone:
+                end.sends.check()
+                end.receives.check()
+        for memory in self.frozen:
+            memory.check_frozen()
+        for end in self._live():
+            state = end.qp.qp_state
+            if state in (QPState.ERR, QPState.SQE):
+                require(end.may_err, f"{end!r} is in {state.name}, and nothing went wrong")
+
+    def abandon(self) -> None:
+        """Leave everything to the end of the world."""
+
+    # ---- making things
+
+    def _furnish(self, host: Host) -> None:
+        """Make what a host has, on its open device."""
+        host.up, host.life = True, host.life + 1
+        host.ends, host.completions, host.handles = [], [], {}
+        host.pd = PD(host.context)
+        host.srq = SRQ(host.pd, SrqAttr(max_wr=32))
+        host.srq_posted = {}
+        host.srq_slots = Slots(f"the shared receives of {host.address}", 40, 16384)
+        self._register(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
+        host.target = Target(host)
+        self._register(host, host.target.memory, REMOTE)
+        self._make_completions(host, 8192)
+        for kind in self.program.kinds:
+            if kind != "UC":
+                self._make_end(host, QPType[kind])
+
+    def _register(self, host: Host, memory: Memory, access: AccessFlag) -> None:
+        memory.mr = MR(host.pd, memory.view, access)
+
+    def _make_completions(self, host: Host, cqe: int) -> Completions:
+        cq = CQ(host.context, cqe, channel=CompChannel(host.context))
+        completions = Completions(cq, small=cqe < 100)
+        host.completions.append(completions)
+        return completions
+
+    def _make_end(self, host: Host, kind: QPType, *, small: bool = False, port: int = 0) -> End:
+        """Make a queue pair; UD and RD go to RTS."""
+        number = self._number()
+        end = End(number, host, kind)
+        completions = self._make_completions(host, 6) if small else host.completions[0]
+        end.send = end.recv = completions
+        end.may_err = end.disturbed = small or bool(self.program.liars)
+        end.shares = host.srq is not None and number % 4 == 0 and not small
+        end.grh = kind == QPType.UD and number % 3 == 0
+        end.qp = QP(
+            host.pd,
+            QPInitAttr(
+                kind,
+                scq=completions.cq,
+                cap=QPCap(16, 16, 2, 2, INLINE),
+                srq=host.srq if end.shares else None,
+                addr=(host.address, port),
+                grh=end.grh,
+                max_write_records=0 if small or kind == QPType.UC else RECORDS,
+            ),
+        )
+        for name, count in (
+            ("sends", end.qp.cap.max_send_wr),
+            ("receives", end.qp.cap.max_recv_wr),
+        ):
+            slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT[kind])
+            self._register(host, slots.memory, AccessFlag.LOCAL_WRITE)
+            setattr(end, name, slots)
+        end.qp_num, end.address = end.qp.qp_num, end.qp.addr
+        if kind != QPType.UC:
+            end.qp.to_rts()
+        host.ends.append(end)
+        self.ends.append(end)
+        self.at[end.address] = end
+        return end
+
+    def _make_uc(self, a: Host, b: Host, *, small: bool) -> None:
+        ends = self._make_end(a, QPType.UC, small=small), self._make_end(b, QPType.UC)
+        for here, there in (ends, ends[::-1]):
+            here.peer = there
+            self._to_rts(here)
+
+    def _to_rts(self, end: End) -> None:
+        if end.kind != QPType.UC:
+            end.qp.to_rts()
+            return
+        assert end.peer is not None
+        # Both ends are given the same, and another one in each life, so that no datagram of an
+        # earlier life looks like one of this.
+        pair = end.number + end.peer.number << 8 | end.life
+        psn = random.Random(pair).getrandbits(32)
+        if self.program.near_wrap and not end.life:
+            psn = BELOW_WRAP
+        access = int(REMOTE)
+        end.qp.to_rts(
+            QPAttr(ah_attr=end.peer.address, rq_psn=psn, sq_psn=psn, qp_access_flags=access)
+        )
+
+    def _reset(self, end: End, *, on: bool) -> None:
+        """Move a queue pair to RESET, of UC both ends, and then on to RTS."""
+        ends = [end]
+        if end.kind == QPType.UC and end.peer is not None and not end.peer.gone:
+            ends.append(end.peer)
+        for one in ends:
+            one.qp.modify(QPAttr(qp_state=QPState.RESET))
+            self._drop(one)
+        end.life = max(one.life for one in ends)
+        for one in ends:
+            one.life = end.life
+        for one in ends if on else ():
+            self._to_rts(one)
+
+    def _handle(self, end: End, dest: Address) -> AH:
+        handles = end.host.handles
+        if dest not in handles:
+            handles[dest] = AH(end.host.pd, dest)
+        return handles[dest]
+
+    # ---- who there is
+
+    def _live(self) -> list[End]:
+        return [end for end in self.ends if not end.gone]
+
+    def _end(self, op: Op, which: int = 0, *kinds: QPType) -> End | None:
+        """Pick a queue pair that is there, of one of these types."""
+        ends = [e for e in self._live() if not kinds or e.kind in kinds]
+        return ends[op.pick(which, len(ends))] if ends else None
+
+    def _dest(self, op: Op, end: End, which: int) -> Address:
+        """Pick whom a queue pair sends to: mostly someone who is there."""
+        if end.kind == QPType.UC:
+            assert end.peer is not None
+            return end.peer.address
+        ends = [e for e in self.ends if e.kind == end.kind and (not e.gone or op.chance(5, 5))]
+        return ends[op.pick(which, len(ends))].address if ends else end.address
+
+    def _host(self, op: Op, which: int = 0, *, up: bool = True) -> Host | None:
+        hosts = [host for host in self.hosts if host.up == up]
+        return hosts[op.pick(which, len(hosts))] if hosts else None
+
+    # ---- sends
+
+    def _request(self, end: End, verb: str, op: Op) -> Request | None:
+        """Return a request with a slot of its own for its octets; None: there is no slot."""
+        if not end.sends.free:
+            return None
+        request = Request(self._number(), end, verb, self._numbers, signaled=not op.chance(4, 10))
+        request.slots, request.slot = end.sends, end.sends.free.pop()
+        self.requests[request.wr_id] = request
+        return request
+
+    def _wr(self, request: Request, opcode: WROpcode, length: int, **more: object) -> SendWR:
+        end, slots = request.end, request.slots
+        assert end is not None and slots is not None and slots.memory.mr is not None
+        request.length = length
+        flags = SendFlag.SIGNALED if request.signaled else SendFlag(0)
+        reads = request.verb in ("read", "atomic")
+        if length <= INLINE and request.order % 2 and not reads and not request.bad:
+            flags |= SendFlag.INLINE
+        if request.order % 3 == 0:
+            flags |= SendFlag.SOLICITED
+        sg = [slots.memory.mr.sge(slots.at(request.slot), length)]
+        if length > 200 and request.order % 2:  # in two elements
+            at = slots.at(request.slot)
+            sg = [slots.memory.mr.sge(at, 100), slots.memory.mr.sge(at + 100, length - 100)]
+        ah = None
+        if end.kind != QPType.UC:
+            assert request.dest is not None
+            ah = self._handle(end, request.dest)
+        return SendWR(request.wr_id, opcode, send_flags=flags, sg=sg, ah=ah, **more)  # type: ignore[arg-type]
+
+    def _message(self, request: Request, length: int, *, imm: bool, wide: bool = False) -> Message:
+        end, dest = request.end, request.dest
+        assert end is not None and dest is not None
+        number = request.wr_id
+        index = end.next_index[dest] = end.next_index.get(dest, 0) + 1
+        message = Message(number, end, end.life, dest, index, length, number if imm else None, wide)
+        self.messages[number] = request.message = message
+        return message
+
+    def _post(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
+        """Post requests together; whether all were taken. Those that were not are forgotten."""
+        state = end.qp.qp_state
+        taken = len(some)
+        try:
+            end.qp.post_send([wr for _, wr in some] if len(some) > 1 else some[0][1])
+        except Error as e:
+            taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
+            self.refusals += 1
+            if state in (QPState.RESET, QPState.INIT, QPState.RTR):
+                require(e.errno == errno.EINVAL, f"posting to {end!r} in {state.name}: {e}")
+            else:
+                full = len(end.posted) + taken >= end.qp.cap.max_send_wr
+                require(
+                    e.errno == errno.ENOMEM and full,
+                    f"posting to {end!r} with {len(end.posted) + taken} requests: {e}",
+                )
+        for request, _ in some[:taken]:
+            end.posted[request.wr_id] = request
+        for request, _ in some[taken:]:
+            self._forget(request)
+            if request.message is not None:
+                del self.messages[request.message.number]
+            if request.cell is not None and not request.cell.steady:
+                request.cell.tainted = True
+            if request.counter is not None:
+                request.counter.unknown -= 1
+        visible = sum(request.signaled for request in end.posted.values())
+        require(
+            visible <= end.qp.cap.max_send_wr,
+            f"{end!r} holds {visible} requests, which is more than {end.qp.cap.max_send_wr}",
+        )
+        return taken == len(some)
+
+    def _forget(self, request: Request) -> None:
+        request.done = True
+        self._free(request)
+
+    def _free(self, request: Request) -> None:
+        if request.slots is not None and request.slot >= 0:
+            request.slots.free.append(request.slot)
+            request.slot = -1
+
+    def _prepare_send(
+        self, op: Op, end: End, number: int, bad: str = ""
+    ) -> tuple[Request, SendWR] | None:
+        request = self._request(end, "send", op)
+        if request is None:
+            return None
+        request.bad = bad
+        request.dest = self._dest(op, end, 1)
+        assert request.slots is not None
+        imm = number % 4 == 0
+        sizes = (0, 1, 16, 40) if imm else (16, 64, 100, 500, 1400, 3000)
+        length = sizes[number // 4 % len(sizes)]
+        if number % 97 == 5:
+            length = SLOT[end.kind] - 40
+        message = self._message(request, length, imm=imm)
+        request.slots.fill(request.slot, content(message.number, length))
+        opcode = WROpcode.SEND_WITH_IMM if imm else WROpcode.SEND
+        return request, self._wr(request, opcode, length, imm_data=message.number if imm else 0)
+
+    def do_send(self, op: Op) -> None:
+        """Post a Send of any size, with immediate data or without."""
+        end = self._end(op)
+        prepared = end and self._prepare_send(op, end, op.numbers[2])
+        if end and prepared:
+            self._post(end, [prepared])
+
+    def do_send_list(self, op: Op) -> None:
+        """Post several Sends in one call."""
+        end = self._end(op)
+        if end is None:
+            return
+        some = [self._prepare_send(op, end, op.numbers[2] + i) for i in range(2 + op.pick(3, 5))]
+        ready = [one for one in some if one is not None]
+        if ready:
+            self._post(end, ready)
+
+    def do_bad_send(self, op: Op) -> None:
+        """Post a Send from memory that no region has."""
+        end = self._end(op)
+        prepared = end and self._prepare_send(op, end, 1 + op.numbers[2] * 4, "local")
+        if end is None or not prepared:
+            return
+        _, wr = prepared
+        wr.sg[0].lkey ^= 0x00FFFF00
+        end.may_err = end.disturbed = True
+        self._post(end, [prepared])
+
+    def do_overfill(self, op: Op) -> None:
+        """Post until a queue is full: exactly as many are taken as it has room for."""
+        end = self._end(op)
+        if end is None:
+            return
+        if op.chance(1, 50) and not end.shares:
+            while self._post_receive(end, SLOT[end.kind]):
+                pass
+            return
+        for i in range(end.qp.cap.max_send_wr + 1):
+            prepared = self._prepare_send(op, end, op.numbers[2] + i)
+            if prepared is None or not self._post(end, [prepared]):
+                return
+
+    # ---- one-sided
+
+    def _target(self, request: Request) -> Target | None:
+        """Return the target of the host that a request goes to, if its region is open."""
+        end = self.at.get(request.dest) if request.dest else None
+        if end is None or end.gone or not end.host.up or end.host.target.memory.mr is None:
+            return None
+        return end.host.target
+
+    def _aim(self, op: Op, verb: str, *kinds: QPType) -> tuple[Request, Target] | None:
+        end = self._end(op, 0, *kinds)
+        request = end and self._request(end, verb, op)
+        if end is None or not request:
+            return None
+        request.dest = self._dest(op, end, 1)
+        target = self._target(request)
+        if target is None:
+            self._forget(request)
+            return None
+        return request, target
+
+    def _remote(self, target: Target, at: int, length: int) -> RemoteBuffer:
+        assert target.memory.mr is not None
+        return target.memory.mr.remote(at, length)
+
+    def _write(self, op: Op, verb: str, opcode: WROpcode, *kinds: QPType) -> None:
+        aimed = self._aim(op, verb, *kinds)
+        if aimed is None:
+            return
+        request, target = aimed
+        end = request.end
+        assert end is not None and request.slots is not None
+        assert request.dest is not None
+        steady = end.kind != QPType.RD or verb == "write_record"
+        cell = target.cell(end, request.dest, steady)
+        if cell is None:
+            self._forget(request)
+            return
+        length = (0, 1, 8, 60, 300, 1000)[op.pick(2, 6)]
+        offset = op.pick(3, cell.length - length + 1)
+        request.cell = cell
+        if cell.steady:
+            cell.expected[:] = content(1 << 40 | cell.number, cell.length)
+            octets = bytes(cell.expected[offset : offset + length])
+        else:
+            octets = content(request.wr_id, length)
+            cell.expected[offset : offset + length] = octets
+            cell.version += 1
+            request.version = cell.version
+        request.slots.fill(request.slot, octets)
+        imm = 0
+        if verb == "write_imm":
+            message = self._message(request, length, imm=True, wide=True)
+            message.cell, message.offset, imm = cell, offset, message.number
+        wr = self._wr(
+            request,
+            opcode,
+            length,
+            remote=self._remote(target, cell.at + offset, length),
+            imm_data=imm,
+        )
+        self._post(end, [(request, wr)])
+
+    def do_write(self, op: Op) -> None:
+        """Post an RDMA Write to a cell of one's own."""
+        self._write(op, "write", WROpcode.RDMA_WRITE, QPType.RD, QPType.UC)
+
+    def do_write_imm(self, op: Op) -> None:
+        """Post an RDMA Write with immediate data."""
+        self._write(op, "write_imm", WROpcode.RDMA_WRITE_WITH_IMM, QPType.RD, QPType.UC)
+
+    def do_write_record(self, op: Op) -> None:
+        """Post a Write-Record."""
+        self._write(op, "write_record", WROpcode.RDMA_WRITE_RECORD, QPType.RD, QPType.UD)
+
+    def do_read(self, op: Op) -> None:
+        """Post an RDMA Read of what never changes."""
+        aimed = self._aim(op, "read", QPType.RD)
+        if aimed is None:
+            return
+        request, target = aimed
+        assert request.end is not None
+        length = (0, 1, 64, 1000, 4096)[op.pick(2, 5)]
+        offset = op.pick(3, Target.STATIC - length + 1)
+        request.expected = target.static[offset : offset + length]
+        wr = self._wr(
+            request, WROpcode.RDMA_READ, length, remote=self._remote(target, offset, length)
+        )
+        self._post(request.end, [(request, wr)])
+
+    def do_fetch_add(self, op: Op) -> None:
+        """Add 1 to a counter that all may add to."""
+        aimed = self._aim(op, "atomic", QPType.RD)
+        if aimed is None:
+            return
+        request, target = aimed
+        assert request.end is not None
+        counter = request.counter = target.counters[op.pick(2, Target.COUNTERS)]
+        counter.unknown += 1
+        masked = op.chance(3, 30)
+        wr = self._wr(
+            request,
+            WROpcode.MASKED_ATOMIC_FETCH_AND_ADD if masked else WROpcode.ATOMIC_FETCH_AND_ADD,
+            8,
+            remote=self._remote(target, counter.at, 8),
+            compare_add=1,
+        )
+        self._post(request.end, [(request, wr)])
+
+    def do_compare_swap(self, op: Op) -> None:
+        """Compare with what is not there, so that nothing changes."""
+        aimed = self._aim(op, "atomic", QPType.RD)
+        if aimed is None:
+            return
+        request, target = aimed
+        assert request.end is not None
+        at = 8 * op.pick(2, Target.STATIC // 8)
+        request.expected = target.static[at : at + 8]
+        other = int.from_bytes(request.expected, "little") ^ 1
+        wr = self._wr(
+            request,
+            WROpcode.ATOMIC_CMP_AND_SWP,
+            8,
+            remote=self._remote(target, at, 8),
+            compare_add=other,
+            swap=0,
+        )
+        self._post(request.end, [(request, wr)])
+
+    def do_bad_remote(self, op: Op) -> None:
+        """Write or read where it is not allowed: past the end, a wrong key, a region of another."""
+        aimed = self._aim(op, "write", QPType.RD, QPType.UC)
+        if aimed is None:
+            return
+        request, target = aimed
+        end, mr = request.end, target.memory.mr
+        assert end is not None and mr is not None and request.slots is not None
+        remote = (
+            RemoteBuffer(mr.addr + mr.length - 4, 8, mr.rkey),
+            RemoteBuffer(mr.addr - 8, 8, mr.rkey),
+            RemoteBuffer(mr.addr, 8, mr.rkey ^ 0x00FFFF00),
+        )[op.pick(2, 3)]
+        request.bad = "remote"
+        request.slots.fill(request.slot, b"\xbb" * 8)
+        reads = op.chance(3, 30) and end.kind == QPType.RD
+        if reads:
+            request.verb = "read"
+        wr = self._wr(
+            request, WROpcode.RDMA_READ if reads else WROpcode.RDMA_WRITE, 8, remote=remote
+        )
+        self._post(end, [(request, wr)])
+
+    def do_deregister(self, op: Op) -> None:
+        """Close a region that peers may be writing to, or one that this end sends from."""
+        host = self._host(op)
+        if host is None:
+            return
+        if op.chance(1, 50) and host.target.memory.mr is not None:
+            host.target.memory.mr.close()
+            host.target.memory.mr = None
+            host.target.closed_at = self._number()
+            host.target.memory.freeze()
+            self.frozen.append(host.target.memory)
+            for cell in host.target.cells.values():
+                cell.tainted = True  # Writes on their way are refused
+            return
+        end = self._end(op, 2)
+        if end is None:
+            return
+        for slots, users in ((end.sends, end.posted), (end.receives, end.waiting)):
+            assert slots.memory.mr is not None
+            try:
+                slots.memory.mr.close()
+            except StateError as e:
+                self.refusals += 1
+                require(
+                    e.errno == errno.EBUSY and bool(users),
+                    f"closing {slots.memory.name}, which nothing uses: {e}",
+                )
+                continue
+            if slots is end.receives:
+                for request in users.values():
+                    request.bad = "closed"  # a message that takes it completes it with an error
+                end.short |= bool(users)
+            slots.memory.freeze()
+            slots.memory.thaw()
+            self._register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
+
+    def do_register(self, op: Op) -> None:
+        """Register closed targets again."""
+        for host in self.hosts:
+            memory = host.target.memory
+            if host.up and memory.mr is None:
+                memory.thaw()
+                self.frozen.remove(memory)
+                self._register(host, memory, REMOTE)
+
+    # ---- receives
+
+    def _post_receive(self, end: End, length: int) -> bool:
+        slots = end.host.srq_slots if end.shares else end.receives
+        if not slots.free:
+            return False
+        slot = slots.free.pop()
+        request = Request(self._number(), None if end.shares else end, "receive", self._numbers)
+        request.slots, request.slot, request.length = (
+            slots,
+            slot,
+            slots.size if end.shares else length,
+        )
+        slots.fill(slot, bytes([BLANK]) * request.length)
+        assert slots.memory.mr is not None
+        wr = RecvWR(request.wr_id, sg=[slots.memory.mr.sge(slots.at(slot), request.length)])
+        waiting = end.host.srq_posted if end.shares else end.waiting
+        srq = end.host.srq
+        try:
+            if end.shares and srq is not None:
+                srq.post_recv(wr)
+            else:
+                end.qp.post_recv(wr)
+        except Error as e:
+            self.refusals += 1
+            self._free(request)
+            if not end.shares and end.qp.qp_state == QPState.RESET:
+                require(e.errno == errno.EINVAL, f"a receive for {end!r} in RESET: {e}")
+                return False
+            room = srq.attr.max_wr if end.shares and srq else end.qp.cap.max_recv_wr
+            require(
+                e.errno == errno.ENOMEM and len(waiting) >= room,
+                f"posting a receive to {end!r}, where {len(waiting)} are: {e}",
+            )
+            return False
+        self.requests[request.wr_id] = request
+        waiting[request.wr_id] = request
+        room = end.qp.cap.max_recv_wr
+        require(
+            end.shares or len(waiting) <= room,
+            f"{end!r} holds {len(waiting)} receives: more than {room}",
+        )
+        return True
+
+    def do_receive(self, op: Op) -> None:
+        """Post a few receives."""
+        end = self._end(op)
+        if end is None or end.host.slow:
+            return
+        for _ in range(1 + op.pick(1, 6)):
+            if not self._post_receive(end, SLOT[end.kind]):
+                return
+
+    def do_short_receive(self, op: Op) -> None:
+        """Post a receive that is too short for most messages."""
+        end = self._end(op)
+        if end is not None and not end.shares:
+            end.short = True
+            self._post_receive(end, 41 + op.pick(1, 100))
+
+    # ---- completions
+
+    def _poll(self, host: Host, completions: Completions, n: int) -> int:
+        try:
+            wcs = completions.cq.poll(n)
+        except StateError as e:
+            self._overflowed(host, completions, e)
+            return 0
+        for wc in wcs:
+            self._complete(host, completions, wc)
+        return len(wcs)
+
+    def _overflowed(self, host: Host, completions: Completions, e: StateError) -> None:
+        require(
+            e.errno == errno.EOVERFLOW and completions.small,
+            f"polling a completion queue of {host.address}: {e}",
+        )
+        completions.overflowed = True
+        for end in host.ends:
+            if end.send is completions:
+                end.lost = end.may_err = end.disturbed = True
+
+    def do_poll(self, op: Op) -> None:
+        """Poll a completion queue for a few completions."""
+        host = self._host(op)
+        if host is not None and not host.slow:
+            completions = host.completions[op.pick(1, len(host.completions))]
+            self._poll(host, completions, 1 + op.pick(2, 16))
+
+    def do_poll_all(self, op: Op) -> None:
+        """Poll all completion queues until they are empty."""
+        del op
+        self._poll_everything()
+
+    def do_wait(self, op: Op) -> None:
+        """Have a task wait for completions."""
+        host = self._host(op)
+        if host is None or host.slow:
+            return
+        completions = host.completions[op.pick(1, len(host.completions))]
+        completions.waiters += 1
+        limit = (1 + op.pick(2, 200)) / 1000
+
+        def wait() -> None:
+            try:
+                wcs = completions.cq.wait(timeout=limit)
+            except Timeout:
+                wcs = []
+            except StateError as e:
+                wcs = []
+                if e.errno != errno.ESTALE or host.up:
+                    self._overflowed(host, completions, e)
+            finally:
+                completions.waiters -= 1
+            for wc in wcs:
+                self._complete(host, completions, wc)
+
+        self.world.spawn(wait)
+
+    def do_rest(self, op: Op) -> None:
+        """Let some time pass."""
+        self.world.run_for((1 + op.pick(0, 100)) / 1000)
+
+    def _complete(self, host: Host, completions: Completions, wc: WC) -> None:
+        if wc.ok and wc.opcode == WCOpcode.RECV_WRITE_RECORD:
+            self._recorded(host, wc)
+            return
+        request = self.requests.get(wc.wr_id)
+        require(request is not None, f"a completion on {host.address} of nothing posted: {wc!r}")
+        assert request is not None
+        require(not request.done, f"{request.verb} {wc.wr_id} completed again, or too late: {wc!r}")
+        request.done = True
+        if request.verb == "receive":
+            self._received(host, request, wc)
+        else:
+            self._sent(request, wc)
+        self._free(request)
+
+    def _sent(self, request: Request, wc: WC) -> None:
+        end = request.end
+        assert end is not None and request.slots is not None
+        del end.posted[request.wr_id]
+        what = f"{request.verb} {request.wr_id} of {end!r} to {request.dest}"
+        require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
+        key = request.dest if end.kind == QPType.RD else None
+        require(end.last_done.get(key, 0) < request.order, f"{what} completed after a later one")
+        end.last_done[key] = request.order
+        # Those that are silent are complete with it.
+        for other in [r for r in end.posted.values() if r.order < request.order]:
+            if key is not None and other.dest != key:
+                continue
+            require(not other.signaled, f"{what} completed before {other.verb} {other.wr_id}")
+            if wc.ok:
+                other.done = True
+                del end.posted[other.wr_id]
+                self._free(other)
+        require(not wc.ok or request.signaled, f"{what} is silent, and completed")
+        self._judge(request, end, wc, what)
+        if request.message is not None:
+            request.message.status = wc.status
+        if wc.ok:
+            self._succeeded(request, end, what)
+        elif request.cell is not None:
+            request.cell.tainted = True
+        if request.verb not in ("read", "atomic"):
+            # Its memory may be used again.
+            request.slots.fill(request.slot, b"\xee" * min(64, request.length))
+
+    def _judge(self, request: Request, end: End, wc: WC, what: str) -> None:
+        """Hold the status of a send request against what may have gone wrong."""
+        if self.program.liars and (end.liar or self._of_liar(request.dest)):
+            return
+        status = WCStatus(wc.status)
+        if request.bad == "local":
+            require(
+                status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR, *LOSS),
+                f"{what} from no region: {status.name}",
+            )
+        elif request.bad == "remote" and end.kind == QPType.RD:
+            # A Write that is complete when the error message comes stays so (DGRAM-RDV-8).
+            require(
+                not wc.ok or request.verb == "write",
+                f"{what}, from memory that is not granted, succeeded",
+            )
+            if status not in REFUSED and not wc.ok:
+                self._may_lose(request, end, status, what)
+        elif wc.ok:
+            return
+        elif end.kind == QPType.RD:
+            self._may_lose(request, end, status, what)
+        elif status == WCStatus.WR_FLUSH_ERR:
+            require(end.may_err, f"{what} was flushed, and nothing went wrong")
+        else:
+            require(status == WCStatus.GENERAL_ERR and end.host.disturbed, f"{what}: {status.name}")
+
+    def _of_liar(self, address: Address | None) -> bool:
+        end = self.at.get(address) if address else None
+        return end is not None and end.liar
+
+    def _may_lose(self, request: Request, end: End, status: WCStatus, what: str) -> None:
+        peer = self.at.get(request.dest) if request.dest else None
+        if status in REFUSED:
+            target = peer.host.target if peer is not None else None
+            closed = target is None or target.closed_at > request.order
+            closed |= request.verb == "write_record" and peer is not None and peer.send.small
+            short = peer is not None and peer.short and request.message is not None
+            require(
+                closed or short or end.may_err,
+                f"{what}: {status.name}, and nothing is wrong with it",
+            )
+            return
+        require(status in LOSS, f"{what}: {status.name}")
+        require(
+            self.fragile
+            or peer is None
+            or any(e.disturbed or e.gone or e.host.disturbed for e in (end, peer)),
+            f"{what}: {status.name}, and nothing happened to either end",
+        )
+
+    def _succeeded(self, request: Request, end: End, what: str) -> None:
+        slots = request.slots
+        assert slots is not None
+        honest = not (self.program.liars and (end.liar or self._of_liar(request.dest)))
+        if request.expected is not None and not request.bad and honest:
+            got = slots.read(request.slot, len(request.expected))
+            require(got == request.expected, f"{what} got octets that are not there")
+        if request.counter is not None:
+            request.counter.done += 1
+            request.counter.unknown -= 1
+            value = int.from_bytes(slots.read(request.slot, 8), "little")
+            require(
+                value not in request.counter.seen or not honest,
+                f"{what}: two additions got the same value {value}",
+            )
+            request.counter.seen.add(value)
+        cell = request.cell
+        if cell is None or cell.steady or cell.tainted or not honest:
+            return
+        target, dest = self._target(request), request.dest
+        if target is None or dest is None or end.kind != QPType.RD:
+            return
+        if request.version != cell.version:
+            return
+        require(
+            target.cells.get((end.number, dest, False)) is not cell
+            or target.octets(cell) == cell.expected,
+            f"{what} completed, and its octets are not there",
+        )
+
+    def _received(self, host: Host, request: Request, wc: WC) -> None:
+        if request.end is not None:
+            end = request.end
+            del end.waiting[request.wr_id]
+        else:
+            del host.srq_posted[request.wr_id]
+            found = [e for e in host.ends if e.qp_num == wc.qp_num and e.shares]
+            require(bool(found), f"a shared receive completed for QP {wc.qp_num}: there is none")
+            end = found[-1]
+        what = f"receive {request.wr_id} of {end!r}"
+        require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
+        if request.end is not None and end.kind != QPType.RD:
+            require(end.last_received < request.order, f"{what} completed after a later one")
+            end.last_received = request.order
+        status = WCStatus(wc.status)
+        if status == WCStatus.WR_FLUSH_ERR:
+            require(end.may_err, f"{what} was flushed, and nothing went wrong")
+        elif status == WCStatus.LOC_PROT_ERR:
+            require(request.bad == "closed", f"{what} found its memory closed: {wc!r}")
+        elif status == WCStatus.LOC_LEN_ERR:
+            require(
+                request.length < SLOT[end.kind] or end.may_err,
+                f"{what} of {request.length} octets was too short",
+            )
+        else:
+            require(status == WCStatus.SUCCESS, f"{what}: {status.name}")
+            self._arrived(end, request, wc, what)
+
+    def _arrived(self, end: End, request: Request, wc: WC, what: str) -> None:
+        slots = request.slots
+        assert slots is not None
+        if wc.source is not None and self._of_liar(wc.source):
+            return
+        if end.kind == QPType.UC and end.peer is not None and end.peer.liar:
+            return
+        front = 40 if end.grh else 0
+        wide = wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
+        octets = b"" if wide else slots.read(request.slot, wc.byte_len)[front:]
+        imm = wc.imm_data if wc.wc_flags & WCFlag.WITH_IMM else None
+        number = imm if imm is not None else number_of(octets)
+        message = self.messages.get(number) if number is not None else None
+        require(message is not None, f"{what} has a message that nobody sent: {wc!r}")
+        assert message is not None and number is not None
+        what = f"{what}: message {number} of {message.source!r}"
+        require(message.imm == imm and message.wide == wide, f"{what} came as another kind")
+        require(
+            wc.byte_len == message.length + front,
+            f"{what} came with {wc.byte_len} octets, not {message.length}",
+        )
+        require(wide or octets == content(number, message.length), f"{what} was altered")
+        require(message.dest == end.address, f"{what} was for {message.dest}")
+        if wc.source is not None:
+            require(wc.source == message.source.address, f"{what} came from {wc.source}")
+        if end.kind == QPType.UD:
+            rest = slots.read(request.slot, request.length)[wc.byte_len :]
+            require(not rest.strip(bytes([BLANK])), f"{what}: octets behind it were written")
+        life = end.number << 16 | end.life
+        # The network may bring a UD message twice, and nobody looks for that.
+        again = sum(message.taken.values()) if end.kind == QPType.RD else message.taken.get(life, 0)
+        may_twice = end.kind == QPType.UD and self.duplicates
+        require(not again or may_twice, f"{what} arrived twice")
+        message.taken[life] = message.taken.get(life, 0) + 1
+        if end.kind != QPType.UD:
+            key = (message.source.number << 16 | message.life, life)
+            require(end.last_taken.get(key, 0) < message.index, f"{what} came after a later one")
+            end.last_taken[key] = message.index
+        cell = message.cell
+        if wide and cell is not None and cell.steady:
+            now = end.host.target.octets(cell)
+            span = slice(message.offset, message.offset + message.length)
+            require(
+                now[span] == bytes(cell.expected[span]) or end.host.target.closed_at > 0,
+                f"{what}: its octets are not there",
+            )
+
+    def _recorded(self, host: Host, wc: WC) -> None:
+        end = next((e for e in host.ends if e.qp_num == wc.qp_num and not e.gone), None)
+        require(end is not None, f"a Write-Record for QP {wc.qp_num} of {host.address}: none")
+        assert end is not None
+        record = end.qp.record(wc)
+        if self._of_liar(record.source):
+            return
+        what = f"Write-Record {record.message_id} of {record.source} at {end!r}"
+        source = self.at.get(record.source)
+        require(source is not None, f"{what}: nobody has that address")
+        assert source is not None
+        require(record.length == wc.byte_len, f"{what}: {wc.byte_len} octets of {record.length}")
+        if end.kind == QPType.RD:
+            require(record.whole, f"{what}: only {record.valid} octets of {record.length} came")
+        cell = host.target.cells.get((source.number, end.address, True))
+        require(cell is not None, f"{what}: {source!r} wrote none to this host")
+        assert cell is not None
+        mr = host.target.memory
+        start = record.addr - _address(mr) - cell.at
+        require(0 <= start <= cell.length - record.length, f"{what} is outside of its cell")
+        now = host.target.octets(cell)
+        for first, last in record.ranges:
+            span = slice(start + first, start + last)
+            require(now[span] == bytes(cell.expected[span]), f"{what}: octets are not there")
+
+    # ---- lives of queue pairs
+
+    def _drop(self, end: End) -> None:
+        """Forget what is posted to a queue pair: it ends without completions."""
+        for request in [*end.posted.values(), *end.waiting.values()]:
+            self._forget(request)
+            if request.cell is not None:
+                request.cell.tainted = True
+        end.posted.clear()
+        end.waiting.clear()
+        end.lost = end.disturbed = True
+        end.life += 1
+
+    def do_to_error(self, op: Op) -> None:
+        """Move a queue pair to ERR: what is posted flushes."""
+        end = self._end(op)
+        if end is not None:
+            end.may_err = end.disturbed = end.lost = True
+            end.qp.modify(QPAttr(qp_state=QPState.ERR))
+
+    def do_reset(self, op: Op) -> None:
+        """Move a queue pair to RESET, and mostly on to RTS."""
+        end = self._end(op)
+        if end is None:
+            return
+        self._reset(end, on=op.chance(1, 80))
+
+    def do_recover(self, op: Op) -> None:
+        """Bring a queue pair back to RTS from wherever it is."""
+        ends = [end for end in self._live() if end.qp.qp_state != QPState.RTS]
+        if not ends:
+            return
+        end = ends[op.pick(0, len(ends))]
+        if end.send.overflowed:
+            self._destroy(end)
+            return
+        if end.qp.qp_state in (QPState.SQE, QPState.SQD):
+            end.qp.to_rts()
+        else:
+            self._reset(end, on=True)
+
+    def do_drain(self, op: Op) -> None:
+        """Move a queue pair to SQD."""
+        end = self._end(op, 0, QPType.UD, QPType.UC)
+        if end is not None and end.qp.qp_state == QPState.RTS:
+            end.qp.modify(QPAttr(qp_state=QPState.SQD))
+
+    def do_destroy(self, op: Op) -> None:
+        """Destroy a queue pair."""
+        end = self._end(op)
+        if end is not None and not end.send.waiters:
+            self._destroy(end)
+
+    def _destroy(self, end: End) -> None:
+        end.gone = end.disturbed = True
+        end.qp.close()
+        self._drop(end)
+        end.host.ends.remove(end)
+        for slots in (end.sends, end.receives):
+            assert slots.memory.mr is not None
+            slots.memory.mr.close()
+            slots.memory.freeze()
+            self.frozen.append(slots.memory)
+        if end.send.small and not end.send.waiters:
+            end.host.completions.remove(end.send)
+            channel = end.send.cq.channel
+            end.send.cq.close()
+            assert channel is not None
+            channel.close()
+
+    def do_create(self, op: Op) -> None:
+        """Make a queue pair; of UC, both ends."""
+        host, kind = self._host(op), QPType[self.program.kinds[op.pick(1, len(self.program.kinds))]]
+        if host is None or len(host.ends) > 5:
+            return
+        small = op.chance(2, 15)
+        if kind != QPType.UC:
+            gone = [e for e in self.ends if e.gone and e.host is host and e.kind == kind]
+            port = gone[op.pick(4, len(gone))].address[1] if gone and op.chance(3, 50) else 0
+            if any(e.address == (host.address, port) for e in self._live()):
+                port = 0
+            self._make_end(host, kind, small=small, port=port)
+            return
+        other = self._host(op, 3)
+        if other is not None and other is not host and len(other.ends) <= 5:
+            self._make_uc(host, other, small=small)
+
+    def do_overflow(self, op: Op) -> None:
+        """Have more complete than a small completion queue holds."""
+        host = self._host(op)
+        if host is None or len(host.ends) > 6:
+            return
+        kind = QPType.UD if "UD" in self.program.kinds else QPType.RD
+        end = self._make_end(host, kind, small=True)
+        end.disturbed = True
+        for i in range(end.qp.cap.max_send_wr):
+            prepared = self._prepare_send(op, end, op.numbers[2] + i)
+            if prepared is not None:
+                self._post(end, [prepared])
+
+    # ---- the network and its hosts
+
+    def _disturb(self, *hosts: Host) -> None:
+        for host in hosts:
+            host.disturbed = True
+
+    def do_plan(self, op: Op) -> None:
+        """Change the plan of all links."""
+        plan = programs.draw_plan(random.Random(op.numbers[0]))
+        self.duplicates |= "dup=" in plan
+        self.world.faults(plan)
+
+    def do_link_plan(self, op: Op) -> None:
+        """Give a link a plan of its own, or take it away."""
+        a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
+        plan = programs.draw_plan(random.Random(op.numbers[2])) if op.chance(3, 70) else None
+        self.duplicates |= plan is not None and "dup=" in plan
+        self.world.link(a.address, b.address, plan)
+
+    def do_partition(self, op: Op) -> None:
+        """Part the hosts in two groups."""
+        groups: tuple[list[str], list[str]] = ([], [])
+        for i, host in enumerate(self.hosts):
+            groups[op.numbers[0] >> i & 1].append(host.address)
+        if all(groups):
+            self._disturb(*self.hosts)
+            self.world.partition(*groups, one_way=op.chance(1, 20))
+
+    def do_heal(self, op: Op) -> None:
+        """End all partitions."""
+        del op
+        self.world.heal()
+
+    def do_link_down(self, op: Op) -> None:
+        """Take an interface down."""
+        self._disturb(*self.hosts)
+        self.world.link_up(self.hosts[op.pick(0, len(self.hosts))].address, False)
+
+    def do_link_up(self, op: Op) -> None:
+        """Bring all interfaces up."""
+        del op
+        for host in self.hosts:
+            self.world.link_up(host.address, True)
+
+    def do_path_mtu(self, op: Op) -> None:
+        """Change the MTU of a path, with ICMP or without."""
+        a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
+        if a is not b:
+            self._disturb(a, b)
+            mtu = (0, 1280, 1400)[op.pick(2, 3)]
+            self.world.path_mtu(a.address, b.address, mtu, told=op.chance(3, 50))
+
+    def do_slow(self, op: Op) -> None:
+        """Have a host stop polling and posting receives."""
+        self.hosts[op.pick(0, len(self.hosts))].slow = True
+
+    def do_quick(self, op: Op) -> None:
+        """Have a host go on."""
+        self.hosts[op.pick(0, len(self.hosts))].slow = False
+
+    def do_crash(self, op: Op) -> None:
+        """Crash a host, unless it is the last."""
+        host = self._host(op)
+        if host is None or sum(h.up for h in self.hosts) < 2:
+            return
+        self.crashes += 1
+        self.stale += len(host.context._below()) + 1
+        host.up, host.disturbed = False, True
+        self.world.crash(host.address)
+        for end in host.ends:
+            end.gone = True
+            self._drop(end)
+        for memory in host.memories():
+            if memory not in self.frozen:
+                memory.freeze()
+                self.frozen.append(memory)
+        self.world.run_for(0)  # tasks that wait there find that out
+        host.context.close(force=True)
+        for completions in host.completions:
+            require(not completions.waiters, f"a wait on {host.address} did not end")
+
+    def do_restart(self, op: Op) -> None:
+        """Restart a host that has crashed."""
+        host = self._host(op, up=False)
+        if host is not None:
+            host.context = self.world.restart(host.address)
+            self._furnish(host)
+
+    # ---- the end
+
+    def finish(self) -> None:
+        """End all faults, and see that everything ends, arrived, and returns."""
+        world = self.world
+        world.heal()
+        world.faults("")
+        for host in self.hosts:
+            host.slow = False
+            world.link_up(host.address, True)
+            for other in self.hosts:
+                world.link(host.address, other.address, None)
+                if other is not host:
+                    world.path_mtu(host.address, other.address, 0)
+        for end in self._live():
+            if end.qp.qp_state in (QPState.SQD, QPState.SQE):
+                end.qp.to_rts()
+            elif end.qp.qp_state == QPState.RESET:  # RD has its peers wait
+                self._reset(end, on=True)
+        self._settle("to complete", lambda end: any(r.signaled for r in end.posted.values()))
+        self._burst()
+        self._arrivals()
+        self._look()
+        self._flush()
+        self._look()
+        self._close()
+
+    def _settle(self, doing: str, busy: Callable[[End], bool]) -> None:
+        """Poll and post receives until no queue pair is busy."""
+        began, pause = self.world.now, 0.0005
+        while True:
+            self._poll_everything()
+            left = [e for e in self._live() if not e.send.overflowed and busy(e)]
+            if not left:
+                return
+            if self.world.now - began > END_S:
+                request = next(iter(left[0].posted.values()), None)
+                what = f"{request.verb} {request.wr_id} to {request.dest}" if request else "it"
+                raise Violation(f"{what} of {left[0]!r} was {doing}, and has not in {END_S} s")
+            for end in self._live():
+                if end.qp.qp_state == QPState.RTS:
+                    while self._post_receive(end, SLOT[end.kind]):
+                        pass
+            self.world.run_for(pause)
+            pause = min(pause * 1.3, 2)
+
+    def _poll_everything(self) -> None:
+        for host in self.hosts:
+            if host.up:
+                for completions in list(host.completions):
+                    while not completions.overflowed and self._poll(host, completions, 64):
+                        pass
+
+    def _burst(self) -> None:
+        """Send more than the smallest window between all RD queue pairs: no credit was lost."""
+        for end in self._live():
+            if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
+                continue
+            for other in self._live():
+                if other.kind != QPType.RD or other.send.small or other.liar or end.liar:
+                    continue
+                if other.qp.qp_state == QPState.RTS:
+                    self._burst_to(end, other)
+
+    def _burst_to(self, end: End, other: End) -> None:
+        for _ in range(BURST):
+            request = Request(self._number(), end, "send", self._numbers)
+            if not end.sends.free:
+                self._settle("to complete", lambda e: e is end and bool(e.posted))
+            request.slots, request.slot = end.sends, end.sends.free.pop()
+            request.dest = other.address
+            self.requests[request.wr_id] = request
+            message = self._message(request, 16000, imm=False)
+            request.slots.fill(request.slot, content(message.number, 16000))
+            self._post(end, [(request, self._wr(request, WROpcode.SEND, 16000))])
+        self._settle(
+            "to complete", lambda e: e is end and any(r.signaled for r in e.posted.values())
+        )
+
+    def _arrivals(self) -> None:
+        """What completed on RD has arrived, unless its receiver lost or refused it.
+
+        A Send that is complete when the error message comes stays so, and the error is in the
+        queue of its sender's errors (DGRAM-RDV-8).
+        """
+        for message in self.messages.values():
+            source = message.source
+            if source.kind != QPType.RD or message.status != WCStatus.SUCCESS or source.liar:
+                continue
+            takers = [e for e in self.ends if e.address == message.dest]
+            if sum(message.taken.values()) or any(e.lost or e.gone or e.liar for e in takers):
+                continue
+            what = f"message {message.number} of {source!r} to {message.dest} completed"
+            require(any(e.short for e in takers), f"{what}, and did not arrive")
+            if not source.gone and not source.lost:
+                source.errors += len(source.qp.errors())
+                require(source.errors > 0, f"{what}, was refused, and no error says so")
+
+    def _flush(self) -> None:
+        """Move all queue pairs to ERR: all that is posted completes."""
+        for end in self._live():
+            if end.qp.qp_state != QPState.RESET:
+                end.may_err = end.lost = True
+                end.qp.modify(QPAttr(qp_state=QPState.ERR))
+        began = self.world.now
+        while self.world.now - began < 1:
+            self.world.run_for("10ms")
+            self._poll_everything()
+        for end in self._live():
+            if end.send.overflowed or end.qp.qp_state == QPState.RESET:
+                continue
+            left = [r for r in end.posted.values() if r.signaled] + list(end.waiting.values())
+            require(not left, f"{len(left)} requests of {end!r} were not flushed in ERR")
+
+    def _close(self) -> None:
+        """Close everything, in order: nothing says that it is in use."""
+        self.world.run_for("1s")  # tasks that wait end
+        for end in self._live():
+            self._destroy(end)
+        for host in self.hosts:
+            if not host.up:
+                continue
+            for completions in host.completions:
+                channel = completions.cq.channel
+                completions.cq.close()
+                assert channel is not None
+                channel.close()
+            assert host.srq is not None
+            host.srq.close()
+            for memory in (host.srq_slots.memory, host.target.memory):
+                if memory.mr is not None:
+                    memory.mr.close()
+            for handle in host.handles.values():
+                handle.close()
+            host.pd.close()
+            host.context.close()
+        for memory in self.frozen:
+            memory.check_frozen()
+
+
+def _address(memory: Memory) -> int:
+    """Return the address of a memory's first octet."""
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(memory.view)))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Programs: a list of operations that follows from a workload and a seed alone.
+
+An operation has a kind and a few random numbers. What they select is decided when it runs, by what
+there is then, so that each prefix of a program is a program too.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+__all__ = ["WORKLOADS", "Op", "Program", "Workload", "generate"]
+
+#: Numbers of an operation.
+_NUMBERS = 6
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation.
+
+    Attributes:
+        kind: the method of ``Execution`` that runs it.
+        numbers: random, 32 bits each.
+        pause_ns: how long the world runs after it.
+
+    """
+
+    kind: str
+    numbers: tuple[int, ...]
+    pause_ns: int
+
+    def pick(self, which: int, n: int) -> int:
+        """Return number ``which`` as a number from 0 to ``n`` - 1."""
+        return self.numbers[which] % n
+
+    def chance(self, which: int, percent: int) -> bool:
+        """Whether number ``which`` is among the lowest ``percent`` of 100."""
+        return self.numbers[which] % 100 < percent
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a family of programs is drawn from.
+
+    Attributes:
+        help: one line.
+        kinds: names of queue pair types.
+        weights: of each operation.
+        devices: the fewest and the most.
+        liars: how many hosts send mutated datagrams.
+
+    """
+
+    help: str
+    kinds: tuple[str, ...]
+    weights: dict[str, int]
+    devices: tuple[int, int] = (2, 8)
+    liars: int = 0
+
+
+#: Faults and their ends, which every workload has.
+_FAULTS = {
+    "plan": 6,
+    "link_plan": 6,
+    "partition": 3,
+    "heal": 5,
+    "link_down": 1,
+    "link_up": 3,
+    "path_mtu": 2,
+    "crash": 2,
+    "restart": 6,
+    "slow": 6,
+    "quick": 10,
+}
+_QUEUES = {"receive": 160, "poll": 200, "poll_all": 20, "wait": 20, "rest": 10, "overfill": 4}
+_MESSAGES = {"send": 240, "send_list": 20, "bad_send": 4, "short_receive": 6}
+_ONE_SIDED = {
+    "write": 80,
+    "write_imm": 40,
+    "read": 60,
+    "fetch_add": 40,
+    "compare_swap": 20,
+    "write_record": 30,
+    "bad_remote": 10,
+    "deregister": 6,
+    "register": 12,
+}
+_CHURN = {
+    "to_error": 8,
+    "reset": 8,
+    "destroy": 8,
+    "create": 30,
+    "recover": 30,
+    "drain": 4,
+    "overflow": 3,
+}
+
+WORKLOADS: dict[str, Workload] = {
+    "mixed": Workload(
+        "all of it", ("UD", "UC", "RD"), {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, **_CHURN}
+    ),
+    "messages": Workload(
+        "sends and receives", ("UD", "UC", "RD"), {**_FAULTS, **_QUEUES, **_MESSAGES}
+    ),
+    "one-sided": Workload(
+        "Writes, Reads, atomics and Write-Records",
+        ("UC", "RD", "UD"),
+        {**_FAULTS, **_QUEUES, "send": 40, **_ONE_SIDED},
+    ),
+    "churn": Workload(
+        "queue pairs and devices that come and go",
+        ("UD", "UC", "RD"),
+        {
+            **_FAULTS,
+            **_QUEUES,
+            **_MESSAGES,
+            **{kind: 4 * weight for kind, weight in _CHURN.items()},
+            "crash": 8,
+            "restart": 24,
+            "deregister": 6,
+            "register": 12,
+        },
+    ),
+    "rd-many": Workload(
+        "RD from each to many",
+        ("RD",),
+        {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED},
+        devices=(6, 8),
+    ),
+    "liars": Workload(
+        "a peer whose datagrams are mutated, with a CRC that is right",
+        ("UD", "UC", "RD"),
+        {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, "recover": 30, "create": 20},
+        devices=(3, 6),
+        liars=1,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and the world it runs in.
+
+    Attributes:
+        workload: the name of its workload.
+        seed: of the program and of its world.
+        kinds: queue pair types of each host.
+        devices: hosts, with one device each.
+        liars: how many of them, from the last on, send mutated datagrams.
+        ipv6: whether the hosts have IPv6 addresses.
+        plan: the plan of faults at the beginning.
+        settings: by name.
+        near_wrap: whether message and packet numbers start just below their wrap.
+        ops: the operations.
+
+    """
+
+    workload: str
+    seed: int
+    kinds: tuple[str, ...]
+    devices: int
+    liars: int
+    ipv6: bool
+    plan: str
+    settings: dict[str, int]
+    near_wrap: bool
+    ops: tuple[Op, ...] = field(repr=False)
+
+
+def draw_plan(rng: random.Random) -> str:
+    """Return a plan of faults for a link."""
+    if rng.random() < 0.15:
+        return ""
+    clauses = []
+    if rng.random() < 0.6:
+        clauses.append(f"loss={rng.choice((0.5, 1, 3, 10))}%")
+        if rng.random() < 0.3:
+            clauses.append(f"burst={rng.randint(2, 5)}")
+    if rng.random() < 0.3:
+        clauses.append(f"dup={rng.choice((1, 5))}%")
+    if rng.random() < 0.3:
+        clauses.append(f"reorder={rng.choice((1, 5))}%")
+    if rng.random() < 0.2:
+        clauses.append(f"corrupt={rng.choice((0.5, 2))}%")
+    if rng.random() < 0.2:
+        clauses.append("mark=5%")
+    if rng.random() < 0.7:
+        clauses.append(f"delay={rng.choice((10, 100, 1000, 20000, 200000))}us")
+        if rng.random() < 0.5:
+            clauses.append(f"jitter={rng.choice((5, 500, 5000))}us")
+    if rng.random() < 0.25:
+        clauses.append(
+            f"rate={rng.choice((1, 10, 100, 1000))}Mbit,limit={rng.choice((4, 30, 200))}"
+        )
+    clauses.append(f"seed={rng.randint(1, 1 << 30)}")
+    return ",".join(clauses)
+
+
+def _settings(rng: random.Random) -> dict[str, int]:
+    """Draw settings, most of which stay as they are."""
+    choices: dict[str, tuple[int, ...]] = {
+        "budget": (1, 64, 64),
+        "hot_sockets": (1, 4, 4),
+        "rcvbuf": (4096, 65536, 8 << 20, 8 << 20),
+        "sndbuf": (4096, 8 << 20, 8 << 20),
+        "strict": (0, 0, 1),
+        "rd_window": (65536, 65536, 4 << 20),
+        "rd_octets": (1 << 20, 64 << 20),
+        "rd_follow": (0, 0, 1),
+        "rd_cc": (0, 1, 2),
+        "peer_timeout_ms": (1000, 10000, 10000),
+        "rd_meet_ms": (2000, 60000),
+        "company": (0, 0, 1, 2),
+        "uc_breaker": (0, 1, 2),
+        "linger_ms": (0, 2000, 2000),
+        "err_queue": (2, 32),
+    }
+    return {name: rng.choice(values) for name, values in choices.items()}
+
+
+def _pause(rng: random.Random) -> int:
+    """Draw a pause: mostly none or short, now and then longer than any timer of a connection."""
+    at = rng.random()
+    if at < 0.5:
+        return 0
+    if at < 0.75:
+        return rng.randint(1, 50) * 1_000
+    if at < 0.95:
+        return rng.randint(1, 50) * 100_000
+    if at < 0.997:
+        return rng.randint(1, 20) * 10_000_000
+    return rng.randint(1, 12) * 1_000_000_000
+
+
+def generate(workload: str, seed: int, operations: int = 600) -> Program:
+    """Return the program of a workload and a seed.
+
+    Raises:
+        ValueError: there is no such workload.
+
+    """
+    if workload not in WORKLOADS:
+        raise ValueError(f"no workload {workload!r}: use one of {', '.join(WORKLOADS)}")
+    family = WORKLOADS[workload]
+    # A text seeds it the same in every process and version of Python.
+    rng = random.Random(f"siwarp {workload} {seed}")
+    kinds, weights = list(family.weights), list(family.weights.values())
+
+    def op(kind: str) -> Op:
+        return Op(kind, tuple(rng.getrandbits(32) for _ in range(_NUMBERS)), _pause(rng))
+
+    devices = rng.randint(*family.devices)
+    ipv6, near_wrap = rng.random() < 0.2, rng.random() < 0.3
+    plan, settings = draw_plan(rng), _settings(rng)
+    ops = [op(kind) for kind in rng.choices(kinds, weights, k=operations)]
+    # What each program has, so that none runs without a fault, a crash or a refusal.
+    for kind, at in (("overfill", 0.4), ("crash", 0.6), ("restart", 0.7)):
+        ops.insert(int(len(ops) * at) + rng.randint(0, len(ops) // 20), op(kind))
+    return Program(
+        workload,
+        seed,
+        family.kinds,
+        devices,
+        family.liars,
+        ipv6,
+        plan or "loss=1%",
+        settings,
+        near_wrap,
+        tuple(ops),
+    )
