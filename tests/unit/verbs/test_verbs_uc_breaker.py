@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pace import over
-from unit.verbs.uc_harness import QKEY, Peer, crc32c
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, nothing, poll, until
+from unit.verbs.uc_harness import QKEY, Peer
+from unit.verbs.verbs_harness import Rig, counter, nothing, poll, until
 
-from siwarp._siwarp import lib
 from siwarp.inspect import UCReport
-from siwarp.verbs import EventType, SendWR
+from siwarp.verbs import SendWR
 
 SIZE = 1000
 ROUND = 100  # datagrams between two reports
 LEAST = 16
-
-
-@pytest.fixture
-def always() -> Iterator[None]:
-    """Loopback is reported, too."""
-    assert lib.siw_setting_set(b"uc_breaker", 2) == 0
-    yield
-    lib.siw_setting_set(b"uc_breaker", 1)
-
-
-@pytest.fixture
-def peer(rig: Rig, always: None) -> Iterator[Peer]:
-    made = Peer(rig, max_send_wr=128)
-    yield made
-    made.close()
 
 
 class Told:
@@ -63,178 +43,12 @@ class Told:
         }
         self.peer.put(bytes(UCReport(**named)))
 
-    def is_slow(self) -> bool:
-        """Whether it now sends at the least rate, by which a round takes 13 seconds."""
-        self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * ROUND)
-        began = time.monotonic()
-        done = 0
-        while done < ROUND and time.monotonic() - began < 0.3:
-            done += len(self.peer.cq.poll(ROUND))
-        return done < ROUND
-
 
 def settled(peer: Peer) -> None:
     """Wait until what the peer sent was looked at: a datagram behind it was."""
     before = counter("drop_version")
     peer.put(peer.datagram(bytes(20), type=15, psn=0))
     until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)
-
-
-@pytest.mark.clause("DGRAM-CB-1", "DGRAM-CB-2")
-def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
-    began = time.monotonic()
-    sent = octets = reports = 0
-    told: list[UCReport] = []
-    peer.sock.settimeout(0.01)
-    while len(told) < 2:
-        (one,) = peer.message(bytes(100))
-        peer.put(one)
-        sent, octets = sent + 1, octets + len(one)
-        peer.cq.poll(1)
-        try:
-            told.append(UCReport(peer.sock.recv(2000)))
-        except TimeoutError:
-            assert not over(began, LIMIT)
-            continue
-        found = told[-1]
-        reports += 1
-        assert reports <= 1 + time.monotonic() - began
-        assert (found.type, found.mark, found.version, found.flags) == (3, 2, 1, 0)
-        assert (found.dest_index, found.source_index, found.reserved) == (0, 0, 0)
-        assert (found.q_key, found.psn, len(bytes(found))) == (QKEY, len(told) - 1, 40)
-        assert found.crc == crc32c(bytes(found)[:-4])
-        assert LEAST <= found.datagrams <= sent and found.octets <= octets
-        assert found.next_psn == found.datagrams  # as nothing was lost
-    assert told[1].datagrams - told[0].datagrams >= LEAST
-
-
-@pytest.mark.clause("DGRAM-CB-1")
-def test_what_is_missing_and_what_comes_late_is_not_reported(peer: Peer) -> None:
-    datagrams = [peer.message(b"x")[0] for _ in range(3 * LEAST)]
-    came = datagrams[::2]
-    peer.put(*came[1:], came[0])
-    found = _received(peer)
-    assert LEAST <= found.datagrams < len(came)
-    assert found.next_psn == 2 * found.datagrams + 1
-    assert found.octets == found.datagrams * len(came[0])
-
-
-def _received(peer: Peer) -> UCReport:
-    """Poll until a report is there."""
-    peer.sock.setblocking(False)
-
-    def take() -> bytes:
-        peer.cq.poll(1)
-        try:
-            return peer.sock.recv(2000)
-        except BlockingIOError:
-            return b""
-
-    return UCReport(until(take))
-
-
-@pytest.mark.clause("DGRAM-CB-2")
-def test_few_datagrams_and_reports_are_answered_by_nothing(peer: Peer) -> None:
-    peer.put(*[peer.message(b"x")[0] for _ in range(LEAST - 1)])
-    peer.put(*[bytes(UCReport(q_key=QKEY))] * 100)
-    settled(peer)
-    peer.sock.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        peer.sock.recv(2000)
-
-
-@pytest.mark.clause("DGRAM-CB-5", "DGRAM-CB-7")
-def test_loss_that_lasts_cuts_the_rate(peer: Peer, rig: Rig) -> None:
-    told = Told(peer)
-    for _ in range(3):
-        told.send()
-        told.report(ROUND * 8 // 10, octets=0)
-        settled(peer)
-    with rig.event() as event:
-        assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
-    assert told.is_slow()
-
-
-@pytest.mark.clause("DGRAM-CB-5")
-@pytest.mark.parametrize("came", [(80, 80, 90, 80, 80), (90,) * 6, (100,) * 4])
-def test_loss_that_does_not_last_or_is_small_changes_nothing(
-    peer: Peer, rig: Rig, came: tuple[int, ...]
-) -> None:
-    told = Told(peer)
-    for n in came:
-        told.send()
-        told.report(n)
-        settled(peer)
-    told.send()
-    assert rig.ctx.get_async_event(0) is None
-
-
-IMPOSSIBLE = {
-    "more datagrams than were sent": {"datagrams": 10_000},
-    "more octets than fit in them": {"octets": 1 << 50},
-    "a number that was not sent": {"next_psn": 5000},
-}
-
-
-@pytest.mark.clause("DGRAM-CB-4")
-@pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_what_cannot_be_is_ignored(peer: Peer, rig: Rig, what: str) -> None:
-    told = Told(peer)
-    for _ in range(4):
-        told.send()
-        told.report(0, **IMPOSSIBLE[what])
-        settled(peer)
-    told.send()
-    assert rig.ctx.get_async_event(0) is None
-
-
-@pytest.mark.clause("DGRAM-CB-3")
-def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
-    told = Told(peer)
-    right = {"q_key": QKEY, "datagrams": 0, "octets": 0}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        for _ in range(4):
-            told.send()
-            other.sendto(bytes(UCReport(**right, next_psn=told.psn)), peer.qp.addr)
-            wrong = [
-                bytes(UCReport(**{**right, "q_key": 1}, next_psn=told.psn)),
-                bytes(UCReport(**right, next_psn=told.psn, crc=1)),
-                bytes(UCReport(**right, next_psn=told.psn, source_index=1)),
-            ]
-            peer.put(*wrong)
-            with counted("drop_short", 1):
-                octets = bytes(UCReport(**right, next_psn=told.psn))[:-4] + bytes(4)
-                peer.put(octets + crc32c(octets).to_bytes(4, "little"))
-                settled(peer)
-    told.send()
-    assert rig.ctx.get_async_event(0) is None
-
-
-def speak(told: Told, seconds: float, until_event: bool) -> bool:
-    """Send so long; return whether an event of the breaker came."""
-    began = time.monotonic()
-    while not over(began, seconds) if until_event else time.monotonic() - began < seconds:
-        told.send(10)
-        event = told.peer.rig.ctx.get_async_event(0.01)
-        if event is not None:
-            event.ack()
-            return True
-    return False
-
-
-@pytest.mark.clause("DGRAM-CB-6", "DGRAM-CB-7")
-def test_a_peer_that_reports_no_longer_is_sent_little(peer: Peer) -> None:
-    told = Told(peer)
-    told.send()
-    told.report(ROUND)
-    settled(peer)
-    assert speak(told, 10.0, until_event=True)
-    assert told.is_slow()
-
-
-@pytest.mark.clause("DGRAM-CB-8")
-def test_a_peer_that_never_reports_is_sent_to_as_ever(peer: Peer) -> None:
-    assert not speak(Told(peer), 4.5, until_event=False)
 
 
 @pytest.mark.clause("DGRAM-CB-9")

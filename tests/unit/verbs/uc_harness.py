@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import crcmod.predefined
+import net
 from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
 
 from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
@@ -39,7 +40,7 @@ class Ends:
         self,
         rig: Rig,
         size: int = 1 << 17,
-        host: str = "127.0.0.1",
+        host: str = net.HERE,
         *,
         connected: bool = True,
         crc: bool = True,
@@ -79,9 +80,9 @@ class Peer:
     """The other end of a UC queue pair, made of scapy's layers; `psn` counts what it sends."""
 
     def __init__(self, rig: Rig, *, psn: int = 0, rq_psn: int = 0, **kind: Any) -> None:
-        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-        self.sock.bind(("127.0.0.1", 0))
+        self.sock = net.udp()
+        if not net.SIMULATED:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         self.sock.settimeout(LIMIT)
         self.psn, self.msn = psn, 0
         self.rig = rig
@@ -91,7 +92,7 @@ class Peer:
             bytearray(kind.pop("size", 1 << 16)),
             AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE,
         )
-        self.qp = rig.qp(self.cq, qp_type=QPType.UC, addr=("127.0.0.1", 0), **kind)
+        self.qp = rig.qp(self.cq, qp_type=QPType.UC, addr=(net.HERE, 0), **kind)
         self.qp.to_rts(
             QPAttr(
                 **{

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import net
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from unit.verbs.uc_harness import Ends, Peer
 from unit.verbs.verbs_harness import Rig, counter, pattern, until
-
-from siwarp import faults
 
 SLOT = 1024
 SLOTS = 24
@@ -136,7 +135,7 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
 
     for slot in range(48):
         ends.recv(slot, 2048, slot * 2048)
-    with faults(plan):
+    with net.faults(plan):
         for i in range(count):
             ends.send(i.to_bytes(4, "big") + octets_of(i), i)
             assert ends.sent()[0].wr_id == i
