@@ -77,6 +77,8 @@ stress: ## A million reliable datagrams through a bad network, and an independen
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q tests/stress tests/peer tests/company $(ARGS)
+	@SIWARP_SIM=1 SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
+		$(PY) -m pytest -q tests/sim/peer $(ARGS)
 
 fuzz: ## Fuzz each receive parser for 30 seconds; RUNS=n for so many inputs, the same each time
 	@tools/setup --extra test

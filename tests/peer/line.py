@@ -6,10 +6,10 @@ import heapq
 import random
 import select
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import net
 from pace import over
 
 Address = tuple[str, int]
@@ -17,12 +17,12 @@ Address = tuple[str, int]
 BUFFER = 4 << 20
 
 
-def udp_socket(address: Address = ("127.0.0.1", 0)) -> socket.socket:
+def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
     """Return a bound socket that does not block, with room for a burst."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-    sock.bind(address)
+    sock: socket.socket = net.udp(*address)
+    if not net.SIMULATED:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
     sock.setblocking(False)
     return sock
 
@@ -116,7 +116,7 @@ class Line:
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
     def _pass(self, way: _Way, sock: socket.socket, to: Address | None) -> None:
-        now = time.monotonic()
+        now = net.now()
         while way.held and way.held[0][0] <= now and to is not None:
             datagram = heapq.heappop(way.held)[2]
             way.passed.append(datagram)
@@ -137,7 +137,7 @@ def _take(way: _Way, datagram: bytes) -> None:
         octets = bytearray(datagram)
         octets[bit // 8] ^= 1 << bit % 8
         datagram = bytes(octets)
-    now = time.monotonic()
+    now = net.now()
     due = now + hold * faults.hold if late < faults.reorder else now
     copies = [due, now + second * faults.hold] if doubled < faults.double else [due]
     for when in copies:
@@ -152,9 +152,12 @@ def run(
     limit: float = 10.0,
 ) -> None:
     """Do all steps again and again until something is true; fail after some seconds."""
-    began = time.monotonic()
+    began = net.now()
     while not until():
         for step in steps:
             step()
         assert not over(began, limit), "what the test waits for did not happen"
-        select.select(sockets, [], [], 0.0005)
+        if net.SIMULATED:
+            net.sleep(0.0005)
+        else:
+            select.select(sockets, [], [], 0.0005)

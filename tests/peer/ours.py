@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import net
 from peer.line import Address, Line
 
 from siwarp.verbs import (
@@ -64,7 +65,7 @@ class Siwarp:
     def __init__(self, stack: ExitStack, qp_type: QPType, *, slots: int, slot: int, **init: Any):
         self._stack = stack
         self.slot = slot
-        context = stack.enter_context(Context("127.0.0.1"))
+        context = stack.enter_context(Context(net.HERE))
         self.pd = stack.enter_context(PD(context))
         self.cq = stack.enter_context(CQ(context, 4096))
         self.memory = stack.enter_context(MR(self.pd, slots * slot, ALL))

@@ -6,10 +6,10 @@ import hashlib
 import random
 import socket
 import struct
-import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+import net
 from peer.line import Address, receive_all
 from peer.rd_wire import (
     ACK,
@@ -145,7 +145,7 @@ class Pair:
         if self.state == "hello":
             return Datagram(kind, self.end.qkey, self.mine, 0)
         idle = not self.newest or kind == ECHO
-        delay = 0 if idle else int((time.monotonic() - self.newest) * 1e6)
+        delay = 0 if idle else int((net.now() - self.newest) * 1e6)
         credit = self.end.credit
         for way in self.incoming:
             way.granted_units = max(way.granted_units, way.taken_units + credit)
@@ -211,7 +211,7 @@ class Pair:
             self.end_with(CLOSES)
             return
         self.state, self.wait, self.due = "closing", HELLO_FIRST_S, 0.0
-        self.give_up = time.monotonic() + LINGER_S
+        self.give_up = net.now() + LINGER_S
 
     def _acknowledged(
         self,
@@ -224,7 +224,7 @@ class Pair:
         first, after = out.unacknowledged(), out.psn
         if ack != after and not within(ack, first, after):
             return  # of an older datagram, or of what was never sent
-        now = time.monotonic()
+        now = net.now()
         out.credit = datagram.credit[space]
         while out.outstanding and out.outstanding[0].psn != ack:
             sent = out.outstanding.popleft()
@@ -272,7 +272,7 @@ class Pair:
         if (datagram.psn - way.psn) % NEXT >= FARTHEST or datagram.psn in way.stored:
             self.end.counts["late"] += 1
             return
-        self.newest = time.monotonic()
+        self.newest = net.now()
         way.stored[datagram.psn] = datagram.body
         self.upward()
 
@@ -433,7 +433,7 @@ class RdPeer:
         self._secret = self._rng.randbytes(16)
         self.instance = self._rng.randrange(1, 1 << 64)
         self.own = greeting(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
-        self._began = time.monotonic()
+        self._began = net.now()
 
     def take_receive(self) -> bool:
         """Take a receive, if there is one."""
@@ -474,7 +474,7 @@ class RdPeer:
                 self._take(datagram, source)
             except WireError as wrong:
                 self.wrong.append(str(wrong))
-        now = time.monotonic()
+        now = net.now()
         for pair in list(self.pairs.values()):
             pair.step(now)
 
@@ -542,7 +542,7 @@ class RdPeer:
 
     def _clock(self) -> int:
         """Return milliseconds, for cookies."""
-        return int((time.monotonic() - self._began) * 1000) % NEXT
+        return int((net.now() - self._began) * 1000) % NEXT
 
     def _keyed(self, covered: bytes, size: int) -> bytes:
         return hashlib.blake2b(covered, key=self._secret, digest_size=size).digest()

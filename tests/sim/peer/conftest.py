@@ -1,0 +1,16 @@
+"""The peer that knows the page alone, in a world."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import net
+import pytest
+
+import siwarp.sim
+
+
+@pytest.fixture(autouse=True)
+def _in_world(world: siwarp.sim.World) -> Iterator[None]:
+    with net.in_world(world):
+        yield
