@@ -1,0 +1,164 @@
+"""real_time.py [--write]: tests wait in virtual time, but for those listed with a reason.
+
+On real time a test that sleeps is slow, one that waits in order to see nothing passes wrongly on a
+slow machine, and one that reads the clock fails on it. So such calls stand in tests/sim, where time
+is the world's; in what tests/timing/tests.txt lists; and as often as real_time.txt says in each
+file that it lists. That list may only shrink: a file that has fewer than it says is a failure, too.
+--write lowers its numbers to those of today.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = Path(__file__).with_suffix(".txt")
+TIMING = ROOT / "tests" / "timing" / "tests.txt"
+#: Of the module time.
+CLOCKS = {
+    f"{name}{unit}" for name in ("monotonic", "time", "perf_counter") for unit in ("", "_ns")
+} | {"sleep"}
+#: Of the harnesses: each waits a while in order to see nothing.
+ABSENCE = {"hears_more", "is_silent", "nothing"}
+#: What is on virtual time, or runs on no machine of a test suite's.
+ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the list: so many calls in a file, and why."""
+
+    count: int
+    reason: str
+
+
+def listed(text: str) -> dict[str, Entry]:
+    """Return the list's files.
+
+    Raises:
+        ValueError: a line is not FILE COUNT REASON.
+
+    """
+    found: dict[str, Entry] = {}
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        words = line.split(maxsplit=2)
+        if len(words) < 3 or not words[1].isdecimal() or words[0] in found:
+            raise ValueError(f"not FILE COUNT REASON, or a second line of its file: {line!r}")
+        found[words[0]] = Entry(int(words[1]), words[2])
+    return found
+
+
+def _aliases(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Return the names of the module time, and of functions imported from it that are clocks."""
+    modules: set[str] = set()
+    functions: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {a.asname or a.name for a in node.names if a.name == "time"}
+        elif isinstance(node, ast.ImportFrom) and node.module == "time":
+            functions |= {a.asname or a.name for a in node.names if a.name in CLOCKS}
+    return modules, functions
+
+
+def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each use of a clock, a sleep or a wait for nothing.
+
+    exempt: functions whose own are not meant.
+    """
+    tree = ast.parse(source)
+    modules, functions = _aliases(tree)
+
+    def look(node: ast.AST) -> Iterator[tuple[int, str]]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in exempt:
+            return
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in modules and node.attr in CLOCKS:
+                yield node.lineno, f"time.{node.attr}"
+        elif isinstance(node, ast.Name) and node.id in functions:
+            yield node.lineno, node.id
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ABSENCE:
+                yield node.lineno, name
+        for child in ast.iter_child_nodes(node):
+            yield from look(child)
+
+    return look(tree)
+
+
+def timing(text: str) -> dict[str, set[str]]:
+    """Return the files on the list of tests that race the clock: functions, or none for all."""
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        name = line.split("#", 1)[0].strip()
+        if name:
+            file, _, function = name.partition("::")
+            found.setdefault(file, set()).update({function} if function else set())
+    return found
+
+
+def count(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
+    """Return what each file below tests/ has that only listed ones may have."""
+    racing = timing((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
+    found: dict[str, list[tuple[int, str]]] = {}
+    for path in sorted((root / "tests").rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name.startswith(ELSEWHERE) or racing.get(name) == set():
+            continue
+        if here := sorted(calls(path.read_text("utf-8"), frozenset(racing.get(name, ())))):
+            found[name] = here
+    return found
+
+
+def problems(found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]) -> Iterator[str]:
+    """Yield what is wrong, a line each."""
+    for name, here in found.items():
+        most = listing[name].count if name in listing else 0
+        if len(here) > most:
+            where = ", ".join(f"{what} in line {line}" for line, what in here)
+            yield (
+                f"{name}: {len(here)} uses of real time, and real_time.txt has {most}: "
+                f"move the test to tests/sim, or wait for an event ({where})"
+            )
+    for name, entry in listing.items():
+        if len(found.get(name, [])) < entry.count:
+            yield (
+                f"{name}: {len(found.get(name, []))} uses of real time, and real_time.txt has "
+                f"{entry.count}: run tests/lint/real_time.py --write"
+            )
+
+
+def write(found: dict[str, list[tuple[int, str]]], text: str) -> str:
+    """Return the list with the numbers of today, where these are not above those that it has."""
+    lines = []
+    for line in text.splitlines():
+        words = line.split(maxsplit=2)
+        if words and not line.startswith("#"):
+            now = min(int(words[1]), len(found.get(words[0], [])))
+            line = f"{words[0]} {now} {words[2]}"
+            if not now:
+                continue
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Print what is wrong; 1 if anything is."""
+    found = count()
+    text = LIST.read_text("utf-8")
+    if sys.argv[1:] == ["--write"]:
+        LIST.write_text(write(found, text), "utf-8")
+        return 0
+    wrong = list(problems(found, listed(text)))
+    print("".join(f"{line}\n" for line in wrong), end="")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

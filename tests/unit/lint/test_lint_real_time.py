@@ -1,0 +1,68 @@
+"""The check for tests that wait in real time, and its list, to which nothing is added."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import real_time
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import time\ntime.sleep(1)\n", [(2, "time.sleep")]),
+        ("import time as t\nx = t.monotonic_ns\n", [(2, "time.monotonic_ns")]),
+        ("from time import perf_counter as now\nnow()\n", [(2, "now")]),
+        ("nothing(cq)\npeer.is_silent(0.1)\n", [(1, "nothing"), (2, "is_silent")]),
+        ("import time\ntime.process_time()\ntime.strftime('')\n", []),
+        ("import net\nnet.sleep(1)\nnet.now()\n", []),
+        ("def nothing():\n    pass\n", []),
+    ],
+)  # fmt: skip
+def test_what_reads_a_clock_sleeps_or_waits_to_see_nothing_is_found(
+    text: str, found: list[tuple[int, str]]
+) -> None:
+    assert sorted(real_time.calls(text)) == found
+
+
+def test_a_function_that_may_race_the_clock_is_passed_over() -> None:
+    text = "import time\ndef test_a():\n    time.sleep(1)\ndef test_b():\n    time.sleep(1)\n"
+    assert list(real_time.calls(text, frozenset({"test_a"}))) == [(5, "time.sleep")]
+
+
+def test_more_than_listed_less_than_listed_and_a_file_that_is_not_listed_are_wrong() -> None:
+    found = {"tests/a.py": [(1, "nothing"), (2, "nothing")], "tests/b.py": [(1, "time.time")]}
+    listing = real_time.listed("# a comment\ntests/a.py 1 why\ntests/c.py 1 why not\n")
+    a, b, c = real_time.problems(found, listing)
+    assert a.startswith("tests/a.py: 2 uses of real time, and real_time.txt has 1")
+    assert b.startswith("tests/b.py: 1 uses of real time, and real_time.txt has 0")
+    assert c.startswith("tests/c.py: 0 uses of real time, and real_time.txt has 1")
+
+
+@pytest.mark.parametrize("line", ["tests/a.py 1", "tests/a.py many reasons", "a 1 x\na 2 y"])
+def test_a_line_without_a_number_or_a_reason_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="REASON"):
+        real_time.listed(line)
+
+
+def test_writing_lowers_numbers_and_raises_none() -> None:
+    found = {"tests/a.py": [(1, "nothing")] * 3, "tests/b.py": [(1, "nothing")]}
+    text = "# head\ntests/a.py 2 why\ntests/b.py 5 why\ntests/c.py 1 why\n"
+    assert real_time.write(found, text) == "# head\ntests/a.py 2 why\ntests/b.py 1 why\n"
+
+
+def test_the_list_has_no_more_than_when_it_was_made(root: Path) -> None:
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    path = real_time.LIST.relative_to(root).as_posix()
+    first = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
+    assert first, f"{path} is not in the history"
+    before = real_time.listed(git("show", f"{first[-1]}:{path}"))
+    for name, entry in real_time.listed(real_time.LIST.read_text("utf-8")).items():
+        assert name in before and entry.count <= before[name].count, (
+            f"{name}: a test that waits belongs into the simulator; the list may only shrink"
+        )
