@@ -1,0 +1,148 @@
+"""Which sanitized tests a change reaches: ``.ci/sanitized asan|tsan`` prints them for pytest.
+
+The gate has an hour, and the suites whole under both sanitizers take longer than all the rest of
+it: they are `make ci-full`'s. ``GATE`` is what the gate runs of them at most, and all of it unless
+it is known what has changed since the commit that `make ci-full` was last green at, which
+``.ci/full-green`` names. Then it runs those tests of ``GATE`` that belong to a layer that has
+changed or stands on one that has, and those that have changed themselves.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from lint.layers import MAY_USE
+from mutants.data import layers
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ".ci/full-green"
+
+#: AddressSanitizer has the parsers and the layers, which tests drive directly, and hostile peers;
+#: ThreadSanitizer has threads.
+GATE = {
+    "asan": [
+        "tests/unit/base",
+        "tests/unit/mem",
+        "tests/unit/mpa",
+        "tests/unit/ddp",
+        "tests/unit/rdmap",
+        "tests/unit/llp",
+        "tests/unit/rd",
+        "tests/conformance",
+        "tests/hostile",
+        "tests/unit/sim",
+    ],
+    "tsan": [
+        "tests/unit/aio",
+        "tests/unit/mem",
+        "tests/unit/verbs/test_verbs_threads.py",
+        "tests/unit/verbs/test_verbs_async.py",
+        "tests/unit/verbs/test_verbs_cancel.py",
+        "tests/unit/verbs/test_verbs_forced.py",
+        "tests/unit/verbs/test_verbs_mw_races.py",
+        "tests/unit/verbs/test_verbs_objects.py",
+        "tests/unit/verbs/test_verbs_waiting.py",
+        "tests/unit/verbs/test_verbs_rc.py",
+        "tests/unit/verbs/test_verbs_rd.py",
+    ],
+}
+#: What runs whatever has changed: strangers reach every layer, and a sanitized build must work.
+ALWAYS = {
+    "asan": ["tests/hostile"],
+    "tsan": ["tests/unit/mem", "tests/unit/verbs/test_verbs_threads.py"],
+}
+#: On which layers of C those of Python stand.
+PYTHON = {"aio": {"cm"}, "pyverbs": {"cm"}, "testing": {"cm"}, "cli": {"cm"}, "bench": {"cm"}}
+#: Every layer stands on these, so that a change there reaches everything.
+LOWEST = {"base", "llp"}
+#: No sanitized test depends on what lies there, or on what ends like that.
+APART = ("docs/", "examples/", "spec/", "LICENSES/", "tests/interop/", "tests/tshark/")
+APART_ENDS = (".md", ".rst")
+
+
+def standing_on(layer: str) -> set[str]:
+    """Return a layer, and those that use it, directly or not."""
+    found = {layer}
+    while True:
+        more = {
+            upper
+            for upper, lower in MAY_USE.items()
+            if upper not in found and (lower | PYTHON.get(upper, set())) & found
+        }
+        if not more:
+            return found
+        found |= more
+
+
+def inside(path: str, folder: str) -> bool:
+    """Whether a path is that folder or file, or lies in it."""
+    return path == folder or path.startswith(folder + "/")
+
+
+def reached_by(path: str) -> list[str] | None:
+    """Return the files and folders of tests that a changed file reaches; None: all of them."""
+    if path.endswith(APART_ENDS) or path.startswith(APART) or path == RECORD:
+        return []
+    part = path.split("/")
+    if part[0] == "tests" and part[-1].startswith("test_"):
+        return [path]
+    if part[0] != "siwarp" or len(part) < 3 or part[1] not in MAY_USE or part[1] in LOWEST:
+        return None
+    known = layers(ROOT / "tests" / "mutants")
+    found = []
+    for layer in standing_on(part[1]):
+        found.append(f"tests/unit/{layer}")
+        found += known[layer].tests if layer in known else []
+    return found
+
+
+def select(kind: str, changed: Iterable[str] | None) -> list[str]:
+    """Return the tests of the gate with that sanitizer.
+
+    `changed`: the files that have changed since all was green, or None if that is not known.
+    """
+    wanted = list(ALWAYS[kind])
+    for path in changed if changed is not None else ["?"]:
+        found = reached_by(path)
+        if found is None:
+            return list(GATE[kind])
+        wanted += found
+    both = {
+        a if inside(a, b) else b for a in wanted for b in GATE[kind] if inside(a, b) or inside(b, a)
+    }
+    there = {path for path in both if (ROOT / path).exists()}
+    return sorted(a for a in there if not any(a != b and inside(a, b) for b in there))
+
+
+def changed_since_green(root: Path) -> list[str] | None:
+    """Return the files that differ from those of the commit in ``.ci/full-green``.
+
+    None if there is no such file, or this clone's history has no such commit.
+    """
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, text=True, check=False
+        )
+        return done.stdout if done.returncode == 0 else None
+
+    try:
+        commit = (root / RECORD).read_text("ascii").split()[0]
+    except (OSError, IndexError, UnicodeDecodeError):
+        return None
+    if git("merge-base", "--is-ancestor", commit, "HEAD") is None:
+        return None
+    differ = git("diff", "--name-only", "--no-renames", "-z", commit, "--")
+    new = git("ls-files", "--others", "--exclude-standard", "-z")
+    if differ is None or new is None:
+        return None
+    return [name for name in (differ + new).split("\0") if name]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in GATE:
+        sys.exit("usage: .ci/sanitized asan|tsan")
+    print(*select(sys.argv[1], changed_since_green(ROOT)))

@@ -1,0 +1,114 @@
+"""Which sanitized tests the gate runs for a change."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import reach
+from lint.layers import MAY_USE
+
+KINDS = ("asan", "tsan")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_the_gates_tests_is_there(root: Path, kind: str) -> None:
+    assert [path for path in reach.GATE[kind] if not (root / path).exists()] == []
+    for path in reach.ALWAYS[kind]:
+        assert path in reach.GATE[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "siwarp/base/lock.h",
+        "siwarp/llp/llp_udp.c",
+        "siwarp/include/siwarp/siw.h",
+        "siwarp/_build/emit.py",
+        "meson.build",
+        "tools/sanitize",
+        ".ci/run",
+        "tests/conftest.py",
+        "tests/unit/rd/rd_kit.py",
+        "tests/lint/layers.py",
+        "tests/mutants/layers.toml",
+    ],
+)
+def test_what_all_stands_on_reaches_all(kind: str, path: str) -> None:
+    assert reach.select(kind, ["docs/index.md", path]) == reach.GATE[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_known_reaches_all(kind: str) -> None:
+    assert reach.select(kind, None) == reach.GATE[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_reach_nothing_and_something_runs_nevertheless(kind: str) -> None:
+    pages = ["docs/index.md", "spec/clauses/rfc5040.toml", "README.md", reach.RECORD]
+    assert reach.select(kind, pages) == sorted(reach.ALWAYS[kind])
+    assert reach.select(kind, []) == sorted(reach.ALWAYS[kind])
+
+
+def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
+    assert reach.standing_on("rdmap") >= {"rdmap", "qp", "cm", "aio"}
+    assert reach.standing_on("cm").isdisjoint({"base", "mem", "rd", "ddp", "verbs", "qp"})
+    assert reach.standing_on("base") >= {"mem", "rd", "ddp", "qp", "cm", "sim", "wan"}
+
+    chosen = reach.select("asan", ["siwarp/rd/rd_timer.c"])
+    assert {"tests/unit/rd", "tests/unit/ddp", "tests/unit/rdmap", "tests/hostile"} <= set(chosen)
+    assert "tests/unit/mem" not in chosen and "tests/unit/base" not in chosen
+    chosen = reach.select("tsan", ["siwarp/qp/qp_rc_tx.c"])
+    assert {"tests/unit/verbs/test_verbs_rc.py", "tests/unit/aio"} <= set(chosen)
+
+
+def test_a_test_that_changed_is_run_alone_if_the_gate_has_it() -> None:
+    file = "tests/unit/mpa/test_mpa_startup.py"
+    assert reach.select("asan", [file]) == ["tests/hostile", file]
+    assert reach.select("asan", ["tests/cli/test_cli_ping.py"]) == ["tests/hostile"]
+    assert reach.select("asan", ["tests/unit/mpa/test_that_was_removed.py"]) == ["tests/hostile"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layer", sorted(MAY_USE))
+def test_what_is_chosen_is_in_the_gates_list_and_names_nothing_twice(kind: str, layer: str) -> None:
+    chosen = reach.select(kind, [f"siwarp/{layer}/{layer}.c"])
+    assert all(any(reach.inside(path, whole) for whole in reach.GATE[kind]) for path in chosen)
+    assert all(not reach.inside(a, b) for a in chosen for b in chosen if a != b)
+    assert all(any(reach.inside(a, b) for b in chosen) for a in reach.ALWAYS[kind])
+
+
+def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    record = tmp_path / reach.RECORD
+    git("init", "-q")
+    (tmp_path / "old").write_text("1")
+    (tmp_path / "kept").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    green = git("rev-parse", "HEAD")
+    assert reach.changed_since_green(tmp_path) is None  # no record
+
+    record.parent.mkdir()
+    record.write_text(f"{green} 2026-01-01\n")
+    git("add", ".")
+    git("mv", "old", "new name")
+    git("commit", "-qm", "two")
+    (tmp_path / "kept").write_text("2")
+    (tmp_path / "untracked").write_text("2")
+    assert reach.changed_since_green(tmp_path) == [
+        reach.RECORD, "kept", "new name", "old", "untracked",
+    ]  # fmt: skip
+
+    record.write_text("0" * 40 + " 2026-01-01\n")
+    assert reach.changed_since_green(tmp_path) is None  # not in this history
+    record.write_text("")
+    assert reach.changed_since_green(tmp_path) is None
