@@ -114,6 +114,7 @@ class World:
         self._plan(rc, f"making a world of faults {faults!r}")
         self._hosts: dict[str, int] = {}  # by address
         self._first: list[str] = []  # the first address of each
+        self._with_device: set[int] = set()
         self._cuts: set[tuple[int, int]] = set()
         self._sockets: list[UDPSocket | TCPSocket | TCPListener] = []
         self._tasks: dict[Task, None] = {}  # those that have not ended, in order
@@ -140,7 +141,9 @@ class World:
             Error: another host has one (EADDRINUSE), or they cannot be a host's (EINVAL).
 
         """
-        return Context(self._add_host(addresses, mtu))
+        first = self._add_host(addresses, mtu)
+        self._with_device.add(self._hosts[first])
+        return Context(first)
 
     def _add_host(self, addresses: tuple[str, ...], mtu: int = 1500) -> str:
         known = [_normal(address) for address in addresses]
@@ -275,11 +278,11 @@ class World:
     def _address_of_home(self, wildcard: str) -> str:
         """Return an address of the running task's host, of a wildcard address's family."""
         home = tasks.home()
-        hosts = {self._hosts[home]} if home is not None else set(self._hosts.values())
+        hosts = {self._hosts[home]} if home is not None else self._with_device
         if len(hosts) != 1:
             raise Error(
                 errno.ENODEV,
-                "a world has several hosts: give an address, or say where the task runs by "
+                f"a world of {len(hosts)} devices: give an address, or say where the task runs by "
                 "world.spawn(..., on=device)",
             )
         family = ipaddress.ip_address(wildcard).version if wildcard else None
