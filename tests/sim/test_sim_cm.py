@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from scapy.layers.inet import UDP
 from scapy.utils import PcapNgReader
+from sim.rc_harness import counted
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.inspect import SIDR, SIDRType
 from siwarp.sim import World
 from siwarp.verbs import CQ, PD, QP, Address, Context, QPInitAttr, QPType, StateError
 
@@ -233,3 +235,45 @@ def test_a_task_that_waits_costs_nothing_however_long_it_waits(world: World, end
     world.run_for("1000h")
     assert world.stats.switches - before.switches < 10
     assert world.stats.instants - before.instants < 10
+
+
+# ---- a peer written by hand
+
+
+def question(number: int, data: bytes = b"") -> bytes:
+    return bytes(SIDR(type=SIDRType.QUESTION, id=number, data=data))
+
+
+def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(
+    world: World, ends: Ends
+) -> None:
+    qp, peer = ends.qp(), world.udp("10.0.0.9")
+    peer.sendto(question(7, b"x"), ends.door.local_addr)
+    asked = ends.request()
+    peer.sendto(question(7, b"x"), ends.door.local_addr)  # while it is thought over
+    world.run_for("1ms")
+    assert ends.answering.get_event(0) is None
+    accept(asked, qp, b"yes")
+    first = peer.recv()
+    with counted("sidr_replays", 2):
+        for _ in range(2):
+            peer.sendto(question(7, b"x"), ends.door.local_addr)
+            assert peer.recv() == first
+    answer = SIDR(first)
+    assert (answer.type, answer.id, answer.qpn) == (SIDRType.ANSWER, 7, qp.qp_num)
+    assert (answer.q_key, answer.data) == (QKEY, b"yes")
+    assert ends.answering.get_event(60) is None
+
+
+def test_an_answer_is_forgotten_when_nobody_waits_for_it_any_more(world: World, ends: Ends) -> None:
+    qp, peer = ends.qp(), world.udp("10.0.0.9")
+    peer.sendto(question(7), ends.door.local_addr)
+    accept(ends.request(), qp)
+    first = peer.recv()
+    world.run_for("9s")  # setting sidr_timeout_ms is 10 s
+    peer.sendto(question(7), ends.door.local_addr)
+    assert peer.recv() == first
+    assert ends.answering.get_event(0) is None
+    world.run_for("11s")
+    peer.sendto(question(7), ends.door.local_addr)
+    ends.request()  # as of a question that is new

@@ -9,10 +9,8 @@ import time
 import pytest
 from pace import scaled
 from unit.cm.ud_harness import HOST, Ends, plain, question, read
-from unit.verbs.errq_harness import settings
 from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
 
-import siwarp
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDRType
 from siwarp.verbs import AH, QPAttr, QPState, QPType, RecvWR, SendWR, StateError
@@ -108,23 +106,6 @@ def test_nobody_at_the_port_is_told_soon(
     assert ends.asking.get_event(0.05) is None
 
 
-def test_a_listener_that_comes_between_two_questions_is_found(ends: Ends) -> None:
-    qp = ends.qp()
-    before = counter("icmp_errors")
-    with plain() as mute:
-        where = mute.getsockname()
-        ends.ask(to=where)
-        for _ in range(4):  # at 0, 0.1, 0.3, 0.7 s; the next ones are at 1.5 and 2.5 s
-            mute.recv(2048)
-    until(lambda: ends.asking.get_event(0.01) or counter("icmp_errors") > before)
-    door = CMID(ends.answering, ud=True)
-    door.listen(where)
-    asked = ends.answering.get_event(LIMIT)
-    assert asked is not None and asked.listen_id is door
-    ends.accept(asked, qp)
-    assert ends.result().type == CMEventType.ESTABLISHED
-
-
 def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: Ends) -> None:
     qp = ends.qp()
     with plain() as s:
@@ -151,55 +132,12 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: En
     assert ends.answering.get_event(0.05) is None
 
 
-def test_an_answer_that_nobody_waits_for_any_more_is_forgotten(ends: Ends) -> None:
-    with settings(sidr_timeout_ms=100), plain() as s:
-        s.sendto(question(7), ends.door.local_addr)
-        ends.accept(ends.request(), ends.qp())
-        s.recv(2048)
-        time.sleep(0.15)
-        s.sendto(question(7), ends.door.local_addr)
-        ends.request()  # as of a question that is new
-
-
 def test_a_listener_that_closes_says_its_last_answers_again(ends: Ends) -> None:
     with plain() as s:
         s.sendto(question(7), ends.door.local_addr)
         ends.accept(ends.request(), ends.qp())
         ends.door.close()
         assert len({s.recv(2048) for _ in range(3)}) == 1
-
-
-@pytest.mark.parametrize("plan", ["tx:loss=40%", "dup=50%", "reorder=50%", "corrupt=20%"])
-def test_faults_cost_time_and_no_answer(rig: Rig, plan: str) -> None:
-    with siwarp.faults(f"{plan},seed=11"):
-        ends = Ends(rig)
-        qp = ends.qp()
-        ids = [ends.ask(bytes([i]), timeout=scaled(30)) for i in range(10)]
-        seen: dict[bytes, int] = {}
-        told = {}
-        end = time.monotonic() + scaled(30)
-        while len(told) < len(ids) and time.monotonic() < end:
-            asked = ends.answering.get_event(0.02)
-            if asked:
-                seen[asked.private_data] = seen.get(asked.private_data, 0) + 1
-                ends.accept(asked, qp, asked.private_data)
-            result = ends.asking.get_event(0.02)
-            if result:
-                told[result.id] = result
-    assert len(told) == len(ids) and set(seen.values()) == {1}
-    for i, id in enumerate(ids):
-        assert told[id].type == CMEventType.ESTABLISHED
-        assert (told[id].private_data, told[id].qpn) == (bytes([i]), qp.qp_num)
-
-
-def test_a_round_trip_of_a_second_is_no_matter(rig: Rig) -> None:
-    with siwarp.faults("delay=500ms"):
-        ends = Ends(rig)
-        ends.ask()
-        asked = ends.request(scaled(5))
-        ends.accept(asked, ends.qp())
-        assert ends.result(scaled(5)).type == CMEventType.ESTABLISHED
-        assert ends.answering.get_event(1.2) is None, "repeats are no new questions"
 
 
 def test_a_wildcard_listener_answers_at_each_address_and_a_socket_may_have_the_port(
