@@ -10,6 +10,7 @@ file that it lists. That list may only shrink: a file that has fewer than it say
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ CLOCKS = {
 } | {"sleep"}
 #: Of the harnesses: each waits a while in order to see nothing.
 ABSENCE = {"hears_more", "is_silent", "nothing"}
+#: A file without any of this is not parsed.
+PERHAPS = re.compile(rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()")
 #: What is on virtual time, or runs on no machine of a test suite's.
 ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/")
 
@@ -111,7 +114,10 @@ def count(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
         name = path.relative_to(root).as_posix()
         if name.startswith(ELSEWHERE) or racing.get(name) == set():
             continue
-        if here := sorted(calls(path.read_text("utf-8"), frozenset(racing.get(name, ())))):
+        text = path.read_text("utf-8")
+        if PERHAPS.search(text) is None:
+            continue
+        if here := sorted(calls(text, frozenset(racing.get(name, ())))):
             found[name] = here
     return found
 
