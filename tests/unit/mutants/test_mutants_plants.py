@@ -44,9 +44,14 @@ def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "out", "ran"),
     [
-        (0, "200 seeds passed\n", Ran("passed")),
-        (1, "\nseed 17: twice\nagain: x\n", Ran("failed", 17, "seed 17: twice")),
-        (1, "ok: seed 3\nFAILED seed=4 lost\n", Ran("failed", 4, "FAILED seed=4 lost")),
+        (0, "siwarp sim: 8 seeds from 1, 0 failed, 9 crashes\n", Ran("passed")),
+        (1, "siwarp sim: 1 seeds from 1, 0 failed, 0 crashes\n", Ran("passed")),
+        (
+            1,
+            "FAILED seed 17 of workload churn: twice\n  again: siwarp sim --seed 17\n"
+            "FAILED seed 4 of workload liars: lost\nsiwarp sim: 20 seeds from 1, 2 failed\n",
+            Ran("failed", 4, "FAILED seed 4 of workload liars: lost"),
+        ),
         (None, "seed 8 begins\n", Ran("hung", None, "seed 8 begins")),
         (-11, "seed 8 begins\n", Ran("crashed", None, "SIGSEGV: seed 8 begins")),
     ],
@@ -86,14 +91,14 @@ def test_runs_grow_up_to_the_limit_and_a_fault_may_stay_unfound() -> None:
     seeds = Seeds(0)
     found = seek(seeds, 1, 50)
     assert (found.seeds, found.how) == (0, "passed")
-    assert seeds.runs == [(1, 8), (9, 16), (25, 26)]
+    assert seeds.runs == [(1, 4), (5, 8), (13, 16), (29, 22)]
 
 
 def test_a_run_that_crashed_is_run_seed_by_seed_to_find_which_did() -> None:
     seeds = Seeds(11, "crashed", named=False)
     found = seek(seeds, 1, 50)
     assert (found.seeds, found.how, found.line) == (11, "crashed", "seed 11")
-    assert seeds.runs == [(1, 8), (9, 16), (9, 1), (10, 1), (11, 1)]
+    assert seeds.runs == [(1, 4), (5, 8), *((seed, 1) for seed in range(5, 12))]
 
 
 def test_a_run_that_names_a_seed_of_another_run_is_trouble() -> None:
