@@ -1,4 +1,4 @@
-"""The programs of tests/abi/programs, compiled."""
+"""The programs of tests/abi/programs, compiled as they are needed."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from cli.cli_harness import unsanitized
 from siwarp import _paths
 
 
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return each program of the folder, linked as a distribution links its own."""
-    folder = tmp_path_factory.mktemp("abi")
-    folder_of_ours = _paths.abi_dir()
-    libraries = [str(folder_of_ours / name) for name in (_paths.RDMACM, _paths.VERBS)]
-    sources = sorted(PROGRAMS.glob("*.c"))
-    assert sources
-    for source in sources:
+class Programs(dict[str, Path]):
+    """Each program of the folder, compiled when a test first needs it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Path:
+        """Link it as a distribution links its own."""
+        libraries = [str(_paths.abi_dir() / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
         rpath = f"-Wl,-rpath-link,{_paths.library().parent}"
+        source, program = PROGRAMS / f"{name}.c", self._folder / name
         subprocess.run(
-            [
-                *CC,
-                str(source),
-                "-o",
-                str(folder / source.stem),
-                "-Wl,--as-needed",
-                *libraries,
-                rpath,
-            ],
+            [*CC, str(source), "-o", str(program), "-Wl,--as-needed", *libraries, rpath],
             check=True,
             env=unsanitized(),
         )
-    return {source.stem: folder / source.stem for source in sources}
+        self[name] = program
+        return program
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the programs of the folder by name."""
+    return Programs(tmp_path_factory.mktemp("abi"))

@@ -354,6 +354,16 @@ def _switches(pid: int) -> int:
     )
 
 
+def assert_falls_asleep(pid: int) -> None:
+    """Within six seconds there is one in which a process wakes once at most."""
+    woken: list[int] = []
+    while not woken or (woken[-1] > 1 and len(woken) < 6):
+        before = _switches(pid)
+        time.sleep(1)
+        woken.append(_switches(pid) - before)
+    assert woken[-1] <= 1, woken
+
+
 @pytest.mark.skipif(
     os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
 )
@@ -362,13 +372,7 @@ def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
     with server("--qp", qp) as (port, process):
         asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *key(qp))
         assert asked["received"] == 5
-        woken = []
-        for _ in range(3):  # what the client left behind may have its end meanwhile
-            time.sleep(1)
-            before = _switches(process.pid)
-            time.sleep(1)
-            woken.append(_switches(process.pid) - before)
-        assert min(woken) <= 1, woken
+        assert_falls_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
 
@@ -387,13 +391,7 @@ def test_the_demo_s_echo_sleeps_while_idle_and_ends_when_it_is_told_to() -> None
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         assert "port" in json.loads(process.stdout.readline())
-        woken = []
-        for _ in range(3):
-            time.sleep(1)
-            before = _switches(process.pid)
-            time.sleep(1)
-            woken.append(_switches(process.pid) - before)
-        assert min(woken) <= 1, woken
+        assert_falls_asleep(process.pid)
         process.stdin.write('"enough"\n')
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == "closed"
