@@ -1,10 +1,9 @@
 """Which sanitized tests a change reaches: ``.ci/sanitized asan|tsan`` prints them for pytest.
 
-The gate has an hour, and the suites whole under both sanitizers take longer than all the rest of
-it: they are `make ci-full`'s. ``GATE`` is what the gate runs of them at most, and all of it unless
-it is known what has changed since the commit that `make ci-full` was last green at, which
-``.ci/full-green`` names. Then it runs those tests of ``GATE`` that belong to a layer that has
-changed or stands on one that has, and those that have changed themselves.
+``GATE`` is what the gate, which has an hour, runs at most; the suites whole are `make ci-full`'s.
+It runs all of ``GATE`` unless it is known what has changed since the commit that `make ci-full` was
+last green at, which ``.ci/full-green`` names. Then it runs those tests of ``GATE`` that belong to a
+layer that has changed or stands on one that has, and those that have changed themselves.
 """
 
 from __future__ import annotations
