@@ -29,6 +29,9 @@
  * connect after 127 s. corrupt= changes what TCP's checksum would have to find. reset= and short= act
  * on each connection.
  *
+ * Rates. What waits for the rate of the sender's interface, or else of the link, is in the socket's send
+ * buffer (setting sndbuf), and a full one refuses UDP's datagrams until half of it is free.
+ *
  * Results: int functions return 0 or a value, or -errno. Times are nanoseconds. Unless it says "any
  * thread", a function is called by the task that runs.
  */
@@ -116,6 +119,14 @@ int siw_sim_host_crash(int host);
 int siw_sim_host_restart(int host);
 /* The link of the host's interface is up or not, as after ip link set: its devices get a port event. */
 int siw_sim_host_link_up(int host, int up);
+
+/*
+ * The plan of the host's interface from now on, which all of its packets pass, whoever the other end is:
+ * tx: is for what it sends, before the link's plan; rx: for what it receives, after that. A rate in it is
+ * one that all senders share. NULL: none, as at first. dup= and reorder= do nothing in it. -EINVAL,
+ * -ENOENT.
+ */
+int siw_sim_host_plan(int host, const char *faults);
 
 /* ---- links: each pair of hosts has one, and so has a host with itself ------------------------- */
 

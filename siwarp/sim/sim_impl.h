@@ -30,6 +30,8 @@
 #define SIM_ECN_ECT0 2
 #define SIM_ECN_CE   3
 
+#define SIM_OVERHEAD 768 /* octets that a datagram takes of a socket's buffer beside its own */
+
 /* ---- what happens at a time -------------------------------------------------------------------- */
 
 /* An entry of the world's heap, in order of time, then of the order in which they were set. */
@@ -45,6 +47,26 @@ void sim_timer_stop(struct sim_timer *timer);
 
 /* ---- hosts and links --------------------------------------------------------------------------- */
 
+struct sim_plan {
+	struct siw_faults faults;
+	uint64_t began;
+	struct sim_plan *next; /* all plans of a world live as long as it */
+};
+
+/* What a plan does to packets that pass one way, one behind the other. */
+struct sim_line {
+	const struct sim_plan *plan; /* which state is for */
+	struct siw_fault_path state;
+	/* Packets that wait for the rate: a ring of when each is through, and of their octets. */
+	struct sim_leaving {
+		uint64_t at;
+		uint32_t octets;
+		struct siw_llp_sock *sock; /* whose send buffer has it; NULL: none */
+	} * leaving;
+	uint32_t leaving_at, n_leaving, leaving_room;
+	uint64_t leaving_octets;
+};
+
 struct sim_host {
 	uint32_t number;
 	struct siw_llp_interface netif; /* its addresses have port 0 */
@@ -52,33 +74,21 @@ struct sim_host {
 	uint32_t mutated;		/* of 1,000 datagrams that it sends */
 	struct siw_link watches;
 	struct siw_link socks;
-};
-
-struct sim_plan {
-	struct siw_faults faults;
-	uint64_t began;
-	struct sim_plan *next; /* all plans of a world live as long as it */
+	const struct sim_plan *plan; /* of its interface; NULL: none */
+	struct sim_line sends, receives;
 };
 
 /* One direction between two hosts. */
 struct sim_path {
 	struct sim_host *from, *to;
-	const struct sim_plan *plan; /* which path.clause is for */
-	const struct sim_plan *own;  /* NULL: the world's */
-	struct siw_fault_path state;
+	const struct sim_plan *own; /* NULL: the world's */
+	struct sim_line line;
 	bool receives; /* of its plan the rx: clauses are for it, not the tx: ones */
 	bool cut;
 	bool told; /* ICMP reports packets that are longer than the path MTU */
 	uint32_t cuts;
-	uint32_t mtu;	/* 0: that of the interfaces */
-	uint32_t known; /* what ICMP has told of the MTU; 0: nothing */
-	/* Packets that wait for the rate: a ring of when each is through, and of their octets. */
-	struct sim_leaving {
-		uint64_t at;
-		uint32_t octets;
-	} * leaving;
-	uint32_t leaving_at, n_leaving, leaving_room;
-	uint64_t leaving_octets;
+	uint32_t mtu;	       /* 0: that of the interfaces */
+	uint32_t known;	       /* what ICMP has told of the MTU; 0: nothing */
 	struct siw_link aside; /* packets that wait to be overtaken */
 	/* ICMP's ration, as Linux's (net.ipv4.icmp_ratelimit): six at once, then one a second. */
 	uint64_t icmp_since;
@@ -122,6 +132,7 @@ struct sim_packet {
 	uint8_t ecn;
 	bool refusal; /* an ICMP port unreachable; octets is what it quotes */
 	bool tcp;
+	bool received;		    /* it has passed the interface of its destination */
 	struct sim_segment segment; /* of TCP */
 	uint32_t length;	    /* of the payload */
 	uint8_t octets[];
@@ -132,11 +143,13 @@ struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to);
 /* The MTU that the sender knows of, in octets. */
 uint32_t sim_path_known(const struct sim_path *path);
 /*
- * The fate of a packet of so many octets, which peer is the other end of, by the path's plan. False: it is
- * lost, which is counted.
+ * The fate of a packet of so many octets, which peer is the other end of, by the path's plan. sock: whose
+ * send buffer has it while it waits for the rate, or NULL. False: it is lost, which is counted.
  */
 bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-		    struct siw_fault_fate *fate);
+		    struct siw_llp_sock *sock, struct siw_fault_fate *fate);
+/* A plan of this world; NULL: siw_sim_why() says what is wrong with the text. */
+struct sim_plan *sim_plan_new(const char *text);
 /* Sends a datagram, or to a group one to each host with a member: 0, or -EMSGSIZE. */
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
 		 int n);
@@ -226,6 +239,8 @@ struct siw_llp_sock {
 	struct siw_link inbox, refusals;
 	uint32_t n_inbox, inbox_octets;
 	uint32_t streak;
+	uint32_t out_octets;   /* in its send buffer: they wait for a rate */
+	struct sim_timer room; /* when that has room again */
 	bool hears, group;
 	uint8_t ecn;	 /* of what it sends */
 	uint8_t got_ecn; /* of what it received last */
@@ -256,6 +271,10 @@ struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr
 /* Gives it the address: 0, -EADDRINUSE or -EADDRNOTAVAIL. *local gets the port. */
 int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares);
 void sim_sock_unbind(struct siw_llp_sock *sock);
+/* Its packets that wait for a rate are in no send buffer from now on. */
+void sim_net_forget(struct siw_llp_sock *sock);
+/* Whether the send buffer takes so many octets more. If not, sock->room is set. */
+bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, uint32_t octets);
 /* A datagram, or what ICMP says, arrives at the host. */
 void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host);
 void sim_udp_drop_all(struct siw_llp_sock *sock);

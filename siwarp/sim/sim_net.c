@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/dgram_wire.h"
 #include "base/faults_queue.h"
+#include "base/settings.h"
 #include "sim/sim_impl.h"
 
 #define IPV4_HEAD	20
@@ -205,21 +206,33 @@ int siw_sim_host_link_up(int number, int up)
 
 /* ---- paths ------------------------------------------------------------------------------------- */
 
+static struct sim_path **path_bucket(const struct sim_host *from, const struct sim_host *to)
+{
+	return &sim.paths[(from->number * 2654435761u ^ to->number * 40503u) % SIM_PATH_BUCKETS];
+}
+
+static struct sim_path *find_path(const struct sim_host *from, const struct sim_host *to)
+{
+	struct sim_path *path = *path_bucket(from, to);
+
+	while (path && (path->from != from || path->to != to))
+		path = path->next;
+	return path;
+}
+
 struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to)
 {
-	uint32_t bucket = (from->number * 2654435761u ^ to->number * 40503u) % SIM_PATH_BUCKETS;
-	struct sim_path *path;
+	struct sim_path **bucket = path_bucket(from, to), *path = find_path(from, to);
 
-	for (path = sim.paths[bucket]; path; path = path->next)
-		if (path->from == from && path->to == to)
-			return path;
+	if (path)
+		return path;
 	path = sim_alloc(sizeof(*path));
 	path->from = from;
 	path->to = to;
 	siw_link_init(&path->aside);
 	path->icmp_tokens = ICMP_BURST;
-	path->next = sim.paths[bucket];
-	sim.paths[bucket] = path;
+	path->next = *bucket;
+	*bucket = path;
 	return path;
 }
 
@@ -286,75 +299,183 @@ static uint32_t path_limit(const struct sim_path *path)
 	return path->mtu ? least(mtu, path->mtu) : mtu;
 }
 
-/* The plan that is in force, from whose beginning on packets are numbered. */
+static const struct siw_faults nothing;
+
+/* Has the line follow this plan, from whose beginning on packets are numbered. */
+static const struct siw_faults *follow(struct sim_line *line, const struct sim_plan *plan,
+				       enum siw_fault_dir dir, uint32_t flow)
+{
+	if (line->plan != plan) {
+		line->plan = plan;
+		siw_fault_path_init(&line->state, &plan->faults, plan->began + SIW_SIM_MONOTONIC,
+				    dir, flow);
+	}
+	return &plan->faults;
+}
+
+/* The plan that is in force. */
 static const struct siw_faults *plan_of(struct sim_path *path)
 {
-	static const struct siw_faults nothing;
 	const struct sim_plan *plan = path->own ? path->own : sim.plan;
 	bool receives = path->own ? path->receives : path->from->number > path->to->number;
 
 	if (path->from == path->to && !path->own)
 		return &nothing;
-	if (path->plan != plan) {
-		path->plan = plan;
-		siw_fault_path_init(&path->state, &plan->faults, plan->began + SIW_SIM_MONOTONIC,
-				    receives ? SIW_FAULT_RX : SIW_FAULT_TX,
-				    path->from->number << 16 ^ path->to->number);
-	}
-	return &plan->faults;
+	return follow(&path->line, plan, receives ? SIW_FAULT_RX : SIW_FAULT_TX,
+		      path->from->number << 16 ^ path->to->number);
 }
 
-static void left(struct sim_path *path)
+int siw_sim_host_plan(int number, const char *faults)
 {
-	while (path->n_leaving && path->leaving[path->leaving_at].at <= sim_clock()) {
-		path->leaving_octets -= path->leaving[path->leaving_at].octets;
-		path->leaving_at = (path->leaving_at + 1) % path->leaving_room;
-		path->n_leaving--;
+	struct sim_host *host = host_number(number);
+	struct sim_plan *plan = NULL;
+
+	if (!host)
+		return -ENOENT;
+	if (faults) {
+		plan = sim_plan_new(faults);
+		if (!plan)
+			return -EINVAL;
+	}
+	host->plan = plan;
+	return 0;
+}
+
+static void left(struct sim_line *line)
+{
+	while (line->n_leaving && line->leaving[line->leaving_at].at <= sim_clock()) {
+		const struct sim_leaving *first = &line->leaving[line->leaving_at];
+
+		line->leaving_octets -= first->octets;
+		if (first->sock)
+			first->sock->out_octets -= first->octets + SIM_OVERHEAD;
+		line->leaving_at = (line->leaving_at + 1) % line->leaving_room;
+		line->n_leaving--;
 	}
 }
 
-static void note_leaving(struct sim_path *path, uint64_t at, uint32_t octets)
+static void note_leaving(struct sim_line *line, uint64_t at, uint32_t octets,
+			 struct siw_llp_sock *sock)
 {
 	if (at <= sim_clock())
 		return;
-	if (path->n_leaving == path->leaving_room) {
-		uint32_t room = path->leaving_room ? 2 * path->leaving_room : 64;
+	if (line->n_leaving == line->leaving_room) {
+		uint32_t room = line->leaving_room ? 2 * line->leaving_room : 64;
 		struct sim_leaving *more = sim_alloc(room * sizeof(*more));
 
-		for (uint32_t i = 0; i < path->n_leaving; i++)
-			more[i] = path->leaving[(path->leaving_at + i) % path->leaving_room];
-		free(path->leaving);
-		path->leaving = more;
-		path->leaving_room = room;
-		path->leaving_at = 0;
+		for (uint32_t i = 0; i < line->n_leaving; i++)
+			more[i] = line->leaving[(line->leaving_at + i) % line->leaving_room];
+		free(line->leaving);
+		line->leaving = more;
+		line->leaving_room = room;
+		line->leaving_at = 0;
 	}
-	path->leaving[(path->leaving_at + path->n_leaving++) % path->leaving_room] =
-		(struct sim_leaving){ at, octets };
-	path->leaving_octets += octets;
+	line->leaving[(line->leaving_at + line->n_leaving++) % line->leaving_room] =
+		(struct sim_leaving){ at, octets, sock };
+	line->leaving_octets += octets;
+	if (sock)
+		sock->out_octets += octets + SIM_OVERHEAD;
 }
 
-bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-		    struct siw_fault_fate *fate)
+/* The fate of a packet on a line. False: it is lost, which is counted. */
+static bool judge(struct sim_line *line, const struct siw_faults *plan, const struct siw_addr *peer,
+		  uint32_t octets, struct siw_llp_sock *sock, struct siw_fault_fate *fate)
 {
-	const struct siw_faults *plan = plan_of(path);
-
 	*fate = (struct siw_fault_fate){ .drop = -1, .release_ns = sim_clock() };
-	if (path->cut || !path->from->netif.up || !path->to->netif.up) {
-		sim.stats.lost++;
-		return false;
-	}
 	if (!plan->n)
 		return true;
-	left(path);
-	siw_fault_judge(plan, &path->state, peer, octets, sim_clock(), path->n_leaving,
-			path->leaving_octets, fate);
+	left(line);
+	siw_fault_judge(plan, &line->state, peer, octets, sim_clock(), line->n_leaving,
+			line->leaving_octets, fate);
 	if (fate->drop >= 0) {
 		siw_count((enum siw_counter)fate->drop, 1);
 		sim.stats.lost++;
 		return false;
 	}
-	note_leaving(path, fate->depart_ns, octets);
+	note_leaving(line, fate->depart_ns, octets, sock);
 	return true;
+}
+
+bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
+		    struct siw_llp_sock *sock, struct siw_fault_fate *fate)
+{
+	const struct siw_faults *plan = plan_of(path);
+
+	if (path->cut || !path->from->netif.up || !path->to->netif.up) {
+		sim.stats.lost++;
+		return false;
+	}
+	return judge(&path->line, plan, peer, octets, sock, fate);
+}
+
+/* ---- send buffers ------------------------------------------------------------------------------ */
+
+/* Where what the socket sends to this address first waits for a rate. */
+static struct sim_line *first_line(const struct siw_llp_sock *sock, const struct siw_addr *dest)
+{
+	struct sim_host *to = sim_host_of(dest);
+
+	if (sock->host->plan && to != sock->host)
+		return &sock->host->sends;
+	return to ? &sim_path_of(sock->host, to)->line : NULL;
+}
+
+static uint64_t send_buffer(void)
+{
+	return 2 * (uint64_t)siw_settings()->sndbuf;
+}
+
+bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, uint32_t octets)
+{
+	struct sim_line *line;
+	uint64_t rest;
+
+	if (!sock->out_octets || !sock->open)
+		return true;
+	line = first_line(sock, dest);
+	if (line)
+		left(line);
+	rest = sock->out_octets;
+	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer() || !line)
+		return true;
+	/* As the kernel's, it is writable again once half of it is free. */
+	for (uint32_t i = 0; i < line->n_leaving; i++) {
+		const struct sim_leaving *l =
+			&line->leaving[(line->leaving_at + i) % line->leaving_room];
+
+		if (l->sock != sock)
+			continue;
+		rest -= l->octets + SIM_OVERHEAD;
+		sim_timer_set(&sock->room, l->at - SIW_SIM_MONOTONIC);
+		if (rest <= send_buffer() / 2)
+			break;
+	}
+	return !sock->room.place;
+}
+
+static void forget(struct sim_line *line, const struct siw_llp_sock *sock)
+{
+	for (uint32_t i = 0; i < line->n_leaving; i++) {
+		struct sim_leaving *l = &line->leaving[(line->leaving_at + i) % line->leaving_room];
+
+		if (l->sock == sock)
+			l->sock = NULL;
+	}
+}
+
+void sim_net_forget(struct siw_llp_sock *sock)
+{
+	sim_timer_stop(&sock->room);
+	if (!sock->out_octets)
+		return;
+	forget(&sock->host->sends, sock);
+	for (uint32_t i = 0; i < sim.n_hosts; i++) {
+		struct sim_path *path = find_path(sock->host, sim.hosts[i]);
+
+		if (path)
+			forget(&path->line, sock);
+	}
+	sock->out_octets = 0;
 }
 
 /* ---- datagrams --------------------------------------------------------------------------------- */
@@ -367,7 +488,74 @@ void sim_packet_free(struct sim_packet *packet)
 	free(packet);
 }
 
+static uint32_t head_of(const struct siw_addr *addr)
+{
+	return addr->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD;
+}
+
+static void launch(struct sim_packet *packet, struct siw_llp_sock *sock);
 static void refuse(struct sim_packet *packet);
+static void arrive(struct sim_timer *timer);
+
+/* What the plan's rates count of it. */
+static uint32_t counted(const struct sim_packet *packet)
+{
+	if (packet->refusal)
+		return packet->length + IPV4_HEAD + UDP_HEAD;
+	return packet->tcp ? packet->length + TCP_HEAD + head_of(&packet->to) : packet->length;
+}
+
+/* Where a packet is judged. */
+enum stage {
+	SENDS,	  /* by the interface that sends it */
+	PASSES,	  /* by the path */
+	RECEIVES, /* by the interface that receives it */
+};
+
+static bool judge_one(struct sim_packet *packet, enum stage stage, uint32_t octets,
+		      struct siw_llp_sock *sock, struct siw_fault_fate *fate)
+{
+	struct sim_path *path = packet->path;
+	struct sim_host *host = stage == SENDS ? path->from : path->to;
+	struct sim_line *line = stage == SENDS ? &host->sends : &host->receives;
+
+	if (stage == PASSES)
+		return sim_path_judge(path, &packet->to, octets, sock, fate);
+	follow(line, host->plan, stage == SENDS ? SIW_FAULT_TX : SIW_FAULT_RX, host->number);
+	return judge(line, &host->plan->faults, stage == SENDS ? &packet->to : &packet->from,
+		     octets, sock, fate);
+}
+
+/* A datagram that is too long for the path has as many fragments as it takes, none of which may be lost. */
+static bool judge_all(struct sim_packet *packet, enum stage stage, struct siw_llp_sock *sock,
+		      struct siw_fault_fate *fate)
+{
+	uint32_t head = head_of(&packet->to), limit = path_limit(packet->path);
+	uint32_t most = (limit - head) & ~7u, rest = packet->length + UDP_HEAD;
+	struct siw_fault_fate each;
+	bool passes = true;
+
+	if (packet->tcp || packet->refusal || rest + head <= limit)
+		return judge_one(packet, stage, counted(packet), sock, fate);
+	*fate = (struct siw_fault_fate){ 0 };
+	for (; rest; rest -= least(rest, most)) {
+		passes = judge_one(packet, stage, least(rest, most), sock, &each) && passes;
+		fate->release_ns = each.release_ns;
+		fate->corrupt |= each.corrupt;
+		fate->flip = each.flip;
+	}
+	return passes;
+}
+
+/* It is lost, which is counted already. */
+static void drop(struct sim_packet *packet)
+{
+	if (packet->tcp)
+		sim_segment_trace(SIM_SEGMENT_LOST, packet);
+	else
+		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, packet->octets);
+	sim_packet_free(packet);
+}
 
 static void lose(struct sim_packet *packet)
 {
@@ -377,6 +565,39 @@ static void lose(struct sim_packet *packet)
 	else
 		sim_trace(SIM_LOST, &packet->from, &packet->to, packet->length, NULL);
 	sim_packet_free(packet);
+}
+
+static void damage(struct sim_packet *packet, const struct siw_fault_fate *fate)
+{
+	if (fate->corrupt) {
+		if (packet->tcp)
+			siw_count(SIW_COUNTER_fault_corrupt, packet->length > 0);
+		siw_fault_flip(packet->octets, packet->length, fate->flip);
+	}
+	if (packet->ecn && fate->mark)
+		packet->ecn = SIM_ECN_CE;
+}
+
+/*
+ * It passes the interface of its destination. False: it is lost, or it is there later. What a plan of an
+ * interface delays stays in order.
+ */
+static bool receive(struct sim_packet *packet)
+{
+	struct siw_fault_fate fate;
+
+	packet->received = true;
+	if (!packet->path->to->plan || packet->path->from == packet->path->to)
+		return true;
+	if (!judge_all(packet, RECEIVES, NULL, &fate)) {
+		drop(packet);
+		return false;
+	}
+	damage(packet, &fate);
+	if (fate.release_ns <= sim_clock())
+		return true;
+	sim_timer_set(&packet->timer, fate.release_ns - SIW_SIM_MONOTONIC);
+	return false;
 }
 
 static void arrive(struct sim_timer *timer)
@@ -389,6 +610,8 @@ static void arrive(struct sim_timer *timer)
 		lose(packet);
 		return;
 	}
+	if (!packet->received && !receive(packet))
+		return;
 	if (packet->tcp) {
 		sim_tcp_arrive(packet, path->to);
 		return;
@@ -471,7 +694,6 @@ static void refuse(struct sim_packet *packet)
 {
 	struct sim_path *back = path_back(packet->path);
 	uint32_t quoted = least(packet->length, QUOTED);
-	struct siw_fault_fate fate;
 	uint64_t earned = (sim.now - back->icmp_since) / ICMP_EACH_NS;
 
 	sim.stats.refused++;
@@ -482,22 +704,61 @@ static void refuse(struct sim_packet *packet)
 						       ? ICMP_BURST
 						       : back->icmp_tokens + earned);
 	}
-	if (!siw_addr_is_group(&packet->to) && (back->icmp_tokens || back->from == back->to) &&
-	    sim_path_judge(back, &packet->from, quoted + IPV4_HEAD + UDP_HEAD, &fate)) {
+	if (!siw_addr_is_group(&packet->to) && (back->icmp_tokens || back->from == back->to)) {
 		struct sim_packet *icmp = sim_packet_new(back, &packet->to, &packet->from, quoted);
 
 		back->icmp_tokens -= back->icmp_tokens > 0;
 		memcpy(icmp->octets, packet->octets, quoted);
 		icmp->refusal = true;
-		fate.passes = 0;
-		depart(icmp, &fate);
+		launch(icmp, NULL);
 	}
 	sim_packet_free(packet);
 }
 
-static uint32_t head_of(const struct siw_addr *addr)
+/* It enters the path between the hosts. */
+static void pass(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
-	return addr->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD;
+	struct siw_fault_fate fate;
+
+	packet->timer.fire = arrive;
+	if (!judge_all(packet, PASSES, sock, &fate)) {
+		drop(packet);
+		return;
+	}
+	damage(packet, &fate);
+	if (packet->refusal)
+		fate.passes = 0;
+	depart(packet, &fate);
+	if (fate.dup && !packet->refusal)
+		send_copy(packet, &fate);
+}
+
+static void enter(struct sim_timer *timer)
+{
+	pass(siw_container(timer, struct sim_packet, timer), NULL);
+}
+
+/* A packet leaves its host. sock: whose send buffer it is in while it waits for a rate, or NULL. */
+static void launch(struct sim_packet *packet, struct siw_llp_sock *sock)
+{
+	struct sim_path *path = packet->path;
+	struct siw_fault_fate fate;
+
+	if (!path->from->plan || path->from == path->to) {
+		pass(packet, sock);
+		return;
+	}
+	if (!judge_all(packet, SENDS, sock, &fate)) {
+		drop(packet);
+		return;
+	}
+	damage(packet, &fate);
+	if (fate.release_ns <= sim_clock()) {
+		pass(packet, NULL);
+		return;
+	}
+	packet->timer.fire = enter;
+	sim_timer_set(&packet->timer, fate.release_ns - SIW_SIM_MONOTONIC);
 }
 
 int siw_sim_mutate(int number, int of_1000)
@@ -535,43 +796,16 @@ static void mutate(struct sim_packet *packet)
 	packet->length = body + SIW_DGRAM_CRC_LEN;
 }
 
-/* Sends to one host: in as many fragments as it takes, of which none may be lost. */
 static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const struct siw_addr *from,
 		    const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
 {
-	uint32_t head = head_of(dest), limit = path_limit(path);
-	uint32_t most = (limit - head) & ~7u, rest = length + UDP_HEAD;
-	struct siw_fault_fate fate, each;
-	struct sim_packet *packet;
-	bool passes = true;
+	struct sim_packet *packet = sim_packet_new(path, from, dest, length);
 
-	if (rest + head <= limit) {
-		passes = sim_path_judge(path, dest, length, &fate);
-	} else {
-		fate = (struct siw_fault_fate){ 0 };
-		for (; rest; rest -= least(rest, most)) {
-			passes = sim_path_judge(path, dest, least(rest, most), &each) && passes;
-			fate.release_ns = each.release_ns;
-			fate.corrupt |= each.corrupt;
-			fate.flip = each.flip;
-		}
-	}
-	if (!passes) {
-		sim_trace(SIM_LOST, from, dest, length, octets);
-		return;
-	}
-	packet = sim_packet_new(path, from, dest, length);
 	memcpy(packet->octets, octets, length);
 	if (path->from->mutated)
 		mutate(packet);
-	if (fate.corrupt)
-		siw_fault_flip(packet->octets, packet->length, fate.flip);
 	packet->ecn = sock->ecn;
-	if (packet->ecn && fate.mark)
-		packet->ecn = SIM_ECN_CE;
-	depart(packet, &fate);
-	if (fate.dup)
-		send_copy(packet, &fate);
+	launch(packet, sock);
 }
 
 /*
@@ -755,7 +989,6 @@ void sim_segment_send(struct sim_packet *packet)
 {
 	struct sim_path *path = packet->path;
 	uint32_t octets = packet->length + TCP_HEAD + head_of(&packet->to);
-	struct siw_fault_fate fate;
 
 	sim.stats.segments++;
 	sim_segment_trace(SIM_SEGMENT_SENT, packet);
@@ -766,18 +999,7 @@ void sim_segment_send(struct sim_packet *packet)
 		lose(packet);
 		return;
 	}
-	if (!sim_path_judge(path, &packet->to, octets, &fate)) {
-		sim_segment_trace(SIM_SEGMENT_LOST, packet);
-		sim_packet_free(packet);
-		return;
-	}
-	if (fate.corrupt) {
-		siw_count(SIW_COUNTER_fault_corrupt, packet->length > 0);
-		siw_fault_flip(packet->octets, packet->length, fate.flip);
-	}
-	depart(packet, &fate);
-	if (fate.dup)
-		send_copy(packet, &fate);
+	launch(packet, NULL);
 }
 
 size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct siw_addr *peer,
@@ -789,10 +1011,10 @@ size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct
 	*reset_at = SIM_NEVER;
 	if (!faults->n)
 		return length;
-	if (flow->plan != path->plan) {
-		flow->plan = path->plan;
-		siw_fault_path_init(&flow->state, faults, path->state.began_ns,
-				    (enum siw_fault_dir)path->state.dir, flow->number);
+	if (flow->plan != path->line.plan) {
+		flow->plan = path->line.plan;
+		siw_fault_path_init(&flow->state, faults, path->line.state.began_ns,
+				    (enum siw_fault_dir)path->line.state.dir, flow->number);
 	}
 	at = siw_fault_reset_at(faults, &flow->state, peer);
 	if (at != UINT64_MAX)
@@ -811,7 +1033,7 @@ void sim_net_close(void)
 			struct sim_path *path = sim.paths[i];
 
 			sim.paths[i] = path->next;
-			free(path->leaving);
+			free(path->line.leaving);
 			free(path);
 		}
 	for (int i = 0; i < SIM_BUCKETS; i++)
@@ -821,7 +1043,10 @@ void sim_net_close(void)
 			sim.addrs[i] = addr->next;
 			free(addr);
 		}
-	for (uint32_t i = 0; i < sim.n_hosts; i++)
+	for (uint32_t i = 0; i < sim.n_hosts; i++) {
+		free(sim.hosts[i]->sends.leaving);
+		free(sim.hosts[i]->receives.leaving);
 		free(sim.hosts[i]);
+	}
 	free(sim.hosts);
 }

@@ -542,6 +542,14 @@ static bool is_kept(uint16_t port_be)
 
 /* ---- sockets ----------------------------------------------------------------------------------- */
 
+static void have_room(struct sim_timer *timer)
+{
+	struct siw_llp_sock *sock = siw_container(timer, struct siw_llp_sock, room);
+
+	if (sock->want_write)
+		siw_llp_sock_ready(sock);
+}
+
 int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim_kind kind,
 		  struct siw_io_handler *handler)
 {
@@ -551,6 +559,7 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 	sock->handler = handler;
 	sock->due_ns = SIM_NEVER;
 	sock->ttl = 1;
+	sock->room.fire = have_room;
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->of_host);
 	siw_link_init(&sock->in_timed);
@@ -563,6 +572,7 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 void sim_sock_fini(struct siw_llp_sock *sock)
 {
 	sim_sock_drained(sock);
+	sim_net_forget(sock);
 	sim_sock_unbind(sock);
 	siw_link_del(&sock->in_timed);
 	siw_link_del(&sock->of_port);

@@ -1352,7 +1352,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	sock->want_write = want;
-	if (want && (!sock->stream || has_room(sock->stream)))
+	if (want && !sock->room.place && (!sock->stream || has_room(sock->stream)))
 		siw_llp_sock_ready(sock);
 }
 

@@ -8,7 +8,6 @@
 #define IPV4_HEAD   20
 #define IPV6_HEAD   40
 #define UDP_HEAD    8
-#define OVERHEAD    768 /* octets that a datagram takes of a receive buffer beside its own */
 #define DENSE	    32 /* datagrams in a row behind which a socket asks for trains, as llp_udp_dense.c */
 #define TRAIN	    64	/* datagrams in one at most */
 #define MOST_HELD   256 /* ICMP messages that a socket keeps */
@@ -92,11 +91,32 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 
 /* ---- sending ----------------------------------------------------------------------------------- */
 
+/* As of the kernel: a train is in the send buffer as a whole, or not at all. */
+static int check_room(struct siw_llp_sock *sock, const struct siw_addr *dest, size_t octets)
+{
+	if (sim_net_has_room(sock, dest, (uint32_t)octets))
+		return 0;
+	sock->want_write = true;
+	return -EAGAIN;
+}
+
+static size_t length_of(const struct iovec *iov, int n)
+{
+	size_t octets = 0;
+
+	for (int i = 0; i < n; i++)
+		octets += iov[i].iov_len;
+	return octets;
+}
+
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
-	int rv = sim_net_send(sock, dest, iov, n);
+	int rv = check_room(sock, dest, length_of(iov, n));
 
+	if (rv)
+		return rv;
+	rv = sim_net_send(sock, dest, iov, n);
 	if (rv)
 		siw_count(SIW_COUNTER_send_errors, 1);
 	sock->want_write = false;
@@ -122,6 +142,9 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 
 	if (!takes_trains(sock, dest, seg))
 		return -EOPNOTSUPP;
+	rv = check_room(sock, dest, length_of(iov, n));
+	if (rv)
+		return rv;
 	for (int i = 0; i < n; i++) {
 		rv = sim_net_send(sock, dest, &iov[i], 1);
 		if (rv)
@@ -138,6 +161,9 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 
 	if (!takes_trains(sock, dest, seg))
 		return -EOPNOTSUPP;
+	rv = check_room(sock, dest, len);
+	if (rv)
+		return rv;
 	for (size_t at = 0; at < len; at += seg) {
 		struct iovec iov = { (uint8_t *)buf + at, len - at < seg ? len - at : seg };
 
@@ -167,7 +193,8 @@ static bool has_room(const struct siw_llp_sock *sock, uint32_t length)
 {
 	uint64_t room = 2 * (uint64_t)siw_settings()->rcvbuf;
 
-	return (uint64_t)sock->inbox_octets + length + (sock->n_inbox + 1) * (uint64_t)OVERHEAD <=
+	return (uint64_t)sock->inbox_octets + length +
+			       (sock->n_inbox + 1) * (uint64_t)SIM_OVERHEAD <=
 		       room ||
 	       !sock->n_inbox;
 }

@@ -568,7 +568,7 @@ const char *siw_sim_why(void)
 	return why;
 }
 
-static struct sim_plan *plan_of(const char *text)
+struct sim_plan *sim_plan_new(const char *text)
 {
 	struct sim_plan *plan = sim_alloc(sizeof(*plan));
 
@@ -601,7 +601,7 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	sim.numbers.state = sim_random(&seeds);
 	sim.net.state = sim_random(&seeds);
 	sim.tcp.state = sim_random(&seeds);
-	sim.plan = plan_of(faults);
+	sim.plan = sim_plan_new(faults);
 	if (!sim.plan)
 		return -EINVAL;
 	sim.open = true;
@@ -666,7 +666,7 @@ uint64_t siw_sim_trace_hash(void)
 
 int siw_sim_faults(const char *faults)
 {
-	struct sim_plan *plan = plan_of(faults);
+	struct sim_plan *plan = sim_plan_new(faults);
 
 	if (!plan)
 		return -EINVAL;
@@ -681,7 +681,7 @@ int siw_sim_link(int a, int b, const char *faults)
 
 	if (a < 0 || b < 0 || (uint32_t)a >= sim.n_hosts || (uint32_t)b >= sim.n_hosts)
 		return -ENOENT;
-	plan = faults ? plan_of(faults) : NULL;
+	plan = faults ? sim_plan_new(faults) : NULL;
 	if (faults && !plan)
 		return -EINVAL;
 	there = sim_path_of(sim.hosts[a], sim.hosts[b]);

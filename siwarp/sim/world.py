@@ -127,7 +127,7 @@ class World:
 
     # ---- devices and links
 
-    def device(self, *addresses: str, mtu: int = 1500) -> Context:
+    def device(self, *addresses: str, mtu: int = 1500, faults: str | None = None) -> Context:
         """Add a host that has these addresses, IPv4 or IPv6, and open its device.
 
         ``siwarp.verbs.Context(address)`` opens it once more.
@@ -135,14 +135,18 @@ class World:
         Args:
             addresses: one to 16, which no other host of the world has.
             mtu: of its interface, in octets.
+            faults: the plan of its interface (``interface``).
 
         Raises:
             ValueError: one is no address.
-            Error: another host has one (EADDRINUSE), or they cannot be a host's (EINVAL).
+            Error: another host has one (EADDRINUSE), they cannot be a host's, or ``faults`` is no
+                plan (EINVAL).
 
         """
         first = self._add_host(addresses, mtu)
         self._with_device.add(self._hosts[first])
+        if faults is not None:
+            self.interface(first, faults)
         return Context(first)
 
     def _add_host(self, addresses: tuple[str, ...], mtu: int = 1500) -> str:
@@ -175,6 +179,20 @@ class World:
         """
         plan = ffi.NULL if faults is None else faults.encode()
         self._plan(lib.siw_sim_link(self._host(a), self._host(b), plan), f"the plan {faults!r}")
+
+    def interface(self, device: Where, faults: str | None = None) -> None:
+        """Give a device's interface a plan, which all its packets pass; ``None``: none.
+
+        Clauses with ``tx:`` are for what it sends, with ``rx:`` for what it receives, from whomever:
+        ``"rx:rate=1Gbit,limit=256KiB"`` is a bottleneck that all senders share. ``dup`` and
+        ``reorder`` are a link's alone.
+
+        Raises:
+            Error: it is no plan (EINVAL).
+
+        """
+        plan = ffi.NULL if faults is None else faults.encode()
+        self._plan(lib.siw_sim_host_plan(self._host(device), plan), f"the plan {faults!r}")
 
     def faults(self, plan: str) -> None:
         """Change the plan of all links that have none of their own.
