@@ -34,11 +34,16 @@
 
 /* ---- what happens at a time -------------------------------------------------------------------- */
 
-/* An entry of the world's heap, in order of time, then of the order in which they were set. */
 struct sim_timer {
-	uint64_t at, order;
+	uint64_t at;
 	uint32_t place; /* in the heap, from 1; 0: it is not set */
 	void (*fire)(struct sim_timer *self);
+};
+
+/* An entry of the world's heap, in order of time, then of the order in which they were set. */
+struct sim_due {
+	uint64_t at, order;
+	struct sim_timer *timer;
 };
 
 /* Sets it, also anew. */
@@ -379,7 +384,7 @@ struct sim_world {
 	bool in_round;	 /* of a device */
 	bool in_poll;	 /* of a queue: a yield in it is the poll's */
 
-	struct sim_timer **heap; /* from 1 */
+	struct sim_due *heap; /* from 1 */
 	uint32_t n_heap, heap_room;
 
 	struct sim_task **tasks;

@@ -1027,7 +1027,7 @@ void sim_net_close(void)
 	sim_tcp_close();
 	/* Packets on their way are all that has timers by now. */
 	while (sim.n_heap)
-		sim_packet_free(siw_container(sim.heap[1], struct sim_packet, timer));
+		sim_packet_free(siw_container(sim.heap[1].timer, struct sim_packet, timer));
 	for (int i = 0; i < SIM_PATH_BUCKETS; i++)
 		while (sim.paths[i]) {
 			struct sim_path *path = sim.paths[i];

@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -20,6 +21,12 @@
 
 #define FIRST_PAUSE_NS 1000    /* after a poll that found nothing, doubled each time ... */
 #define MOST_PAUSE_NS  1000000 /* ... up to this */
+
+/* linux/prctl.h of 6.16 */
+#ifndef PR_FUTEX_HASH
+#define PR_FUTEX_HASH		78
+#define PR_FUTEX_HASH_SET_SLOTS 1
+#endif
 
 #define MOST_ROUNDS 1000000 /* of one device at one instant */
 #define FREE_ROUNDS 16	    /* ... before one that finds no socket ready takes time */
@@ -73,45 +80,45 @@ uint64_t siw_sim_random(void)
 
 /* ---- the heap ---------------------------------------------------------------------------------- */
 
-static bool before(const struct sim_timer *a, const struct sim_timer *b)
+static bool before(const struct sim_due *a, const struct sim_due *b)
 {
 	return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-static void put(struct sim_timer *timer, uint32_t place)
+static void put(const struct sim_due *due, uint32_t place)
 {
-	sim.heap[place] = timer;
-	timer->place = place;
+	sim.heap[place] = *due;
+	due->timer->place = place;
 }
 
 /* Puts the timer where it belongs, from a place that is free. */
-static void sift(struct sim_timer *timer, uint32_t place)
+static void sift(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
 
-	for (; place > 1 && before(timer, sim.heap[place / 2]); place /= 2)
-		put(sim.heap[place / 2], place);
+	for (; place > 1 && before(&due, &sim.heap[place / 2]); place /= 2)
+		put(&sim.heap[place / 2], place);
 	while ((child = 2 * place) <= sim.n_heap) {
-		if (child < sim.n_heap && before(sim.heap[child + 1], sim.heap[child]))
+		if (child < sim.n_heap && before(&sim.heap[child + 1], &sim.heap[child]))
 			child++;
-		if (!before(sim.heap[child], timer))
+		if (!before(&sim.heap[child], &due))
 			break;
-		put(sim.heap[child], place);
+		put(&sim.heap[child], place);
 		place = child;
 	}
-	put(timer, place);
+	put(&due, place);
 }
 
 void sim_timer_stop(struct sim_timer *timer)
 {
-	struct sim_timer *last;
+	struct sim_due last;
 	uint32_t place = timer->place;
 
 	if (!place)
 		return;
 	timer->place = 0;
 	last = sim.heap[sim.n_heap--];
-	if (last != timer)
+	if (last.timer != timer)
 		sift(last, place);
 }
 
@@ -123,14 +130,13 @@ void sim_timer_set(struct sim_timer *timer, uint64_t at)
 	if (at == SIM_NEVER)
 		return;
 	timer->at = at;
-	timer->order = ++sim.order;
 	sim.heap = sim_grow(sim.heap, sim.n_heap + 1, &sim.heap_room, sizeof(*sim.heap));
-	sift(timer, ++sim.n_heap);
+	sift((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
 }
 
 static uint64_t next_instant(void)
 {
-	return sim.n_heap ? sim.heap[1]->at : SIM_NEVER;
+	return sim.n_heap ? sim.heap[1].at : SIM_NEVER;
 }
 
 /* The clock goes on, and what is due happens. */
@@ -140,8 +146,8 @@ static void advance(uint64_t to)
 		sim.now = to;
 		sim.stats.instants++;
 	}
-	while (sim.n_heap && sim.heap[1]->at <= sim.now) {
-		struct sim_timer *timer = sim.heap[1];
+	while (sim.n_heap && sim.heap[1].at <= sim.now) {
+		struct sim_timer *timer = sim.heap[1].timer;
 
 		sim_timer_stop(timer);
 		timer->fire(timer);
@@ -371,6 +377,16 @@ void sim_empty_poll(void)
 /* For threads that begin, while the task that runs makes others. */
 static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/*
+ * Linux from 6.16 on gives a process some 16 buckets for all its futexes, so that each turn would look at
+ * a share of all tasks.
+ */
+static void spread_futexes(void)
+{
+	if (sim.n_tasks >= 64 && !(sim.n_tasks & (sim.n_tasks - 1)))
+		prctl(PR_FUTEX_HASH, PR_FUTEX_HASH_SET_SLOTS, 4ul * sim.n_tasks, 0ul, 0ul);
+}
+
 int siw_sim_task_new(void)
 {
 	struct sim_task *task;
@@ -384,6 +400,7 @@ int siw_sim_task_new(void)
 	sim.tasks = sim_grow(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
 	sim.tasks[sim.n_tasks++] = task;
 	pthread_mutex_unlock(&tasks_lock);
+	spread_futexes();
 	if (task->number)
 		make_ready(task);
 	return task->number;
