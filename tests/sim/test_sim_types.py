@@ -209,3 +209,33 @@ def test_a_write_record_can_be_asked_for_after_its_queue_pair_went_to_err(
         (wc,) = cq.poll(4)
         assert wc.opcode == WCOpcode.RECV_WRITE_RECORD
         assert takes.record(wc).whole
+
+
+def test_tasks_that_wait_on_a_device_see_its_crash_at_that_instant(
+    world: World, end: MakeEnd
+) -> None:
+    a = end(world.device("10.0.0.1"), QPType.UD)
+    a.qp.to_rts()
+    channel = a.cq.channel
+    assert channel is not None
+    seen: dict[str, int] = {}
+
+    def until_it_fails(name: str, call: Callable[[], object]) -> None:
+        with pytest.raises(StateError):
+            while True:
+                call()
+        seen[name] = world.now_ns
+
+    for name, call in (
+        ("poll", a.cq.poll),
+        ("wait", a.cq.wait),
+        ("event", channel.get_cq_event),
+        ("async", a.device.get_async_event),
+    ):
+        world.spawn(until_it_fails, name, call)
+    # Polls that find nothing are a millisecond apart by then.
+    world.run_for("5.0005s")
+    crashed = world.now_ns
+    world.crash(a.device)
+    world.run_tasks()
+    assert seen == dict.fromkeys(["poll", "wait", "event", "async"], crashed)
