@@ -183,7 +183,7 @@ class World:
     def interface(self, device: Where, faults: str | None = None) -> None:
         """Give a device's interface a plan, which all its packets pass; ``None``: none.
 
-        Clauses with ``tx:`` are for what it sends, with ``rx:`` for what it receives, from whomever:
+        Clauses with ``tx:`` are for what it sends, with ``rx:`` for what it receives from all:
         ``"rx:rate=1Gbit,limit=256KiB"`` is a bottleneck that all senders share. ``dup`` and
         ``reorder`` are a link's alone.
 

@@ -17,9 +17,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from siwarp.sim import World
-from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPAttr, QPInitAttr, QPType
-from siwarp.verbs import AHAttr, QPCap, RecvWR, SendFlag, SendWR
-from siwarp.verbs import Persona
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    AHAttr,
+    CompChannel,
+    Context,
+    Persona,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+)
 
 #: Octets of a message: three datagrams, or segments.
 SIZE = 4096
@@ -133,9 +148,7 @@ def mesh(world: World, n: int) -> Iterator[tuple[Node, int]]:
     for node in nodes:
         node.qps[0].to_rts()
     for i, node in enumerate(nodes):
-        node.ahs = [
-            AH(node.pd, nodes[(i + j) % n].qps[0].addr) for j in range(1, peers + 1)
-        ]
+        node.ahs = [AH(node.pd, nodes[(i + j) % n].qps[0].addr) for j in range(1, peers + 1)]
         yield node, peers
 
 

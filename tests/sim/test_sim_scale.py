@@ -1,4 +1,4 @@
-"""Small ones of the worlds of tests/scale/worlds.py: fair, the same each time, and of bounded memory.
+"""Small worlds of tests/scale/worlds.py: fair, the same each time, and of bounded memory.
 
 The figures, and those of 1,000 devices, are in docs/background/scale-in-worlds.md.
 """
