@@ -1335,7 +1335,10 @@ class Execution:
             if sum(message.taken.values()) or any(e.lost or e.gone or e.liar for e in takers):
                 continue
             what = f"message {message.number} of {source!r} to {message.dest} completed"
-            require(any(e.short for e in takers), f"{what}, and did not arrive")
+            refused = any(e.short for e in takers)
+            if message.wide:  # a Write with Immediate, to a region that was closed meanwhile
+                refused |= any(e.host.target.closed_at > message.number for e in takers)
+            require(refused, f"{what}, and did not arrive")
             if not source.gone and not source.lost:
                 source.errors += len(source.qp.errors())
                 require(source.errors > 0, f"{what}, was refused, and no error says so")
