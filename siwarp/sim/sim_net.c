@@ -539,7 +539,10 @@ static bool judge_all(struct sim_packet *packet, enum stage stage, struct siw_ll
 		return judge_one(packet, stage, counted(packet), sock, fate);
 	*fate = (struct siw_fault_fate){ 0 };
 	for (; rest; rest -= least(rest, most)) {
-		passes = judge_one(packet, stage, least(rest, most), sock, &each) && passes;
+		if (!judge_one(packet, stage, least(rest, most), sock, &each)) {
+			passes = false;
+			continue;
+		}
 		fate->release_ns = each.release_ns;
 		fate->corrupt |= each.corrupt;
 		fate->flip = each.flip;
