@@ -39,7 +39,6 @@ from siwarp.verbs import (
     SendWR,
     get_device_list,
 )
-from siwarp.verbs.qkey import own_qkey
 
 SANITIZED = "SANITIZER" in os.environ
 
@@ -455,7 +454,7 @@ SERVER = """
 import sys, time
 from siwarp.verbs import *
 with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 4 * 70000) as mr:
-    with QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", 0))) as qp:
+    with QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", 0), qkey=4711)) as qp:
         qp.to_rts()
         # The next message may be here before this one's receive is posted again.
         recvs = [RecvWR(i, sg=[mr.sge(70000 * i, 70000)]) for i in range(4)]
@@ -492,7 +491,7 @@ def test_two_processes_talk_over_ud(rig: Rig) -> None:
         assert server.stdout is not None
         port = int(server.stdout.readline())
         cq = rig.cq()
-        qp = rig.ud(cq, qkey=own_qkey())
+        qp = rig.ud(cq, qkey=4711)
         mr = rig.mr(1 << 17)
         ah = rig.ah(("127.0.0.1", port))
         for i in range(50):
