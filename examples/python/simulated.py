@@ -32,7 +32,7 @@ class End:
         channel = stack.enter_context(CompChannel(device))
         self.cq = stack.enter_context(CQ(device, 2 * MESSAGES, channel=channel))
         self.mr = stack.enter_context(MR(self.pd, bytearray(64 * MESSAGES)))
-        init = QPInitAttr(QPType.RD, scq=self.cq, addr=(device.device.addresses[0], 0))
+        init = QPInitAttr(QPType.RD, scq=self.cq, addr=(device.device.addresses[0], 0), qkey=7)
         self.qp = stack.enter_context(QP(self.pd, init))
         self.qp.to_rts()
 

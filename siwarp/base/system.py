@@ -29,6 +29,7 @@ __all__ = [
     "interface_index",
     "lock",
     "monotonic",
+    "process_qkey",
     "random_bytes",
     "readable_now",
     "rlock",
@@ -81,6 +82,18 @@ sleep: Callable[[float], None] = time.sleep
 
 #: Return so many random octets.
 random_bytes: Callable[[int], bytes] = os.urandom
+
+#: Drawn once, so that queue pairs of one process, and of its forked children, reach each other. Not
+#: 0, which everybody has, and without the top bit, which stands for the sender's own.
+_QKEY = int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1
+
+
+def _process_qkey(_address: str) -> int:
+    return _QKEY
+
+
+#: Return the random Q_Key of the process that has opened the device of this address.
+process_qkey: Callable[[str], int] = _process_qkey
 
 #: Return a new lock, or one that its thread may take again.
 lock: Callable[[], Lock] = threading.Lock

@@ -18,11 +18,12 @@ from siwarp.sim import tasks
 from siwarp.sim.loop import Loop
 from siwarp.sim.units import NEVER, nanoseconds
 
-__all__ = ["install", "set_router", "set_starter"]
+__all__ = ["install", "set_qkeys", "set_router", "set_starter"]
 
 _start: Callable[[Callable[[], object], str], None] | None = None
 _route: Callable[[str], str] | None = None
 _home: Callable[[str], str] | None = None
+_qkey_of: Callable[[str], int] | None = None
 _drawn = 0
 
 
@@ -44,6 +45,12 @@ def set_router(route: Callable[[str], str] | None, home: Callable[[str], str] | 
     _route, _home = route, home
 
 
+def set_qkeys(qkey_of: Callable[[str], int] | None) -> None:
+    """Have this function return the default Q_Key of the host with an address, in a world."""
+    global _qkey_of
+    _qkey_of = qkey_of
+
+
 def _monotonic() -> float:
     # Without a world, as when the process ends, waits must end, too.
     if not lib.siw_sim_is_open():
@@ -62,6 +69,12 @@ def _sleep(seconds: float) -> None:
         lib.siw_sim_sleep_until(lib.siw_sim_now() + nanoseconds(seconds))
     else:
         time.sleep(seconds)
+
+
+def _process_qkey(address: str) -> int:
+    if _qkey_of is None:
+        raise RuntimeError("no host has a Q_Key: make a siwarp.sim.World")
+    return _qkey_of(address)
 
 
 def _random_bytes(n: int) -> bytes:
@@ -154,6 +167,7 @@ def install() -> None:
     system.monotonic = _monotonic
     system.clock_ns = _clock_ns
     system.sleep = _sleep
+    system.process_qkey = _process_qkey
     system.random_bytes = _random_bytes
     system.readable_now = _readable_now
     system.waker = _Waker
@@ -166,5 +180,3 @@ def install() -> None:
     system.start_thread = _start_thread
     system.lock = tasks.SimLock
     system.rlock = tasks.SimRLock
-    # Queue pairs of one simulated process reach each other, in every run alike.
-    os.environ.setdefault("SIWARP_QKEY", "1")

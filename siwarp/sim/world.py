@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import hashlib
 import ipaddress
 import os
 from collections import Counter
@@ -124,6 +125,7 @@ class World:
         self._closed = False
         doors.set_starter(lambda call, name: self._start(Task(name, tasks.home()), call))
         doors.set_router(self._source_toward, self._address_of_home)
+        doors.set_qkeys(self._qkey_of)
 
     # ---- devices and links
 
@@ -308,6 +310,12 @@ class World:
             if host in hosts and family in {None, ipaddress.ip_address(address).version}:
                 return address
         raise Error(errno.ENODEV, f"this host has no IPv{family} address: give it one")
+
+    def _qkey_of(self, address: str) -> int:
+        """Return the default Q_Key of a host, which draws another one when it restarts."""
+        host = self._host(address)
+        drawn = hashlib.shake_128(f"{self.seed} {host} {self._crashes[host]}".encode()).digest(4)
+        return int.from_bytes(drawn, "big") & 0x7FFFFFFF or 1
 
     # ---- plain sockets, for a peer that a test writes by hand
 
@@ -604,6 +612,7 @@ class World:
         reap()
         doors.set_starter(None)
         doors.set_router(None, None)
+        doors.set_qkeys(None)
         rc = lib.siw_sim_close()
         if rc < 0:
             raise StateError(

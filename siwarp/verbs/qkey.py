@@ -3,24 +3,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from siwarp.base import system
 from siwarp.verbs._ffi import ffi, lib
 
+if TYPE_CHECKING:
+    from siwarp.verbs.device import Context
+
 __all__ = ["own_qkey", "shared_qkey"]
-
-#: Drawn once, so that queue pairs of one process, and of its forked children, reach each other. Not
-#: 0, which everybody has, and without the top bit, which stands for the sender's own.
-_RANDOM = int.from_bytes(system.random_bytes(4), "big") & 0x7FFFFFFF or 1
-
 
 _SETTING = next(
     i for i in range(lib.siw_settings_count()) if ffi.string(lib.siw_setting_name(i)) == b"qkey"
 )
 
 
-def own_qkey() -> int:
-    """Return this process's Q_Key: setting ``qkey``, or else a random number."""
-    return int(lib.siw_setting_value(_SETTING)) or _RANDOM
+def own_qkey(context: Context | None = None) -> int:
+    """Return this process's Q_Key: setting ``qkey``, or else a random number.
+
+    Args:
+        context: a device of the process. Only a simulated world needs it, where each host is a
+            process of its own.
+
+    """
+    address = "" if context is None else context.device.addresses[0]
+    return int(lib.siw_setting_value(_SETTING)) or system.process_qkey(address)
 
 
 def shared_qkey() -> dict[str, str]:

@@ -152,7 +152,7 @@ class QP(Handle):
         #: What it gets at INIT; None: it has a Q_Key, or its type has none.
         self._first_qkey: int | None = None
         if self.qp_type in (QPType.UD, QPType.RD):
-            self._first_qkey = own_qkey() if init_attr.qkey is None else init_attr.qkey
+            self._first_qkey = own_qkey(pd.context) if init_attr.qkey is None else init_attr.qkey
         self._groups: frozenset[str] = _NO_GROUPS
         self._open(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self

@@ -92,7 +92,9 @@ class Node:
                 kind, scq=self.cq, rcq=self.cq, cap=cap, by_qpn=True, persona=Persona.ROCE
             )
         else:
-            init = QPInitAttr(kind, scq=self.cq, rcq=self.cq, cap=cap, addr=(self.address, 0))
+            init = QPInitAttr(
+                kind, scq=self.cq, rcq=self.cq, cap=cap, addr=(self.address, 0), qkey=7
+            )
         self.qps = [QP(self.pd, init) for _ in range(2 if kind == QPType.RC else 1)]
         self.receives = depth
         self.ahs: list[AH] = []

@@ -17,6 +17,9 @@ ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 
+#: Of UD and RD queue pairs: each device has a default of its own.
+QKEY = 0x5EED
+
 
 @dataclass
 class End:
@@ -43,7 +46,9 @@ def end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
         pd = PD(device)
         cq = CQ(device, 256, channel=CompChannel(device))
         mr = MR(pd, 65536, ACCESS)
-        init = QPInitAttr(kind, scq=cq, rcq=cq, addr=(device.device.addresses[0], 0))
+        where = (device.device.addresses[0], 0)
+        qkey = None if kind == QPType.UC else QKEY
+        init = QPInitAttr(kind, scq=cq, rcq=cq, addr=where, qkey=qkey)
         return End(device, pd, cq, QP(pd, init), mr)
 
     return make

@@ -23,7 +23,7 @@ from siwarp.verbs import (
 def everywhere(device: Context) -> tuple[PD, CQ, QP, MR]:
     pd = PD(device)
     cq = CQ(device, channel=CompChannel(device))
-    qp = QP(pd, QPInitAttr(QPType.UD, scq=cq, rcq=cq, every_addr=True))
+    qp = QP(pd, QPInitAttr(QPType.UD, scq=cq, rcq=cq, every_addr=True, qkey=7))
     qp.to_rts()
     return pd, cq, qp, MR(pd, 64)
 

@@ -27,7 +27,7 @@ def test_a_partition_delays_what_reliable_datagrams_carry(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
     async def main() -> tuple[bytes, float]:
-        async with aio.open_rd((A, 0)) as a, aio.open_rd((B, 0)) as b:
+        async with aio.open_rd((A, 0), qkey=7) as a, aio.open_rd((B, 0), qkey=7) as b:
             await a.send(b"before", b.address)
             await b.recv()
             world.partition(A, B)
@@ -50,7 +50,7 @@ def test_a_cancelled_receive_takes_no_datagram(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
     async def main() -> list[bytes]:
-        async with aio.open_ud((A, 0)) as a, aio.open_ud((B, 0)) as b:
+        async with aio.open_ud((A, 0), qkey=7) as a, aio.open_ud((B, 0), qkey=7) as b:
             for _ in range(3):
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(b.recv(), 0.5)
@@ -66,7 +66,7 @@ def test_a_device_that_crashes_ends_what_waits_there(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
     async def main() -> None:
-        async with aio.open_ud((A, 0)) as a:
+        async with aio.open_ud((A, 0), qkey=7) as a:
             waiting = asyncio.create_task(a.recv())
             await asyncio.sleep(1)
             world.crash(A)
@@ -113,7 +113,7 @@ def test_each_task_may_have_an_event_loop_of_its_own(
     place: list[tuple[str, int]] = []
 
     async def serve() -> None:
-        async with aio.open_rd((B, 0)) as end:
+        async with aio.open_rd((B, 0), qkey=7) as end:
             place.append(end.address)
             for _ in range(3):
                 got = await end.recv()
@@ -121,7 +121,7 @@ def test_each_task_may_have_an_event_loop_of_its_own(
             await asyncio.sleep(1)  # so that the last answer has been acknowledged
 
     async def ask() -> list[bytes]:
-        async with aio.open_rd((A, 0)) as end:
+        async with aio.open_rd((A, 0), qkey=7) as end:
             answers = []
             for word in (b"one", b"two", b"three"):
                 await end.send(word, place[0])
@@ -174,7 +174,7 @@ def test_a_loop_that_sleeps_beside_a_task_costs_nothing(world: World) -> None:
 
 
 async def open_end() -> None:
-    await aio.open_ud((A, 0))
+    await aio.open_ud((A, 0), qkey=7)
 
 
 def test_an_event_loop_of_the_machine_is_refused(
@@ -215,7 +215,7 @@ def test_a_name_is_no_address_in_a_world(world: World, hosts: tuple[Context, Con
 
 def test_a_world_that_ends_ends_loops_that_wait_in_tasks() -> None:
     async def receive() -> None:
-        async with aio.open_ud((A, 0)) as end:
+        async with aio.open_ud((A, 0), qkey=7) as end:
             await end.recv()
 
     async def nothing() -> None:

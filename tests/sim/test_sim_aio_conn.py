@@ -293,7 +293,7 @@ def test_a_storm_of_cancelling_leaves_nothing_behind(seed: int) -> None:
             await end.recv()
 
     async def main() -> None:
-        async with aio.listen((B, PORT)) as listener, aio.open_ud((A, 0)) as end:
+        async with aio.listen((B, PORT)) as listener, aio.open_ud((A, 0), qkey=7) as end:
             server = Server(listener)
             await one_life(end)
             for _ in range(12):

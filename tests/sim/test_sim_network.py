@@ -108,7 +108,10 @@ def test_asyncio_endpoints_talk_in_virtual_time(world: World) -> None:
         world.device(f"10.0.0.{i}")
 
     async def main() -> list[bytes]:
-        async with aio.open_rd(("10.0.0.1", 0)) as a, aio.open_rd(("10.0.0.2", 0)) as b:
+        async with (
+            aio.open_rd(("10.0.0.1", 0), qkey=7) as a,
+            aio.open_rd(("10.0.0.2", 0), qkey=7) as b,
+        ):
             got = []
             for i in range(5):
                 await a.send(b"message %d" % i, b.address)

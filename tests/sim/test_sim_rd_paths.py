@@ -36,7 +36,9 @@ def pair(world: World, host: str, timeout: float = TIMEOUT) -> tuple[End, End]:
         device = world.device(address)
         pd = PD(device)
         cq = CQ(device, 256, channel=CompChannel(device))
-        init = QPInitAttr(QPType.RD, scq=cq, rcq=cq, addr=(address, 0), peer_timeout=timeout)
+        init = QPInitAttr(
+            QPType.RD, scq=cq, rcq=cq, addr=(address, 0), qkey=7, peer_timeout=timeout
+        )
         end = End(device, pd, cq, QP(pd, init), MR(pd, SIZE, ACCESS))
         end.qp.to_rts()
         return end

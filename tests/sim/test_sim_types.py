@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from sim.conftest import ACCESS, End
+from sim.rc_harness import counted
 
 from siwarp.sim import World
 from siwarp.verbs import (
@@ -195,9 +196,9 @@ def test_a_write_record_can_be_asked_for_after_its_queue_pair_went_to_err(
 ) -> None:
     a, b = (end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
     pd, cq = PD(b.device), CQ(b.device, 64)
-    takes = QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("10.0.0.2", 0), max_write_records=4))
+    takes = QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("10.0.0.2", 0), qkey=7, max_write_records=4))
     takes.to_rts()
-    a.qp.to_rts()
+    a.qp.to_rts(QPAttr(qkey=7))
     with MR(pd, 64, ACCESS) as mr:
         with AH(a.pd, takes.addr) as ah:
             opcode = WROpcode.RDMA_WRITE_RECORD
@@ -239,3 +240,38 @@ def test_tasks_that_wait_on_a_device_see_its_crash_at_that_instant(
     world.crash(a.device)
     world.run_tasks()
     assert seen == dict.fromkeys(["poll", "wait", "event", "async"], crashed)
+
+
+def default_qkey(device: Context, kind: QPType) -> int | None:
+    with QP(PD(device), QPInitAttr(kind, scq=CQ(device, 16))) as qp:
+        qp.to_init()
+        return qp.query()[0].qkey
+
+
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.RD])
+def test_each_device_has_a_default_q_key_of_its_own_as_a_process_has(
+    world: World, kind: QPType
+) -> None:
+    a, b = world.device("10.0.0.1"), world.device("10.0.0.2")
+    of_a = default_qkey(a, kind)
+    assert default_qkey(a, kind) == default_qkey(Context("10.0.0.1"), kind) == of_a
+    assert default_qkey(b, kind) != of_a
+    world.crash(a)
+    assert default_qkey(world.restart("10.0.0.1"), kind) != of_a
+
+
+def test_queue_pairs_of_two_devices_with_default_q_keys_do_not_reach_each_other(
+    world: World,
+) -> None:
+    a, b = (
+        QP(PD(device), QPInitAttr(QPType.UD, scq=CQ(device, 16), addr=(address, 0)))
+        for address in ("10.0.0.1", "10.0.0.2")
+        for device in [world.device(address)]
+    )
+    a.to_rts()
+    b.to_rts()
+    b.post_recv(RecvWR(1))
+    with counted("drop_qkey", 1), AH(a.pd, b.addr) as ah:
+        a.post_send(SendWR(1, ah=ah))
+        world.run_for("1s")
+    assert b.scq.poll(1) == []

@@ -134,7 +134,7 @@ with siwarp.sim.World(int(sys.argv[1]), "loss=5%,delay=1ms,jitter=1ms") as world
         device = world.device(address)
         pd = PD(device)
         cq = CQ(device, 64, channel=CompChannel(device))
-        qp = QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=(address, 0)))
+        qp = QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=(address, 0), qkey=7))
         qp.to_rts()
         return pd, cq, qp, MR(pd, bytearray(4096))
 

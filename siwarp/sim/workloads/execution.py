@@ -71,6 +71,7 @@ REMOTE = (
 SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384}
 SLOTS = 24
 INLINE = 64
+QKEY = 0x5EED
 RECORDS = 8
 #: The first number of a datagram, where numbers start just below the wrap.
 BELOW_WRAP = (1 << 32) - 20
@@ -282,6 +283,7 @@ class Execution:
                 srq=host.srq if end.shares else None,
                 addr=(host.address, port),
                 grh=end.grh,
+                qkey=None if kind == QPType.UC else QKEY,
                 max_write_records=0 if small or kind == QPType.UC else RECORDS,
             ),
         )
