@@ -198,6 +198,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+# What is imported here was built just now: processes that tests start need not look for changes.
+os.environ["EDITABLE_NO_REBUILD"] = "1"
+
 # Pages of counters of our own, apart from those of whatever else runs siwarp on this machine.
 _runtime_dir = tempfile.TemporaryDirectory(prefix="siwarp-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _runtime_dir.name

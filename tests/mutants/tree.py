@@ -89,7 +89,8 @@ class Copy:
         """Fill it and build it, with an interpreter that has the packages of .venv."""
         self.fill()
         stamp = self.home / ".ready"
-        recorded = f"{self.home} {(ROOT / 'pyproject.toml').read_text('utf-8')}"
+        files = (ROOT / "pyproject.toml", ROOT / "tools" / "editable.py")
+        recorded = " ".join([str(self.home), *(file.read_text("utf-8") for file in files)])
         if not stamp.exists() or stamp.read_text("utf-8") != recorded:
             shutil.rmtree(self.venv, ignore_errors=True)
             shutil.rmtree(self.build, ignore_errors=True)
@@ -110,10 +111,8 @@ class Copy:
         pip += ["-Csetup-args=-Dtests=true", "-Csetup-args=-Dlto=false"]
         pip += ["-Csetup-args=-Doptimization=1", "-e", "."]
         self._call(pip)
-        # Each process that imports the package would have ninja look for changes.
-        loader = site / "_siwarp_editable_loader.py"
-        text = re.sub(r"\['[^']*/ninja'\]", "['true']", loader.read_text("utf-8"))
-        loader.write_text(text, "utf-8")
+        python = str(self.venv / "bin" / "python")
+        self._call([python, "tools/editable.py", str(self.build)])
 
     def _environment(self) -> dict[str, str]:
         ours = ("SIWARP_", "PYTEST_")

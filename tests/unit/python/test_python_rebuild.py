@@ -1,4 +1,4 @@
-"""An editable install rebuilds when it is imported: what is left when that is killed midway."""
+"""An editable install (tools/editable.py) rebuilds when it is imported, and imports little."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Mini:
         ld.write_text(SLOW_LD.format(folder=shlex.quote(str(self.slow))))
         ld.chmod(0o755)
         self.scripts = Path(sysconfig.get_path("scripts"))
-        self.env = {n: v for n, v in os.environ.items() if n != "MESONPY_EDITABLE_SKIP"}
+        self.env = {n: v for n, v in os.environ.items() if n != "EDITABLE_NO_REBUILD"}
         self.env["PATH"] = f"{self.scripts}:{os.environ['PATH']}"
         setup = ["meson", "setup", str(self.build), str(self.source)]
         subprocess.run(setup, check=True, capture_output=True, timeout=LIMIT, env=self.env)
@@ -67,13 +67,13 @@ class Mini:
     def returns(self, value: int) -> None:
         (self.source / "mini.c").write_text(f"int value(void) {{ return {value}; }}\n")
 
-    def imported(self, *, slow: bool = False) -> subprocess.Popen[str]:
+    def imported(self, *, slow: bool = False, rebuild: bool = True) -> subprocess.Popen[str]:
         """Import it in a process, with a linker that waits, if it is to be slow."""
         code = (
             "import sys, _siwarp_editable_loader as loader\n"
-            f"command = [{str(self.scripts / 'siwarp-ninja')!r}]\n"
-            f"finder = loader.MesonpyMetaFinder('mini', {{'mini'}}, {str(self.build)!r}, command)\n"
-            "sys.meta_path.insert(0, finder)\n"
+            f"ninja = {str(self.scripts / 'siwarp-ninja')!r}\n"
+            f"place = {str(self.source)!r}, {str(self.build)!r}, ninja\n"
+            "sys.meta_path.insert(0, loader.Finder('mini', *place))\n"
             "import mini; print(mini.value)\n"
         )
         return subprocess.Popen(
@@ -81,7 +81,11 @@ class Mini:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**self.env, **({"COMPILER_PATH": str(self.slow)} if slow else {})},
+            env={
+                **self.env,
+                **({"COMPILER_PATH": str(self.slow)} if slow else {}),
+                **({} if rebuild else {"EDITABLE_NO_REBUILD": "1"}),
+            },
             start_new_session=True,
         )
 
@@ -162,11 +166,11 @@ def test_a_link_that_fails_leaves_the_library_that_was_there(mini: Mini) -> None
 
 
 def test_this_tree_is_built_so(build_dir: Path, root: Path) -> None:
-    finders = [f for f in sys.meta_path if getattr(f, "_name", None) == "siwarp"]
-    commands: list[list[str]] = [f._build_cmd for f in finders]  # type: ignore[attr-defined]
-    for ninja in [Path(*command) for command in commands]:
-        assert ninja.read_text() == (root / "tools/ninja").read_text()
+    finders = [f for f in sys.meta_path if getattr(f, "name", None) == "siwarp"]
     assert finders
+    for finder in finders:
+        ninja = Path(finder.ninja)  # type: ignore[attr-defined]
+        assert ninja.read_text() == (root / "tools/ninja").read_text()
     words = (
         (build_dir / "build.ninja").read_text().split("build libsiwarp.so.0: ")[1].split("\n\n")[0]
     )
@@ -179,3 +183,15 @@ def test_the_tool_that_builds_one_at_a_time_does_not_call_itself(root: Path) -> 
     )
     assert done.returncode == 2
     assert "in a venv alone, as siwarp-ninja: make build" in done.stderr
+
+
+def test_a_process_of_the_venv_that_does_not_import_it_imports_nothing_for_its_sake() -> None:
+    code = "import sys; print({'ast', 'inspect', 'json', 'subprocess'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_process_that_is_told_so_does_not_look_for_changes(mini: Mini) -> None:
+    with mini.imported(rebuild=False) as stale:
+        assert stale.communicate(timeout=LIMIT)[0] == "1\n"
+    assert mini.value() == "2"
