@@ -236,9 +236,10 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
 /*
  * With deliver_before_end: whether the connection ended or broke while unexpected segments still
- * wait for buffers. The layer above reports the end only once they are placed.
+ * wait for buffers. The layer above reports the end only once they are placed. If so, the socket is
+ * paused, as there is nothing left to read.
  */
-bool siw_ddp_rx_before_end(const struct siw_ddp_stream *stream);
+bool siw_ddp_rx_before_end(struct siw_ddp_stream *stream);
 /* Whether only a part of a message of queue 0 has come. */
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
 /* Whether the oldest unexpected segment, *seg, waits for a buffer that is not posted. */

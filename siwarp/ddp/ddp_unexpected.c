@@ -160,10 +160,14 @@ uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream)
 	return stream->rx.unexpected.used;
 }
 
-bool siw_ddp_rx_before_end(const struct siw_ddp_stream *stream)
+bool siw_ddp_rx_before_end(struct siw_ddp_stream *stream)
 {
-	return stream->rx.unexpected.deliver_before_end && stream->rx.unexpected.first &&
-	       siw_ddp_lower_ended(stream->rx.dead);
+	if (!stream->rx.unexpected.deliver_before_end || !stream->rx.unexpected.first ||
+	    !siw_ddp_lower_ended(stream->rx.dead))
+		return false;
+	/* A socket that was resumed for a receive stays ready, since nobody reads it any more. */
+	siw_llp_pause(siw_mpa_sock(stream->mpa));
+	return true;
 }
 
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream)

@@ -15,6 +15,7 @@ from sim.rc_harness import (
     counted,
     nothing,
     pattern,
+    setting,
 )
 
 from siwarp.cm import CMEventType
@@ -298,3 +299,27 @@ def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_las
         assert b.mr.read(wc.byte_len) == message
     event = b.event()
     assert (event.type, event.status) == (CMEventType.DISCONNECTED, 0)
+
+
+def test_kept_sends_of_a_peer_that_has_ended_cost_nothing_while_they_wait(world: World) -> None:
+    """One event is handled at a time, so two receives at once take two turns."""
+    world.faults("delay=10ms")
+    with setting("budget", 1):
+        a, b = (
+            End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2)
+        )
+        connect(a, b)
+        for n in range(3):
+            a.send(bytes([n]), n)
+            assert a.sent()[0].ok
+        world.crash(a.device)
+        nothing(world, 60, b.rcq)
+        for n in range(2):
+            b.recv(n)
+        assert [wc.check().wr_id for wc in b.received(2)] == [0, 1]
+        before = world.stats.rounds
+        nothing(world, HOUR, b.rcq)
+        assert world.stats.rounds - before < 200
+        b.recv(2)
+        assert [wc.check().wr_id for wc in b.received()] == [2]
+        assert b.event().type == CMEventType.DISCONNECTED

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""RC in random programs: pairs, how they connect and end, and what their completions may say."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.sim.workloads.model import End, Host, Message, Pair, Request, Violation, require
+from siwarp.verbs import (
+    WC,
+    AccessFlag,
+    AHAttr,
+    Error,
+    Persona,
+    QPAttr,
+    QPState,
+    QPType,
+    WCStatus,
+)
+
+if TYPE_CHECKING:
+    from siwarp.sim.workloads.execution import Execution
+
+__all__ = ["RNR_NS", "Connections"]
+
+PORT = 7471
+#: Who connects, in private data: number and life.
+_WHO = struct.Struct("!II")
+#: Nanoseconds of InfiniBand's codes of min_rnr_timer.
+RNR_NS = tuple(
+    10_000 * n
+    for n in (
+        *(65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768),
+        *(1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152),
+    )
+)
+ENDLESS = 7
+_REFUSED = (WCStatus.REM_ACCESS_ERR, WCStatus.REM_INV_REQ_ERR, WCStatus.REM_OP_ERR)
+
+
+class Connections:
+    """The RC queue pairs of a program.
+
+    Args:
+        run: the program.
+        access: what peers may do.
+
+    """
+
+    def __init__(self, run: Execution, access: AccessFlag) -> None:
+        self.run = run
+        self.access = access
+
+    # ---- pairs
+
+    def furnish(self, host: Host) -> None:
+        """Have a host listen."""
+        host.channel = CMEventChannel(host.context)
+        host.listener = CMID(host.channel)
+        host.listener.listen((host.address, PORT))
+
+    def pair(self, a: End, b: End, rng: random.Random) -> None:
+        """Make a pair of two queue pairs in RESET, and have them connect."""
+        pair = Pair(
+            a,
+            b,
+            by_qpn=a.by_qpn,
+            rnr_retry=rng.choice((None, 7, 7, 0, 1, 3, 6)),
+            min_rnr_timer=rng.choice((1, 12, 20, 26, 28)),
+            depth=rng.choice((1, 2, 16)),
+            timeout=rng.choice((0, 0, 1, 19)),
+            rtr=rng.choice((RTR.NONE, RTR.WRITE | RTR.READ, RTR.FPDU)),
+        )
+        for here, there in ((a, b), (b, a)):
+            here.peer, here.pair = there, pair
+        self.connect(pair)
+
+    def connect(self, pair: Pair) -> None:
+        """Have a pair connect, both of whose ends are in RESET."""
+        pair.causes.clear()
+        pair.established.clear()
+        for end in (pair.a, pair.b):
+            end.failed, end.offered, end.promised, end.last_write = False, 0, 0, None
+            end.next_index.clear()
+            if end.send.small:
+                pair.causes.add("local")
+            self._known(end)
+        self._planned(pair)
+        if pair.timeout or not pair.by_qpn:
+            pair.causes.add("meeting")
+        if not pair.by_qpn:
+            self._dial(pair)
+            return
+        for end in (pair.a, pair.b):
+            end.qp.to_init(QPAttr(qp_access_flags=int(self.access)))
+            self._receives(end)
+            self.to_rts(end)
+
+    def _known(self, end: End) -> None:
+        """Take what an end has written to its peer for known: nothing is on its way any more."""
+        assert end.peer is not None
+        target = end.peer.host.target
+        for (writer, dest, _), cell in target.cells.items():
+            if writer == end.number and dest == end.peer.address:
+                cell.expected[:] = target.octets(cell)
+                cell.tainted = target.memory.mr is None
+
+    def planned(self) -> None:
+        """Note that the plans of links have changed."""
+        for end in self.run.ends:
+            if end.pair is not None and end is end.pair.a and not end.gone:
+                self._planned(end.pair)
+
+    def _planned(self, pair: Pair) -> None:
+        link = frozenset((pair.a.host.address, pair.b.host.address))
+        if "corrupt" in self.run.link_plans.get(link, self.run.plan):
+            pair.causes.add("corrupt")  # the CRC ends the connection
+
+    def to_rts(self, end: End) -> None:
+        """Bring an end by QPN from INIT to RTS."""
+        pair, peer = end.pair, end.peer
+        assert pair is not None and peer is not None
+        end.qp.to_rts(
+            QPAttr(
+                ah_attr=AHAttr(peer.host.address, source=end.host.address),
+                dest_qp_num=peer.qp_num,
+                rnr_retry=pair.rnr_retry,
+                min_rnr_timer=pair.min_rnr_timer,
+                max_rd_atomic=pair.depth,
+                max_dest_rd_atomic=pair.depth,
+                timeout=pair.timeout,
+                retry_cnt=1,
+            )
+        )
+
+    def _receives(self, end: End) -> None:
+        """Post a few receives before there is a connection."""
+        for _ in range(4):
+            self.run.post_receive(end)
+
+    def _dial(self, pair: Pair) -> None:
+        a = pair.a
+        assert a.host.channel is not None
+        a.id = CMID(a.host.channel)
+        self._bind(a)
+        param = ConnParam(
+            _WHO.pack(a.number, a.life),
+            initiator_depth=pair.depth,
+            responder_resources=pair.depth,
+            peer_to_peer=pair.rtr,
+            timeout=60,
+        )
+        a.id.connect((pair.b.host.address, PORT), param, (a.host.address, 0))
+
+    def _bind(self, end: End) -> None:
+        pair = end.pair
+        assert end.id is not None and pair is not None
+        end.id.bind_qp(end.qp)
+        end.qp.modify(
+            QPAttr(
+                rnr_retry=pair.rnr_retry,
+                min_rnr_timer=pair.min_rnr_timer,
+                qp_access_flags=int(self.access),
+            )
+        )
+        self._receives(end)
+
+    def leave(self, end: End, cause: str) -> None:
+        """Note that an end leaves its pair, and close its connection."""
+        if end.pair is not None:
+            end.pair.causes.add(cause)
+        if end.id is not None:
+            end.id.close()
+            end.id = None
+
+    # ---- events of the connection manager
+
+    def events(self, host: Host) -> None:
+        """Take what has come on a host's channel."""
+        while host.up and host.channel is not None:
+            event = host.channel.get_event(0)
+            if event is None:
+                return
+            self._event(host, event)
+
+    def _event(self, host: Host, event: CMEvent) -> None:
+        if event.type == CMEventType.CONNECT_REQUEST:
+            self._request(host, event)
+            return
+        end = next((e for e in host.ends if e.id is event.id), None)
+        if end is None or end.pair is None:
+            return
+        pair = end.pair
+        if event.type == CMEventType.ESTABLISHED:
+            pair.established.add(end.number)
+            if len(pair.established) == 2:
+                pair.causes.discard("meeting")
+            if end is pair.a and not pair.rtr:
+                self.run.greet(end)
+        elif event.type == CMEventType.DISCONNECTED:
+            require(
+                bool(pair.causes), f"{end!r} was disconnected, and nothing went wrong: {event!r}"
+            )
+            pair.causes.add("ended")
+        else:
+            require(bool(pair.causes), f"{end!r} did not connect: {event!r}")
+            pair.causes.add("ended")
+
+    def _request(self, host: Host, event: CMEvent) -> None:
+        number, life = _WHO.unpack(event.private_data[: _WHO.size])
+        a = next((e for e in self.run.ends if e.number == number), None)
+        b = a.peer if a is not None else None
+        ready = a is not None and b is not None and b.pair is a.pair and not a.gone and not b.gone
+        if not ready or a is None or b is None or a.life != life or b.host is not host or b.id:
+            event.id.reject()
+            event.id.close()
+            return
+        if b.qp.qp_state != QPState.RESET:  # it was moved to ERR meanwhile
+            event.id.reject()
+            event.id.close()
+            return
+        assert b.pair is not None
+        b.id = event.id
+        self._bind(b)
+        depth = b.pair.depth
+        try:
+            b.id.accept(ConnParam(initiator_depth=depth, responder_resources=depth))
+        except Error:  # the peer is gone
+            b.pair.causes.add("ended")
+
+    # ---- what may happen to a request
+
+    def posted(self, end: End, message: Message | None) -> None:
+        """Note that a request was posted: whether its peer has a receive for it, if it needs one."""
+        pair, peer = end.pair, end.peer
+        assert pair is not None and peer is not None
+        if message is None:
+            return
+        end.promised += 1
+        if end.promised <= peer.offered and not peer.shares:
+            return
+        if peer.persona == Persona.IWARP or self.rnr_ends(pair):
+            pair.causes.add("rnr")
+
+    def rnr_ends(self, pair: Pair) -> bool:
+        """Whether a Send without a receive ends by RNR_RETRY_EXC_ERR some day, in persona roce."""
+        return pair.rnr_retry not in (None, ENDLESS)
+
+    def judge(self, request: Request, end: End, wc: WC, what: str) -> None:
+        """Hold the status of a request against what may have gone wrong with its pair."""
+        pair, status = end.pair, WCStatus(wc.status)
+        assert pair is not None
+        if wc.ok:
+            # What is behind a Send without a receive goes on, and a response may be there already.
+            answered = "rnr" in pair.causes and request.verb in ("read", "atomic")
+            require(not end.failed or answered, f"{what} succeeded after one that failed")
+            require(request.bad != "local", f"{what} from no region succeeded")
+            # With persona iwarp a Write is complete when TCP has it.
+            early = request.verb == "write" and end.persona == Persona.IWARP
+            require(
+                request.bad != "remote" or early,
+                f"{what}, from memory that is not granted, succeeded",
+            )
+            return
+        first, end.failed = not end.failed, True
+        causes = pair.causes
+        require(bool(causes), f"{what}: {status.name}, and nothing went wrong with its pair")
+        if status == WCStatus.WR_FLUSH_ERR:
+            return
+        # One that waits for nothing may be found wrong while those before it still wait.
+        first |= request.bad == "local"
+        require(first, f"{what}: {status.name} after one that failed, and not flushed")
+        if status == WCStatus.RNR_RETRY_EXC_ERR:
+            require("rnr" in causes, f"{what}: {status.name}, and receives were posted")
+            self._patience(request, end, what)
+        elif status in _REFUSED:
+            require(bool(causes & {"refused", "local", "corrupt"}), f"{what}: {status.name}, which none was")
+        elif status == WCStatus.LOC_PROT_ERR:
+            require("local" in causes, f"{what}: {status.name}")
+        else:
+            require(
+                status == WCStatus.RETRY_EXC_ERR and pair.by_qpn, f"{what} failed: {status.name}"
+            )
+
+    def _patience(self, request: Request, end: End, what: str) -> None:
+        """A Send waits for its receive as long as was said, at least."""
+        pair, peer = end.pair, end.peer
+        assert pair is not None and peer is not None
+        if peer.persona != Persona.ROCE:
+            return
+        require(self.rnr_ends(pair), f"{what} waits without limit, and does not")
+        waited = self.run.world.now_ns - request.posted_ns
+        assert pair.rnr_retry is not None
+        least = pair.rnr_retry * RNR_NS[pair.min_rnr_timer]
+        require(waited >= least, f"{what} waited for its receive {waited} ns, and not {least}")
+
+    def arrived(self, end: End, message: Message, what: str) -> None:
+        """Hold an arrival against its stream: a prefix of what was posted arrives, in order."""
+        require(message.life == end.life, f"{what} is of an earlier connection")
+        if end.pair is not None and end.pair.by_qpn:
+            end.pair.causes.discard("meeting")  # there is a stream
+        if message.behind is not None:
+            cell, version = message.behind
+            if version == cell.version and not cell.tainted:
+                require(
+                    end.host.target.octets(cell) == cell.expected,
+                    f"{what} arrived before the Write in front of it",
+                )
+
+    def busy(self, end: End) -> bool:
+        """Whether a pair's requests end by themselves."""
+        pair = end.pair
+        if pair is None or not pair.causes:
+            return True
+        if "lost" in pair.causes:
+            return False
+        return not pair.by_qpn or pair.timeout > 0
+
+    def owed(self) -> Iterator[tuple[Message, bool]]:
+        """What has to arrive, and whether it has."""
+        for message in self.run.messages.values():
+            source, taker = message.source, message.source.peer
+            if source.kind != QPType.RC or message.status != WCStatus.SUCCESS or taker is None:
+                continue
+            if taker.gone or taker.send.overflowed or message.life != taker.life:
+                continue
+            # Persona roce: what completed has arrived. Persona iwarp: unless its connection ended.
+            if source.persona == Persona.ROCE or (source.pair and not source.pair.causes):
+                yield message, bool(sum(message.taken.values()))
+
+    def arrivals(self, settle: Callable[[], None]) -> None:
+        """Raise a Violation unless all that has to arrive does."""
+        for _ in range(200):
+            if all(there for _, there in self.owed()):
+                return
+            settle()
+        for message, there in self.owed():
+            if not there:
+                raise Violation(
+                    f"message {message.number} of {message.source!r} completed, "
+                    "and did not arrive"
+                )
