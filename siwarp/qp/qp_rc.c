@@ -100,7 +100,8 @@ static struct siw_wqe *oldest_open(struct siw_rc *rc, const struct siw_rdmap_eve
 
 /*
  * Marks the request that the Terminate quotes, if it is still queued. The peer takes messages in
- * order, so it has the Sends and Writes before that one; Reads before it will have no response.
+ * order, so it has the Writes before that one, and the Sends unless it counts them: then one that
+ * is not counted waited for its receive. Reads before it will have no response.
  */
 static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -111,7 +112,7 @@ static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	if (!culprit)
 		culprit = oldest_open(rc, ev);
 	if (culprit) {
-		mark_delivered(rc, culprit, true);
+		mark_delivered(rc, culprit, !rc->counts.on);
 		culprit->state = SIW_WQE_DONE;
 		culprit->status = (uint8_t)siw_qp_status_of(&ev->err);
 	}

@@ -291,9 +291,10 @@ enum siw_rdmap_fault_state {
 
 enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_NONE = 0,
-	SIW_RDMAP_TERM_DUE = 1,	   /* nothing else may be sent any more */
-	SIW_RDMAP_TERM_FRAMED = 2, /* it is in mpa's batch */
-	SIW_RDMAP_TERM_SENT = 3,   /* TCP has accepted it */
+	SIW_RDMAP_TERM_COUNTS = 1, /* the peer is told what has arrived */
+	SIW_RDMAP_TERM_DUE = 2,	   /* nothing else may be sent any more */
+	SIW_RDMAP_TERM_FRAMED = 3, /* it is in mpa's batch */
+	SIW_RDMAP_TERM_SENT = 4,   /* TCP has accepted it */
 };
 
 /* A value that no Write's length can have. */

@@ -97,6 +97,22 @@ void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_r
 	};
 }
 
+/*
+ * Sends what the peer has not been told yet of what has arrived: it does not follow from the error,
+ * as a Send may wait for its receive. 1: all is framed; 0: not yet; -errno.
+ */
+static int tell_first(struct siw_rdmap_stream *stream)
+{
+	struct siw_rdmap_tx *tx = &stream->tx;
+	struct siw_wire_err err;
+	int r = tx->active ? siw_ddp_tx_more(stream->ddp, &err) : 1;
+
+	if (r != 1)
+		return r;
+	tx->active = false;
+	return siw_rdmap_ahead(stream);
+}
+
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -111,6 +127,12 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		/* After the last complete FPDU: the message being framed is abandoned. */
 		siw_ddp_tx_abandon(stream->ddp);
 		tx->active = tx->imm_due = false;
+		tx->term = SIW_RDMAP_TERM_COUNTS;
+	}
+	if (tx->term == SIW_RDMAP_TERM_COUNTS) {
+		r = tell_first(stream);
+		if (r != 1)
+			return r;
 		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows it */
 	}
 	if (tx->term == SIW_RDMAP_TERM_DUE) {

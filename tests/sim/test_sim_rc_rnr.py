@@ -199,6 +199,26 @@ def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> N
     assert b.received()[0].ok
 
 
+@pytest.mark.parametrize("receives", [0, 1])
+def test_a_send_that_still_waits_when_a_write_behind_it_is_refused_has_not_arrived(
+    world: World, receives: int
+) -> None:
+    """Of what is in front of the refused request the receiver has only what it has counted."""
+    a, b = roce(world, private_messages=True)
+    for i in range(receives):
+        b.recv(i)
+    away = b.mr.remote(0, 64)._replace(rkey=b.mr.rkey ^ 0x00FFFF00)
+    for i in range(2):
+        a.post(SEND, i, length=8)
+    a.post(WRITE, 2, length=64, remote=b.mr.remote(1024, 64))
+    a.post(WRITE, 3, length=64, remote=away)
+    statuses = [WCStatus.SUCCESS] * receives + [FLUSHED] * (2 - receives)
+    done = a.sent(4)
+    assert [w.status for w in done[:2]] == statuses
+    assert done[3].status == WCStatus.REM_ACCESS_ERR
+    assert [w.ok for w in b.received(receives)] == [True] * receives
+
+
 @pytest.mark.parametrize("size", [0, 100, 50_000])
 def test_many_come_out_in_the_order_in_which_they_went_in(world: World, size: int) -> None:
     a, b = roce(world, size=4 << 20)
