@@ -150,7 +150,7 @@ def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citat
                     found.problems.append(f"{name}:{number}: no such clause as {clause_id}")
                 elif not name.startswith("tests/"):
                     found.code.setdefault(clause_id, []).append(f"{name}:{number}")
-        if name.startswith("tests/") and path.suffix == ".py":
+        if name.startswith("tests/") and path.suffix == ".py" and "clause" in text:
             _scan_tests(ast.parse(text, filename=name), name, found)
     for clause_id in sorted(set(listing) & found.tests.keys()):
         for test in found.tests.pop(clause_id):
@@ -170,12 +170,14 @@ def _sources(root: Path) -> list[Path]:
 def _scan_tests(tree: ast.Module, name: str, found: Citations) -> None:
     """Collect the clause markers of a file's test functions; elsewhere they are a problem."""
     on_tests: set[ast.Call] = set()
+    marks: list[ast.Call] = []
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith(
-            "test"
-        ):
-            on_tests.update(_scan_test(node, f"{name}::{node.name}", found))
-    for mark in _clause_marks(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.name.startswith("test"):
+                on_tests.update(_scan_test(node, f"{name}::{node.name}", found))
+        elif mark := _clause_mark(node):
+            marks.append(mark)
+    for mark in marks:
         if mark not in on_tests:
             found.problems.append(f"{name}:{mark.lineno}: a clause marker on no test function")
 

@@ -6,6 +6,7 @@ another folder, and be formatted anew, and its mutants still apply.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -162,3 +163,9 @@ class Tree:
         for at in range(len(words) - n + 1):
             if words[at : at + n] == wanted:
                 yield Place(path, there[at].start, there[at + n - 1].end)
+
+
+@functools.cache
+def this_tree() -> Tree:
+    """Return the C code of this work tree."""
+    return Tree(Path(__file__).resolve().parents[2])

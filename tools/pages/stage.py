@@ -7,6 +7,7 @@ as symbolic links, and beside them the pages that are made from the code.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import shutil
 import sys
@@ -45,6 +46,7 @@ def main() -> int:
     return 0
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """Return the text of each page that is made, by its name in docs."""
     troubleshooting = (ROOT / "TROUBLESHOOTING.md").read_text("utf-8")

@@ -17,12 +17,15 @@ from doc_block import block, blocks  # noqa: E402
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
 WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
-#: Pages of docs that `make site` makes from the code: those beside them may link to them.
-MADE = {(ROOT / "docs" / name).resolve() for name in stage.pages()}
 #: What runs blocks names their page and the block: in Python block("PAGE", "NAME"), in a shell
 #: doc_block.py PAGE NAME.
 RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def made() -> set[Path]:
+    """Return the pages of docs that `make site` makes from the code: others may link to them."""
+    return {(ROOT / "docs" / name).resolve() for name in stage.pages()}
 
 
 def named(path: Path) -> str:
@@ -60,9 +63,9 @@ def test_each_named_block_is_run_by_a_test() -> None:
 def test_each_link_to_a_file_leads_to_one(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    made = MADE if page.is_relative_to(ROOT / "docs") else set()
+    may_be_made = made() if page.is_relative_to(ROOT / "docs") else set()
     there = [(page.parent / link).resolve() for link in links]
-    missing = [str(path) for path in there if not path.exists() and path not in made]
+    missing = [str(path) for path in there if not path.exists() and path not in may_be_made]
     assert not missing, f"{named(page)} has links that lead nowhere: {missing}"
 
 

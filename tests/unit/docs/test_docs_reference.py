@@ -17,7 +17,6 @@ import headers  # noqa: E402
 import stage  # noqa: E402
 import tables  # noqa: E402
 
-PAGES = stage.pages()
 INCLUDE = ROOT / "siwarp/include/siwarp"
 
 
@@ -26,7 +25,7 @@ def test_each_function_and_type_of_a_header_is_on_its_page(header: str) -> None:
     code = re.sub(r"/\*.*?\*/", "", (INCLUDE / header).read_text("utf-8"), flags=re.DOTALL)
     names = set(re.findall(r"^(?:\w[\w *]*?\*?)\b(siw_\w+)\(", code, re.MULTILINE))
     names |= set(re.findall(r"^(?:struct|enum|union) (\w+)(?: \{|;)", code, re.MULTILINE))
-    text = PAGES[f"reference/c/{header.replace('.', '_')}.md"]
+    text = stage.pages()[f"reference/c/{header.replace('.', '_')}.md"]
     assert names, "no declaration was found"
     assert not {name for name in names if not re.search(rf"\b{name}\b", text)}
 
@@ -59,10 +58,10 @@ def test_what_is_no_declaration_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", [p for p in stage.PACKAGES if p != "siwarp"])
 def test_each_public_name_is_on_the_page_of_its_package(package: str) -> None:
-    text = PAGES[f"reference/python/{package}.md"]
+    text = stage.pages()[f"reference/python/{package}.md"]
     names = set(importlib.import_module(package).__all__) - set(tables.EXCEPTIONS)
     assert not {name for name in names if f":: {package}.{name}\n" not in text}
-    exceptions = PAGES["reference/exceptions.md"]
+    exceptions = stage.pages()["reference/exceptions.md"]
     assert all(f"autoexception:: siwarp.{e}\n" in exceptions for e in tables.EXCEPTIONS)
 
 
@@ -70,7 +69,9 @@ def test_each_counter_has_a_row_and_each_reason_a_heading() -> None:
     from siwarp.base import counters
 
     names = counters.own()
-    assert not {name for name in names if f"| `{name}` |" not in PAGES["reference/counters.md"]}
+    assert not {
+        name for name in names if f"| `{name}` |" not in stage.pages()["reference/counters.md"]
+    }
     source = (ROOT / "siwarp/base/reason.h").read_text("utf-8")
     wanted = re.findall(r"^\tX\((\w+), E", source, re.MULTILINE)
     assert [name for name, _, _ in tables.reasons(ROOT / "siwarp/base/reason.h")] == wanted
@@ -89,11 +90,11 @@ def test_each_command_has_a_man_page_with_its_options_and_no_request_by_accident
 
 
 def test_each_clause_and_requirement_has_a_row_with_its_tests() -> None:
-    text = PAGES["background/coverage/rfc5041.md"]
+    text = stage.pages()["background/coverage/rfc5041.md"]
     row = next(line for line in text.splitlines() if "</span>RFC5041-7.1-06 |" in line)
     assert "<details><summary>" in row
     source = "\n".join(p.read_text("utf-8") for p in (ROOT / "spec").glob("rfc5041/*.toml"))
     ids = re.findall(r'^id = "(\S+)"', source, re.MULTILINE)
     assert re.findall(r"</span>(RFC5041\S+) \|", text) == sorted(ids, key=text.index)
     assert len(ids) > 100
-    assert "</span>DGRAM-UD-1 |" in PAGES["background/coverage/datagram-iwarp.md"]
+    assert "</span>DGRAM-UD-1 |" in stage.pages()["background/coverage/datagram-iwarp.md"]

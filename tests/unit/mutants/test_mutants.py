@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from mutants import tree
-from mutants.anchor import Tree
+from mutants.anchor import Tree, this_tree
 from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
 from mutants.run import Results, Worker, report
 from mutants.tree import Copy, Run, Trouble, _judge, _status
 
 MUTANTS = load()
-TREE = Tree(ROOT)
 
 
 def known_clauses() -> set[str]:
@@ -52,12 +51,12 @@ ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
 @pytest.mark.parametrize("one", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_a_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     try:
-        place = one.place(TREE)
+        place = one.place(this_tree())
     except LookupError as e:
         pytest.fail(f"tests/mutants/{one.layer}.toml: {one.id} does not apply: {e.args[0]}")
-    layer = TREE.layer(place.path)
+    layer = this_tree().layer(place.path)
     assert layer == one.layer, f"it moved to {layer}/: make mutate ARGS=--move writes that down"
-    assert one.broken(TREE)[1] != TREE.texts[place.path]
+    assert one.broken(this_tree())[1] != this_tree().texts[place.path]
 
 
 def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
@@ -69,7 +68,7 @@ def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
         if CLAUSE.fullmatch(one.clause):
             assert one.clause in clauses, f"{one.id}: no clause {one.clause}"
         else:
-            assert one.clause in TREE.defined, f"{one.id}: nothing is named {one.clause}"
+            assert one.clause in this_tree().defined, f"{one.id}: nothing is named {one.clause}"
 
 
 def test_a_layers_tests_are_there() -> None:

@@ -8,22 +8,20 @@ from pathlib import Path
 
 import pytest
 from mutants import plants
-from mutants.anchor import Tree
-from mutants.data import ROOT
+from mutants.anchor import this_tree
 from mutants.plants import VARIANTS, Found, Plant, Ran, Worker, judge, load, median, seek, table
 from mutants.tree import Copy, Trouble
 
 PLANTS = load()
-TREE = Tree(ROOT)
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[p.id for p in PLANTS])
 def test_a_fault_applies_to_one_place(plant: Plant) -> None:
     try:
-        path, text = plant.broken(TREE)
+        path, text = plant.broken(this_tree())
     except LookupError as e:
         pytest.fail(f"tests/mutants/plants.toml: {plant.id} does not apply: {e.args[0]}")
-    assert text != TREE.texts[path]
+    assert text != this_tree().texts[path]
 
 
 def test_each_kind_of_fault_has_three_variants_in_places_of_their_own() -> None:
