@@ -14,7 +14,7 @@ from pace import scaled
 PRELUDE = """
 import contextlib, ctypes, errno, os, sys
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import *
+from unit.llp.llp_harness import *
 
 @contextlib.contextmanager
 def failing(name, error, nth=1, times=1):

@@ -7,7 +7,7 @@ import random
 import net
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import Counters
+from unit.llp.llp_harness import Counters
 from unit.rd.rd_kit import pump, run
 
 

@@ -7,7 +7,7 @@ import random
 import net
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import Counters, setting
+from unit.llp.llp_harness import Counters, setting
 from unit.rd.rd_kit import HELLO, OFFER, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.rd import RDDatagram, RDType, cookie_of

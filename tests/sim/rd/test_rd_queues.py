@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.llp.conftest import setting
+from unit.llp.llp_harness import setting
 from unit.verbs.rd_harness import Peer
 from unit.verbs.rd_stranger import EPOCH, stranger
 from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, pattern

@@ -5,7 +5,7 @@ from __future__ import annotations
 import net
 import pytest
 from _siwarp_layers import lib
-from unit.llp.conftest import Counters, setting
+from unit.llp.llp_harness import Counters, setting
 from unit.rd.rd_kit import ACKED, HELLO, OFFER, QKEY, SEGMENT, Endpoint, Stranger, run
 
 from siwarp.inspect.crc import crc32c

@@ -11,7 +11,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.llp.conftest import Counters, setting
+from unit.llp.llp_harness import Counters, setting
 from unit.rd.rd_kit import OFFER, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.crc import crc32c

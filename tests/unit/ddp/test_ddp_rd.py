@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.ddp.ddp_harness import DdpWorld, checked, until
-from unit.llp.conftest import addr
+from unit.llp.llp_harness import addr
 
 QKEY = 0x51A5
 

@@ -6,6 +6,7 @@ message that says what to do needs none, and has none.
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def exempt(text: Text) -> bool:
     return any(re.search(p, text.where) or re.search(p, text.text) for p in EXEMPT)
 
 
-def everything() -> set[Text]:
+@functools.cache
+def everything() -> frozenset[Text]:
     """All that the page must know: texts, statuses of completions, Terminates, counters."""
     found = python_messages(PACKAGE) | c_messages(PACKAGE)
     for status in range(1, 22):

@@ -1,301 +1,28 @@
-"""What the tests of llp/ share: ports and sockets as Python objects, closed at the test's end."""
+"""What the tests of llp/ share."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
-import stat
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import _siwarp_layers
 import pytest
 from _siwarp_layers import ffi, lib
-from pace import over, scaled
-
-LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
-
-
-def addr(text: str, port: int = 0) -> Any:
-    """Return a struct siw_addr."""
-    a = ffi.new("struct siw_addr *")
-    assert lib.siw_addr_parse(text.encode(), port, a) == 0
-    return a
-
-
-def port_of(a: Any) -> int:
-    return socket.ntohs(a.port_be)
-
-
-def text_of(a: Any) -> str:
-    out = ffi.new("char[64]")
-    return ffi.string(lib.siw_addr_format(a, out, 64)).decode()
-
-
-def open_fds() -> list[int]:
-    """Return this process's descriptors."""
-    fds = []
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            os.fstat(int(entry.name))
-        except OSError:
-            continue  # that of the listing itself
-        fds.append(int(entry.name))
-    return sorted(fds)
-
-
-class Sock:
-    """A socket of the layer; its handler is its number in the port."""
-
-    def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
-        self.port = port
-        self.number = port.next_number()
-        out = ffi.new("struct siw_llp_sock **")
-        rv = make(ffi.cast("void *", self.number), out)
-        if rv < 0:
-            raise OSError(-rv, os.strerror(-rv))
-        self.c = out[0]
-        port.socks[self.number] = self
-
-    def close(self) -> None:
-        del self.port.socks[self.number]
-        lib.siw_llp_close(self.c)
-
-    def local(self) -> Any:
-        a = ffi.new("struct siw_addr *")
-        assert lib.siw_llp_local(self.c, a) == 0
-        return a
-
-    def peer(self) -> Any:
-        a = ffi.new("struct siw_addr *")
-        rv = lib.siw_llp_peer(self.c, a)
-        if rv < 0:
-            raise OSError(-rv, os.strerror(-rv))
-        return a
-
-    def want(self, on: bool) -> None:
-        lib.siw_llp_want_write(self.c, on)
-
-    def again(self) -> None:
-        lib.siw_llp_resume(self.c)
-
-    # UDP
-
-    def sendto(self, dest: Any, *parts: bytes) -> int:
-        iov, keep = iovec(*parts)
-        rv = lib.siw_llp_udp_send(self.c, dest, iov, len(parts))
-        del keep
-        return rv
-
-    def recvfrom(self, size: int = 65536) -> tuple[int, bytes, Any]:
-        """Return what siw_llp_udp_recv returned, the octets, and the source."""
-        source = ffi.new("struct siw_addr *")
-        ffi.memmove(source, b"\xa5" * ffi.sizeof("struct siw_addr"), ffi.sizeof("struct siw_addr"))
-        buf = ffi.new("char[]", max(size, 1))
-        rv = lib.siw_llp_udp_recv(self.c, source, buf, size)
-        return rv, bytes(ffi.buffer(buf, size)[: max(rv, 0)]), source
-
-    # TCP
-
-    def send(self, *parts: bytes) -> int:
-        iov, keep = iovec(*parts)
-        rv = lib.siw_llp_tcp_sendv(self.c, iov, len(parts))
-        del keep
-        return rv
-
-    def recv(self, *sizes: int) -> tuple[int, bytes]:
-        sizes = sizes or (65536,)
-        bufs = [ffi.new("char[]", n) for n in sizes]
-        iov = ffi.new("struct iovec[]", len(sizes))
-        for i, buf in enumerate(bufs):
-            iov[i].iov_base, iov[i].iov_len = buf, sizes[i]
-        rv = lib.siw_llp_tcp_recvv(self.c, iov, len(sizes))
-        got = b"".join(bytes(ffi.buffer(buf)) for buf in bufs)
-        return rv, got[: max(rv, 0)]
-
-    def connected(self) -> int:
-        return lib.siw_llp_tcp_connected(self.c)
-
-    def drain(self) -> int:
-        """Receive until EAGAIN, or the end of the stream; return the number of octets."""
-        total = 0
-        for _ in range(10000):
-            rv = self.recv()[0] if lib.siw_llp_tcp_emss(self.c) > 0 else self.recvfrom()[0]
-            if rv <= 0:
-                assert rv in (0, -11), os.strerror(-rv)
-                return total
-            total += rv
-        raise AssertionError("a socket that never runs dry")
-
-    @property
-    def fd(self) -> int:
-        """The descriptor, found by the socket's local name and that it is not the test's own."""
-        name, ours = text_of(self.local()), []
-        for fd in open_fds():
-            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                continue
-            with socket.socket(fileno=os.dup(fd)) as s:
-                if s.family in (socket.AF_INET, socket.AF_INET6):
-                    a = s.getsockname()
-                    if text_of(addr(a[0], a[1])) == name:
-                        ours.append(fd)
-        assert len(ours) == 1, ours
-        return ours[0]
-
-
-def iovec(*parts: bytes) -> tuple[Any, list[Any]]:
-    bufs = [ffi.from_buffer(p) for p in parts]
-    iov = ffi.new("struct iovec[]", len(parts))
-    for i, part in enumerate(parts):
-        iov[i].iov_base, iov[i].iov_len = bufs[i], len(part)
-    return iov, bufs
-
-
-class Port:
-    """A port with its sockets."""
-
-    lib = lib
-
-    def __init__(self) -> None:
-        out = ffi.new("struct siw_llp_port **")
-        rv = lib.siw_llp_port_open(out)
-        if rv < 0:
-            raise OSError(-rv, os.strerror(-rv))
-        self.c = out[0]
-        self.socks: dict[int, Sock] = {}
-        self.numbers = 0
-
-    def next_number(self) -> int:
-        self.numbers += 1
-        return self.numbers
-
-    def close(self) -> None:
-        for s in list(self.socks.values()):
-            s.close()
-        lib.siw_llp_port_close(self.c)
-
-    def udp(self, where: str = "127.0.0.1", port: int = 0) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_udp_open(self.c, addr(where, port), t, out))
-
-    def adopt(self, fd: int) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_udp_adopt(self.c, fd, t, out))
-
-    def listen(self, where: str = "127.0.0.1", port: int = 0, backlog: int = 128) -> Sock:
-        return Sock(
-            self,
-            lambda t, out: lib.siw_llp_tcp_listen(self.c, addr(where, port), backlog, t, out),
-        )
-
-    def accept(self, listener: Sock) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_tcp_accept(listener.c, t, out))
-
-    def connect(self, dest: Any, source: Any = ffi.NULL) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_tcp_connect(self.c, dest, source, t, out))
-
-    def poll(self, n: int = 64) -> list[Sock]:
-        handlers = ffi.new("struct siw_io_handler *[]", n)
-        rv = lib.siw_llp_port_poll(self.c, handlers, n)
-        assert 0 <= rv <= n
-        # A handler of a socket that was closed would raise KeyError here.
-        return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
-
-    def poll_until(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
-        """Poll until the socket is handed out, and say at which poll that was."""
-        for i in range(1, limit + 1):
-            if sock in self.poll(n):
-                return i
-        raise AssertionError(f"not handed out in {limit} polls")
-
-    def arm(self) -> None:
-        assert lib.siw_llp_port_arm(self.c) == 0
-
-    def disarm(self) -> None:
-        lib.siw_llp_port_disarm(self.c)
-
-    def fill(self) -> Any:
-        s = ffi.new("struct siw_llp_waitset *")
-        lib.siw_llp_waitset_fill(self.c, s)
-        return s
-
-    def wait(self, timeout_us: int, extra_fd: int = -1) -> int:
-        return lib.siw_llp_wait(self.fill(), extra_fd, timeout_us)
-
-    def wake(self) -> None:
-        lib.siw_llp_port_wake(self.c)
-
-    def leave(self, more: bool = False) -> None:
-        lib.siw_llp_port_leave(self.c, more)
-
-    def hot_fds(self) -> list[int]:
-        """The hot sockets' descriptors: unarmed, they are in the wait set before epoll's own."""
-        assert not lib.siw_llp_port_armed(self.c)
-        s = self.fill()
-        return [s.fds[i] for i in range(s.n - 1)]
-
-    def pair(self, where: str = "127.0.0.1") -> tuple[Sock, Sock]:
-        """Return the two ends of a TCP connection within this port, and no listener."""
-        listener = self.listen(where)
-        a = self.connect(listener.local())
-        b = until(lambda: self.try_accept(listener))
-        until(lambda: a.connected() == 0)
-        listener.close()
-        return a, b
-
-    def try_accept(self, listener: Sock) -> Sock | None:
-        try:
-            return self.accept(listener)
-        except BlockingIOError:
-            return None
-
-    def settle(self) -> None:
-        """Poll, and drain what is handed out, until nothing that is not hot is."""
-        for _ in range(200):
-            for s in self.poll():
-                s.drain()
-
-
-def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Return what() as soon as it is true; an assertion fails if it does not become so."""
-    began = time.monotonic()
-    while not over(began, seconds):
-        if got := what():
-            return got
-        time.sleep(0.0005)
-    raise AssertionError("did not come true in time")
-
-
-class Counters:
-    """By how much counters changed since the object was made."""
-
-    def __init__(self) -> None:
-        n = lib.siw_counters_count()
-        self.index = {ffi.string(lib.siw_counter_name(i)).decode(): i for i in range(n)}
-        self.before = {k: lib.siw_counter_get(i) for k, i in self.index.items()}
-
-    def __getitem__(self, name: str) -> int:
-        return lib.siw_counter_get(self.index[name]) - self.before[name]
-
-
-@contextmanager
-def setting(name: str, value: int) -> Iterator[None]:
-    i = next(
-        i
-        for i in range(lib.siw_settings_count())
-        if ffi.string(lib.siw_setting_name(i)).decode() == name
-    )
-    before = lib.siw_setting_value(i)
-    assert lib.siw_setting_set(name.encode(), value) == 0
-    try:
-        yield
-    finally:
-        lib.siw_setting_set(name.encode(), before)
+from unit.llp.llp_harness import (
+    LOOPBACK,
+    Counters,
+    Port,
+    Sock,
+    addr,
+    open_fds,
+    port_of,
+    run_child,
+    setting,
+    text_of,
+    until,
+)
 
 
 @pytest.fixture
@@ -326,31 +53,6 @@ def port() -> Iterator[Port]:
     p.close()
     # Every test of this layer is also one for leaked descriptors.
     assert open_fds() == before
-
-
-CHILD_PRELUDE = """
-import os, sys, time, socket, signal, resource
-from _siwarp_layers import ffi, lib
-from unit.llp.conftest import *
-"""
-
-
-def run_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
-    folder = str(Path(_siwarp_layers.__file__).parent)
-    tests = str(Path(__file__).resolve().parents[2])
-    paths = [folder, tests, os.environ.get("PYTHONPATH", "")]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if before:
-        # A sanitizer's run-time library is for the Python at the end only.
-        env["KEPT_PRELOAD"] = env.pop("LD_PRELOAD", "")
-    return subprocess.run(
-        [*before, sys.executable, "-c", CHILD_PRELUDE + code],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=scaled(60),
-        check=False,
-    )
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import PcapReader
-from unit.llp.conftest import LOOPBACK, Port, Sock, addr, port_of, run_child, until
+from unit.llp.llp_harness import LOOPBACK, Port, Sock, addr, port_of, run_child, until
 
 from siwarp.inspect import tcp_streams
 

@@ -10,7 +10,7 @@ from typing import Any
 import net
 from _siwarp_layers import ffi, lib
 from pace import over
-from unit.llp.conftest import addr, iovec, port_of, text_of
+from unit.llp.llp_harness import addr, iovec, port_of, text_of
 
 from siwarp.inspect.rd import (
     COOKIE_LEN,

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import addr, setting, until
+from unit.llp.llp_harness import addr, setting, until
 from unit.rd.rd_kit import Endpoint, pump, run
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import setting
+from unit.llp.llp_harness import setting
 from unit.rd.rd_kit import Endpoint, Stranger, pump, run
 
 from siwarp.inspect.rd import CRC_LEN, RDDatagram, RDType

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.conftest import Counters
+from unit.llp.llp_harness import Counters
 from unit.rd.rd_kit import HELLO, OFFER, QKEY, Endpoint, Stranger, run
 
 from siwarp.inspect.rd import (

@@ -8,7 +8,7 @@ KIT = """
 import subprocess
 
 from unit.rd.rd_kit import Endpoint, pump, run
-from unit.llp.conftest import Counters
+from unit.llp.llp_harness import Counters
 def mtu(n):
     subprocess.run(["ip", "link", "set", "lo", "mtu", str(n)], check=True)
 LEAST = 1200 - 40

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import lib
-from unit.llp.conftest import setting
+from unit.llp.llp_harness import setting
 from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, Stranger, run
 
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, ack_body

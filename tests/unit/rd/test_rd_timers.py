@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from unit.llp.conftest import addr
+from unit.llp.llp_harness import addr
 from unit.rd.rd_kit import Endpoint, Stranger, run
 
 from siwarp.inspect.rd import RDType

@@ -7,7 +7,7 @@ from typing import Any
 
 from unit.verbs.verbs_harness import Rig, poll
 
-from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
+from siwarp import inspect
 from siwarp.verbs import WC, AccessFlag, ErrorPolicy, QPAttr, Record, WCOpcode
 
 QKEY = 0x2345
@@ -64,8 +64,12 @@ class Target:
         for name, value in fields.items():
             kind, _, field = name.partition("_")
             {"ddp": ddp, "head": head, "llp": llp}[kind][field] = value
-        segment = bytes(DDPTagged(opcode=ddp.pop("opcode", PRIVATE), **ddp))
-        return bytes(RecordDatagram(segment=segment + bytes(RecordHeader(**head)) + data, **llp))
+        segment = bytes(inspect.DDPTagged(opcode=ddp.pop("opcode", PRIVATE), **ddp))
+        return bytes(
+            inspect.RecordDatagram(
+                segment=segment + bytes(inspect.RecordHeader(**head)) + data, **llp
+            )
+        )
 
     def told(self, n: int = 1) -> list[tuple[WC, Record]]:
         found = []

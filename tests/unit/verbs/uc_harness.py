@@ -10,7 +10,7 @@ import crcmod.predefined
 import net
 from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
 
-from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
+from siwarp import inspect
 from siwarp.verbs import (
     QP,
     WC,
@@ -116,9 +116,9 @@ class Peer:
         if "psn" not in fields:
             fields["psn"] = self.psn
             self.psn = (self.psn + 1) % (1 << 32)
-        flags = UC_FIRST if first else 0
+        flags = inspect.UC_FIRST if first else 0
         head = {"q_key": QKEY, "flags": flags, **fields}
-        return bytes(UCDatagram(segment=segment, **head))
+        return bytes(inspect.UCDatagram(segment=segment, **head))
 
     def message(self, data: bytes, size: int = 1 << 14, **fields: Any) -> list[bytes]:
         """Return a Send's datagrams, with so many octets of it each."""
@@ -126,8 +126,14 @@ class Peer:
         found = []
         for at in range(0, max(len(data), 1), size):
             last = at + size >= len(data)
-            named = {"opcode": Opcode.SEND, "l": int(last), "msn": self.msn, "mo": at, **fields}
-            segment = bytes(DDPUntagged(**named)) + data[at : at + size]
+            named = {
+                "opcode": inspect.Opcode.SEND,
+                "l": int(last),
+                "msn": self.msn,
+                "mo": at,
+                **fields,
+            }
+            segment = bytes(inspect.DDPUntagged(**named)) + data[at : at + size]
             found.append(self.datagram(segment, first=at == 0))
         return found
 
@@ -139,13 +145,13 @@ class Peer:
         for at in range(0, max(len(data), 1), size):
             last = at + size >= len(data)
             named = {
-                "opcode": Opcode.RDMA_WRITE,
+                "opcode": inspect.Opcode.RDMA_WRITE,
                 "l": int(last),
                 "stag": stag,
                 "to": to + at,
                 **fields,
             }
-            segment = bytes(DDPTagged(**named)) + data[at : at + size]
+            segment = bytes(inspect.DDPTagged(**named)) + data[at : at + size]
             found.append(self.datagram(segment, first=at == 0))
         return found
 
