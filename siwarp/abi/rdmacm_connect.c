@@ -43,15 +43,18 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
  * How often the peer's Sends are tried again for want of a receive of this end, which here this end
  * itself counts: for a queue pair that the id moves through its states.
  */
-static int set_retries(struct cm_id *id, const struct rdma_conn_param *from)
+static int set_retries(struct cm_id *id, const struct rdma_conn_param *from,
+		       struct siw_cm_param *to)
 {
-	struct siw_qp_attr attr = { .rnr_retry = CM_RETRIES, .min_rnr_timer = CM_RNR_TIMER };
+	struct siw_qp_attr attr = { .min_rnr_timer = CM_RNR_TIMER };
+	int retries = CM_RETRIES;
 
+	if (!id->id.qp)
+		return 0;
 	if (from && from->rnr_retry_count < CM_RETRIES)
-		attr.rnr_retry = from->rnr_retry_count;
-	return id->id.qp ? siw_modify_qp(siw_ibv_qp(id->id.qp), &attr,
-					 SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)
-			 : 0;
+		retries = from->rnr_retry_count;
+	to->rnr_retry = retries ? retries : -1;
+	return siw_modify_qp(siw_ibv_qp(id->id.qp), &attr, SIW_QP_MIN_RNR_TIMER);
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */
@@ -163,7 +166,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	if (r == 0 && id->id.qp)
 		r = -take_given(id);
 	if (r == 0)
-		r = set_retries(id, conn_param);
+		r = set_retries(id, conn_param, &param);
 	if (r == 0 && !id->id.qp)
 		r = -take_other(id, conn_param);
 	if (r < 0)
@@ -201,7 +204,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	}
 	r = to_engine(id, conn_param, &param);
 	if (r == 0)
-		r = set_retries(id, conn_param);
+		r = set_retries(id, conn_param, &param);
 	if (r < 0)
 		return cm_fail(-r);
 	id->accepted = true; /* before another thread may take its events */

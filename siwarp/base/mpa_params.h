@@ -20,6 +20,12 @@ enum siw_mpa_rtr {
 	SIW_MPA_RTR_READ = 4,  /* zero-length RDMA Read */
 };
 
+/* What siwarp says of itself in the reserved bits of a frame (spec/mpa-announcement.md), as a set. */
+enum siw_mpa_feature {
+	SIW_MPA_SIWARP = 1, /* the sender is siwarp: it knows siwarp's own messages */
+	SIW_MPA_COUNTS = 2, /* with SIWARP: it sends and takes delivery counts */
+};
+
 struct siw_mpa_params {
 	uint8_t rev;	    /* 0, 1 or 2 */
 	uint8_t markers;    /* M: this end wants markers in what it receives */
@@ -28,6 +34,7 @@ struct siw_mpa_params {
 	uint8_t enhanced;   /* S: ird, ord and the RTR bits below are on the wire (rev 2) */
 	uint8_t p2p;	    /* A: peer-to-peer; the initiator sends an RTR */
 	uint8_t rtr;	    /* set of enum siw_mpa_rtr: offered in a Request, taken in a Reply */
+	uint8_t features;   /* set of enum siw_mpa_feature; 0: nothing is announced */
 	uint16_t ird;	    /* inbound RDMA Reads this end allows; 0x3fff: not negotiated */
 	uint16_t ord;	    /* outbound RDMA Reads this end wants; 0x3fff: not negotiated */
 	uint16_t pdata_len; /* octets of the ULP's private data below */

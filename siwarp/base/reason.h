@@ -278,8 +278,9 @@
 	  "the elements of an atomic have 8 octets in all, where the old value goes: these "       \
 	  "have {0}")                                                                              \
 	X(PRIVATE_MESSAGE, EINVAL,                                                                 \
-	  "Send with Immediate is a message of siwarp's own: set SIWARP_PRIVATE_MESSAGES=1 "       \
-	  "at both ends if all peers are siwarp, or connect by QPN, or use RDMA_WRITE_WITH_IMM")   \
+	  "Send with Immediate is a message of siwarp's own, and this peer did not announce that " \
+	  "it is siwarp: use RDMA_WRITE_WITH_IMM, or set SIWARP_PRIVATE_MESSAGES=1 at both ends "  \
+	  "if it is")                                                                              \
 	/* ---- queue pairs: windows */                                                            \
 	X(BIND_TYPE, EINVAL,                                                                       \
 	  "windows are for the peers of RC and UC queue pairs, and this is a {0:type} one")        \

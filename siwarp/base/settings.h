@@ -113,6 +113,8 @@
 	  "1: every RC peer is siwarp with this on, too: Send with Immediate may be posted")  \
 	X(delivery_counts, "SIWARP_DELIVERY_COUNTS", "--delivery-counts", 1, 0, 1,            \
 	  "0: roce asks by Reads what the peer has, even where that is siwarp")               \
+	X(mpa_announce, "SIWARP_MPA_ANNOUNCE", "--mpa-announce", 1, 0, 1,                     \
+	  "0: reserved bits of MPA's start-up frames do not say who is siwarp")               \
 	X(capture_mb, "SIWARP_CAPTURE_MB", "--capture-mb", 0, 0, 1 << 20,                     \
 	  "millions of octets at which a capture's file ends; 0: when the disk is full")      \
 	X(log, "SIWARP_LOG", "--log", 0, 0, 4,                                                \

@@ -95,7 +95,7 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 		    struct siw_wire_err *why)
 {
-	struct siw_qp_attach at = { .initiator = true };
+	struct siw_qp_attach at = { .initiator = true, .rnr_retry = id->rnr_retry };
 	int err = 0;
 
 	*why = SIW_CM_LOCAL_ERROR;
@@ -108,6 +108,7 @@ static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 			*why = INSUFFICIENT_IRD;
 		at.rtr = id->request.p2p ? reply->rtr : 0;
 	}
+	siw_cm_agree(&at, id->request.features & reply->features);
 	at.ird = id->ird;
 	at.ord = id->ord;
 	at.ord_known = reply->enhanced || id->ord_asked;

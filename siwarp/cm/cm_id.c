@@ -10,6 +10,7 @@
 
 #include "base/addr.h"
 #include "base/reason.h"
+#include "base/rnr.h"
 #include "base/settings.h"
 #include "cm/cm_impl.h"
 #include "verbs/verbs.h"
@@ -353,8 +354,11 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	return 0;
 }
 
-static int check_tos(const struct siw_cm_param *param)
+static int check_common(const struct siw_cm_param *param)
 {
+	if (param->rnr_retry < -1 || param->rnr_retry > SIW_RNR_NO_LIMIT)
+		return siw_refuse(RANGE, siw_reason_text("rnr_retry"), (uint64_t)param->rnr_retry,
+				  (uint64_t)-1, SIW_RNR_NO_LIMIT);
 	if (param->tos < 0 || param->tos > UINT8_MAX)
 		return siw_refuse(RANGE, siw_reason_text("tos"), (uint64_t)param->tos, 0,
 				  UINT8_MAX);
@@ -371,7 +375,15 @@ static int check_request(const struct siw_cm_param *param)
 		return siw_refuse(CM_RTR_REVISION, 1);
 	if (param->peer_to_peer & ~kinds)
 		return siw_refuse(CM_RTR, (uint64_t)param->peer_to_peer);
-	return check_tos(param);
+	return check_common(param);
+}
+
+/* What this end announces, unless a setting turns that off. */
+static uint8_t own_features(void)
+{
+	if (!siw_settings()->mpa_announce)
+		return 0;
+	return SIW_MPA_SIWARP | (siw_settings()->delivery_counts ? SIW_MPA_COUNTS : 0);
 }
 
 static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
@@ -387,6 +399,7 @@ static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	p->crc = !param->no_crc && siw_settings()->crc;
 	p->markers = wants_markers(param);
 	p->enhanced = p->rev == 2;
+	p->features = own_features();
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
 	if (ask_depths(id, param, &p->ird, &p->ord))
@@ -423,6 +436,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	if (err)
 		return err;
 	id->holds = param->hold != 0;
+	id->rnr_retry = param->rnr_retry;
 	err = siw_qp_connect(id->reporter, dest, source, &id->request, param->timeout_ms,
 			     param->refused_ms, &id->conn);
 	siw_qp_place_leave(&id->place);
@@ -453,12 +467,13 @@ static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	const struct siw_mpa_params *req = &id->request;
 
 	memset(p, 0, sizeof(*p));
-	if (check_tos(param))
+	if (check_common(param))
 		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
 	p->markers = wants_markers(param);
 	p->enhanced = req->enhanced;
+	p->features = own_features() & req->features;
 	if (ask_depths(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
@@ -485,7 +500,7 @@ static int check_accept(struct siw_cm_id *id)
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 {
 	static const struct siw_cm_param defaults;
-	struct siw_qp_attach at = { 0 };
+	struct siw_qp_attach at = { .rnr_retry = param ? param->rnr_retry : 0 };
 	struct siw_mpa_params reply;
 	int err;
 
@@ -509,6 +524,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.ird = id->ird;
 	at.ord = id->ord;
 	at.rtr = reply.rtr;
+	siw_cm_agree(&at, reply.features);
 	at.ord_known = reply.enhanced || id->ord_asked;
 	err = siw_qp_attach(id->conn, &id->qp, &at);
 	if (err)

@@ -51,6 +51,7 @@ struct siw_cm_id {
 	struct siw_mpa_params reply;   /* active, and holds: the peer's */
 	bool holds, responded;	       /* the user completes it; a Reply waits for that */
 	uint16_t ird, ord;	       /* after negotiation */
+	int rnr_retry;		       /* active: as in struct siw_cm_param */
 	bool ord_asked;		       /* by number */
 	bool ud; /* it resolves UD queue pairs, by at most one of the next three */
 	struct siw_sidr_ask *ask;
@@ -101,6 +102,13 @@ static inline bool siw_cm_busy(const struct siw_cm_id *id)
 static inline uint16_t siw_cm_at_most(uint16_t own, uint16_t peer)
 {
 	return peer == SIW_CM_NOT_NEGOTIATED || own < peer ? own : peer;
+}
+
+/* What both ends have announced holds for the connection. */
+static inline void siw_cm_agree(struct siw_qp_attach *at, uint8_t features)
+{
+	at->siwarp = features & SIW_MPA_SIWARP;
+	at->counts = features & SIW_MPA_COUNTS;
 }
 
 #endif

@@ -81,6 +81,9 @@ class ConnParam:
             completes the connection.
         refused: when connecting, seconds for which it is tried again while nobody listens there.
         tos: the type of service, or traffic class, of what is sent, to 255.
+        rnr_retry: persona roce: ``rnr_retry`` for Sends of the peer to this end, 1 to 7, -1 for none;
+            it takes precedence over what the peer says. 0: as the peer says, or else the attribute
+            of this queue pair.
 
     """
 
@@ -95,6 +98,7 @@ class ConnParam:
     hold: bool = False
     refused: float = 0
     tos: int = 0
+    rnr_retry: int = 0
 
     def _to_c(self) -> tuple[Any, Any]:
         data = ffi.new("uint8_t[]", bytes(self.private_data))
@@ -111,6 +115,7 @@ class ConnParam:
         c.hold = self.hold
         c.refused_ms = int(self.refused * 1000)
         c.tos = self.tos
+        c.rnr_retry = self.rnr_retry
         return c, data
 
 

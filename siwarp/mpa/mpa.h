@@ -78,7 +78,8 @@ enum siw_mpa_startup {
 int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
 /*
  * Responder: sends the Reply; params->rejected: it rejects. 0; -EINVAL: illegal params; -errno. Of
- * params it uses crc, markers, rejected, the private data and, for an enhanced Request, ird, ord
+ * params it uses crc, markers, rejected, features if the Request announces any, the private data
+ * and, for an enhanced Request, ird, ord
  * and, if that is peer-to-peer, rtr (at least one). All else follows from the Request: revision,
  * format, connection model, and 0x3fff in ird or ord where the Request has it in ord or ird. CRCs
  * are then on if either end wanted them, and what is sent to an end has Markers if that end wanted

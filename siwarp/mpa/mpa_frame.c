@@ -71,6 +71,23 @@ static void get_enhanced(const uint8_t *at, struct siw_mpa_params *p)
 	p->rtr |= ord & SIW_MPA_BIT_D ? SIW_MPA_RTR_READ : 0;
 }
 
+static uint8_t put_features(uint8_t features, bool reply)
+{
+	uint8_t flags = reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q;
+
+	if (!(features & SIW_MPA_SIWARP))
+		return 0;
+	return flags | (features & SIW_MPA_COUNTS ? SIW_MPA_FLAG_D : 0);
+}
+
+/* Any other pattern, such as a Request's bits repeated in a Reply, announces nothing. */
+static uint8_t get_features(uint8_t flags, bool reply)
+{
+	if ((flags & SIW_MPA_FLAGS_ROLE) != (reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q))
+		return 0;
+	return SIW_MPA_SIWARP | (flags & SIW_MPA_FLAG_D ? SIW_MPA_COUNTS : 0);
+}
+
 uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, bool reply)
 {
 	struct siw_mpa_frame *f = (struct siw_mpa_frame *)frame;
@@ -78,7 +95,8 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
 
 	memcpy(f->key, key_of(reply), SIW_MPA_KEY_LEN);
 	f->flags = (p->markers ? SIW_MPA_FLAG_M : 0) | (p->crc ? SIW_MPA_FLAG_C : 0) |
-		   (p->rejected ? SIW_MPA_FLAG_R : 0) | (p->enhanced ? SIW_MPA_FLAG_S : 0);
+		   (p->rejected ? SIW_MPA_FLAG_R : 0) | (p->enhanced ? SIW_MPA_FLAG_S : 0) |
+		   put_features(p->features, reply);
 	f->rev = p->rev;
 	if (p->enhanced) {
 		put_enhanced(pd, p);
@@ -110,7 +128,7 @@ int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 	return (int)(sizeof(*f) + pd - len);
 }
 
-int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out)
+int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out)
 {
 	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
 	const uint8_t *pd = frame + sizeof(*f);
@@ -121,6 +139,7 @@ int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out)
 	out->markers = !!(f->flags & SIW_MPA_FLAG_M);
 	out->crc = !!(f->flags & SIW_MPA_FLAG_C);
 	out->rejected = !!(f->flags & SIW_MPA_FLAG_R);
+	out->features = get_features(f->flags, reply);
 	/* In revisions 0 and 1 the bit S is reserved (RFC5044-7.1.1-13, RFC6581-6-02). */
 	if (f->rev >= 2 && f->flags & SIW_MPA_FLAG_S) {
 		if (len < sizeof(struct siw_mpa_enhanced)) /* RFC6581-6-05 */

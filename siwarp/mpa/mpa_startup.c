@@ -313,7 +313,7 @@ static int see_request(struct siw_mpa_stream *stream)
 		return NOTHING;
 	if (rv < 0)
 		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : lost(stream, rv);
-	if (siw_mpa_frame_parse(stream->start->in, peer) < 0 || peer->rev > 2)
+	if (siw_mpa_frame_parse(stream->start->in, false, peer) < 0 || peer->rev > 2)
 		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
 	peer->rejected = 0; /* the R flag has no meaning in a Request (RFC 5044 section 7.1.1) */
 	if (peer->rev == 0)
@@ -341,7 +341,7 @@ static int judge_reply(struct siw_mpa_stream *stream)
 	const struct siw_mpa_params *mine = &stream->start->mine;
 	struct siw_mpa_params *peer = &stream->start->peer;
 
-	if (siw_mpa_frame_parse(stream->start->in, peer) < 0)
+	if (siw_mpa_frame_parse(stream->start->in, true, peer) < 0)
 		return SIW_MPA_EV_BAD_FRAME;
 	if (peer->rejected)
 		return SIW_MPA_EV_REPLY_NO;
@@ -446,13 +446,16 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
 /*
  * Makes the Reply fit the Request: it has the same revision and format (RFC6581-10-05, -06) and the
  * same connection model (RFC6581-9.2-04, -13), and says 0x3fff where the Request did
- * (RFC6581-9.1-11, -13).
+ * (RFC6581-9.1-11, -13). It announces siwarp only to a peer that has announced itself, so that any
+ * other initiator sees the reserved bits as zero.
  */
 static void fit_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
 {
 	mine->rev = peer->rev;
 	mine->enhanced = peer->enhanced;
 	mine->p2p = peer->p2p;
+	if (!(peer->features & SIW_MPA_SIWARP))
+		mine->features = 0;
 	if (!peer->p2p)
 		mine->rtr = 0;
 	else if (mine->rejected && !mine->rtr)

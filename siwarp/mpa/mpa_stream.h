@@ -172,7 +172,7 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params
 /* How many octets are missing of a frame of which len have arrived; -EPROTO: it is not a frame. */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
 /* Parses a whole frame: 0 or -EPROTO. */
-int siw_mpa_frame_parse(const uint8_t *frame, struct siw_mpa_params *out);
+int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out);
 
 /*
  * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for stream position at.

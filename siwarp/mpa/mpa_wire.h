@@ -20,9 +20,9 @@
  *   0 |                                                             |
  *     :      key, 16 octets: "MPA ID Req Frame" in a Request,       :
  *     |                      "MPA ID Rep Frame" in a Reply          |
- *     +-+-+-+-+-------+---------------+-----------------------------+
- *  16 |M|C|R|S|  res  |      rev      |          pd_length          |
- *     +-+-+-+-+-------+---------------+-----------------------------+
+ *     +-+-+-+-+-+-+-+-+---------------+-----------------------------+
+ *  16 |M|C|R|S|0|Q|P|D|      rev      |          pd_length          |
+ *     +-+-+-+-+-+-+-+-+---------------+-----------------------------+
  *  20 |  private data: pd_length octets, at most 512                :
  *     +-------------------------------------------------------------+
  */
@@ -34,6 +34,15 @@
 #define SIW_MPA_FLAG_C 0x40 /* the sender wants CRCs */
 #define SIW_MPA_FLAG_R 0x20 /* Reply: rejected. Not looked at in a Request */
 #define SIW_MPA_FLAG_S 0x10 /* the private data starts with struct siw_mpa_enhanced */
+/*
+ * Reserved by RFC 5044; siwarp announces itself with them (spec/mpa-announcement.md). Linux siw
+ * builds its Reply in the memory of the Request and so repeats what the initiator set: hence a bit
+ * for each role. Its experimental GSO flag is 0x08, which siwarp does not set.
+ */
+#define SIW_MPA_FLAG_Q	   0x04 /* Request: the sender is siwarp */
+#define SIW_MPA_FLAG_P	   0x02 /* Reply: the sender is siwarp */
+#define SIW_MPA_FLAG_D	   0x01 /* with Q or P: it offers delivery counts */
+#define SIW_MPA_FLAGS_ROLE 0x0e /* what must be Q alone in a Request, P alone in a Reply */
 
 struct siw_mpa_frame {
 	uint8_t key[SIW_MPA_KEY_LEN];

@@ -455,13 +455,13 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
 		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
-		.private = siw_settings()->private_messages || rc->wq.private_always || rc->pairs,
+		.private = siw_settings()->private_messages || rc->wq.private_always || at->siwarp,
 	};
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
 	int err;
 
-	start.counts = rc->pairs ? at->counts : start.private && siw_settings()->delivery_counts;
+	start.counts = at->siwarp ? at->counts : start.private && siw_settings()->delivery_counts;
 	start.offers = !start.private && siw_settings()->delivery_counts;
 	if (!rc->linger)
 		rc->linger = calloc(1, sizeof(*rc->linger));
@@ -485,7 +485,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->wq.wire_err = 0;
 		rc->sends_begun = 0;
 		rc->peer_confirms = false;
-		siw_qp_rc_count_from(rc, start.counts);
+		siw_qp_rc_count_from(rc, start.counts, at->rnr_retry);
 		rc->confirm = (struct siw_confirm){
 			.on = rc->wq.roce && !rc->counts.on && at->ord && at->ord_known,
 			.wanted = rc->wq.sq_head,

@@ -166,6 +166,7 @@ struct siw_counts {
 	uint32_t writes_begun;	/* send_lock, as for the next */
 	uint32_t sends, writes; /* what the peer said last */
 	int rnr_retry;		/* the peer's; -1: it said none; progress, as for what follows */
+	bool rnr_fixed;		/* ... or this end's program gave it, and the peer does not count */
 	uint32_t octets;	/* received since the last count of this end */
 	uint64_t alone_ns;	/* when the last one was sent that rode on nothing */
 	uint64_t came;		/* the round of progress in which something was last received */

@@ -120,6 +120,7 @@ static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
 		.rtr = rtr,
 		.initiator = initiator,
 		.ord_known = true,
+		.siwarp = true,
 		.counts = own_features() & hello->features & SIW_PAIR_COUNTS,
 	};
 	int err;

@@ -59,6 +59,8 @@ static void on_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 /* The peer's requests are to wait for receives so long, from now on. */
 static void on_told(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
+	if (rc->counts.rnr_fixed)
+		return;
 	rc->counts.rnr_retry = ev->rnr_retry;
 	if (rc->wq.qp.has_unexpected)
 		siw_qp_rnr_begin(rc);
@@ -525,7 +527,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 {
 	init->by_qpn = siw_rc_of(wq)->pairs != NULL;
-	init->private_messages = wq->private_always;
+	init->private_messages = wq->private_always || wq->private;
 }
 
 static void end(struct siw_wq *wq)

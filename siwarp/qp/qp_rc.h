@@ -16,8 +16,11 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow);
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe);
 
 /* ---- qp_rc_counts.c -------------------------------------------------------------------------- */
-/* A stream begins. agreed: the peer is siwarp, and delivery counts are offered by both. Both locks. */
-void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed);
+/*
+ * A stream begins. agreed: the peer is siwarp, and delivery counts are offered by both. rnr_retry: as
+ * in struct siw_qp_attach. Both locks.
+ */
+void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry);
 /* The peer says what it has: whether that can be. send_lock held. */
 bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev);
 /*

@@ -58,7 +58,9 @@ class QPInitAttr:
             (UC: ``ah_attr``) with a ``source`` says where messages leave.
         private_messages: RC: the peer is siwarp, and its program says so of this end: Send with
             Immediate may be posted, and persona ``ROCE`` needs no Reads to know what the peer has.
-            Setting ``private_messages`` says so of all; with ``by_qpn`` it is known.
+            Only needed where the start-up does not tell (setting ``mpa_announce`` is 0). Setting
+            ``private_messages`` says so of all. From ``query``: whether the peer is known to be
+            siwarp.
         qkey: UD, RD: the Q_Key that it goes to INIT with if ``modify`` gives none there; ``None``:
             that of all queue pairs of this process that are given none, which is setting ``qkey``,
             or else a random number. A peer in another process is told it (``query()``) or given
@@ -118,10 +120,11 @@ class QPAttr:
         qp_access_flags: RC, UC: what the peer may do.
         max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
         max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
-        rnr_retry, min_rnr_timer: RC, persona roce: how long a Send of the peer's waits here for a
-            receive: ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that
-            InfiniBand's code ``min_rnr_timer`` (0 to 31; 12 is 0.64 ms and the default) means.
-            RD: the same, but the sender decides, by its ``rnr_retry`` and its peer's timer.
+        rnr_retry, min_rnr_timer: RC, persona roce: how long a Send waits for a receive: the
+            sender's ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that the
+            receiver's ``min_rnr_timer``, a code of InfiniBand (0 to 31; 12 is 0.64 ms and the
+            default), means. Of a sender that is not siwarp the receiver's ``rnr_retry`` counts.
+            RD: the same, but the sender measures the time.
         ah_attr: UC, and RC with ``by_qpn``, with state RTR, which needs it: where the peer is, an
             ``AHAttr`` or (host, port). RC: its port does not count, and its ``source`` is this
             end's address.

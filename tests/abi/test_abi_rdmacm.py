@@ -75,6 +75,13 @@ def test_each_end_learns_what_the_other_one_gave(compiled: dict[str, Path]) -> N
     run(compiled["cm_more"], "depths")
 
 
+@pytest.mark.parametrize("persona", ["roce", "iwarp"])
+def test_immediate_data_is_sent_without_a_setting_to_a_siwarp_alone(
+    compiled: dict[str, Path], persona: str
+) -> None:
+    run(compiled["cm_more"], "immediate", SIWARP_PERSONA=persona)
+
+
 def test_options_reach_the_sockets(compiled: dict[str, Path]) -> None:
     run(compiled["cm_more"], "options")
 

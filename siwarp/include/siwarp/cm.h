@@ -86,6 +86,12 @@ struct siw_cm_param {
 	 */
 	int refused_ms;
 	int tos; /* type of service, or traffic class, of what is sent: to 255; 0 = none */
+	/*
+	 * persona roce: rnr_retry for Sends of the peer to this end, as rdma_cm's rnr_retry_count:
+	 * 1 to 7, -1 = none; it takes precedence over what the peer says. 0 = as the peer says, or
+	 * else the attribute of this queue pair (struct siw_qp_attr).
+	 */
+	int rnr_retry;
 };
 
 struct siw_cm_event {

@@ -496,7 +496,7 @@ enum siw_qp_state {
  * ROCE, as programs for InfiniBand expect: a request completes when the peer has it: its receive
  * completed, or its octets are written. A request that the peer refuses completes with the error,
  * those before it with success, those behind it with WR_FLUSH_ERR. A peer that is known to be
- * siwarp (by_qpn, private_messages) says what it has, and a Send completes here before the answer
+ * siwarp (struct siw_qp_init_attr) says what it has, and a Send completes here before the answer
  * to it is received. Any other peer is asked by a zero-length RDMA Read behind the request; a
  * siwarp sees who asks, and says what it has from then on. Such a Read is one of those that the
  * peer allows, so the connection asks for at least one. If the peer allows none, or does not say
@@ -624,8 +624,10 @@ struct siw_qp_init_attr {
 	int every_addr;
 	/*
 	 * RC: 1 = the peer is siwarp, and says so of this end, too: Send with Immediate may be
-	 * posted, and with persona roce the peer is not asked by Reads (enum siw_persona). Setting
-	 * private_messages says so of all RC queue pairs; with by_qpn the start-up says it.
+	 * posted, and with persona roce the peer is not asked by Reads (enum siw_persona). Only for
+	 * peers that the start-up does not tell from others: by_qpn and the connection manager do,
+	 * the latter unless setting mpa_announce is 0 at either end. Setting private_messages says
+	 * so of all RC queue pairs. Query: whether the peer is known to be siwarp, by whichever way.
 	 */
 	int private_messages;
 };
@@ -673,8 +675,9 @@ struct siw_qp_attr {
 	 * RC, persona roce: how long a Send waits at its receiver for a receive, before a Terminate
 	 * ends the connection and the Send completes with RNR_RETRY_EXC_ERR: the sender's rnr_retry
 	 * times the time of the receiver's min_rnr_timer. A sender that is siwarp with persona roce
-	 * (by_qpn, private_messages) tells its rnr_retry in front of what it sends; for any other
-	 * one the receiver's own counts, since there is no receiver-not-ready NAK on the wire.
+	 * tells its rnr_retry in front of what it sends; for any other one the receiver's own
+	 * counts, since there is no receiver-not-ready NAK on the wire. What rnr_retry of struct
+	 * siw_cm_param says comes before both.
 	 * rnr_retry: 0 to 6, or 7, the default: without limit. min_rnr_timer: InfiniBand's code, 1
 	 * (0.01 ms) to 31 (491.52 ms) or 0 (655.36 ms); 12 (0.64 ms) is the default.
 	 * RD: the same, but the sender decides, when the receiver answers it: what it began to
@@ -739,9 +742,9 @@ enum siw_wr_opcode {
 	SIW_WR_RDMA_WRITE_WITH_IMM = 1,
 	SIW_WR_SEND = 2,
 	/*
-	 * A message that no RFC has, siwarp's own; on UD it has 8 octets less than a Send. On RC
-	 * without by_qpn it is EINVAL unless private_messages of struct siw_qp_init_attr, or the
-	 * setting of that name (SIWARP_PRIVATE_MESSAGES=1), says so at both ends.
+	 * A message that no RFC has, siwarp's own; on UD it has 8 octets less than a Send. On RC it
+	 * is EINVAL unless the peer is known to be siwarp (private_messages of struct
+	 * siw_qp_init_attr).
 	 */
 	SIW_WR_SEND_WITH_IMM = 3,
 	SIW_WR_RDMA_READ = 4,

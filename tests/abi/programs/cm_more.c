@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * More of rdma_cm: cm_more ends, depths, options, newer, infos, moves, impatient or given. Both ends
+ * More of rdma_cm: cm_more ends, depths, immediate, options, newer, infos, moves, impatient or given. Both ends
  * are of this process, on loopback, but for a peer that is a plain socket.
  */
 #include <netdb.h>
@@ -174,6 +174,66 @@ static void depths(void)
 	CHECK(rdma_dereg_mr(mr) == 0);
 	end(client);
 	end(server);
+	CHECK(rdma_destroy_id(listener) == 0);
+}
+
+/* ---- immediate data, without a setting -------------------------------------------------------- */
+
+static void send_immediate(struct rdma_cm_id *from, struct rdma_cm_id *to, uint32_t imm)
+{
+	struct ibv_mr *one = rdma_reg_msgs(from, memory, 64), *two = rdma_reg_msgs(to, memory, 64);
+	struct ibv_sge sge = { (uintptr_t)memory, 64, one->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM,
+				  .sg_list = &sge,
+				  .num_sge = 1,
+				  .send_flags = IBV_SEND_SIGNALED,
+				  .imm_data = htonl(imm) };
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	CHECK(one && two);
+	CHECK(rdma_post_recv(to, NULL, memory, 64, two) == 0);
+	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
+	CHECK(rdma_get_recv_comp(to, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(wc.opcode == IBV_WC_RECV && wc.byte_len == 64);
+	CHECK((wc.wc_flags & IBV_WC_WITH_IMM) && ntohl(wc.imm_data) == imm);
+	CHECK(rdma_get_send_comp(from, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(rdma_dereg_mr(one) == 0 && rdma_dereg_mr(two) == 0);
+}
+
+/* A client of the RFCs alone: its Request announces nothing, and gets a Reply without a reserved bit. */
+static void to_anybody(struct rdma_cm_id *listener)
+{
+	static const uint8_t frame[] = "MPA ID Req Frame\x50\x02\x00\x04\x00\x01\x00\x01";
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM }, *bad;
+	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct rdma_cm_id *server;
+	uint8_t reply[24];
+
+	CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
+	CHECK(send(fd, frame, sizeof(frame) - 1, 0) == (ssize_t)sizeof(frame) - 1);
+	server = request(listener, NULL, 0);
+	CHECK(rdma_accept(server, NULL) == 0);
+	CHECK(recv(fd, reply, 24, MSG_WAITALL) == 24 && (reply[16] & 0x2f) == 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	CHECK(ibv_post_send(server->qp, &wr, &bad) == EINVAL && bad == &wr);
+	wr.opcode = IBV_WR_SEND;
+	CHECK(ibv_post_send(server->qp, &wr, &bad) == 0);
+	CHECK(close(fd) == 0);
+	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	end(server);
+}
+
+static void immediate(void)
+{
+	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
+
+	connected(listener, &client, &server);
+	send_immediate(client, server, 0x12345678);
+	send_immediate(server, client, 0);
+	parted(client, server);
+	to_anybody(listener);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -618,7 +678,8 @@ static void impatient(void)
 int main(int argc, char **argv)
 {
 	static const struct named all[] = { { "ends", ends },		{ "depths", depths },
-					    { "options", options },	{ "newer", newer },
+					    { "immediate", immediate }, { "options", options },
+					    { "newer", newer },
 					    { "infos", infos },		{ "moves", moves },
 					    { "impatient", impatient }, { "given", given } };
 

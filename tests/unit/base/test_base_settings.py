@@ -63,6 +63,7 @@ PROMISED = {
     "markers": (0, 0, 1),
     "private_messages": (0, 0, 1),
     "delivery_counts": (1, 0, 1),
+    "mpa_announce": (1, 0, 1),
     "capture_mb": (0, 0, 1 << 20),
     "log": (0, 0, 4),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener
 from unit.verbs.wire_peer import recv_frame
 
@@ -54,7 +55,7 @@ def test_who_wants_nothing_enhanced_asks_in_the_format_of_rfc_5044(
 ) -> None:
     """Octet by octet: no S, no word of IRD and ORD, no RTR, whatever else the program says."""
     persona = {"persona": Persona.ROCE} if roce else {}
-    with plain_listener() as listener:
+    with settings(mpa_announce=0), plain_listener() as listener:
         end = End(wire.active, CMID(wire.a_channel), wire.a_channel, **persona)
         end.id.connect(listener.getsockname()[:2], param)
         sock, _ = listener.accept()

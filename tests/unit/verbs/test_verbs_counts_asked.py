@@ -130,7 +130,7 @@ def test_without_the_setting_nobody_asks_or_answers(wire: Wire) -> None:
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 def test_between_two_siwarps_one_read_is_enough(two: Wire, other: Persona) -> None:
-    with counted("confirm_reads", 1), counted("confirm_none", 0):
+    with settings(mpa_announce=0), counted("confirm_reads", 1), counted("confirm_none", 0):
         a = two.dial(size=1 << 16, persona=Persona.ROCE)
         b = End(two.passive, two.request().id, two.p_channel, size=1 << 16, persona=other)
         b.id.accept()
