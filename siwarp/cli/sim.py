@@ -27,7 +27,7 @@ PATIENCE_S = 120
 #: Failures whose shortest prefix is looked for.
 TOLD = 5
 #: What every run must have had.
-COUNTED = ("operations", "datagrams", "drops", "crashes", "refusals")
+COUNTED = ("operations", "packets", "drops", "crashes", "refusals")
 
 
 class Name(str, Enum):
@@ -37,6 +37,7 @@ class Name(str, Enum):
     messages = "messages"
     one_sided = "one-sided"
     churn = "churn"
+    rc = "rc"
     rd_many = "rd-many"
     liars = "liars"
 

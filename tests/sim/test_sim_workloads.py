@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from siwarp.cli import sim as command
 from siwarp.cli.app import build_app
-from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate, model, run
+from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate, model, rc, run
+from siwarp.verbs import QPAttr, QPState
 
 
 def siwarp_sim(*arguments: str) -> str:
@@ -97,6 +98,28 @@ def test_a_request_that_never_completes_is_noticed(monkeypatch: pytest.MonkeyPat
     assert run(generate("rd-many", 2)).failure
 
 
+def test_a_hole_in_an_rc_stream_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def skip(self: Any, end: model.End, message: model.Message, what: str) -> None:
+        end.last_taken[message.source.number << 16 | message.life, end.number << 16] = 0
+
+    monkeypatch.setattr(rc.Connections, "arrived", skip)
+    assert "number 2 of its stream, came after number 0" in run(generate("rc", 2)).failure
+
+
+def test_an_rc_connection_that_ends_without_a_cause_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def spoil(self: execution.Execution, op: Any) -> None:
+        for end in self._live():
+            if end.pair and end.qp.qp_state == QPState.RTS:
+                end.pair.causes.clear()
+                end.qp.modify(QPAttr(qp_state=QPState.ERR))
+                return
+
+    monkeypatch.setattr(execution.Execution, "do_rest", spoil)
+    assert "nothing went wrong" in run(generate("rc", 1)).failure
+
+
 class Fake(command.Worker):
     """A worker whose programs fail from their 37th operation on, or that has no crashes."""
 
@@ -110,7 +133,7 @@ class Fake(command.Worker):
         return {
             "hash": 7,
             "operations": 600,
-            "datagrams": 10,
+            "packets": 10,
             "drops": 1,
             "crashes": self.crashes,
             "refusals": 1,

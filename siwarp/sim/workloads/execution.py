@@ -28,6 +28,7 @@ from siwarp.sim.workloads.model import (
     require,
 )
 from siwarp.sim.workloads.program import Op, Program
+from siwarp.sim.workloads.rc import Connections
 from siwarp.sim.world import World
 from siwarp.verbs import (
     AH,
@@ -41,6 +42,7 @@ from siwarp.verbs import (
     Address,
     CompChannel,
     Error,
+    Persona,
     QPAttr,
     QPCap,
     QPInitAttr,
@@ -68,7 +70,11 @@ REMOTE = (
     | AccessFlag.REMOTE_ATOMIC
 )
 #: Octets of a slot, by type.
-SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384}
+SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
+#: Types that connect two queue pairs.
+PAIRED = (QPType.UC, QPType.RC)
+#: Types that have Reads and atomics.
+READS = (QPType.RD, QPType.RC)
 SLOTS = 24
 INLINE = 64
 QKEY = 0x5EED
@@ -77,8 +83,8 @@ RECORDS = 8
 BELOW_WRAP = (1 << 32) - 20
 #: Messages of 16,000 octets of the burst that shows that no credit was lost.
 BURST = 6
-#: Memory of all hosts is looked at after so many operations; what was just used, after each.
-LOOK = 32
+#: Octets of closed regions that are looked at after each operation, in turn.
+CLOSED_OCTETS = 256 << 10
 #: What ends last: the meeting of an RD peer, and its repeats.
 END_S = 240
 LOSS = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
@@ -97,8 +103,8 @@ class Outcome:
     Attributes:
         hash: of the world's trace.
         operations: that were executed.
-        datagrams: that were sent.
-        drops: datagrams that were lost, refused, or found no room.
+        packets: datagrams and segments of TCP that were sent.
+        drops: of these, what was lost, refused, or found no room.
         crashes: of hosts.
         refusals: calls that were refused, as they must be.
         stale: objects of hosts that crashed, which stay so that late calls on them are refused.
@@ -109,7 +115,7 @@ class Outcome:
 
     hash: int
     operations: int
-    datagrams: int
+    packets: int
     drops: int
     crashes: int
     refusals: int
@@ -147,7 +153,7 @@ def run(
         return Outcome(
             hash=world.trace_hash,
             operations=execution.steps,
-            datagrams=stats.sent,
+            packets=stats.sent + stats.segments,
             drops=stats.lost + stats.refused + stats.overflowed,
             crashes=execution.crashes,
             refusals=execution.refusals,
@@ -184,10 +190,14 @@ class Execution:
         self.requests: dict[int, Request] = {}
         self.messages: dict[int, Message] = {}
         self.frozen: list[Memory] = []
+        self._next_frozen = 0
+        self.plan = program.plan  # of all links that have none of their own
+        self.link_plans: dict[frozenset[str], str] = {}
         self.duplicates = "dup=" in program.plan
         self.fragile = program.settings["peer_timeout_ms"] < 10000
         self.fragile |= program.settings["rd_meet_ms"] < 60000
         self._numbers = 0
+        self.rc = Connections(self, REMOTE)
 
     def _number(self) -> int:
         self._numbers += 1
@@ -206,9 +216,10 @@ class Execution:
             self._furnish(host)
             if host.liar:
                 self.world.mutate(host.context, 20)
-        if "UC" in program.kinds:
-            for a, b in zip(self.hosts[::2], self.hosts[1::2], strict=False):
-                self._make_uc(a, b, small=False)
+        for kind in (QPType[name] for name in program.kinds):
+            for a, b in zip(self.hosts, self.hosts[1:], strict=False):
+                if kind == QPType.RC or (kind == QPType.UC and a.number % 2 == 0):
+                    self._make_pair(kind, a, b, small=False)
 
     def step(self, op: Op) -> None:
         """Run one operation, let some time pass, and look at what must hold."""
@@ -216,10 +227,10 @@ class Execution:
         getattr(self, f"do_{op.kind}")(op)
         if op.pause_ns:
             self.world.run_for(op.pause_ns / 1e9)
-        if self.steps % LOOK == 0:
-            self._look()
+        self._look()
 
-    def _look(self) -> None:
+    def _look(self, *, at_all: bool = False) -> None:
+        """Look at all memory and at all states; of closed regions at some, or at all."""
         for host in self.hosts:
             host.target.check(bool(self.program.liars))
             if host.srq is not None:
@@ -228,8 +239,12 @@ class Execution:
             if not end.gone:
                 end.sends.check()
                 end.receives.check()
-        for memory in self.frozen:
+        octets, n = 0, len(self.frozen)
+        while n and (at_all or octets < CLOSED_OCTETS):
+            memory = self.frozen[self._next_frozen % len(self.frozen)]
             memory.check_frozen()
+            self._next_frozen += 1
+            octets, n = octets + len(memory), n - 1
         for end in self._live():
             state = end.qp.qp_state
             if state in (QPState.ERR, QPState.SQE):
@@ -252,9 +267,11 @@ class Execution:
         host.target = Target(host)
         self._register(host, host.target.memory, REMOTE)
         self._make_completions(host, 8192)
-        for kind in self.program.kinds:
-            if kind != "UC":
-                self._make_end(host, QPType[kind])
+        for kind in (QPType[name] for name in self.program.kinds):
+            if kind not in PAIRED:
+                self._make_end(host, kind)
+        if "RC" in self.program.kinds:
+            self.rc.furnish(host)
 
     def _register(self, host: Host, memory: Memory, access: AccessFlag) -> None:
         memory.mr = MR(host.pd, memory.view, access)
@@ -265,10 +282,21 @@ class Execution:
         host.completions.append(completions)
         return completions
 
-    def _make_end(self, host: Host, kind: QPType, *, small: bool = False, port: int = 0) -> End:
+    def _make_end(
+        self,
+        host: Host,
+        kind: QPType,
+        *,
+        small: bool = False,
+        port: int = 0,
+        by_qpn: bool = False,
+        private: bool = False,
+    ) -> End:
         """Make a queue pair; UD and RD go to RTS."""
         number = self._number()
         end = End(number, host, kind)
+        end.by_qpn, end.private = by_qpn, private
+        end.persona = Persona.ROCE if number % 5 < 3 else Persona.IWARP
         completions = self._make_completions(host, 6) if small else host.completions[0]
         end.send = end.recv = completions
         end.may_err = end.disturbed = small or bool(self.program.liars)
@@ -281,10 +309,13 @@ class Execution:
                 scq=completions.cq,
                 cap=QPCap(16, 16, 2, 2, INLINE),
                 srq=host.srq if end.shares else None,
-                addr=(host.address, port),
+                addr=None if kind == QPType.RC else (host.address, port),
                 grh=end.grh,
-                qkey=None if kind == QPType.UC else QKEY,
-                max_write_records=0 if small or kind == QPType.UC else RECORDS,
+                qkey=None if kind in PAIRED else QKEY,
+                max_write_records=0 if small or kind in PAIRED else RECORDS,
+                persona=end.persona if kind == QPType.RC else Persona.AUTO,
+                by_qpn=by_qpn,
+                private_messages=kind == QPType.RC and end.private,
             ),
         )
         for name, count in (
@@ -294,16 +325,26 @@ class Execution:
             slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT[kind])
             self._register(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
-        end.qp_num, end.address = end.qp.qp_num, end.qp.addr
-        if kind != QPType.UC:
+        end.qp_num = end.qp.qp_num
+        end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
+        if kind not in PAIRED:
             end.qp.to_rts()
         host.ends.append(end)
         self.ends.append(end)
         self.at[end.address] = end
         return end
 
-    def _make_uc(self, a: Host, b: Host, *, small: bool) -> None:
-        ends = self._make_end(a, QPType.UC, small=small), self._make_end(b, QPType.UC)
+    def _make_pair(self, kind: QPType, a: Host, b: Host, *, small: bool) -> None:
+        rng = random.Random(self._number() << 32 | self.program.seed)
+        by_qpn = kind == QPType.RC and rng.random() < 0.5
+        private = kind == QPType.RC and (by_qpn or rng.random() < 0.5)
+        ends = (
+            self._make_end(a, kind, small=small, by_qpn=by_qpn, private=private),
+            self._make_end(b, kind, by_qpn=by_qpn, private=private),
+        )
+        if kind == QPType.RC:
+            self.rc.pair(*ends, rng)
+            return
         for here, there in (ends, ends[::-1]):
             here.peer = there
             self._to_rts(here)
@@ -325,16 +366,23 @@ class Execution:
         )
 
     def _reset(self, end: End, *, on: bool) -> None:
-        """Move a queue pair to RESET, of UC both ends, and then on to RTS."""
+        """Move a queue pair to RESET, of a pair both ends, and then on to RTS."""
         ends = [end]
-        if end.kind == QPType.UC and end.peer is not None and not end.peer.gone:
+        if end.kind in PAIRED and end.peer is not None and not end.peer.gone:
             ends.append(end.peer)
         for one in ends:
+            if one.kind == QPType.RC:
+                self.rc.leave(one, "ended")
             one.qp.modify(QPAttr(qp_state=QPState.RESET))
             self._drop(one)
+            one.may_err = one.send.small or bool(self.program.liars)
         end.life = max(one.life for one in ends)
         for one in ends:
             one.life = end.life
+        if end.pair is not None:
+            if on and len(ends) == 2:
+                self.rc.connect(end.pair)
+            return
         for one in ends if on else ():
             self._to_rts(one)
 
@@ -356,7 +404,7 @@ class Execution:
 
     def _dest(self, op: Op, end: End, which: int) -> Address:
         """Pick whom a queue pair sends to: mostly someone who is there."""
-        if end.kind == QPType.UC:
+        if end.kind in PAIRED:
             assert end.peer is not None
             return end.peer.address
         ends = [e for e in self.ends if e.kind == end.kind and (not e.gone or op.chance(5, 5))]
@@ -392,7 +440,7 @@ class Execution:
             at = slots.at(request.slot)
             sg = [slots.memory.mr.sge(at, 100), slots.memory.mr.sge(at + 100, length - 100)]
         ah = None
-        if end.kind != QPType.UC:
+        if end.kind not in PAIRED:
             assert request.dest is not None
             ah = self._handle(end, request.dest)
         return SendWR(request.wr_id, opcode, send_flags=flags, sg=sg, ah=ah, **more)  # type: ignore[arg-type]
@@ -415,7 +463,9 @@ class Execution:
         except Error as e:
             taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
             self.refusals += 1
-            if state in (QPState.RESET, QPState.INIT, QPState.RTR):
+            # Without a connection nobody knows what it permits.
+            early = state == QPState.ERR and end.kind == QPType.RC and not end.connected
+            if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
                 require(e.errno == errno.EINVAL, f"posting to {end!r} in {state.name}: {e}")
             else:
                 full = len(end.posted) + taken >= end.qp.cap.max_send_wr
@@ -425,10 +475,19 @@ class Execution:
                 )
         for request, _ in some[:taken]:
             end.posted[request.wr_id] = request
-        for request, _ in some[taken:]:
+            request.posted_ns = self.world.now_ns
+            if end.kind == QPType.RC:
+                if request.message is not None:
+                    request.message.behind = end.last_write
+                if request.cell is not None:
+                    end.last_write = request.cell, request.version
+                self.rc.posted(end, request.message)
+        for request, _ in reversed(some[taken:]):
             self._forget(request)
             if request.message is not None:
                 del self.messages[request.message.number]
+                assert request.dest is not None
+                end.next_index[request.dest] = request.message.index - 1
             if request.cell is not None and not request.cell.steady:
                 request.cell.tainted = True
             if request.counter is not None:
@@ -458,7 +517,7 @@ class Execution:
         request.bad = bad
         request.dest = self._dest(op, end, 1)
         assert request.slots is not None
-        imm = number % 4 == 0
+        imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
         sizes = (0, 1, 16, 40) if imm else (16, 64, 100, 500, 1400, 3000)
         length = sizes[number // 4 % len(sizes)]
         if number % 97 == 5:
@@ -473,6 +532,13 @@ class Execution:
         end = self._end(op)
         prepared = end and self._prepare_send(op, end, op.numbers[2])
         if end and prepared:
+            self._post(end, [prepared])
+
+    def greet(self, end: End) -> None:
+        """Post a first Send on a connection: its responder may send nothing before it comes."""
+        op = Op("send", (0, 0, 1, 0, 99, 0), 0)
+        prepared = self._prepare_send(op, end, 1)
+        if prepared is not None:
             self._post(end, [prepared])
 
     def do_send_list(self, op: Op) -> None:
@@ -494,6 +560,8 @@ class Execution:
         _, wr = prepared
         wr.sg[0].lkey ^= 0x00FFFF00
         end.may_err = end.disturbed = True
+        if end.pair is not None:
+            end.pair.causes.add("local")
         self._post(end, [prepared])
 
     def do_overfill(self, op: Op) -> None:
@@ -543,7 +611,7 @@ class Execution:
         end = request.end
         assert end is not None and request.slots is not None
         assert request.dest is not None
-        steady = end.kind != QPType.RD or verb == "write_record"
+        steady = end.kind not in READS or verb == "write_record"
         cell = target.cell(end, request.dest, steady)
         if cell is None:
             self._forget(request)
@@ -575,11 +643,11 @@ class Execution:
 
     def do_write(self, op: Op) -> None:
         """Post an RDMA Write to a cell of one's own."""
-        self._write(op, "write", WROpcode.RDMA_WRITE, QPType.RD, QPType.UC)
+        self._write(op, "write", WROpcode.RDMA_WRITE, *READS, QPType.UC)
 
     def do_write_imm(self, op: Op) -> None:
         """Post an RDMA Write with immediate data."""
-        self._write(op, "write_imm", WROpcode.RDMA_WRITE_WITH_IMM, QPType.RD, QPType.UC)
+        self._write(op, "write_imm", WROpcode.RDMA_WRITE_WITH_IMM, *READS, QPType.UC)
 
     def do_write_record(self, op: Op) -> None:
         """Post a Write-Record."""
@@ -587,7 +655,7 @@ class Execution:
 
     def do_read(self, op: Op) -> None:
         """Post an RDMA Read of what never changes."""
-        aimed = self._aim(op, "read", QPType.RD)
+        aimed = self._aim(op, "read", *READS)
         if aimed is None:
             return
         request, target = aimed
@@ -602,7 +670,7 @@ class Execution:
 
     def do_fetch_add(self, op: Op) -> None:
         """Add 1 to a counter that all may add to."""
-        aimed = self._aim(op, "atomic", QPType.RD)
+        aimed = self._aim(op, "atomic", *READS)
         if aimed is None:
             return
         request, target = aimed
@@ -621,7 +689,7 @@ class Execution:
 
     def do_compare_swap(self, op: Op) -> None:
         """Compare with what is not there, so that nothing changes."""
-        aimed = self._aim(op, "atomic", QPType.RD)
+        aimed = self._aim(op, "atomic", *READS)
         if aimed is None:
             return
         request, target = aimed
@@ -641,7 +709,7 @@ class Execution:
 
     def do_bad_remote(self, op: Op) -> None:
         """Write or read where it is not allowed: past the end, a wrong key, a region of another."""
-        aimed = self._aim(op, "write", QPType.RD, QPType.UC)
+        aimed = self._aim(op, "write", *READS, QPType.UC)
         if aimed is None:
             return
         request, target = aimed
@@ -654,9 +722,11 @@ class Execution:
         )[op.pick(2, 3)]
         request.bad = "remote"
         request.slots.fill(request.slot, b"\xbb" * 8)
-        reads = op.chance(3, 30) and end.kind == QPType.RD
+        reads = op.chance(3, 30) and end.kind in READS
         if reads:
             request.verb = "read"
+        if end.pair is not None:
+            end.pair.causes.add("refused")
         wr = self._wr(
             request, WROpcode.RDMA_READ if reads else WROpcode.RDMA_WRITE, 8, remote=remote
         )
@@ -675,6 +745,9 @@ class Execution:
             self.frozen.append(host.target.memory)
             for cell in host.target.cells.values():
                 cell.tainted = True  # Writes on their way are refused
+            for taker in host.ends:
+                if taker.pair is not None:
+                    taker.pair.causes.add("refused")
             return
         end = self._end(op, 2)
         if end is None:
@@ -694,6 +767,8 @@ class Execution:
                 for request in users.values():
                     request.bad = "closed"  # a message that takes it completes it with an error
                 end.short |= bool(users)
+                if end.pair is not None and users:
+                    end.pair.causes.add("refused")
             slots.memory.freeze()
             slots.memory.thaw()
             self._register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
@@ -708,6 +783,10 @@ class Execution:
                 self._register(host, memory, REMOTE)
 
     # ---- receives
+
+    def post_receive(self, end: End) -> bool:
+        """Post a receive that has room for any message; whether there was room for it."""
+        return self._post_receive(end, SLOT[end.kind])
 
     def _post_receive(self, end: End, length: int) -> bool:
         slots = end.host.srq_slots if end.shares else end.receives
@@ -744,6 +823,7 @@ class Execution:
             return False
         self.requests[request.wr_id] = request
         waiting[request.wr_id] = request
+        end.offered += 1
         room = end.qp.cap.max_recv_wr
         require(
             end.shares or len(waiting) <= room,
@@ -765,6 +845,8 @@ class Execution:
         end = self._end(op)
         if end is not None and not end.shares:
             end.short = True
+            if end.pair is not None:
+                end.pair.causes.add("refused")
             self._post_receive(end, 41 + op.pick(1, 100))
 
     # ---- completions
@@ -795,6 +877,7 @@ class Execution:
         if host is not None and not host.slow:
             completions = host.completions[op.pick(1, len(host.completions))]
             self._poll(host, completions, 1 + op.pick(2, 16))
+            self.rc.events(host)
 
     def do_poll_all(self, op: Op) -> None:
         """Poll all completion queues until they are empty."""
@@ -880,7 +963,9 @@ class Execution:
         if self.program.liars and (end.liar or self._of_liar(request.dest)):
             return
         status = WCStatus(wc.status)
-        if request.bad == "local":
+        if end.kind == QPType.RC:
+            self.rc.judge(request, end, wc, what)
+        elif request.bad == "local":
             require(
                 status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR, *LOSS),
                 f"{what} from no region: {status.name}",
@@ -946,12 +1031,13 @@ class Execution:
         if cell is None or cell.steady or cell.tainted or not honest:
             return
         target, dest = self._target(request), request.dest
-        if target is None or dest is None or end.kind != QPType.RD:
+        if target is None or dest is None or end.kind not in READS:
             return
         if request.version != cell.version:
             return
         require(
             target.cells.get((end.number, dest, False)) is not cell
+            or (end.kind == QPType.RC and end.persona != Persona.ROCE)
             or target.octets(cell) == cell.expected,
             f"{what} completed, and its octets are not there",
         )
@@ -1020,8 +1106,15 @@ class Execution:
         message.taken[life] = message.taken.get(life, 0) + 1
         if end.kind != QPType.UD:
             key = (message.source.number << 16 | message.life, life)
-            require(end.last_taken.get(key, 0) < message.index, f"{what} came after a later one")
+            last = end.last_taken.get(key, 0)
+            require(last < message.index, f"{what} came after a later one")
+            require(
+                end.kind != QPType.RC or message.index == last + 1,
+                f"{what}, number {message.index} of its stream, came after number {last}",
+            )
             end.last_taken[key] = message.index
+        if end.kind == QPType.RC:
+            self.rc.arrived(end, message, what)
         cell = message.cell
         if wide and cell is not None and cell.steady:
             now = end.host.target.octets(cell)
@@ -1089,7 +1182,8 @@ class Execution:
         if not ends:
             return
         end = ends[op.pick(0, len(ends))]
-        if end.send.overflowed:
+        gone = end.kind in PAIRED and (end.peer is None or end.peer.gone)
+        if end.send.overflowed or gone:
             self._destroy(end)
             return
         if end.qp.qp_state in (QPState.SQE, QPState.SQD):
@@ -1097,9 +1191,23 @@ class Execution:
         else:
             self._reset(end, on=True)
 
+    def do_disconnect(self, op: Op) -> None:
+        """End a connection in order."""
+        ends = [e for e in self._live() if e.id is not None and e.pair is not None]
+        if not ends:
+            return
+        end = ends[op.pick(0, len(ends))]
+        assert end.id is not None and end.pair is not None
+        end.pair.causes.add("ended")
+        try:
+            end.id.disconnect()
+        except StateError as e:  # not connected yet, or no more
+            self.refusals += 1
+            require(end.qp.qp_state != QPState.RTS, f"disconnecting {end!r}: {e}")
+
     def do_drain(self, op: Op) -> None:
         """Move a queue pair to SQD."""
-        end = self._end(op, 0, QPType.UD, QPType.UC)
+        end = self._end(op, 0, QPType.UD, QPType.UC, QPType.RC)
         if end is not None and end.qp.qp_state == QPState.RTS:
             end.qp.modify(QPAttr(qp_state=QPState.SQD))
 
@@ -1111,6 +1219,7 @@ class Execution:
 
     def _destroy(self, end: End) -> None:
         end.gone = end.disturbed = True
+        self.rc.leave(end, "ended")
         end.qp.close()
         self._drop(end)
         end.host.ends.remove(end)
@@ -1132,7 +1241,7 @@ class Execution:
         if host is None or len(host.ends) > 5:
             return
         small = op.chance(2, 15)
-        if kind != QPType.UC:
+        if kind not in PAIRED:
             gone = [e for e in self.ends if e.gone and e.host is host and e.kind == kind]
             port = gone[op.pick(4, len(gone))].address[1] if gone and op.chance(3, 50) else 0
             if any(e.address == (host.address, port) for e in self._live()):
@@ -1141,14 +1250,17 @@ class Execution:
             return
         other = self._host(op, 3)
         if other is not None and other is not host and len(other.ends) <= 5:
-            self._make_uc(host, other, small=small)
+            self._make_pair(kind, host, other, small=small)
 
     def do_overflow(self, op: Op) -> None:
         """Have more complete than a small completion queue holds."""
         host = self._host(op)
         if host is None or len(host.ends) > 6:
             return
-        kind = QPType.UD if "UD" in self.program.kinds else QPType.RD
+        kinds = [k for k in (QPType.UD, QPType.RD) if k.name in self.program.kinds]
+        if not kinds:
+            return
+        kind = kinds[0]
         end = self._make_end(host, kind, small=True)
         end.disturbed = True
         for i in range(end.qp.cap.max_send_wr):
@@ -1166,6 +1278,8 @@ class Execution:
         """Change the plan of all links."""
         plan = programs.draw_plan(random.Random(op.numbers[0]))
         self.duplicates |= "dup=" in plan
+        self.plan = plan
+        self.rc.planned()
         self.world.faults(plan)
 
     def do_link_plan(self, op: Op) -> None:
@@ -1173,6 +1287,12 @@ class Execution:
         a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
         plan = programs.draw_plan(random.Random(op.numbers[2])) if op.chance(3, 70) else None
         self.duplicates |= plan is not None and "dup=" in plan
+        ends = frozenset((a.address, b.address))
+        if plan is None:
+            self.link_plans.pop(ends, None)
+        else:
+            self.link_plans[ends] = plan
+        self.rc.planned()
         self.world.link(a.address, b.address, plan)
 
     def do_partition(self, op: Op) -> None:
@@ -1227,7 +1347,11 @@ class Execution:
         self.world.crash(host.address)
         for end in host.ends:
             end.gone = True
+            end.id = None
+            if end.pair is not None:
+                end.pair.causes.add("lost")
             self._drop(end)
+        host.channel = host.listener = None
         for memory in host.memories():
             if memory not in self.frozen:
                 memory.freeze()
@@ -1243,6 +1367,11 @@ class Execution:
         if host is not None:
             host.context = self.world.restart(host.address)
             self._furnish(host)
+            for end in self._live():
+                there = end.peer
+                if end.kind in PAIRED and there and there.gone and there.host is host:
+                    self._destroy(end)
+                    self._make_pair(end.kind, end.host, host, small=False)
 
     # ---- the end
 
@@ -1251,6 +1380,7 @@ class Execution:
         world = self.world
         world.heal()
         world.faults("")
+        self.plan, self.link_plans = "", {}
         for host in self.hosts:
             host.slow = False
             world.link_up(host.address, True)
@@ -1261,14 +1391,18 @@ class Execution:
         for end in self._live():
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
-            elif end.qp.qp_state == QPState.RESET:  # RD has its peers wait
-                self._reset(end, on=True)
-        self._settle("to complete", lambda end: any(r.signaled for r in end.posted.values()))
+            elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
+                self._reset(end, on=True)  # RD has its peers wait
+        self._settle(
+            "to complete",
+            lambda end: any(r.signaled for r in end.posted.values()) and self.rc.busy(end),
+        )
         self._burst()
         self._arrivals()
-        self._look()
+        self.rc.arrivals(self._pass)
+        self._look(at_all=True)
         self._flush()
-        self._look()
+        self._look(at_all=True)
         self._close()
 
     def _settle(self, doing: str, busy: Callable[[End], bool]) -> None:
@@ -1283,16 +1417,29 @@ class Execution:
                 request = next(iter(left[0].posted.values()), None)
                 what = f"{request.verb} {request.wr_id} to {request.dest}" if request else "it"
                 raise Violation(f"{what} of {left[0]!r} was {doing}, and has not in {END_S} s")
-            for end in self._live():
-                if end.qp.qp_state == QPState.RTS:
-                    while self._post_receive(end, SLOT[end.kind]):
-                        pass
+            self._receive_everywhere()
             self.world.run_for(pause)
             pause = min(pause * 1.3, 2)
+
+    def _pass(self) -> None:
+        self._poll_everything()
+        self._receive_everywhere()
+        self.world.run_for(0.1)
+
+    def _receive_everywhere(self) -> None:
+        for end in self._live():
+            if end.qp.qp_state != QPState.RTS:
+                continue
+            shared = end.host.srq if end.shares else None
+            room = shared.attr.max_wr if shared else end.qp.cap.max_recv_wr
+            waiting = end.host.srq_posted if shared else end.waiting
+            while len(waiting) < room and self.post_receive(end):
+                pass
 
     def _poll_everything(self) -> None:
         for host in self.hosts:
             if host.up:
+                self.rc.events(host)
                 for completions in list(host.completions):
                     while not completions.overflowed and self._poll(host, completions, 64):
                         pass
@@ -1369,6 +1516,9 @@ class Execution:
         for host in self.hosts:
             if not host.up:
                 continue
+            if host.listener is not None and host.channel is not None:
+                host.listener.close()
+                host.channel.close()
             for completions in host.completions:
                 channel = completions.cq.channel
                 completions.cq.close()

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from siwarp.verbs import AH, CQ, MR, PD, QP, SRQ, Address, Context, QPType
+from siwarp.cm import CMID, RTR, CMEventChannel
+from siwarp.verbs import AH, CQ, MR, PD, QP, SRQ, Address, Context, Persona, QPType
 
 __all__ = [
     "GUARD",
@@ -21,6 +22,7 @@ __all__ = [
     "Host",
     "Memory",
     "Message",
+    "Pair",
     "Request",
     "Slots",
     "Target",
@@ -90,6 +92,17 @@ class Memory:
         self.check_frozen()
         self._frozen = None
 
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def octets(self, at: int, length: int) -> bytearray:
+        """Return a copy of these octets."""
+        return self._all[GUARD + at : GUARD + at + length]
+
+    def guards(self, layout: struct.Struct) -> tuple[bytes, ...]:
+        """Return the guards, at the places that a layout says."""
+        return layout.unpack_from(self._all)
+
     def check_frozen(self) -> None:
         """Raise a Violation if it was written to after its region was closed."""
         if self._frozen is not None and self._frozen != self._all:
@@ -106,6 +119,9 @@ class Slots:
         for i in range(count):
             self.memory.view[i * self._stride : i * self._stride + GUARD] = _GUARD
         self.free = list(range(count - 1, -1, -1))
+        # One call takes all guards out of the memory, which is looked at after each operation.
+        self._layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
+        self._intact = (_GUARD,) * (count + 2)
 
     def at(self, slot: int) -> int:
         """Return the offset of a slot's first octet."""
@@ -123,11 +139,9 @@ class Slots:
 
     def check(self) -> None:
         """Raise a Violation if a guard was written to."""
-        self.memory.check()
-        view, stride = self.memory.view, self._stride
-        for at in range(0, len(view), stride):
-            if view[at : at + GUARD] != _GUARD:
-                raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
+        if self.memory.guards(self._layout) != self._intact:
+            self.memory.check()
+            raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
 
 
 @dataclass(eq=False)
@@ -145,6 +159,8 @@ class Message:
     cell: Cell | None = None
     offset: int = 0
     status: int | None = None
+    #: RC: the Write before it in its queue, which is in its place when the message arrives.
+    behind: tuple[Cell, int] | None = None
     #: How often it arrived, by the incarnation that took it.
     taken: dict[int, int] = field(default_factory=dict)
 
@@ -169,6 +185,7 @@ class Request:
     counter: Counter | None = None
     amount: int = 0
     bad: str = ""  # what is wrong with it, on purpose
+    posted_ns: int = 0
     done: bool = False
 
 
@@ -216,6 +233,7 @@ class Target:
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
+        self._seen = bytearray(self.CELL * self.CELLS)  # the cells, when they were looked at last
         self.closed_at = -1  # the step at which its region was last closed
 
     def cell(self, writer: End, dest: Address, steady: bool) -> Cell | None:
@@ -237,17 +255,16 @@ class Target:
         self.memory.check()
         if liars:
             return
-        view = self.memory.view
+        memory = self.memory
         require(
-            view[: self.STATIC] == self.static, f"{self.memory.name}: a write that nobody posted"
+            memory.octets(0, self.STATIC) == self.static,
+            f"{memory.name}: a write that nobody posted",
         )
-        for cell in self.cells.values():
-            if cell.steady:
-                now = self.octets(cell)
-                require(
-                    all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
-                    f"{self.memory.name}: octets in cell {cell.number} that nobody wrote",
-                )
+        now = memory.octets(self.STATIC + 8 * self.COUNTERS, len(self._seen))
+        if now != self._seen:
+            self._check_cells()
+            self._seen = now
+        view = memory.view
         for counter in self.counters:
             value = int.from_bytes(view[counter.at : counter.at + 8], "little")
             require(
@@ -255,6 +272,15 @@ class Target:
                 f"{self.memory.name}: a counter is {value} after {counter.done} additions that "
                 f"completed and {counter.unknown} that may have been done",
             )
+
+    def _check_cells(self) -> None:
+        for cell in self.cells.values():
+            now = self.octets(cell)
+            if cell.steady and now != cell.expected:
+                require(
+                    all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
+                    f"{self.memory.name}: octets in cell {cell.number} that nobody wrote",
+                )
 
 
 class Completions:
@@ -285,6 +311,8 @@ class Host:
         self.srq_posted: dict[int, Request] = {}
         self.ends: list[End] = []
         self.completions: list[Completions] = []
+        self.channel: CMEventChannel | None = None  # RC by the connection manager
+        self.listener: CMID | None = None
         self.target: Target
         self.handles: dict[Address, AH] = {}
 
@@ -296,6 +324,34 @@ class Host:
         for end in self.ends:
             yield end.sends.memory
             yield end.receives.memory
+
+
+@dataclass(eq=False)
+class Pair:
+    """Two RC queue pairs that connect to each other, in one life of both.
+
+    ``causes`` has what may end the connection or fail a request, beside a program's own wish:
+    ``rnr``, a Send that may find no receive; ``refused``, an access that is not granted; ``local``,
+    an error of an end's own; ``ended``, an end that left in order; ``lost``, one that left without
+    its peer being certain to hear of it; ``meeting``, a start-up that may fail; ``corrupt``, a link
+    that alters what TCP carries. Without one of them nothing may fail.
+    """
+
+    a: End
+    b: End
+    by_qpn: bool
+    #: Of both ends, as InfiniBand numbers it; ``None``: that of the device, 7.
+    rnr_retry: int | None
+    min_rnr_timer: int
+    #: RDMA Reads outstanding, of each to the other.
+    depth: int
+    #: By the connection manager: what its initiator opens the connection with; 0: a Send.
+    rtr: RTR
+    #: By QPN: InfiniBand's code of the time that a request waits for a peer; 0: without limit.
+    timeout: int
+    causes: set[str] = field(default_factory=set)
+    #: By the connection manager: the ends that are established.
+    established: set[int] = field(default_factory=set)
 
 
 class End:
@@ -314,7 +370,7 @@ class End:
         self.shares = False  # takes receives from the shared queue
         self.grh = False
         self.address: Address = ("", 0)
-        self.peer: End | None = None  # UC
+        self.peer: End | None = None  # UC, RC
         self.posted: dict[int, Request] = {}  # sends, in the order of the queue
         self.waiting: dict[int, Request] = {}  # receives
         self.life = 0  # of its number of incarnations by RESET
@@ -323,11 +379,37 @@ class End:
         self.gone = False  # destroyed, or its host crashed
         self.disturbed = False
         self.lost = False  # completions of it may have been lost
-        self.may_err = False  # it may be in ERR or SQE
+        self._may_err = False
+        self.pair: Pair | None = None  # RC
+        self.by_qpn = False  # RC
+        self.persona = Persona.IWARP
+        self.private = False  # RC: it may send immediate data by Send
+        self.id: CMID | None = None
+        self.failed = False  # RC: a request of this life has failed
+        self.waits = False  # RC: a message of this life may have had to wait for a receive
+        self.offered = 0  # receives posted in this life
+        self.promised = 0  # RC: messages posted in this life
+        self.last_write: tuple[Cell, int] | None = None  # RC
         self.next_index: dict[Address, int] = {}
         self.last_taken: dict[tuple[int, int], int] = {}
         self.last_done: dict[Address | None, int] = {}
         self.last_received = -1
+
+    @property
+    def may_err(self) -> bool:
+        """Whether it may be in ERR or SQE."""
+        return self._may_err or bool(self.pair and self.pair.causes)
+
+    @may_err.setter
+    def may_err(self, value: bool) -> None:
+        self._may_err = value
+        if self.pair is not None and value:
+            self.pair.causes.add("ended")
+
+    @property
+    def connected(self) -> bool:
+        """RC: whether it knows what its connection permits."""
+        return self.by_qpn or bool(self.pair and self.number in self.pair.established)
 
     @property
     def liar(self) -> bool:

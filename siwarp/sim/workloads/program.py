@@ -99,19 +99,21 @@ _CHURN = {
 
 WORKLOADS: dict[str, Workload] = {
     "mixed": Workload(
-        "all of it", ("UD", "UC", "RD"), {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, **_CHURN}
+        "all of it",
+        ("UD", "UC", "RD", "RC"),
+        {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, **_CHURN},
     ),
     "messages": Workload(
-        "sends and receives", ("UD", "UC", "RD"), {**_FAULTS, **_QUEUES, **_MESSAGES}
+        "sends and receives", ("UD", "UC", "RD", "RC"), {**_FAULTS, **_QUEUES, **_MESSAGES}
     ),
     "one-sided": Workload(
         "Writes, Reads, atomics and Write-Records",
-        ("UC", "RD", "UD"),
+        ("UC", "RD", "UD", "RC"),
         {**_FAULTS, **_QUEUES, "send": 40, **_ONE_SIDED},
     ),
     "churn": Workload(
         "queue pairs and devices that come and go",
-        ("UD", "UC", "RD"),
+        ("UD", "UC", "RD", "RC"),
         {
             **_FAULTS,
             **_QUEUES,
@@ -121,6 +123,19 @@ WORKLOADS: dict[str, Workload] = {
             "restart": 24,
             "deregister": 6,
             "register": 12,
+        },
+    ),
+    "rc": Workload(
+        "RC by addresses and QPNs and by the connection manager, both personas",
+        ("RC",),
+        {
+            **_FAULTS,
+            **_QUEUES,
+            **_MESSAGES,
+            **_ONE_SIDED,
+            **_CHURN,
+            "disconnect": 10,
+            "recover": 60,
         },
     ),
     "rd-many": Workload(

@@ -84,7 +84,8 @@ class Connections:
         pair.causes.clear()
         pair.established.clear()
         for end in (pair.a, pair.b):
-            end.failed, end.offered, end.promised, end.last_write = False, 0, 0, None
+            end.failed, end.waits, end.offered, end.promised = False, False, 0, 0
+            end.last_write = None
             end.next_index.clear()
             if end.send.small:
                 pair.causes.add("local")
@@ -235,7 +236,7 @@ class Connections:
     # ---- what may happen to a request
 
     def posted(self, end: End, message: Message | None) -> None:
-        """Note that a request was posted: whether its peer has a receive for it, if it needs one."""
+        """Note a posted request: whether its peer has a receive for it, if it needs one."""
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
         if message is None:
@@ -243,6 +244,7 @@ class Connections:
         end.promised += 1
         if end.promised <= peer.offered and not peer.shares:
             return
+        end.waits = True
         if peer.persona == Persona.IWARP or self.rnr_ends(pair):
             pair.causes.add("rnr")
 
@@ -255,9 +257,9 @@ class Connections:
         pair, status = end.pair, WCStatus(wc.status)
         assert pair is not None
         if wc.ok:
-            # What is behind a Send without a receive goes on, and a response may be there already.
-            answered = "rnr" in pair.causes and request.verb in ("read", "atomic")
-            require(not end.failed or answered, f"{what} succeeded after one that failed")
+            # What is behind a Send without a receive goes on, and may be done before that fails.
+            passed = end.waits and request.message is None
+            require(not end.failed or passed, f"{what} succeeded after one that failed")
             require(request.bad != "local", f"{what} from no region succeeded")
             # With persona iwarp a Write is complete when TCP has it.
             early = request.verb == "write" and end.persona == Persona.IWARP
@@ -272,13 +274,14 @@ class Connections:
         if status == WCStatus.WR_FLUSH_ERR:
             return
         # One that waits for nothing may be found wrong while those before it still wait.
-        first |= request.bad == "local"
+        first |= request.bad == "local" or end.waits
         require(first, f"{what}: {status.name} after one that failed, and not flushed")
         if status == WCStatus.RNR_RETRY_EXC_ERR:
             require("rnr" in causes, f"{what}: {status.name}, and receives were posted")
             self._patience(request, end, what)
         elif status in _REFUSED:
-            require(bool(causes & {"refused", "local", "corrupt"}), f"{what}: {status.name}, which none was")
+            refusing = causes & {"refused", "local", "corrupt"}
+            require(bool(refusing), f"{what}: {status.name}, and it asked for nothing wrong")
         elif status == WCStatus.LOC_PROT_ERR:
             require("local" in causes, f"{what}: {status.name}")
         else:
@@ -341,6 +344,5 @@ class Connections:
         for message, there in self.owed():
             if not there:
                 raise Violation(
-                    f"message {message.number} of {message.source!r} completed, "
-                    "and did not arrive"
+                    f"message {message.number} of {message.source!r} completed, and did not arrive"
                 )
