@@ -330,8 +330,13 @@ static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int ki
 	case SIW_CONN_ESTABLISHED:
 		return 0;
 	case SIW_CONN_DISCONNECTED:
-		/* A start-up that broke off behind our Reply was none: its initiator comes again. */
-		pair->stage = conn->established ? SIW_PAIR_LOST : SIW_PAIR_AWAITING;
+		/*
+		 * A start-up that broke off behind our Reply was none: its initiator comes again,
+		 * unless it was this end that failed.
+		 */
+		pair->stage = conn->established || pair->rc->wq.qp.state == SIW_QPS_ERR
+				      ? SIW_PAIR_LOST
+				      : SIW_PAIR_AWAITING;
 		drop_conn(pair, conn);
 		return 0;
 	default: /* REJECTED, FAILED */

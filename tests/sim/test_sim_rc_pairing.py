@@ -101,6 +101,29 @@ def test_a_long_round_trip(world: World, two: tuple[End, End]) -> None:
     assert 2500 * MS <= world.now_ns < 2500 * MS + NAP
 
 
+def test_an_end_that_fails_while_they_meet_takes_no_further_request(
+    world: World, two: tuple[End, End]
+) -> None:
+    a, b = two
+    world.faults("delay=10ms")
+    a.begin(), b.begin()
+    meet(a, b, timeout=20, retry_cnt=7)  # 34 s
+    a.send(b"there")
+    a.send(b"there", 2)
+    # The Request is there after 30 ms. The Reply is lost, so the other end asks again.
+    world.run_for(0.035)
+    world.partition(a.device, b.device)
+    b.qp.modify(QPAttr(qp_state=QPState.ERR))
+    world.run_for(4)
+    world.heal()
+    assert [(wc.wr_id, wc.status) for wc in a.sent(2)] == [(1, GONE), (2, FLUSHED)]
+    assert [wc.status for wc in b.received(8)] == [FLUSHED] * 8
+    before = world.stats.rounds
+    nothing(world, 60, a.cq, b.cq, b.rcq)
+    assert world.stats.rounds - before < 200
+    assert a.state == b.state == QPState.ERR
+
+
 # ---- staying and going
 
 
