@@ -271,11 +271,10 @@ void siw_verbs_cq_count(struct siw_cq *cq, int by)
 static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 {
 	siw_count(SIW_COUNTER_cq_overflow, 1);
-	if (cq->overrun)
-		return;
+	if (!cq->overrun)
+		siw_verbs_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
 	cq->overrun = true;
-	siw_verbs_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
-	/* Pairs with the exchange in fail_overrun(). */
+	/* Each time, as a QP may have been reset since. Pairs with the exchange in fail_overrun(). */
 	atomic_store(&cq->ctx->cq_overrun, true);
 	siw_verbs_nudge(cq->ctx);
 }

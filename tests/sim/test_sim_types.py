@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from sim.conftest import ACCESS, End
+from sim.conftest import ACCESS, QKEY, End
 from sim.rc_harness import counted
 
 from siwarp.sim import World
@@ -275,3 +275,22 @@ def test_queue_pairs_of_two_devices_with_default_q_keys_do_not_reach_each_other(
         a.post_send(SendWR(1, ah=ah))
         world.run_for("1s")
     assert b.scq.poll(1) == []
+
+
+def test_a_queue_pair_on_a_completion_queue_that_overflowed_fails_again(
+    world: World, end: MakeEnd
+) -> None:
+    a = end(world.device("10.0.0.1"), QPType.RD)
+    a.qp.to_rts()
+    device = world.device("10.0.0.2")
+    pd, cq, small = PD(device), CQ(device), CQ(device, 1)
+    qp = QP(pd, QPInitAttr(QPType.RD, scq=cq, rcq=small, addr=("10.0.0.2", 0), qkey=QKEY))
+    mr = MR(pd, bytearray(64))
+    for _ in range(2):
+        qp.to_rts()
+        for i in range(4):
+            qp.post_recv(RecvWR(i, sg=[mr.sge()]))
+            a.qp.post_send(SendWR(i, sg=[a.mr.sge(0, 8)], ah=AH(a.pd, qp.addr)))
+        world.run_for(1)
+        assert qp.qp_state == QPState.ERR
+        qp.modify(QPAttr(qp_state=QPState.RESET))
