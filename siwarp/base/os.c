@@ -41,6 +41,11 @@ unsigned int siw_random(void)
 	return number;
 }
 
+uint32_t siw_first_number(uint32_t usual)
+{
+	return usual;
+}
+
 int siw_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
 {
 	return pthread_create(thread, attr, run, arg);

@@ -14,6 +14,7 @@
 #include "base/addr.h"
 #include "base/capture.h"
 #include "base/crc32c.h"
+#include "base/os.h"
 #include "base/pieces.h"
 #include "ddp/ddp_dgram_impl.h"
 
@@ -47,7 +48,7 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	dgram->sock = sock;
 	siw_ddp_dgram_receive_at(dgram, sock, &dgram->local);
 	dgram->crc = crc;
-	dgram->msn = dgram->error_msn = 1; /* RFC5041-4.3-09 */
+	dgram->msn = dgram->error_msn = siw_first_number(1); /* RFC5041-4.3-09 */
 	dgram->batch_max = OVERHEAD + COPY_MAX;
 	/* A 16-bit length that over IPv4 covers the IP header too. */
 	dgram->max = (dgram->local.family == AF_INET6 ? 65527 : 65507) - OVERHEAD;

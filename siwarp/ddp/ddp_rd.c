@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/os.h"
 #include "base/pieces.h"
 #include "base/source.h"
 #include "ddp/ddp_lower.h"
@@ -103,8 +104,9 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 	stream->user = user;
 	siw_link_init(&stream->rd_rx.held);
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++) {
-		stream->tx.msn[qn] = stream->responses->msn[qn] = saved->sent[qn] + 1;
-		stream->rx.q[qn].msn = saved->received[qn] + 1;
+		stream->tx.msn[qn] += saved->sent[qn];
+		stream->responses->msn[qn] = stream->tx.msn[qn];
+		stream->rx.q[qn].msn += saved->received[qn];
 	}
 	*out = stream;
 	return 0;
@@ -192,8 +194,8 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 	if (stream->endpoint->served == stream)
 		stream->endpoint->served = NULL;
 	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
-		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - 1;
-		saved->received[qn] = stream->rx.q[qn].msn - 1;
+		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - siw_first_number(1);
+		saved->received[qn] = stream->rx.q[qn].msn - siw_first_number(1);
 	}
 	siw_link_del(&stream->rd_rx.held);
 	siw_rd_set_upper(stream->rd, NULL);

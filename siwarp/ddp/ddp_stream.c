@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/os.h"
 #include "ddp/ddp_impl.h"
 #include "llp/llp.h"
 #include "mpa/mpa.h"
@@ -28,7 +29,7 @@ struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem)
 	stream->mem = mem;
 	stream->identity = stream;
 	for (qn = 0; qn < SIW_DDP_QUEUES; qn++) /* RFC5041-4.3-09 */
-		stream->rx.q[qn].msn = stream->tx.msn[qn] = 1;
+		stream->rx.q[qn].msn = stream->tx.msn[qn] = siw_first_number(1);
 	return stream;
 }
 

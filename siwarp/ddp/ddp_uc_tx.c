@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/crc32c.h"
+#include "base/os.h"
 #include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
@@ -40,7 +41,7 @@ void siw_ddp_uc_cut(struct siw_ddp_uc *uc)
 	tx->begun = tx->accepted = 0;
 	tx->refused_first = tx->refused_last = 0;
 	for (int i = 0; i < 4; i++)
-		tx->msn[i] = 1; /* RFC5041-4.3-09 */
+		tx->msn[i] = siw_first_number(1); /* RFC5041-4.3-09 */
 }
 
 uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc)

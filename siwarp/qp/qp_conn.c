@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/os.h"
 #include "qp/qp_conn.h"
 
 /* Most connections accepted in a listener's turn, so that earlier ones are served in between. */
@@ -483,7 +484,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->wq.granted_ird = at->ird;
 		rc->wq.private = start.private;
 		rc->wq.wire_err = 0;
-		rc->sends_begun = 0;
+		rc->sends_begun = siw_first_number(1) - 1;
 		rc->peer_confirms = false;
 		siw_qp_rc_count_from(rc, start.counts, at->rnr_retry);
 		rc->confirm = (struct siw_confirm){

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/capture.h"
+#include "base/os.h"
 #include "rd/rd_hello_wire.h"
 #include "rd/rd_impl.h"
 
@@ -307,7 +308,7 @@ static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *pee
 	if (peer && (peer->state != SIW_RD_OPEN || peer->peer_epoch == its_epoch))
 		return peer->epoch;
 	epoch = (uint32_t)siw_siphash(&rd->key, &in, sizeof(in));
-	return epoch ? epoch : 1;
+	return siw_first_number(epoch ? epoch : 1);
 }
 
 /* Whether a HELLO from there is answered now: its answer draws from a ration. */

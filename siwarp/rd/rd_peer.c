@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/os.h"
 #include "rd/rd_impl.h"
 
 #define TOUCH_MS 100
@@ -378,7 +379,7 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd)
 		rd->epochs++;
 		epoch = (uint32_t)siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
 	} while (!epoch);
-	return epoch;
+	return siw_first_number(epoch); /* it is the first PSN, too */
 }
 
 int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)

@@ -89,11 +89,6 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 		siw_rdmap_stream_free(stream);
 		return r;
 	}
-	/* A Read's number equals its MSN, as on a connection. */
-	atomic_store_explicit(&stream->reads_begun, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
-			      memory_order_relaxed);
-	atomic_store_explicit(&stream->reads_done, siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ),
-			      memory_order_relaxed);
 	stream->of_rd.rd = rd;
 	stream->of_rd.peer = siw_ddp_rd_peer_addr(stream->ddp);
 	stream->rx.written = siw_ddp_rd_note(stream->ddp);

@@ -164,7 +164,7 @@ void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn)
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 	struct siw_rdmap_read *oldest = siw_rdmap_read_oldest(stream);
 
-	/* Requests are numbered by their MSNs, from 1 on. */
+	/* Requests are numbered by their MSNs. */
 	if (msn - 1 - done >=
 	    atomic_load_explicit(&stream->reads_begun, memory_order_acquire) - done)
 		return;

@@ -173,7 +173,8 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	/* A Read as RTR needs a slot even if no Reads were negotiated. */
 	uint32_t extra = start->rtr == SIW_MPA_RTR_READ;
 	uint32_t ird = start->ird > extra ? start->ird : extra;
-	uint32_t ord = start->ord > extra ? start->ord : extra;
+	uint32_t ord = start->ord > extra ? start->ord : extra, reads;
+	uint64_t taken;
 	int r;
 
 	if (stream->started || start->ird > SIW_RDMAP_MAX_READS ||
@@ -191,6 +192,14 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	r = make_own_queues(stream);
 	if (r)
 		return r;
+	/* A Read's number is its MSN. */
+	reads = siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ);
+	atomic_store_explicit(&stream->reads_begun, reads, memory_order_relaxed);
+	atomic_store_explicit(&stream->reads_done, reads, memory_order_relaxed);
+	/* Nothing is received yet: a delivery count would say nothing new. */
+	taken = (uint64_t)siw_ddp_rx_delivered(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
+	atomic_store_explicit(&stream->taken, taken, memory_order_relaxed);
+	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);
 	stream->denied = start->denied;
 	siw_ddp_stream_pd(stream->ddp, start->pd);
 	if (start->owner)

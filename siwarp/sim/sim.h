@@ -57,6 +57,14 @@
  */
 int siw_sim_open(uint64_t seed, const char *faults);
 /*
+ * From now on message sequence numbers, and the epochs of RD, which are its first packet sequence
+ * numbers, begin just below 2^32, so that they soon wrap; if not on, as on a machine. Both ends of a
+ * connection must begin alike: call it before devices are opened. A peer that the program writes by
+ * hand begins with MSN SIW_SIM_NEAR_WRAP.
+ */
+void siw_sim_near_wrap(int on);
+#define SIW_SIM_NEAR_WRAP 0xfffffff0u
+/*
  * Ends it, from task 0. All devices are closed already. -EBUSY: a device is open, or a task has not
  * ended; -ENOENT: there is none.
  */

@@ -379,6 +379,10 @@ struct sim_world {
 	uint64_t order;
 	uint64_t hash;
 	struct sim_random choose, numbers, net, tcp;
+	/* What siw_first_number() was called with, in a world whose numbers begin near their wrap. */
+	bool near_wrap;
+	uint32_t *firsts;
+	uint32_t n_firsts, firsts_room;
 	struct siw_sim_stats stats;
 	uint64_t handed; /* handlers that polls returned, so far */
 	bool in_round;	 /* of a device */

@@ -78,6 +78,33 @@ uint64_t siw_sim_random(void)
 	return sim_random(&sim.numbers);
 }
 
+#define NUMBERS_NEAR_WRAP 4096 /* so many epochs in a row differ */
+
+void siw_sim_near_wrap(int on)
+{
+	sim.near_wrap = on;
+}
+
+uint32_t __wrap_siw_first_number(uint32_t usual);
+
+/* MSNs all begin with one number; epochs, which are drawn, differ. */
+uint32_t __wrap_siw_first_number(uint32_t usual)
+{
+	uint32_t i = 0;
+
+	if (!sim.near_wrap)
+		return usual;
+	if (usual == 1)
+		return SIW_SIM_NEAR_WRAP;
+	while (i < sim.n_firsts && sim.firsts[i] != usual)
+		i++;
+	if (i == sim.n_firsts) {
+		sim.firsts = sim_grow(sim.firsts, i, &sim.firsts_room, sizeof(*sim.firsts));
+		sim.firsts[sim.n_firsts++] = usual;
+	}
+	return SIW_SIM_NEAR_WRAP - i % NUMBERS_NEAR_WRAP;
+}
+
 /* ---- the heap ---------------------------------------------------------------------------------- */
 
 static bool before(const struct sim_due *a, const struct sim_due *b)
@@ -647,6 +674,7 @@ int siw_sim_close(void)
 		free(sim.tasks[i]->waits);
 		free(sim.tasks[i]);
 	}
+	free(sim.firsts);
 	sim_net_close();
 	for (struct sim_plan *next, *plan = sim.plans; plan; plan = next) {
 		next = plan->next;

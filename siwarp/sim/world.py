@@ -87,6 +87,9 @@ class World:
         seed: decides all that is random: which task goes on, what links do, the engine's numbers.
         faults: the plan of every link that ``link`` gives none, as ``"loss=1%,delay=2ms"``. Without
             one packets arrive at once and in order.
+        near_wrap: message sequence numbers, and RD's packet sequence numbers and epochs, begin just
+            below 2^32, so that a short test crosses their wrap. A peer written by hand then begins
+            with MSN 0xfffffff0 in place of 1.
 
     Raises:
         RuntimeError: this process is a real one.
@@ -95,7 +98,7 @@ class World:
 
     """
 
-    def __init__(self, seed: int = 1, faults: str = "") -> None:
+    def __init__(self, seed: int = 1, faults: str = "", *, near_wrap: bool = False) -> None:
         if not system.simulated:
             raise RuntimeError(
                 "this process is a real one, since siwarp.verbs was imported before siwarp.sim: "
@@ -113,6 +116,7 @@ class World:
         if rc == -errno.EBUSY:
             raise StateError(errno.EBUSY, "a process has one world at a time: end the other first")
         self._plan(rc, f"making a world of faults {faults!r}")
+        lib.siw_sim_near_wrap(near_wrap)
         self._hosts: dict[str, int] = {}  # by address
         self._first: list[str] = []  # the first address of each
         self._with_device: set[int] = set()

@@ -136,7 +136,10 @@ def run(
 
     """
     ops = program.ops[:operations]
-    with _settings(program.settings), World(program.seed, program.plan) as world:
+    with (
+        _settings(program.settings),
+        World(program.seed, program.plan, near_wrap=program.near_wrap) as world,
+    ):
         with world.capture(capture) if capture else contextlib.nullcontext():
             execution = Execution(world, program)
             failure = ""
