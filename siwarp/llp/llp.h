@@ -272,8 +272,14 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
  * knows; one that is too long for the interface is -EMSGSIZE. 0 or -errno.
  */
 int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may);
-/* The path MTU to dest in octets, as far as the kernel knows it; 0: unknown. */
-uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest);
+/*
+ * The path MTU from the socket's address to dest in octets, as far as the kernel knows it; 0: unknown.
+ * SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host: to another host it is
+ * less, however large the interface's MTU is. Costs a few system calls.
+ */
+uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest);
+/* What Linux reports of its loopback interface over IPv4; over IPv6 it is one more. */
+#define SIW_LLP_LOOPBACK_MTU 65535
 /*
  * From now on siw_llp_udp_refused tells what ICMP says of this socket's datagrams. Its handler has
  * to call that until -EAGAIN whenever it is served: what nobody takes keeps the socket ready.

@@ -100,14 +100,34 @@ static int path_mtu(int fd, const struct siw_addr *local, const struct siw_addr 
 	return connected_mtu(fd, dest);
 }
 
-uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
+/* A socket can be bound to an address exactly if it is one of this host. */
+static bool is_of_this_host(const struct siw_addr *addr)
 {
-	int fd = siw_llp_socket(dest->family, SOCK_DGRAM), mtu;
+	struct siw_addr at = *addr;
+	int fd = siw_llp_socket(addr->family, SOCK_DGRAM), r;
 
 	if (fd < 0)
-		return 0;
-	mtu = connected_mtu(fd, dest);
+		return false;
+	at.port_be = 0;
+	r = bind(fd, (const struct sockaddr *)&at, siw_addr_len(&at));
 	siw_llp_fd_close(fd);
+	return !r;
+}
+
+uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest)
+{
+	struct siw_addr local;
+	int fd, mtu;
+
+	if (siw_llp_local(sock, &local))
+		return 0;
+	fd = siw_llp_socket(dest->family, SOCK_DGRAM);
+	if (fd < 0)
+		return 0;
+	mtu = path_mtu(fd, &local, dest);
+	siw_llp_fd_close(fd);
+	if (mtu >= SIW_LLP_LOOPBACK_MTU && !is_of_this_host(dest))
+		return SIW_LLP_LOOPBACK_MTU - 1;
 	return mtu > 0 ? (uint32_t)mtu : 0;
 }
 

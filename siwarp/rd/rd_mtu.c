@@ -24,8 +24,6 @@
 /* long datagrams lost twice, while short ones pass, after which long ones may not pass */
 #define RELOST	 3
 #define SMALLEST 548 /* octets that pass every path: IPv4's 576 less headers */
-/* The loopback interface's MTU: there is no path between the ends. */
-#define LOCAL_MTU 65535
 
 /* MTUs of common links, octets. */
 static const uint32_t common[] = { 65536, 32768, 16384, 9000, 4352, 1500, 1492, 1400, 1280 };
@@ -60,7 +58,7 @@ static uint32_t datagram_of(const struct siw_rd_peer *peer, uint32_t mtu)
 
 static uint32_t route(const struct siw_rd_peer *peer)
 {
-	return datagram_of(peer, siw_llp_udp_route_mtu(&peer->addr));
+	return datagram_of(peer, siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr));
 }
 
 static void settle(struct siw_rd_peer *peer, uint32_t octets)
@@ -76,7 +74,7 @@ static void settle(struct siw_rd_peer *peer, uint32_t octets)
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer)
 {
-	peer->near = siw_llp_udp_route_mtu(&peer->addr) >= LOCAL_MTU;
+	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
 	settle(peer, SIW_RD_LEAST_DATAGRAM);
 	/* Loopback marks nothing, and what tells of marks costs time with each datagram. */
 	if (!peer->near && !peer->rd->ecn)
@@ -87,7 +85,7 @@ void siw_rd_mtu_met(struct siw_rd_peer *peer)
 {
 	if (!peer->whole)
 		return; /* the path takes only shorter ones than every end does */
-	settle(peer, peer->near ? datagram_of(peer, LOCAL_MTU) : siw_rd_datagram(peer));
+	settle(peer, peer->near ? datagram_of(peer, SIW_LLP_LOOPBACK_MTU) : siw_rd_datagram(peer));
 }
 
 void siw_rd_mtu_parted(struct siw_rd_peer *peer)

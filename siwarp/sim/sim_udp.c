@@ -5,13 +5,12 @@
 #include "base/settings.h"
 #include "sim/sim_impl.h"
 
-#define IPV4_HEAD   20
-#define IPV6_HEAD   40
-#define UDP_HEAD    8
-#define DENSE	    32 /* datagrams in a row behind which a socket asks for trains, as llp_udp_dense.c */
-#define TRAIN	    64	/* datagrams in one at most */
-#define MOST_HELD   256 /* ICMP messages that a socket keeps */
-#define LARGEST_MTU 65536
+#define IPV4_HEAD 20
+#define IPV6_HEAD 40
+#define UDP_HEAD  8
+#define DENSE	  32 /* datagrams in a row behind which a socket asks for trains, as llp_udp_dense.c */
+#define TRAIN	  64  /* datagrams in one at most */
+#define MOST_HELD 256 /* ICMP messages that a socket keeps */
 
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
@@ -423,12 +422,17 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 	return mtu - head < most ? mtu - head : most;
 }
 
-/* The caller's host is not known here: assumes that its interface has the destination's MTU. */
-uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
+uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
-	const struct sim_host *host = sim_host_of(dest);
+	struct sim_host *host = sim_host_of(dest);
+	uint32_t mtu;
 
-	return host ? host->netif.mtu : 0;
+	if (!sock->host)
+		return 0;
+	if (host == sock->host)
+		return SIW_LLP_LOOPBACK_MTU;
+	mtu = host ? sim_path_known(sim_path_of(sock->host, host)) : sock->host->netif.mtu;
+	return mtu < SIW_LLP_LOOPBACK_MTU ? mtu : SIW_LLP_LOOPBACK_MTU - 1;
 }
 
 uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)

@@ -256,9 +256,9 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 	return false;
 }
 
-uint32_t siw_llp_udp_route_mtu(const struct siw_addr *dest)
+uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
-	(void)dest;
+	(void)sock, (void)dest;
 	return net.route_mtu;
 }
 

@@ -14,6 +14,7 @@ from siwarp.verbs import (
     PD,
     QP,
     CompChannel,
+    Context,
     QPInitAttr,
     QPType,
     RecvWR,
@@ -29,11 +30,14 @@ TIMEOUT = 2.0
 SERVED = 1_000_000
 
 
-def pair(world: World, host: str, timeout: float = TIMEOUT) -> tuple[End, End]:
+def pair(
+    world: World, host: str, timeout: float = TIMEOUT, *, mtu: int = 1500, hosts: int = 2
+) -> tuple[End, End]:
     """Make two RD queue pairs in RTS that may be silent for so many seconds."""
+    devices = [world.device(host.format(i + 1), mtu=mtu) for i in range(hosts)]
 
-    def make(address: str) -> End:
-        device = world.device(address)
+    def make(device: Context) -> End:
+        address = device.device.addresses[0]
         pd = PD(device)
         cq = CQ(device, 256, channel=CompChannel(device))
         init = QPInitAttr(
@@ -43,7 +47,7 @@ def pair(world: World, host: str, timeout: float = TIMEOUT) -> tuple[End, End]:
         end.qp.to_rts()
         return end
 
-    return make(host.format(1)), make(host.format(2))
+    return make(devices[0]), make(devices[-1])
 
 
 def post(a: End, b: End, size: int) -> None:
@@ -166,3 +170,26 @@ def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out_in_ti
         assert send(world, a, b, 90_000) == ["SUCCESS"]
     assert [wc.check().byte_len for wc in b.cq.poll()] == [90_000 if host == V6 else 100_000]
     deliver(world, a, b, 64, 100_000)
+
+
+@both
+def test_two_queue_pairs_of_one_host_have_no_path_between_them(world: World, host: str) -> None:
+    a, b = pair(world, host, hosts=1)
+    deliver(world, a, b, 64)
+    before = world.stats.sent
+    deliver(world, a, b, 60_000)
+    # A datagram of the loopback interface's MTU, and its acknowledgement.
+    assert world.stats.sent - before <= 3
+
+
+@both
+@pytest.mark.parametrize("mtu", [65535, 65536])
+def test_an_interface_with_the_mtu_of_loopback_leads_to_a_path_nevertheless(
+    world: World, host: str, mtu: int
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, host, mtu=mtu)
+    swallow(world, a, b, 1500)
+    before = counters()["rd_mtu_lowered"]
+    deliver(world, a, b, 64, 60_000)
+    assert counters()["rd_mtu_lowered"] == before

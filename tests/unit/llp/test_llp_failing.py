@@ -192,10 +192,10 @@ def test_what_the_kernel_does_not_tell_of_a_path_or_a_buffer_is_0(build_dir: Pat
 p = Port()
 a = p.udp()
 dest = a.local()
-assert lib.siw_llp_udp_route_mtu(dest) > 65000
+assert lib.siw_llp_udp_route_mtu(a.c, dest) > 65000
 for name in ("socket", "connect", "getsockopt"):
     with failing(name, errno.EMFILE):
-        assert lib.siw_llp_udp_route_mtu(dest) == 0, name
+        assert lib.siw_llp_udp_route_mtu(a.c, dest) == 0, name
 assert lib.siw_llp_udp_room(a.c) > 0
 with failing("getsockopt", errno.EBADF):
     assert lib.siw_llp_udp_room(a.c) == 0

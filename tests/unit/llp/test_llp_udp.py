@@ -245,6 +245,42 @@ p.close()
     )
 
 
+# ---- the MTU of a route
+
+
+def test_the_mtu_of_a_route_is_that_of_the_socket_s_address_and_loopback_s_only_within_the_host(
+    namespace,
+):
+    namespace(
+        """ip link set lo up
+for i in 0 1; do
+    ip link add a$i type veth peer name b$i
+    ip link set a$i up
+    ip link set b$i up
+    ip addr add 10.9.$i.1/24 dev a$i
+done
+ip link add v type veth peer name w
+ip link set v mtu 65535 up
+ip link set w mtu 65535 up
+ip addr add 10.9.2.1/24 dev v
+ip rule add from 10.9.0.1 table 10
+ip route add default dev a0 mtu 1400 table 10
+ip rule add from 10.9.1.1 table 11
+ip route add default dev a1 mtu 1300 table 11""",
+        """
+p = Port()
+mtu = lib.siw_llp_udp_route_mtu
+for host, expected in (("10.9.0.1", 1400), ("10.9.1.1", 1300), ("127.0.0.1", 0)):
+    assert mtu(p.udp(host).c, addr("192.0.2.1", 9)) == expected
+at = p.udp("10.9.2.1")
+assert mtu(at.c, addr("10.9.2.9", 9)) == 65534
+for own in ("10.9.2.1", "10.9.1.1"):
+    assert mtu(at.c, addr(own, 9)) >= 65535
+p.close()
+""",
+    )
+
+
 # ---- full buffers
 
 
