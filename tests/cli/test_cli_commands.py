@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import os
 import re
@@ -18,11 +19,12 @@ import pytest
 import typer
 from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json, unsanitized
 
-from siwarp import verbs
+from siwarp import bench, verbs
 from siwarp._siwarp import lib
 from siwarp.base import counters
 from siwarp.cli import demo, demo_peer, devices, doctor, show
 from siwarp.cli.config import GROUPS
+from siwarp.cli.main import main
 from siwarp.verbs import Context, get_device_list
 
 
@@ -62,7 +64,12 @@ def test_the_version_is_the_librarys() -> None:
         ("siwarp bench bw --api ", {"c", "python"}),
     ],
 )
-def test_a_shell_completes_commands_and_choices(words: str, there: set[str]) -> None:
+def test_a_shell_completes_commands_and_choices(
+    words: str,
+    there: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     count = str(len(words.split(" ")) - 1)
     for shell in ("bash", "zsh", "fish"):
         asked = {
@@ -72,11 +79,18 @@ def test_a_shell_completes_commands_and_choices(words: str, there: set[str]) -> 
             "_TYPER_COMPLETE_ARGS": words,
             "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         }
-        said = siwarp(env=asked).stdout
-        assert there <= set(re.findall(r"[a-z,]+", said)), shell
-        # Without this the shell is the one that started the tests, if there is one.
-        named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-        assert siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
+        with monkeypatch.context() as env, pytest.raises(SystemExit):
+            for name, value in asked.items():
+                env.setenv(name, value)
+            main([])
+        assert there <= set(re.findall(r"[a-z,]+", capsys.readouterr().out)), shell
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_shown_for_each_shell(shell: str) -> None:
+    # Without this the shell is the one that started the tests, if there is one.
+    named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    assert siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
 
 def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
@@ -424,9 +438,14 @@ def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
     assert again is not None and int(again[1]) > 0
 
 
-def test_the_demos_findings_and_measurements_as_json() -> None:
+def test_the_demos_findings_and_measurements_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain = siwarp("demo", "--size", 1, "--no-bench").stdout
-    told = siwarp_json("demo", "--size", 1)
+    # Measured in earnest it takes 10 s of both CPUs.
+    monkeypatch.setattr("siwarp.bench.run", functools.partial(bench.run, iters=64))
+    demo.demo(size=1, bench=True, faults=None, as_json=True)
+    told = json.loads(capsys.readouterr().out)
     *shown, beside = told["sections"]
     assert [each["title"] for each in shown] == re.findall(r"^== (.+)", plain, re.MULTILINE)
     findings = [finding for each in shown for finding in each["findings"]]

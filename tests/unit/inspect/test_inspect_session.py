@@ -152,10 +152,13 @@ def test_a_pair_of_ports_used_again_is_another_connection() -> None:
         tcp_streams(link.packets)
 
 
-def test_a_gap_that_never_fills_does_not_keep_octets_for_ever() -> None:
+def test_a_gap_that_never_fills_does_not_keep_octets_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("siwarp.inspect.session.EARLY_MAX", 400)
     link = startup(Link().open()).send(0, send(1))
     link.next[0] += 1
-    link.send(0, send(2) * 4200, [len(send(2))] * 4200)
+    link.send(0, send(2) * 500, [len(send(2))] * 500)
     packets = sniffed(link.packets, FPDUSession)
     assert len(frames(packets, A[1])) == 2
     assert sum(MPA not in p and len(p[TCP].payload) > 0 for p in packets) > 50

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
@@ -51,6 +51,7 @@ def cut(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
     return pieces
 
 
+@settings(max_examples=30)  # each builds and dissects a hundred packets and more
 @given(
     isn=st.integers(0, (1 << 32) - 1),
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
