@@ -8,8 +8,7 @@ PY := .venv/bin/python
 unexport PYTHONDONTWRITEBYTECODE
 # Arguments for pytest, e.g. make test ARGS="-k mpa -x"
 ARGS ?=
-# The suite waits more than it computes: processes share it, a file of tests at a time. One process,
-# as a debugger wants it: ARGS="-n 0".
+# Processes share the suite, a file of tests at a time. One process, as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean

@@ -155,6 +155,12 @@ def _ended(process: subprocess.Popen[str], within_s: float) -> str:
     return why
 
 
+def _at_work(pid: str) -> bool:
+    """Whether a rank has had a CPU for longer than it takes to meet the others."""
+    spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK") > 0.2
+
+
 def _started(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[int]]:
     """A run that does not end by itself, and the processes of its ranks, which send already."""
     process = subprocess.Popen(
@@ -162,11 +168,10 @@ def _started(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[in
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     until = time.monotonic() + scaled(20)
-    while len(ranks := children.read_text().split()) < numbers[0]:
+    while len(ranks := children.read_text().split()) < numbers[0] or not all(map(_at_work, ranks)):
         if process.poll() is not None or time.monotonic() > until:
             pytest.fail(f"it has not begun: {_ended(process, 1)}")
         time.sleep(0.01)
-    time.sleep(scaled(1))
     return process, [int(pid) for pid in ranks]
 
 

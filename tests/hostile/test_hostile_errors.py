@@ -16,9 +16,8 @@ from unit.verbs.errq_harness import (
     Stranger,
     datagram,
     error_message,
-    settings,
 )
-from unit.verbs.verbs_harness import Rig, counter, poll, until
+from unit.verbs.verbs_harness import Rig, counter, poll, settings, until
 
 from siwarp.inspect import crc32c
 from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, WCStatus

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from cli.cli_harness import server
 from pace import scaled
-from unit.verbs.errq_harness import settings
 from unit.verbs.rd_harness import QKEY
 from unit.verbs.rd_stranger import Stranger
+from unit.verbs.verbs_harness import settings
 
 from siwarp import aio
 from siwarp.cli.ping_client import DatagramPinger

@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from siwarp.base.library import ffi, lib
+from unit.verbs.verbs_harness import ALL_ACCESS, counter
+
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.sim import World
 from siwarp.verbs import (
@@ -15,7 +16,6 @@ from siwarp.verbs import (
     PD,
     QP,
     WC,
-    AccessFlag,
     AHAttr,
     CompChannel,
     Context,
@@ -40,26 +40,7 @@ NAP = 2 * MS
 PORT = 7471
 #: Longer than anything that a test waits for.
 LONG = 10_000.0
-ALL_ACCESS = (
-    AccessFlag.LOCAL_WRITE
-    | AccessFlag.REMOTE_WRITE
-    | AccessFlag.REMOTE_READ
-    | AccessFlag.REMOTE_ATOMIC
-)
 CAP = QPCap(max_send_wr=64, max_recv_wr=64)
-
-
-def pattern(n: int, seed: int = 1) -> bytes:
-    """Return ``n`` octets whose order shows."""
-    return bytes((i * 7 + (i >> 8) * 13 + seed * 31) & 0xFF for i in range(n))
-
-
-def counter(name: str) -> int:
-    """Return one of the process's counters."""
-    for i in range(lib.siw_counters_count()):
-        if ffi.string(lib.siw_counter_name(i)).decode() == name:
-            return int(lib.siw_counter_get(i))
-    raise KeyError(name)
 
 
 @contextlib.contextmanager
@@ -68,18 +49,6 @@ def counted(name: str, by: int) -> Iterator[None]:
     before = counter(name)
     yield
     assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
-
-
-@contextlib.contextmanager
-def setting(name: str, value: int) -> Iterator[None]:
-    """Give a setting this value in the block."""
-    names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
-    before = lib.siw_setting_value(names.index(name))
-    assert lib.siw_setting_set(name.encode(), value) == 0
-    try:
-        yield
-    finally:
-        assert lib.siw_setting_set(name.encode(), before) == 0
 
 
 class End:

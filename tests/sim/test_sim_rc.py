@@ -22,8 +22,8 @@ from sim.rc_harness import (
     dial,
     listen,
     nothing,
-    pattern,
 )
+from unit.verbs.verbs_harness import pattern
 
 import siwarp
 from siwarp.cm import CMEventType, ConnParam

@@ -23,8 +23,8 @@ from sim.rc_harness import (
     counted,
     dial,
     listen,
-    setting,
 )
+from unit.verbs.verbs_harness import settings
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, DeliveryCount, MPAReply, MPARequest, Opcode, Requester
@@ -53,7 +53,9 @@ def send_imm(end: End, data: bytes = b"with it", wr_id: int = 1) -> None:
     end.mr.write(data, len(data))
     sge = end.mr.sge(0, len(data))
     flags = SendFlag.SIGNALED
-    end.qp.post_send(SendWR(wr_id, WROpcode.SEND_WITH_IMM, sg=[sge], send_flags=flags, imm_data=IMM))
+    end.qp.post_send(
+        SendWR(wr_id, WROpcode.SEND_WITH_IMM, sg=[sge], send_flags=flags, imm_data=IMM)
+    )
 
 
 def pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
@@ -95,9 +97,7 @@ def frame_of(sock: TCPSocket, of: type) -> Any:
     return of(octets)
 
 
-def answering(
-    world: World, end: End, res: Callable[[int], int], **reply: Any
-) -> tuple[Plain, int]:
+def answering(world: World, end: End, res: Callable[[int], int], **reply: Any) -> tuple[Plain, int]:
     """Connect to a plain listener, whose Reply has these reserved bits: it, and the Request's bits."""
     listener = world.tcp_listen("10.0.0.9", PORT)
     end.id = CMID(end.channel)
@@ -195,14 +195,12 @@ def test_a_receiver_s_own_word_at_connection_time_comes_first(world: World) -> N
 
 
 @pytest.mark.parametrize("off", ["client", "server", "both"])
-def test_with_the_setting_off_at_either_end_both_do_as_with_anybody(
-    world: World, off: str
-) -> None:
+def test_with_the_setting_off_at_either_end_both_do_as_with_anybody(world: World, off: str) -> None:
     a, b = pair(world, Persona.IWARP, Persona.IWARP)
     listen(b)
-    with setting("mpa_announce", int(off == "server")):
+    with settings(mpa_announce=int(off == "server")):
         dial(a, b)
-    with setting("mpa_announce", int(off == "client")):
+    with settings(mpa_announce=int(off == "client")):
         accept(a, b)
     for end in (a, b):
         with pytest.raises(Error, match="SIWARP_PRIVATE_MESSAGES"):
@@ -216,9 +214,9 @@ def test_with_the_setting_off_at_either_end_both_do_as_with_anybody(
 def test_counts_need_both_and_immediate_does_not_need_counts(world: World, without: str) -> None:
     a, b = pair(world, Persona.ROCE, Persona.ROCE)
     listen(b)
-    with setting("delivery_counts", int(without == "server")):
+    with settings(delivery_counts=int(without == "server")):
         dial(a, b)
-    with setting("delivery_counts", int(without == "client")):
+    with settings(delivery_counts=int(without == "client")):
         accept(a, b)
         world.run_for(1)
     with counted("confirm_reads", 1):
@@ -263,7 +261,7 @@ def test_only_the_bits_of_a_reply_announce_a_listener(world: World, roce: End, r
 
 
 def test_with_the_setting_off_a_request_is_as_the_rfcs_have_it(world: World, roce: End) -> None:
-    with setting("mpa_announce", 0):
+    with settings(mpa_announce=0):
         _, told = answering(world, roce, lambda _: REPLY | COUNTS)
     assert told == 0
     with pytest.raises(Error, match="SIWARP_PRIVATE_MESSAGES"):

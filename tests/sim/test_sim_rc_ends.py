@@ -15,9 +15,8 @@ from sim.rc_harness import (
     End,
     connect,
     nothing,
-    pattern,
-    setting,
 )
+from unit.verbs.verbs_harness import pattern, settings
 
 from siwarp.cm import CMEventType
 from siwarp.sim import World
@@ -32,13 +31,13 @@ MIB = 1 << 20
 @pytest.fixture
 def patient() -> Iterator[None]:
     """Lingering that takes much longer than anything else here."""
-    with setting("linger_ms", 600_000):
+    with settings(linger_ms=600_000):
         yield
 
 
 @pytest.fixture
 def short() -> Iterator[None]:
-    with setting("linger_ms", LINGER // MS):
+    with settings(linger_ms=LINGER // MS):
         yield
 
 

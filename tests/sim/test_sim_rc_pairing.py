@@ -10,13 +10,11 @@ from sim.rc_harness import (
     WRITE,
     End,
     counted,
-    counter,
     exchange,
     meet,
     nothing,
-    pattern,
-    setting,
 )
+from unit.verbs.verbs_harness import counter, pattern, settings
 
 from siwarp.sim import World
 from siwarp.verbs import Persona, QPAttr, QPState, RecvWR, WCStatus
@@ -306,7 +304,7 @@ def test_a_send_completes_by_a_count_after_a_round_trip(
 
 def test_without_delivery_counts_reads_ask(world: World) -> None:
     world.faults("delay=5ms")
-    with setting("delivery_counts", 0):
+    with settings(delivery_counts=0):
         a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
         a.begin(), b.begin()
         meet(a, b)

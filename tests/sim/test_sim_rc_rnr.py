@@ -14,9 +14,8 @@ from sim.rc_harness import (
     connect,
     counted,
     nothing,
-    pattern,
-    setting,
 )
+from unit.verbs.verbs_harness import pattern, settings
 
 from siwarp.cm import CMEventType
 from siwarp.sim import World
@@ -124,7 +123,7 @@ def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
 
 
 def test_it_may_be_changed_while_one_waits(world: World) -> None:
-    with setting("mpa_announce", 0):  # so that the receiver's own counts
+    with settings(mpa_announce=0):  # so that the receiver's own counts
         a, b = roce(world, 7, 1)
     a.post(SEND, 1, length=8)
     nothing(world, HOUR, a.cq)
@@ -326,7 +325,7 @@ def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_las
 def test_kept_sends_of_a_peer_that_has_ended_cost_nothing_while_they_wait(world: World) -> None:
     """One event is handled at a time, so two receives at once take two turns."""
     world.faults("delay=10ms")
-    with setting("budget", 1):
+    with settings(budget=1):
         a, b = (
             End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2)
         )

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 import net
 import pytest
 from pace import over
-from unit.verbs.uc_harness import QKEY, Peer, crc32c
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, poll, until
+from unit.verbs.uc_harness import QKEY, ROUND, Peer, Told, crc32c, settled
+from unit.verbs.verbs_harness import LIMIT, Rig, counted, until
 
 from siwarp.base.library import lib
 from siwarp.inspect import UCReport
 from siwarp.verbs import EventType, SendWR
 
-SIZE = 1000
-ROUND = 100  # datagrams between two reports
 LEAST = 16
 
 
@@ -34,47 +32,14 @@ def peer(rig: Rig, always: None) -> Iterator[Peer]:
     made.close()
 
 
-class Told:
-    """What the peer says of what it was sent."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.out = peer.rig.mr(bytearray(SIZE))
-        self.psn = self.datagrams = self.octets = 0
-
-    def send(self, n: int = ROUND) -> None:
-        self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * n)
-        assert all(wc.ok for wc in poll(self.peer.cq, n))
-        self.psn += n
-
-    def report(self, came: int, **fields: int) -> None:
-        """Tell that so many more came."""
-        self.datagrams += came
-        self.octets += came * SIZE
-        named = {
-            "q_key": QKEY,
-            "datagrams": self.datagrams,
-            "octets": self.octets,
-            "next_psn": self.psn,
-            **fields,
-        }
-        self.peer.put(bytes(UCReport(**named)))
-
-    def is_slow(self) -> bool:
-        """Whether it now sends at the least rate, by which a round takes 13 seconds."""
-        self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * ROUND)
-        began = net.now()
-        done = 0
-        while done < ROUND and net.now() - began < 0.3:
-            done += len(self.peer.cq.poll(ROUND))
-        return done < ROUND
-
-
-def settled(peer: Peer) -> None:
-    """Wait until what the peer sent was looked at: a datagram behind it was."""
-    before = counter("drop_version")
-    peer.put(peer.datagram(bytes(20), type=15, psn=0))
-    until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)
+def is_slow(told: Told) -> bool:
+    """Whether the peer is sent to at the least rate now, by which a round takes 13 seconds."""
+    told.peer.qp.post_send([SendWR(1, sg=[told.out.sge()])] * ROUND)
+    began = net.now()
+    done = 0
+    while done < ROUND and net.now() - began < 0.3:
+        done += len(told.peer.cq.poll(ROUND))
+    return done < ROUND
 
 
 @pytest.mark.clause("DGRAM-CB-1", "DGRAM-CB-2")
@@ -149,7 +114,7 @@ def test_loss_that_lasts_cuts_the_rate(peer: Peer, rig: Rig) -> None:
         settled(peer)
     with rig.event() as event:
         assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
-    assert told.is_slow()
+    assert is_slow(told)
 
 
 @pytest.mark.clause("DGRAM-CB-5")
@@ -226,7 +191,7 @@ def test_a_peer_that_reports_no_longer_is_sent_little(peer: Peer) -> None:
     told.report(ROUND)
     settled(peer)
     assert speak(told, 10.0, until_event=True)
-    assert told.is_slow()
+    assert is_slow(told)
 
 
 @pytest.mark.clause("DGRAM-CB-8")

@@ -7,8 +7,7 @@ import time
 
 import pytest
 from unit.cm.ud_harness import FRAME, HOST, Ends, plain, question, read, silent
-from unit.verbs.errq_harness import settings
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, until
+from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, settings, until
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import SIDR, SIDRType, crc32c

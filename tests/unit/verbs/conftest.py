@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from unit.llp.conftest import namespace
-from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import Wire
-from unit.verbs.verbs_harness import MCAST_PORT, Pair, Rig
+from unit.verbs.verbs_harness import MCAST_PORT, Pair, Rig, settings
 
 __all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import crcmod
 from scapy.packet import Raw
 from unit.verbs.verbs_harness import LIMIT, Rig
 
-from siwarp.base.library import lib
 from siwarp.inspect import DDPDatagram, Opcode, QuotedUntagged, Terminate, UDDatagram
 from siwarp.verbs import QP, QPAttr, QPState
 
@@ -99,25 +96,3 @@ def double(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
     qp.modify(QPAttr(qp_state=QPState.INIT, fd=os.dup(theirs.fileno()), qkey=QKEY))
     qp.to_rts()
     return qp, theirs
-
-
-@contextmanager
-def settings(**values: int) -> Iterator[None]:
-    """Settings for what is made in the block."""
-    before = {}
-    for i in range(lib.siw_settings_count()):
-        name = _text(lib.siw_setting_name(i))
-        before[name] = int(lib.siw_setting_value(i))
-    try:
-        for name, value in values.items():
-            assert lib.siw_setting_set(name.encode(), value) == 0
-        yield
-    finally:
-        for name in values:
-            lib.siw_setting_set(name.encode(), before[name])
-
-
-def _text(c: Any) -> str:
-    from siwarp.base.library import ffi
-
-    return ffi.string(c).decode()

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.pair_harness import HOST, End, Process, exchange, in_state, meet
-from unit.verbs.verbs_harness import Rig, pattern, refused, until
+from unit.verbs.verbs_harness import Rig, pattern, refused, settings, until
 
 from siwarp.cm import CMID, CMEventChannel
 from siwarp.verbs import QP as QueuePair

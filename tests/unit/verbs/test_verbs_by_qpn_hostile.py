@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from pace import scaled
-from unit.verbs.errq_harness import settings
 from unit.verbs.pair_harness import HOST, End, exchange, gid, hello, in_state, meet, request
-from unit.verbs.verbs_harness import LIMIT, Rig, counter, nothing, until
+from unit.verbs.verbs_harness import LIMIT, Rig, counter, nothing, settings, until
 from unit.verbs.wire_peer import recv_frame, send, write
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import End, Wire
 from unit.verbs.rd_harness import Peer as RDPeer
 from unit.verbs.rd_stranger import Stranger
 from unit.verbs.uc_harness import Peer as UCPeer
-from unit.verbs.verbs_harness import Rig, until
+from unit.verbs.verbs_harness import Rig, settings, until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR

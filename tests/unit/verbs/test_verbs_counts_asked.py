@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import counted, nothing, poll
+from unit.verbs.verbs_harness import counted, nothing, poll, settings
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import DeliveryCount, Opcode

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.pair_harness import HOST, End, Process, exchange, gid, hello, meet, request
 from unit.verbs.peer_harness import PlainPeer
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, poll, until
+from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, poll, settings, until
 from unit.verbs.wire_peer import recv_frame
 
 from siwarp.inspect import DDPTagged, MPAReply, Opcode, Requester

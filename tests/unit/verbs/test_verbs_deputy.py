@@ -12,11 +12,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from pace import scaled
-from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
 from unit.verbs.test_verbs_idle import switches, tasks
 from unit.verbs.uc_harness import Ends
-from unit.verbs.verbs_harness import Rig, poll, until
+from unit.verbs.verbs_harness import Rig, poll, settings, until
 
 from siwarp.verbs import WROpcode
 

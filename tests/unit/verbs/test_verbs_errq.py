@@ -19,9 +19,8 @@ from unit.verbs.errq_harness import (
     double,
     error_message,
     read_error,
-    settings,
 )
-from unit.verbs.verbs_harness import Rig, counted, counter, poll, refused, until
+from unit.verbs.verbs_harness import Rig, counted, counter, poll, refused, settings, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import examine, ud_qn

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, poll, until
+from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, poll, settings, until
 
 from siwarp.inspect import DDPUntagged, ImmediateData, Opcode, Queue
 from siwarp.verbs import (

@@ -6,11 +6,10 @@ import errno
 import sys
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import READ, End, Wire
 from unit.verbs.rd_harness import Peer
 from unit.verbs.uc_harness import Ends
-from unit.verbs.verbs_harness import Rig, poll, refused, until
+from unit.verbs.verbs_harness import Rig, poll, refused, settings, until
 
 from siwarp.verbs import (
     MR,

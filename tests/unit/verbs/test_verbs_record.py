@@ -12,7 +12,6 @@ import crcmod.predefined
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.verbs.errq_harness import settings as set_to
 from unit.verbs.record_harness import CUT, GRANTED, PRIVATE, QKEY, Target
 from unit.verbs.verbs_harness import (
     LIMIT,
@@ -25,6 +24,7 @@ from unit.verbs.verbs_harness import (
     poll,
     until,
 )
+from unit.verbs.verbs_harness import settings as set_to
 
 from siwarp._siwarp import lib
 from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader

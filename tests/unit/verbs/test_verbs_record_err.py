@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.errq_harness import Stranger, crc32c, settings
+from unit.verbs.errq_harness import (
+    Stranger,
+    crc32c,
+)
 from unit.verbs.record_harness import GRANTED, QKEY, Target
-from unit.verbs.verbs_harness import Rig, counted, counter, nothing, poll, until
+from unit.verbs.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
 
 from siwarp.inspect import (
     DDPDatagram,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from unit.verbs.errq_harness import Stranger, settings
+from unit.verbs.errq_harness import (
+    Stranger,
+)
 from unit.verbs.record_harness import GRANTED, QKEY, Target
 from unit.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
-from unit.verbs.verbs_harness import Rig, counted, counter, nothing, until
+from unit.verbs.verbs_harness import Rig, counted, counter, nothing, settings, until
 
 from siwarp.inspect import DDPDatagram, RecordDatagram
 from siwarp.verbs import MR, PD, AccessFlag, ErrorOrigin, ErrorPolicy, QPState

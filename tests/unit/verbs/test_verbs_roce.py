@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from unit.verbs.errq_harness import settings
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import Rig, counted, counter, nothing, pattern, poll, refused, until
+from unit.verbs.verbs_harness import (
+    Rig,
+    counted,
+    counter,
+    nothing,
+    pattern,
+    poll,
+    refused,
+    settings,
+    until,
+)
 
 from siwarp._siwarp import lib
 from siwarp.cm import RTR, CMEventType, ConnParam

@@ -6,49 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from unit.verbs.uc_harness import QKEY, Peer
-from unit.verbs.verbs_harness import Rig, counter, nothing, poll, until
+from unit.verbs.uc_harness import Peer, Told, settled
+from unit.verbs.verbs_harness import Rig, nothing
 
-from siwarp.inspect import UCReport
-from siwarp.verbs import SendWR
-
-SIZE = 1000
-ROUND = 100  # datagrams between two reports
 LEAST = 16
-
-
-class Told:
-    """What the peer says of what it was sent."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.peer = peer
-        self.out = peer.rig.mr(bytearray(SIZE))
-        self.psn = self.datagrams = self.octets = 0
-
-    def send(self, n: int = ROUND) -> None:
-        self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * n)
-        assert all(wc.ok for wc in poll(self.peer.cq, n))
-        self.psn += n
-
-    def report(self, came: int, **fields: int) -> None:
-        """Tell that so many more came."""
-        self.datagrams += came
-        self.octets += came * SIZE
-        named = {
-            "q_key": QKEY,
-            "datagrams": self.datagrams,
-            "octets": self.octets,
-            "next_psn": self.psn,
-            **fields,
-        }
-        self.peer.put(bytes(UCReport(**named)))
-
-
-def settled(peer: Peer) -> None:
-    """Wait until what the peer sent was looked at: a datagram behind it was."""
-    before = counter("drop_version")
-    peer.put(peer.datagram(bytes(20), type=15, psn=0))
-    until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)
 
 
 @pytest.mark.clause("DGRAM-CB-9")

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 from pace import scaled
-from unit.verbs.errq_harness import settings
 from unit.verbs.rc_harness import SEND, Wire, plain_listener
-from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
+from unit.verbs.verbs_harness import LIMIT, Rig, poll, settings, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel

@@ -8,7 +8,7 @@ from typing import Any
 
 import crcmod.predefined
 import net
-from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
+from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, counter, poll, until
 
 from siwarp import inspect
 from siwarp.verbs import (
@@ -25,6 +25,9 @@ from siwarp.verbs import (
 
 crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 QKEY = 0x11
+#: What a peer that reports is sent: octets of a message, and messages between two reports.
+SIZE = 1000
+ROUND = 100
 
 
 def connect(a: QP, b: QP, **attrs: Any) -> None:
@@ -171,3 +174,37 @@ class Peer:
 
     def close(self) -> None:
         self.sock.close()
+
+
+class Told:
+    """What the peer says of what it was sent."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.out = peer.rig.mr(bytearray(SIZE))
+        self.psn = self.datagrams = self.octets = 0
+
+    def send(self, n: int = ROUND) -> None:
+        self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * n)
+        assert all(wc.ok for wc in poll(self.peer.cq, n))
+        self.psn += n
+
+    def report(self, came: int, **fields: int) -> None:
+        """Tell that so many more came."""
+        self.datagrams += came
+        self.octets += came * SIZE
+        named = {
+            "q_key": QKEY,
+            "datagrams": self.datagrams,
+            "octets": self.octets,
+            "next_psn": self.psn,
+            **fields,
+        }
+        self.peer.put(bytes(inspect.UCReport(**named)))
+
+
+def settled(peer: Peer) -> None:
+    """Wait until what the peer sent was looked at: a datagram behind it was."""
+    before = counter("drop_version")
+    peer.put(peer.datagram(bytes(20), type=15, psn=0))
+    until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)

@@ -70,6 +70,21 @@ def counted(name: str, by: int) -> Iterator[None]:
     assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
 
 
+@contextlib.contextmanager
+def settings(**values: int) -> Iterator[None]:
+    """Set these for what is made in the block."""
+    count = lib.siw_settings_count()
+    names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(count)]
+    before = {name: int(lib.siw_setting_value(names.index(name))) for name in values}
+    try:
+        for name, value in values.items():
+            assert lib.siw_setting_set(name.encode(), value) == 0
+        yield
+    finally:
+        for name, value in before.items():
+            lib.siw_setting_set(name.encode(), value)
+
+
 def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
     """Return the first true value of ``ready()``; fail when ``limit`` seconds are over."""
     began = net.now()
