@@ -13,8 +13,8 @@ SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
 
-ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root
-	@tools/ci-full
+ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root; RESUME=1 leaves out what has passed on this commit
+	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
@@ -71,6 +71,7 @@ soak: ## Random programs of verbs in simulated worlds for MINUTES=60, from SEED 
 strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test
 	@SIWARP_STRICT=1 $(PY) -m pytest $(SHARED) $(ARGS)
+	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
 
 stress: ## A million reliable datagrams through a bad network, and an independent peer; SEED=n
 	@tools/setup --extra test

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Stands for the project's: each target writes its name into `ran`, and the one in FAIL fails.
+#: Stands for the project's: each target writes its name into `ran`. The one in FAIL fails, the one
+#: in HANG holds a pipe open until it is killed, the one in CHANGE changes a file that git knows.
 MAKEFILE = """.PHONY: build
 build:
 \t@mkdir -p build/main && echo "$(LIBRARY)" >build/main/libsiwarp.so
 %:
 \t@echo "$@" >>ran
 \t@if [ "$(FAIL)" = "$@" ]; then echo "FAILED tests/test_a.py::test_b - assert 1 == 2"; exit 1; fi
+\t@if [ "$(HANG)" = "$@" ]; then exec 3>open; echo hangs >&3; sleep 600; fi
 \t@if [ "$(CHANGE)" = "$@" ]; then echo changed >tracked; fi
 """
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -33,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".ci" / "run").write_text("echo gate >>ran\n")
     (tmp_path / "Makefile").write_text(MAKEFILE)
-    (tmp_path / ".gitignore").write_text("build/\nran\n")
+    (tmp_path / ".gitignore").write_text("build/\nran\nopen\n")
     (tmp_path / "tracked").write_text("as committed\n")
     commit(tmp_path)
     return tmp_path
@@ -119,6 +121,19 @@ def test_a_step_that_ran_on_a_changed_tree_does_not_count(tree: Path, run: Run) 
     assert done.returncode == 0
     assert not (tree / ".ci" / "full-green").exists()
     assert "not every step has passed" in done.stderr
+
+
+def test_a_signal_ends_what_runs_and_the_step_has_no_result(tree: Path) -> None:
+    os.mkfifo(tree / "open")
+    with subprocess.Popen(
+        ["bash", "tools/ci-full"], cwd=tree, env={**os.environ, "HANG": "asan"}
+    ) as full:
+        with (tree / "open").open() as pipe:
+            assert pipe.readline() == "hangs\n"
+            full.terminate()
+            assert pipe.read() == ""  # its end: nobody holds it open any more
+        assert full.wait() == 130
+    assert not (tree / "build" / "ci-full" / "asan.result").exists()
 
 
 def test_steps_that_are_named_run_alone_and_do_not_make_it_green(tree: Path, run: Run) -> None:
