@@ -60,9 +60,10 @@ asan: ## Run the suite with AddressSanitizer and UndefinedBehaviorSanitizer
 tsan: ## Run the suite with ThreadSanitizer
 	@tools/sanitize tsan $(SHARED) $(ARGS)
 
-sim: ## Run the tests of simulated processes: no sockets, virtual time
+sim: ## Run the tests of simulated processes: no sockets, virtual time; tests/sim/rd with the layers' own functions
 	@tools/setup --extra test
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
+	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 
 soak: ## Random programs of verbs in simulated worlds for MINUTES=60, from SEED on; default: the time
 	@tools/setup

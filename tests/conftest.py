@@ -42,12 +42,18 @@ sys.path.insert(0, str(_build_dir()))
 sys.setdlopenflags(os.RTLD_LAZY)
 
 
-# A process is a real or a simulated one: `make sim` runs these.
-collect_ignore = [] if os.environ.get("SIWARP_SIM") == "1" else ["sim"]
-if not collect_ignore:
-    # One library for the layers' own functions and for the verbs: a world is of one.
+# A process is a real or a simulated one, and a simulated one has the library that is installed,
+# or one with the layers' own functions for tests/sim/rd: a world is of one library. So `make sim`
+# runs pytest twice.
+_SIMULATED = os.environ.get("SIWARP_SIM") == "1"
+if any("sim/rd" in argument for argument in sys.argv):
+    os.environ["SIM_LAYERS"] = "1"  # for the processes that share these tests, too
+collect_ignore = [] if _SIMULATED else ["sim"]
+if _SIMULATED and "SIM_LAYERS" in os.environ:
     _simulated = importlib.import_module("_siwarp_layers_sim")
     sys.modules["_siwarp_layers"] = sys.modules["siwarp._siwarp_sim"] = _simulated
+elif _SIMULATED:
+    collect_ignore = ["sim/rd"]
 
 # What reaches no C of siwarp's: there a sanitizer sees only the interpreter. tests/lint holds
 # siwarp.inspect to importing nothing of the stack. Everywhere else they run, of course.

@@ -266,3 +266,9 @@ def test_an_event_loop_hears_of_more_descriptors_than_one_wait_reports(world: Wo
     for waker in wakers:
         waker.close()
     assert heard == list(range(600))
+
+
+@pytest.mark.skipif("SIM_LAYERS" in os.environ, reason="tests/sim/rd is in the same run")
+def test_these_tests_run_on_the_library_that_is_installed() -> None:
+    module = sys.modules["siwarp._siwarp_sim"]
+    assert Path(str(module.__file__)).name.startswith("_siwarp_sim.")

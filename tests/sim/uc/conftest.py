@@ -6,14 +6,20 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from unit.verbs.conftest import rig
+from unit.verbs.verbs_harness import Rig
 
 import siwarp.sim
-
-__all__ = ["rig"]
 
 
 @pytest.fixture(autouse=True)
 def _in_world(world: siwarp.sim.World) -> Iterator[None]:
     with net.in_world(world):
         yield
+
+
+@pytest.fixture
+def rig(_in_world: None) -> Iterator[Rig]:
+    """Make a device with a PD."""
+    made = Rig()
+    yield made
+    made.close()

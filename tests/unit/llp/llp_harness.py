@@ -10,13 +10,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import _siwarp_layers
+import net
 from _siwarp_layers import ffi, lib
 from pace import over, scaled
 
@@ -263,11 +263,11 @@ class Port:
 
 def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Return what() as soon as it is true; an assertion fails if it does not become so."""
-    began = time.monotonic()
+    began = net.now()
     while not over(began, seconds):
         if got := what():
             return got
-        time.sleep(0.0005)
+        net.sleep(0.0005)
     raise AssertionError("did not come true in time")
 
 
