@@ -12,7 +12,7 @@ from pace import scaled
 #: In front of the text that the process runs: `with failing("socket", errno.EMFILE): ...`, of which
 #: the n-th call fails, and `times` in all.
 PRELUDE = """
-import contextlib, ctypes, errno, os, sys
+import contextlib, ctypes, errno, os, sys, time
 from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import *
 
