@@ -73,6 +73,7 @@ strict: ## Run the suite with nothing placed before its CRC is known
 	@tools/setup --extra test
 	@SIWARP_STRICT=1 $(PY) -m pytest $(SHARED) $(ARGS)
 	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
+	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 
 stress: ## A million reliable datagrams through a bad network, and an independent peer; SEED=n
 	@tools/setup --extra test
