@@ -14,8 +14,8 @@ from unit.verbs.rc_harness import SEND, End, Wire, plain_listener
 from unit.verbs.verbs_harness import Rig, counted, counter, pattern, poll, until
 
 from siwarp._siwarp import ffi, lib
-from siwarp.cm import CMID, RTR, CMEventType
-from siwarp.inspect import FPDU, DDPUntagged, MPAReply, MPARequest, Opcode, split_stream
+from siwarp.cm import CMID, CMEventType
+from siwarp.inspect import FPDU, DDPUntagged, MPAReply, Opcode, split_stream
 from siwarp.verbs import WCStatus
 
 REQUEST = bytes(request_frame())
@@ -195,61 +195,6 @@ def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(w
 
 
 # ---- time
-
-
-def test_each_connection_has_its_own_time_for_start_up() -> None:
-    with impatient(mpa_timeout_ms=150) as wire:
-        start = time.monotonic()
-        with counted("startup_timeouts", 2):  # of both, however late this thread goes on
-            first = dial_raw(wire.address)
-            drip = dial_raw(wire.address)
-            # An octet now and then does not prolong it.
-            for i in range(1000):
-                try:
-                    drip.send(REQUEST[i % 19 : i % 19 + 1])
-                except OSError:
-                    break
-                time.sleep(0.01)
-            assert 0.1 < time.monotonic() - start < 5
-            assert first.rest() == b"" and drip.rest() == b""
-        serves_others(wire)
-
-
-def test_a_responder_that_awaits_an_rtr_does_not_wait_for_ever() -> None:
-    with impatient(mpa_timeout_ms=150) as wire:
-        peer = dial_raw(wire.address)
-        peer.send(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4))
-        request = wire.request()
-        assert request.peer_to_peer & RTR.WRITE
-        end = End(wire.passive, request.id, wire.p_channel)
-        with counted("startup_timeouts", 1):
-            end.id.accept()
-            assert not peer.reply().r
-            event = end.event()
-        assert event.type == CMEventType.DISCONNECTED
-        end.is_over()
-        assert peer.rest() == b""
-        end.close()
-        serves_others(wire)
-
-
-def test_a_connection_that_got_its_rtr_has_all_the_time_there_is() -> None:
-    with impatient(mpa_timeout_ms=100) as wire:
-        peer = dial_raw(wire.address)
-        peer.send(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4))
-        request = wire.request()
-        end = End(wire.passive, request.id, wire.p_channel, size=4096)
-        end.id.accept()
-        peer.reply()
-        peer.send(HELLO)
-        assert end.event().type == CMEventType.ESTABLISHED
-        time.sleep(0.3)
-        end.recv(1, 0, 64)
-        peer.fpdu(DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))
-        assert poll(end.rcq)[0].ok
-        peer.close()
-        end.is_over()
-        end.close()
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 from sim.rc_harness import counted
+from unit.verbs.verbs_harness import pattern
 
 import siwarp
 import siwarp.pyverbs.cm_enums as ce
@@ -23,11 +24,11 @@ from siwarp.cm import (
     Connection,
     ConnParam,
 )
-from siwarp.inspect import MPARequest
+from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPAReply, MPARequest, Opcode
 from siwarp.pyverbs.cmid import AddrInfo
 from siwarp.pyverbs.qp import QPCap
 from siwarp.pyverbs.qp import QPInitAttr as PyverbsInit
-from siwarp.sim import World
+from siwarp.sim import TCPSocket, World
 from siwarp.testing import pair
 from siwarp.verbs import (
     CQ,
@@ -414,6 +415,69 @@ def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(
     # Setting mpa_timeout_ms from the end of TCP's handshake, and the way of the FIN.
     assert world.now == pytest.approx(began + 5 + 0.02, abs=1e-3)
     assert door.channel.get_event(0) is None, "nobody is told of a Request that never was whole"
+
+
+@pytest.mark.clause("RFC5044-7.1.2-16")
+def test_an_octet_now_and_then_does_not_prolong_start_up(world: World, hosts: Hosts) -> None:
+    listen(hosts.b)
+    slow = world.tcp_connect(C, (B, PORT))
+    began = world.now
+
+    def drip() -> None:
+        for octet in bytes(MPARequest(rev=2))[:10]:
+            slow.send(bytes([octet]))
+            world.sleep(0.5)
+
+    world.spawn(drip)
+    with counted("startup_timeouts", 1):
+        assert slow.recv(1) == b""
+    assert world.now == pytest.approx(began + 5 + 0.02, abs=1e-3)
+
+
+def peer_to_peer(world: World, hosts: Hosts) -> tuple[TCPSocket, End]:
+    """Return a plain client that is to send an RTR, and the end that accepted it."""
+    door = listen(hosts.b)
+    client = world.tcp_connect(C, (B, PORT))
+    client.sendall(bytes(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4)))
+    request = request_of(door)
+    assert request.peer_to_peer & RTR.WRITE
+    b = End(hosts.b, request.id)
+    b.id.accept()
+    octets = b""
+    while len(octets) < 24:  # RFC 6581's Enhanced Data is behind the frame
+        octets += client.recv(24 - len(octets))
+    reply = MPAReply(octets)
+    assert reply.key == MPAReply().key and not reply.r
+    return client, b
+
+
+def test_a_responder_does_not_wait_for_an_rtr_for_ever(world: World, hosts: Hosts) -> None:
+    began = world.now
+    client, b = peer_to_peer(world, hosts)
+    with counted("startup_timeouts", 1):
+        told = b.event()
+    # The Request took 20 ms with TCP's handshake, whose last segment came when it did.
+    assert world.now == pytest.approx(began + 0.03 + 5, abs=1e-3)
+    assert told.type == CMEventType.DISCONNECTED
+    assert b.qp.qp_state == QPState.ERR
+    assert client.recv(1) == b""
+
+
+def test_a_connection_that_got_its_rtr_has_all_the_time_there_is(
+    world: World, hosts: Hosts
+) -> None:
+    client, b = peer_to_peer(world, hosts)
+    client.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))))
+    assert b.event().type == CMEventType.ESTABLISHED
+    with counted("startup_timeouts", 0):
+        world.run_for("1h")
+    b.qp.post_recv(RecvWR(1, sg=[b.mr.sge(0, 64)]))
+    client.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))))
+    (wc,) = b.cq.wait()
+    assert (wc.check().byte_len, b.mr.read(64)) == (64, pattern(64))
+    client.close()
+    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.qp.qp_state == QPState.ERR
 
 
 def test_a_client_that_leaves_before_the_answer_costs_nothing(world: World, hosts: Hosts) -> None:
