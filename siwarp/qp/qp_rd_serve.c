@@ -399,6 +399,7 @@ static void receive(struct siw_wq *wq)
 	rd->wq.granted_ord = rd->wq.reads_max = depth(rd->wq.ord);
 	rd->wq.granted_ird = depth(rd->wq.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->wq.qkey);
+	siw_rd_set_away(rd->endpoint, rd->wq.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
 	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->wq.rnr_retry, (uint8_t)rd->wq.min_rnr_timer);
 	siw_rdmap_rd_start(rd->end, mode, &start);

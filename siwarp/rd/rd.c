@@ -160,6 +160,13 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
 	siw_unlock(&rd->lock);
 }
 
+void siw_rd_set_away(struct siw_rd *rd, bool away)
+{
+	siw_lock(&rd->lock);
+	rd->away = away;
+	siw_unlock(&rd->lock);
+}
+
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird)
 {
 	siw_lock(&rd->lock);
@@ -291,6 +298,8 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 		return siw_drop(SIW_COUNTER_drop_header);
 	if (ntohl(wire->llp.qkey) != rd->qkey)
 		return siw_drop(SIW_COUNTER_drop_qkey);
+	if (rd->away && wire->llp.type >> 4 != SIW_DGRAM_RD_BYE)
+		return siw_drop(SIW_COUNTER_drop_source);
 	return true;
 }
 

@@ -92,6 +92,11 @@ bool siw_rd_left(struct siw_rd *rd);
  */
 struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd);
 void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
+/*
+ * away: every datagram but a BYE is dropped without an answer, as if there were no endpoint; its
+ * senders find it lost after their own time-outs. Peers that are known stay known.
+ */
+void siw_rd_set_away(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 /*
  * retry: so many times the peer's timer a message may wait there for a receive; 7: without limit.

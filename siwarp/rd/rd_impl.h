@@ -236,6 +236,7 @@ struct siw_rd {
 	uint8_t rnr_retry, rnr_timer; /* siw_rd_set_rnr */
 	bool blocked;		      /* the socket was full at the last send */
 	bool leaving;		      /* siw_rd_leave */
+	bool away;		      /* siw_rd_set_away */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: none */
 	uint32_t batch_max;

@@ -63,7 +63,7 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
         PeerGone,
         errno.ETIMEDOUT,
         "the peer left or did not answer in time: is it there, and is that the address it answers "
-        "from?",
+        "from? Move an RD queue pair out of RESET first",
     ),
     WCStatus.GENERAL_ERR: (
         Error,

@@ -15,11 +15,15 @@ from siwarp.verbs import (
     QP,
     CompChannel,
     Context,
+    PeerGone,
+    QPAttr,
     QPInitAttr,
+    QPState,
     QPType,
     RecvWR,
     SendWR,
     WCStatus,
+    WROpcode,
 )
 
 V4, V6 = "10.0.0.{}", "fd00::{}"
@@ -170,6 +174,51 @@ def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out_in_ti
         assert send(world, a, b, 90_000) == ["SUCCESS"]
     assert [wc.check().byte_len for wc in b.cq.poll()] == [90_000 if host == V6 else 100_000]
     deliver(world, a, b, 64, 100_000)
+
+
+@pytest.mark.clause("DGRAM-RDV-21")
+@pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
+@pytest.mark.parametrize("met", [True, False], ids=["met", "unmet"])
+def test_a_peer_in_reset_is_lost_as_one_that_is_not_there(
+    world: World, opcode: WROpcode, met: bool
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, V4)
+    if met:
+        deliver(world, a, b, 64)
+    b.qp.modify(QPAttr(qp_state=QPState.RESET))
+    world.run_for("50ms")
+    before, began = world.stats.sent, world.now_ns
+    with AH(a.pd, b.qp.addr) as ah:
+        remote = None if opcode == WROpcode.SEND else b.mr.remote(0, 64)
+        a.qp.post_send(SendWR(1, opcode, sg=[a.mr.sge(0, 64)], ah=ah, remote=remote))
+    (wc,) = a.cq.wait()
+    assert (wc.status, wc.source) == (WCStatus.RETRY_EXC_ERR, b.qp.addr)
+    assert 0 <= world.now_ns - began - round(TIMEOUT * 1e9) <= SERVED
+    with pytest.raises(PeerGone, match="out of RESET"):
+        wc.check()
+    assert world.stats.sent - before < 20
+    b.qp.to_rts()
+    deliver(world, a, b, 64)
+
+
+@pytest.mark.clause("DGRAM-RDV-21")
+@pytest.mark.parametrize("met", [True, False], ids=["met", "unmet"])
+def test_a_peer_that_leaves_reset_in_time_gets_what_was_sent_meanwhile(
+    world: World, met: bool
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, V4)
+    if met:
+        deliver(world, a, b, 64)
+    b.qp.modify(QPAttr(qp_state=QPState.RESET))
+    world.run_for("50ms")
+    post(a, b, 64)
+    world.run_for(0.4 * TIMEOUT)
+    b.qp.to_rts()
+    b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 64)]))
+    assert a.cq.wait()[0].ok
+    assert [wc.check().byte_len for wc in b.cq.poll()] == [64]
 
 
 @both
