@@ -300,6 +300,9 @@ struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 /* As ibv_create_qp_ex, for a connection id. */
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
+/* Attributes that ibv_query_qp shows from now on. */
+void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
+
 /* ---- abi_modify.c, abi_qp_ex.c --------------------------------------------------------------- */
 
 /* Whether verbs allow the step with that mask: 0 or EINVAL. from and to: enum ibv_qp_state. */

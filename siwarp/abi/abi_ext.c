@@ -51,6 +51,12 @@ void siw_ibv_pd_of_ids(struct ibv_pd *pd)
 		((struct abi_pd *)pd)->of_ids = true;
 }
 
+void siw_ibv_show_attr(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
+{
+	if (abi_live(ABI_QP, qp))
+		abi_remember(abi_qp_of(qp), attr, mask);
+}
+
 struct wanted_qp {
 	struct ibv_context *context;
 	uint32_t number;

@@ -260,6 +260,13 @@ static void remember(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, in
 #undef REMEMBER
 }
 
+void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask)
+{
+	pthread_mutex_lock(&qp->lock);
+	remember(&qp->set, attr, mask);
+	pthread_mutex_unlock(&qp->lock);
+}
+
 static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask,
 		     struct siw_qp_attr *out)
 {

@@ -64,7 +64,7 @@ struct cm_id {
 	bool any; /* bound to a wildcard address */
 	bool v6_only;
 	atomic_bool completes; /* active, with a queue pair of its own: rdma_establish is to come */
-	uint8_t resources, depth; /* of the CONNECT_REQUEST */
+	uint8_t resources, depth; /* of the CONNECT_REQUEST, and as both ends agreed */
 	/* What the engine's id has: the program may put another one into id.qp. */
 	struct ibv_qp *taken;
 	/* Without an RC queue pair of the program's, the connection's own: cm_stand_in. */
@@ -169,6 +169,8 @@ static inline bool cm_is_ud(const struct cm_id *id)
 int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from);
 int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from);
 int cm_ud_disconnect(struct cm_id *id);
+/* The id has taken its RC queue pair to RTS: ibv_query_qp shows with what. */
+void cm_show_attr(const struct cm_id *id);
 int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* How to send from the id's address to that GID. */
 void cm_ud_way(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);

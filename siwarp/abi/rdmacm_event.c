@@ -125,7 +125,7 @@ static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
 	return from->rev ? REJ_CONSUMER_DEFINED : REJ_INVALID_SERVICE_ID;
 }
 
-static void follow_state(struct cm_id *id, int event)
+static void follow_state(struct cm_id *id, int event, const struct siw_cm_event *from)
 {
 	struct siw_addr local, peer;
 
@@ -133,8 +133,14 @@ static void follow_state(struct cm_id *id, int event)
 	if (event != RDMA_CM_EVENT_ESTABLISHED)
 		return;
 	id->established = true;
-	if (id->id.qp)
+	if (id->id.qp) {
 		id->id.qp->state = IBV_QPS_RTS;
+		if (!cm_is_ud(id)) {
+			id->depth = depth(from->initiator_depth);
+			id->resources = depth(from->responder_resources);
+			cm_show_attr(id);
+		}
+	}
 	if (siw_cm_addr(id->siw, &local, &peer) == 0)
 		cm_show_addrs(id, &local, NULL);
 }
@@ -196,7 +202,7 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 		event->ev.listen_id = &id->id;
 	} else {
 		event->ev.id = &id->id;
-		follow_state(id, event->ev.event);
+		follow_state(id, event->ev.event, from);
 	}
 	id->unacked++;
 	return true;

@@ -218,20 +218,9 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-/*
- * For a queue pair that the program made by itself: the id takes the steps to RTR and RTS with it
- * when the connection is made, and ibv_modify_qp with these attributes knows that.
- */
-int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
+/* What the step to attr->qp_state has with that id: 0; EINVAL: it is no such step. */
+static int attr_of_step(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
-	struct cm_id *id = cm_id_of(rdma_id);
-
-	if (!attr || !mask || !cm_live(CM_ID, rdma_id))
-		return cm_fail(EINVAL);
-	if (!id->id.verbs)
-		return cm_fail(EINVAL);
-	if (cm_is_ud(id))
-		return cm_ud_init_attr(id, attr, mask);
 	*mask = IBV_QP_STATE;
 	switch (attr->qp_state) {
 	case IBV_QPS_INIT:
@@ -261,6 +250,37 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 			 IBV_QP_MAX_QP_RD_ATOMIC;
 		return 0;
 	default:
-		return minus_one(EINVAL);
+		return EINVAL;
 	}
+}
+
+void cm_show_attr(const struct cm_id *id)
+{
+	struct ibv_qp_attr attr;
+	int mask;
+
+	for (int state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
+		attr = (struct ibv_qp_attr){ .qp_state = (enum ibv_qp_state)state };
+		if (attr_of_step(id, &attr, &mask) == 0)
+			siw_ibv_show_attr(id->id.qp, &attr, mask);
+	}
+}
+
+/*
+ * For a queue pair that the program made by itself: the id takes the steps to RTR and RTS with it
+ * when the connection is made, and ibv_modify_qp with these attributes knows that.
+ */
+int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	int why;
+
+	if (!attr || !mask || !cm_live(CM_ID, rdma_id))
+		return cm_fail(EINVAL);
+	if (!id->id.verbs)
+		return cm_fail(EINVAL);
+	if (cm_is_ud(id))
+		return cm_ud_init_attr(id, attr, mask);
+	why = attr_of_step(id, attr, mask);
+	return why ? minus_one(why) : 0;
 }

@@ -37,8 +37,8 @@ _OPTIONS = {"--cflags", "--libs", "--json", "-h", "--help"}
 GROUPS = {
     "progress": "progress nap_us spin_us budget hot_sockets company company_us deputies_us",
     "sockets": "rcvbuf sndbuf mcast_port mcast_ttl",
-    "streams": "crc markers mulpdu strict persona delivery_counts mpa_announce private_messages rnr_octets "
-    "linger_ms linger_octets",
+    "streams": "crc markers mulpdu strict persona delivery_counts mpa_announce private_messages "
+    "rnr_octets linger_ms linger_octets",
     "connecting": "mpa_timeout_ms max_startups max_requests source_share rc_port_first "
     "rc_port_last sidr_timeout_ms",
     "datagrams": "qkey uc_breaker rec_window_us rec_timeout_ms error_policy err_queue err_window "

@@ -81,9 +81,9 @@ class ConnParam:
             completes the connection.
         refused: when connecting, seconds for which it is tried again while nobody listens there.
         tos: the type of service, or traffic class, of what is sent, to 255.
-        rnr_retry: persona roce: ``rnr_retry`` for Sends of the peer to this end, 1 to 7, -1 for none;
-            it takes precedence over what the peer says. 0: as the peer says, or else the attribute
-            of this queue pair.
+        rnr_retry: persona roce: ``rnr_retry`` for Sends of the peer to this end, 1 to 7, -1 for
+            none; it takes precedence over what the peer says. 0: as the peer says, or else the
+            attribute of this queue pair.
 
     """
 

@@ -135,9 +135,9 @@ struct siw_qp_attach {
 	uint8_t rtr; /* set of enum siw_mpa_rtr: the one to send, or those to accept */
 	bool initiator;
 	bool ord_known; /* ord comes from the peer or the user, and is no default */
-	bool siwarp; /* the start-up said that the peer is siwarp */
-	bool counts; /* with siwarp: both ends offer delivery counts */
-	int rnr_retry; /* of the peer's Sends, as struct siw_cm_param has it */
+	bool siwarp;	/* the start-up said that the peer is siwarp */
+	bool counts;	/* with siwarp: both ends offer delivery counts */
+	int rnr_retry;	/* of the peer's Sends, as struct siw_cm_param has it */
 };
 /* Makes the started stream the held QP's: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
 int siw_qp_attach(struct siw_qp_conn *conn, const struct siw_qp_hold *hold,

@@ -204,12 +204,18 @@ static void give_code(struct siw_wire_err *err)
 		err->code = SIW_RDMAP_UNSPECIFIED;
 }
 
-/* Raises an event for what no completion reports. -EFAULT: the request's completion reports it. */
+/*
+ * Raises an event for what no completion reports. -EFAULT: the request's completion reports it. With
+ * persona roce completions also report what the peer or the network ended, as those of channel
+ * adapters do; an RNIC raises an event for its stream.
+ */
 static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
 			  const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
 		siw_verbs_async_raise(&rc->wq.qp.async, siw_qp_event_of(err));
+	else if (rc->wq.roce && status != -EOVERFLOW)
+		return;
 	else if (err || (status && status != -EFAULT))
 		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
 }

@@ -28,7 +28,9 @@ void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry)
 		.on = agreed && rc->wq.roce,
 		.tell = agreed && rc->wq.roce,
 		.sends = rc->sends_begun,
-		.rnr_retry = rnr_retry > 0 ? rnr_retry : rnr_retry < 0 ? 0 : -1,
+		.rnr_retry = rnr_retry > 0   ? rnr_retry
+			     : rnr_retry < 0 ? 0
+					     : -1,
 		.rnr_fixed = rnr_retry != 0,
 	};
 	rc->wq.flow.accepted = 0;

@@ -1,4 +1,4 @@
-"""RC queue pairs of a connection manager know whether their peer is siwarp (spec/mpa-announcement.md).
+"""RC queue pairs of a connection manager know whether their peer is siwarp.
 
 The other end is siwarp, or a plain socket that follows the RFCs alone, or one that lies.
 """
@@ -53,9 +53,8 @@ def send_imm(end: End, data: bytes = b"with it", wr_id: int = 1) -> None:
     end.mr.write(data, len(data))
     sge = end.mr.sge(0, len(data))
     flags = SendFlag.SIGNALED
-    end.qp.post_send(
-        SendWR(wr_id, WROpcode.SEND_WITH_IMM, sg=[sge], send_flags=flags, imm_data=IMM)
-    )
+    wr = SendWR(wr_id, WROpcode.SEND_WITH_IMM, sg=[sge], send_flags=flags, imm_data=IMM)
+    end.qp.post_send(wr)
 
 
 def pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
@@ -98,7 +97,7 @@ def frame_of(sock: TCPSocket, of: type) -> Any:
 
 
 def answering(world: World, end: End, res: Callable[[int], int], **reply: Any) -> tuple[Plain, int]:
-    """Connect to a plain listener, whose Reply has these reserved bits: it, and the Request's bits."""
+    """Connect to a plain listener whose Reply has these reserved bits; return the Request's."""
     listener = world.tcp_listen("10.0.0.9", PORT)
     end.id = CMID(end.channel)
     end.id.bind_qp(end.qp)
@@ -232,7 +231,7 @@ def test_counts_need_both_and_immediate_does_not_need_counts(world: World, witho
 def test_a_listener_of_the_rfcs_alone_is_not_taken_for_siwarp(
     world: World, roce: End, echo: bool
 ) -> None:
-    """Linux siw builds its Reply in the memory of the Request, so that bits it does not know return."""
+    """Linux siw builds its Reply in the memory of the Request, so unknown bits come back."""
     peer, told = answering(world, roce, lambda res: res if echo else 0)
     assert told == REQUEST | COUNTS
     assert not roce.qp.query()[1].private_messages

@@ -63,6 +63,9 @@ SIW_IBV struct ibv_qp *siw_ibv_create_cm_qp(struct ibv_context *context,
  */
 SIW_IBV void siw_ibv_pd_of_ids(struct ibv_pd *pd);
 
+/* rdma_cm has set these attributes of the queue pair: ibv_query_qp shows them. No other effect. */
+SIW_IBV void siw_ibv_show_attr(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask);
+
 /* The queue pair of that context with that number; NULL: there is none. */
 SIW_IBV struct ibv_qp *siw_ibv_find_qp(struct ibv_context *context, uint32_t qp_num);
 /*

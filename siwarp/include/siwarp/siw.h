@@ -105,8 +105,12 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
  * not have, as paths, partitions and a subnet manager.
  */
 enum siw_event_type {
-	SIW_EVENT_CQ_ERR = 0,	     /* cq: it overflowed; its QPs are in ERR */
-	SIW_EVENT_QP_FATAL = 1,	     /* qp: to ERR: its stream or its CQ failed */
+	SIW_EVENT_CQ_ERR = 0, /* cq: it overflowed; its QPs are in ERR */
+	/*
+	 * qp: to ERR: its CQ overflowed, or what came is no valid stream. Persona iwarp: the stream
+	 * ended in any other way than an orderly one, too; with roce completions alone say so.
+	 */
+	SIW_EVENT_QP_FATAL = 1,
 	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: to ERR: a request of the peer is invalid */
 	SIW_EVENT_QP_ACCESS_ERR = 3, /* qp: to ERR: a request of the peer has no access */
 	SIW_EVENT_COMM_EST = 4,	     /* qp: a message came while it is in RTR */

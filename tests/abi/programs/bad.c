@@ -298,6 +298,8 @@ static void creating_queue_pairs(struct ibv_cq *cq)
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	ex.send_ops_flags = IBV_QP_EX_WITH_TSO;
 	NONE(EOPNOTSUPP, ibv_create_qp_ex(ctx, &ex));
+	ex.send_ops_flags = 1 << 12; /* IBV_QP_EX_WITH_ATOMIC_WRITE */
+	NONE(EOPNOTSUPP, ibv_create_qp_ex(ctx, &ex));
 }
 
 /* Steps and masks that verbs do not allow; the state must not change. */

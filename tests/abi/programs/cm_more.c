@@ -264,6 +264,7 @@ static void options(void)
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS };
 	uint8_t low = 0x10, high = 0x28, timeout = 20;
+	struct ibv_qp_init_attr init;
 	int mask, on = 1;
 
 	CHECK(rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &low, 1) == 0);
@@ -280,6 +281,11 @@ static void options(void)
 	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
 	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(with_tos(low) == 1 && with_tos(high) == 1);
+	CHECK(ibv_query_qp(client->qp, &attr, IBV_QP_TIMEOUT, &init) == 0);
+	CHECK(attr.timeout == timeout && attr.retry_cnt == 7 && attr.rnr_retry == 7);
+	CHECK(ibv_query_qp(server->qp, &attr, IBV_QP_TIMEOUT, &init) == 0);
+	CHECK(attr.timeout != timeout && attr.timeout != 0 && attr.path_mtu == IBV_MTU_1024);
+	CHECK(attr.max_rd_atomic > 0 && attr.max_dest_rd_atomic > 0);
 	end(client);
 	end(server);
 	CHECK(rdma_destroy_id(listener) == 0);
@@ -680,9 +686,9 @@ int main(int argc, char **argv)
 {
 	static const struct named all[] = { { "ends", ends },		{ "depths", depths },
 					    { "immediate", immediate }, { "options", options },
-					    { "newer", newer },
-					    { "infos", infos },		{ "moves", moves },
-					    { "impatient", impatient }, { "given", given } };
+					    { "newer", newer },		{ "infos", infos },
+					    { "moves", moves },		{ "impatient", impatient },
+					    { "given", given } };
 
 	return run_named(all, sizeof(all) / sizeof(all[0]), argc, argv);
 }

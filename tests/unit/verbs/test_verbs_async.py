@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from unit.verbs.rc_harness import SEND, WRITE, End, Wire, plain_client
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire, plain_client
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, until
 
 from siwarp._siwarp import ffi, lib
@@ -17,12 +17,14 @@ from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPARequest, Opcode
 from siwarp.verbs import (
     AH,
     EventType,
+    Persona,
     QPAttr,
     QPState,
     RecvWR,
     RemoteBuffer,
     SendWR,
     SrqAttr,
+    WCStatus,
 )
 from siwarp.verbs._ffi import Handle
 
@@ -46,6 +48,24 @@ def test_a_write_to_memory_that_is_not_the_peers_tells_both_ends(pair: tuple[End
     with a.rig.event() as told:
         assert (told.event_type, told.element) == (EventType.QP_FATAL, a.qp)
     assert b.rig.ctx.get_async_event(0) is None
+
+
+@pytest.mark.parametrize("what", ["write", "read", "long"])
+def test_with_persona_roce_a_requester_hears_of_a_refusal_by_its_completion_alone(
+    two: Wire, what: str
+) -> None:
+    a, b = two.connect(persona=Persona.ROCE)
+    b.recv(length=4)
+    away = RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1)
+    a.post({"write": WRITE, "read": READ, "long": SEND}[what], length=8, remote=away)
+    kind = EventType.QP_REQ_ERR if what == "long" else EventType.QP_ACCESS_ERR
+    with b.rig.event() as told:
+        assert (told.event_type, told.element) == (kind, b.qp)
+    status = WCStatus.REM_INV_REQ_ERR if what == "long" else WCStatus.REM_ACCESS_ERR
+    assert poll(a.scq)[0].status == status
+    for end in (a, b):
+        end.is_over()
+        assert end.rig.ctx.get_async_event(0) is None
 
 
 def test_a_send_that_no_receive_fits_is_an_invalid_request(pair: tuple[End, End]) -> None:

@@ -306,7 +306,7 @@ def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
 @pytest.mark.clause("DGRAM-IMM-7")
 def test_to_peers_that_may_be_anybody_it_is_not_posted(wire: Wire) -> None:
     with (
-        answering(wire) as (a, peer),
+        answering(wire) as (a, _),
         pytest.raises(Error, match="SIWARP_PRIVATE_MESSAGES=1"),
     ):
         post(a, SEND_IMM, length=10)
