@@ -156,6 +156,7 @@ struct abi_cq {
 struct abi_srq {
 	struct ibv_srq ibv; /* first */
 	struct siw_srq *siw;
+	atomic_bool ending; /* ibv_destroy_srq has begun */
 };
 
 struct abi_builder;
@@ -163,6 +164,7 @@ struct abi_builder;
 struct abi_qp {
 	struct ibv_qp_ex ibv; /* first; begins as struct ibv_qp does */
 	struct siw_qp *siw;
+	atomic_bool ending;	     /* ibv_destroy_qp has begun */
 	struct abi_builder *builder; /* NULL: made without send_ops_flags */
 	pthread_mutex_t lock;	     /* for of_cm, set, ece and the state in ibv */
 	struct ibv_qp_cap cap;	     /* granted */
@@ -336,6 +338,17 @@ static inline int abi_result(int r)
 		return 0;
 	errno = -r;
 	return -r;
+}
+
+/*
+ * Of a post to a queue that is destroyed by another thread, or was just before. Adapters' libraries
+ * write such a request to a queue that nobody reads, so programs rely on it (Gloo does): it is
+ * accepted and dropped. The reason is recorded.
+ */
+static inline int abi_post_dropped(void)
+{
+	siw_reason_destroyed();
+	return 0;
 }
 
 static inline int abi_fail(int why)

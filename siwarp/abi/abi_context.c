@@ -59,25 +59,25 @@ static int dead_notify(struct ibv_cq *cq, int solicited_only)
 static int dead_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
 	(void)qp;
-	if (bad_wr)
-		*bad_wr = wr;
-	return EINVAL;
+	(void)wr;
+	(void)bad_wr;
+	return abi_post_dropped();
 }
 
 static int dead_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
 	(void)qp;
-	if (bad_wr)
-		*bad_wr = wr;
-	return EINVAL;
+	(void)wr;
+	(void)bad_wr;
+	return abi_post_dropped();
 }
 
 static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
 	(void)srq;
-	if (bad_wr)
-		*bad_wr = wr;
-	return EINVAL;
+	(void)wr;
+	(void)bad_wr;
+	return abi_post_dropped();
 }
 
 /* Only what does not ask whether its object is alive needs a refusal of its own. */

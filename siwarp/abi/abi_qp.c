@@ -204,9 +204,12 @@ int ibv_destroy_qp(struct ibv_qp *ibv)
 
 	if (!abi_live(ABI_QP, ibv))
 		return EINVAL;
+	atomic_store(&abi_qp_of(ibv)->ending, true);
 	r = siw_destroy_qp(abi_qp_of(ibv)->siw);
 	if (r == 0)
 		abi_end(ABI_QP, ibv);
+	else
+		atomic_store(&abi_qp_of(ibv)->ending, false);
 	return abi_result(r);
 }
 
@@ -539,6 +542,12 @@ static uint32_t too_many(struct ibv_qp *qp)
 	return 2 * abi_qp_of(qp)->cap.max_send_wr + 1;
 }
 
+/* What the engine answered to a post, as verbs return it; it may have come too late. */
+static int posted(struct ibv_qp *qp, int r)
+{
+	return r && atomic_load(&abi_qp_of(qp)->ending) ? abi_post_dropped() : -r;
+}
+
 /* A list with binds: each of them, and what lies between them, by itself. */
 static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
@@ -573,13 +582,13 @@ int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr 
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return post_with_binds(qp, wr, bad_wr);
-	return -siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
-			      (struct siw_send_wr **)bad_wr);
+			return posted(qp, -post_with_binds(qp, wr, bad_wr));
+	return posted(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+					(struct siw_send_wr **)bad_wr));
 }
 
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return -siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
-			      (struct siw_recv_wr **)bad_wr);
+	return posted(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+					(struct siw_recv_wr **)bad_wr));
 }

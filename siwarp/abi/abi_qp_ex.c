@@ -342,7 +342,9 @@ static int wr_complete(struct ibv_qp_ex *qp)
 	struct abi_builder *b = of(qp);
 	int r;
 
-	if (b->forks != abi_forks && !b->dead)
+	if (b->dead)
+		return abi_post_dropped();
+	if (b->forks != abi_forks)
 		return abi_fail(ESTALE);
 	if (!b->open)
 		return abi_fail(EINVAL);
@@ -351,6 +353,8 @@ static int wr_complete(struct ibv_qp_ex *qp)
 		r = post((struct abi_qp *)qp, b);
 	b->open = false;
 	pthread_mutex_unlock(&b->lock);
+	if (r && atomic_load(&((struct abi_qp *)qp)->ending))
+		return abi_post_dropped();
 	return r ? abi_fail(r) : 0;
 }
 

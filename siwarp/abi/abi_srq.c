@@ -86,14 +86,20 @@ int ibv_destroy_srq(struct ibv_srq *srq)
 
 	if (!abi_live(ABI_SRQ, srq))
 		return EINVAL;
+	atomic_store(&((struct abi_srq *)srq)->ending, true);
 	r = siw_destroy_srq(((struct abi_srq *)srq)->siw);
 	if (r == 0)
 		abi_end(ABI_SRQ, srq);
+	else
+		atomic_store(&((struct abi_srq *)srq)->ending, false);
 	return abi_result(r);
 }
 
 int abi_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return -siw_post_srq_recv(((struct abi_srq *)srq)->siw, (struct siw_recv_wr *)wr,
+	struct abi_srq *own = (struct abi_srq *)srq;
+	int r = siw_post_srq_recv(own->siw, (struct siw_recv_wr *)wr,
 				  (struct siw_recv_wr **)bad_wr);
+
+	return r && atomic_load(&own->ending) ? abi_post_dropped() : -r;
 }

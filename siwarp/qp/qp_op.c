@@ -79,6 +79,8 @@ int siw_qp_refuse_send_state(const struct siw_wq *wq, int state)
 {
 	bool by_cm = siw_class_of(wq)->type == SIW_QPT_RC && !siw_rc_of(wq)->pairs;
 
+	if (siw_teardown_of(wq) == SIW_DEAD)
+		return siw_refuse(DESTROYED);
 	return by_cm ? siw_refuse(SEND_STATE_RC, (uint64_t)state)
 		     : siw_refuse(SEND_STATE, (uint64_t)state);
 }

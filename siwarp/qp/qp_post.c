@@ -153,7 +153,8 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	if (qp->srq)
 		err = siw_refuse(RECV_SRQ);
 	else if (state == SIW_QPS_RESET)
-		err = siw_refuse(RECV_STATE);
+		err = siw_teardown_of(wq) == SIW_DEAD ? siw_refuse(DESTROYED)
+						      : siw_refuse(RECV_STATE);
 	for (; !err && wr; wr = wr->next) {
 		err = post_one_recv(wq, wr);
 		if (err)

@@ -214,3 +214,8 @@ const char *siw_reason_name(void)
 {
 	return name_of[siw_refusal.why];
 }
+
+int siw_reason_destroyed(void)
+{
+	return siw_refuse(DESTROYED);
+}

@@ -116,6 +116,8 @@ class SiwarpConnection:
         event.check()
         assert event.type == CMEventType.ESTABLISHED
         self.agreed = Terms(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
+        # siw repeats the bits by which our Request announces siwarp (spec/mpa-announcement.md).
+        assert not self._qp.query()[1].private_messages
 
     def _event(self, timeout: float) -> CMEvent | None:
         """The next event of this connection; a listener shares its channel with it."""

@@ -421,12 +421,3 @@ def test_siw_does_not_agree_to_a_send_as_ready_to_receive_message(
     assert ird & 0x8000
     assert not ird & 0x4000
     assert ord_ & 0x8000
-
-
-@pytest.mark.cell(LIMITS, "not siwarp")
-def test_siw_does_not_announce_that_it_is_siwarp(guest: vm.Guest, rping_server: int) -> None:
-    """It repeats the reserved bits of a Request: what announces a Reply is another bit."""
-    guest.configure()
-    request = struct.pack(">HH", 0x8000 | 1, 0x8000 | 1)  # A, and C: a Write opens it
-    flags, _ = start_up_reply(guest, rping_server, 0x10 | 0x05, request, WRITE_AS_RTR)
-    assert flags & 0x3F == 0x10 | 0x05  # S, and the same bits again

@@ -50,6 +50,11 @@ const char *siw_reason(void);
  * reworded.
  */
 const char *siw_reason_name(void);
+/*
+ * For libraries on top of this one that notice by themselves that a thread used an object that was
+ * destroyed: records that as the reason (DESTROYED) and returns -EINVAL.
+ */
+int siw_reason_destroyed(void);
 
 /* ---- capture --------------------------------------------------------------------------------- */
 

@@ -116,19 +116,19 @@ static void gone_lists(struct ibv_qp_ex *qpx)
 	struct ibv_data_buf buf = { memory, 8 };
 
 	which = "an extended queue pair that was destroyed";
-	LIST(EINVAL, ibv_wr_send(qpx));
-	LIST(EINVAL, ibv_wr_send_imm(qpx, 1));
-	LIST(EINVAL, ibv_wr_send_inv(qpx, 1));
-	LIST(EINVAL, ibv_wr_rdma_read(qpx, 0, 0));
-	LIST(EINVAL, ibv_wr_rdma_write(qpx, 0, 0));
-	LIST(EINVAL, ibv_wr_rdma_write_imm(qpx, 0, 0, 0));
-	LIST(EINVAL, ibv_wr_atomic_cmp_swp(qpx, 0, 0, 0, 0));
-	LIST(EINVAL, ibv_wr_atomic_fetch_add(qpx, 0, 0, 0));
-	LIST(EINVAL, ibv_wr_bind_mw(qpx, NULL, 1, &bind));
-	LIST(EINVAL, ibv_wr_local_inv(qpx, 1));
-	LIST(EINVAL, ibv_wr_send_tso(qpx, memory, 1, 1));
-	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_inline_data_list(qpx, 1, &buf)));
-	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_sge(qpx, 0, 0, 0)));
+	LIST(0, ibv_wr_send(qpx));
+	LIST(0, ibv_wr_send_imm(qpx, 1));
+	LIST(0, ibv_wr_send_inv(qpx, 1));
+	LIST(0, ibv_wr_rdma_read(qpx, 0, 0));
+	LIST(0, ibv_wr_rdma_write(qpx, 0, 0));
+	LIST(0, ibv_wr_rdma_write_imm(qpx, 0, 0, 0));
+	LIST(0, ibv_wr_atomic_cmp_swp(qpx, 0, 0, 0, 0));
+	LIST(0, ibv_wr_atomic_fetch_add(qpx, 0, 0, 0));
+	LIST(0, ibv_wr_bind_mw(qpx, NULL, 1, &bind));
+	LIST(0, ibv_wr_local_inv(qpx, 1));
+	LIST(0, ibv_wr_send_tso(qpx, memory, 1, 1));
+	LIST(0, (ibv_wr_send(qpx), ibv_wr_set_inline_data_list(qpx, 1, &buf)));
+	LIST(0, (ibv_wr_send(qpx), ibv_wr_set_sge(qpx, 0, 0, 0)));
 	ibv_wr_start(qpx);
 	ibv_wr_abort(qpx);
 }

@@ -59,7 +59,10 @@ static struct {
 	atomic_bool over;
 } victim;
 
-/* Each call works, or says that there is no such object. */
+/*
+ * Each call works, or says that there is no such object; but posts never say that, as adapters'
+ * libraries do not.
+ */
 static void *use(void *unused)
 {
 	struct ibv_qp_init_attr init;
@@ -71,10 +74,11 @@ static void *use(void *unused)
 		struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
 		int r = ibv_post_recv(victim.qp, &rr, &bad_rr);
 
-		CHECK(r == 0 || r == ENOMEM || r == EINVAL || r == ESTALE);
-		CHECK(ibv_post_send(victim.qp, &wr, &bad) != 0); /* no handle */
+		CHECK(r == 0 || r == ENOMEM);
+		r = ibv_post_send(victim.qp, &wr, &bad);
+		CHECK(r == 0 || r == EINVAL); /* it has no address handle */
 		r = ibv_post_srq_recv(victim.srq, &rr, &bad_rr);
-		CHECK(r == 0 || r == ENOMEM || r == EINVAL || r == ESTALE);
+		CHECK(r == 0 || r == ENOMEM);
 		CHECK(ibv_poll_cq(victim.cq, 1, &wc) <= 1);
 		CHECK(ibv_req_notify_cq(victim.cq, 0) >= 0);
 		r = ibv_query_qp(victim.qp, &attr, ~0, &init);

@@ -164,6 +164,12 @@ def many_peers(w: World) -> None:
         qp.post_send(SendWR(sg=[w.sge], ah=AH(w.pd, ("127.0.0.1", port))))
 
 
+def imm_to_anybody(w: World) -> None:
+    with settings(mpa_announce=0):
+        end = w.connected()
+    end.qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge]))
+
+
 def no_reads_on_rd(w: World) -> None:
     qp = w.rig.qp(w.cq, qp_type=QPType.RD)
     qp.to_rts(QPAttr(max_rd_atomic=0))
@@ -435,7 +441,7 @@ def of_requests() -> list[Call]:
         lambda w: w.connected(max_send_sge=2).qp.post_send(
             SendWR(opcode=WROpcode.ATOMIC_FETCH_AND_ADD, sg=[w.mr.sge(0, 4)], remote=THERE)
         ),
-        lambda w: w.connected().qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge])),
+        imm_to_anybody,
         lambda w: w.ud(max_inline_data=0).post_send(
             w.send(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
         ),
