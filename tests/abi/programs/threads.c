@@ -184,14 +184,25 @@ static void *open_and_close(void *unused)
 	return unused;
 }
 
+/* Nor does any of them leave a descriptor behind, cancelled before or at any time. */
 static void cancelled(void)
 {
+	int before = descriptors();
 	pthread_t thread;
 	void *ended;
 
+	for (int i = 0; i < 20; i++) {
+		atomic_store(&went_through, false);
+		CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
+		CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &ended) == 0);
+		CHECK(ended == PTHREAD_CANCELED || atomic_load(&went_through));
+		CHECK(descriptors() == before);
+	}
 	CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
 	CHECK(pthread_join(thread, &ended) == 0);
 	CHECK(ended != PTHREAD_CANCELED && atomic_load(&went_through));
+	CHECK(descriptors() == before);
 }
 
 int main(void)
