@@ -9,7 +9,7 @@ from siwarp.aio.conn import Opening
 from siwarp.aio.source import Source
 from siwarp.aio.ud import SEND_SIZE, Endpoint
 from siwarp.base.buffer import Buffer, octets
-from siwarp.verbs import Address, LimitError, PeerGone, QPType, WCStatus
+from siwarp.verbs import Address, LimitError, PeerGone, QPAttr, QPType, WCStatus
 from siwarp.verbs.wanted import an_address
 
 __all__ = ["RDEndpoint", "open_rd"]
@@ -17,9 +17,12 @@ __all__ = ["RDEndpoint", "open_rd"]
 #: Octets of one posted receive, and how many are posted.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 32
+#: How long a message waits for ``recv`` of its peer: so many times the time that the peer tells,
+#: which is 655 ms (InfiniBand's code 0) for this end.
+RNR_RETRY, RNR_TIMER = 6, 0
 
 #: How a message ends whose peer is lost, or has a new incarnation.
-_LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
+_LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
 
 
 class RDEndpoint(Endpoint):
@@ -27,23 +30,24 @@ class RDEndpoint(Endpoint):
 
     It exchanges messages with any number of RD peers, without setting up connections.
     ``recv_depth`` messages of all peers together wait for ``recv``; further ones wait at their
-    senders, and nothing is lost. A message longer than ``recv_size`` is dropped. Messages of one
-    task to one peer arrive in their order.
+    senders, which give up a peer that takes none for 4 s. A message longer than ``recv_size`` is
+    dropped. Messages of one task to one peer arrive in their order.
     """
 
     _type = QPType.RD
+    _attr = QPAttr(rnr_retry=RNR_RETRY, min_rnr_timer=RNR_TIMER)
 
     async def send(self, data: Buffer, to: Address) -> None:
         """Send one message to (host, port); returns when the peer has it.
 
         The host is numeric. Cancelling leaves the message sent. Up to 128 messages are under way at
-        a time, 32 of them to any peer. A peer that takes nothing delays who waits for it, and
-        nobody else: from a quarter of them on, each peer and each host has a share (``shares``).
+        a time, 32 of them to any peer; from a quarter of them on, each peer and each host has a
+        share (``shares``). When they are used up, the peer that has held one longest is given up.
 
         Raises:
             LimitError: it has more than 65535 octets.
-            PeerGone: the peer was silent for ``peer_timeout``, closed or restarted; it is unknown
-                whether it has the message.
+            PeerGone: the peer was silent for ``peer_timeout``, closed or restarted, or it took
+                nothing for so long that it was given up; it is unknown whether it has the message.
             Error: the message was refused.
 
         """

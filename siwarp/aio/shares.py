@@ -8,8 +8,10 @@ ports as it likes, and whoever has an IPv6 address has the whole /64.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 
 from siwarp.base import system
 from siwarp.verbs import Address
@@ -17,6 +19,7 @@ from siwarp.verbs import Address
 __all__ = ["Admission", "Ration", "Shares", "source_of"]
 
 
+@functools.lru_cache(maxsize=4096)
 def source_of(address: Address) -> str:
     """Return what the peers of one host have in common."""
     host = address[0].partition("%")[0]
@@ -35,11 +38,18 @@ class Shares:
     - From then on a peer has at most a sixteenth, and its source a quarter; a peer that has none
       may have one while its source has less than three quarters.
     - The last quarter is for sources that have none.
+
+    A peer without a place that may have none displaces another (``longest_held``), so that peers
+    that give no place back do not keep others out. A peer gives its places back in order.
     """
+
+    #: Seconds for which a place is safe. Peers that take what they are sent need less.
+    SAFE = 0.1
 
     def __init__(self, places: int) -> None:
         self.places, self.used = places, 0
-        self._peers: Counter[Address] = Counter()
+        #: When each peer took the places that it holds.
+        self._peers: dict[Address, deque[float]] = {}
         self._sources: Counter[str] = Counter()
 
     def may_take(self, peer: Address) -> bool:
@@ -47,23 +57,43 @@ class Shares:
         quarter = self.places // 4
         if self.used < quarter:
             return True
-        own, source = self._peers[peer], self._sources[source_of(peer)]
+        own, source = self.held(peer), self._sources[source_of(peer)]
         if self.used >= 3 * quarter:
             return self.used < self.places and not source
         if not own:
             return source < 3 * quarter
         return own < max(1, self.places // 16) and source < quarter
 
+    def held(self, peer: Address) -> int:
+        """Return how many places a peer holds."""
+        return len(self._peers.get(peer, ()))
+
+    def longest_held(self) -> tuple[Address, float] | None:
+        """Return who is displaced next, and when that may be.
+
+        That is the peer that has held a place for the longest time, at the source that holds most.
+        """
+        most = max(self._sources.values(), default=0)
+        holders = [
+            (taken[0], peer)
+            for peer, taken in self._peers.items()
+            if self._sources[source_of(peer)] == most
+        ]
+        if not holders:
+            return None
+        taken, peer = min(holders)
+        return peer, taken + self.SAFE
+
     def take(self, peer: Address) -> None:
         """Count one more."""
         self.used += 1
-        self._peers[peer] += 1
+        self._peers.setdefault(peer, deque()).append(system.monotonic())
         self._sources[source_of(peer)] += 1
 
     def give(self, peer: Address) -> None:
         """Count one less."""
         self.used -= 1
-        self._peers[peer] -= 1
+        self._peers[peer].popleft()
         if not self._peers[peer]:
             del self._peers[peer]
         source = source_of(peer)
@@ -73,10 +103,17 @@ class Shares:
 
 
 class Admission:
-    """Admits tasks by shares; the others wait, each peer's in order. Cancelling loses no place."""
+    """Admits tasks by shares; the others wait, each peer's in order. Cancelling loses no place.
 
-    def __init__(self, places: int) -> None:
+    ``displace(peer)`` has a peer's places given back soon. It is called for who holds one longest
+    while a peer without a place waits.
+    """
+
+    def __init__(self, places: int, displace: Callable[[Address], object] | None = None) -> None:
         self._shares = Shares(places)
+        self._displace = displace
+        self._displaced: Address | None = None
+        self._look: asyncio.TimerHandle | None = None
         self._waiting: OrderedDict[Address, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, peer: Address) -> None:
@@ -86,6 +123,8 @@ class Admission:
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(peer, deque()).append(turn)
+        if self._look is None:
+            self._make_room()
         try:
             await turn
         except asyncio.CancelledError:
@@ -94,6 +133,22 @@ class Admission:
             else:
                 self._forget(peer, turn)
             raise
+
+    def _make_room(self) -> None:
+        """Displace a peer, now or when its place is safe no more, if one without a place waits."""
+        self._look = None
+        if self._displace is None or all(self._shares.held(peer) for peer in self._waiting):
+            return
+        longest = self._shares.longest_held()
+        if longest is None:
+            return
+        peer, safe_until = longest
+        left = safe_until - system.monotonic()
+        if left <= 0.001:  # timers may be early by the clock's resolution
+            self._displaced = peer
+            self._displace(peer)
+            left = Shares.SAFE
+        self._look = asyncio.get_running_loop().call_later(left, self._make_room)
 
     def _forget(self, peer: Address, turn: asyncio.Future[None]) -> None:
         turns = self._waiting.get(peer)
@@ -107,8 +162,13 @@ class Admission:
         self._shares.give(peer)
         for one in list(self._waiting):
             if self._shares.used >= self._shares.places:
-                return
+                break
             self._admit(one)
+        if peer == self._displaced and not self._shares.held(peer):
+            self._displaced = None
+            if self._look is not None:
+                self._look.cancel()
+            self._make_room()
 
     def _admit(self, peer: Address) -> None:
         turns = self._waiting[peer]
@@ -121,6 +181,12 @@ class Admission:
             self._waiting.move_to_end(peer)
         else:
             del self._waiting[peer]
+
+    def close(self) -> None:
+        """Displace nobody any more."""
+        self._displace = None
+        if self._look is not None:
+            self._look.cancel()
 
 
 class Ration:

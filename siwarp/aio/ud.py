@@ -24,6 +24,7 @@ from siwarp.verbs import (
     Error,
     ErrorPolicy,
     LimitError,
+    QPAttr,
     QPCap,
     QPInitAttr,
     QPState,
@@ -67,6 +68,7 @@ class Endpoint(User):
     """A queue pair of UD or RD with memory around it."""
 
     _type: QPType
+    _attr: QPAttr | None = None
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Endpoint(User):
         self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
         self._inbox = Inbox()
-        self._admission = Admission(SENDS)
+        self._admission = Admission(SENDS, self._displace)
         self._slots = list(range(SENDS))
         self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}
         self._handles: OrderedDict[Address, AH] = OrderedDict()
@@ -97,6 +99,11 @@ class Endpoint(User):
         except BaseException:
             self.abandon()
             raise
+
+    def _displace(self, peer: Address) -> None:
+        """Give up a peer that holds its place for too long; UD has none, since nothing waits."""
+        if not self._closed and self._type == QPType.RD:
+            self.qp.end_peer(peer)
 
     def _make(self, address: Address, qkey: int | None) -> None:
         size, depth = self._recv_size, self._recv_room
@@ -119,7 +126,7 @@ class Endpoint(User):
         self._recvs = [
             RecvWR(self._rq_key | i, sg=[self._memory.sge(i * size, size)]) for i in range(depth)
         ]
-        self.qp.to_rts()
+        self.qp.to_rts(self._attr)
         self._qkey = self.qp.query()[0].qkey or 0
         self.qp.post_recv(self._recvs)
         self._rq.want()
@@ -232,6 +239,7 @@ class Endpoint(User):
         if self._closed:
             return
         self._closed = True
+        self._admission.close()
         self._inbox.items.clear()
         self._inbox.end(self._is_closed)
         self._handles.clear()

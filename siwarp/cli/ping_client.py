@@ -20,6 +20,7 @@ from siwarp.verbs import (
     PD,
     QP,
     Context,
+    Error,
     ErrorPolicy,
     QPInitAttr,
     QPType,
@@ -130,8 +131,10 @@ class DatagramPinger(_OneSided):
             self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
             self._mr.view[:size] = bytes([REQUEST]) + pattern(size - 1)
             self.ping = {"send": self._send, "write": self._write, "read": self._read}[op]
+            self._return: SendWR | None = None
             if op != "send":
                 self._aim(self._ask(dest, Hello(op, size), pd, ah), op, ah)
+                self._return = SendWR(sg=[self._mr.sge(0, 1)], ah=ah)
         except BaseException:
             self._parts.close()
             raise
@@ -161,7 +164,7 @@ class DatagramPinger(_OneSided):
         return pd, ah
 
     def _ask(self, dest: tuple[str, int], hello: Hello, pd: PD, ah: AH) -> RemoteBuffer:
-        """Have the server lend memory."""
+        """Have the server lend memory, which ``close`` returns."""
         asked = bytes([MEMORY]) + hello.pack()
         mr = self._parts.enter_context(MR(pd, 128))
         mr.write(asked)
@@ -212,7 +215,11 @@ class DatagramPinger(_OneSided):
                 return None
 
     def close(self) -> None:
-        """Close the queue pair and all that belongs to it."""
+        """Close the queue pair and all that belongs to it, and return what the server lent."""
+        if self._return is not None:
+            self._mr.view[0] = MEMORY
+            with contextlib.suppress(Error):  # the server is gone
+                self._qp.post_send(self._return)
         self._parts.close()
 
 

@@ -31,28 +31,35 @@ class Sleeper:
         for fd in (self._channel.fileno(), stop.fileno(), *others):
             self._poll.register(fd, select.POLLIN)
 
-    def sleep(self) -> list[WC]:
-        """Sleep, without a limit, and return what completed, if anything did."""
+    def sleep(self, seconds: float | None = None) -> list[WC]:
+        """Sleep so long, or without a limit, and return what completed, if anything did."""
         self._cq.req_notify()
         if wcs := self._cq.poll(16):
             return wcs
-        self._poll.poll()
+        self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
         while (cq := self._channel.get_cq_event(0)) is not None:
             cq.ack_events(1)
         return self._cq.poll(16)
 
 
-def serve(cq: CQ, handle: Callable[[list[WC]], None], stop: Stopping) -> None:
-    """Pass on completions until ``stop`` is set. The queue has a completion channel."""
+def serve(cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping) -> None:
+    """Pass on completions until ``stop`` is set. The queue has a completion channel.
+
+    ``handle`` returns in how many seconds it is to be called without completions, or None.
+    """
     sleeper = Sleeper(cq, stop)
     active = time.monotonic()
+    due: float | None = None
     while not stop.is_set():
         wcs = cq.poll(16)
         if not wcs:
             if time.monotonic() - active > BUSY:
-                wcs = sleeper.sleep()
+                wcs = sleeper.sleep(due and due - time.monotonic())
             else:
                 os.sched_yield()
+        now = time.monotonic()
         if wcs:
-            active = time.monotonic()
-            handle(wcs)
+            active = now
+        if wcs or (due is not None and now >= due):
+            wait = handle(wcs)
+            due = None if wait is None else now + wait

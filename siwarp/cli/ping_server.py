@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 
 from siwarp.aio.shares import Ration, Shares, source_of
+from siwarp.base import system
 from siwarp.base.stop import Stop
 from siwarp.cli.ping_loop import BUSY, Sleeper, serve
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
@@ -59,11 +60,119 @@ def _memory(pd: PD, hello: Hello) -> MR:
     return mr
 
 
+class _Loan:
+    """Memory that a client writes to. The last octet is another one after each ping."""
+
+    def __init__(self, mr: MR) -> None:
+        self.mr = mr
+        self._last = self._octet()
+        self.used = system.monotonic()
+
+    def _octet(self) -> int:
+        return self.mr.view[self.mr.length - 1]
+
+    def look(self, now: float) -> None:
+        """Note whether it was written to since the last look."""
+        if (last := self._octet()) != self._last:
+            self._last, self.used = last, now
+
+
+class Loans:
+    """Lends memory to clients that write.
+
+    Half of what others leave is for one source, so that many greedy ones leave some to the next. A
+    loan is its client's until that returns it, asks again or has not written for ``IDLE`` seconds.
+    """
+
+    #: Octets, and how many clients.
+    MEMORY, CLIENTS = 4 * MAX_SIZE, 256
+    #: How often a second, and how often at once, a source is lent memory.
+    RATE, AT_ONCE = 4, 8
+    #: Seconds after which a loan that nobody writes to may go to another client.
+    IDLE = 30.0
+    #: Seconds between two looks at loans.
+    LOOK = 1.0
+
+    def __init__(self, pd: PD) -> None:
+        self._pd = pd
+        self._lent: dict[Address, _Loan] = {}
+        self._ration = Ration(self.RATE, self.AT_ONCE)
+        self._readable: MR | None = None
+        self._looked = 0.0
+
+    def lend(self, client: Address, asked: bytes) -> bytes:
+        """Return the address and key of a client's memory, or no octets if it gets none."""
+        if not asked:
+            self.take_back(client)
+            return b""
+        if not self._ration.take(client):
+            return b""
+        try:
+            hello = Hello.unpack(asked)
+            if hello.op == "read":
+                return self._pattern().remote().part(0, hello.size).pack()
+            self.take_back(client)
+            if not self._has_room(client, hello.size):
+                return b""
+            mr = _memory(self._pd, hello)
+        except (ValueError, Error):
+            return b""
+        self._lent[client] = _Loan(mr)
+        return mr.remote().pack()
+
+    def look(self) -> float | None:
+        """Look which loans are in use; return in how many seconds to do so again."""
+        now = system.monotonic()
+        if now - self._looked >= self.LOOK:
+            self._looked = now
+            for loan in self._lent.values():
+                loan.look(now)
+        return self._looked + self.LOOK - now if self._lent else None
+
+    def _pattern(self) -> MR:
+        """Return what every client reads, made when the first one asks."""
+        if self._readable is None:
+            self._readable = _memory(self._pd, Hello("read", MAX_SIZE))
+        return self._readable
+
+    def take_back(self, client: Address) -> None:
+        """End a client's loan, if it has one."""
+        if client in self._lent:
+            self._lent.pop(client).mr.close()
+
+    def _fits(self, client: Address, octets: int) -> bool:
+        own = source_of(client)
+        mine = [loan.mr.length for who, loan in self._lent.items() if source_of(who) == own]
+        all_octets = sum(loan.mr.length for loan in self._lent.values())
+        octets_left = self.MEMORY - (all_octets - sum(mine))
+        clients_left = self.CLIENTS - (len(self._lent) - len(mine))
+        return 2 * (sum(mine) + octets) <= octets_left and 2 * (len(mine) + 1) <= clients_left + 1
+
+    def _has_room(self, client: Address, octets: int) -> bool:
+        """Whether there is room for one more, with the idle loans taken back if need be."""
+        if self._fits(client, octets):
+            return True
+        now = system.monotonic()
+        for loan in self._lent.values():
+            loan.look(now)
+        for who in [who for who, loan in self._lent.items() if now - loan.used >= self.IDLE]:
+            self.take_back(who)
+        return self._fits(client, octets)
+
+    def close(self) -> None:
+        """Take back everything."""
+        for client in list(self._lent):
+            self.take_back(client)
+        if self._readable is not None:
+            self._readable.close()
+
+
 class DatagramServer:
     """Answers UD or RD pings on one queue pair.
 
-    An answer has a place of its own, so that who takes none keeps no receive. Places are given by
-    shares: a request whose client may have none is dropped.
+    An answer has a place of its own, so that a client that takes none keeps no receive. Places are
+    given by shares. RD: a request whose client may have no place yet waits in its receive, and a
+    client without a place displaces the one that has not taken its answer for the longest time.
     """
 
     SLOTS = 64
@@ -71,20 +180,14 @@ class DatagramServer:
     ANSWERS = 256
     #: How many clients' address handles are stored.
     CLIENTS = 256
-    #: RD: octets of memory for all clients together that write, and half of it for one source. The
-    #: one that asked first loses its memory to a new one, of its own source if that has its share.
-    MEMORY = 4 * MAX_SIZE
-    #: How often a second, and how often at once, a source is lent memory.
-    LOANS, LOANS_AT_ONCE = 4, 8
 
     def __init__(self, context: Context, address: Address, kind: QPType = QPType.UD) -> None:
         self._context = context
-        self.dropped = 0
         parts = contextlib.ExitStack()
         self._parts = parts
         try:
             self._pd = parts.enter_context(PD(context))
-            self._cq = parts.enter_context(
+            self.cq = parts.enter_context(
                 CQ(
                     context,
                     2 * (self.SLOTS + self.ANSWERS),
@@ -98,7 +201,7 @@ class DatagramServer:
                     self._pd,
                     QPInitAttr(
                         kind,
-                        scq=self._cq,
+                        scq=self.cq,
                         cap=QPCap(max_send_wr=self.ANSWERS, max_recv_wr=self.SLOTS),
                         addr=address,
                         error_policy=ErrorPolicy.MESSAGE,
@@ -110,9 +213,7 @@ class DatagramServer:
             raise
         self.address = self._qp.addr
         self._ahs: OrderedDict[tuple[Address | None, int], AH] = OrderedDict()
-        self._lent: OrderedDict[Address, MR] = OrderedDict()
-        self._loans = Ration(self.LOANS, self.LOANS_AT_ONCE)
-        self._readable: MR | None = None
+        self._loans = Loans(self._pd)
         self._kind = kind
         sges = [self._mr.sge(i * self._size, self._size) for i in range(self.SLOTS + self.ANSWERS)]
         self._recvs = [RecvWR(i, sg=[sge]) for i, sge in enumerate(sges[: self.SLOTS])]
@@ -124,44 +225,108 @@ class DatagramServer:
         self._free = list(range(self.ANSWERS))
         #: The clients whose answers are under way.
         self._whose: dict[int, Address] = {}
-        self._qp.to_rts()
+        #: Requests that wait for a place, in their receives.
+        self._waiting: list[WC] = []
+        #: Clients that were displaced and whose answers have not come back yet.
+        self._ended: set[Address] = set()
+        # At 6 x 655 ms a client that is not ready loses its answers.
+        patient = QPAttr(rnr_retry=6, min_rnr_timer=0)
+        self._qp.to_rts(patient if self._kind == QPType.RD else None)
         self._qp.post_recv(self._recvs)
 
     def run(self, stop: Stop) -> None:
         """Serve until ``stop`` is set."""
-        serve(self._cq, self._serve, stop)
+        serve(self.cq, self.handle, stop)
 
-    def _serve(self, wcs: list[WC]) -> None:
+    def handle(self, wcs: list[WC]) -> float | None:
+        """Process completions; return in how many seconds to call it anew, or None."""
         for wc in wcs:
             # RD: the loss of a client flushes only the requests to that client.
             if wc.status == WCStatus.WR_FLUSH_ERR and self._qp.qp_state == QPState.ERR:
                 self._restart()
-                return
+                return None
             if wc.wr_id & _SEND_ID:
                 self._give(wc.wr_id & ~_SEND_ID)
-                continue
-            if not wc.ok or not self._answer(wc):
-                self.dropped += 1
-            # In the error state the queue pair refuses: the flush that follows restarts it.
-            with contextlib.suppress(Error):
-                self._qp.post_recv(self._recvs[wc.wr_id])
+            elif not wc.ok or wc.source is None:
+                self._receive(wc)
+            else:
+                self._waiting.append(wc)
+        wait = self._answer_all()
+        look = self._loans.look()
+        return min((one for one in (wait, look) if one is not None), default=None)
+
+    def _receive(self, wc: WC) -> None:
+        """Post the receive of a request again."""
+        # In the error state the queue pair refuses: the flush that follows restarts it.
+        with contextlib.suppress(Error):
+            self._qp.post_recv(self._recvs[wc.wr_id])
 
     def _give(self, place: int) -> None:
-        self._shares.give(self._whose.pop(place))
+        client = self._whose.pop(place)
+        self._shares.give(client)
         self._free.append(place)
+        if not self._shares.held(client):
+            self._ended.discard(client)
 
-    def _answer(self, wc: WC) -> bool:
-        if wc.source is None or wc.byte_len == 0 or not self._shares.may_take(wc.source):
-            return False
+    def _answer_all(self) -> float | None:
+        """Answer the requests that may have a place; return when to try the others again."""
+        waiting, self._waiting = self._waiting, []
+        for wc in waiting:
+            assert wc.source is not None
+            if self._shares.may_take(wc.source) and wc.source not in self._ended:
+                self._answer(wc)
+                self._receive(wc)
+            elif self._kind == QPType.RD:
+                self._waiting.append(wc)
+            else:
+                self._receive(wc)
+        if not self._waiting:
+            return None
+        return self._displace()
+
+    def _displace(self) -> float | None:
+        """Make place for clients that have none, or in the receives; return when to look again."""
+        clients = Counter(wc.source for wc in self._waiting)
+        now = system.monotonic()
+        wait = None
+        if any(not self._shares.held(client) for client in clients if client is not None):
+            longest = self._shares.longest_held()
+            if longest is not None and longest[0] not in self._ended:
+                if now >= longest[1]:
+                    self._end(longest[0])
+                else:
+                    wait = longest[1] - now
+        ((most, n),) = clients.most_common(1)
+        if len(self._waiting) > self.SLOTS // 2 and n > 1 and most is not None:
+            self._end(most)
+        return wait
+
+    def _end(self, client: Address) -> None:
+        """Give a client up, with the requests that it has here."""
+        self._qp.end_peer(client)
+        if self._shares.held(client):
+            self._ended.add(client)
+        waiting, self._waiting = self._waiting, []
+        for wc in waiting:
+            if wc.source == client:
+                self._receive(wc)
+            else:
+                self._waiting.append(wc)
+
+    def _answer(self, wc: WC) -> None:
+        if wc.source is None or wc.byte_len == 0:
+            return
         at = wc.wr_id * self._size
         kind = self._mr.view[at]
         answer: bytes | memoryview
         if self._kind == QPType.RD and kind == MEMORY:
-            answer = self._lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
+            answer = self._loans.lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
+            if wc.byte_len == 1:
+                return  # a client that leaves
         elif kind == REQUEST:
             answer = self._mr.view[at + 1 : at + wc.byte_len]
         else:
-            return False
+            return
         place = self._free.pop()
         self._shares.take(wc.source)
         self._whose[place] = wc.source
@@ -175,48 +340,6 @@ class DatagramServer:
             self._qp.post_send(wr)
         except Error:  # that client's answer is lost, as datagrams are; the others' are not
             self._give(place)
-            return False
-        return True
-
-    def _lend(self, source: Address, asked: bytes) -> bytes:
-        """Return the address and key of a client's memory, or no octets if it gets none."""
-        if not self._loans.take(source):
-            return b""
-        try:
-            hello = Hello.unpack(asked)
-            if hello.op == "read":
-                return self._pattern().remote().part(0, hello.size).pack()
-            self._return(source)
-            self._make_room(source, hello.size)
-            mr = self._lent[source] = _memory(self._pd, hello)
-        except (ValueError, Error):
-            return b""
-        return mr.remote().pack()
-
-    def _pattern(self) -> MR:
-        """Return what every client reads, made when the first one asks."""
-        if self._readable is None:
-            self._readable = _memory(self._pd, Hello("read", MAX_SIZE))
-        return self._readable
-
-    def _return(self, client: Address) -> None:
-        if client in self._lent:
-            self._lent.pop(client).close()
-
-    def _make_room(self, client: Address, octets: int) -> None:
-        """Take memory back: the oldest of the client's source, or the oldest of all."""
-        own = source_of(client)
-        of_source = [one for one in self._lent if source_of(one) == own]
-        while of_source and (
-            len(of_source) >= self.CLIENTS // 2
-            or sum(self._lent[one].length for one in of_source) + octets > self.MEMORY // 2
-        ):
-            self._return(of_source.pop(0))
-        while self._lent and (
-            len(self._lent) >= self.CLIENTS
-            or sum(mr.length for mr in self._lent.values()) + octets > self.MEMORY
-        ):
-            self._return(next(iter(self._lent)))
 
     def _to(self, wc: WC) -> AH:
         who = (wc.source, wc.src_qp)  # several may share a socket
@@ -232,7 +355,7 @@ class DatagramServer:
     def _restart(self) -> None:
         """Bring the queue pair back from the error state; its outstanding requests are dropped."""
         self._qp.modify(QPAttr(qp_state=QPState.RESET))
-        while self._cq.poll(64):
+        while self.cq.poll(64):
             pass
         self._begin()
 
@@ -240,10 +363,7 @@ class DatagramServer:
         """Free everything."""
         for ah in self._ahs.values():
             ah.close()
-        for client in list(self._lent):
-            self._return(client)
-        if self._readable is not None:
-            self._readable.close()
+        self._loans.close()
         self._parts.close()
 
 

@@ -3,7 +3,8 @@
 
 UD: a request is a datagram that begins with ``Q``; the server sends it back with an ``A`` in that
 place, and answers nothing else, so that two servers can never keep each other busy. RD: the same,
-and an ``M`` with a Hello behind it asks for memory, which an ``A`` with a RemoteBuffer gives. RC:
+and an ``M`` with a Hello behind it asks for memory, which an ``A`` with a RemoteBuffer gives, or
+one with nothing if the server has none left; an ``M`` alone returns it. RC:
 the client's private data (a Hello) says what it will do; the server's is a RemoteBuffer of the
 memory that Writes and Reads go to. Sends come back as they were.
 """

@@ -262,6 +262,24 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 	return n == -EINVAL ? siw_qp_not_of(wq, "RD") : n;
 }
 
+int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+	int n = siw_qp_enter(qp);
+
+	if (n)
+		return n;
+	if (!peer)
+		return siw_refuse_null("peer");
+	if (siw_class_of(wq) != &siw_qp_rd_class)
+		return siw_qp_not_of(wq, "RD");
+	siw_lock(&qp->ctx->progress);
+	if (siw_rd_of(wq)->endpoint)
+		n = siw_rd_give_up(siw_rd_of(wq)->endpoint, peer);
+	siw_unlock(&qp->ctx->progress);
+	return n;
+}
+
 int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 {
 	struct siw_wq *wq = siw_wq_of(qp);

@@ -256,6 +256,24 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 	siw_unlock(&rd->lock);
 }
 
+bool siw_rd_give_up(struct siw_rd *rd, const struct siw_addr *addr)
+{
+	struct siw_rd_peer *peer;
+	bool found;
+
+	siw_lock(&rd->lock);
+	peer = siw_rd_find(rd, addr);
+	found = peer && !rd->leaving && (peer->state != SIW_RD_CLOSED || siw_rd_outstanding(peer));
+	if (found && peer->state == SIW_RD_OPEN)
+		siw_rd_part(peer, SIW_RD_IDLE, SIW_RD_GONE);
+	else if (found)
+		siw_rd_over(peer, SIW_RD_GONE);
+	siw_unlock(&rd->lock);
+	if (found)
+		siw_llp_sock_ready(rd->sock); /* for the report */
+	return found;
+}
+
 uint32_t siw_rd_n_peers(struct siw_rd *rd)
 {
 	uint32_t n;

@@ -150,6 +150,12 @@ size_t siw_rd_peer_size(void);
  */
 void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
+/*
+ * Ends the incarnation of the pair with the peer at addr, if there is one: sends the peer a BYE and
+ * reports GONE. Progress lock. Returns whether there was one.
+ */
+bool siw_rd_give_up(struct siw_rd *rd, const struct siw_addr *addr);
+
 /* ---- tx -------------------------------------------------------------------------------------- */
 
 /*

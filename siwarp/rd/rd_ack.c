@@ -165,6 +165,8 @@ static void acked_in(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 		return;
 	if (ahead)
 		accept_to(peer, seq, to, gain);
+	if (ahead || !siw_rd_lacks_credit(seq))
+		seq->starved_ns = 0;
 	if (ack && ack->ranges[seq->space])
 		selective(peer, seq, to, ack, gain);
 }
@@ -310,10 +312,34 @@ static void all_lost(struct siw_rd_peer *peer)
 	peer->in_flight = 0;
 }
 
+/* Whether the peer may be without credit for a space: it says that it is not ready. */
+static bool is_excused(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+{
+	return seq->space == SIW_RD_REQUESTS && peer->unready_ns;
+}
+
+/* Whether the peer has been without credit for too long: one that can take a segment grants some. */
+static bool starves(struct siw_rd_peer *peer, uint64_t now)
+{
+	bool too_long = false;
+
+	for (int i = 0; i < SIW_RD_SPACES; i++) {
+		struct siw_rd_seq *seq = &peer->seq[i];
+
+		if (!siw_rd_lacks_credit(seq) || is_excused(peer, seq))
+			seq->starved_ns = 0;
+		else if (!seq->starved_ns)
+			seq->starved_ns = now;
+		else
+			too_long |= now - seq->starved_ns >= peer->rd->timeout;
+	}
+	return too_long;
+}
+
 /*
- * The peer has credit for what was sent and acknowledges none of it, although it is alive: it does
- * not want to, or fragments do not reach it. After as much time as it may be silent, and as many
- * time-outs as fit into that, it is declared lost.
+ * The peer acknowledges nothing of what was sent, although it is alive: it does not want to, or
+ * fragments do not reach it. After as much time as it may be silent, and as many time-outs as fit
+ * into that, it is declared lost.
  */
 static bool is_hopeless(struct siw_rd_peer *peer, uint64_t now)
 {
@@ -349,12 +375,11 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
-	/* a peer without room for what was sent is not ready, which is no lack of progress */
-	if (!peer->rtos || !last || !siw_rd_in_credit(seq, index))
+	if (!peer->rtos || !last || (!siw_rd_in_credit(seq, index) && is_excused(peer, seq)))
 		peer->stuck_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
-	if (last && is_hopeless(peer, now)) {
+	if (starves(peer, now) || (last && is_hopeless(peer, now))) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
 		siw_rd_over(peer, SIW_RD_GONE);
 		return;

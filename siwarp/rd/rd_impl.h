@@ -95,6 +95,8 @@ struct siw_rd_seq {
 	struct siw_rd_tx *tx; /* NULL: nothing is outstanding */
 	struct siw_rd_rx *rx; /* NULL: nothing is stored */
 	uint16_t credit;      /* units that the peer grants, from una on */
+	/* since when they do not cover una, and the peer does not say that it is not ready */
+	uint64_t starved_ns;
 	/* the last credit that was not 0, or 1: no segment takes more units */
 	_Atomic uint16_t most_units;
 	uint8_t space; /* enum siw_rd_space */
@@ -355,6 +357,8 @@ void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t in
 void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 /* Octets from una on that the credit does not cover are not sent, not even once more. */
 bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index);
+/* Whether something is outstanding of which the credit does not cover even the first segment. */
+bool siw_rd_lacks_credit(const struct siw_rd_seq *seq);
 /* ---- rd_ack.c -------------------------------------------------------------------------------- */
 
 /*

@@ -461,6 +461,7 @@ static void restart_space(struct siw_rd_seq *seq, bool reported)
 		seq->over_una = seq->una;
 	seq->una = seq->nxt = seq->rcv = 0;
 	seq->credit = 0;
+	seq->starved_ns = 0;
 	atomic_store_explicit(&seq->most_units, 1, memory_order_relaxed);
 	seq->held = false;
 }

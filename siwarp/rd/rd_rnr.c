@@ -26,6 +26,7 @@ void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire
 		peer->unready_ns = 0;
 		return;
 	}
+	peer->seq[SIW_RD_REQUESTS].starved_ns = 0;
 	if (!peer->unready_ns || peer->unready_una != requests->una) {
 		peer->unready_ns = now;
 		peer->unready_una = requests->una;

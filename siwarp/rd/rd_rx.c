@@ -14,21 +14,37 @@
 #define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
 
 /*
- * The credit to grant: at most a quarter of the memory that is left, so that peers which use all
- * their credit leave some to the next one. A datagram in order needs no memory, so the longest
- * segment is always granted, unless the space is paused or something is stored.
+ * A quarter of the memory that is left, in units, so that peers which use all of theirs leave some
+ * to the next one; at least so many.
+ */
+static uint32_t quarter(const struct siw_rd *rd, uint32_t least)
+{
+	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
+	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT;
+
+	if (units < least)
+		units = least;
+	return (uint32_t)(units < rd->window_units ? units : rd->window_units);
+}
+
+/* How many units a peer may have stored in a space. */
+static uint32_t may_store(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+{
+	if (seq->rx)
+		return quarter(peer->rd, seq->rx->units);
+	return quarter(peer->rd, seq->held ? 0 : LONGEST_UNITS);
+}
+
+/*
+ * The credit to grant. A datagram in order needs no memory, so unless the space is paused the
+ * credit covers the longest segment beyond what is stored: who grants less and does not say that
+ * it is not ready is lost (siw_rd_timeout).
  */
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
-	const struct siw_rd *rd = peer->rd;
-	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
-	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT, own = seq->rx     ? seq->rx->units
-								  : seq->held ? 0
-									      : LONGEST_UNITS;
+	uint32_t stored = seq->rx ? seq->rx->units : 0;
 
-	if (units < own)
-		units = own;
-	return (uint16_t)(units < rd->window_units ? units : rd->window_units);
+	return (uint16_t)quarter(peer->rd, seq->held ? stored : stored + LONGEST_UNITS);
 }
 
 /* ---- stored datagrams ------------------------------------------------------------------------ */
@@ -118,7 +134,7 @@ static bool fits(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, u
 	uint64_t more;
 
 	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
-	    units + siw_rd_units(len) > siw_rd_credit(peer, seq))
+	    units + siw_rd_units(len) > may_store(peer, seq))
 		return false;
 	more = ring_octets(slots_for(seq, index)) + siw_rd_class_octets(siw_rd_class(octets));
 	return rd->rx_octets + more <= rd->rx_limit;

@@ -226,6 +226,12 @@ bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
 	return units <= seq->credit;
 }
 
+bool siw_rd_lacks_credit(const struct siw_rd_seq *seq)
+{
+	return seq->una != seq->nxt &&
+	       siw_rd_units(siw_rd_slot_of(seq->tx, seq->una)->len) > seq->credit;
+}
+
 /* Octets that the pace allows now. */
 static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
 {

@@ -278,6 +278,19 @@ class QP(Handle):
         found = [(addr_from_c(r.peer), r) for r in out[0:n]]
         return [PeerRestart(a, int(r.instance)) for a, r in found if a]
 
+    def end_peer(self, address: Address) -> bool:
+        """Give up the peer at (host, port), which is told; return whether anything was in progress.
+
+        For RD. Requests to it complete as those to a lost peer do, at a later poll, and a next one
+        meets it anew. For a server whose send queue is full of messages that peers do not take.
+
+        Raises:
+            Error: it is no RD queue pair (EINVAL).
+
+        """
+        addr = addr_to_c(address)
+        return bool(check(lib.siw_end_peer(self._live(), addr), f"ending a peer of {self!r}"))
+
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
         """Take up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
 

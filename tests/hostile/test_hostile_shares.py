@@ -27,7 +27,7 @@ from siwarp import aio
 from siwarp.cli.ping_client import DatagramPinger
 from siwarp.cli.ping_wire import MAX_SIZE, MEMORY, Hello
 from siwarp.inspect import Opcode
-from siwarp.inspect.rd import RDType
+from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
 Address = tuple[str, int]
 #: Seconds within which a good client is served.
@@ -44,9 +44,17 @@ class Attacker(Stranger):
     def send(self, octets: bytes, **fields: Any) -> None:
         """Send one segment of a message, and take no notice of what comes back."""
         body = self.untagged(Opcode.SEND, octets, **fields)
-        self.say(RDType.DATA, psn=self.psn[0], body=body, credit=self.credit)
+        self.say(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
         self.psn[0] += 1
 
+    def live(self) -> None:
+        """Say that it is there."""
+        if self.credit >= 0:
+            self.say(RDType.PROBE, credit=self.credit)
+        else:
+            self.say(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=0))
+
+    #: What it grants; -1: none, since it is not ready.
     credit = 4096
 
 
@@ -55,8 +63,9 @@ def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list
     """Make so many."""
     with contextlib.ExitStack() as stack:
         made = []
-        for _ in range(n):
-            made.append(Attacker(to, source))
+        for i in range(n):
+            at = f"127.0.{1 + i // 200}.{1 + i % 200}" if n == 300 else source
+            made.append(Attacker(to, at))
             made[-1].credit = credit
             stack.callback(made[-1].close)
         yield made
@@ -65,7 +74,7 @@ def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list
 def takes_no_answers(attackers: list[Attacker]) -> None:
     """Ask, and acknowledge no answer."""
     for one in attackers:
-        for _ in range(150 // len(attackers)):
+        for _ in range(max(1, 150 // len(attackers))):
             one.send(b"Question")
 
 
@@ -88,6 +97,9 @@ ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
     "no credit": (takes_no_answers, 1, 0),
     "no acknowledgement": (takes_no_answers, 1, 4096),
     "no credit of many": (takes_no_answers, 70, 0),
+    "no credit for one answer each": (takes_no_answers, 200, 0),
+    "not ready for one answer each": (takes_no_answers, 200, -1),
+    "no credit at 300 addresses": (takes_no_answers, 300, 0),
     "half a message": (stops_in_messages, 70, 4096),
     "a gap": (leaves_gaps, 60, 4096),
 }
@@ -97,7 +109,7 @@ each_attack = pytest.mark.parametrize("attack", ATTACKS)
 
 @contextlib.contextmanager
 def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
-    """Have the attackers do it, and say PROBE again and again, as who is alive does."""
+    """Have the attackers do it, and speak again and again, as a living peer does."""
     do, n, credit = ATTACKS[attack]
     with crowd(n, to, source, credit) as attackers:
         do(attackers)
@@ -106,7 +118,7 @@ def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
         def live() -> None:
             while not over.wait(0.2):
                 for one in attackers:
-                    one.say(RDType.PROBE, credit=one.credit)
+                    one.live()
 
         thread = threading.Thread(target=live)
         thread.start()
@@ -165,6 +177,28 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
                 serving.cancel()
 
     asyncio.run(run())
+
+
+def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() -> None:
+    asked = bytes([MEMORY]) + Hello("write", MAX_SIZE).pack()
+    with (
+        settings(qkey=QKEY),
+        server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (port, _),
+        contextlib.ExitStack() as stack,
+    ):
+        to = ("127.0.0.1", port)
+        pinger = DatagramPinger(to, "rd", "write", 64, None)
+        stack.callback(pinger.close)
+        assert pinger.ping(0)
+        for i in range(5):
+            for one in stack.enter_context(crowd(8, to, f"127.0.2.{1 + i}")):
+                one.send(asked)
+        assert [pinger.ping(i) for i in range(1, 6)] == [True] * 5
+        began = time.monotonic()
+        another = DatagramPinger(to, "rd", "write", 64, None)
+        stack.callback(another.close)
+        assert another.ping(0)
+        assert time.monotonic() - began < scaled(SERVED)
 
 
 @pytest.mark.parametrize("op", ["write", "read"])

@@ -194,6 +194,13 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max);
  * peer's record (setting rd_peers). -EINVAL: no RD QP.
  */
 int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max);
+/*
+ * RD: gives a peer up. It is told (a BYE); the first request to it that was begun completes with
+ * SIW_WC_RETRY_EXC_ERR and the rest with SIW_WC_WR_FLUSH_ERR, at a later poll. A next request meets
+ * it anew. For servers whose send queue peers fill that take nothing. Returns 1, or 0: nothing is
+ * in progress with it. -EINVAL: no RD QP.
+ */
+int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer);
 
 /*
  * siw_post_send that posts all requests of the list or none: when one is refused, or finds no room

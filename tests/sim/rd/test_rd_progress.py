@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import net
 import pytest
-from unit.rd.rd_kit import Stranger, run
+from unit.llp.conftest import setting
+from unit.rd.rd_kit import REQUESTS, RESPONSES, Stranger, run
 
-from siwarp.inspect.rd import RDType
+from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
 LIMIT = 0.5
 
@@ -16,8 +17,8 @@ def name(s: Stranger) -> str:
     return "{}:{}".format(*s.sock.getsockname())
 
 
-def until_gone(e, s, *others, each=None):
-    """Let the strangers say PROBE again and again until one is gone; return how long that took."""
+def until_gone(e, s, *others, each=None, probe=True):
+    """Let the strangers speak again and again until one is gone; return how long that took."""
     began = last = net.now()
 
     def gone():
@@ -25,7 +26,8 @@ def until_gone(e, s, *others, each=None):
         if net.now() - last > LIMIT / 10:
             last = net.now()
             for one in (s, *others):
-                one.say(RDType.PROBE)
+                if probe:
+                    one.say(RDType.PROBE)
                 if each:
                     each(one)
         return ("gone", name(s)) in e.news
@@ -69,22 +71,72 @@ def test_who_has_room_and_acknowledges_nothing_is_lost_though_it_speaks(end, str
     assert 0.8 * LIMIT <= took <= 4 * LIMIT
 
 
-@pytest.mark.clause("DGRAM-FAIR-3")
-def test_who_has_no_room_may_speak_for_as_long_as_it_likes(end, strangers):
+def without_credit(end, strangers, space, says):
+    """Have one message wait for credit; ``says`` speaks for the peer. Return both ends."""
     e = end(peer_timeout_ns=int(LIMIT * 1e9))
     (s,) = strangers(e, 1)
     s.meet()
-    s.say(RDType.ACK, credit=0)
+    says(s)
     run(lambda: not e.recv(), e)
-    peer = e.peer(s.address)
-    assert e.send(peer, b"waits") == 1
-    stop, last = net.now() + 3 * LIMIT, [0.0]
+    assert e.send(e.peer(s.address), b"waits", space=space) == 1
+    return e, s
+
+
+@pytest.mark.clause("DGRAM-FAIR-3", "DGRAM-RD-41")
+@pytest.mark.parametrize("space", [REQUESTS, RESPONSES])
+def test_who_grants_no_credit_and_is_not_unready_is_lost_though_it_speaks(end, strangers, space):
+    def says(s):
+        s.say(RDType.PROBE, credit=0)
+
+    e, s = without_credit(end, strangers, space, says)
+    took = until_gone(e, s, each=says, probe=False)
+    assert LIMIT <= took <= 1.5 * LIMIT
+
+
+@pytest.mark.clause("DGRAM-FAIR-3")
+def test_who_grants_credit_now_and_then_and_acknowledges_nothing_is_lost(end, strangers):
+    turns = [0]
+
+    def says(s):
+        turns[0] += 1
+        s.say(RDType.PROBE, credit=turns[0] % 2)
+
+    e, s = without_credit(end, strangers, REQUESTS, says)
+    took = until_gone(e, s, each=says, probe=False)
+    assert 0.8 * LIMIT <= took <= 4 * LIMIT
+
+
+@pytest.mark.clause("DGRAM-RD-41", "DGRAM-RDV-20")
+def test_who_is_not_ready_may_be_so_for_as_long_as_it_likes(end, strangers):
+    def says(s):
+        s.say(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=1))
+
+    e, s = without_credit(end, strangers, REQUESTS, says)
+    stop, last = net.now() + 20 * LIMIT, [0.0]
 
     def over():
         if net.now() - last[0] > LIMIT / 10:
             last[0] = net.now()
-            s.say(RDType.PROBE, credit=0)
+            says(s)
         return net.now() > stop
 
-    run(over, e)
+    run(over, e, seconds=60)
     assert ("gone", name(s)) not in e.news
+
+
+@pytest.mark.clause("DGRAM-RD-41")
+def test_a_receiver_whose_memory_is_used_grants_credit_for_what_fills_a_gap(end, strangers):
+    with setting("rd_octets", 1 << 20):
+        e = end()
+    (behind,) = strangers(e, 1)
+    behind.meet()
+    behind.say(RDType.DATA, psn=behind.epoch + 1, body=b"second")
+    for s in strangers(e, 60):
+        s.meet()
+        for i in range(1, 200):
+            s.say(RDType.DATA, psn=s.epoch + i, body=bytes(30))
+            if i % 16 == 0:
+                s.end.turn()
+    behind.drain()
+    behind.say(RDType.PROBE)
+    assert behind.hear(RDType.ACK).credit >= 1 + 64

@@ -1,0 +1,240 @@
+"""Servers whose peers take no answers: a good client is answered within a second of the world."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import net
+import pytest
+from unit.llp.conftest import setting
+from unit.verbs.rd_harness import QKEY, Peer
+from unit.verbs.rd_stranger import Stranger
+from unit.verbs.verbs_harness import Rig
+
+import siwarp.sim
+from siwarp import aio
+from siwarp.cli.ping_server import DatagramServer, Loans
+from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello
+from siwarp.inspect import Opcode
+from siwarp.inspect.rd import RDFlag, RDType, ack_body
+from siwarp.verbs import QPType, RemoteBuffer, WROpcode
+
+SERVER, GOOD = "10.0.0.5", "10.0.0.2"
+#: Seconds within which a good client is served.
+SERVED = 1.0
+
+
+class Attacker(Stranger):
+    """A peer that has met the server and asks, and takes no answer: it says why, or nothing."""
+
+    def __init__(self, to: tuple[str, int], source: str, how: str) -> None:
+        super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
+        self.how = how
+        self.meet()
+
+    def ask(self, octets: bytes) -> None:
+        body = self.untagged(Opcode.SEND, octets)
+        self.say(RDType.DATA, psn=self.psn[0], body=body, credit=self.credit)
+        self.psn[0] += 1
+
+    @property
+    def credit(self) -> int:
+        return 4096 if self.how == "acknowledges nothing" else 0
+
+    def live(self) -> None:
+        if self.how == "is not ready":
+            not_ready = int(RDFlag.NOT_READY)
+            self.say(RDType.ACK, credit=0, rd_flags=not_ready, body=ack_body(rnr_timer=0))
+        else:
+            self.say(RDType.PROBE, credit=self.credit)
+
+
+def at_one_address(i: int) -> str:
+    return "10.0.0.9"
+
+
+def at_the_good_address(i: int) -> str:
+    return GOOD
+
+
+def at_addresses(i: int) -> str:
+    return f"10.1.{i // 200}.{1 + i % 200}"
+
+
+each_crowd = pytest.mark.parametrize(
+    ("n", "where"), [(200, at_one_address), (200, at_the_good_address), (300, at_addresses)]
+)
+each_way = pytest.mark.parametrize(
+    "how", ["grants no credit", "is not ready", "acknowledges nothing"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _key() -> Iterator[None]:
+    with setting("qkey", QKEY):
+        yield
+
+
+def attack(
+    world: siwarp.sim.World, to: tuple[str, int], n: int, where: Callable[[int], str], how: str
+) -> None:
+    """Have so many ask once, and be alive for as long as the world lasts."""
+    crowd = [Attacker(to, where(i), how) for i in range(n)]
+    for one in crowd:
+        one.ask(bytes([REQUEST]) + b"uestion")
+
+    def live() -> None:
+        while True:
+            world.sleep(0.2)
+            for one in crowd:
+                one.live()
+
+    world.spawn(live)
+
+
+def ping_server(world: siwarp.sim.World) -> DatagramServer:
+    """Start the server of `siwarp ping`, in a task."""
+    server = DatagramServer(world.device(SERVER), (SERVER, 0), QPType.RD)
+
+    def run() -> None:
+        wait: float | None = None
+        while True:
+            wait = server.handle(server.cq.wait(timeout=wait if wait is not None else 3600.0))
+
+    world.spawn(run)
+    return server
+
+
+@pytest.mark.clause("DGRAM-FAIR-2", "DGRAM-FAIR-3")
+@each_crowd
+@each_way
+def test_a_ping_server_answers_a_good_client(
+    world: siwarp.sim.World, n: int, where: Callable[[int], str], how: str
+) -> None:
+    server = ping_server(world)
+    there = rig_at(world, GOOD)
+    attack(world, server.address, n, where, how)
+    for i in range(3):
+        began = net.now()
+        answer = asked(there, server, bytes([REQUEST]) + b"%d" % i)
+        assert answer == bytes([ANSWER]) + b"%d" % i
+        assert net.now() - began < SERVED
+
+
+def rig_at(world: siwarp.sim.World, address: str) -> Rig:
+    """Return what a client at a host of its own needs."""
+    world.device(address)
+    return Rig(address)
+
+
+def asked(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
+    """Ask as a client of its own does."""
+    client = Peer(rig, host=GOOD)
+    client.recv()
+    client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), octets)  # type: ignore[arg-type]
+    (wc,) = client.got()
+    answer = client.into.read(wc.check().byte_len)
+    client.qp.close()
+    return answer
+
+
+@pytest.mark.clause("DGRAM-FAIR-2", "DGRAM-FAIR-3")
+@each_crowd
+@each_way
+def test_a_server_of_aio_answers_a_good_client(
+    world: siwarp.sim.World, n: int, where: Callable[[int], str], how: str
+) -> None:
+    to = (SERVER, 7000)
+
+    async def serve() -> None:
+        tasks: set[Any] = set()
+        async with aio.open_rd(to, qkey=QKEY) as end:
+            async for asked in end:
+                task = asyncio.ensure_future(end.send(asked.data, asked.source))
+                tasks.add(task)
+                task.add_done_callback(lambda t: (tasks.discard(t), t.exception()))
+
+    async def ask() -> None:
+        for i in range(3):
+            began = net.now()
+            async with aio.open_rd((GOOD, 0), qkey=QKEY) as client:
+                await client.send(b"question %d" % i, to)
+                assert (await client.recv()).data == b"question %d" % i
+            assert net.now() - began < SERVED
+
+    device, there = world.device(SERVER), world.device(GOOD)
+    world.spawn(world.run, serve(), on=device)
+    net.sleep(0.1)
+    attack(world, to, n, where, how)
+    good = world.spawn(world.run, ask(), on=there)
+    world.run_until(good.done, within="1min")
+    good.result()
+
+
+# ---- memory that a server lends
+
+
+def borrow(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
+    """Ask for memory as a new client; return it with what it got."""
+    client = Peer(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
+    client.recv()
+    client.send(
+        SimpleNamespace(qp=SimpleNamespace(addr=server.address)),  # type: ignore[arg-type]
+        bytes([MEMORY]) + Hello("write", size).pack(),
+    )
+    (wc,) = client.got()
+    answer = client.into.read(wc.check().byte_len)
+    assert client.done()[0].ok
+    return client, RemoteBuffer.unpack(answer[1:]) if len(answer) > 1 else None
+
+
+def writes(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
+    """Write the last octet of the loan, as a ping does; return whether that was allowed."""
+    client.out.view[0] = count
+    to = SimpleNamespace(qp=SimpleNamespace(addr=server.address))
+    last = there.part(there.length - 1, 1)
+    client.rdma(to, WROpcode.RDMA_WRITE, 1, remote=last)  # type: ignore[arg-type]
+    return client.done()[0].ok
+
+
+def test_a_loan_in_use_is_never_taken_and_greedy_sources_leave_some(
+    world: siwarp.sim.World,
+) -> None:
+    server = ping_server(world)
+    good = rig_at(world, GOOD)
+    client, loan = borrow(good, server, 64)
+    assert loan is not None
+    for i in range(5):
+        greedy = rig_at(world, f"10.0.1.{i + 1}")
+        for _ in range(8):
+            borrow(greedy, server, MAX_SIZE)
+            borrow(greedy, server, 1 << 20)
+        assert writes(client, server, loan, i + 1)
+    began = net.now()
+    newcomer, other = borrow(rig_at(world, "10.0.0.3"), server, 64)
+    assert other is not None and writes(newcomer, server, other, 1)
+    # What is too much is answered as that, and at once.
+    assert borrow(rig_at(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
+    assert net.now() - began < SERVED
+    assert writes(client, server, loan, 9)
+
+
+def test_loans_end_when_they_are_returned_and_when_nobody_writes(world: siwarp.sim.World) -> None:
+    server = ping_server(world)
+    good = rig_at(world, GOOD)
+    client, loan = borrow(good, server, MAX_SIZE)
+    assert loan is not None
+    assert borrow(good, server, MAX_SIZE)[1] is not None
+    assert borrow(good, server, MAX_SIZE)[1] is None, "a source has half"
+    client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), bytes([MEMORY]))  # type: ignore[arg-type]
+    assert client.done()[0].ok
+    client, loan = borrow(good, server, MAX_SIZE)
+    assert loan is not None, "one was returned"
+    for i in range(int(Loans.IDLE) + 2):
+        net.sleep(1.0)
+        assert writes(client, server, loan, i + 1)
+    assert borrow(good, server, MAX_SIZE)[1] is not None, "one was idle"
+    assert writes(client, server, loan, 99)
