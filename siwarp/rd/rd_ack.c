@@ -10,6 +10,7 @@
 #define PASSED_BY  3 /* a datagram is lost when so many later ones were delivered (RFC 6675) */
 #define LEAST_REO  (50 * 1000ull)
 #define MOST_RTOS  6
+#define AFTER_RTO  2 /* datagrams that are sent after a time-out, until something is acknowledged */
 #define MOST_DELAY (1000 * 1000ull) /* a longer delay is no delay of acknowledgements, ns */
 
 /* What one acknowledgement changed. */
@@ -187,6 +188,7 @@ static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint
 static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before, uint64_t now)
 {
 	peer->rtos = 0;
+	peer->after_rto = 0;
 	if (gain->sent_ns) { /* Karn's rule: a retransmitted datagram gives no round trip */
 		peer->backoff = 0;
 		if (now > gain->sent_ns)
@@ -390,6 +392,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_mtu_silence(peer, longest_unsure(peer), now);
 		all_lost(peer);
 		siw_rd_cc_timeout(peer->cc, now);
+		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;
 		siw_rd_pump(peer, now);
 	}
 	/* The peer has everything, or grants no credit: probe it. */

@@ -138,6 +138,8 @@ struct siw_rd_peer {
 	/* how many times the time-out was doubled since the last measured round trip */
 	uint8_t backoff;
 	uint8_t rtos; /* time-outs in a row */
+	/* 1 + datagrams that may be sent before something is acknowledged; 0: no such limit */
+	uint8_t after_rto;
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
 	uint8_t suspect : 4;  /* long datagrams lost twice since a long one was last delivered */

@@ -334,36 +334,53 @@ static uint32_t most_crowded(const struct siw_rd_sources *sources, uint32_t plac
 	return place;
 }
 
-/*
- * No record is idle: the source that has the most gives one up. First goes the oldest that never
- * gave anything. One that did goes only if the newcomer's source has fewer.
- */
-static bool evict_share(struct siw_rd *rd, uint32_t place)
+/* Whether the record stays only for what could still come of an incarnation that is over. */
+static bool is_closed(const struct siw_rd_peer *peer)
 {
-	struct siw_rd_sources *sources = rd->sources;
-	uint32_t crowded = most_crowded(sources, place);
-	bool fairer = sources->records[crowded] > sources->records[place] + 1;
-	struct siw_link *list = &sources->oldest[crowded];
-	struct siw_rd_peer *second = NULL;
+	return peer->state == SIW_RD_CLOSED && !peer->parted;
+}
 
-	for (int i = 0; i < LOOK_AT && !siw_link_alone(list); i++) {
+/*
+ * Evicts a record of a source: the oldest that is closed, or else the oldest that never gave
+ * anything, or else, if any may go, the oldest. The work per call is bounded.
+ */
+static bool evict_of(struct siw_rd_sources *sources, uint32_t place, bool any)
+{
+	struct siw_link *list = &sources->oldest[place];
+	struct siw_rd_peer *closed = NULL, *useless = NULL, *oldest = NULL, *chosen;
+
+	for (int i = 0; i < LOOK_AT && !closed && !siw_link_alone(list); i++) {
 		struct siw_rd_peer *peer = siw_container(list->next, struct siw_rd_peer, kin);
 
 		siw_link_del(&peer->kin);
 		siw_link_add(list, &peer->kin);
 		if (siw_rd_upper(peer) || in_use(peer))
 			continue;
-		if (!has_given(peer)) {
-			evict(peer);
-			return true;
-		}
-		if (!second)
-			second = peer;
+		if (is_closed(peer))
+			closed = peer;
+		if (!useless && !has_given(peer))
+			useless = peer;
+		if (!oldest)
+			oldest = peer;
 	}
-	if (!second || !fairer)
-		return false;
-	evict(second);
-	return true;
+	chosen = closed ? closed : useless ? useless : any ? oldest : NULL;
+	if (chosen)
+		evict(chosen);
+	return chosen;
+}
+
+/*
+ * No record is idle: the source that has the most gives one up, or else that of the newcomer. One
+ * in an incarnation that gave something goes only if the newcomer's source has fewer.
+ */
+static bool evict_share(struct siw_rd *rd, uint32_t place)
+{
+	struct siw_rd_sources *sources = rd->sources;
+	uint32_t crowded = most_crowded(sources, place);
+	bool fairer = sources->records[crowded] > sources->records[place] + 1;
+
+	return evict_of(sources, crowded, fairer) ||
+	       (crowded != place && evict_of(sources, place, false));
 }
 
 static bool make_room(struct siw_rd *rd, uint32_t place, uint64_t now)
@@ -495,6 +512,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->since_ns = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->backoff = peer->rtos = peer->due_acks = 0;
+	peer->after_rto = 0;
 	peer->verify = peer->full = false;
 	peer->expect = false;
 	atomic_store_explicit(&peer->ird, 0, memory_order_relaxed);

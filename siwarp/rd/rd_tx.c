@@ -122,6 +122,8 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 		tx->n_lost--;
 	}
 	slot->sent_ns = peer->sent_ns = now;
+	if (peer->after_rto > 1)
+		peer->after_rto--;
 	peer->passed = seq->space == SIW_RD_RESPONSES ? peer->passed + slot->len : 0;
 	if (peer->cc->rate) {
 		uint64_t late = siw_rd_cc_wait(peer->cc, peer->cc->burst);
@@ -197,7 +199,7 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		siw_rd_starve(peer);
 		return false;
 	}
-	if (peer->in_flight && peer->in_flight + len > peer->cc->cwnd) {
+	if (peer->after_rto == 1 || (peer->in_flight && peer->in_flight + len > peer->cc->cwnd)) {
 		peer->full = true;
 		return false;
 	}
@@ -262,7 +264,7 @@ static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, u
 		 len = datagram;
 	uint64_t octets = 0, due;
 
-	if (!may_join_batch(peer, datagram))
+	if (!may_join_batch(peer, datagram) || peer->after_rto)
 		return 1;
 	due = due_octets(peer, now);
 	for (uint64_t i = tx->sent; i < seq->nxt && n < BATCH_MAX && len == datagram; i++, n++) {

@@ -179,6 +179,23 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
     asyncio.run(run())
 
 
+@pytest.mark.clause("DGRAM-MEET-7")
+def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
+    env = {"SIWARP_QKEY": str(QKEY), "SIWARP_RD_PEERS": "4"}
+    with (
+        settings(qkey=QKEY),
+        server("--qp", "rd", "--addr", "127.0.0.1", env=env) as (port, _),
+    ):
+        for i in range(8):
+            began = time.monotonic()
+            pinger = DatagramPinger(("127.0.0.1", port), "rd", "send", 64, None)
+            try:
+                assert pinger.ping(i)
+            finally:
+                pinger.close()
+            assert time.monotonic() - began < scaled(SERVED)
+
+
 def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() -> None:
     asked = bytes([MEMORY]) + Hello("write", MAX_SIZE).pack()
     with (

@@ -63,3 +63,25 @@ def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: s
     finally:
         for taker in takers:
             taker.sock.close()
+
+
+@pytest.mark.clause("DGRAM-MEET-7")
+@pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
+def test_clients_that_have_closed_keep_no_newcomer_of_their_address_out(
+    rig: Rig, host: str
+) -> None:
+    server = Peer(rig, max_peers=4)
+    net.udp(host).close()  # a host has the address
+    there = Rig(host)
+    for i in range(12):
+        client = Peer(there, host=host)
+        server.recv(i)
+        began = net.now()
+        client.send(server, b"good", i)
+        assert client.done()[0].ok and server.got()[0].ok
+        client.recv(i)
+        server.send(client, b"answer", i)
+        assert server.done()[0].ok and client.got()[0].ok
+        assert net.now() - began < 0.01
+        client.qp.close()
+        net.sleep(0.05)

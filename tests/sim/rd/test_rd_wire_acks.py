@@ -255,3 +255,33 @@ def test_who_was_long_silent_is_asked_before_something_is_sent(end):
     net.sleep(0.1)  # and b has to forget the other, too
     pump(a, peer, [b"after"], a, b)
     assert b.data() == [b"after"]
+
+
+@pytest.mark.clause("DGRAM-CC-10")
+def test_after_a_time_out_two_datagrams_go_however_short_they_are(end, strangers):
+    e = end()
+    (s,) = strangers(e, 1, host="10.0.0.9")
+    peer = e.peer(s.address)
+    for i in range(60):
+        e.send(peer, b"%04d" % i)
+    s.met_by(peer)
+    began = net.now()
+    came: dict[float, int] = {}
+
+    def listen() -> bool:
+        while octets := s._take():
+            if RDDatagram(octets).type == RDType.DATA:
+                at = round(net.now() - began, 3)
+                came[at] = came.get(at, 0) + 1
+        return net.now() > began + 5
+
+    run(listen, e)
+    first, *later = came.values()
+    assert first > 2
+    assert len(later) >= 3 and max(later) <= 2, came
+    # What was acknowledged opens the window.
+    s.say(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
+    came.clear()
+    stop = net.now() + 0.01
+    run(lambda: listen() and net.now() > stop, e)
+    assert sum(came.values()) > 2
