@@ -56,7 +56,7 @@
 	X(accepts, "connections made as responder")                                                \
 	X(rejects, "connection requests rejected, by either end")                                  \
 	X(startups_paused, "times a listener had too many pending to accept")                      \
-	X(startups_refused, "connections closed: too many of one source pending")                  \
+	X(startups_refused, "connections closed: too many pending, or of one source")              \
 	X(startup_timeouts, "MPA start-ups given up because the peer was silent")                  \
 	X(startup_strangers, "connections closed: what came first was no MPA Request")             \
 	X(addrs_unbound, "addresses that came up where a queue pair's port is not free")           \

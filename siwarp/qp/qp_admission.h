@@ -4,7 +4,9 @@
  * whether one more is admitted (RFC 5042 section 6.4.1: nobody may use up a shared resource).
  *
  * A connection is pending while it is in MPA start-up (setting max_startups), and then until the
- * program takes it (setting max_requests bounds both together). Sources are those of base/source.h.
+ * program takes it (setting max_requests bounds both together). When there is no room, a start-up
+ * that has not sent its whole Request for a while makes some: the oldest of the newcomer's source
+ * if that has its share, else of the source that has most. Sources are those of base/source.h.
  * Unless setting source_share says otherwise, loopback has no share: a test has its thousand clients
  * there, and who is on this machine can do more harm than take up places. Under the progress lock.
  */
@@ -44,6 +46,10 @@ bool siw_qp_admission_has_room(const struct siw_admission *admission);
 /* The entry of this listener's table for a source. */
 uint32_t siw_qp_admission_source(const struct siw_admission *admission,
 				 const struct siw_addr *addr);
+/* Whether half of the start-ups that may be are. */
+bool siw_qp_admission_pressed(const struct siw_admission *admission);
+/* The entry with the most start-ups. */
+uint32_t siw_qp_admission_crowded(const struct siw_admission *admission);
 /* Whether the limits for this source admit one more. */
 bool siw_qp_admission_fair(const struct siw_admission *admission, uint32_t source);
 /* Moves a connection of this source from one count to another. */

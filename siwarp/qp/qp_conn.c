@@ -9,6 +9,9 @@
 
 /* Most connections accepted in a listener's turn, so that earlier ones are served in between. */
 #define ACCEPTS 16
+/* A start-up that has not sent its whole Request for so long may have to make room. */
+#define SAFE_NS 500000000ull
+#define NEVER	UINT64_MAX
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
@@ -174,6 +177,11 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 
 	if (now_ns < conn->deadline_ns)
 		return;
+	if (conn->stage == LISTENING) { /* a start-up may have to make room now */
+		conn->admission->shut = false;
+		siw_llp_resume(conn->lsock);
+		return;
+	}
 	if (conn->again && conn->stage == STARTING && !conn->mpa) {
 		err = siw_qp_again_now(conn);
 		if (err)
@@ -229,9 +237,37 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
+/*
+ * Closes the oldest start-up of a source, unless it is younger than SAFE_NS. Returns 0, or when one
+ * may be closed, or NEVER.
+ */
+static uint64_t displace(struct siw_qp_conn *listener, uint32_t source)
+{
+	for (struct siw_link *l = listener->children.next; l != &listener->children; l = l->next) {
+		struct siw_qp_conn *conn = siw_container(l, struct siw_qp_conn, of_listener);
+
+		if (conn->place != SIW_ADMISSION_STARTING || conn->source != source)
+			continue;
+		if (siw_now_ns() < conn->began_ns + SAFE_NS)
+			return conn->began_ns + SAFE_NS;
+		siw_count(SIW_COUNTER_startups_refused, 1);
+		end_stream(conn, true);
+		siw_qp_conn_free(conn);
+		return 0;
+	}
+	return NEVER;
+}
+
+static bool is_expected(const struct siw_qp_conn *listener, const struct siw_addr *peer)
+{
+	return listener->user->expects && listener->user->expects(listener, peer);
+}
+
 /* Keeps or refuses an accepted connection, depending on its source. */
 static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 {
+	struct siw_admission *admission = listener->admission;
+	int timeout_ms = (int)siw_settings()->mpa_timeout_ms;
 	struct siw_addr local, peer;
 
 	/* A peer that has already gone has no address. */
@@ -239,18 +275,41 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 		siw_qp_conn_free(conn);
 		return;
 	}
-	conn->source = siw_qp_admission_source(listener->admission, &peer);
-	if (!siw_qp_admission_fair(listener->admission, conn->source) &&
-	    !(listener->user->expects && listener->user->expects(listener, &peer))) {
-		siw_count(SIW_COUNTER_startups_refused, 1);
-		end_stream(conn, true);
-		siw_qp_conn_free(conn);
-		return;
-	}
+	conn->source = siw_qp_admission_source(admission, &peer);
+	while (!siw_qp_admission_fair(admission, conn->source) && !is_expected(listener, &peer))
+		if (displace(listener, conn->source)) {
+			siw_count(SIW_COUNTER_startups_refused, 1);
+			end_stream(conn, true);
+			siw_qp_conn_free(conn);
+			return;
+		}
 	conn->listener = listener;
 	siw_link_add(&listener->children, &conn->of_listener);
 	siw_qp_conn_place(conn, SIW_ADMISSION_STARTING);
-	start_clock(conn, 0);
+	conn->began_ns = siw_now_ns();
+	start_clock(conn, siw_qp_admission_pressed(admission) ? timeout_ms / 4 + 1 : timeout_ms);
+}
+
+/*
+ * There is no room: closes a start-up of the source that has most, or else leaves further
+ * connections in the kernel's queue; when that is full, SYNs are dropped and repeated. Returns
+ * whether there is room now.
+ */
+static bool make_room(struct siw_qp_conn *listener)
+{
+	struct siw_admission *admission = listener->admission;
+	uint64_t at = displace(listener, siw_qp_admission_crowded(admission));
+
+	if (siw_qp_admission_has_room(admission))
+		return true;
+	admission->shut = true;
+	siw_llp_pause(listener->lsock);
+	siw_count(SIW_COUNTER_startups_paused, 1);
+	if (at && at != NEVER) {
+		listener->deadline_ns = at;
+		siw_verbs_timed_at(listener->user->ctx, &listener->timed, at);
+	}
+	return false;
 }
 
 static int serve_listener(struct siw_qp_conn *listener)
@@ -258,16 +317,8 @@ static int serve_listener(struct siw_qp_conn *listener)
 	for (int n = 0; n < ACCEPTS; n++) {
 		struct siw_qp_conn *conn;
 
-		if (!siw_qp_admission_has_room(listener->admission)) {
-			/*
-			 * Further connections stay in the kernel's queue; when that is full, SYNs
-			 * are dropped and repeated.
-			 */
-			listener->admission->shut = true;
-			siw_llp_pause(listener->lsock);
-			siw_count(SIW_COUNTER_startups_paused, 1);
+		if (!siw_qp_admission_has_room(listener->admission) && !make_room(listener))
 			return n;
-		}
 		conn = new_conn(listener->user, STARTING, NULL);
 		if (!conn)
 			return n;

@@ -78,6 +78,7 @@ struct siw_qp_conn {
 	bool established;
 	bool crc; /* of a stream that a QP owns or owned */
 	uint64_t deadline_ns;
+	uint64_t began_ns; /* responder: when it was accepted */
 	struct siw_timed timed;
 	int cause; /* why it ended, -errno */
 	struct siw_wire_err err;

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from hostile.peer import HELLO, RawPeer, accept_raw, dial_raw, request_frame, serves_others
+from pace import scaled
 from unit.verbs.rc_harness import SEND, End, Wire, plain_listener
 from unit.verbs.verbs_harness import Rig, counted, counter, pattern, poll, until
 
@@ -277,6 +278,25 @@ def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
     until(lambda: _answered(fair, "127.0.0.66"))
     request.id.close()
     good.close()
+
+
+def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -> None:
+    with setting(max_startups=64, source_share=75):
+        fair = Wire(wire.active)
+    bad = many(fair.address, 48, "127.0.0.66") + many(fair.address, 48, "127.0.0.67")
+    for source in ("127.0.0.5", "127.0.0.66"):
+        began = time.monotonic()
+        good = many(fair.address, 1, source)[0]
+        good.send(REQUEST)
+        request = fair.request()
+        assert request.id.peer_addr[0] == source
+        request.id.reject()
+        assert good.reply().r
+        assert time.monotonic() - began < scaled(1.0)
+        request.id.close()
+        good.close()
+    for p in bad:
+        p.close()
 
 
 def _answered(wire: Wire, source: str) -> bool:

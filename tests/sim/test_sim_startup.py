@@ -1,0 +1,82 @@
+"""Silent connections that fill a listener's start-ups: a good client is served within a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sim.rc_harness import counter
+
+from siwarp.cm import CMID, CMEventChannel, CMEventType
+from siwarp.inspect import MPARequest
+from siwarp.sim import World
+
+LISTENER, GOOD, PORT = "10.0.0.1", "10.0.0.2", 7471
+#: Seconds within which a good client is served.
+SERVED = 1.0
+#: What a listener has room for (setting max_startups), and one source's share of it.
+ROOM, SHARE = 1024, 768
+REQUEST = bytes(MPARequest(rev=1, c=1))
+
+
+class Listener:
+    """It takes what is requested, and rejects it."""
+
+    def __init__(self, world: World) -> None:
+        self.channel = CMEventChannel(world.device(LISTENER))
+        self.id = CMID(self.channel)
+        self.id.listen((LISTENER, PORT))
+        world.spawn(self._serve)
+
+    def _serve(self) -> None:
+        while True:
+            event = self.channel.get_event()
+            if event is not None and event.type == CMEventType.CONNECT_REQUEST:
+                event.id.reject()
+                event.id.close()
+
+
+def silent(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
+    """Make connections that send no whole Request."""
+    made = []
+    for _ in range(n):
+        made.append(world.tcp_connect(source, (LISTENER, PORT)))
+        if octets:
+            made[-1].send(octets)
+    return made
+
+
+def is_served(world: World, source: str) -> None:
+    """Have a good client connect, and be answered in time."""
+    began = world.now
+    conn = world.tcp_connect(source, (LISTENER, PORT))
+    conn.settimeout(10)
+    conn.send(REQUEST)
+    assert conn.recv(20).startswith(b"MPA ID Rep Frame")
+    assert world.now - began < SERVED, f"{world.now - began:.3f} s"
+    conn.close()
+
+
+@pytest.mark.parametrize("octets", [b"", REQUEST[:19]])
+@pytest.mark.parametrize("good", [GOOD, "10.0.0.9"])
+def test_two_addresses_of_silent_connections_keep_no_good_client_out(
+    world: World, good: str, octets: bytes
+) -> None:
+    Listener(world)
+    began = world.now
+    held = [silent(world, SHARE, source, octets) for source in ("10.0.0.8", "10.0.0.9")]
+    assert world.now - began < 2.0, "before the first of them are given up"
+    for _ in range(3):
+        is_served(world, good)
+    assert counter("startups_paused") > 0
+    assert held
+
+
+def test_silent_connections_are_closed_soon_where_there_are_many(world: World) -> None:
+    Listener(world)
+    held = silent(world, SHARE, "10.0.0.9")
+    early, late = held[0], held[-1]
+    for conn, within in ((late, 1.5), (early, 5.1)):
+        conn.settimeout(within)
+        assert conn.recv(1) == b""
+    assert 4.9 < world.now < 5.5
