@@ -150,10 +150,10 @@ void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t 
 	wq->sq_head++;
 }
 
-/* A bind that never begins releases what it pinned. */
+/* A bind that never begins releases what it pinned; one that began has released it. */
 static void let_go(struct siw_wq *wq, struct siw_wqe *wqe)
 {
-	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0) && wqe->state == SIW_WQE_POSTED)
+	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
 		siw_verbs_bind_drop(wq->qp.ctx, &wqe->bind);
 }
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -30,7 +31,7 @@ from siwarp.verbs.enums import (
     QPState,
     QPType,
 )
-from siwarp.verbs.errors import Error, LimitError
+from siwarp.verbs.errors import Error, LimitError, StateError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
@@ -561,7 +562,8 @@ class QP(Handle):
     def _shut(self) -> None:
         wait_until_acked(self)
         for group in [] if self._pid != os.getpid() else list(self._groups):
-            self.detach_mcast(group)
+            with contextlib.suppress(StateError):  # ESTALE: closing the device has ended it
+                self.detach_mcast(group)
         super()._shut()
 
     def _destroyer(self) -> Callable[[Any], int]:

@@ -17,7 +17,7 @@ from sim.rc_harness import (
 from unit.verbs.verbs_harness import counter, pattern, settings
 
 from siwarp.sim import World
-from siwarp.verbs import Persona, QPAttr, QPState, RecvWR, WCStatus
+from siwarp.verbs import MR, MW, AccessFlag, Persona, QPAttr, QPState, RecvWR, WCStatus
 
 FLUSHED, GONE = WCStatus.WR_FLUSH_ERR, WCStatus.RETRY_EXC_ERR
 DELAY = 5 * MS
@@ -244,6 +244,20 @@ def test_without_a_peer_what_is_posted_fails_when_its_time_is_over(
         assert [wc.status for wc in end.sent(2)] == [GONE, FLUSHED]
         assert ns <= world.now_ns - began < ns + NAP
         assert end.state == QPState.ERR
+
+
+def test_a_bind_that_has_no_peer_leaves_its_window_free(
+    world: World, two: tuple[End, End]
+) -> None:
+    a, b = two
+    memory = MR(a.pd, bytearray(64), AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
+    window = MW(a.pd)
+    a.begin(0)
+    a.to_rts((b.address, b.qp.qp_num ^ 1 << 17), timeout=1, retry_cnt=0)
+    window.bind(a.qp, memory)
+    assert a.sent()[0].status == GONE
+    window.close()
+    memory.close()
 
 
 def test_without_work_or_with_timeout_0_nothing_fails(world: World, two: tuple[End, End]) -> None:

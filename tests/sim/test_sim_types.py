@@ -294,3 +294,10 @@ def test_a_queue_pair_on_a_completion_queue_that_overflowed_fails_again(
         world.run_for(1)
         assert qp.qp_state == QPState.ERR
         qp.modify(QPAttr(qp_state=QPState.RESET))
+
+
+def test_a_member_of_a_group_whose_host_crashed_can_be_closed(world: World, end: MakeEnd) -> None:
+    a = end(world.device("10.0.0.1"), QPType.UD)
+    a.qp.attach_mcast("239.1.1.1")
+    world.crash(a.device)
+    a.qp.close()
