@@ -246,9 +246,7 @@ def test_without_a_peer_what_is_posted_fails_when_its_time_is_over(
         assert end.state == QPState.ERR
 
 
-def test_a_bind_that_has_no_peer_leaves_its_window_free(
-    world: World, two: tuple[End, End]
-) -> None:
+def test_a_bind_that_has_no_peer_leaves_its_window_free(world: World, two: tuple[End, End]) -> None:
     a, b = two
     memory = MR(a.pd, bytearray(64), AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
     window = MW(a.pd)

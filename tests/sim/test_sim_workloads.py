@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from siwarp.cli import sim as command
 from siwarp.cli.app import build_app
 from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate, model, rc, run
-from siwarp.verbs import QPAttr, QPState
+from siwarp.verbs import WC, Context, QPAttr, QPState
 
 
 def siwarp_sim(*arguments: str) -> str:
@@ -110,7 +110,7 @@ def test_an_rc_connection_that_ends_without_a_cause_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def spoil(self: execution.Execution, op: Any) -> None:
-        for end in self._live():
+        for end in self.live():
             if end.pair and end.qp.qp_state == QPState.RTS:
                 end.pair.causes.clear()
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -118,6 +118,20 @@ def test_an_rc_connection_that_ends_without_a_cause_is_noticed(
 
     monkeypatch.setattr(execution.Execution, "do_rest", spoil)
     assert "nothing went wrong" in run(generate("rc", 1)).failure
+
+
+def test_a_limit_of_a_shared_queue_without_an_event_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Context, "get_async_event", lambda self, timeout: None)
+    assert "raised no event of its limit" in run(generate("rc", 1)).failure
+
+
+def test_a_window_that_outlives_its_invalidation_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(WC, "invalidated_rkey", None)
+    assert re.search(r"invalidated None, and not \d+", run(generate("rc", 2)).failure)
 
 
 class Fake(command.Worker):

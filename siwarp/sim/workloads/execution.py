@@ -27,8 +27,9 @@ from siwarp.sim.workloads.model import (
     number_of,
     require,
 )
+from siwarp.sim.workloads.objects import Objects
 from siwarp.sim.workloads.program import Op, Program
-from siwarp.sim.workloads.rc import Connections
+from siwarp.sim.workloads.rc import RNR_NS, Connections
 from siwarp.sim.world import World
 from siwarp.verbs import (
     AH,
@@ -201,8 +202,9 @@ class Execution:
         self.fragile |= program.settings["rd_meet_ms"] < 60000
         self._numbers = 0
         self.rc = Connections(self, REMOTE)
+        self.objects = Objects(self, REMOTE)
 
-    def _number(self) -> int:
+    def number(self) -> int:
         self._numbers += 1
         return self._numbers
 
@@ -227,10 +229,18 @@ class Execution:
     def step(self, op: Op) -> None:
         """Run one operation, let some time pass, and look at what must hold."""
         self.steps += 1
-        getattr(self, f"do_{op.kind}")(op)
+        self._call(op)
         if op.pause_ns:
             self.world.run_for(op.pause_ns / 1e9)
         self._look()
+
+    def _call(self, op: Op) -> None:
+        for place in (self, self.rc, self.objects):
+            call = getattr(place, f"do_{op.kind}", None)
+            if call is not None:
+                call(op)
+                return
+        raise AssertionError(f"there is no operation {op.kind}")
 
     def _look(self, *, at_all: bool = False) -> None:
         """Look at all memory and at all states; of closed regions at some, or at all."""
@@ -248,7 +258,7 @@ class Execution:
             memory.check_frozen()
             self._next_frozen += 1
             octets, n = octets + len(memory), n - 1
-        for end in self._live():
+        for end in self.live():
             state = end.qp.qp_state
             if state in (QPState.ERR, QPState.SQE):
                 require(end.may_err, f"{end!r} is in {state.name}, and nothing went wrong")
@@ -266,9 +276,10 @@ class Execution:
         host.srq = SRQ(host.pd, SrqAttr(max_wr=32))
         host.srq_posted = {}
         host.srq_slots = Slots(f"the shared receives of {host.address}", 40, 16384)
-        self._register(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
+        self.register(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
+        host.srq_limit = 0
         host.target = Target(host)
-        self._register(host, host.target.memory, REMOTE)
+        self.register(host, host.target.memory, REMOTE)
         self._make_completions(host, 8192)
         for kind in (QPType[name] for name in self.program.kinds):
             if kind not in PAIRED:
@@ -276,7 +287,7 @@ class Execution:
         if "RC" in self.program.kinds:
             self.rc.furnish(host)
 
-    def _register(self, host: Host, memory: Memory, access: AccessFlag) -> None:
+    def register(self, host: Host, memory: Memory, access: AccessFlag) -> None:
         memory.mr = MR(host.pd, memory.view, access)
 
     def _make_completions(self, host: Host, cqe: int) -> Completions:
@@ -296,7 +307,7 @@ class Execution:
         private: bool = False,
     ) -> End:
         """Make a queue pair; UD and RD go to RTS."""
-        number = self._number()
+        number = self.number()
         end = End(number, host, kind)
         end.by_qpn, end.private = by_qpn, private
         end.persona = Persona.ROCE if number % 5 < 3 else Persona.IWARP
@@ -326,19 +337,21 @@ class Execution:
             ("receives", end.qp.cap.max_recv_wr),
         ):
             slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT[kind])
-            self._register(host, slots.memory, AccessFlag.LOCAL_WRITE)
+            self.register(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
+        if kind == QPType.RD and number % 8 == 1:
+            end.rnr_retry, end.min_rnr_timer = number // 8 % 4, (1, 20, 26)[number // 32 % 3]
         if kind not in PAIRED:
-            end.qp.to_rts()
+            self._to_rts(end)
         host.ends.append(end)
         self.ends.append(end)
         self.at[end.address] = end
         return end
 
     def _make_pair(self, kind: QPType, a: Host, b: Host, *, small: bool) -> None:
-        rng = random.Random(self._number() << 32 | self.program.seed)
+        rng = random.Random(self.number() << 32 | self.program.seed)
         by_qpn = kind == QPType.RC and rng.random() < 0.5
         private = kind == QPType.RC and (by_qpn or rng.random() < 0.5)
         ends = (
@@ -354,7 +367,11 @@ class Execution:
 
     def _to_rts(self, end: End) -> None:
         if end.kind != QPType.UC:
-            end.qp.to_rts()
+            end.qp.to_rts(
+                QPAttr(rnr_retry=end.rnr_retry, min_rnr_timer=end.min_rnr_timer)
+                if end.kind == QPType.RD
+                else None
+            )
             return
         assert end.peer is not None
         # Both ends are given the same, and another one in each life, so that no datagram of an
@@ -377,6 +394,7 @@ class Execution:
             if one.kind == QPType.RC:
                 self.rc.leave(one, "ended")
             one.qp.modify(QPAttr(qp_state=QPState.RESET))
+            self.objects.close_window(one)
             self._drop(one)
             one.may_err = one.send.small or bool(self.program.liars)
         end.life = max(one.life for one in ends)
@@ -397,12 +415,12 @@ class Execution:
 
     # ---- who there is
 
-    def _live(self) -> list[End]:
+    def live(self) -> list[End]:
         return [end for end in self.ends if not end.gone]
 
-    def _end(self, op: Op, which: int = 0, *kinds: QPType) -> End | None:
+    def pick_end(self, op: Op, which: int = 0, *kinds: QPType) -> End | None:
         """Pick a queue pair that is there, of one of these types."""
-        ends = [e for e in self._live() if not kinds or e.kind in kinds]
+        ends = [e for e in self.live() if not kinds or e.kind in kinds]
         return ends[op.pick(which, len(ends))] if ends else None
 
     def _dest(self, op: Op, end: End, which: int) -> Address:
@@ -410,25 +428,27 @@ class Execution:
         if end.kind in PAIRED:
             assert end.peer is not None
             return end.peer.address
+        if end.kind == QPType.UD and op.chance(3, 12):
+            return self.objects.group(op.pick(which, 2)), 0
         ends = [e for e in self.ends if e.kind == end.kind and (not e.gone or op.chance(5, 5))]
         return ends[op.pick(which, len(ends))].address if ends else end.address
 
-    def _host(self, op: Op, which: int = 0, *, up: bool = True) -> Host | None:
+    def pick_host(self, op: Op, which: int = 0, *, up: bool = True) -> Host | None:
         hosts = [host for host in self.hosts if host.up == up]
         return hosts[op.pick(which, len(hosts))] if hosts else None
 
     # ---- sends
 
-    def _request(self, end: End, verb: str, op: Op) -> Request | None:
+    def request(self, end: End, verb: str, op: Op) -> Request | None:
         """Return a request with a slot of its own for its octets; None: there is no slot."""
         if not end.sends.free:
             return None
-        request = Request(self._number(), end, verb, self._numbers, signaled=not op.chance(4, 10))
+        request = Request(self.number(), end, verb, self._numbers, signaled=not op.chance(4, 10))
         request.slots, request.slot = end.sends, end.sends.free.pop()
         self.requests[request.wr_id] = request
         return request
 
-    def _wr(self, request: Request, opcode: WROpcode, length: int, **more: object) -> SendWR:
+    def wr(self, request: Request, opcode: WROpcode, length: int, **more: object) -> SendWR:
         end, slots = request.end, request.slots
         assert end is not None and slots is not None and slots.memory.mr is not None
         request.length = length
@@ -448,7 +468,7 @@ class Execution:
             ah = self._handle(end, request.dest)
         return SendWR(request.wr_id, opcode, send_flags=flags, sg=sg, ah=ah, **more)  # type: ignore[arg-type]
 
-    def _message(self, request: Request, length: int, *, imm: bool, wide: bool = False) -> Message:
+    def message(self, request: Request, length: int, *, imm: bool, wide: bool = False) -> Message:
         end, dest = request.end, request.dest
         assert end is not None and dest is not None
         number = request.wr_id
@@ -457,7 +477,7 @@ class Execution:
         self.messages[number] = request.message = message
         return message
 
-    def _post(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
+    def post(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
         """Post requests together; whether all were taken. Those that were not are forgotten."""
         state = end.qp.qp_state
         taken = len(some)
@@ -468,6 +488,7 @@ class Execution:
             self.refusals += 1
             # Without a connection nobody knows what it permits.
             early = state == QPState.ERR and end.kind == QPType.RC and not end.connected
+            early &= e.errno == errno.EINVAL
             if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
                 require(e.errno == errno.EINVAL, f"posting to {end!r} in {state.name}: {e}")
             else:
@@ -486,7 +507,7 @@ class Execution:
                     end.last_write = request.cell, request.version
                 self.rc.posted(end, request.message)
         for request, _ in reversed(some[taken:]):
-            self._forget(request)
+            self.forget(request)
             if request.message is not None:
                 del self.messages[request.message.number]
                 assert request.dest is not None
@@ -502,7 +523,7 @@ class Execution:
         )
         return taken == len(some)
 
-    def _forget(self, request: Request) -> None:
+    def forget(self, request: Request) -> None:
         request.done = True
         self._free(request)
 
@@ -514,7 +535,7 @@ class Execution:
     def _prepare_send(
         self, op: Op, end: End, number: int, bad: str = ""
     ) -> tuple[Request, SendWR] | None:
-        request = self._request(end, "send", op)
+        request = self.request(end, "send", op)
         if request is None:
             return None
         request.bad = bad
@@ -525,38 +546,38 @@ class Execution:
         length = sizes[number // 4 % len(sizes)]
         if number % 97 == 5:
             length = SLOT[end.kind] - 40
-        message = self._message(request, length, imm=imm)
+        message = self.message(request, length, imm=imm)
         request.slots.fill(request.slot, content(message.number, length))
         opcode = WROpcode.SEND_WITH_IMM if imm else WROpcode.SEND
-        return request, self._wr(request, opcode, length, imm_data=message.number if imm else 0)
+        return request, self.wr(request, opcode, length, imm_data=message.number if imm else 0)
 
     def do_send(self, op: Op) -> None:
         """Post a Send of any size, with immediate data or without."""
-        end = self._end(op)
+        end = self.pick_end(op)
         prepared = end and self._prepare_send(op, end, op.numbers[2])
         if end and prepared:
-            self._post(end, [prepared])
+            self.post(end, [prepared])
 
     def greet(self, end: End) -> None:
         """Post a first Send on a connection: its responder may send nothing before it comes."""
         op = Op("send", (0, 0, 1, 0, 99, 0), 0)
         prepared = self._prepare_send(op, end, 1)
         if prepared is not None:
-            self._post(end, [prepared])
+            self.post(end, [prepared])
 
     def do_send_list(self, op: Op) -> None:
         """Post several Sends in one call."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is None:
             return
         some = [self._prepare_send(op, end, op.numbers[2] + i) for i in range(2 + op.pick(3, 5))]
         ready = [one for one in some if one is not None]
         if ready:
-            self._post(end, ready)
+            self.post(end, ready)
 
     def do_bad_send(self, op: Op) -> None:
         """Post a Send from memory that no region has."""
-        end = self._end(op)
+        end = self.pick_end(op)
         prepared = end and self._prepare_send(op, end, 1 + op.numbers[2] * 4, "local")
         if end is None or not prepared:
             return
@@ -565,11 +586,11 @@ class Execution:
         end.may_err = end.disturbed = True
         if end.pair is not None:
             end.pair.causes.add("local")
-        self._post(end, [prepared])
+        self.post(end, [prepared])
 
     def do_overfill(self, op: Op) -> None:
         """Post until a queue is full: exactly as many are taken as it has room for."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is None:
             return
         if op.chance(1, 50) and not end.shares:
@@ -578,7 +599,7 @@ class Execution:
             return
         for i in range(end.qp.cap.max_send_wr + 1):
             prepared = self._prepare_send(op, end, op.numbers[2] + i)
-            if prepared is None or not self._post(end, [prepared]):
+            if prepared is None or not self.post(end, [prepared]):
                 return
 
     # ---- one-sided
@@ -591,14 +612,14 @@ class Execution:
         return end.host.target
 
     def _aim(self, op: Op, verb: str, *kinds: QPType) -> tuple[Request, Target] | None:
-        end = self._end(op, 0, *kinds)
-        request = end and self._request(end, verb, op)
+        end = self.pick_end(op, 0, *kinds)
+        request = end and self.request(end, verb, op)
         if end is None or not request:
             return None
         request.dest = self._dest(op, end, 1)
         target = self._target(request)
         if target is None:
-            self._forget(request)
+            self.forget(request)
             return None
         return request, target
 
@@ -617,7 +638,7 @@ class Execution:
         steady = end.kind not in READS or verb == "write_record"
         cell = target.cell(end, request.dest, steady)
         if cell is None:
-            self._forget(request)
+            self.forget(request)
             return
         length = (0, 1, 8, 60, 300, 1000)[op.pick(2, 6)]
         offset = op.pick(3, cell.length - length + 1)
@@ -633,16 +654,16 @@ class Execution:
         request.slots.fill(request.slot, octets)
         imm = 0
         if verb == "write_imm":
-            message = self._message(request, length, imm=True, wide=True)
+            message = self.message(request, length, imm=True, wide=True)
             message.cell, message.offset, imm = cell, offset, message.number
-        wr = self._wr(
+        wr = self.wr(
             request,
             opcode,
             length,
             remote=self._remote(target, cell.at + offset, length),
             imm_data=imm,
         )
-        self._post(end, [(request, wr)])
+        self.post(end, [(request, wr)])
 
     def do_write(self, op: Op) -> None:
         """Post an RDMA Write to a cell of one's own."""
@@ -666,10 +687,10 @@ class Execution:
         length = (0, 1, 64, 1000, 4096)[op.pick(2, 5)]
         offset = op.pick(3, Target.STATIC - length + 1)
         request.expected = target.static[offset : offset + length]
-        wr = self._wr(
+        wr = self.wr(
             request, WROpcode.RDMA_READ, length, remote=self._remote(target, offset, length)
         )
-        self._post(request.end, [(request, wr)])
+        self.post(request.end, [(request, wr)])
 
     def do_fetch_add(self, op: Op) -> None:
         """Add 1 to a counter that all may add to."""
@@ -681,14 +702,14 @@ class Execution:
         counter = request.counter = target.counters[op.pick(2, Target.COUNTERS)]
         counter.unknown += 1
         masked = op.chance(3, 30)
-        wr = self._wr(
+        wr = self.wr(
             request,
             WROpcode.MASKED_ATOMIC_FETCH_AND_ADD if masked else WROpcode.ATOMIC_FETCH_AND_ADD,
             8,
             remote=self._remote(target, counter.at, 8),
             compare_add=1,
         )
-        self._post(request.end, [(request, wr)])
+        self.post(request.end, [(request, wr)])
 
     def do_compare_swap(self, op: Op) -> None:
         """Compare with what is not there, so that nothing changes."""
@@ -700,7 +721,7 @@ class Execution:
         at = 8 * op.pick(2, Target.STATIC // 8)
         request.expected = target.static[at : at + 8]
         other = int.from_bytes(request.expected, "little") ^ 1
-        wr = self._wr(
+        wr = self.wr(
             request,
             WROpcode.ATOMIC_CMP_AND_SWP,
             8,
@@ -708,7 +729,7 @@ class Execution:
             compare_add=other,
             swap=0,
         )
-        self._post(request.end, [(request, wr)])
+        self.post(request.end, [(request, wr)])
 
     def do_bad_remote(self, op: Op) -> None:
         """Write or read where it is not allowed: past the end, a wrong key, a region of another."""
@@ -730,60 +751,10 @@ class Execution:
             request.verb = "read"
         if end.pair is not None:
             end.pair.causes.add("refused")
-        wr = self._wr(
+        wr = self.wr(
             request, WROpcode.RDMA_READ if reads else WROpcode.RDMA_WRITE, 8, remote=remote
         )
-        self._post(end, [(request, wr)])
-
-    def do_deregister(self, op: Op) -> None:
-        """Close a region that peers may be writing to, or one that this end sends from."""
-        host = self._host(op)
-        if host is None:
-            return
-        if op.chance(1, 50) and host.target.memory.mr is not None:
-            host.target.memory.mr.close()
-            host.target.memory.mr = None
-            host.target.closed_at = self._number()
-            host.target.memory.freeze()
-            self.frozen.append(host.target.memory)
-            for cell in host.target.cells.values():
-                cell.tainted = True  # Writes on their way are refused
-            for taker in host.ends:
-                if taker.pair is not None:
-                    taker.pair.causes.add("refused")
-            return
-        end = self._end(op, 2)
-        if end is None:
-            return
-        for slots, users in ((end.sends, end.posted), (end.receives, end.waiting)):
-            assert slots.memory.mr is not None
-            try:
-                slots.memory.mr.close()
-            except StateError as e:
-                self.refusals += 1
-                require(
-                    e.errno == errno.EBUSY and bool(users),
-                    f"closing {slots.memory.name}, which nothing uses: {e}",
-                )
-                continue
-            if slots is end.receives:
-                for request in users.values():
-                    request.bad = "closed"  # a message that takes it completes it with an error
-                end.short |= bool(users)
-                if end.pair is not None and users:
-                    end.pair.causes.add("refused")
-            slots.memory.freeze()
-            slots.memory.thaw()
-            self._register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
-
-    def do_register(self, op: Op) -> None:
-        """Register closed targets again."""
-        for host in self.hosts:
-            memory = host.target.memory
-            if host.up and memory.mr is None:
-                memory.thaw()
-                self.frozen.remove(memory)
-                self._register(host, memory, REMOTE)
+        self.post(end, [(request, wr)])
 
     # ---- receives
 
@@ -796,7 +767,7 @@ class Execution:
         if not slots.free:
             return False
         slot = slots.free.pop()
-        request = Request(self._number(), None if end.shares else end, "receive", self._numbers)
+        request = Request(self.number(), None if end.shares else end, "receive", self._numbers)
         request.slots, request.slot, request.length = (
             slots,
             slot,
@@ -836,7 +807,7 @@ class Execution:
 
     def do_receive(self, op: Op) -> None:
         """Post a few receives."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is None or end.host.slow:
             return
         for _ in range(1 + op.pick(1, 6)):
@@ -845,7 +816,7 @@ class Execution:
 
     def do_short_receive(self, op: Op) -> None:
         """Post a receive that is too short for most messages."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is not None and not end.shares:
             end.short = True
             if end.pair is not None:
@@ -876,11 +847,12 @@ class Execution:
 
     def do_poll(self, op: Op) -> None:
         """Poll a completion queue for a few completions."""
-        host = self._host(op)
+        host = self.pick_host(op)
         if host is not None and not host.slow:
             completions = host.completions[op.pick(1, len(host.completions))]
             self._poll(host, completions, 1 + op.pick(2, 16))
             self.rc.events(host)
+            self.objects.events(host)
 
     def do_poll_all(self, op: Op) -> None:
         """Poll all completion queues until they are empty."""
@@ -889,7 +861,7 @@ class Execution:
 
     def do_wait(self, op: Op) -> None:
         """Have a task wait for completions."""
-        host = self._host(op)
+        host = self.pick_host(op)
         if host is None or host.slow:
             return
         completions = host.completions[op.pick(1, len(host.completions))]
@@ -933,7 +905,7 @@ class Execution:
 
     def _sent(self, request: Request, wc: WC) -> None:
         end = request.end
-        assert end is not None and request.slots is not None
+        assert end is not None
         del end.posted[request.wr_id]
         what = f"{request.verb} {request.wr_id} of {end!r} to {request.dest}"
         require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
@@ -951,14 +923,16 @@ class Execution:
                 self._free(other)
         require(not wc.ok or request.signaled, f"{what} is silent, and completed")
         self._judge(request, end, wc, what)
+        self.objects.completed(request, wc)
         if request.message is not None:
             request.message.status = wc.status
         if wc.ok:
             self._succeeded(request, end, what)
         elif request.cell is not None:
             request.cell.tainted = True
-        if request.verb not in ("read", "atomic"):
+        if request.verb not in ("read", "atomic") and request.slot >= 0:
             # Its memory may be used again.
+            assert request.slots is not None
             request.slots.fill(request.slot, b"\xee" * min(64, request.length))
 
     def _judge(self, request: Request, end: End, wc: WC, what: str) -> None:
@@ -1006,17 +980,31 @@ class Execution:
                 f"{what}: {status.name}, and nothing is wrong with it",
             )
             return
+        limited = [e for e in (end, peer) if e is not None and e.rnr_retry is not None]
+        if status == WCStatus.RNR_RETRY_EXC_ERR:
+            require(end.rnr_retry is not None, f"{what} waits without limit, and does not")
+            self.waited(request, end.rnr_retry or 0, peer, what)
+            return
         require(status in LOSS, f"{what}: {status.name}")
         require(
             self.fragile
+            or bool(limited)
             or peer is None
             or any(e.disturbed or e.gone or e.host.disturbed for e in (end, peer)),
             f"{what}: {status.name}, and nothing happened to either end",
         )
 
+    def waited(self, request: Request, retry: int, peer: End | None, what: str) -> None:
+        """A Send waits for its receive as long as was said, at least."""
+        timer = peer.min_rnr_timer if peer is not None else None
+        least = 0 if timer is None else retry * RNR_NS[timer]
+        waited = self.world.now_ns - request.posted_ns
+        require(waited >= least, f"{what} waited for its receive {waited} ns, and not {least}")
+
     def _succeeded(self, request: Request, end: End, what: str) -> None:
         slots = request.slots
-        assert slots is not None
+        if slots is None:
+            return
         honest = not (self.program.liars and (end.liar or self._of_liar(request.dest)))
         if request.expected is not None and not request.bad and honest:
             got = slots.read(request.slot, len(request.expected))
@@ -1095,7 +1083,9 @@ class Execution:
             f"{what} came with {wc.byte_len} octets, not {message.length}",
         )
         require(wide or octets == content(number, message.length), f"{what} was altered")
-        require(message.dest == end.address, f"{what} was for {message.dest}")
+        to_group = message.dest[0] in end.groups
+        require(message.dest == end.address or to_group, f"{what} was for {message.dest}")
+        self.objects.invalidated(end, message, wc, what)
         if wc.source is not None:
             require(wc.source == message.source.address, f"{what} came from {wc.source}")
         if end.kind == QPType.UD:
@@ -1157,7 +1147,7 @@ class Execution:
     def _drop(self, end: End) -> None:
         """Forget what is posted to a queue pair: it ends without completions."""
         for request in [*end.posted.values(), *end.waiting.values()]:
-            self._forget(request)
+            self.forget(request)
             if request.cell is not None:
                 request.cell.tainted = True
         end.posted.clear()
@@ -1167,21 +1157,21 @@ class Execution:
 
     def do_to_error(self, op: Op) -> None:
         """Move a queue pair to ERR: what is posted flushes."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is not None:
             end.may_err = end.disturbed = end.lost = True
             end.qp.modify(QPAttr(qp_state=QPState.ERR))
 
     def do_reset(self, op: Op) -> None:
         """Move a queue pair to RESET, and mostly on to RTS."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is None:
             return
         self._reset(end, on=op.chance(1, 80))
 
     def do_recover(self, op: Op) -> None:
         """Bring a queue pair back to RTS from wherever it is."""
-        ends = [end for end in self._live() if end.qp.qp_state != QPState.RTS]
+        ends = [end for end in self.live() if end.qp.qp_state != QPState.RTS]
         if not ends:
             return
         end = ends[op.pick(0, len(ends))]
@@ -1194,29 +1184,15 @@ class Execution:
         else:
             self._reset(end, on=True)
 
-    def do_disconnect(self, op: Op) -> None:
-        """End a connection in order."""
-        ends = [e for e in self._live() if e.id is not None and e.pair is not None]
-        if not ends:
-            return
-        end = ends[op.pick(0, len(ends))]
-        assert end.id is not None and end.pair is not None
-        end.pair.causes.add("ended")
-        try:
-            end.id.disconnect()
-        except StateError as e:  # not connected yet, or no more
-            self.refusals += 1
-            require(end.qp.qp_state != QPState.RTS, f"disconnecting {end!r}: {e}")
-
     def do_drain(self, op: Op) -> None:
         """Move a queue pair to SQD."""
-        end = self._end(op, 0, QPType.UD, QPType.UC, QPType.RC)
+        end = self.pick_end(op, 0, QPType.UD, QPType.UC, QPType.RC)
         if end is not None and end.qp.qp_state == QPState.RTS:
             end.qp.modify(QPAttr(qp_state=QPState.SQD))
 
     def do_destroy(self, op: Op) -> None:
         """Destroy a queue pair."""
-        end = self._end(op)
+        end = self.pick_end(op)
         if end is not None and not end.send.waiters:
             self._destroy(end)
 
@@ -1224,6 +1200,7 @@ class Execution:
         end.gone = end.disturbed = True
         self.rc.leave(end, "ended")
         end.qp.close()
+        self.objects.close_window(end)
         self._drop(end)
         end.host.ends.remove(end)
         for slots in (end.sends, end.receives):
@@ -1240,24 +1217,27 @@ class Execution:
 
     def do_create(self, op: Op) -> None:
         """Make a queue pair; of UC, both ends."""
-        host, kind = self._host(op), QPType[self.program.kinds[op.pick(1, len(self.program.kinds))]]
+        host, kind = (
+            self.pick_host(op),
+            QPType[self.program.kinds[op.pick(1, len(self.program.kinds))]],
+        )
         if host is None or len(host.ends) > 5:
             return
         small = op.chance(2, 15)
         if kind not in PAIRED:
             gone = [e for e in self.ends if e.gone and e.host is host and e.kind == kind]
             port = gone[op.pick(4, len(gone))].address[1] if gone and op.chance(3, 50) else 0
-            if any(e.address == (host.address, port) for e in self._live()):
+            if any(e.address == (host.address, port) for e in self.live()):
                 port = 0
             self._make_end(host, kind, small=small, port=port)
             return
-        other = self._host(op, 3)
+        other = self.pick_host(op, 3)
         if other is not None and other is not host and len(other.ends) <= 5:
             self._make_pair(kind, host, other, small=small)
 
     def do_overflow(self, op: Op) -> None:
         """Have more complete than a small completion queue holds."""
-        host = self._host(op)
+        host = self.pick_host(op)
         if host is None or len(host.ends) > 6:
             return
         kinds = [k for k in (QPType.UD, QPType.RD) if k.name in self.program.kinds]
@@ -1269,7 +1249,7 @@ class Execution:
         for i in range(end.qp.cap.max_send_wr):
             prepared = self._prepare_send(op, end, op.numbers[2] + i)
             if prepared is not None:
-                self._post(end, [prepared])
+                self.post(end, [prepared])
 
     # ---- the network and its hosts
 
@@ -1341,7 +1321,7 @@ class Execution:
 
     def do_crash(self, op: Op) -> None:
         """Crash a host, unless it is the last."""
-        host = self._host(op)
+        host = self.pick_host(op)
         if host is None or sum(h.up for h in self.hosts) < 2:
             return
         self.crashes += 1
@@ -1355,7 +1335,7 @@ class Execution:
                 end.pair.causes.add("lost")
             self._drop(end)
         host.channel = host.listener = None
-        for memory in host.memories():
+        for memory in list(host.memories()):
             if memory not in self.frozen:
                 memory.freeze()
                 self.frozen.append(memory)
@@ -1366,11 +1346,11 @@ class Execution:
 
     def do_restart(self, op: Op) -> None:
         """Restart a host that has crashed."""
-        host = self._host(op, up=False)
+        host = self.pick_host(op, up=False)
         if host is not None:
             host.context = self.world.restart(host.address)
             self._furnish(host)
-            for end in self._live():
+            for end in self.live():
                 there = end.peer
                 if end.kind in PAIRED and there and there.gone and there.host is host:
                     self._destroy(end)
@@ -1391,7 +1371,7 @@ class Execution:
                 world.link(host.address, other.address, None)
                 if other is not host:
                     world.path_mtu(host.address, other.address, 0)
-        for end in self._live():
+        for end in self.live():
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
@@ -1413,7 +1393,7 @@ class Execution:
         began, pause = self.world.now, 0.0005
         while True:
             self._poll_everything()
-            left = [e for e in self._live() if not e.send.overflowed and busy(e)]
+            left = [e for e in self.live() if not e.send.overflowed and busy(e)]
             if not left:
                 return
             if self.world.now - began > END_S:
@@ -1430,7 +1410,7 @@ class Execution:
         self.world.run_for(0.1)
 
     def _receive_everywhere(self) -> None:
-        for end in self._live():
+        for end in self.live():
             if end.qp.qp_state != QPState.RTS:
                 continue
             shared = end.host.srq if end.shares else None
@@ -1443,16 +1423,17 @@ class Execution:
         for host in self.hosts:
             if host.up:
                 self.rc.events(host)
+                self.objects.events(host)
                 for completions in list(host.completions):
                     while not completions.overflowed and self._poll(host, completions, 64):
                         pass
 
     def _burst(self) -> None:
         """Send more than the smallest window between all RD queue pairs: no credit was lost."""
-        for end in self._live():
+        for end in self.live():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
-            for other in self._live():
+            for other in self.live():
                 if other.kind != QPType.RD or other.send.small or other.liar or end.liar:
                     continue
                 if other.qp.qp_state == QPState.RTS:
@@ -1460,15 +1441,15 @@ class Execution:
 
     def _burst_to(self, end: End, other: End) -> None:
         for _ in range(BURST):
-            request = Request(self._number(), end, "send", self._numbers)
+            request = Request(self.number(), end, "send", self._numbers)
             if not end.sends.free:
                 self._settle("to complete", lambda e: e is end and bool(e.posted))
             request.slots, request.slot = end.sends, end.sends.free.pop()
             request.dest = other.address
             self.requests[request.wr_id] = request
-            message = self._message(request, 16000, imm=False)
+            message = self.message(request, 16000, imm=False)
             request.slots.fill(request.slot, content(message.number, 16000))
-            self._post(end, [(request, self._wr(request, WROpcode.SEND, 16000))])
+            self.post(end, [(request, self.wr(request, WROpcode.SEND, 16000))])
         self._settle(
             "to complete", lambda e: e is end and any(r.signaled for r in e.posted.values())
         )
@@ -1497,7 +1478,7 @@ class Execution:
 
     def _flush(self) -> None:
         """Move all queue pairs to ERR: all that is posted completes."""
-        for end in self._live():
+        for end in self.live():
             if end.qp.qp_state != QPState.RESET:
                 end.may_err = end.lost = True
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -1505,7 +1486,7 @@ class Execution:
         while self.world.now - began < 1:
             self.world.run_for("10ms")
             self._poll_everything()
-        for end in self._live():
+        for end in self.live():
             if end.send.overflowed or end.qp.qp_state == QPState.RESET:
                 continue
             left = [r for r in end.posted.values() if r.signaled] + list(end.waiting.values())
@@ -1514,7 +1495,7 @@ class Execution:
     def _close(self) -> None:
         """Close everything, in order: nothing says that it is in use."""
         self.world.run_for("1s")  # tasks that wait end
-        for end in self._live():
+        for end in self.live():
             self._destroy(end)
         for host in self.hosts:
             if not host.up:

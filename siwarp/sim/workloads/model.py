@@ -12,7 +12,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from siwarp.cm import CMID, RTR, CMEventChannel
-from siwarp.verbs import AH, CQ, MR, PD, QP, SRQ, Address, Context, Persona, QPType
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    MW,
+    PD,
+    QP,
+    SRQ,
+    Address,
+    Context,
+    Persona,
+    QPType,
+    RemoteBuffer,
+)
 
 __all__ = [
     "GUARD",
@@ -27,6 +40,7 @@ __all__ = [
     "Slots",
     "Target",
     "Violation",
+    "Window",
     "content",
     "require",
 ]
@@ -161,6 +175,8 @@ class Message:
     status: int | None = None
     #: RC: the Write before it in its queue, which is in its place when the message arrives.
     behind: tuple[Cell, int] | None = None
+    #: RC: the key that a Send with Invalidate invalidates.
+    inv_key: int | None = None
     #: How often it arrived, by the incarnation that took it.
     taken: dict[int, int] = field(default_factory=dict)
 
@@ -309,6 +325,7 @@ class Host:
         self.srq: SRQ | None = None
         self.srq_slots: Slots
         self.srq_posted: dict[int, Request] = {}
+        self.srq_limit = 0  # that is armed
         self.ends: list[End] = []
         self.completions: list[Completions] = []
         self.channel: CMEventChannel | None = None  # RC by the connection manager
@@ -324,6 +341,23 @@ class Host:
         for end in self.ends:
             yield end.sends.memory
             yield end.receives.memory
+            if end.window is not None:
+                yield end.window.memory
+
+
+@dataclass(eq=False)
+class Window:
+    """A memory window of type 2 of an RC queue pair, and the region that it is bound to.
+
+    ``key`` is what the peer may use, once the bind has completed and until an invalidation is
+    posted by either end.
+    """
+
+    memory: Memory
+    mw: MW
+    remote: RemoteBuffer | None = None
+    key: int | None = None
+    binding: int | None = None  # the number of the bind or invalidation that is posted
 
 
 @dataclass(eq=False)
@@ -369,6 +403,10 @@ class End:
         self.receives: Slots
         self.shares = False  # takes receives from the shared queue
         self.grh = False
+        self.groups: set[str] = set()  # UD: that it is or was a member of
+        self.rnr_retry: int | None = None  # RD; None: that of the device, without limit
+        self.min_rnr_timer: int | None = None
+        self.window: Window | None = None  # RC
         self.address: Address = ("", 0)
         self.peer: End | None = None  # UC, RC
         self.posted: dict[int, Request] = {}  # sends, in the order of the queue

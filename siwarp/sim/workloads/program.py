@@ -75,6 +75,7 @@ _FAULTS = {
     "quick": 10,
 }
 _QUEUES = {"receive": 160, "poll": 200, "poll_all": 20, "wait": 20, "rest": 10, "overfill": 4}
+_QUEUES |= {"resize": 3, "srq_limit": 16, "join": 10, "part": 4}
 _MESSAGES = {"send": 240, "send_list": 20, "bad_send": 4, "short_receive": 6}
 _ONE_SIDED = {
     "write": 80,
@@ -85,7 +86,12 @@ _ONE_SIDED = {
     "write_record": 30,
     "bad_remote": 10,
     "deregister": 6,
+    "reregister": 4,
     "register": 12,
+    "bind": 40,
+    "window_write": 30,
+    "invalidate": 6,
+    "send_invalidate": 24,
 }
 _CHURN = {
     "to_error": 8,
@@ -223,6 +229,7 @@ def _settings(rng: random.Random) -> dict[str, int]:
         "strict": (0, 0, 1),
         "rd_window": (65536, 65536, 4 << 20),
         "rd_octets": (1 << 20, 64 << 20),
+        "rnr_octets": (131072, 1 << 20, 64 << 20),
         "rd_follow": (0, 0, 1),
         "rd_cc": (0, 1, 2),
         "peer_timeout_ms": (1000, 10000, 10000),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.cm import CMID, RTR, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.sim.workloads.model import End, Host, Message, Pair, Request, Violation, require
+from siwarp.sim.workloads.program import Op
 from siwarp.verbs import (
     WC,
     AccessFlag,
@@ -19,6 +20,7 @@ from siwarp.verbs import (
     QPAttr,
     QPState,
     QPType,
+    StateError,
     WCStatus,
 )
 
@@ -233,6 +235,20 @@ class Connections:
         except Error:  # the peer is gone
             b.pair.causes.add("ended")
 
+    def do_disconnect(self, op: Op) -> None:
+        """End a connection in order."""
+        ends = [e for e in self.run.live() if e.id is not None and e.pair is not None]
+        if not ends:
+            return
+        end = ends[op.pick(0, len(ends))]
+        assert end.id is not None and end.pair is not None
+        end.pair.causes.add("ended")
+        try:
+            end.id.disconnect()
+        except StateError as e:  # not connected yet, or no more
+            self.run.refusals += 1
+            require(end.qp.qp_state != QPState.RTS, f"disconnecting {end!r}: {e}")
+
     # ---- what may happen to a request
 
     def posted(self, end: End, message: Message | None) -> None:
@@ -258,7 +274,9 @@ class Connections:
         assert pair is not None
         if wc.ok:
             # What is behind a Send without a receive goes on, and may be done before that fails.
-            passed = end.waits and request.message is None
+            # A bind takes effect where it is begun.
+            local = request.verb in ("bind", "invalidate")
+            passed = local or (end.waits and request.message is None)
             require(not end.failed or passed, f"{what} succeeded after one that failed")
             require(request.bad != "local", f"{what} from no region succeeded")
             # With persona iwarp a Write is complete when TCP has it.
@@ -278,7 +296,12 @@ class Connections:
         require(first, f"{what}: {status.name} after one that failed, and not flushed")
         if status == WCStatus.RNR_RETRY_EXC_ERR:
             require("rnr" in causes, f"{what}: {status.name}, and receives were posted")
-            self._patience(request, end, what)
+            peer = end.peer
+            assert peer is not None
+            if peer.persona == Persona.ROCE:
+                require(self.rnr_ends(pair), f"{what} waits without limit, and does not")
+                peer.min_rnr_timer = pair.min_rnr_timer
+                self.run.waited(request, pair.rnr_retry or 0, peer, what)
         elif status in _REFUSED:
             refusing = causes & {"refused", "local", "corrupt"}
             require(bool(refusing), f"{what}: {status.name}, and it asked for nothing wrong")
@@ -288,18 +311,6 @@ class Connections:
             require(
                 status == WCStatus.RETRY_EXC_ERR and pair.by_qpn, f"{what} failed: {status.name}"
             )
-
-    def _patience(self, request: Request, end: End, what: str) -> None:
-        """A Send waits for its receive as long as was said, at least."""
-        pair, peer = end.pair, end.peer
-        assert pair is not None and peer is not None
-        if peer.persona != Persona.ROCE:
-            return
-        require(self.rnr_ends(pair), f"{what} waits without limit, and does not")
-        waited = self.run.world.now_ns - request.posted_ns
-        assert pair.rnr_retry is not None
-        least = pair.rnr_retry * RNR_NS[pair.min_rnr_timer]
-        require(waited >= least, f"{what} waited for its receive {waited} ns, and not {least}")
 
     def arrived(self, end: End, message: Message, what: str) -> None:
         """Hold an arrival against its stream: a prefix of what was posted arrives, in order."""

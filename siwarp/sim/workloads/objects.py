@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What comes, goes and changes beside queue pairs: regions, windows, groups, queues, limits."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from siwarp.sim.workloads.model import (
+    End,
+    Host,
+    Memory,
+    Message,
+    Request,
+    Target,
+    Window,
+    content,
+    require,
+)
+from siwarp.sim.workloads.program import Op
+from siwarp.verbs import (
+    MR,
+    MW,
+    WC,
+    AccessFlag,
+    Error,
+    EventType,
+    QPState,
+    QPType,
+    RemoteBuffer,
+    SrqAttr,
+    StateError,
+    WROpcode,
+    inc_rkey,
+)
+
+if TYPE_CHECKING:
+    from siwarp.sim.workloads.execution import Execution
+
+__all__ = ["Objects"]
+
+#: Octets of a region that a window is bound to.
+WINDOW = 1024
+_WINDOW_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND
+
+
+class Objects:
+    """The other objects of a program.
+
+    Args:
+        run: the program.
+        access: what peers may do in a target.
+
+    """
+
+    def __init__(self, run: Execution, access: AccessFlag) -> None:
+        self.run = run
+        self.access = access
+
+    # ---- regions
+
+    def do_deregister(self, op: Op) -> None:
+        """Close a region that peers may be writing to, or one that this end sends from."""
+        run = self.run
+        host = run.pick_host(op)
+        if host is None:
+            return
+        if op.chance(1, 50) and host.target.memory.mr is not None:
+            host.target.memory.mr.close()
+            host.target.memory.mr = None
+            self._ends_access(host.target, host)
+            host.target.memory.freeze()
+            run.frozen.append(host.target.memory)
+            return
+        end = run.pick_end(op, 2)
+        if end is None:
+            return
+        for slots, users in ((end.sends, end.posted), (end.receives, end.waiting)):
+            assert slots.memory.mr is not None
+            try:
+                slots.memory.mr.close()
+            except StateError as e:
+                run.refusals += 1
+                require(
+                    e.errno == errno.EBUSY and bool(users),
+                    f"closing {slots.memory.name}, which nothing uses: {e}",
+                )
+                continue
+            if slots is end.receives:
+                for request in users.values():
+                    request.bad = "closed"  # a message that takes it completes it with an error
+                end.short |= bool(users)
+                if end.pair is not None and users:
+                    end.pair.causes.add("refused")
+            slots.memory.freeze()
+            slots.memory.thaw()
+            run.register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
+
+    def _ends_access(self, target: Target, host: Host) -> None:
+        """Note that keys of a target are invalid from now on: what is on its way is refused."""
+        target.closed_at = self.run.number()
+        for cell in target.cells.values():
+            cell.tainted = True
+        for taker in host.ends:
+            if taker.pair is not None:
+                taker.pair.causes.add("refused")
+
+    def do_register(self, op: Op) -> None:
+        """Register closed targets again."""
+        del op
+        for host in self.run.hosts:
+            memory = host.target.memory
+            if host.up and memory.mr is None:
+                memory.thaw()
+                self.run.frozen.remove(memory)
+                self.run.register(host, memory, self.access)
+
+    def do_reregister(self, op: Op) -> None:
+        """Register a target anew, by which it gets other keys, or only with other rights."""
+        host = self.run.pick_host(op)
+        mr = host.target.memory.mr if host is not None else None
+        if host is None or mr is None:
+            return
+        before = mr.rkey
+        if op.chance(1, 30):
+            mr.rereg(access=int(self.access))
+            require(mr.rkey == before, f"the key of {host.target.memory.name} has changed")
+            return
+        mr.rereg(buffer=host.target.memory.view, access=int(self.access))
+        require(mr.rkey != before, f"the key of {host.target.memory.name} is the same")
+        self._ends_access(host.target, host)
+
+    # ---- windows
+
+    def do_bind(self, op: Op) -> None:
+        """Bind a window of an RC queue pair to a region of its own."""
+        end = self.run.pick_end(op, 0, QPType.RC)
+        if end is None or end.qp.qp_state != QPState.RTS or not end.connected:
+            return
+        if end.window is None:
+            memory = Memory(f"the window of RC {end.number}", WINDOW)
+            memory.mr = MR(end.host.pd, memory.view, _WINDOW_ACCESS)
+            end.window = Window(memory, MW(end.host.pd))
+        window = end.window
+        if window.key is not None or window.binding is not None:
+            return
+        request = self._local(end, "bind")
+        assert window.memory.mr is not None
+        try:
+            window.remote = window.mw.bind(end.qp, window.memory.mr, wr_id=request.wr_id)
+        except Error as e:
+            self._full(end, request, e)
+
+    def _local(self, end: End, verb: str) -> Request:
+        """Return a request that has no octets, as posted."""
+        number = self.run.number()
+        request = Request(number, end, verb, number)
+        request.posted_ns = self.run.world.now_ns
+        self.run.requests[number] = end.posted[number] = request
+        assert end.window is not None
+        end.window.binding = number
+        return request
+
+    def _full(self, end: End, request: Request, e: Error) -> None:
+        """The request was not taken, as the send queue was full."""
+        self.run.refusals += 1
+        del end.posted[request.wr_id]
+        request.done = True
+        assert end.window is not None
+        end.window.binding = None
+        full = len(end.posted) >= end.qp.cap.max_send_wr
+        require(e.errno == errno.ENOMEM and full, f"{request.verb} of {end!r}: {e}")
+
+    def completed(self, request: Request, wc: WC) -> None:
+        """Note that a bind or an invalidation has completed."""
+        end = request.end
+        window = end.window if end is not None else None
+        if window is None or window.binding != request.wr_id:
+            return
+        window.binding = None
+        if wc.ok and request.verb == "bind" and window.remote is not None:
+            window.key = window.remote.rkey
+        elif wc.ok:
+            window.mw.rkey = inc_rkey(window.mw.rkey)
+
+    def do_window_write(self, op: Op) -> None:
+        """Write through a window of the peer; rarely past it, or by a key that is invalid."""
+        end = self.run.pick_end(op, 0, QPType.RC)
+        window = end.peer.window if end is not None and end.peer is not None else None
+        if end is None or window is None or window.remote is None:
+            return
+        bad = window.key is None or op.chance(1, 5)
+        if window.key is None and not op.chance(1, 5):
+            return
+        request = self.run.request(end, "write", op)
+        if request is None:
+            return
+        assert end.pair is not None and end.peer is not None and request.slots is not None
+        request.dest = end.peer.address
+        length = 1 + op.pick(2, WINDOW)
+        at = op.pick(3, WINDOW - length + 1)
+        if bad:
+            request.bad = "remote"
+            end.pair.causes.add("refused")
+            at = at if window.key is None else WINDOW - length + 1
+        request.slots.fill(request.slot, content(request.wr_id, length))
+        remote = RemoteBuffer(window.remote.addr + at, length, window.remote.rkey)
+        self.run.post(
+            end, [(request, self.run.wr(request, WROpcode.RDMA_WRITE, length, remote=remote))]
+        )
+
+    def do_invalidate(self, op: Op) -> None:
+        """Invalidate a window by its owner, while its peer may still write."""
+        end = self.run.pick_end(op, 0, QPType.RC)
+        if end is None or end.window is None or end.window.key is None or end.pair is None:
+            return
+        if end.qp.qp_state != QPState.RTS or end.window.binding is not None:
+            return
+        end.window.key = None
+        end.pair.causes.add("refused")
+        request = self._local(end, "invalidate")
+        try:
+            end.window.mw.invalidate(end.qp, wr_id=request.wr_id)
+        except Error as e:
+            self._full(end, request, e)
+
+    def do_send_invalidate(self, op: Op) -> None:
+        """Send, and have the peer's window be invalid where that arrives."""
+        end = self.run.pick_end(op, 0, QPType.RC)
+        window = end.peer.window if end is not None and end.peer is not None else None
+        if end is None or window is None or window.key is None:
+            return
+        request = self.run.request(end, "send", op)
+        if request is None:
+            return
+        assert end.peer is not None and request.slots is not None
+        request.dest = end.peer.address
+        length = 16 + op.pick(2, 200)
+        message = self.run.message(request, length, imm=False)
+        message.inv_key = window.key
+        request.slots.fill(request.slot, content(message.number, length))
+        wr = self.run.wr(request, WROpcode.SEND_WITH_INV, length, invalidate_rkey=window.key)
+        if self.run.post(end, [(request, wr)]):
+            window.key = None
+
+    def invalidated(self, end: End, message: Message, wc: WC, what: str) -> None:
+        """Hold what a receive says of an invalidation against its message."""
+        require(
+            wc.invalidated_rkey == message.inv_key,
+            f"{what} invalidated {wc.invalidated_rkey}, and not {message.inv_key}",
+        )
+        if message.inv_key is not None and end.window is not None:
+            end.window.mw.rkey = inc_rkey(end.window.mw.rkey)
+
+    def close_window(self, end: End) -> None:
+        """Close the window of a queue pair that goes to RESET or is destroyed, and its region."""
+        window, end.window = end.window, None
+        if window is None:
+            return
+        window.mw.close()
+        assert window.memory.mr is not None
+        window.memory.mr.close()
+        window.memory.freeze()
+        self.run.frozen.append(window.memory)
+
+    # ---- groups
+
+    def group(self, which: int) -> str:
+        """Return the address of a multicast group."""
+        return f"ff15::{which + 1}" if self.run.program.ipv6 else f"239.1.1.{which + 1}"
+
+    def do_join(self, op: Op) -> None:
+        """Have a UD queue pair join a group."""
+        end = self.run.pick_end(op, 0, QPType.UD)
+        if end is not None:
+            group = self.group(op.pick(1, 2))
+            end.groups.add(group)
+            end.qp.attach_mcast(group)
+
+    def do_part(self, op: Op) -> None:
+        """Have a UD queue pair leave a group."""
+        members = [e for e in self.run.live() if e.kind == QPType.UD and e.qp._groups]
+        if members:
+            end = members[op.pick(0, len(members))]
+            end.qp.detach_mcast(sorted(end.qp._groups)[0])
+
+    # ---- queues
+
+    def do_resize(self, op: Op) -> None:
+        """Give a completion queue another size."""
+        host = self.run.pick_host(op)
+        if host is None:
+            return
+        cq = host.completions[0].cq
+        size = (1, 4096, 8192, 16384)[op.pick(1, 4)]
+        pending = cq.pending
+        try:
+            cq.resize(size)
+        except Error as e:
+            self.run.refusals += 1
+            require(
+                e.errno == errno.EINVAL and pending > size,
+                f"resizing a queue of {pending} completions to {size}: {e}",
+            )
+            return
+        require(cq.capacity >= size, f"a queue of {size} completions holds {cq.capacity}")
+        if size < 4096:  # what is outstanding needs more
+            cq.resize(8192)
+
+    def do_srq_limit(self, op: Op) -> None:
+        """Arm the limit of a shared queue."""
+        host = self.run.pick_host(op)
+        if host is None or host.srq is None:
+            return
+        limit = 1 + op.pick(1, 16)
+        host.srq.modify(SrqAttr(srq_limit=limit))
+        host.srq_limit = limit
+
+    def events(self, host: Host) -> None:
+        """Once fewer receives wait than its limit says, a shared queue has said so."""
+        limit, srq = host.srq_limit, host.srq
+        if not limit or srq is None or len(host.srq_posted) >= limit:
+            return
+        while (event := host.context.get_async_event(0)) is not None:
+            reached = event.event_type == EventType.SRQ_LIMIT_REACHED
+            event.ack()
+            if reached:
+                host.srq_limit = 0
+        require(
+            not host.srq_limit,
+            f"the shared queue of {host.address} has {len(host.srq_posted)} receives, and raised "
+            f"no event of its limit, {limit}",
+        )
