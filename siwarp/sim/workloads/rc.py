@@ -330,7 +330,8 @@ class Connections:
         pair = end.pair
         if pair is None or not pair.causes:
             return True
-        if "lost" in pair.causes:
+        # A corrupted length of an FPDU makes its receiver wait for octets that nobody sends.
+        if pair.causes & {"lost", "corrupt"}:
             return False
         return not pair.by_qpn or pair.timeout > 0
 
