@@ -195,6 +195,8 @@ class Execution:
         self.messages: dict[int, Message] = {}
         self.frozen: list[Memory] = []
         self._next_frozen = 0
+        #: Write-Records that have completed, by their target, source and number.
+        self.recorded: set[tuple[int, ...]] = set()
         self.plan = program.plan  # of all links that have none of their own
         self.link_plans: dict[frozenset[str], str] = {}
         self.duplicates = "dup=" in program.plan
@@ -250,8 +252,8 @@ class Execution:
                 host.srq_slots.check()
         for end in self.ends:
             if not end.gone:
-                end.sends.check()
-                end.receives.check()
+                for slots in end.all_slots():
+                    slots.check()
         octets, n = 0, len(self.frozen)
         while n and (at_all or octets < CLOSED_OCTETS):
             memory = self.frozen[self._next_frozen % len(self.frozen)]
@@ -278,7 +280,9 @@ class Execution:
         host.srq_slots = Slots(f"the shared receives of {host.address}", 40, 16384)
         self.register(host, host.srq_slots.memory, AccessFlag.LOCAL_WRITE)
         host.srq_limit = 0
+        before = host.target.closed_at if host.life > 1 else -1
         host.target = Target(host)
+        host.target.closed_at = before  # what was posted then may complete after a restart
         self.register(host, host.target.memory, REMOTE)
         self._make_completions(host, 8192)
         for kind in (QPType[name] for name in self.program.kinds):
@@ -339,6 +343,9 @@ class Execution:
             slots = Slots(f"the {name} of {kind.name} {number}", count + 8, SLOT[kind])
             self.register(host, slots.memory, AccessFlag.LOCAL_WRITE)
             setattr(end, name, slots)
+        if kind in READS:
+            end.large = Slots(f"the large Reads of {kind.name} {number}", 2, Target.STATIC)
+            self.register(host, end.large.memory, AccessFlag.LOCAL_WRITE)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
         if kind == QPType.RD and number % 8 == 1:
@@ -460,8 +467,10 @@ class Execution:
             flags |= SendFlag.SOLICITED
         sg = [slots.memory.mr.sge(slots.at(request.slot), length)]
         if length > 200 and request.order % 2:  # in two elements
-            at = slots.at(request.slot)
-            sg = [slots.memory.mr.sge(at, 100), slots.memory.mr.sge(at + 100, length - 100)]
+            at, first = slots.at(request.slot), (100, length * 2 // 3)[request.order // 2 % 2]
+            sg = [slots.memory.mr.sge(at, first), slots.memory.mr.sge(at + first, length - first)]
+        if request.order % 7 == 0:
+            flags |= SendFlag.FENCE
         ah = None
         if end.kind not in PAIRED:
             assert request.dest is not None
@@ -544,7 +553,7 @@ class Execution:
         imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
         sizes = (0, 1, 16, 40) if imm else (16, 64, 100, 500, 1400, 3000)
         length = sizes[number // 4 % len(sizes)]
-        if number % 97 == 5:
+        if number % 29 == 5:
             length = SLOT[end.kind] - 40
         message = self.message(request, length, imm=imm)
         request.slots.fill(request.slot, content(message.number, length))
@@ -558,12 +567,16 @@ class Execution:
         if end and prepared:
             self.post(end, [prepared])
 
-    def greet(self, end: End) -> None:
-        """Post a first Send on a connection: its responder may send nothing before it comes."""
+    def greet(self, end: End, number: int = 1) -> Request | None:
+        """Post a Send, of 16 octets unless a number says otherwise; None: there is no room.
+
+        The responder of a connection may send nothing before the initiator's first.
+        """
         op = Op("send", (0, 0, 1, 0, 99, 0), 0)
-        prepared = self._prepare_send(op, end, 1)
-        if prepared is not None:
-            self.post(end, [prepared])
+        prepared = self._prepare_send(op, end, number)
+        if prepared is None or not self.post(end, [prepared]):
+            return None
+        return prepared[0]
 
     def do_send_list(self, op: Op) -> None:
         """Post several Sends in one call."""
@@ -684,7 +697,11 @@ class Execution:
             return
         request, target = aimed
         assert request.end is not None
-        length = (0, 1, 64, 1000, 4096)[op.pick(2, 5)]
+        length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.pick(2, 6)]
+        if length > 4096 and request.end.large.free:
+            self._free(request)
+            request.slots, request.slot = request.end.large, request.end.large.free.pop()
+        length = min(length, request.slots.size if request.slots else 0)
         offset = op.pick(3, Target.STATIC - length + 1)
         request.expected = target.static[offset : offset + length]
         wr = self.wr(
@@ -775,7 +792,12 @@ class Execution:
         )
         slots.fill(slot, bytes([BLANK]) * request.length)
         assert slots.memory.mr is not None
-        wr = RecvWR(request.wr_id, sg=[slots.memory.mr.sge(slots.at(slot), request.length)])
+        at, first = slots.at(slot), request.length
+        if request.order % 2 and not end.shares:  # in two elements
+            first = request.length // 5
+        parts = ((at, first), (at + first, request.length - first))
+        sg = [slots.memory.mr.sge(*part) for part in parts if part[1]]
+        wr = RecvWR(request.wr_id, sg=sg)
         waiting = end.host.srq_posted if end.shares else end.waiting
         srq = end.host.srq
         try:
@@ -825,12 +847,44 @@ class Execution:
 
     # ---- completions
 
+    def do_arm(self, op: Op) -> None:
+        """Arm a completion queue, whatever it holds."""
+        host = self.pick_host(op)
+        if host is None:
+            return
+        completions = host.completions[op.pick(1, len(host.completions))]
+        if completions.waiters or completions.overflowed or completions.armed is not None:
+            return
+        try:
+            completions.cq.req_notify()
+        except StateError as e:
+            self._overflowed(host, completions, e)
+            return
+        completions.armed = completions.cq.pending
+
+    def _announced(self, completions: Completions) -> None:
+        """What came since the queue was armed has raised an event."""
+        cq, armed = completions.cq, completions.armed
+        if armed is None or completions.overflowed or cq.pending <= armed:
+            return
+        channel = cq.channel
+        assert channel is not None
+        require(
+            channel.get_cq_event(0) is cq,
+            f"a completion queue was armed with {armed} completions, has more, and raised no event",
+        )
+        cq.ack_events(1)
+        completions.armed = None
+
     def _poll(self, host: Host, completions: Completions, n: int) -> int:
+        self._announced(completions)
         try:
             wcs = completions.cq.poll(n)
         except StateError as e:
             self._overflowed(host, completions, e)
             return 0
+        if completions.armed is not None:
+            completions.armed = max(completions.armed - len(wcs), 0)
         for wc in wcs:
             self._complete(host, completions, wc)
         return len(wcs)
@@ -857,7 +911,7 @@ class Execution:
     def do_poll_all(self, op: Op) -> None:
         """Poll all completion queues until they are empty."""
         del op
-        self._poll_everything()
+        self.poll_everything()
 
     def do_wait(self, op: Op) -> None:
         """Have a task wait for completions."""
@@ -865,6 +919,8 @@ class Execution:
         if host is None or host.slow:
             return
         completions = host.completions[op.pick(1, len(host.completions))]
+        if completions.armed is not None:  # the wait would take its event
+            return
         completions.waiters += 1
         limit = (1 + op.pick(2, 200)) / 1000
 
@@ -1129,6 +1185,11 @@ class Execution:
         require(source is not None, f"{what}: nobody has that address")
         assert source is not None
         require(record.length == wc.byte_len, f"{what}: {wc.byte_len} octets of {record.length}")
+        key = end.number, end.life, source.number, source.life, record.message_id
+        require(key not in self.recorded, f"{what} completed twice")
+        self.recorded.add(key)
+        octets = sum(last - first for first, last in record.ranges)
+        require(octets == record.valid, f"{what}: {record.valid} octets, in ranges of {octets}")
         if end.kind == QPType.RD:
             require(record.whole, f"{what}: only {record.valid} octets of {record.length} came")
         cell = host.target.cells.get((source.number, end.address, True))
@@ -1177,7 +1238,7 @@ class Execution:
         end = ends[op.pick(0, len(ends))]
         gone = end.kind in PAIRED and (end.peer is None or end.peer.gone)
         if end.send.overflowed or gone:
-            self._destroy(end)
+            self.destroy(end)
             return
         if end.qp.qp_state in (QPState.SQE, QPState.SQD):
             end.qp.to_rts()
@@ -1194,16 +1255,16 @@ class Execution:
         """Destroy a queue pair."""
         end = self.pick_end(op)
         if end is not None and not end.send.waiters:
-            self._destroy(end)
+            self.destroy(end)
 
-    def _destroy(self, end: End) -> None:
+    def destroy(self, end: End) -> None:
         end.gone = end.disturbed = True
         self.rc.leave(end, "ended")
         end.qp.close()
         self.objects.close_window(end)
         self._drop(end)
         end.host.ends.remove(end)
-        for slots in (end.sends, end.receives):
+        for slots in end.all_slots():
             assert slots.memory.mr is not None
             slots.memory.mr.close()
             slots.memory.freeze()
@@ -1353,7 +1414,7 @@ class Execution:
             for end in self.live():
                 there = end.peer
                 if end.kind in PAIRED and there and there.gone and there.host is host:
-                    self._destroy(end)
+                    self.destroy(end)
                     self._make_pair(end.kind, end.host, host, small=False)
 
     # ---- the end
@@ -1383,6 +1444,8 @@ class Execution:
         self._burst()
         self._arrivals()
         self.rc.arrivals(self._pass)
+        self.rc.starve()
+        self.rc.part()
         self._look(at_all=True)
         self._flush()
         self._look(at_all=True)
@@ -1392,7 +1455,7 @@ class Execution:
         """Poll and post receives until no queue pair is busy."""
         began, pause = self.world.now, 0.0005
         while True:
-            self._poll_everything()
+            self.poll_everything()
             left = [e for e in self.live() if not e.send.overflowed and busy(e)]
             if not left:
                 return
@@ -1400,16 +1463,16 @@ class Execution:
                 request = next(iter(left[0].posted.values()), None)
                 what = f"{request.verb} {request.wr_id} to {request.dest}" if request else "it"
                 raise Violation(f"{what} of {left[0]!r} was {doing}, and has not in {END_S} s")
-            self._receive_everywhere()
+            self.receive_everywhere()
             self.world.run_for(pause)
             pause = min(pause * 1.3, 2)
 
     def _pass(self) -> None:
-        self._poll_everything()
-        self._receive_everywhere()
+        self.poll_everything()
+        self.receive_everywhere()
         self.world.run_for(0.1)
 
-    def _receive_everywhere(self) -> None:
+    def receive_everywhere(self) -> None:
         for end in self.live():
             if end.qp.qp_state != QPState.RTS:
                 continue
@@ -1419,7 +1482,7 @@ class Execution:
             while len(waiting) < room and self.post_receive(end):
                 pass
 
-    def _poll_everything(self) -> None:
+    def poll_everything(self) -> None:
         for host in self.hosts:
             if host.up:
                 self.rc.events(host)
@@ -1442,8 +1505,8 @@ class Execution:
     def _burst_to(self, end: End, other: End) -> None:
         for _ in range(BURST):
             request = Request(self.number(), end, "send", self._numbers)
-            if not end.sends.free:
-                self._settle("to complete", lambda e: e is end and bool(e.posted))
+            if not end.sends.free:  # silent requests have them, of which nobody hears any more
+                break
             request.slots, request.slot = end.sends, end.sends.free.pop()
             request.dest = other.address
             self.requests[request.wr_id] = request
@@ -1485,7 +1548,7 @@ class Execution:
         began = self.world.now
         while self.world.now - began < 1:
             self.world.run_for("10ms")
-            self._poll_everything()
+            self.poll_everything()
         for end in self.live():
             if end.send.overflowed or end.qp.qp_state == QPState.RESET:
                 continue
@@ -1496,7 +1559,7 @@ class Execution:
         """Close everything, in order: nothing says that it is in use."""
         self.world.run_for("1s")  # tasks that wait end
         for end in self.live():
-            self._destroy(end)
+            self.destroy(end)
         for host in self.hosts:
             if not host.up:
                 continue

@@ -235,7 +235,7 @@ class Counter:
 class Target:
     """Memory of a host that peers write to, read from, and count in."""
 
-    STATIC = 4096
+    STATIC = 40000
     COUNTERS = 8
     CELL = 1024
     CELLS = 64
@@ -307,6 +307,7 @@ class Completions:
         self.small = small
         self.overflowed = False
         self.waiters = 0
+        self.armed: int | None = None  # with how many completions in it
 
 
 class Host:
@@ -339,8 +340,8 @@ class Host:
         if self.srq is not None:
             yield self.srq_slots.memory
         for end in self.ends:
-            yield end.sends.memory
-            yield end.receives.memory
+            for slots in end.all_slots():
+                yield slots.memory
             if end.window is not None:
                 yield end.window.memory
 
@@ -357,6 +358,7 @@ class Window:
     mw: MW
     remote: RemoteBuffer | None = None
     key: int | None = None
+    bound: bool = False  # until an invalidation has completed
     binding: int | None = None  # the number of the bind or invalidation that is posted
 
 
@@ -374,9 +376,6 @@ class Pair:
     a: End
     b: End
     by_qpn: bool
-    #: Of both ends, as InfiniBand numbers it; ``None``: that of the device, 7.
-    rnr_retry: int | None
-    min_rnr_timer: int
     #: RDMA Reads outstanding, of each to the other.
     depth: int
     #: By the connection manager: what its initiator opens the connection with; 0: a Send.
@@ -401,10 +400,11 @@ class End:
         self.recv: Completions
         self.sends: Slots
         self.receives: Slots
+        self.large: Slots  # for Reads of more than a slot, of the types that have Reads
         self.shares = False  # takes receives from the shared queue
         self.grh = False
         self.groups: set[str] = set()  # UD: that it is or was a member of
-        self.rnr_retry: int | None = None  # RD; None: that of the device, without limit
+        self.rnr_retry: int | None = None  # RD, RC; None: that of the device, without limit
         self.min_rnr_timer: int | None = None
         self.window: Window | None = None  # RC
         self.address: Address = ("", 0)
@@ -443,6 +443,10 @@ class End:
         self._may_err = value
         if self.pair is not None and value:
             self.pair.causes.add("ended")
+
+    def all_slots(self) -> list[Slots]:
+        """Return its memory for messages."""
+        return [self.sends, self.receives, *([self.large] if hasattr(self, "large") else [])]
 
     @property
     def connected(self) -> bool:

@@ -142,7 +142,7 @@ class Objects:
             memory.mr = MR(end.host.pd, memory.view, _WINDOW_ACCESS)
             end.window = Window(memory, MW(end.host.pd))
         window = end.window
-        if window.key is not None or window.binding is not None:
+        if window.bound or window.binding is not None:
             return
         request = self._local(end, "bind")
         assert window.memory.mr is not None
@@ -179,8 +179,9 @@ class Objects:
             return
         window.binding = None
         if wc.ok and request.verb == "bind" and window.remote is not None:
-            window.key = window.remote.rkey
+            window.key, window.bound = window.remote.rkey, True
         elif wc.ok:
+            window.bound = False
             window.mw.rkey = inc_rkey(window.mw.rkey)
 
     def do_window_write(self, op: Op) -> None:
@@ -189,8 +190,11 @@ class Objects:
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.remote is None:
             return
-        bad = window.key is None or op.chance(1, 5)
-        if window.key is None and not op.chance(1, 5):
+        bad = not window.bound or op.chance(1, 5)
+        if not window.bound and not op.chance(1, 5):
+            return
+        # A bind or an invalidation is on its way.
+        if window.binding is not None or (window.bound and window.key is None):
             return
         request = self.run.request(end, "write", op)
         if request is None:
@@ -250,6 +254,7 @@ class Objects:
             f"{what} invalidated {wc.invalidated_rkey}, and not {message.inv_key}",
         )
         if message.inv_key is not None and end.window is not None:
+            end.window.bound = False
             end.window.mw.rkey = inc_rkey(end.window.mw.rkey)
 
     def close_window(self, end: End) -> None:

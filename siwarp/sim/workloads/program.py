@@ -75,7 +75,7 @@ _FAULTS = {
     "quick": 10,
 }
 _QUEUES = {"receive": 160, "poll": 200, "poll_all": 20, "wait": 20, "rest": 10, "overfill": 4}
-_QUEUES |= {"resize": 3, "srq_limit": 16, "join": 10, "part": 4}
+_QUEUES |= {"resize": 3, "srq_limit": 16, "join": 10, "part": 4, "arm": 20}
 _MESSAGES = {"send": 240, "send_list": 20, "bad_send": 4, "short_receive": 6}
 _ONE_SIDED = {
     "write": 80,

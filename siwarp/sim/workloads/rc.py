@@ -41,6 +41,8 @@ RNR_NS = tuple(
     )
 )
 ENDLESS = 7
+#: What Execution.greet takes for a message of 3,000 octets.
+LONG = 21
 _REFUSED = (WCStatus.REM_ACCESS_ERR, WCStatus.REM_INV_REQ_ERR, WCStatus.REM_OP_ERR)
 
 
@@ -71,14 +73,14 @@ class Connections:
             a,
             b,
             by_qpn=a.by_qpn,
-            rnr_retry=rng.choice((None, 7, 7, 0, 1, 3, 6)),
-            min_rnr_timer=rng.choice((1, 12, 20, 26, 28)),
             depth=rng.choice((1, 2, 16)),
             timeout=rng.choice((0, 0, 1, 19)),
             rtr=rng.choice((RTR.NONE, RTR.WRITE | RTR.READ, RTR.FPDU)),
         )
         for here, there in ((a, b), (b, a)):
             here.peer, here.pair = there, pair
+            here.rnr_retry = rng.choice((None, 7, 7, 0, 1, 3, 6))
+            here.min_rnr_timer = rng.choice((1, 12, 20, 26, 28))
         self.connect(pair)
 
     def connect(self, pair: Pair) -> None:
@@ -131,8 +133,8 @@ class Connections:
             QPAttr(
                 ah_attr=AHAttr(peer.host.address, source=end.host.address),
                 dest_qp_num=peer.qp_num,
-                rnr_retry=pair.rnr_retry,
-                min_rnr_timer=pair.min_rnr_timer,
+                rnr_retry=end.rnr_retry,
+                min_rnr_timer=end.min_rnr_timer,
                 max_rd_atomic=pair.depth,
                 max_dest_rd_atomic=pair.depth,
                 timeout=pair.timeout,
@@ -165,8 +167,8 @@ class Connections:
         end.id.bind_qp(end.qp)
         end.qp.modify(
             QPAttr(
-                rnr_retry=pair.rnr_retry,
-                min_rnr_timer=pair.min_rnr_timer,
+                rnr_retry=end.rnr_retry,
+                min_rnr_timer=end.min_rnr_timer,
                 qp_access_flags=int(self.access),
             )
         )
@@ -261,12 +263,16 @@ class Connections:
         if end.promised <= peer.offered and not peer.shares:
             return
         end.waits = True
-        if peer.persona == Persona.IWARP or self.rnr_ends(pair):
+        if peer.persona == Persona.IWARP or min(self._retries(end)) < ENDLESS:
             pair.causes.add("rnr")
 
-    def rnr_ends(self, pair: Pair) -> bool:
-        """Whether a Send without a receive ends by RNR_RETRY_EXC_ERR some day, in persona roce."""
-        return pair.rnr_retry not in (None, ENDLESS)
+    def _retries(self, end: End) -> list[int]:
+        """How often a Send of this end may be tried: its own number, if its peer was told that."""
+        peer = end.peer
+        assert peer is not None
+        told = end.by_qpn and end.persona == Persona.ROCE
+        ends = [end] if told else [end, peer]
+        return [ENDLESS if one.rnr_retry is None else one.rnr_retry for one in ends]
 
     def judge(self, request: Request, end: End, wc: WC, what: str) -> None:
         """Hold the status of a request against what may have gone wrong with its pair."""
@@ -299,9 +305,9 @@ class Connections:
             peer = end.peer
             assert peer is not None
             if peer.persona == Persona.ROCE:
-                require(self.rnr_ends(pair), f"{what} waits without limit, and does not")
-                peer.min_rnr_timer = pair.min_rnr_timer
-                self.run.waited(request, pair.rnr_retry or 0, peer, what)
+                retry = min(self._retries(end))
+                require(retry < ENDLESS, f"{what} waits without limit, and does not")
+                self.run.waited(request, retry, peer, what)
         elif status in _REFUSED:
             refusing = causes & {"refused", "local", "corrupt"}
             require(bool(refusing), f"{what}: {status.name}, and it asked for nothing wrong")
@@ -358,3 +364,80 @@ class Connections:
                 raise Violation(
                     f"message {message.number} of {message.source!r} completed, and did not arrive"
                 )
+
+    # ---- at the end, on a network without faults
+
+    def starve(self) -> None:
+        """Have two Sends of a pair wait, and a receive for the first: the other ends in time."""
+        for end in self.run.live():
+            pair, peer = end.pair, end.peer
+            if pair is None or peer is None or pair.causes or not end.by_qpn or peer.shares:
+                continue
+            retry = end.rnr_retry
+            both = end.persona == peer.persona == Persona.ROCE
+            ready = end.qp.qp_state == peer.qp.qp_state == QPState.RTS
+            if both and ready and retry not in (None, ENDLESS):
+                self._starve(end, peer, retry or 0)
+                return
+
+    def _starve(self, end: End, peer: End, retry: int) -> None:
+        run = self.run
+        while peer.waiting:
+            sent = run.greet(end)
+            if sent is None or not self._done(sent, 60):
+                return
+        first, second = run.greet(end), run.greet(end)
+        if first is None or second is None:
+            return
+        run.world.run_for(0.001)
+        run.post_receive(peer)
+        timer = RNR_NS[peer.min_rnr_timer or 0] / 1e9
+        # With less time than this the first may have ended before its receive was posted.
+        limit = 2 * retry * timer + 1
+        require(
+            self._done(second, limit),
+            f"{second.verb} {second.wr_id} of {end!r} had {retry} times {timer} s to wait for its "
+            f"receive, and has not ended after {limit} s",
+        )
+
+    def part(self) -> None:
+        """Have an end leave in order while both send: what completed there still arrives."""
+        if not self.run.program.settings["linger_ms"]:
+            return
+        self.run.world.faults("delay=2ms,rate=10Mbit")
+        for end in self.run.live():
+            pair, peer = end.pair, end.peer
+            if pair is None or peer is None or pair.causes:
+                continue
+            if end.qp.qp_state == peer.qp.qp_state == QPState.RTS:
+                self._part(end, peer)
+                break
+        self.run.world.faults("")
+
+    def _part(self, end: End, peer: End) -> None:
+        run = self.run
+        run.receive_everywhere()
+        sent = [run.greet(end, LONG) for _ in range(8)]
+        run.greet(peer)
+        requests = [request for request in sent if request is not None]
+        if not all(self._done(request, 60) for request in requests):
+            return  # which is noticed elsewhere
+        messages = [request.message for request in requests if request.message is not None]
+        run.destroy(end)
+        for _ in range(200):
+            run.poll_everything()
+            run.world.run_for(0.005)
+        for message in messages:
+            require(
+                bool(message.taken) or message.status != WCStatus.SUCCESS,
+                f"message {message.number} of {end!r} completed before that was closed, and did "
+                f"not arrive at {peer!r}",
+            )
+
+    def _done(self, request: Request, within: float) -> bool:
+        """Poll until a request has completed; whether it has."""
+        began = self.run.world.now
+        while not request.done and self.run.world.now - began < within:
+            self.run.poll_everything()
+            self.run.world.run_for(0.005)
+        return request.done
