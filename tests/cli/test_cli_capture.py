@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json
 from scapy.utils import rdpcap
+from unit.verbs.verbs_harness import until
 
 import siwarp as package
 from siwarp.base import counters
@@ -303,10 +303,11 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
     file = tmp_path / "drops.pcapng"
 
     def poll_until_dropped(cq: CQ, counter: str) -> None:
-        before, deadline = start[counter], time.monotonic() + 20
-        while counters.read(os.getpid())[counter] == before:
-            assert time.monotonic() < deadline
+        def dropped() -> bool:
             cq.poll(8)
+            return counters.read(os.getpid())[counter] != start[counter]
+
+        until(dropped)
 
     with (
         package.capture(file),

@@ -12,12 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import typer
 from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json, unsanitized
+from unit.verbs.verbs_harness import until
 
 from siwarp import bench, verbs
 from siwarp._siwarp import lib
@@ -266,9 +266,7 @@ def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> Non
         assert asked["received"] == 2
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x" * 50, ("127.0.0.1", port))
-        deadline = time.monotonic() + 20
-        while not siwarp_json("counters", process.pid)["counters"]["drop_crc"]:
-            assert time.monotonic() < deadline
+        until(lambda: siwarp_json("counters", process.pid)["counters"]["drop_crc"])
         header, *rows = siwarp("counters", process.pid, "--all").stdout.splitlines()
         assert len(rows) == len(siwarp_json("counters", process.pid)["counters"])
         start = header.index("what")

@@ -1,4 +1,7 @@
-"""RD across a router: how long datagrams are where the MTU in the middle is not the ends'."""
+"""RD across a router: how long datagrams are where the MTU in the middle is not the ends'.
+
+tests/sim/test_sim_rd_paths.py has paths that begin to drop long datagrams in silence.
+"""
 
 from __future__ import annotations
 
@@ -98,38 +101,6 @@ def test_datagrams_follow_the_path_down_and_up_again_as_routers_tell(
     grows_to(path, a, b, 1280)
     path.middle(1500)
     grows_to(path, a, b, 1500)  # although the kernel believes for minutes what it was told
-
-
-@pytest.mark.clause("DGRAM-RD-30", "DGRAM-PMTU-3")
-def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out(
-    path: Path3, ends: tuple[End, End]
-) -> None:
-    a, b = ends
-    grows_to(path, a, b, 1500)
-    path.middle(1280, routers_tell=False)
-    deliver(a, b, [100_000])
-    grows_to(path, a, b, 1280)
-    path.middle(1500)
-    grows_to(path, a, b, 1500)
-    path.middle(1280, routers_tell=False)
-    # Short ones pass all the time, and say nothing about long ones.
-    deliver(a, b, [64, 2000, 64, 5000, *[64] * 40])
-    assert a.do("count", "rd_mtu_lowered")[0] >= 2
-
-
-@pytest.mark.parametrize("ends", [V6], ids=["v6"], indirect=True)
-@pytest.mark.clause("DGRAM-PMTU-5")
-def test_over_ipv6_what_was_taken_before_that_ends_in_an_error_and_what_comes_then_arrives(
-    path: Path3, ends: tuple[End, End]
-) -> None:
-    a, b = ends
-    grows_to(path, a, b, 1500)
-    path.middle(1280, routers_tell=False)
-    b.do("recv", [100_000])
-    assert a.do("send", [100_000], WAIT) == ["RETRY_EXC_ERR"]
-    # The receive of what came of it serves the next.
-    assert a.do("send", [90_000], WAIT) == ["SUCCESS"]
-    assert b.do("received", 1, WAIT) == [90_000]
 
 
 @pytest.mark.clause("DGRAM-PMTU-4")

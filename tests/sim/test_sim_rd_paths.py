@@ -221,6 +221,23 @@ def test_a_peer_that_leaves_reset_in_time_gets_what_was_sent_meanwhile(
     assert [wc.check().byte_len for wc in b.cq.poll()] == [64]
 
 
+@pytest.mark.clause("DGRAM-RD-30", "DGRAM-PMTU-3")
+def test_datagrams_grow_again_and_short_ones_that_pass_say_nothing_about_long_ones(
+    world: World,
+) -> None:
+    world.faults("delay=1ms")
+    a, b = pair(world, V4)
+    for _ in range(2):
+        swallow(world, a, b, 1500)
+        for _ in range(20):  # until datagrams have the length of the path
+            deliver(world, a, b, 100_000)
+            world.run_for(0.1)
+        swallow(world, a, b, 1280)
+        before = counters()["rd_mtu_lowered"]
+        deliver(world, a, b, 64, 2000, 64, 5000, *[64] * 40)
+        assert counters()["rd_mtu_lowered"] > before
+
+
 @both
 def test_two_queue_pairs_of_one_host_have_no_path_between_them(world: World, host: str) -> None:
     a, b = pair(world, host, hosts=1)

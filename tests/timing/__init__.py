@@ -1,8 +1,8 @@
 """Tests that race the clock, and the lane in which they run: one process, nothing beside it.
 
 ``tests/timing/tests.txt`` names them. They cannot be trusted on a busy machine, so `make test`
-leaves them out and `make timing` runs them (``run.py``). Each of them is to move to virtual time;
-until then the list may only shrink, which ``tests/unit/timing`` checks.
+leaves them out and `make timing` runs them (``run.py``). Each has a reason why virtual time cannot
+show what it does, and the list may only shrink, which ``tests/unit/timing`` checks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ def listed(path: Path = LIST) -> list[str]:
     """Return the names on the list: a file of tests, or ``FILE::FUNCTION``."""
     lines = (line.split("#", 1)[0].strip() for line in path.read_text("utf-8").splitlines())
     return [line for line in lines if line]
+
+
+def reasons(path: Path = LIST) -> dict[str, str]:
+    """Return why each name is on the list: what virtual time cannot show of it."""
+    lines = [line.partition("#") for line in path.read_text("utf-8").splitlines()]
+    return {name.strip(): why.strip() for name, _, why in lines if name.strip()}
 
 
 def name_on_list(nodeid: str, names: frozenset[str]) -> str | None:
