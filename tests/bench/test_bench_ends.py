@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pace import over
+from pace import over, slowness
 
 from siwarp import bench
 from siwarp.bench import runner
@@ -21,6 +21,8 @@ HELLO = struct.Struct("=HHIQQ")
 NUMBER = struct.Struct("=Q")
 #: Of CPU time without news, after which an end that spins gives up; by itself it takes 3 s.
 PATIENCE_MS = 500
+#: What is promised of such programs where both CPUs are busy, us.
+BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # whose code is that much slower
 
 
 @pytest.fixture
@@ -230,3 +232,13 @@ def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
             process.wait()
         other[0].close()
     assert ([process.returncode for process in processes], said) == ([0, 0], ["", ""])
+
+
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a CPU of its own"
+)
+@pytest.mark.parametrize("persona", ["iwarp", "roce"])
+def test_a_write_shows_in_time_in_a_program_that_only_looks(persona: str) -> None:
+    measured = bench.run("watched", persona=persona, iters=1000, rounds=5)
+    assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
+    assert measured["ours"] < BOUND_US * slowness()

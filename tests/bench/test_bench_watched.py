@@ -1,4 +1,7 @@
-"""siwarp bench watched: two programs that keep a CPU busy each, and only look at their memory."""
+"""siwarp bench watched: two programs that keep a CPU busy each, and only look at their memory.
+
+tests/bench/test_bench_ends.py has the times, which a busy machine exceeds.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,10 @@ import os
 
 import pytest
 from cli.cli_harness import siwarp
-from pace import slowness
-
-from siwarp import bench
-
-#: What is promised of such programs where both CPUs are busy, us.
-BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # whose code is that much slower
 
 needs_two_cpus = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a CPU of its own"
 )
-
-
-@needs_two_cpus
-@pytest.mark.parametrize("persona", ["iwarp", "roce"])
-def test_a_write_shows_in_time_in_a_program_that_only_looks(persona: str) -> None:
-    measured = bench.run("watched", persona=persona, iters=1000, rounds=5)
-    assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
-    assert measured["ours"] < BOUND_US * slowness()
 
 
 @needs_two_cpus
