@@ -13,11 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from siwarp.bench.aio_end import LIMIT_S, WAYS
 from siwarp.bench.runner import BenchError, Progress, counter
 from siwarp.bench.trust import busy, span, spread
 
 __all__ = ["CONNECTIONS", "measure", "show"]
+
+WAYS = ("streams", "siwarp")
+#: Seconds that either end has.
+LIMIT_S = 120
 
 CONNECTIONS = (1, 100, 1_000)
 #: Round trips of a run, in all: about half a second of asyncio's.

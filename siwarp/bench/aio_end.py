@@ -16,16 +16,14 @@ import time
 from collections.abc import Awaitable, Callable
 
 from siwarp import aio
+from siwarp.bench.aio import LIMIT_S
 from siwarp.verbs import PeerGone
 
-__all__ = ["AT_ONCE", "LIMIT_S", "WAYS"]
+__all__ = ["AT_ONCE"]
 
-WAYS = ("streams", "siwarp")
 HOST = "127.0.0.1"
 #: Connections that are begun at the same time; more wait for these.
 AT_ONCE = 64
-#: Seconds that either end has.
-LIMIT_S = 120
 
 RoundTrip = Callable[[bytes], Awaitable[object]]
 

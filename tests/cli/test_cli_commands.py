@@ -93,16 +93,27 @@ def test_completion_is_shown_for_each_shell(shell: str) -> None:
     assert siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
 
-def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
+def imported_by(*words: str) -> set[str]:
+    """Return the modules that a command imports."""
     done = subprocess.run(
-        [COMMAND[0], "-X", "importtime", *COMMAND[1:], "ping", "-n", "1"],
+        [COMMAND[0], "-X", "importtime", *COMMAND[1:], *words],
         capture_output=True,
         text=True,
         timeout=60,
         cwd="/",
         check=True,
     )
-    imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
+    return set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
+
+
+def test_the_bench_imports_no_event_loop_and_no_verbs_before_something_is_measured() -> None:
+    imported = imported_by("bench", "--help")
+    assert "siwarp.bench.aio" in imported
+    assert not imported & {"asyncio", "siwarp.verbs", "siwarp._siwarp", "numpy", "scapy"}
+
+
+def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
+    imported = imported_by("ping", "-n", "1")
     assert "siwarp.verbs" in imported
     assert not imported & {"rich", "pydantic", "scapy", "numpy", "asyncio", "siwarp.inspect"}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
 
-from siwarp.inspect import MPARequest
+from siwarp import inspect
 from siwarp.verbs import (
     MR,
     WC,
@@ -133,7 +133,7 @@ def gid(host: str) -> bytes:
 def request(private: bytes, **fields: Any) -> bytes:
     """An MPA Request of revision 2 with an RTR of Write or Read."""
     given = {"rev": 2, "s": 1, "a": 1, "c_rtr": 1, "ird": 16, "ord": 16, "private_data": private}
-    return bytes(MPARequest(**{**given, **fields}))
+    return bytes(inspect.MPARequest(**{**given, **fields}))
 
 
 class Process:
