@@ -226,7 +226,7 @@ os.environ["XDG_RUNTIME_DIR"] = _runtime_dir.name
 hypothesis.settings.register_profile(
     "siwarp",
     deadline=None,
-    max_examples=30 if "SANITIZER" in os.environ else 100,
+    max_examples=30 if "SANITIZER" in os.environ else 50,
     derandomize="CI" in os.environ,
 )
 hypothesis.settings.load_profile("siwarp")
