@@ -3,8 +3,12 @@
  * The answering end of spec/cm-udp.md. A question is pending until the program takes its event, then
  * the program's until it answers; the answer is kept for a while, as it may be lost and asked for
  * again. All of this is bounded: what is pending by qp_admission.h, in all and by source, and the
- * answers by setting max_startups. From half of that bound on who asks has to show by a cookie that
- * it receives at its source address.
+ * answers by setting max_startups. Once some are pending, an asker has to show by a cookie that it
+ * receives at its source address.
+ *
+ * One event of a port is in the program's queue at a time. When it is taken the next question is
+ * chosen: sources take turns, those with a cookie first, and a question that is repeated no more is
+ * forgotten.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -19,6 +23,10 @@
 #include "qp/qp_sidr_wire.h"
 
 #define BUCKETS	  1024
+#define PRESSED	  16 /* so many pending questions, or half of what may be, call for cookies */
+/* A question is repeated each second at least; one that was not for so long is forgotten. */
+#define REPEAT_NS 3500000000ull
+#define TIDY_NS	  10000000ull
 #define COOKIE_NS 4000000000ull /* a cookie is good for so long, and up to twice as long */
 /* Times that an answer goes out again when its port closes, as nobody will be there to ask. */
 #define LAST_WORDS 2
@@ -37,9 +45,16 @@ struct siw_sidr_request {
 	enum stage stage;
 	struct siw_addr from;
 	uint64_t id;
-	uint32_t source;   /* its entry in the port's admission */
+	uint32_t source; /* its entry in the port's admission */
+	bool has_cookie;
 	uint64_t since_ns; /* in this stage */
-	uint8_t answer[SIW_SIDR_FRAME];
+	uint64_t heard_ns; /* when the question came last */
+	union {
+		struct { /* PENDING */
+			uint8_t len, octets[SIW_SIDR_DATA];
+		} data;
+		uint8_t answer[SIW_SIDR_FRAME]; /* ANSWERED */
+	};
 };
 
 struct siw_sidr_port {
@@ -52,6 +67,10 @@ struct siw_sidr_port {
 	struct siw_admission *admission;
 	struct siw_sipkey key;
 	uint32_t n_answered;
+	uint64_t tidied_ns;
+	struct siw_sidr_request *offered; /* the one whose event is in the queue, or NULL */
+	uint64_t turn;			  /* counts the questions that were offered */
+	uint64_t last_turn[SIW_SOURCES + 1]; /* of each source */
 	struct siw_link stages[STAGES]; /* requests, the oldest first */
 	struct siw_link buckets[BUCKETS];
 };
@@ -139,8 +158,12 @@ static void move_to(struct siw_sidr_request *request, enum stage stage)
 
 static void forget(struct siw_sidr_request *request)
 {
-	if (request->stage == PENDING && request->port->reporter)
-		siw_qp_report_forget(request->port->reporter, request);
+	struct siw_sidr_port *port = request->port;
+
+	if (port->offered == request) {
+		siw_qp_report_forget(port->reporter, request);
+		port->offered = NULL;
+	}
 	move_to(request, STAGES);
 	siw_link_del(&request->in_bucket);
 	free(request);
@@ -154,15 +177,22 @@ static struct siw_sidr_request *oldest(struct siw_sidr_port *port, enum stage st
 				    : siw_container(list->next, struct siw_sidr_request, in_stage);
 }
 
-/* Drops what is so old that nobody asks for it any more, and answers past their bound. */
+/* Drops what nobody asks for any more, and answers past their bound. */
 static void tidy(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->port);
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
+	uint64_t repeat = most < REPEAT_NS ? most : REPEAT_NS;
 	struct siw_sidr_request *request;
+	struct siw_link *l, *next;
 
-	while ((request = oldest(port, PENDING)) && request->since_ns + most < now)
-		forget(request);
+	port->tidied_ns = now;
+	for (l = port->stages[PENDING].next; l != &port->stages[PENDING]; l = next) {
+		request = siw_container(l, struct siw_sidr_request, in_stage);
+		next = l->next;
+		if (request->since_ns + most < now || request->heard_ns + repeat < now)
+			forget(request);
+	}
 	while ((request = oldest(port, ANSWERED)) &&
 	       (request->since_ns + most < now ||
 		port->n_answered > (uint32_t)siw_settings()->max_startups))
@@ -176,16 +206,31 @@ static uint64_t cookie_of(const struct siw_sidr_port *port, const struct siw_add
 	return hash_of(port, from, id, slot) | 1;
 }
 
-/* Whether the question shows that its source address is true; if not, it gets a cookie. */
+static uint64_t slot_now(const struct siw_sidr_port *port)
+{
+	return siw_llp_port_clock(port->ctx->port) / COOKIE_NS;
+}
+
+/* Whether the question shows by its cookie that its source address is true. */
+static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *from,
+		     const struct siw_sidr_frame *question)
+{
+	uint64_t slot = slot_now(port);
+
+	return question->cookie &&
+	       (question->cookie == cookie_of(port, from, question->id, slot) ||
+		question->cookie == cookie_of(port, from, question->id, slot - 1));
+}
+
+/* The same; if it does not, its source gets a cookie. */
 static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 		       const struct siw_sidr_frame *question)
 {
-	uint64_t slot = siw_llp_port_clock(port->ctx->port) / COOKIE_NS;
+	uint64_t slot = slot_now(port);
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
-	if (question->cookie == cookie_of(port, from, question->id, slot) ||
-	    question->cookie == cookie_of(port, from, question->id, slot - 1))
+	if (is_shown(port, from, question))
 		return true;
 	if (question->cookie)
 		siw_drop(SIW_COUNTER_drop_sidr_cookie);
@@ -198,27 +243,62 @@ static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 
 static bool is_pressed(const struct siw_admission *admission)
 {
-	return admission->all.requests >= (admission->max.requests + 1) / 2;
+	uint32_t half = (admission->max.requests + 1) / 2;
+
+	return admission->all.requests >= (half < PRESSED ? half : PRESSED);
 }
+
+/* Whether a is to be answered before b, which came earlier. */
+static bool goes_first(const struct siw_sidr_port *port, const struct siw_sidr_request *a,
+		       const struct siw_sidr_request *b)
+{
+	if (a->has_cookie != b->has_cookie)
+		return a->has_cookie;
+	return port->last_turn[a->source] < port->last_turn[b->source];
+}
+
+static void offer_next(struct siw_sidr_port *port);
 
 /* The program takes its event. */
 static void taken(struct siw_sidr_request *request)
 {
+	struct siw_sidr_port *port = request->port;
+
+	port->offered = NULL;
 	move_to(request, TAKEN);
+	offer_next(port);
 }
 
-static int tell(struct siw_sidr_request *request, const struct siw_sidr_frame *question)
+/* Makes an event of the next question, unless one is in the queue. */
+static void offer_next(struct siw_sidr_port *port)
 {
-	struct siw_qp_conn_event event = {
-		.kind = SIW_CONN_ASKED,
-		.asked = request,
-		.taken = taken,
-	};
+	struct siw_qp_conn_event event = { .kind = SIW_CONN_ASKED, .taken = taken };
+	struct siw_sidr_request *next = NULL;
 
+	tidy(port);
+	if (!port->reporter)
+		return;
+	for (struct siw_link *l = port->stages[PENDING].next;
+	     !port->offered && l != &port->stages[PENDING]; l = l->next) {
+		struct siw_sidr_request *request =
+			siw_container(l, struct siw_sidr_request, in_stage);
+
+		if (!next || goes_first(port, request, next))
+			next = request;
+	}
+	if (!next)
+		return;
+	event.asked = next;
 	event.params.rev = 1;
-	event.params.pdata_len = question->data_len;
-	memcpy(event.params.pdata, question->data, question->data_len);
-	return siw_qp_report(request->port->reporter, &event);
+	event.params.pdata_len = next->data.len;
+	memcpy(event.params.pdata, next->data.octets, next->data.len);
+	if (siw_qp_report(port->reporter, &event)) {
+		forget(next);
+		siw_drop(SIW_COUNTER_drop_sidr_full);
+		return;
+	}
+	port->offered = next;
+	port->last_turn[next->source] = ++port->turn;
 }
 
 static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
@@ -240,15 +320,25 @@ static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
 	request->from = *from;
 	request->id = question->id;
 	request->source = source;
-	request->since_ns = siw_llp_port_clock(port->ctx->port);
+	request->has_cookie = is_shown(port, from, question);
+	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->port);
+	request->data.len = (uint8_t)question->data_len;
+	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
 	siw_link_add(bucket_of(port, from, question->id), &request->in_bucket);
 	siw_qp_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE,
 			      SIW_ADMISSION_REQUEST);
-	if (tell(request, question)) {
-		forget(request);
-		siw_drop(SIW_COUNTER_drop_sidr_full);
-	}
+	offer_next(port);
+}
+
+/* A question that is pending came again: with a cookie it goes before those without. */
+static void heard_again(struct siw_sidr_request *request, const struct siw_sidr_frame *question)
+{
+	struct siw_sidr_port *port = request->port;
+
+	request->heard_ns = siw_llp_port_clock(port->ctx->port);
+	if (!request->has_cookie && is_pressed(port->admission))
+		request->has_cookie = has_cookie(port, &request->from, question);
 }
 
 static void heard(struct siw_sidr_port *port, const struct siw_addr *from,
@@ -260,12 +350,15 @@ static void heard(struct siw_sidr_port *port, const struct siw_addr *from,
 		siw_drop(SIW_COUNTER_drop_sidr_id);
 		return;
 	}
-	tidy(port);
+	if (siw_llp_port_clock(port->ctx->port) - port->tidied_ns >= TIDY_NS)
+		offer_next(port);
 	request = find(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
 		siw_count(SIW_COUNTER_sidr_replays, 1);
 		move_to(request, ANSWERED); /* it is kept for longer */
 		send_frame(port, from, request->answer);
+	} else if (request && request->stage == PENDING) {
+		heard_again(request, question);
 	} else if (!request && !port->reporter) {
 		refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
 	} else if (!request && (!is_pressed(port->admission) || has_cookie(port, from, question))) {

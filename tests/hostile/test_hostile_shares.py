@@ -1,7 +1,7 @@
-"""RD peers that stay alive and give nothing: good clients are served meanwhile, wherever they are.
+"""Peers that take places and give nothing: good clients are served meanwhile, wherever they are.
 
 The attackers are strangers made of plain sockets, at the good client's own address and at another,
-against `siwarp ping --server` and a server of siwarp.aio.
+against `siwarp ping --server`, a server of siwarp.aio, and a listener for UD queue pairs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from typing import Any
 import pytest
 from cli.cli_harness import server
 from pace import scaled
+from unit.cm.ud_harness import Ends, plain, question
 from unit.verbs.rd_harness import QKEY
 from unit.verbs.rd_stranger import Stranger
-from unit.verbs.verbs_harness import settings
+from unit.verbs.verbs_harness import Rig, settings
 
 from siwarp import aio
 from siwarp.cli.ping_client import DatagramPinger
 from siwarp.cli.ping_wire import MAX_SIZE, MEMORY, Hello
+from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
@@ -246,3 +248,42 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
         assert peak < 300 << 10, f"{peak} KiB"
+
+
+@pytest.mark.parametrize("rate", [100, 200])
+def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -> None:
+    rig = Rig()
+    ends = Ends(rig)
+    qp = ends.qp()
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            event = ends.answering.get_event(0.05)
+            if event is not None:
+                time.sleep(0.02)
+                ends.accept(event, qp)
+                event.id.close()
+
+    def spoof() -> None:
+        for number in range(1 << 32, 1 << 33):
+            if over.wait(1 / rate):
+                return
+            with plain(f"127.1.{number >> 8 & 127}.{1 + number % 250}") as sock:
+                sock.sendto(question(number), ends.door.local_addr)
+
+    threads = [threading.Thread(target=one) for one in (serve, spoof)]
+    for thread in threads:
+        thread.start()
+    try:
+        time.sleep(2.0)
+        for _ in range(3):
+            began = time.monotonic()
+            ends.ask()
+            assert ends.result().type == CMEventType.ESTABLISHED
+            assert time.monotonic() - began < scaled(SERVED)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        rig.close()

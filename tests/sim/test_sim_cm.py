@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,8 +241,8 @@ def test_a_task_that_waits_costs_nothing_however_long_it_waits(world: World, end
 # ---- a peer written by hand
 
 
-def question(number: int, data: bytes = b"") -> bytes:
-    return bytes(SIDR(type=SIDRType.QUESTION, id=number, data=data))
+def question(number: int, data: bytes = b"", cookie: int = 0) -> bytes:
+    return bytes(SIDR(type=SIDRType.QUESTION, id=number, data=data, cookie=cookie))
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(
@@ -277,3 +278,72 @@ def test_an_answer_is_forgotten_when_nobody_waits_for_it_any_more(world: World, 
     world.run_for("11s")
     peer.sendto(question(7), ends.door.local_addr)
     ends.request()  # as of a question that is new
+
+
+def slow_program(world: World, ends: Ends, qp: QP) -> list[str]:
+    """Answer each question after 20 ms; return who asked, as they are answered."""
+    answered: list[str] = []
+
+    def serve() -> None:
+        while True:
+            event = ends.request()
+            answered.append(event.id.peer_addr[0])
+            world.sleep(0.02)
+            accept(event, qp)
+            event.id.close()
+
+    world.spawn(serve)
+    return answered
+
+
+def flood(world: World, ends: Ends, rate: int, sources: int, listens: bool) -> None:
+    """Ask again and again at that rate, with the cookies that come if it ``listens``."""
+
+    def ask() -> None:
+        socks = [world.udp(f"10.2.{i // 200}.{1 + i % 200}") for i in range(sources)]
+        for sock in socks:
+            sock.setblocking(False)
+        number = 1 << 32
+        while True:
+            world.sleep(1 / rate)
+            number += 1
+            sock = socks[number % sources]
+            sock.sendto(question(number), ends.door.local_addr)
+            if not listens:
+                continue
+            with contextlib.suppress(BlockingIOError):
+                while (frame := SIDR(sock.recv())).type == SIDRType.COOKIE:
+                    sock.sendto(question(frame.id, cookie=frame.cookie), ends.door.local_addr)
+
+    world.spawn(ask)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sources", "listens"), [(100, 400, False), (200, 400, False), (400, 1, True)]
+)
+def test_who_floods_a_slow_program_with_questions_delays_no_honest_client(
+    world: World, ends: Ends, rate: int, sources: int, listens: bool
+) -> None:
+    world.faults("delay=5ms")
+    qp = ends.qp()
+    answered = slow_program(world, ends, qp)
+    flood(world, ends, rate, sources, listens)
+    world.run_for("4s")
+    for _ in range(5):
+        began = world.now
+        ends.ask()
+        told = ends.result()
+        assert told.type == CMEventType.ESTABLISHED
+        assert world.now - began < 1.0, f"{world.now - began:.3f} s"
+        world.run_for("0.3s")
+    assert answered.count("10.0.0.1") == 5 and len(answered) > 150
+
+
+def test_a_question_that_is_not_repeated_is_forgotten(world: World, ends: Ends) -> None:
+    once, again = world.udp("10.0.0.8"), world.udp("10.0.0.9")
+    once.sendto(question(1), ends.door.local_addr)
+    for _ in range(5):
+        again.sendto(question(2), ends.door.local_addr)
+        world.run_for("1s")
+    assert ends.request().id.peer_addr[0] == "10.0.0.9"
+    assert ends.answering.get_event(0) is None
