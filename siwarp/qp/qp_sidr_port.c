@@ -22,8 +22,8 @@
 #include "qp/qp_sidr.h"
 #include "qp/qp_sidr_wire.h"
 
-#define BUCKETS	  1024
-#define PRESSED	  16 /* so many pending questions, or half of what may be, call for cookies */
+#define BUCKETS 1024
+#define PRESSED 16 /* so many pending questions, or half of what may be, call for cookies */
 /* A question is repeated each second at least; one that was not for so long is forgotten. */
 #define REPEAT_NS 3500000000ull
 #define TIDY_NS	  10000000ull
@@ -68,10 +68,10 @@ struct siw_sidr_port {
 	struct siw_sipkey key;
 	uint32_t n_answered;
 	uint64_t tidied_ns;
-	struct siw_sidr_request *offered; /* the one whose event is in the queue, or NULL */
-	uint64_t turn;			  /* counts the questions that were offered */
+	struct siw_sidr_request *offered;    /* the one whose event is in the queue, or NULL */
+	uint64_t turn;			     /* counts the questions that were offered */
 	uint64_t last_turn[SIW_SOURCES + 1]; /* of each source */
-	struct siw_link stages[STAGES]; /* requests, the oldest first */
+	struct siw_link stages[STAGES];	     /* requests, the oldest first */
 	struct siw_link buckets[BUCKETS];
 };
 
