@@ -276,7 +276,7 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
             message.fields["mo"] = header.mo
     if packet.missing:
         message.whole = False
-        message.note = f"the capture cut {packet.missing} octets off it"
+        message.note = packet.lack
     if packet.comment is not None:
         message.dropped = packet.comment
         message.blame(f"dropped by the receiver: {packet.comment}", None)
@@ -329,13 +329,13 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
         transport="ud",
         source=name_of(packet.source, packet.source_port),
         dest=name_of(packet.dest, packet.dest_port),
-        kind=kind_of(header) if header is not None else BROKEN,
+        kind=kind_of(header) if header is not None else PART if packet.fragmented else BROKEN,
         length=len(payload) if header is not None else len(octets),
         fields=fields_of(header, payload, ud=True) if header is not None else {},
     )
     if packet.missing:
         message.whole = False
-        message.note = f"the capture cut {packet.missing} octets off it"
+        message.note = packet.lack
     if packet.comment is not None:
         word = packet.comment.partition(":")[0]
         message.dropped = packet.comment
@@ -380,10 +380,19 @@ def _batch(packet: Packet) -> list[Packet]:
     return [packet]
 
 
+def _begins_plain(octets: bytes) -> bool:
+    """Whether octets begin as a plain segment does; its CRC is not there to show it."""
+    header = parse_header(octets)
+    if header is None or header.tagged or (header.dv, header.rv, header.mo) != (1, 1, 0):
+        return False
+    return header.last and not header.ddp_rsvd and header.opcode in OPCODES
+
+
 def _ud(packets: list[Packet]) -> list[_Found]:
     """The datagrams of datagram-iWARP, by pair of addresses."""
     judged = []
-    for packet in packets:
+    # Those that lack fragments come last, whenever they were sent.
+    for packet in sorted(packets, key=lambda packet: packet.frame):
         sound = _sound(packet)
         whole = sound or packet.missing or packet.comment is not None
         for one in [packet] if whole else _batch(packet):
@@ -391,12 +400,26 @@ def _ud(packets: list[Packet]) -> list[_Found]:
             judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
     asked = {(p.dest, p.dest_port) for p, _ in judged if resolution.is_frame(p.payload)}
+    speak = known | {(p.source, p.source_port) for p, good in judged if good}
+    ports = {(p.dest, p.source): (p.dest_port, p.source_port) for p, good in judged if good}
+    ports |= {(p.source, p.dest): (p.source_port, p.dest_port) for p, good in judged if good}
     flows: dict[frozenset[tuple[str, int]], _Found] = {}
-    for packet, good in judged:
+    for one, good in judged:
+        packet = one
+        if packet.fragmented and not packet.source_port:
+            if (packet.source, packet.dest) not in ports:
+                continue
+            source_port, dest_port = ports[packet.source, packet.dest]
+            packet = replace(packet, source_port=source_port, dest_port=dest_port)
         ends = ((packet.source, packet.source_port), (packet.dest, packet.dest_port))
         if resolution.is_frame(packet.payload) or (ends[1] in asked and not good):
             message, quoted = resolution.message_of(packet), None
-        elif good or packet.comment is not None or ends[1] in known:
+        elif (
+            good
+            or packet.comment is not None
+            or ends[1] in known
+            or (packet.fragmented and (ends[1] in speak or _begins_plain(packet.payload)))
+        ):
             message, quoted = _datagram(packet, good)
         else:
             continue

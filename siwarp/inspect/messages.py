@@ -86,8 +86,8 @@ class Message:
 
     `kind` is an opcode's name, or MPA_REQUEST, MPA_REPLY (their length is that of the private
     data), RTR (the empty FPDU that may open a peer-to-peer connection), PART (of a frame, at the
-    end of a stream), BROKEN (no header fits), or GAP: octets that the capture does not have, which
-    says nothing about the peers.
+    end of a stream, or of a datagram whose first fragment is missing), BROKEN (no header fits), or
+    GAP: octets that the capture does not have, which says nothing about the peers.
     """
 
     number: int = 0

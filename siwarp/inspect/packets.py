@@ -28,6 +28,8 @@ FRAGMENT = 44
 ETHERNET, RAW_IPV4, RAW_IPV6, SLL, SLL2 = 1, 228, 229, 113, 276
 RAW = (12, 14, 101)
 NULL = (0, 108)  # BSD loopback: an address family in front
+#: Source, destination, protocol and identification of a fragmented datagram.
+FragmentKey = tuple[str, str, int, int]
 #: How many fragmented datagrams are stored at a time.
 FRAGMENTS_MAX = 256
 #: The most octets of fragments of one datagram: what IP can carry, and room for some duplicates.
@@ -36,7 +38,11 @@ DATAGRAM_MAX = 2 * 65_536
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A TCP segment or a UDP datagram. `missing`: octets that the capture cut off its payload."""
+    """A TCP segment or a UDP datagram.
+
+    `missing`: octets of its payload that the capture lacks, behind those it has. `fragmented`: they
+    were in IP fragments that it does not have; without the first of them the ports are 0.
+    """
 
     frame: int
     when: int  # nanoseconds since 1970
@@ -50,6 +56,14 @@ class Packet:
     tcp: bool = False
     seq: int = 0
     flags: int = 0
+    fragmented: bool = False
+
+    @property
+    def lack(self) -> str:
+        """What is missing, in words."""
+        if self.fragmented:
+            return f"{self.missing} of its octets were in IP fragments that the capture lacks"
+        return f"the capture cut {self.missing} octets off it"
 
 
 def _ip_of(link: int, octets: bytes) -> bytes:
@@ -72,36 +86,84 @@ def _ip_of(link: int, octets: bytes) -> bytes:
 
 
 class Fragments:
-    """Fragmented datagrams; the oldest is dropped when there are too many."""
+    """Fragmented datagrams. Those that never get complete are UDP packets with octets missing."""
 
     def __init__(self) -> None:
-        self.parts: dict[tuple[object, ...], dict[int, bytes]] = {}
-        self.ends: dict[tuple[object, ...], int] = {}
+        self._parts: dict[FragmentKey, dict[int, bytes]] = {}
+        self._ends: dict[FragmentKey, int] = {}
+        self._last: dict[FragmentKey, Frame] = {}
+        self._incomplete: list[Packet] = []
 
-    def add(self, key: tuple[object, ...], offset: int, more: bool, part: bytes) -> bytes | None:
+    def add(
+        self, key: FragmentKey, offset: int, more: bool, part: bytes, frame: Frame
+    ) -> bytes | None:
         """Add a fragment. Return the datagram once it is complete, else None."""
-        if key not in self.parts and len(self.parts) >= FRAGMENTS_MAX:
-            oldest = next(iter(self.parts))
-            del self.parts[oldest]
-            self.ends.pop(oldest, None)
-        parts = self.parts.setdefault(key, {})
+        if key not in self._parts and len(self._parts) >= FRAGMENTS_MAX:
+            self._give_up(next(iter(self._parts)))
+        parts = self._parts.setdefault(key, {})
         parts[offset] = part
+        self._last[key] = frame
         if sum(map(len, parts.values())) > DATAGRAM_MAX:
-            del self.parts[key]
-            self.ends.pop(key, None)
+            self._drop(key)
             return None
         if not more:
-            self.ends[key] = offset + len(part)
-        end = self.ends.get(key)
+            self._ends[key] = offset + len(part)
+        end = self._ends.get(key)
         if end is None or sum(map(len, parts.values())) < end:
             return None
+        whole = self._beginning(parts)
+        if len(whole) < end:
+            return None
+        self._drop(key)
+        return whole[:end]
+
+    def incomplete(self) -> list[Packet]:
+        """Return what has not become complete, and forget it."""
+        for key in list(self._parts):
+            self._give_up(key)
+        found, self._incomplete = self._incomplete, []
+        return found
+
+    @staticmethod
+    def _beginning(parts: dict[int, bytes]) -> bytes:
+        """Return the octets up to the first that is missing."""
         whole = bytearray()
         for at in sorted(parts):
             if at > len(whole):
-                return None
+                break
             whole += parts[at][len(whole) - at :]
-        del self.parts[key], self.ends[key]
-        return bytes(whole[:end])
+        return bytes(whole)
+
+    def _drop(self, key: FragmentKey) -> None:
+        del self._parts[key], self._last[key]
+        self._ends.pop(key, None)
+
+    def _give_up(self, key: FragmentKey) -> None:
+        """Keep the beginning of a UDP datagram as a packet, and forget the rest."""
+        source, dest, protocol, _ = key
+        parts, frame = self._parts[key], self._last[key]
+        begin = self._beginning(parts)
+        length = self._ends.get(key, max(at + len(part) for at, part in parts.items()))
+        self._drop(key)
+        source_port = dest_port = 0
+        if len(begin) >= 8:
+            source_port, dest_port, said = struct.unpack_from("!HHH", begin)
+            length = max(said, length)
+        if protocol == UDP:
+            self._incomplete.append(
+                Packet(
+                    frame=frame.number,
+                    when=frame.when,
+                    source=source,
+                    source_port=source_port,
+                    dest=dest,
+                    dest_port=dest_port,
+                    payload=begin[8:],
+                    missing=max(length - max(len(begin), 8), 1),
+                    comment=frame.comment,
+                    fragmented=True,
+                )
+            )
 
 
 @dataclass(frozen=True)
@@ -113,7 +175,7 @@ class _Ip:
     length: int  # of the body on the wire
 
 
-def _ipv4(octets: bytes, fragments: Fragments) -> _Ip | None:
+def _ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     if len(octets) < 20:
         return None
     head = (octets[0] & 0xF) * 4
@@ -126,14 +188,14 @@ def _ipv4(octets: bytes, fragments: Fragments) -> _Ip | None:
     body, length, protocol = octets[head:end], end - head, octets[9]
     offset, more = (where & 0x1FFF) * 8, bool(where & 0x2000)
     if offset or more:
-        whole = fragments.add((source, dest, protocol, ident), offset, more, body)
+        whole = fragments.add((source, dest, protocol, ident), offset, more, body, frame)
         if whole is None:
             return None
         body, length = whole, len(whole)
     return _Ip(source, dest, protocol, body, length)
 
 
-def _ipv6(octets: bytes, fragments: Fragments) -> _Ip | None:
+def _ipv6(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     if len(octets) < 40:
         return None
     length, protocol = int.from_bytes(octets[4:6], "big"), octets[6]
@@ -147,7 +209,7 @@ def _ipv6(octets: bytes, fragments: Fragments) -> _Ip | None:
             where, ident = struct.unpack_from("!HI", body, 2)
             protocol = body[0]
             whole = fragments.add(
-                (source, dest, protocol, ident), where & 0xFFF8, bool(where & 1), body[8:]
+                (source, dest, protocol, ident), where & 0xFFF8, bool(where & 1), body[8:], frame
             )
             if whole is None:
                 return None
@@ -164,9 +226,9 @@ def _packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
     version = octets[0] >> 4 if octets else 0
     ip = None
     if version == 4:
-        ip = _ipv4(octets, fragments)
+        ip = _ipv4(octets, fragments, frame)
     elif version == 6:
-        ip = _ipv6(octets, fragments)
+        ip = _ipv6(octets, fragments, frame)
     if ip is None or ip.protocol not in (TCP, UDP):
         return None
     body = ip.body
@@ -208,6 +270,7 @@ def packets_of_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
         found = of_scapy(packet, number, fragments)
         if found is not None:
             yield found
+    yield from fragments.incomplete()
 
 
 def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet | None:
@@ -241,6 +304,7 @@ def packets_of(frames: Iterable[Frame]) -> Iterator[Packet]:
         found = _packet(frame, _ip_of(frame.link, frame.octets), fragments)
         if found is not None:
             yield found
+    yield from fragments.incomplete()
 
 
 __all__ = [

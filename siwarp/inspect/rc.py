@@ -33,6 +33,7 @@ from siwarp.inspect.wire import Startup, parse_startup
 #: Octets of the longest start-up frame.
 STARTUP_MAX = 20 + (1 << 16)
 LATE = "the capture begins after this connection did"
+REST = "its beginning may be missing: the capture lacks what was sent before it"
 CUT = "its last segment is not in the capture"
 
 
@@ -95,9 +96,23 @@ class HalfReader:
         if at is None:
             return
         before = len(self.messages)
+        mo = self._mo_at(octets, at, within)
         self._run(offset, octets, at, origin)
-        if not known and len(self.messages) > before:
-            self.messages[before].note = self.messages[before].note or LATE
+        if len(self.messages) == before:
+            return
+        first = self.messages[before]
+        if not known:
+            first.note = first.note or LATE
+        elif mo is None or mo:
+            first.whole = False
+            first.note = first.note or REST
+
+    @staticmethod
+    def _mo_at(octets: bytes, at: int, origin: int | None) -> int | None:
+        """Return the MO of the segment there; None: it is tagged, and may be of any place."""
+        span = next(iter(fpdus_of(octets, at, origin)), None)
+        header = parse_header(span.octets[LENGTH_LEN : LENGTH_LEN + 18]) if span else None
+        return header.mo if header is not None and not header.tagged else None
 
     def _run(self, offset: int, octets: bytes, at: int, origin: int | None) -> None:
         within = origin - offset if origin is not None else None

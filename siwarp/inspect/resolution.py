@@ -108,7 +108,7 @@ def message_of(packet: Packet) -> Message:
     )
     if packet.missing:
         message.whole = False
-        message.note = f"the capture cut {packet.missing} octets off it"
+        message.note = packet.lack
     if packet.comment is not None:
         message.dropped = packet.comment
         message.blame(f"dropped by the receiver: {packet.comment}", None)

@@ -436,6 +436,61 @@ def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
     assert found.messages[0].frame == len(pieces)
 
 
+@pytest.mark.parametrize("lost", [0, 1, 6])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
+    tmp_path: Path, lost: int, alone: bool
+) -> None:
+    whole = datagram(ud(1, b"f" * 9000))
+    pieces = [Ether(src=whole.src, dst=whole.dst) / p for p in fragment(whole[IP], 1480)]
+    link = Link()
+    link.packets = pieces[:lost] + pieces[lost + 1 :]
+    if not alone:
+        link.packets += [datagram(ud(2, b"good"))]
+    elif lost == 0:  # another datagram shows whose ports they were
+        link.packets += [datagram(ud(1, b"back"), B, A)]
+    found = seen(link, tmp_path)
+    assert (found.messages[0].source, found.messages[0].dest) == (
+        "{}:{}".format(*A),
+        "{}:{}".format(*B),
+    )
+    first = found.messages[0]
+    assert first.kind == ("SEND" if lost else "PART") and not first.whole
+    assert "IP fragments that the capture lacks" in str(first.note)
+    assert first.frame == len(pieces) - 1
+    assert found.streams[0].missing > 0 and len(found.streams) == 1
+    assert (
+        sum(found.streams[0].messages.values())
+        == len(found.messages)
+        == 1 + (lost == 0 or not alone)
+    )
+    assert errors(found) == []
+
+
+@pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE])
+def test_what_is_behind_a_gap_may_be_the_rest_of_a_message_and_says_so(
+    tmp_path: Path, opcode: Opcode
+) -> None:
+    link = startup(Link().open())
+    for last, to in ((0, 0), (1, 1000)):
+        link.send(0, tagged(opcode, 7, to, b"w" * (8 if last else 1000), last))
+    del link.packets[-2]
+    link.send(0, send(1, b"whole"))
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:] == ["GAP", opcode.name, "SEND"]
+    rest, after = found.messages[-2:]
+    assert not rest.whole and "beginning may be missing" in str(rest.note)
+    assert after.whole and after.note is None
+
+
+def test_a_message_that_begins_behind_a_gap_is_whole(tmp_path: Path) -> None:
+    link = startup(Link().open()).send(0, send(1)).send(0, send(2)).send(0, send(3))
+    del link.packets[-2]
+    found = seen(link, tmp_path)
+    assert kinds(found)[2:] == ["SEND", "GAP", "SEND"]
+    assert found.messages[-1].whole and found.messages[-1].note is None
+
+
 @pytest.mark.parametrize("size", [0, 1, 64, 1400])
 def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_one(
     tmp_path: Path, size: int
