@@ -1045,6 +1045,9 @@ class Execution:
         require(
             self.fragile
             or bool(limited)
+            or (
+                peer is not None and peer.kind != end.kind
+            )  # which has the address of one that left
             or peer is None
             or any(e.disturbed or e.gone or e.host.disturbed for e in (end, peer)),
             f"{what}: {status.name}, and nothing happened to either end",
