@@ -1045,9 +1045,8 @@ class Execution:
         require(
             self.fragile
             or bool(limited)
-            or (
-                peer is not None and peer.kind != end.kind
-            )  # which has the address of one that left
+            # An earlier one at that address left.
+            or any(e.gone for e in self.ends if e.address == request.dest)
             or peer is None
             or any(e.disturbed or e.gone or e.host.disturbed for e in (end, peer)),
             f"{what}: {status.name}, and nothing happened to either end",
