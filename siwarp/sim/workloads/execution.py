@@ -287,7 +287,7 @@ class Execution:
         self._make_completions(host, 8192)
         for kind in (QPType[name] for name in self.program.kinds):
             if kind not in PAIRED:
-                self._make_end(host, kind)
+                self.make_end(host, kind)
         if "RC" in self.program.kinds:
             self.rc.furnish(host)
 
@@ -300,7 +300,7 @@ class Execution:
         host.completions.append(completions)
         return completions
 
-    def _make_end(
+    def make_end(
         self,
         host: Host,
         kind: QPType,
@@ -309,16 +309,17 @@ class Execution:
         port: int = 0,
         by_qpn: bool = False,
         private: bool = False,
+        plain: bool = False,
     ) -> End:
         """Make a queue pair; UD and RD go to RTS."""
         number = self.number()
         end = End(number, host, kind)
         end.by_qpn, end.private = by_qpn, private
-        end.persona = Persona.ROCE if number % 5 < 3 else Persona.IWARP
+        end.persona = Persona.ROCE if plain or number % 5 < 3 else Persona.IWARP
         completions = self._make_completions(host, 6) if small else host.completions[0]
         end.send = end.recv = completions
         end.may_err = end.disturbed = small or bool(self.program.liars)
-        end.shares = host.srq is not None and number % 4 == 0 and not small
+        end.shares = host.srq is not None and number % 4 == 0 and not small and not plain
         end.grh = kind == QPType.UD and number % 3 == 0
         end.qp = QP(
             host.pd,
@@ -362,8 +363,8 @@ class Execution:
         by_qpn = kind == QPType.RC and rng.random() < 0.5
         private = kind == QPType.RC and (by_qpn or rng.random() < 0.5)
         ends = (
-            self._make_end(a, kind, small=small, by_qpn=by_qpn, private=private),
-            self._make_end(b, kind, by_qpn=by_qpn, private=private),
+            self.make_end(a, kind, small=small, by_qpn=by_qpn, private=private),
+            self.make_end(b, kind, by_qpn=by_qpn, private=private),
         )
         if kind == QPType.RC:
             self.rc.pair(*ends, rng)
@@ -1292,7 +1293,7 @@ class Execution:
             port = gone[op.pick(4, len(gone))].address[1] if gone and op.chance(3, 50) else 0
             if any(e.address == (host.address, port) for e in self.live()):
                 port = 0
-            self._make_end(host, kind, small=small, port=port)
+            self.make_end(host, kind, small=small, port=port)
             return
         other = self.pick_host(op, 3)
         if other is not None and other is not host and len(other.ends) <= 5:
@@ -1307,7 +1308,7 @@ class Execution:
         if not kinds:
             return
         kind = kinds[0]
-        end = self._make_end(host, kind, small=True)
+        end = self.make_end(host, kind, small=True)
         end.disturbed = True
         for i in range(end.qp.cap.max_send_wr):
             prepared = self._prepare_send(op, end, op.numbers[2] + i)

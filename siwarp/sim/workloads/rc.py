@@ -67,8 +67,18 @@ class Connections:
         host.listener = CMID(host.channel)
         host.listener.listen((host.address, PORT))
 
-    def pair(self, a: End, b: End, rng: random.Random) -> None:
-        """Make a pair of two queue pairs in RESET, and have them connect."""
+    def pair(
+        self, a: End, b: End, rng: random.Random, retries: tuple[int, ...] | None = None
+    ) -> None:
+        """Make a pair of two queue pairs in RESET, and have them connect.
+
+        Args:
+            a: the end that connects, if the connection manager does.
+            b: its peer.
+            rng: decides what the pair is like.
+            retries: rnr_retry of each end.
+
+        """
         pair = Pair(
             a,
             b,
@@ -81,6 +91,8 @@ class Connections:
             here.peer, here.pair = there, pair
             here.rnr_retry = rng.choice((None, 7, 7, 0, 1, 3, 6))
             here.min_rnr_timer = rng.choice((1, 12, 20, 26, 28))
+        if retries:
+            a.rnr_retry, b.rnr_retry = retries
         self.connect(pair)
 
     def connect(self, pair: Pair) -> None:
@@ -368,17 +380,20 @@ class Connections:
     # ---- at the end, on a network without faults
 
     def starve(self) -> None:
-        """Have two Sends of a pair wait, and a receive for the first: the other ends in time."""
-        for end in self.run.live():
-            pair, peer = end.pair, end.peer
-            if pair is None or peer is None or pair.causes or not end.by_qpn or peer.shares:
-                continue
-            retry = end.rnr_retry
-            both = end.persona == peer.persona == Persona.ROCE
-            ready = end.qp.qp_state == peer.qp.qp_state == QPState.RTS
-            if both and ready and retry not in (None, ENDLESS):
-                self._starve(end, peer, retry or 0)
-                return
+        """Have two Sends of a new pair wait, and a receive for one: the other ends in time."""
+        run = self.run
+        up = [host for host in run.hosts if host.up]
+        if "RC" not in run.program.kinds or len(up) < 2:
+            return
+        rng = random.Random(run.program.seed)
+        a, b = (
+            run.make_end(host, QPType.RC, by_qpn=True, private=True, plain=True)
+            for host in rng.sample(up, 2)
+        )
+        retry = rng.choice((0, 1, 3))
+        self.pair(a, b, rng, (retry, ENDLESS))
+        run.world.run_for(0.1)
+        self._starve(a, b, retry)
 
     def _starve(self, end: End, peer: End, retry: int) -> None:
         run = self.run
