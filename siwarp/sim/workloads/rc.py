@@ -433,7 +433,8 @@ class Connections:
         run = self.run
         run.receive_everywhere()
         sent = [run.greet(end, LONG) for _ in range(8)]
-        run.greet(peer)
+        for _ in sent:  # what arrives at an end that is closed must not reset the connection
+            run.greet(peer, LONG)
         requests = [request for request in sent if request is not None]
         if not all(self._done(request, 60) for request in requests):
             return  # which is noticed elsewhere
