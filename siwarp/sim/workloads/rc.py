@@ -390,7 +390,7 @@ class Connections:
             run.make_end(host, QPType.RC, by_qpn=True, private=True, plain=True)
             for host in rng.sample(up, 2)
         )
-        retry = rng.choice((0, 1, 3))
+        retry = rng.choice((0, 1, 1, 3, 3))
         self.pair(a, b, rng, (retry, ENDLESS))
         run.world.run_for(0.1)
         self._starve(a, b, retry)
