@@ -877,7 +877,8 @@ class Execution:
         cq.ack_events(1)
         completions.armed = None
 
-    def _poll(self, host: Host, completions: Completions, n: int) -> int:
+    def poll(self, host: Host, completions: Completions, n: int) -> int:
+        """Poll a completion queue for at most n completions, judge and count them."""
         self._announced(completions)
         try:
             wcs = completions.cq.poll(n)
@@ -905,7 +906,7 @@ class Execution:
         host = self.pick_host(op)
         if host is not None and not host.slow:
             completions = host.completions[op.pick(1, len(host.completions))]
-            self._poll(host, completions, 1 + op.pick(2, 16))
+            self.poll(host, completions, 1 + op.pick(2, 16))
             self.rc.events(host)
             self.objects.events(host)
 
@@ -1491,7 +1492,7 @@ class Execution:
                 self.rc.events(host)
                 self.objects.events(host)
                 for completions in list(host.completions):
-                    while not completions.overflowed and self._poll(host, completions, 64):
+                    while not completions.overflowed and self.poll(host, completions, 64):
                         pass
 
     def _burst(self) -> None:

@@ -410,7 +410,7 @@ class Connections:
         # With less time than this the first may have ended before its receive was posted.
         limit = 2 * retry * timer + 1
         require(
-            self._done(second, limit),
+            self._done(second, limit, end.host),
             f"{second.verb} {second.wr_id} of {end!r} had {retry} times {timer} s to wait for its "
             f"receive, and has not ended after {limit} s",
         )
@@ -450,10 +450,14 @@ class Connections:
                 f"not arrive at {peer!r}",
             )
 
-    def _done(self, request: Request, within: float) -> bool:
-        """Poll until a request has completed; whether it has."""
-        began = self.run.world.now
-        while not request.done and self.run.world.now - began < within:
-            self.run.poll_everything()
-            self.run.world.run_for(0.005)
+    def _done(self, request: Request, within: float, only: Host | None = None) -> bool:
+        """Poll, on all hosts or on one, until a request has completed; whether it has."""
+        run = self.run
+        began = run.world.now
+        while not request.done and run.world.now - began < within:
+            if only is None:
+                run.poll_everything()
+            else:
+                run.poll(only, only.completions[0], 64)
+            run.world.run_for(0.005)
         return request.done
