@@ -1392,12 +1392,13 @@ class Execution:
         self.crashes += 1
         self.stale += len(host.context._below()) + 1
         host.up, host.disturbed = False, True
+        for end in host.ends:
+            if end.pair is not None:  # tasks of its peer may hear of it at once
+                end.pair.causes.add("lost")
         self.world.crash(host.address)
         for end in host.ends:
             end.gone = True
             end.id = None
-            if end.pair is not None:
-                end.pair.causes.add("lost")
             self._drop(end)
         host.channel = host.listener = None
         for memory in list(host.memories()):
