@@ -162,8 +162,13 @@ static struct sample take_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ac
 	};
 
 	s.prior = cc->delivered - s.delivered;
-	/* Shorter than any round trip: the sending was not clocked by acknowledgements. */
-	if (interval && interval >= cc->min_rtt)
+	/*
+	 * Shorter than any round trip: the sending was not clocked by acknowledgements, or what was
+	 * acknowledged is an earlier sending of a datagram that was sent again. Before a round trip
+	 * is known no interval can be judged, as when the path's queue delays all acknowledgements
+	 * for more than the first time-out.
+	 */
+	if (cc->min_rtt && interval >= cc->min_rtt)
 		s.rate = (uint64_t)((double)s.delivered * (double)SECOND / (double)interval);
 	cc->first_sent_at = ack->newest_at;
 	return s;

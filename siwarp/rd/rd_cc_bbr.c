@@ -10,7 +10,11 @@
 #include "base/os.h"
 #include "rd/rd_cc_bbr.h"
 
-#define STARTUP_LOSSES 6 /* losses in a round that may end Startup */
+/*
+ * Losses in a round that may end Startup: BBR.StartupFullLossCnt. Of a window of few datagrams a
+ * quarter suffices; it may never lose so many, and would stay in Startup, without a pace of its own.
+ */
+#define STARTUP_LOSSES 6
 #define EXTRA_ROUNDS   5 /* of each of two slots: together BBR.ExtraAckedFilterLen */
 
 const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
@@ -105,6 +109,11 @@ static void check_full_bw(struct siw_rd_cc *cc, const struct sample *s)
 	bbr->full_bw_now = bbr->full_bw_reached = true;
 }
 
+static uint64_t startup_losses(const struct siw_rd_cc *cc, uint64_t in_flight)
+{
+	return lesser(STARTUP_LOSSES, greater(in_flight / cc->mss / 4, 1));
+}
+
 static void check_startup_done(struct siw_rd_cc *cc, const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
@@ -112,7 +121,7 @@ static void check_startup_done(struct siw_rd_cc *cc, const struct sample *s)
 	if (bbr->state != STARTUP)
 		return;
 	if (!bbr->full_bw_reached && bbr->loss_round_start && bbr->loss_in_round &&
-	    bbr->loss_events >= STARTUP_LOSSES &&
+	    bbr->loss_events >= startup_losses(cc, s->in_flight) &&
 	    siw_rd_bbr_is_too_high(cc, s->lost, s->in_flight)) {
 		bbr->full_bw_reached = true;
 		bbr->inflight_longterm = greater(bdp(cc, max_bw(bbr), 100), bbr->inflight_latest);
@@ -139,7 +148,7 @@ static void set_pace(struct siw_rd_cc *cc, uint32_t gain)
 	/* 1% less than what is measured, so that queues shrink: BBR.PacingMarginPercent */
 	uint64_t rate = bbr->bw * gain / 100 * 99 / 100;
 
-	if (!bbr->paced) {
+	if (!bbr->paced && cc->srtt) {
 		bbr->paced = true;
 		cc->rate = 0; /* the round trip is known now */
 		rate = greater(rate, first_rate(cc));
@@ -223,5 +232,5 @@ void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack, con
 void siw_rd_bbr_timeout(struct siw_rd_cc *cc, uint64_t now)
 {
 	(void)now;
-	cc->cwnd = least_window(cc);
+	cc->cwnd = LEAST_CWND_SHORT * (uint64_t)cc->mss;
 }

@@ -6,10 +6,12 @@
 #include "rd/rd_cc_impl.h"
 
 /*
- * Datagrams: BBR.MinPipeCwnd. The draft has 4, for receivers that acknowledge every other packet.
- * RD's acknowledges each within 20 us, and 4 overflow a queue of two packets.
+ * Datagrams: BBR.MinPipeCwnd. The draft has 4. On a short path that is a high rate, and 4 overflow a
+ * queue of two packets; RD's receiver acknowledges each within 20 us, so that 2 suffice there.
  */
-#define LEAST_CWND	 2
+#define LEAST_CWND	 4
+#define LEAST_CWND_SHORT 2
+#define SHORT_PATH	 (10 * MS) /* round trips below it, and those that are not known */
 #define BETA_10		 7
 #define HEADROOM_PERCENT 15
 
@@ -48,9 +50,14 @@ static inline uint64_t max_bw(const struct siw_rd_bbr *bbr)
 	return greater(bbr->max_bw[0], bbr->max_bw[1]);
 }
 
+static inline bool is_short_path(const struct siw_rd_cc *cc)
+{
+	return cc->min_rtt < SHORT_PATH;
+}
+
 static inline uint64_t least_window(const struct siw_rd_cc *cc)
 {
-	return LEAST_CWND * (uint64_t)cc->mss;
+	return (is_short_path(cc) ? LEAST_CWND_SHORT : LEAST_CWND) * (uint64_t)cc->mss;
 }
 
 static inline uint64_t bdp(const struct siw_rd_cc *cc, uint64_t bw, uint32_t hundredths)

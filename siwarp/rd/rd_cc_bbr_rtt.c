@@ -9,11 +9,11 @@
 bool siw_rd_bbr_update_min_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
-	bool expired = ack->now > bbr->probe_rtt_min_stamp + PROBE_RTT_EVERY;
+	/* Before the first one nothing is known that could be stale. */
+	bool expired = bbr->probe_rtt_min_delay != NO_LIMIT &&
+		       ack->now > bbr->probe_rtt_min_stamp + PROBE_RTT_EVERY;
 
 	if (ack->rtt && (ack->rtt < bbr->probe_rtt_min_delay || expired)) {
-		if (bbr->probe_rtt_min_delay == NO_LIMIT)
-			expired = false; /* the first one: nothing is known to be stale */
 		bbr->probe_rtt_min_delay = ack->rtt;
 		bbr->probe_rtt_min_stamp = ack->now;
 	}

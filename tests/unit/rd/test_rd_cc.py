@@ -116,6 +116,39 @@ def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(cc):
     assert MSS <= cc.quantum <= cc.burst
 
 
+@pytest.mark.parametrize("cc", ["bbr"], indirect=True)
+def test_before_a_round_trip_is_known_no_rate_is_measured(cc):
+    """What was sent again may be acknowledged at once, since its first sending arrived."""
+    first_pace = cc.rate
+    sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
+    lib.siw_rd_cc_sent(cc, SECOND, MSS, 0, sent)
+    ack.now = SECOND + MS // 20
+    lib.siw_rd_cc_delivered(cc, ack, sent, MSS, SECOND)
+    lib.siw_rd_cc_acked(cc, ack)
+    assert list(cc.bbr.max_bw) == [0, 0]
+    assert (cc.bbr.state, cc.rate) == (0, first_pace)  # Startup
+    deliver(cc, 2 * SECOND, 50 * MS)
+    assert max(cc.bbr.max_bw) > 0
+    assert cc.rate < first_pace / 10  # which was that of a round trip of 1 ms
+
+
+@pytest.mark.parametrize("cc", ["bbr"], indirect=True)
+@pytest.mark.parametrize(("rtt", "least"), [(2 * MS, 2), (50 * MS, 4)])
+def test_the_least_window_is_two_datagrams_where_four_are_a_high_rate(cc, rtt, least):
+    deliver(cc, SECOND, rtt)
+    lib.siw_rd_cc_timeout(cc, 2 * SECOND)
+    deliver(cc, 2 * SECOND + rtt, rtt)
+    assert cc.cwnd >= least * MSS
+    for i in range(200):  # every datagram is lost, and lowers the bounds
+        now = 3 * SECOND + i * rtt
+        sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
+        lib.siw_rd_cc_sent(cc, now, MSS, MSS, sent)
+        ack.now = now + rtt
+        lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
+        deliver(cc, now + 2 * rtt, rtt)
+    assert cc.cwnd == least * MSS
+
+
 @pytest.mark.clause("DGRAM-CC-10")
 def test_after_a_time_out_the_window_is_two_datagrams(cc):
     deliver(cc, SECOND, 20 * MS)
