@@ -147,9 +147,9 @@ uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
 }
 
 /*
- * Whether the peer is lost: something is due, and the peer was silent for too long, or, at an
- * expired timer, gave nothing of what it owes for so long although it speaks. If this comes far too
- * late, this process stood still and did not probe the peer; then it is probed first.
+ * Whether the peer is lost: something is due from it, and it has sent nothing for the time-out, or, when
+ * a timer expires, nothing of what is due. If the timer is served much too late, this process was
+ * stopped and did not probe the peer; then it is probed first.
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 {

@@ -29,8 +29,9 @@
  * connect after 127 s. corrupt= changes what TCP's checksum would have to find. reset= and short= act
  * on each connection.
  *
- * Rates. What waits for the rate of the sender's interface, or else of the link, is in the socket's send
- * buffer (setting sndbuf), and a full one refuses UDP's datagrams until half of it is free.
+ * Rates. Packets queued for the sender's interface, or for a link whose plan has a rate, occupy the
+ * socket's send buffer (setting sndbuf). A full send buffer refuses datagrams (-EAGAIN) until half of
+ * it is free.
  *
  * Results: int functions return 0 or a value, or -errno. Times are nanoseconds. Unless it says "any
  * thread", a function is called by the task that runs.
@@ -236,9 +237,9 @@ int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int ma
 
 /*
  * A UDP or TCP socket at an address of a host, which needs no device. Functions with `until` block up to
- * that time (of siw_sim_now) and are -EAGAIN then; a time that is past: they do not block, but if they find
- * nothing they let time pass, as an empty poll does. Every function is -ESTALE after the host has crashed
- * (TCP connections: -ECONNRESET).
+ * that time (of siw_sim_now), then return -EAGAIN. If `until` is not in the future they do not block, but
+ * a call that finds nothing is an empty poll and lets time pass. After the host has crashed every function
+ * returns -ESTALE (of TCP connections: -ECONNRESET).
  */
 struct siw_sim_socket;
 

@@ -120,7 +120,7 @@ struct sim_segment {
 	uint8_t flags;		 /* enum siw_capture_tcp_flags */
 	bool probe;		 /* asks for the window */
 	uint64_t seq, ack, edge; /* edge: behind the last octet that there is room for */
-	/* Numbers of transmissions, for selective acknowledgement: this one's, and which it answers. */
+	/* For selective acknowledgement: the number of this transmission, and of the one acknowledged. */
 	uint64_t number, answers;
 	/* Which connections it is of; to: 0, since the sender does not know it yet. */
 	uint64_t from, to;

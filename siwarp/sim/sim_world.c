@@ -301,8 +301,8 @@ static void make_round(uint32_t which)
 	sim.in_round = true;
 	if (sim_device_round(port)) {
 		/*
-		 * There may be more to do. But it may also wait for a time by making rounds, as with
-		 * the 5 us between delivery counts, which comes only if time passes between them.
+		 * There may be more to do. But the device may also be polling the clock, as it does to
+		 * keep delivery counts 5 us apart: then time has to pass between its rounds.
 		 */
 		if (sim.handed != handed || port->rounds < FREE_ROUNDS)
 			port->nap_over = true;
