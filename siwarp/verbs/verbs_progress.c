@@ -277,8 +277,8 @@ static void fail_overrun(struct siw_context *ctx)
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
 
 		next = l->next;
-		if (qp->state != SIW_QPS_ERR && (atomic_load(&qp->send_cq->overrun) ||
-						 atomic_load(&qp->recv_cq->overrun)))
+		if (qp->state != SIW_QPS_ERR &&
+		    (atomic_load(&qp->send_cq->overrun) || atomic_load(&qp->recv_cq->overrun)))
 			qp->ops->fail(qp, -EOVERFLOW);
 	}
 }
