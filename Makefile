@@ -78,7 +78,7 @@ strict: ## Run the suite with nothing placed before its CRC is known
 stress: ## A million reliable datagrams through a bad network, and an independent peer; SEED=n
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
-		$(PY) -m pytest -q tests/stress tests/peer tests/company $(ARGS)
+		$(PY) -m pytest -q -m "timing or not timing" tests/stress tests/peer tests/company $(ARGS)
 	@SIWARP_SIM=1 SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q tests/sim/peer $(ARGS)
 

@@ -142,7 +142,7 @@ def test_rping_on_siwarp_gets_its_data_back_from_siw(
             command(persona, *words), capture_output=True, text=True, timeout=LIMIT
         )
     said(f"{done.stdout}{done.stderr}status {done.returncode}", size)
-    said(guest.check(f"cat /tmp/{RPING_PORT}.log"), size)
+    said(guest.ended(RPING_PORT, LIMIT), size)
 
 
 @pytest.mark.parametrize(("persona", "size"), cells(FROM_SIW))

@@ -659,6 +659,17 @@ class Guest:
             f"[ $n -lt 100 ] && kill -0 $! || {{ cat {log}; exit 1; }}; sleep 0.1; done"
         )
 
+    def ended(self, port: int, timeout: float = 30.0) -> str:
+        """Wait until the server that serve() started has ended; return its output.
+
+        It writes that to a file, so that most of it comes with its end. A zombie has no executable.
+        """
+        return self.check(
+            f"while [ -e /proc/$(cat /tmp/{port}.pid)/exe ]; do sleep 0.05; done; "
+            f"cat /tmp/{port}.log",
+            timeout,
+        )
+
     def settle(self) -> None:
         """Wait until siw is ready for FPDUs on the connection that it accepted last.
 
