@@ -206,16 +206,16 @@ static uint64_t cookie_of(const struct siw_sidr_port *port, const struct siw_add
 	return hash_of(port, from, id, slot) | 1;
 }
 
-static uint64_t slot_now(const struct siw_sidr_port *port)
+static uint64_t cookie_slot(uint64_t now_ns)
 {
-	return siw_llp_port_clock(port->ctx->port) / COOKIE_NS;
+	return now_ns / COOKIE_NS;
 }
 
 /* Whether the question shows by its cookie that its source address is true. */
 static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *from,
 		     const struct siw_sidr_frame *question)
 {
-	uint64_t slot = slot_now(port);
+	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
 
 	return question->cookie &&
 	       (question->cookie == cookie_of(port, from, question->id, slot) ||
@@ -226,7 +226,7 @@ static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *fr
 static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 		       const struct siw_sidr_frame *question)
 {
-	uint64_t slot = slot_now(port);
+	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
