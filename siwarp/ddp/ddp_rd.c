@@ -19,8 +19,8 @@ struct siw_ddp_rd {
 	struct siw_rd *lower;
 	/* Under the progress lock: */
 	struct siw_link held; /* streams that are paused */
-	bool lacks_receive;   /* one of them for another reason than its share of the receives */
-	bool lacks_share;     /* one of them for that */
+	bool lacks_receive;   /* one of them as no receive was posted */
+	bool lacks_share;     /* one of them for its share of the receives */
 	/* when that was found: the free receives, and parts */
 	uint32_t seen_free, seen_parts;
 	struct siw_ddp_stream *served; /* whose segment came last */
@@ -163,8 +163,8 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 	uint32_t left = siw_mem_queue_used(recvs);
 
 	count_served(rd);
-	return left && (rd->lacks_receive || !rd->lacks_share || left > rd->seen_free ||
-			rd->parts < rd->seen_parts);
+	return left && (rd->lacks_receive ||
+			(rd->lacks_share && (left > rd->seen_free || rd->parts < rd->seen_parts)));
 }
 
 /* ---- the end of a stream --------------------------------------------------------------------- */
@@ -367,7 +367,7 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 void siw_ddp_rd_pause(struct siw_ddp_stream *stream, bool no_receive)
 {
 	stream->rd_rx.data = NULL;
-	stream->endpoint->lacks_receive = true;
+	stream->endpoint->lacks_receive |= no_receive;
 	if (siw_link_alone(&stream->rd_rx.held))
 		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
 	siw_rd_pause(stream->rd, stream->rd_rx.space, no_receive);

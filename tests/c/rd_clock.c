@@ -636,6 +636,9 @@ static void full_socket_amid(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->seq[0].nxt == 3);
 	n_sent = 0;
 	room_again();
+	sent_in_order(0, 2); /* after a time-out no more than two (DGRAM-CC-10) */
+	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 4096);
+	look();
 	sent_in_order(0, 3);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 4096);
 	look();

@@ -301,3 +301,33 @@ def test_a_member_of_a_group_whose_host_crashed_can_be_closed(world: World, end:
     a.qp.attach_mcast("239.1.1.1")
     world.crash(a.device)
     a.qp.close()
+
+
+def test_write_records_that_wait_for_polls_cost_nothing_though_receives_are_posted(
+    world: World, end: MakeEnd
+) -> None:
+    a = end(world.device("10.0.0.1"), QPType.RD)
+    a.qp.to_rts()
+    device = world.device("10.0.0.2")
+    pd, cq = PD(device), CQ(device, 64)
+    attr = QPInitAttr(QPType.RD, scq=cq, addr=("10.0.0.2", 0), qkey=QKEY, max_write_records=1)
+    takes = QP(pd, attr)
+    takes.to_rts()
+    with MR(pd, bytearray(64), ACCESS) as mr, AH(a.pd, takes.addr) as ah:
+        takes.post_recv(RecvWR(0, sg=[mr.sge(32, 32)]))
+        kept = 0
+        while True:
+            opcode = WROpcode.RDMA_WRITE_RECORD
+            wr = SendWR(kept, opcode, sg=[a.mr.sge(0, 8)], ah=ah, remote=mr.remote(0, 8))
+            a.qp.post_send(wr)
+            world.run_for("1s")
+            if not a.cq.poll(1):
+                break
+            kept += 1
+        before = world.stats.rounds
+        world.run_for("1s")
+        assert world.stats.rounds - before < 1000
+        for _ in range(kept):
+            takes.record(cq.poll(1)[0].check())
+        world.run_for("1s")
+        assert a.cq.poll(1)[0].check().wr_id == kept

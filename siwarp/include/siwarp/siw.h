@@ -631,7 +631,7 @@ struct siw_qp_init_attr {
 	 * posted, and with persona roce the peer is not asked by Reads (enum siw_persona). Only for
 	 * peers that the start-up does not tell from others: by_qpn and the connection manager do,
 	 * the latter unless setting mpa_announce is 0 at either end. Setting private_messages says
-	 * so of all RC queue pairs. Query: whether the peer is known to be siwarp, by whichever way.
+	 * so of all RC queue pairs. Query: whether the peer is known to be siwarp, in any way.
 	 */
 	int private_messages;
 };

@@ -89,6 +89,7 @@ static void of_ext(void)
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
 	struct ibv_qp_init_attr_ex ex = { .qp_type = IBV_QPT_RC };
 	struct siw_qp_init_attr more = { 0 };
+	struct ibv_qp_attr attr = { .timeout = 1 };
 
 	CHECK(gone && ibv_dealloc_pd(gone) == 0);
 	handles[4] = gone;
@@ -106,6 +107,7 @@ static void of_ext(void)
 		NONE(EINVAL, siw_ibv_create_cm_qp(handles[i], &ex));
 		ERRNO(1, siw_ibv_find_qp(handles[i], 1) == NULL);
 		siw_ibv_pd_of_ids(handles[i]);
+		siw_ibv_show_attr(handles[i], &attr, IBV_QP_TIMEOUT);
 	}
 	which = "a handle of another kind";
 	NONE(EINVAL, siw_ibv_context((struct ibv_context *)pd));
