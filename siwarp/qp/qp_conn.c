@@ -530,6 +530,8 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->mpa = conn->mpa;
 		rc->wq.flow.ddp = ddp;
 		rc->wq.flow.stream = stream;
+		/* A responder that expects an RTR may not send before it comes. */
+		rc->may_send = at->initiator;
 		rc->wq.connected = true;
 		rc->wq.granted_ord = rc->wq.reads_max = at->ord;
 		rc->wq.granted_ird = at->ird;
@@ -552,7 +554,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 }
 
 /* Gives the stream to the QP. */
-static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
+static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc)
 {
 	/* Without a connection manager the program takes it from state to state. */
 	if (!rc->pairs) {
@@ -570,11 +572,7 @@ static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 	rc->cause_err = (struct siw_wire_err){ 0 };
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
-	/*
-	 * An initiator's RTR may not be sent yet; a responder that expects one may not send before.
-	 */
-	siw_qp_wake(&rc->wq);
-	rc->may_send = at->initiator;
+	siw_qp_wake(&rc->wq); /* an initiator's RTR may not be sent yet */
 }
 
 int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
@@ -583,7 +581,7 @@ int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct
 
 	if (err)
 		return err;
-	hand_stream(conn, rc, at);
+	hand_stream(conn, rc);
 	if (at->initiator || !at->rtr)
 		establish(conn);
 	else /* until the RTR comes */

@@ -364,7 +364,7 @@ struct siw_rc {
 	struct siw_counts counts;
 	/* the peer sends Reads of no octets to learn what has arrived; progress */
 	bool peer_confirms;
-	/* a responder may send once the initiator's first FPDU came (RFC5044-7.1.2-11); progress */
+	/* a responder may send once the initiator's first FPDU came (RFC5044-7.1.2-11); set with both locks */
 	bool may_send;
 	/* The receive of a message that was unfinished when the stream ended, by QPN; progress */
 	bool has_torn;

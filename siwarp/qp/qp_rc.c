@@ -230,7 +230,9 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		siw_qp_rnr_begin(rc);
 		return true;
 	case SIW_RDMAP_STARTED:
+		siw_lock(&rc->wq.qp.send_lock);
 		rc->may_send = true;
+		siw_unlock(&rc->wq.qp.send_lock);
 		if (rc->conn)
 			rc->on_end(rc->conn, SIW_CONN_ESTABLISHED, 0, NULL);
 		siw_qp_run_and_mark(&rc->wq);

@@ -344,8 +344,8 @@ void siw_qp_rc_lost(struct siw_rc *rc, int status)
 {
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
-	else if (rc->wq.flow.stream && rc->may_send && rc->wq.qp.state == SIW_QPS_RTS)
-		outlive_stream(rc);
+	else if (rc->wq.flow.stream && rc->wq.qp.state == SIW_QPS_RTS)
+		outlive_stream(rc); /* also one whose start-up broke off: nothing was sent on it */
 	else if (blame_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else

@@ -169,7 +169,11 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
 	if (siw_rdmap_responses_pending(flow->stream))
 		siw_verbs_mark_busy(&wq->qp);
-	r = siw_qp_flow_send(wq, flow);
+	/* By QPN requests wait for the RTR in the send queue, since a start-up may break off. */
+	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
+		r = siw_qp_rc_flush(wq, flow);
+	else
+		r = siw_qp_flow_send(wq, flow);
 	/* A long message may have left no room for it before, and nothing else would send it. */
 	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
 		r = siw_qp_rc_flush(wq, flow);

@@ -99,6 +99,27 @@ def test_a_long_round_trip(world: World, two: tuple[End, End]) -> None:
     assert 2500 * MS <= world.now_ns < 2500 * MS + NAP
 
 
+def test_a_peer_that_starts_again_while_they_meet_gets_what_is_posted(
+    world: World, two: tuple[End, End]
+) -> None:
+    """The Reply to its first Request finds nobody, which is no failure of what is posted."""
+    a, b = two
+    b.begin()
+    b.to_rts(a.name, timeout=0)
+    b.send(b"there")
+    a.begin()
+    a.to_rts(b.name)
+    world.run_for(17 * MS / SECOND)  # the Request is there after 15 ms
+    a.qp.modify(QPAttr(qp_state=QPState.RESET))
+    nothing(world, 0.1, b.cq)
+    assert b.state == QPState.RTS
+    a.begin()
+    a.to_rts(b.name)
+    assert b.sent()[0].ok
+    (wc,) = a.received()
+    assert wc.ok
+
+
 def test_an_end_that_fails_while_they_meet_takes_no_further_request(
     world: World, two: tuple[End, End]
 ) -> None:
