@@ -60,16 +60,6 @@ bool siw_qp_admission_pressed(const struct siw_admission *admission)
 	return admission->all.starting >= (admission->max.starting + 1) / 2;
 }
 
-uint32_t siw_qp_admission_crowded(const struct siw_admission *admission)
-{
-	uint32_t most = 0;
-
-	for (uint32_t i = 1; i <= SIW_SOURCES; i++)
-		if (admission->source[i].starting > admission->source[most].starting)
-			most = i;
-	return most;
-}
-
 static void add(struct siw_admission_count *count, enum siw_admission_place place, uint32_t n)
 {
 	if (place == SIW_ADMISSION_STARTING)

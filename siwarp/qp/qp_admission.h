@@ -48,8 +48,6 @@ uint32_t siw_qp_admission_source(const struct siw_admission *admission,
 				 const struct siw_addr *addr);
 /* Whether half of the start-ups that may be are. */
 bool siw_qp_admission_pressed(const struct siw_admission *admission);
-/* The entry with the most start-ups. */
-uint32_t siw_qp_admission_crowded(const struct siw_admission *admission);
 /* Whether the limits for this source admit one more. */
 bool siw_qp_admission_fair(const struct siw_admission *admission, uint32_t source);
 /* Moves a connection of this source from one count to another. */

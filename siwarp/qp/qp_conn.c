@@ -237,25 +237,37 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
+#define ANY_SOURCE UINT32_MAX
+
 /*
- * Closes the oldest start-up of a source, unless it is younger than SAFE_NS. Returns 0, or when one
- * may be closed, or NEVER.
+ * Closes a start-up of a source that is not younger than SAFE_NS, the oldest; of any source: one of
+ * the source that has most start-ups. Returns 0, or when one may be closed, or NEVER.
  */
 static uint64_t displace(struct siw_qp_conn *listener, uint32_t source)
 {
+	const struct siw_admission_count *of = listener->admission->source;
+	struct siw_qp_conn *chosen = NULL;
+	uint64_t now = siw_now_ns(), next = NEVER;
+
 	for (struct siw_link *l = listener->children.next; l != &listener->children; l = l->next) {
 		struct siw_qp_conn *conn = siw_container(l, struct siw_qp_conn, of_listener);
 
-		if (conn->place != SIW_ADMISSION_STARTING || conn->source != source)
+		if (conn->place != SIW_ADMISSION_STARTING ||
+		    (source != ANY_SOURCE && conn->source != source))
 			continue;
-		if (siw_now_ns() < conn->began_ns + SAFE_NS)
-			return conn->began_ns + SAFE_NS;
-		siw_count(SIW_COUNTER_startups_refused, 1);
-		end_stream(conn, true);
-		siw_qp_conn_free(conn);
-		return 0;
+		if (now < conn->began_ns + SAFE_NS) { /* those behind it are younger */
+			next = conn->began_ns + SAFE_NS;
+			break;
+		}
+		if (!chosen || of[conn->source].starting > of[chosen->source].starting)
+			chosen = conn;
 	}
-	return NEVER;
+	if (!chosen)
+		return next;
+	siw_count(SIW_COUNTER_startups_refused, 1);
+	end_stream(chosen, true);
+	siw_qp_conn_free(chosen);
+	return 0;
 }
 
 static bool is_expected(const struct siw_qp_conn *listener, const struct siw_addr *peer)
@@ -298,7 +310,7 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 static bool make_room(struct siw_qp_conn *listener)
 {
 	struct siw_admission *admission = listener->admission;
-	uint64_t at = displace(listener, siw_qp_admission_crowded(admission));
+	uint64_t at = displace(listener, ANY_SOURCE);
 
 	if (siw_qp_admission_has_room(admission))
 		return true;
