@@ -267,8 +267,8 @@ void cm_show_attr(const struct cm_id *id)
 }
 
 /*
- * For a queue pair that the program made by itself: the id takes the steps to RTR and RTS with it
- * when the connection is made, and ibv_modify_qp with these attributes knows that.
+ * For a queue pair that the program made itself. The id moves it to RTR and RTS when the connection
+ * is established; ibv_modify_qp with the attributes that this function returns only stores them.
  */
 int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
 {

@@ -177,6 +177,10 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 
 	if (now_ns < conn->deadline_ns)
 		return;
+	if (conn->stage == OVER) { /* drop_later */
+		siw_qp_conn_free(conn);
+		return;
+	}
 	if (conn->stage == LISTENING) { /* a start-up may have to make room now */
 		conn->admission->shut = false;
 		siw_llp_resume(conn->lsock);
@@ -240,6 +244,18 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
 #define ANY_SOURCE UINT32_MAX
 
 /*
+ * Ends a start-up in its listener's turn. The round of progress may be about to serve it, too, so it
+ * is freed by its timer, behind all turns.
+ */
+static void drop_later(struct siw_qp_conn *conn)
+{
+	end_stream(conn, true);
+	siw_qp_conn_place(conn, SIW_ADMISSION_NOWHERE);
+	conn->deadline_ns = 0;
+	siw_verbs_timed_at(conn->user->ctx, &conn->timed, 0);
+}
+
+/*
  * Closes a start-up of a source that is not younger than SAFE_NS, the oldest; of any source: one of
  * the source that has most start-ups. Returns 0, or when one may be closed, or NEVER.
  */
@@ -265,8 +281,7 @@ static uint64_t displace(struct siw_qp_conn *listener, uint32_t source)
 	if (!chosen)
 		return next;
 	siw_count(SIW_COUNTER_startups_refused, 1);
-	end_stream(chosen, true);
-	siw_qp_conn_free(chosen);
+	drop_later(chosen);
 	return 0;
 }
 

@@ -177,7 +177,7 @@ static struct siw_sidr_request *oldest(struct siw_sidr_port *port, enum stage st
 				    : siw_container(list->next, struct siw_sidr_request, in_stage);
 }
 
-/* Drops what nobody asks for any more, and answers past their bound. */
+/* Drops questions that are no longer repeated, and the oldest answers beyond their limit. */
 static void tidy(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->port);

@@ -314,7 +314,7 @@ static void all_lost(struct siw_rd_peer *peer)
 	peer->in_flight = 0;
 }
 
-/* Whether the peer may be without credit for a space: it says that it is not ready. */
+/* Whether the peer has a reason to grant no credit for a space: it reports NOT READY. */
 static bool is_excused(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_REQUESTS && peer->unready_ns;

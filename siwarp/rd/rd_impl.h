@@ -95,7 +95,7 @@ struct siw_rd_seq {
 	struct siw_rd_tx *tx; /* NULL: nothing is outstanding */
 	struct siw_rd_rx *rx; /* NULL: nothing is stored */
 	uint16_t credit;      /* units that the peer grants, from una on */
-	/* since when they do not cover una, and the peer does not say that it is not ready */
+	/* since when the credit is too small for the segment at una without NOT READY; 0: it is not */
 	uint64_t starved_ns;
 	/* the last credit that was not 0, or 1: no segment takes more units */
 	_Atomic uint16_t most_units;

@@ -27,7 +27,7 @@ static uint32_t quarter(const struct siw_rd *rd, uint32_t least)
 	return (uint32_t)(units < rd->window_units ? units : rd->window_units);
 }
 
-/* How many units a peer may have stored in a space. */
+/* The most units of one space that this end stores for the peer. */
 static uint32_t may_store(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	if (seq->rx)

@@ -87,7 +87,7 @@ void siw_sim_near_wrap(int on)
 
 uint32_t __wrap_siw_first_number(uint32_t usual);
 
-/* MSNs all begin with one number; epochs, which are drawn, differ. */
+/* All MSNs begin with the same number. Epochs have to differ, so each gets another number. */
 uint32_t __wrap_siw_first_number(uint32_t usual)
 {
 	uint32_t i = 0;

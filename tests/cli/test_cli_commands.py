@@ -451,7 +451,7 @@ def test_the_demos_findings_and_measurements_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = siwarp("demo", "--size", 1, "--no-bench").stdout
-    # Measured in earnest it takes 10 s of both CPUs.
+    # With the usual number of rounds the comparison takes 10 s of both CPUs.
     monkeypatch.setattr("siwarp.bench.run", functools.partial(bench.run, iters=64))
     demo.demo(size=1, bench=True, faults=None, as_json=True)
     told = json.loads(capsys.readouterr().out)

@@ -116,7 +116,7 @@ class SiwarpConnection:
         event.check()
         assert event.type == CMEventType.ESTABLISHED
         self.agreed = Terms(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
-        # siw repeats the bits by which our Request announces siwarp (spec/mpa-announcement.md).
+        # siw copies the reserved bits of our Request into its Reply, and is not siwarp for that.
         assert not self._qp.query()[1].private_messages
 
     def _event(self, timeout: float) -> CMEvent | None:

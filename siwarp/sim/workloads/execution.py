@@ -242,7 +242,7 @@ class Execution:
             if call is not None:
                 call(op)
                 return
-        raise NotImplementedError(op.kind)
+        raise AssertionError(f"there is no operation {op.kind}: add do_{op.kind}()")
 
     def _look(self, *, at_all: bool = False) -> None:
         """Look at all memory and at all states; of closed regions at some, or at all."""

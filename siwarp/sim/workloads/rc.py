@@ -297,7 +297,7 @@ class Connections:
             passed = local or (end.waits and request.message is None)
             require(not end.failed or passed, f"{what} succeeded after one that failed")
             require(request.bad != "local", f"{what} from no region succeeded")
-            # With persona iwarp a Write is complete when TCP has it.
+            # With persona iwarp a Write completes when TCP has accepted its octets.
             early = request.verb == "write" and end.persona == Persona.IWARP
             require(
                 request.bad != "remote" or early,
