@@ -107,8 +107,8 @@ int siw_query_device_info(struct siw_context *context, struct siw_device_info *i
 enum siw_event_type {
 	SIW_EVENT_CQ_ERR = 0, /* cq: it overflowed; its QPs are in ERR */
 	/*
-	 * qp: to ERR: its CQ overflowed, or the peer's octets are not a valid stream. Persona iwarp:
-	 * also when the connection broke. With persona roce only the completions report that.
+	 * qp: to ERR: its CQ overflowed, or the peer's octets are not a valid stream. Persona
+	 * iwarp: also when the connection broke. With persona roce only completions report that.
 	 */
 	SIW_EVENT_QP_FATAL = 1,
 	SIW_EVENT_QP_REQ_ERR = 2,    /* qp: to ERR: a request of the peer is invalid */
