@@ -140,10 +140,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not left_out(item, picked, named)]
 
 
-# A shell that runs the suite in the background makes it, and so the programs that tests start,
-# ignore SIGINT; some tests send it.
+# A suite that a shell runs in the background ignores SIGINT, and one under nohup ignores SIGHUP.
+# The programs that tests start would inherit that, and some tests send them these signals.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _kill_when_failing(self: subprocess.Popen, kind: type | None, *rest: object) -> None:
+    """Leave ``with subprocess.Popen(...)``: after an exception, kill the program first.
+
+    The original waits for the program, without limit. The test that failed, or ran out of time,
+    would then never end.
+    """
+    if kind is not None:
+        self.kill()
+    _leave(self, kind, *rest)
+
+
+_leave = subprocess.Popen.__exit__
+subprocess.Popen.__exit__ = _kill_when_failing  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(optionalhook=True)

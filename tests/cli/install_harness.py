@@ -18,8 +18,8 @@ def installed(folder: Path) -> Path:
 
     As from a wheel: C module, library and ``lib/abi`` inside of it. All of it is readable to all.
     """
-    if "SANITIZER" in os.environ:
-        pytest.skip("the tree of a sanitizer is not installed")
+    if {"SANITIZER", "COVERAGE"} & os.environ.keys():
+        pytest.skip("an instrumented tree is not installed")
     library = _paths.library()
     site = folder / "site"
     if library.parent.name == "lib":
