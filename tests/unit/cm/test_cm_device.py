@@ -293,3 +293,67 @@ def test_a_queue_pair_that_connects_by_number_already_is_no_ids(rig: Rig) -> Non
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num))
     assert refused(CMID(CMEventChannel(rig.ctx)).bind_qp, qp) == errno.EINVAL
+
+
+def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
+    channel = CMEventChannel()
+    id = CMID(channel)
+    c_id, c_channel, context = id._live(), channel._live(), rig.ctx._live()
+    none, address = ffi.NULL, ffi.new("struct siw_addr *")
+    calls = {
+        "id": [
+            (lib.siw_cm_set_device, none, context),
+            (lib.siw_cm_device, none),
+            (lib.siw_cm_migrate_id, none, c_channel),
+            (lib.siw_cm_set_v6only, none, 1),
+            (lib.siw_cm_bind_addr, none, address),
+            (lib.siw_cm_listen, none, address, 1),
+            (lib.siw_cm_listen_also, none, context, address, 1),
+            (lib.siw_cm_tell, none, 0, 0),
+            (lib.siw_cm_bind_qp, none, none),
+            (lib.siw_cm_connect, none, address, none, none),
+            (lib.siw_cm_accept, none, none),
+            (lib.siw_cm_establish, none),
+            (lib.siw_cm_reject, none, none, 0),
+            (lib.siw_cm_disconnect, none),
+            (lib.siw_cm_destroy_id, none),
+        ],
+        "context": [
+            (lib.siw_cm_set_device, c_id, none),
+            (lib.siw_cm_listen_also, c_id, none, address, 1),
+        ],
+        "channel": [(lib.siw_cm_migrate_id, c_id, none)],
+        "addr": [
+            (lib.siw_cm_bind_addr, c_id, none),
+            (lib.siw_cm_listen_also, c_id, context, none, 1),
+        ],
+    }
+
+    def reason() -> str:
+        return bytes(ffi.string(lib.siw_reason())).decode()
+
+    for argument, tried in calls.items():
+        for call, *arguments in tried:
+            ffi.errno = 0
+            said = call(*arguments)
+            assert -errno.EINVAL in (said, -ffi.errno), call
+            assert reason() == f"{argument} is NULL: give one", call
+
+
+def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> None:
+    id = CMID(CMEventChannel())
+    address = ffi.new("struct siw_addr *")
+    address.family = 99
+    assert lib.siw_cm_bind_addr(id._live(), address) == -errno.EINVAL
+    id.bind_addr(("127.0.0.1", 0))
+    assert refused(id.bind_addr, ("127.0.0.1", 0)) == errno.EINVAL
+    assert lib.siw_cm_set_v6only(id._live(), 1) == -errno.EINVAL
+    # The ids of a device's channel listen on that device alone.
+    other = Rig()
+    of_device = CMID(CMEventChannel(rig.ctx))
+    address.family = 0
+    listen_also = lib.siw_cm_listen_also
+    assert listen_also(of_device._live(), other.ctx._live(), address, 1) == -errno.EINVAL
+    channel_of_other = CMEventChannel(other.ctx)
+    assert lib.siw_cm_migrate_id(id._live(), channel_of_other._live()) == -errno.EINVAL
+    assert lib.siw_cm_migrate_id(id._live(), id.channel._live()) == 0
