@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -54,6 +55,8 @@ GRACE_S = 5
 TARGET_S = 0.15
 #: Messages of the first probe, and the seconds that the next one may take.
 FIRST, PROBE_S = 16, 1.0
+#: A probe may take this part of what is left of a measurement's time.
+PROBES = 20
 #: Seconds of the longest run that is begun: there are LIMIT_S, as the machine may become busy.
 LONGEST_S = 4
 #: How often a run that was too long is tried with an eighth of its messages.
@@ -175,16 +178,19 @@ def end_options(plan: Plan, side: str, **more: object) -> list[str]:
     return [word for name, value in given for word in (f"--{name}", str(value))]
 
 
-def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int) -> list[str]:
+def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int, limit: int) -> list[str]:
     start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
-    own = {"cpu": cpu, "ctl": ctl if ctl >= 0 else None, "limit": LIMIT_S}
+    own = {"cpu": cpu, "ctl": ctl if ctl >= 0 else None, "limit": limit}
     return start + end_options(plan, side, run=run.what, warmup=warmup_of(plan), **own)
 
 
-def end_reason(code: int, said: str) -> str:
-    """Return why a process ended with this status, given what it wrote to standard error."""
+def end_reason(code: int, said: str, limit: float | None = None) -> str:
+    """Return why a process ended with this status, given what it wrote to standard error.
+
+    limit: the seconds that its run had; without it LIMIT_S.
+    """
     if code == -signal.SIGALRM:
-        return f"it was not done within the {LIMIT_S} s that a run has"
+        return f"it was not done within the {limit or LIMIT_S} s that a run has"
     if code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
     return said.strip().splitlines()[-1] if said.strip() else f"exit status {code}"
@@ -226,14 +232,27 @@ def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]
     return everything
 
 
-def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
-    """Do one run and return what its client printed."""
+def _measure(
+    plan: Plan, run: _Run, env: Mapping[str, str], until: float = math.inf
+) -> dict[str, float]:
+    """Do one run and return what its client printed.
+
+    Raises:
+        SlowError: it was not done within LIMIT_S, or by ``until`` (time.monotonic).
+
+    """
     if run.beside:
         plan = floor_plan(plan)
+    began = time.monotonic()
+    left = until - began
+    if left <= 0:
+        raise SlowError(f"no time is left for the run {run.name!r}")
+    # An end takes whole seconds. Half of what is left, so that a shorter run can follow.
+    limit = math.ceil(min(left / 2, LIMIT_S))
+    deadline = min(began + limit + GRACE_S, until)
     sides = ["client"] if plan.kind == "reg" else ["server", "client"]
     cpus = dict(zip(("client", "server"), _cpus(), strict=True))
     started: list[subprocess.Popen[str]] = []
-    deadline = time.monotonic() + LIMIT_S + GRACE_S
     with contextlib.ExitStack() as stack:
         ctls = dict(zip(("client", "server"), socket.socketpair(), strict=True))
         for ctl in ctls.values():
@@ -242,7 +261,7 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
             for side in sides:
                 number = ctls[side].fileno() if len(sides) > 1 else -1
                 process = subprocess.Popen(
-                    _command(plan, run, side, cpus[side], number),
+                    _command(plan, run, side, cpus[side], number, limit),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -259,14 +278,14 @@ def _measure(plan: Plan, run: _Run, env: Mapping[str, str]) -> dict[str, float]:
                 for process in reversed(started)
             ]
         except subprocess.TimeoutExpired:
-            raise SlowError(f"the run {run.name!r} was not done within {LIMIT_S} s") from None
+            raise SlowError(f"the run {run.name!r} was not done within {limit} s") from None
         finally:
             for process in started:
                 if process.poll() is None:
                     process.kill()
                 process.wait()
     codes = [process.returncode for process in reversed(started)]
-    reasons = [end_reason(code, err) for code, (_, err) in zip(codes, said, strict=True)]
+    reasons = [end_reason(code, err, limit) for code, (_, err) in zip(codes, said, strict=True)]
     judge(run.name, zip(reversed(sides), codes, reasons, strict=True))
     result: dict[str, float] = json.loads(said[0][0])
     return result
@@ -304,47 +323,57 @@ def seconds_of(plan: Plan, value: float) -> float:
     }[plan.unit]
 
 
-def _seconds_each(plan: Plan, run: _Run, env: Mapping[str, str]) -> float:
+def _seconds_each(plan: Plan, run: _Run, env: Mapping[str, str], until: float) -> float:
     """Return the seconds that a message takes, by short runs."""
 
     def probe(iters: int) -> float:
         short = replace(plan, iters=iters + -iters % plan.credit)
-        return seconds_of(plan, _measure(short, run, env)["value"])
+        return seconds_of(plan, _measure(short, run, env, until)["value"])
 
     each, short = probe(FIRST), ITERS[plan.kind][0]
-    if each * short > PROBE_S:
+    if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
         return each
     # The best of three, since another process may have used the CPU meanwhile.
     return min(probe(short) for _ in range(3))
 
 
-def _with_iters(plan: Plan, runs: list[_Run], env: Mapping[str, str]) -> tuple[Plan, str]:
+def _with_iters(
+    plan: Plan, runs: list[_Run], env: Mapping[str, str], until: float = math.inf
+) -> tuple[Plan, str]:
     """Return the plan with a number of iterations that a run has time for.
 
     Short runs of the floor find it out; on a line with faults siwarp takes by far the longest. The
-    text says why it is less than what was asked for.
+    text says why it is less than what was asked for. Half the time until ``until`` does for all
+    rounds, as runs on a busy machine take more than their share.
     """
     slowest = next(run for run in runs if run.name == "ours") if "SIWARP_FAULTS" in env else runs[0]
     short, least, most = ITERS[plan.kind]
     iters, partial = plan.iters or least, ""
     if least < most and not 0 < plan.iters <= short:
-        each = _seconds_each(plan, slowest, env)
-        room = max(plan.credit, int(LONGEST_S / each))
+        each = _seconds_each(plan, slowest, env, until)
+        share = (until - time.monotonic()) / (2 * plan.rounds * len(runs))
+        longest = min(LONGEST_S, share)
+        room = max(plan.credit, int(longest / each))
         iters = min(room, plan.iters or max(least, min(most, int(TARGET_S / each))))
         if iters < plan.iters:
-            partial = f"a run had {iters} of {plan.iters} messages: more take over {LONGEST_S} s"
+            partial = f"a run had {iters} of {plan.iters} messages: more take over {longest:.3g} s"
     return replace(plan, iters=iters + -iters % plan.credit), partial
 
 
 def _round(
-    plan: Plan, runs: list[_Run], env: Mapping[str, str], step: Callable[[], None], turn: int
+    plan: Plan,
+    runs: list[_Run],
+    env: Mapping[str, str],
+    step: Callable[[], None],
+    turn: int,
+    until: float,
 ) -> dict[str, Any]:
     # The floor and siwarp take turns in being first.
     order = [runs[1], runs[0], *runs[2:]] if turn % 2 and len(runs) > 1 else runs
     values: dict[str, float] = {}
     p99: dict[str, float] = {}
     for one in order:
-        result = _measure(plan, one, env)
+        result = _measure(plan, one, env, until)
         values[one.name] = result["value"]
         if result["p99"]:
             p99[one.name] = result["p99"]
@@ -360,9 +389,9 @@ def _round(
 
 
 def _rounds(
-    plan: Plan, one: Callable[[Plan, int], dict[str, Any]]
+    plan: Plan, one: Callable[[Plan, int], dict[str, Any]], until: float = math.inf
 ) -> tuple[Plan, list[dict[str, Any]], str]:
-    """Do the rounds, with fewer messages if one takes too long.
+    """Do the rounds, with fewer messages if one takes too long, and none begun after ``until``.
 
     Returns:
         The plan of the last round, the rounds' values, and why they are not all that were wanted.
@@ -374,6 +403,8 @@ def _rounds(
     rounds: list[dict[str, Any]] = []
     why, shorter = "", 0
     while len(rounds) < plan.rounds:
+        if rounds and time.monotonic() >= until:
+            return plan, rounds, f"{len(rounds)} of {plan.rounds} rounds: the time was over"
         try:
             rounds.append(one(plan, len(rounds)))
         except BenchError as e:
@@ -396,6 +427,7 @@ def run(
     op: str = "send",
     *,
     others: bool = True,
+    within: float = math.inf,
     env: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     **options: Unpack[PlanOptions],
@@ -412,6 +444,8 @@ def run(
             latency and rate is ud, of its bandwidth raw UDP in large datagrams.
         options: PlanOptions.
         others: measure the other raw runs too, not only the floor.
+        within: the seconds that all of it may take: runs are shorter, and rounds fewer, where that
+            is too little for them.
         env: more environment for the processes that measure; SIWARP_FAULTS for our client. If that
             plan has losses, RD is measured without them, too: what of its rate it keeps.
         progress: called with the number of runs that are done, and of all.
@@ -429,9 +463,11 @@ def run(
 
     Raises:
         UsageError: there is no such measurement.
-        BenchError: a run failed; LostError: it lost messages.
+        BenchError: a run failed; LostError: it lost messages; SlowError: not even one round was
+            done in time.
 
     """
+    until = time.monotonic() + within
     plan = make_plan(kind, qp, op, **options)
     floors = floors_of(plan)
     if not others:
@@ -440,8 +476,10 @@ def run(
     runs = _runs(plan, floors, env.get("SIWARP_FAULTS", ""))
     step = counter(progress, plan.rounds * len(runs))
     doubt = busy()
-    plan, partial = _with_iters(plan, runs, env)
-    plan, rounds, why = _rounds(plan, lambda plan, turn: _round(plan, runs, env, step, turn))
+    plan, partial = _with_iters(plan, runs, env, until)
+    plan, rounds, why = _rounds(
+        plan, lambda plan, turn: _round(plan, runs, env, step, turn, until), until
+    )
     partial = "; ".join(filter(None, (partial, why)))
     summary = _summary(plan, floors, runs, rounds)
     doubts = filter(None, (doubt, *_doubts(plan, summary)))

@@ -162,6 +162,19 @@ def test_a_run_that_does_not_end_is_ended_and_waited_for(
             os.kill(pid, 0)
 
 
+def test_a_measurement_with_a_limit_over_all_ends_within_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = fake(tmp_path, "exec sleep 100", monkeypatch)
+    monkeypatch.setattr(runner, "program", lambda: path)
+
+    began = time.monotonic()
+    with pytest.raises(runner.SlowError):
+        bench.run("lat", "ud", iters=10, rounds=3, within=1)
+    # Less than the 20 s that a run has otherwise, of which it took all before.
+    assert time.monotonic() - began < runner.LIMIT_S / 2
+
+
 def test_the_program_is_there_and_says_whose_it_is() -> None:
     done = subprocess.run([runner.program()], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2

@@ -84,6 +84,50 @@ def test_more_messages_than_a_run_has_time_for_are_cut() -> None:
     assert "of 50000000 messages" in result["partial"]
 
 
+@pytest.fixture
+def busy_machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Runs on a clock of their own: each message takes 10 ms there. Return the clock's one value.
+
+    A run that has not the time for its messages ends when its time is over, as those of
+    processes do.
+    """
+    now = [1000.0]
+
+    def measure(plan: Plan, run: Any, _env: Any, until: float) -> dict[str, float]:
+        takes = plan.iters * 0.01
+        if now[0] + takes > until:
+            now[0] = until
+            raise SlowError(f"the run {run.name!r} was not done")
+        now[0] += takes
+        return {"value": 5000.0, "p99": 0.0}
+
+    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(runner, "_measure", measure)
+    return now
+
+
+@pytest.mark.parametrize("within", [3.0, 8.0, 40.0])
+def test_a_busy_machine_gives_a_figure_and_a_remark_in_the_time_that_there_is(
+    busy_machine: list[float], within: float
+) -> None:
+    result = bench.run("lat", rounds=3, others=False, within=within)
+    assert busy_machine[0] <= 1000.0 + within
+    assert 1 <= len(result["rounds"]) <= 3
+    # Without a limit a run of these has 400 messages at least: 4 s.
+    assert result["iters"] < 400
+    assert result["ours"] > 0
+
+
+def test_no_round_begins_when_the_time_is_over(busy_machine: list[float]) -> None:
+    # 100 messages: a second each for the floor and for siwarp.
+    result = bench.run("lat", iters=100, rounds=5, others=False, within=5.0)
+    assert len(result["rounds"]) == 2
+    assert result["partial"].startswith("2 of 5 rounds: ")
+    with pytest.raises(SlowError):
+        bench.run("lat", iters=500, rounds=5, others=False, within=4.0)
+    assert busy_machine[0] <= 1000.0 + 9.0
+
+
 def test_a_result_has_the_least_and_the_largest_of_its_ratios(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -25,6 +25,35 @@ def test_what_a_busy_machine_does_not_finish_is_a_remark_and_no_failure(
     assert said.count("was not measured, as this machine is busy") == len(demo._COMPARED)
 
 
+def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now, took = [0.0], iter([40.0, 0.25, 1.0, 0.0, 0.0])
+    shares: list[float] = []
+
+    def run(*_: Any, within: float, **__: Any) -> dict[str, Any]:
+        shares.append(within)
+        now[0] += min(within, next(took))
+        return {
+            "unit": "us",
+            "ours": 2.0,
+            "floor": 1.0,
+            "ratio": 2.0,
+            "spans": {"ratio": [2.0, 2.0]},
+            "unreliable": [],
+            "partial": "1 of 3 rounds: why",
+        }
+
+    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
+    demo._compare([])
+    # The first took all of its fifth; what the others leave goes to those behind them.
+    assert shares == [8.0, 8.0, 10.5 + 1 / 12, pytest.approx(15.375), pytest.approx(30.75)]
+    assert now[0] < demo._COMPARE_S
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("1 of 3 rounds: why") == len(demo._COMPARED)
+
+
 def test_what_fails_for_another_reason_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> dict[str, Any]:
         raise BenchError("the run 'ours' failed: no such device")
