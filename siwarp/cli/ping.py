@@ -393,6 +393,10 @@ def ping(
     """Time round trips to a `siwarp ping --server`, or to a peer process of its own.
 
     The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
+
+    A ping without an answer is lost after 1 s with UD and UC, and five lost pings in a row end the
+    run; with RD and RC one ends it, after 15 and 10 s. An RD server that is not ready to receive
+    for 4 s ends it with an error.
     """
     _judge(addr, server, bind, qp, op, persona)
     _take(persona, qkey, qp, faults)

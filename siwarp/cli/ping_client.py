@@ -9,7 +9,7 @@ import time
 
 import typer
 
-from siwarp.cli.ping_loop import YIELD_AFTER
+from siwarp.cli.ping_loop import RNR, YIELD_AFTER
 from siwarp.cli.ping_probe import PortProbe
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, number, pattern
 from siwarp.cm import CMID, CMEventChannel, ConnParam
@@ -157,7 +157,8 @@ class DatagramPinger(_OneSided):
         addr = None if device else (source, 0)
         attr = QPInitAttr(QPType[kind], scq=self._cq, addr=addr, error_policy=ErrorPolicy.MESSAGE)
         self._qp = part(QP(pd, attr))
-        self._qp.to_rts()
+        # A server that is not ready to receive fails the ping: rnr_retry's default waits for ever.
+        self._qp.to_rts(RNR if kind == "RD" else None)
         self._recvs = [RecvWR(i, sg=[self._mr.sge((i + 1) * size, size)]) for i in range(slots)]
         if op == "send":
             self._qp.post_recv(self._recvs)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 
 from siwarp.base.stop import Stopping
-from siwarp.verbs import CQ, WC
+from siwarp.verbs import CQ, WC, QPAttr
 
-__all__ = ["BUSY", "YIELD_AFTER", "Sleeper", "serve"]
+__all__ = ["BUSY", "RNR", "YIELD_AFTER", "Sleeper", "serve"]
 
 #: Seconds that a server polls after the last message before it sleeps.
 BUSY = 0.002
@@ -19,6 +19,10 @@ BUSY = 0.002
 #: Seconds that a client polls before other processes may run; one of them may be the server. On
 #: one CPU the server runs only once the client yields, so it yields at once.
 YIELD_AFTER = 0.0 if len(os.sched_getaffinity(0)) == 1 else 0.0002
+
+#: How long an RD end waits for a peer that is not ready to receive: 6 times the peer's
+#: min_rnr_timer, which is 655 ms at these ends and the longest that there is.
+RNR = QPAttr(rnr_retry=6, min_rnr_timer=0)
 
 
 class Sleeper:

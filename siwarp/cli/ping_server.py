@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from siwarp.aio.shares import Ration, Shares, source_of
 from siwarp.base import system
 from siwarp.base.stop import Stop
-from siwarp.cli.ping_loop import BUSY, Sleeper, serve
+from siwarp.cli.ping_loop import BUSY, RNR, Sleeper, serve
 from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello, pattern
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -229,9 +229,8 @@ class DatagramServer:
         self._waiting: list[WC] = []
         #: Clients that were displaced and whose answers have not come back yet.
         self._ended: set[Address] = set()
-        # At 6 x 655 ms a client that is not ready loses its answers.
-        patient = QPAttr(rnr_retry=6, min_rnr_timer=0)
-        self._qp.to_rts(patient if self._kind == QPType.RD else None)
+        # A client that is not ready to receive for that long loses its answers.
+        self._qp.to_rts(RNR if self._kind == QPType.RD else None)
         self._qp.post_recv(self._recvs)
 
     def run(self, stop: Stop) -> None:

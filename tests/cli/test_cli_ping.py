@@ -20,6 +20,7 @@ from scapy.packet import Raw
 import siwarp as library
 from siwarp.base.numeric import numeric
 from siwarp.cli import ping
+from siwarp.cli.ping_client import DatagramPinger
 from siwarp.cli.ping_wire import MAX_SIZE, Hello
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
@@ -31,6 +32,8 @@ from siwarp.verbs import (
     QP,
     CompChannel,
     Context,
+    Error,
+    QPAttr,
     QPInitAttr,
     QPType,
     RecvWR,
@@ -425,6 +428,20 @@ def test_an_rd_ping_that_nobody_answers_says_so() -> None:
         done = siwarp("--peer-timeout-ms", 300, "ping", "127.0.0.1", "-p", port, "--qp", "rd")
     assert done.returncode == 1
     assert f"127.0.0.1 port {port}: no answer; is `siwarp ping --server --qp rd`" in done.stderr
+
+
+def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
+    """It says so, and does not keep its client: that gives up after 6 times the server's timer."""
+    with (
+        Context() as device,
+        PD(device) as pd,
+        CQ(device, 4) as cq,
+        QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=("127.0.0.1", 0))) as qp,
+    ):
+        qp.to_rts(QPAttr(min_rnr_timer=14))  # 1.28 ms
+        pinger = DatagramPinger(qp.addr, "rd", "send", 64, None)
+        with contextlib.closing(pinger), pytest.raises(Error, match="receiver-not-ready"):
+            pinger.ping(0)
 
 
 def test_a_ping_that_is_broken_off_is_not_lost() -> None:
