@@ -256,15 +256,17 @@ static void drop_later(struct siw_qp_conn *conn)
 }
 
 /*
- * Closes a start-up of a source that is not younger than SAFE_NS, the oldest; of any source: one of
- * the source that has most start-ups. Returns 0, or when one may be closed, or NEVER.
+ * Returns the start-up that may be closed for a newcomer: of those not younger than SAFE_NS the
+ * oldest of that source, or with ANY_SOURCE one of the source that has most. NULL if there is none;
+ * *next is then when there will be one, or NEVER.
  */
-static uint64_t displace(struct siw_qp_conn *listener, uint32_t source)
+static struct siw_qp_conn *closable(struct siw_qp_conn *listener, uint32_t source, uint64_t *next)
 {
 	const struct siw_admission_count *of = listener->admission->source;
 	struct siw_qp_conn *chosen = NULL;
-	uint64_t now = siw_now_ns(), next = NEVER;
+	uint64_t now = siw_now_ns();
 
+	*next = NEVER;
 	for (struct siw_link *l = listener->children.next; l != &listener->children; l = l->next) {
 		struct siw_qp_conn *conn = siw_container(l, struct siw_qp_conn, of_listener);
 
@@ -272,17 +274,26 @@ static uint64_t displace(struct siw_qp_conn *listener, uint32_t source)
 		    (source != ANY_SOURCE && conn->source != source))
 			continue;
 		if (now < conn->began_ns + SAFE_NS) { /* those behind it are younger */
-			next = conn->began_ns + SAFE_NS;
+			*next = conn->began_ns + SAFE_NS;
 			break;
 		}
 		if (!chosen || of[conn->source].starting > of[chosen->source].starting)
 			chosen = conn;
 	}
-	if (!chosen)
-		return next;
+	return chosen;
+}
+
+/* Closes a start-up of the source for a newcomer; returns whether there was one to close. */
+static bool displace(struct siw_qp_conn *listener, uint32_t source)
+{
+	uint64_t next;
+	struct siw_qp_conn *conn = closable(listener, source, &next);
+
+	if (!conn)
+		return false;
 	siw_count(SIW_COUNTER_startups_refused, 1);
-	drop_later(chosen);
-	return 0;
+	drop_later(conn);
+	return true;
 }
 
 static bool is_expected(const struct siw_qp_conn *listener, const struct siw_addr *peer)
@@ -304,12 +315,14 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 	}
 	conn->source = siw_qp_admission_source(admission, &peer);
 	while (!siw_qp_admission_fair(admission, conn->source) && !is_expected(listener, &peer))
-		if (displace(listener, conn->source)) {
+		if (!displace(listener, conn->source)) {
 			siw_count(SIW_COUNTER_startups_refused, 1);
 			end_stream(conn, true);
 			siw_qp_conn_free(conn);
 			return;
 		}
+	if (!siw_qp_admission_has_room(admission))
+		displace(listener, ANY_SOURCE);
 	conn->listener = listener;
 	siw_link_add(&listener->children, &conn->of_listener);
 	siw_qp_conn_place(conn, SIW_ADMISSION_STARTING);
@@ -318,23 +331,23 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 }
 
 /*
- * There is no room: closes a start-up of the source that has most, or else leaves further
- * connections in the kernel's queue; when that is full, SYNs are dropped and repeated. Returns
- * whether there is room now.
+ * Whether a newcomer can be admitted: there is room, or a start-up that may be closed for it. If
+ * not, further connections stay in the kernel's queue; when that is full, SYNs are dropped and
+ * repeated.
  */
-static bool make_room(struct siw_qp_conn *listener)
+static bool may_accept(struct siw_qp_conn *listener)
 {
 	struct siw_admission *admission = listener->admission;
-	uint64_t at = displace(listener, ANY_SOURCE);
+	uint64_t next;
 
-	if (siw_qp_admission_has_room(admission))
+	if (siw_qp_admission_has_room(admission) || closable(listener, ANY_SOURCE, &next))
 		return true;
 	admission->shut = true;
 	siw_llp_pause(listener->lsock);
 	siw_count(SIW_COUNTER_startups_paused, 1);
-	if (at && at != NEVER) {
-		listener->deadline_ns = at;
-		siw_verbs_timed_at(listener->user->ctx, &listener->timed, at);
+	if (next != NEVER) {
+		listener->deadline_ns = next;
+		siw_verbs_timed_at(listener->user->ctx, &listener->timed, next);
 	}
 	return false;
 }
@@ -344,7 +357,7 @@ static int serve_listener(struct siw_qp_conn *listener)
 	for (int n = 0; n < ACCEPTS; n++) {
 		struct siw_qp_conn *conn;
 
-		if (!siw_qp_admission_has_room(listener->admission) && !make_room(listener))
+		if (!may_accept(listener))
 			return n;
 		conn = new_conn(listener->user, STARTING, NULL);
 		if (!conn)

@@ -114,3 +114,37 @@ def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world
             assert channel.get_event(0.1) is None
             assert counter("startups_refused") - before >= len(made)
         channel.close()
+
+
+def test_start_ups_are_closed_only_for_a_newcomer_that_is_there(world: World) -> None:
+    """A full listener that is served without a newcomer closes nobody."""
+    with settings(max_startups=64, source_share=75):
+        Listener(world)
+        held = [one for n in (8, 9) for one in silent(world, 32, f"10.0.0.{n}")]
+        before = counter("startups_refused")
+        world.run_for(1.0)  # all are old enough now
+        for one in held:  # a round of progress for each, which serves the listener, too
+            one.sendall(REQUEST[:1])
+            world.run_for(0.001)
+        assert counter("startups_refused") == before
+        is_served(world, GOOD)
+        assert counter("startups_refused") == before + 1
+
+
+def test_a_newcomer_that_is_refused_costs_no_other_source_a_start_up(world: World) -> None:
+    """A source that has its share is refused before another one's start-up is closed for it."""
+    with settings(max_startups=64, source_share=50):
+        Listener(world)
+        old = silent(world, 32, "10.0.0.8")
+        world.run_for(0.6)
+        young = silent(world, 31, "10.0.0.9")
+        before = counter("startups_refused")
+        more = silent(world, 4, "10.0.0.9")
+        world.run_for(0.01)
+        assert counter("startups_refused") == before + 3
+        for one in old:
+            one.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                one.recv(1)
+        assert young
+        assert more
