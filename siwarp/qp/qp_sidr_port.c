@@ -26,7 +26,7 @@
 #define PRESSED 16 /* so many pending questions, or half of what may be, call for cookies */
 /* A question is repeated each second at least; one that was not for so long is forgotten. */
 #define REPEAT_NS 3500000000ull
-#define TIDY_NS	  10000000ull
+#define TIDY_NS	  10000000ull	/* questions that arrive look for expired ones so often */
 #define COOKIE_NS 4000000000ull /* a cookie is good for so long, and up to twice as long */
 /* Times that an answer goes out again when its port closes, as nobody will be there to ask. */
 #define LAST_WORDS 2
@@ -39,14 +39,22 @@ enum stage {
 	STAGES,
 };
 
+/* Questions without a cookie, and those with one, are kept apart. */
+enum kind {
+	WITHOUT_COOKIE,
+	WITH_COOKIE,
+	KINDS,
+};
+
 struct siw_sidr_request {
 	struct siw_link in_stage, in_bucket;
+	struct siw_link in_source, in_heard; /* PENDING; else in no list */
 	struct siw_sidr_port *port;
 	enum stage stage;
 	struct siw_addr from;
 	uint64_t id;
 	uint32_t source; /* its entry in the port's admission */
-	bool has_cookie;
+	enum kind kind;
 	uint64_t since_ns; /* in this stage */
 	uint64_t heard_ns; /* when the question came last */
 	union {
@@ -55,6 +63,13 @@ struct siw_sidr_request {
 		} data;
 		uint8_t answer[SIW_SIDR_FRAME]; /* ANSWERED */
 	};
+};
+
+/* A source's pending questions. Zeroed until its first one. */
+struct sidr_source {
+	struct siw_link questions[KINDS]; /* the oldest first */
+	struct siw_link in_turn[KINDS];	  /* link in the port's turns; alone without questions */
+	uint64_t last_turn;		  /* when one was offered last */
 };
 
 struct siw_sidr_port {
@@ -68,10 +83,12 @@ struct siw_sidr_port {
 	struct siw_sipkey key;
 	uint32_t n_answered;
 	uint64_t tidied_ns;
-	struct siw_sidr_request *offered;    /* the one whose event is in the queue, or NULL */
-	uint64_t turn;			     /* counts the questions that were offered */
-	uint64_t last_turn[SIW_SOURCES + 1]; /* of each source */
-	struct siw_link stages[STAGES];	     /* requests, the oldest first */
+	struct siw_sidr_request *offered; /* the one whose event is in the queue, or NULL */
+	uint64_t turn;			  /* counts the questions that were offered */
+	struct sidr_source sources[SIW_SOURCES + 1];
+	struct siw_link turns[KINDS];	/* sources with questions of the kind, by last_turn */
+	struct siw_link heard;		/* pending requests, by heard_ns */
+	struct siw_link stages[STAGES]; /* requests, the oldest first */
 	struct siw_link buckets[BUCKETS];
 };
 
@@ -139,13 +156,58 @@ static void refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
+/* Puts the source where its last turn says, or takes it out if it has no question of the kind. */
+static void set_turn(struct siw_sidr_port *port, struct sidr_source *source, enum kind kind)
+{
+	struct siw_link *link = &source->in_turn[kind], *at = &port->turns[kind];
+
+	siw_link_del(link);
+	if (siw_link_alone(&source->questions[kind]))
+		return;
+	/* Most go to the end. A source that had a turn long ago passes those that had one since. */
+	while (at->prev != &port->turns[kind] &&
+	       siw_container(at->prev, struct sidr_source, in_turn[kind])->last_turn >
+		       source->last_turn)
+		at = at->prev;
+	siw_link_add(at, link);
+}
+
+static void enqueue(struct siw_sidr_request *request)
+{
+	struct siw_sidr_port *port = request->port;
+	struct sidr_source *source = &port->sources[request->source];
+	bool first;
+
+	if (!source->questions[0].next)
+		for (int i = 0; i < KINDS; i++) {
+			siw_link_init(&source->questions[i]);
+			siw_link_init(&source->in_turn[i]);
+		}
+	first = siw_link_alone(&source->questions[request->kind]);
+	siw_link_add(&source->questions[request->kind], &request->in_source);
+	if (first)
+		set_turn(port, source, request->kind);
+}
+
+static void dequeue(struct siw_sidr_request *request)
+{
+	struct sidr_source *source = &request->port->sources[request->source];
+
+	siw_link_del(&request->in_source);
+	if (siw_link_alone(&source->questions[request->kind]))
+		siw_link_del(&source->in_turn[request->kind]);
+}
+
 static void move_to(struct siw_sidr_request *request, enum stage stage)
 {
 	struct siw_sidr_port *port = request->port;
 
-	if (request->stage == PENDING)
+	if (request->stage == PENDING) {
 		siw_qp_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
 				      SIW_ADMISSION_NOWHERE);
+		dequeue(request);
+		siw_link_del(&request->in_heard);
+	}
 	port->n_answered -= request->stage == ANSWERED;
 	siw_link_del(&request->in_stage);
 	request->stage = stage;
@@ -184,14 +246,15 @@ static void tidy(struct siw_sidr_port *port)
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
 	uint64_t repeat = most < REPEAT_NS ? most : REPEAT_NS;
 	struct siw_sidr_request *request;
-	struct siw_link *l, *next;
 
 	port->tidied_ns = now;
-	for (l = port->stages[PENDING].next; l != &port->stages[PENDING]; l = next) {
-		request = siw_container(l, struct siw_sidr_request, in_stage);
-		next = l->next;
-		if (request->since_ns + most < now || request->heard_ns + repeat < now)
-			forget(request);
+	while ((request = oldest(port, PENDING)) && request->since_ns + most < now)
+		forget(request);
+	while (!siw_link_alone(&port->heard)) {
+		request = siw_container(port->heard.next, struct siw_sidr_request, in_heard);
+		if (request->heard_ns + repeat >= now)
+			break;
+		forget(request);
 	}
 	while ((request = oldest(port, ANSWERED)) &&
 	       (request->since_ns + most < now ||
@@ -248,13 +311,20 @@ static bool is_pressed(const struct siw_admission *admission)
 	return admission->all.requests >= (half < PRESSED ? half : PRESSED);
 }
 
-/* Whether a is to be answered before b, which came earlier. */
-static bool goes_first(const struct siw_sidr_port *port, const struct siw_sidr_request *a,
-		       const struct siw_sidr_request *b)
+/* Those with a cookie first; of each kind sources take turns. NULL: there is no question. */
+static struct siw_sidr_request *choose(struct siw_sidr_port *port)
 {
-	if (a->has_cookie != b->has_cookie)
-		return a->has_cookie;
-	return port->last_turn[a->source] < port->last_turn[b->source];
+	for (int kind = KINDS - 1; kind >= 0; kind--) {
+		struct siw_link *turns = &port->turns[kind];
+		struct sidr_source *source;
+
+		if (siw_link_alone(turns))
+			continue;
+		source = siw_container(turns->next, struct sidr_source, in_turn[kind]);
+		return siw_container(source->questions[kind].next, struct siw_sidr_request,
+				     in_source);
+	}
+	return NULL;
 }
 
 static void offer_next(struct siw_sidr_port *port);
@@ -273,19 +343,13 @@ static void taken(struct siw_sidr_request *request)
 static void offer_next(struct siw_sidr_port *port)
 {
 	struct siw_qp_conn_event event = { .kind = SIW_CONN_ASKED, .taken = taken };
-	struct siw_sidr_request *next = NULL;
+	struct siw_sidr_request *next;
+	struct sidr_source *source;
 
 	tidy(port);
-	if (!port->reporter)
+	if (!port->reporter || port->offered)
 		return;
-	for (struct siw_link *l = port->stages[PENDING].next;
-	     !port->offered && l != &port->stages[PENDING]; l = l->next) {
-		struct siw_sidr_request *request =
-			siw_container(l, struct siw_sidr_request, in_stage);
-
-		if (!next || goes_first(port, request, next))
-			next = request;
-	}
+	next = choose(port);
 	if (!next)
 		return;
 	event.asked = next;
@@ -298,7 +362,10 @@ static void offer_next(struct siw_sidr_port *port)
 		return;
 	}
 	port->offered = next;
-	port->last_turn[next->source] = ++port->turn;
+	source = &port->sources[next->source];
+	source->last_turn = ++port->turn;
+	for (int kind = 0; kind < KINDS; kind++)
+		set_turn(port, source, kind);
 }
 
 static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
@@ -320,11 +387,13 @@ static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
 	request->from = *from;
 	request->id = question->id;
 	request->source = source;
-	request->has_cookie = is_shown(port, from, question);
+	request->kind = is_shown(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
 	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->port);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
+	siw_link_add(&port->heard, &request->in_heard);
+	enqueue(request);
 	siw_link_add(bucket_of(port, from, question->id), &request->in_bucket);
 	siw_qp_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE,
 			      SIW_ADMISSION_REQUEST);
@@ -337,8 +406,14 @@ static void heard_again(struct siw_sidr_request *request, const struct siw_sidr_
 	struct siw_sidr_port *port = request->port;
 
 	request->heard_ns = siw_llp_port_clock(port->ctx->port);
-	if (!request->has_cookie && is_pressed(port->admission))
-		request->has_cookie = has_cookie(port, &request->from, question);
+	siw_link_del(&request->in_heard);
+	siw_link_add(&port->heard, &request->in_heard);
+	if (request->kind == WITHOUT_COOKIE && is_pressed(port->admission) &&
+	    has_cookie(port, &request->from, question)) {
+		dequeue(request);
+		request->kind = WITH_COOKIE;
+		enqueue(request);
+	}
 }
 
 static void heard(struct siw_sidr_port *port, const struct siw_addr *from,
@@ -399,6 +474,9 @@ static int open_port(struct siw_qp_reporter *reporter, const struct siw_addr *ad
 	port->handler.serve = serve;
 	port->ctx = reporter->user.ctx;
 	port->reporter = reporter;
+	siw_link_init(&port->heard);
+	for (int i = 0; i < KINDS; i++)
+		siw_link_init(&port->turns[i]);
 	for (int i = 0; i < STAGES; i++)
 		siw_link_init(&port->stages[i]);
 	for (int i = 0; i < BUCKETS; i++)
