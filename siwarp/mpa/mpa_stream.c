@@ -4,8 +4,12 @@
 #include <stdlib.h>
 
 #include "base/settings.h"
+#include "base/trim.h"
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
+
+/* Connections hold buffers while they are used, and have structs in all layers. */
+static struct siw_crowd streams;
 
 static struct siw_mpa_stream *stream_new(enum siw_mpa_state state)
 {
@@ -20,6 +24,7 @@ static struct siw_mpa_stream *stream_new(enum siw_mpa_state state)
 	}
 	stream->state = (uint8_t)state;
 	stream->rx.strict = siw_settings()->strict != 0;
+	siw_crowd_join(&streams);
 	return stream;
 }
 
@@ -29,6 +34,7 @@ static void stream_free(struct siw_mpa_stream *stream)
 	siw_mpa_rx_free(&stream->rx);
 	free(stream->start);
 	free(stream);
+	siw_crowd_leave(&streams);
 }
 
 int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,

@@ -13,6 +13,7 @@
 #include "base/lock.h"
 #include "base/siphash.h"
 #include "base/source.h"
+#include "base/trim.h"
 #include "llp/llp.h"
 #include "rd/rd.h"
 #include "rd/rd_cc.h"
@@ -247,6 +248,7 @@ struct siw_rd {
 	uint32_t window_units; /* the most credit for one peer */
 	/* memory of stored datagrams and their rings, all peers together */
 	uint64_t rx_octets, rx_limit;
+	struct siw_crowd busy;	      /* peers with congestion control of their own */
 	uint64_t tx_octets, tx_limit; /* memory of unacknowledged datagrams, all peers together */
 	uint64_t timeout;
 	uint64_t meet; /* how long a peer beyond this machine has to answer a first segment */

@@ -115,6 +115,7 @@ bool siw_rd_cc_begin(struct siw_rd_peer *peer)
 	if (peer->rtt)
 		siw_rd_cc_rtt(cc, peer->rtt);
 	peer->cc = cc;
+	siw_crowd_join(&peer->rd->busy);
 	return true;
 }
 
@@ -125,6 +126,7 @@ void siw_rd_cc_end(struct siw_rd_peer *peer)
 	peer->rtt = peer->cc->srtt;
 	free(peer->cc);
 	peer->cc = &peer->rd->resting;
+	siw_crowd_leave(&peer->rd->busy);
 }
 
 static void unhash(struct siw_rd_peer *peer)

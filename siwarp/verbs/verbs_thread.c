@@ -7,6 +7,7 @@
 #include "base/cancel.h"
 #include "base/clock.h"
 #include "base/os.h"
+#include "base/trim.h"
 #include "verbs/verbs_impl.h"
 
 #define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter before the thread sleeps for long */
@@ -67,6 +68,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	siw_unlock(&ctx->progress);
 	if (moved)
 		return false;
+	siw_trim();
 	/* A wake-up that came too late for nap() is still on the descriptor. */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "base/clock.h"
+#include "base/trim.h"
 #include "verbs/verbs_impl.h"
 
 #define MOST_SKIPPED 63 /* waits without a spin */
@@ -71,6 +72,8 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		r = ready(arg);
 		if (r)
 			return r;
+		if (!moved)
+			siw_trim();
 		/* Only a round that moved nothing has found every socket empty. */
 		if (!moved &&
 		    siw_llp_wait_cancel(&set, fd, siw_verbs_sleep_us(ctx, now, deadline)) == -EINTR)

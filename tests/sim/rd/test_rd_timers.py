@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 
+import net
 from _siwarp_layers import lib
-from unit.rd.rd_kit import Stranger
+from unit.llp.llp_harness import addr
+from unit.rd.rd_kit import Stranger, run
 
 from siwarp.inspect.rd import RDType
 
@@ -33,3 +35,15 @@ def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(end):
         assert strangers[i].silence()
     for s in strangers:
         s.close()
+
+
+def test_a_crowd_that_was_given_up_has_its_memory_returned(end):
+    lib.siw_trim()  # what other tests left
+    e = end()
+    for i in range(1024):
+        assert e.send(e.peer(addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
+    net.sleep(1.0)
+    e.turn()
+    assert not lib.siw_trim(), "their windows are in use"
+    run(lambda: e.told("gone") == 1024, e, seconds=200)
+    assert lib.siw_trim()

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* base/trim.c - see trim.h. */
+#include "base/trim.h"
+
+#ifdef SIW_HAVE_MALLOC_TRIM
+#include <malloc.h>
+#endif
+
+#define CROWD 1024u
+
+/* of the process, as the memory is */
+static atomic_bool wanted;
+
+/* Two threads that change a crowd at a time may miss its largest number by one: that is no harm. */
+void siw_crowd_join(struct siw_crowd *crowd)
+{
+	uint32_t now = atomic_fetch_add_explicit(&crowd->now, 1, memory_order_relaxed) + 1;
+
+	if (now > atomic_load_explicit(&crowd->most, memory_order_relaxed))
+		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
+}
+
+void siw_crowd_leave(struct siw_crowd *crowd)
+{
+	uint32_t now = atomic_fetch_sub_explicit(&crowd->now, 1, memory_order_relaxed) - 1;
+	uint32_t most = atomic_load_explicit(&crowd->most, memory_order_relaxed);
+
+	if (most < CROWD || now > most / 4)
+		return;
+	atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
+	atomic_store_explicit(&wanted, true, memory_order_relaxed);
+}
+
+bool siw_trim(void)
+{
+	if (!atomic_load_explicit(&wanted, memory_order_relaxed) ||
+	    !atomic_exchange_explicit(&wanted, false, memory_order_relaxed))
+		return false;
+#ifdef SIW_HAVE_MALLOC_TRIM
+	malloc_trim(0);
+#endif
+	return true;
+}
