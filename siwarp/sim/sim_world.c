@@ -631,16 +631,22 @@ struct sim_plan *sim_plan_new(const char *text)
 	return plan;
 }
 
+/* A world of nothing, as it is between two worlds. */
+static void make_empty(void)
+{
+	memset(&sim, 0, sizeof(sim));
+	siw_link_init(&sim.due);
+	siw_link_init(&sim.ports);
+	siw_link_init(&sim.streams);
+}
+
 int siw_sim_open(uint64_t seed, const char *faults)
 {
 	struct sim_random seeds = { seed };
 
 	if (sim.open)
 		return -EBUSY;
-	memset(&sim, 0, sizeof(sim));
-	siw_link_init(&sim.due);
-	siw_link_init(&sim.ports);
-	siw_link_init(&sim.streams);
+	make_empty();
 	sim.choose.state = sim_random(&seeds);
 	sim.numbers.state = sim_random(&seeds);
 	sim.net.state = sim_random(&seeds);
@@ -664,6 +670,9 @@ static bool tasks_left(void)
 
 int siw_sim_close(void)
 {
+	struct siw_sim_stats stats = sim.stats;
+	uint64_t now = sim.now, hash = sim.hash;
+
 	if (!sim.open)
 		return -ENOENT;
 	if (sim_me()->number || sim.n_ports || tasks_left())
@@ -684,6 +693,10 @@ int siw_sim_close(void)
 	free(sim.ready);
 	free(sim.work);
 	free(sim.heap);
+	make_empty();
+	sim.stats = stats;
+	sim.now = now;
+	sim.hash = hash;
 	return 0;
 }
 

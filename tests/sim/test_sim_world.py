@@ -15,7 +15,7 @@ import siwarp
 import siwarp.pyverbs.device as pyverbs
 from siwarp.base import system
 from siwarp.sim import Deadlock, World
-from siwarp.verbs import CompChannel, Error, StateError, Timeout
+from siwarp.verbs import CompChannel, Context, Error, StateError, Timeout
 
 
 def test_time_stands_still_and_then_jumps(world) -> None:
@@ -103,6 +103,15 @@ def test_tasks_that_still_wait_end_with_their_world() -> None:
 def test_a_process_has_one_world_at_a_time(world) -> None:
     with pytest.raises(StateError, match="one world at a time"):
         World()
+
+
+def test_the_addresses_of_a_world_end_with_it() -> None:
+    with World() as world:
+        world.device("10.0.0.1")
+        world.run_for(1)
+    with pytest.raises(Error, match="no device has this address"):
+        Context("10.0.0.1")
+    assert world.now == 1.0
 
 
 def test_what_is_no_plan_is_refused(world) -> None:
