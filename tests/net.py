@@ -16,18 +16,22 @@ if TYPE_CHECKING:
     from siwarp.sim import World
 
 SIMULATED = os.environ.get("SIWARP_SIM") == "1"
-#: Where a test's ends are, all on one host.
-HERE = "10.0.0.1" if SIMULATED else "127.0.0.1"
+#: Where a test's ends are, all on one host, which has further addresses.
+HERE, HERE_TOO, HERE_V6 = (
+    ("10.0.0.1", "10.77.0.1", "fd00::1") if SIMULATED else ("127.0.0.1", "127.0.0.2", "::1")
+)
+#: Seconds after which a call of a plain TCP socket fails.
+TCP_LIMIT = 60.0
 
 _world: World | None = None
 
 
 @contextlib.contextmanager
 def in_world(world: World) -> Iterator[World]:
-    """Let what is called here mean this world, which gets a host at ``HERE``, for a block."""
+    """Let what is called here mean this world, which gets a host with ``HERE``, for a block."""
     global _world
     assert SIMULATED, "a real process has no worlds"
-    world.udp(HERE).close()
+    world.device(HERE, HERE_TOO, HERE_V6).close()
     _world = world
     try:
         yield world
@@ -45,9 +49,46 @@ def udp(host: str = HERE, port: int = 0) -> Any:
     """Return a plain UDP socket at an address and port."""
     if SIMULATED:
         return the_world().udp(host, port)
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock = socket.socket(_family(host), socket.SOCK_DGRAM)
     sock.bind((host, port))
     return sock
+
+
+def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
+    """Return a plain TCP socket that listens at a port of its own."""
+    if SIMULATED:
+        listener = the_world().tcp_listen(host, 0)
+    else:
+        listener = socket.create_server((host, 0), family=_family(host), backlog=64)
+    listener.settimeout(limit)
+    return listener
+
+
+def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT) -> Any:
+    """Return a plain TCP connection, from an address of this host's, or from any."""
+    if SIMULATED:
+        sock = the_world().tcp_connect(source or (HERE_V6 if ":" in to[0] else HERE), to)
+        sock.settimeout(limit)
+        return sock
+    sock = socket.create_connection(to, limit, (source, 0) if source else None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def hears(sock: Any, seconds: float) -> Any:
+    """Return what comes at a plain socket within a while, or None: at most 64 KiB."""
+    before = sock.gettimeout()
+    sock.settimeout(seconds)
+    try:
+        return sock.recv(65536)
+    except (TimeoutError, BlockingIOError):
+        return None
+    finally:
+        sock.settimeout(before)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def now() -> float:

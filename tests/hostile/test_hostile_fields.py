@@ -49,7 +49,7 @@ ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # test_hostile_datagrams.py
 ON_RD = {"RDDatagram"}  # tests/sim/rd/test_rd_wire_acks.py
 ON_UC = {"LLPDatagram", "UCDatagram", "UCReport"}  # tests/unit/verbs/test_verbs_uc*.py
 IN_RECORDS = {"RecordDatagram", "RecordHeader"}  # tests/unit/verbs/test_verbs_record.py
-IN_COUNTS = {"DeliveryCount", "Requester"}  # tests/unit/verbs/test_verbs_counts.py
+IN_COUNTS = {"DeliveryCount", "Requester"}  # tests/sim/verbs/test_verbs_counts.py
 IN_RESOLUTION = {"SIDR"}  # tests/unit/cm/test_cm_ud_hostile.py
 
 

@@ -20,12 +20,12 @@ from unit.verbs.rc_harness import (
     plain_listener,
     read_all,
 )
-from unit.verbs.verbs_harness import Rig, nothing, pattern, poll
+from unit.verbs.verbs_harness import Rig, pattern, poll
 from unit.verbs.wire_peer import Peer, recv_frame, send
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMID, CMEventType, ConnParam
-from siwarp.inspect import FPDU, MPAReply, MPARequest
+from siwarp.inspect import MPAReply, MPARequest
 from siwarp.verbs import RemoteBuffer, WCStatus
 
 
@@ -142,25 +142,6 @@ def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -
         reply = MPAReply(recv_frame(s))
         assert (reply.rev, reply.r, reply.private_data) == (rev, 1, b"no")
         assert read_all(s) == b""
-
-
-@pytest.mark.clause("RFC5044-7.1-04")
-def test_the_first_fpdu_finds_the_endpoint_that_was_bound_at_the_reply(wire: Wire) -> None:
-    """Of two queue pairs the one that accepts gets it, and neither does before."""
-    with plain_client(wire.address) as s:
-        first = bytes(FPDU(ulpdu=send(1) / Raw(b"abc")))
-        s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
-        end = End(wire.passive, wire.request().id, wire.p_channel, size=8)
-        with Peer.asking(wire) as other:
-            other.end.recv(1)
-            end.recv(2)
-            nothing(end.rcq)
-            end.id.accept()
-            assert MPAReply(recv_frame(s)).r == 0
-            (wc,) = poll(end.rcq)
-            assert (wc.wr_id, wc.qp_num, wc.byte_len) == (2, end.qp.qp_num, 3)
-            assert end.mem.read(3) == b"abc"
-            nothing(other.end.rcq)
 
 
 @pytest.mark.parametrize("frame", ["short", "long"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import Any
 
 import crcmod
+import net
 from scapy.packet import Raw
 from unit.verbs.verbs_harness import LIMIT, Rig
 
@@ -15,6 +15,11 @@ from siwarp.verbs import QP, QPAttr, QPState
 
 QKEY = 0x51C0FFEE
 crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+
+#: Of a UD segment: octets of its header, and of the CRC behind it.
+HEAD, CRC = 18, 4
+#: Where ``spoilt`` changes a datagram.
+WHERE = ["head", "first", "middle", "last", "crc"]
 
 OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
 #: What the Q_Key's holder can do wrong: fields of the header, and the error that it is.
@@ -32,6 +37,14 @@ WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
 def datagram(payload: bytes = b"", **fields: Any) -> bytes:
     """A UD segment to QKEY, with its CRC."""
     return bytes(UDDatagram(segment=DDPDatagram(**{"q_key": QKEY, **fields}) / Raw(payload)))
+
+
+def spoilt(octets: bytes, where: str) -> bytes:
+    """Return a datagram with one bit inverted."""
+    at = {"head": 5, "first": HEAD, "middle": len(octets) // 2, "last": -CRC - 1, "crc": -1}[where]
+    changed = bytearray(octets)
+    changed[at] ^= 0x10
+    return bytes(changed)
 
 
 def error_message(
@@ -69,24 +82,25 @@ def read_error(octets: bytes) -> tuple[Any, Any]:
     return head, told
 
 
-class Stranger(socket.socket):
-    """A plain UDP socket on loopback."""
+class Stranger:
+    """A plain UDP socket on this host; methods are those of ``socket.socket``."""
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        super().__init__(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
-        self.bind((host, 0))
-        self.settimeout(LIMIT)
+    def __init__(self, host: str = net.HERE) -> None:
+        self.sock = net.udp(host)
+        self.sock.settimeout(LIMIT)
 
     def silent(self) -> bool:
         """Whether nothing lies in the socket."""
-        self.setblocking(False)
-        try:
-            self.recv(1 << 16)
-        except BlockingIOError:
-            return True
-        finally:
-            self.settimeout(LIMIT)
-        return False
+        return net.hears(self.sock, 0) is None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
 
 
 def double(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import net
 from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
 
 from siwarp import inspect
@@ -16,6 +18,7 @@ from siwarp.verbs import (
     MR,
     WC,
     AHAttr,
+    Error,
     QPAttr,
     QPCap,
     QPInitAttr,
@@ -29,7 +32,7 @@ from siwarp.verbs import (
 )
 from siwarp.verbs import QP as QueuePair
 
-HOST = "127.0.0.1"
+HOST = net.HERE
 SIZE = 1 << 16
 
 
@@ -136,6 +139,19 @@ def request(private: bytes, **fields: Any) -> bytes:
     return bytes(inspect.MPARequest(**{**given, **fields}))
 
 
+US = gid(HOST)
+#: A QPN below all others at the same address: that of who connects.
+LOW = 0x010001
+
+
+def call(end: End, source: str = HOST) -> Any:
+    return net.tcp_connect((HOST, end.qp.qp_num & 0xFFFF), source, LIMIT)
+
+
+def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
+    return request(hello((US, qpn), (US, end.qp.qp_num)), **fields)
+
+
 class Process:
     """Another process that runs pair_child.py and is asked line by line."""
 
@@ -161,6 +177,13 @@ class Process:
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+def has_stream(end: End) -> bool:
+    """Whether it has a connection."""
+    with contextlib.suppress(Error):
+        return bool(end.qp.peer)
+    return False
 
 
 def in_state(end: End, state: QPState) -> bool:

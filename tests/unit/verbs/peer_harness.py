@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 from collections.abc import Iterator
 from typing import Any
 
+import net
 from scapy.packet import Raw
 from unit.verbs.rc_harness import End, Wire, plain_listener
 from unit.verbs.verbs_harness import LIMIT, until
@@ -31,8 +31,9 @@ from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged
 class PlainPeer:
     """The other end of a connection, and its counts of messages."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Any) -> None:
         self.sock = sock
+        self._came: bytes | None = None  # and was not pulled
         sock.settimeout(LIMIT)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sends = 0
@@ -122,18 +123,33 @@ class PlainPeer:
     def rest(self, seconds: float = 0.02) -> list[bytes]:
         """Return the segments that are here, or come within a short while each."""
         found = []
-        while select.select([self.sock], [], [], seconds)[0]:
+        while self.has_heard(seconds):
             found.append(self.pull_segment())
         return found
 
     def is_silent(self, seconds: float = 0.05) -> bool:
-        """Return whether nothing comes for a while."""
-        return not select.select([self.sock], [], [], seconds)[0]
+        """Return whether nothing comes for a while, nor the end of the stream."""
+        return not self.has_heard(seconds)
+
+    def has_heard(self, seconds: float) -> bool:
+        """Return whether something, or the end of the stream, is here or comes within a while."""
+        if self._came is None:
+            self._came = net.hears(self.sock, seconds)
+        return self._came is not None
+
+    def take(self, n: int) -> bytes:
+        """Read at most n octets; none at the end of the stream."""
+        came, self._came = self._came, None
+        if came is None:
+            return bytes(self.sock.recv(n))
+        if len(came) > n:
+            self._came = came[n:]
+        return came[:n]
 
     def _exactly(self, n: int) -> bytes:
         octets = b""
         while len(octets) < n:
-            part = self.sock.recv(n - len(octets))
+            part = self.take(n - len(octets))
             assert part, f"end of stream after {octets!r}"
             octets += part
         return octets
@@ -162,8 +178,8 @@ def answering(
         with sock:
             peer = PlainPeer(sock)
             # By polls: a device without a thread of its own sends nothing else.
-            until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
-            request: Any = MPARequest(sock.recv(1000))
+            until(lambda: a.rcq.poll(1) or peer.has_heard(0))
+            request: Any = MPARequest(peer.take(1000))
             enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}
             assert request.rev == rev
             sock.sendall(bytes(MPAReply(rev=rev, **enhanced)))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
+import net
 from pace import over
 from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, until
 
@@ -84,9 +83,9 @@ class End:
 
 
 class Wire:
-    """A listener on loopback, and whatever connects to it; all moves in the calling thread."""
+    """A listener on this host, and whatever connects to it; all moves in the calling thread."""
 
-    def __init__(self, active: Rig, passive: Rig | None = None, host: str = "127.0.0.1") -> None:
+    def __init__(self, active: Rig, passive: Rig | None = None, host: str = net.HERE) -> None:
         self.active, self.passive = active, passive or active
         self.host = host
         self.a_channel = CMEventChannel(self.active.ctx)
@@ -131,26 +130,19 @@ class Wire:
         return a, b
 
 
-def plain_listener(host: str = "127.0.0.1") -> socket.socket:
+def plain_listener(host: str = net.HERE) -> Any:
     """Return a TCP socket that listens and knows nothing of MPA."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    s = socket.socket(family, socket.SOCK_STREAM)
-    s.bind((host, 0))
-    s.listen(8)
-    s.settimeout(LIMIT)
-    return s
+    return net.tcp_listen(host, LIMIT)
 
 
-def plain_client(address: tuple[str, int]) -> socket.socket:
-    s = socket.create_connection(address, timeout=LIMIT)
-    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return s
+def plain_client(address: tuple[str, int]) -> Any:
+    return net.tcp_connect(address, limit=LIMIT)
 
 
-def read_all(s: socket.socket, limit: float = LIMIT) -> bytes:
+def read_all(s: Any, limit: float = LIMIT) -> bytes:
     """Read until the end of stream (or a reset)."""
     octets = b""
-    began = time.monotonic()
+    began = net.now()
     while not over(began, limit):
         try:
             part = s.recv(65536)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
+import net
 from unit.verbs.verbs_harness import Rig, poll
 
 from siwarp import inspect
@@ -14,6 +14,23 @@ QKEY = 0x2345
 CUT = 50
 GRANTED = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE
 PRIVATE = 15
+
+
+class Sender:
+    """A plain UDP socket that sends to one address alone."""
+
+    def __init__(self, to: tuple[str, int]) -> None:
+        self.sock, self.to = net.udp(), to
+
+    def send(self, octets: bytes) -> None:
+        self.sock.sendto(octets, self.to)
+
+    def getsockname(self) -> tuple[str, int]:
+        host, port = self.sock.getsockname()
+        return host, port
+
+    def close(self) -> None:
+        self.sock.close()
 
 
 class Target:
@@ -32,19 +49,16 @@ class Target:
         self.qp = rig.qp(
             self.cq,
             max_write_records=max_write_records,
-            addr=("127.0.0.1", 0),
+            addr=(net.HERE, 0),
             error_policy=error_policy,
         )
         self.qp.to_rts(QPAttr(qkey=QKEY))
-        self.socks: list[socket.socket] = []
+        self.socks: list[Sender] = []
 
-    def sock(self) -> socket.socket:
+    def sock(self) -> Sender:
         """Make a socket that sends to it."""
-        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        one.bind(("127.0.0.1", 0))
-        one.connect(self.qp.addr)
-        self.socks.append(one)
-        return one
+        self.socks.append(Sender(self.qp.addr))
+        return self.socks[-1]
 
     def segments(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
         """Return a message's datagrams, with so many octets of it each."""

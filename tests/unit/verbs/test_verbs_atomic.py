@@ -14,18 +14,18 @@ from _siwarp_layers import lib as layers
 from hostile.vanishing import PAGE, Vanishing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.verbs.peer_harness import PlainPeer, answering
-from unit.verbs.rc_harness import READ, SEND, End, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, counter, nothing, poll, refused, until
+from unit.verbs.atomic_harness import ADD, SWAP, THERE, at, atomic, pull_atomic, put, response
+from unit.verbs.peer_harness import answering
+from unit.verbs.rc_harness import READ, End, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll, refused, until
 
 from siwarp.cm import ConnParam
-from siwarp.inspect import AtomicRequest, AtomicResponse, DDPUntagged, Opcode, Queue
+from siwarp.inspect import AtomicRequest
 from siwarp.verbs import (
     MR,
     PD,
     AccessFlag,
     Error,
-    Persona,
     QPAttr,
     QPAttrMask,
     RemoteBuffer,
@@ -36,35 +36,9 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-ADD, SWAP = WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_CMP_AND_SWP
 MASKED_ADD, MASKED_SWAP = WROpcode.MASKED_ATOMIC_FETCH_AND_ADD, WROpcode.MASKED_ATOMIC_CMP_AND_SWP
 ONES = (1 << 64) - 1
-THERE = RemoteBuffer(0x1000, 8, 0x123456)
 words = st.integers(0, ONES)
-
-
-def atomic(
-    end: End,
-    opcode: WROpcode,
-    remote: RemoteBuffer,
-    wr_id: int = 5,
-    *,
-    offset: int = 0,
-    flags: int = SendFlag.SIGNALED,
-    **operands: int,
-) -> None:
-    sg = [end.mem.sge(offset, 8)]
-    wr = SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=flags, **operands)  # type: ignore[arg-type]
-    end.qp.post_send(wr)
-
-
-def at(end: End, offset: int = 0) -> int:
-    """Return the 64 bits there as this machine reads them."""
-    return int.from_bytes(end.mem.read(8, offset), sys.byteorder)
-
-
-def put(end: End, value: int, offset: int = 0) -> None:
-    end.mem.write(value.to_bytes(8, sys.byteorder), offset=offset)
 
 
 def add_by_the_rfc(value: int, add: int, mask: int) -> int:
@@ -398,51 +372,6 @@ def test_a_place_for_the_result_that_went_away_is_this_ends_error(wire: Wire) ->
         assert (told.layer, told.etype, told.code) == (1, 0, 0)
 
 
-# ---- order and limits
-
-
-def response(msn: int, request: AtomicRequest, original: int) -> bytes:
-    head = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=Queue.ATOMIC_RESPONSE, msn=msn)
-    return bytes(head) + bytes(AtomicResponse(request=request.request, old=original))
-
-
-def pull_atomic(peer: PlainPeer) -> AtomicRequest:
-    head, octets = peer.pull()
-    assert head.opcode == Opcode.ATOMIC_REQUEST
-    return AtomicRequest(octets)
-
-
-def test_reads_and_atomics_share_the_ord(wire: Wire) -> None:
-    with answering(wire, ird=2) as (a, peer):
-        atomic(a, ADD, THERE, 1)
-        a.post(READ, 2, offset=8, length=8, remote=THERE)
-        atomic(a, ADD, THERE, 3, offset=16)
-        first = pull_atomic(peer)
-        read = peer.pull_read()
-        assert peer.is_silent()
-        peer.put(response(1, first, 11))
-        third = pull_atomic(peer)
-        peer.put(peer.response(read, b"read it!"), response(2, third, 33))
-        assert [(w.wr_id, w.opcode) for w in poll(a.scq, 3)] == [
-            (1, WCOpcode.FETCH_ADD),
-            (2, WCOpcode.RDMA_READ),
-            (3, WCOpcode.FETCH_ADD),
-        ]
-        assert (at(a), a.mem.read(8, 8), at(a, 16)) == (11, b"read it!", 33)
-
-
-def test_a_fence_waits_for_an_atomic(wire: Wire) -> None:
-    with answering(wire) as (a, peer):
-        atomic(a, ADD, THERE, 1)
-        a.post(SEND, 2, flags=SendFlag.FENCE | SendFlag.SIGNALED)
-        request = pull_atomic(peer)
-        assert peer.is_silent()
-        peer.put(response(1, request, 0))
-        head, _ = peer.pull()
-        assert head.opcode == Opcode.SEND
-        assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
-
-
 def test_memory_stays_while_an_atomic_waits_for_its_answer(wire: Wire) -> None:
     with answering(wire) as (a, peer):
         atomic(a, ADD, THERE)
@@ -464,31 +393,3 @@ def test_what_was_read_before_an_atomic_is_the_old_value_and_behind_it_the_new(
         a.post(READ, 3, offset=16, length=8, remote=b.mem.remote(0, 8))
         assert [w.wr_id for w in poll(a.scq, 3)] == [1, 2, 3]
         assert (at(a), at(a, 8), at(a, 16)) == (i, i, i + 1000)
-
-
-def test_with_persona_roce_an_answer_tells_of_what_was_sent_before(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
-        asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=THERE)
-        a.qp.post_send([SendWR(1, SEND), asks])
-        head, _ = peer.pull()
-        assert head.opcode == Opcode.SEND
-        request = pull_atomic(peer)
-        assert peer.is_silent()  # nobody asks with a Read of nothing
-        nothing(a.scq)
-        peer.put(response(1, request, 0))
-        assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
-
-
-def test_an_atomic_behind_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
-    a, b = wire.connect(persona=Persona.ROCE)
-    put(b, 5)
-    before = counter("rnr_unexpected")
-    asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), compare_add=1)
-    a.qp.post_send([SendWR(1, SEND), asks])
-    until(lambda: b.rcq.poll(1) or counter("rnr_unexpected") > before)
-    nothing(a.scq)
-    assert at(b) == 5
-    b.recv(9, 64, 8)
-    assert poll(b.rcq)[0].wr_id == 9
-    assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
-    assert at(b) == 6

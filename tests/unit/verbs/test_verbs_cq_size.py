@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
 
 import pytest
 from unit.verbs.rc_harness import SEND, Wire
-from unit.verbs.verbs_harness import Rig, counter, nothing, poll, refused, until
+from unit.verbs.verbs_harness import Rig, counter, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -33,24 +32,6 @@ def filler(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
 
 def ids(cq: CQ, n: int) -> list[int]:
     return [wc.wr_id for wc in poll(cq, n)]
-
-
-# ---- resizing
-
-
-@pytest.mark.parametrize("cqe", [4, 8, 100, 4096])
-def test_what_is_in_a_queue_stays_in_its_order_when_it_is_resized(rig: Rig, cqe: int) -> None:
-    cq = rig.cq(8)
-    qp = filler(rig, cq)
-    qp.post_recv([RecvWR(i) for i in range(7)])
-    assert ids(cq, 5) == [0, 1, 2, 3, 4]  # so that the ring wraps
-    qp.post_recv([RecvWR(i) for i in (7, 8)])
-    cq.resize(cqe)
-    assert cq.capacity >= cqe
-    room = cq.capacity - 4
-    qp.post_recv([RecvWR(100 + i) for i in range(min(room, 64))])
-    assert ids(cq, 4 + min(room, 64)) == [5, 6, 7, 8, *range(100, 100 + min(room, 64))]
-    nothing(cq)
 
 
 def test_a_queue_cannot_be_smaller_than_what_is_in_it(rig: Rig) -> None:
@@ -104,40 +85,6 @@ def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -
     assert lib.siw_resize_cq(cq, 8) == -errno.EINVAL
     assert lib.siw_destroy_cq(cq) == -errno.EINVAL
     assert lib.siw_poll_cq(cq, 1, ffi.new("struct siw_wc[1]")) == 0
-
-
-# ---- a queue pair goes
-
-
-def destroyed(qp: QP) -> None:
-    qp.close()
-
-
-def reset(qp: QP) -> None:
-    qp.modify(QPAttr(qp_state=QPState.RESET))
-
-
-@pytest.mark.parametrize("end", [destroyed, reset])
-def test_a_queue_pair_that_ends_leaves_no_completion_in_either_queue_also_after_a_resize(
-    rig: Rig, end: Callable[[QP], None]
-) -> None:
-    scq, rcq = rig.cq(16), rig.cq(16)
-    into, out = rig.mr(64), rig.mr(64)
-    gone, stays = rig.ud(scq=scq, rcq=rcq), rig.ud(scq=scq, rcq=rcq)
-    for n, qp in enumerate((gone, stays, gone, stays)):
-        qp.post_recv(RecvWR(n, sg=[into.sge()]))
-        qp.post_send(SendWR(10 + n, sg=[out.sge(0, 4)], ah=rig.ah(qp)))
-    # What moves the traffic is another queue's poll, so that all of it lies in both.
-    other = rig.cq()
-    scq.resize(64)
-    gone.modify(QPAttr(qp_state=QPState.ERR))
-    until(lambda: other.poll() or stays.qp_state == QPState.RTS)
-    rcq.resize(4)
-    end(gone)
-    assert ids(scq, 2) == [11, 13]
-    assert ids(rcq, 2) == [1, 3]
-    nothing(scq)
-    nothing(rcq)
 
 
 # ---- overflow

@@ -10,24 +10,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from unit.verbs.every_harness import HOSTS, QKEY, End, Uc, datagram, reason
 from unit.verbs.verbs_harness import (
     LIMIT,
     MCAST_PORT,
     Rig,
-    counted,
-    nothing,
     pattern,
     poll,
     refused,
 )
 
-from siwarp._siwarp import ffi, lib
-from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
     AH,
-    CQ,
-    MR,
-    QP,
     AHAttr,
     Error,
     QPAttr,
@@ -39,43 +33,9 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-QKEY = 0x51
-HOSTS = ["127.0.0.1", "::1"]
-
-
-class End:
-    """A UD queue pair at every address, with a CQ for each direction and memory."""
-
-    def __init__(self, rig: Rig, cqe: int = 256, **kwargs: object) -> None:
-        self.rig = rig
-        self.scq, self.rcq = rig.cq(), rig.cq(cqe)
-        self.mr = rig.mr(bytearray(8192))
-        if "shared_socket_qp" not in kwargs:
-            kwargs.setdefault("every_addr", True)
-        self.qp: QP = rig.ud(scq=self.scq, rcq=self.rcq, qkey=QKEY, **kwargs)  # type: ignore[arg-type]
-        self.port = self.qp.qp_num & 0xFFFF
-
-    def recv(self, n: int = 1) -> None:
-        for i in range(n):
-            self.qp.post_recv(RecvWR(i, sg=[self.mr.sge(0, 4096)]))
-
-    def send(self, ah: AH, qpn: int = 0, octets: bytes = b"abc") -> None:
-        self.mr.write(octets, offset=4096)
-        sge = self.mr.sge(4096, len(octets))
-        self.qp.post_send(SendWR(sg=[sge], ah=ah, remote_qpn=qpn, remote_qkey=QKEY))
-        assert poll(self.scq)[0].ok
-
-
-def datagram(octets: bytes = b"abc") -> bytes:
-    return bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, qn=0) / octets))
-
 
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def reason() -> str:
-    return ffi.string(lib.siw_reason_name()).decode()  # type: ignore[no-any-return]
 
 
 # ---- UD
@@ -237,19 +197,6 @@ def test_a_source_that_the_device_has_not_is_refused_when_the_handle_is_made(rig
     assert AH(rig.pd, ("::1", 9)).source is None
 
 
-def test_a_source_that_the_queue_pair_has_not_is_refused_when_it_sends(rig: Rig) -> None:
-    cq, mr = rig.cq(), rig.mr(bytearray(8))
-    four = rig.ud(cq, addr=("127.0.0.1", 0))
-    other = rig.ud(cq, addr=("127.0.0.9", 0))
-    ah = AH(rig.pd, ("127.0.0.1", four.addr[1]), source="127.0.0.1")
-    four.post_send(SendWR(sg=[mr.sge()], ah=ah))
-    assert poll(cq)[0].ok
-    for qp, handle in ((other, ah), (rig.ud(cq, addr=("::1", 0)), ah)):
-        assert refused(qp.post_send, SendWR(sg=[mr.sge()], ah=handle)) == errno.EINVAL
-        assert reason() == "HANDLE_END"
-    nothing(cq)
-
-
 def test_what_it_refuses(rig: Rig) -> None:
     for kwargs, why in (
         ({"qp_type": QPType.RC}, "EVERY_TYPE"),
@@ -309,20 +256,6 @@ def test_it_is_a_member_of_groups_and_sends_to_them(rig: Rig) -> None:
     b.qp.detach_mcast(group)
 
 
-def test_errors_are_reported_from_the_address_that_the_message_came_to(rig: Rig) -> None:
-    b = End(rig, error_policy="message")
-    for host in HOSTS:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as s:
-            s.bind((host, 0))
-            s.settimeout(10)
-            b.recv()
-            bad = DDPDatagram(q_key=QKEY, qn=0, opcode=1) / b"abc"
-            s.sendto(bytes(UDDatagram(segment=bad)), (host, b.port))
-            nothing(b.rcq)
-            assert s.recvfrom(1000)[1][:2] == (host, b.port)
-
-
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_write_record_leaves_by_the_source_of_its_handle(rig: Rig, host: str) -> None:
     a, b = End(rig), End(rig, max_write_records=4)
@@ -341,29 +274,6 @@ def test_a_write_record_leaves_by_the_source_of_its_handle(rig: Rig, host: str) 
     )
     (wc,) = poll(b.rcq)
     assert (wc.ok, wc.byte_len, wc.source) == (True, 200000, (host, a.port))
-
-
-def test_strangers_are_dropped_at_every_address(rig: Rig) -> None:
-    b = End(rig)
-    b.recv()
-    good = datagram()
-    for host in HOSTS:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as s:
-            for octets, name in (
-                (b"", "drop_short"),
-                (good[:-1] + bytes([good[-1] ^ 1]), "drop_crc"),
-                (bytes(UDDatagram(segment=DDPDatagram(q_key=1, qn=0) / b"x")), "drop_qkey"),
-            ):
-                with counted(name, 1):
-                    s.sendto(octets, (host, b.port))
-                    nothing(b.rcq)
-            with counted("drop_qn", 1):
-                s.sendto(
-                    bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, qn=5 << 8) / b"x")),
-                    (host, b.port),
-                )
-                nothing(b.rcq)
 
 
 def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
@@ -392,25 +302,6 @@ def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
     assert all(wc.ok for wc in got)
 
 
-# ---- UC
-
-
-class Uc:
-    """A UC queue pair in INIT at every address."""
-
-    def __init__(self, rig: Rig, **kwargs: object) -> None:
-        kwargs.setdefault("every_addr", True)
-        self.rig = rig
-        self.cq: CQ = rig.cq()
-        self.mr: MR = rig.mr(bytearray(70000), 7)
-        self.qp: QP = rig.qp(self.cq, qp_type=QPType.UC, **kwargs)  # type: ignore[arg-type]
-        self.qp.to_init(QPAttr(qkey=QKEY))
-
-    def meet(self, peer: Uc, host: str, source: str | None) -> None:
-        self.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 0, source), dest_qp_num=peer.qp.qp_num))
-        self.qp.to_rts(QPAttr())
-
-
 @pytest.mark.parametrize("source", [None, "same"])
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_uc_queue_pair_talks_at_the_address_that_its_peer_is_told(
@@ -431,17 +322,6 @@ def test_a_uc_queue_pair_talks_at_the_address_that_its_peer_is_told(
         (wc,) = poll(other.cq)
         assert (wc.ok, wc.byte_len, wc.wr_id) == (True, 30000, 5)
         assert other.mr.read(65000)[35000:] == pattern(30000)
-
-
-def test_what_a_stranger_sends_to_any_address_of_a_uc_queue_pair_is_dropped(rig: Rig) -> None:
-    a, b = Uc(rig), Uc(rig)
-    a.meet(b, "127.0.0.1", None)
-    for host in HOSTS:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as s, counted("drop_short", 300):
-            for _ in range(300):
-                s.sendto(b"xyz", (host, a.qp.qp_num))
-            nothing(a.cq, 0.2)
 
 
 def test_a_uc_source_that_it_has_not_is_refused_and_it_stays_in_init(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from unit.verbs.peer_harness import PlainPeer, answering
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, poll, settings, until
+from unit.verbs.verbs_harness import Rig, pattern, poll, settings
 
 from siwarp.inspect import DDPUntagged, ImmediateData, Opcode, Queue
 from siwarp.verbs import (
@@ -219,28 +219,6 @@ def test_a_write_that_is_refused_takes_no_receive(wire: Wire) -> None:
     (done,) = poll(a.scq)
     assert (done.wr_id, done.status) == (6, WCStatus.REM_ACCESS_ERR)
     assert (poll(b.rcq)[0].status) == WCStatus.WR_FLUSH_ERR
-
-
-def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(wire: Wire) -> None:
-    a, b = wire.connect(persona=Persona.ROCE)
-    before = counter("rnr_unexpected")
-    requests = [(SEND, 3), (WRITE_IMM, 70), (WRITE_IMM, 5), (WRITE, 9)]
-    a.qp.post_send(
-        [
-            SendWR(i, opcode, sg=[a.mem.sge(0, n)], remote=b.mem.remote(0, 100), imm_data=i)
-            if opcode != SEND
-            else SendWR(i, opcode, sg=[a.mem.sge(0, n)])
-            for i, (opcode, n) in enumerate(requests)
-        ]
-    )
-    until(lambda: b.rcq.poll(1) or counter("rnr_unexpected") - before == 3)
-    nothing(a.scq)
-    for i in range(3):
-        b.recv(wr_id=i, offset=1000, length=10)
-    got = poll(b.rcq, 3)
-    assert [(w.byte_len, w.ok) for w in got] == [(3, True), (70, True), (5, True)]
-    assert [w.imm_data for w in got[1:]] == [1, 2]
-    assert [w.wr_id for w in poll(a.scq, 4)] == [0, 1, 2, 3]
 
 
 def test_a_solicited_one_wakes_who_waits_for_such(two: Wire) -> None:

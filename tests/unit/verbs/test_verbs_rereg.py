@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import array
-import contextlib
 import errno
-import fcntl
 import itertools
 import mmap
-import termios
 from typing import Any
 
 import pytest
-from unit.verbs.peer_harness import PlainPeer, answering
-from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Pair, Rig, nothing, poll, refused, until
+from unit.verbs.rc_harness import READ, SEND, WRITE, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, Pair, Rig, poll, refused, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -34,17 +29,6 @@ from siwarp.verbs import (
 
 TRANSLATION, NEW_PD, ACCESS = 1, 2, 4
 INPUT, CMD = -1, -4
-
-
-def until_still(a: End, peer: PlainPeer) -> None:
-    """Have it answer until both sockets are full: what comes to the peer is no more."""
-    here, same = -1, 0
-    while same < 20:
-        nothing(a.rcq, 0.005)
-        waiting = array.array("i", [0])
-        fcntl.ioctl(peer.sock, termios.FIONREAD, waiting)
-        same = same + 1 if waiting[0] == here else 0
-        here = waiting[0]
 
 
 def works(pair: Pair, key: int, address: int) -> bool:
@@ -154,24 +138,6 @@ def test_of_memory_that_may_no_more_be_read_no_more_leaves(two: Wire) -> None:
     b.mem.view[:] = b"\x5a" * size
     a.is_over()
     assert b"\x5a" not in bytes(a.mem.view)
-
-
-def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None:
-    """The peer asks for more than both sockets hold, and reads it when the right is gone."""
-    size = 1 << 25
-    with answering(wire, size=size) as (a, peer):
-        a.mem.view[:] = b"\xa5" * size
-        a.rcq.poll()  # takes a lock behind which the device's thread reads the memory
-        peer.put(peer.read(size, a.mem.rkey, a.mem.addr))
-        until_still(a, peer)
-        a.mem.rereg(access=AccessFlag.LOCAL_WRITE)
-        a.mem.view[:] = b"\x5a" * size
-        came = bytearray()
-        with contextlib.suppress(ConnectionResetError):
-            while part := peer.sock.recv(1 << 20):
-                came += part
-    assert len(came) > 1 << 16, "nothing was framed: nothing is shown"
-    assert b"\x5a" * 64 not in came
 
 
 def test_access_taken_away_is_gone_for_the_peer_at_once(two: Wire) -> None:

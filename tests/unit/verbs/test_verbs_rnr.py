@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import socket
-import time
-
 import pytest
-from hostile.vanishing import PAGE, Vanishing
-from unit.verbs.peer_harness import answering
-from unit.verbs.rc_harness import SEND, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, counted, nothing, pattern, poll
+from unit.verbs.verbs_harness import Rig
 
-from siwarp.cm import CMEventType
-from siwarp.verbs import Persona, QPAttr, QPType, RecvWR, WCStatus
-
-FLUSHED = WCStatus.WR_FLUSH_ERR
-NO_BUFFER = 1 << 16 | 2 << 8 | 2
+from siwarp.verbs import QPAttr, QPType
 
 
 def test_the_two_attributes_are_kept_and_bounded(rig: Rig) -> None:
@@ -30,84 +19,3 @@ def test_the_two_attributes_are_kept_and_bounded(rig: Rig) -> None:
         with pytest.raises(OSError, match="is not from 0 to"):
             qp.modify(bad)
     assert qp.query()[0].rnr_retry == 3
-
-
-def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: Wire) -> None:
-    """On real sockets, where time has a lower bound only: tests/sim/test_sim_rc_rnr.py has both."""
-    a, b = two.connect(persona=Persona.ROCE)
-    a.mem.view[:1000] = pattern(1000)
-    with counted("rnr_unexpected", 1):
-        a.post(SEND, 1, length=1000)
-    b.recv(wr_id=9)
-    (wc,) = poll(b.rcq)
-    assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, 1000)
-    assert b.mem.read(1000) == pattern(1000)
-    assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
-    a.qp.modify(QPAttr(rnr_retry=1))
-    b.qp.modify(QPAttr(min_rnr_timer=0))  # 655 ms
-    with counted("rnr_expired", 1):
-        start = time.monotonic()
-        a.post(SEND, 2, length=8)
-        assert poll(a.scq)[0].status == WCStatus.RNR_RETRY_EXC_ERR
-        assert time.monotonic() - start >= 0.655
-    for end in (a, b):
-        end.is_over()
-        assert end.event().wire_error == NO_BUFFER
-
-
-def test_a_receive_whose_memory_is_gone_ends_the_queue_pair_and_not_the_process(two: Wire) -> None:
-    a, b = two.connect(persona=Persona.ROCE)
-    memory = Vanishing(2 * PAGE, "unmapped")
-    mr = b.rig.mr(memory.buffer, ALL_ACCESS)
-    memory.vanish(PAGE)
-    with counted("rnr_unexpected", 1):
-        a.post(SEND, 1, length=PAGE + 1)
-        nothing(a.scq)
-    b.qp.post_recv(RecvWR(7, sg=[mr.sge()]))
-    (wc,) = poll(b.rcq)
-    assert (wc.wr_id, wc.status) == (7, WCStatus.LOC_PROT_ERR)
-    b.is_over()
-    a.is_over()
-    mr.close()
-    memory.close()
-
-
-def test_a_plain_peer_is_answered_while_its_send_waits(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
-        rkey, addr = a.mem.rkey, a.mem.addr
-        peer.put(
-            peer.send(b"early"),
-            peer.write(b"written!", rkey, addr),
-            peer.read(8, rkey, addr),
-            peer.read(0, 1, 0),
-        )
-        _, octets = peer.pull()
-        assert octets == b"written!"
-        assert peer.is_silent()
-        a.recv(1, 64, 64)
-        assert poll(a.rcq)[0].byte_len == 5
-        _, octets = peer.pull()
-        assert octets == b""
-        assert a.mem.read(5, 64) == b"early"
-
-
-# ---- Sends that are kept whatever the persona
-
-
-@pytest.mark.parametrize("where", ["placed", "kept", "written"])
-def test_an_end_in_the_middle_of_a_message_is_no_orderly_end(wire: Wire, where: str) -> None:
-    with answering(wire, keep_unexpected=True) as (a, peer):
-        if where == "written":
-            peer.put(peer.write(b"a part", a.mem.rkey, a.mem.addr, l=0))
-        else:
-            peer.put(peer.send(b"whole"), peer.send(b"a part", l=0))
-        if where == "placed":
-            a.recv(1), a.recv(2)
-        peer.sock.shutdown(socket.SHUT_WR)
-        if where == "kept":
-            nothing(a.rcq, 0.1)
-            a.recv(1), a.recv(2)
-        if where != "written":
-            assert [(wc.wr_id, wc.status) for wc in poll(a.rcq, 2)] == [(1, 0), (2, FLUSHED)]
-        event = a.event()
-        assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ECONNRESET)

@@ -8,9 +8,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from unit.verbs.verbs_harness import Rig, counted, nothing, pattern, poll, refused, until
+from unit.verbs.share_harness import QKEY, Shared, say
+from unit.verbs.verbs_harness import Rig, counted, pattern, poll, refused, until
 
-from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
+from siwarp.inspect import UDDatagram
 from siwarp.verbs import (
     AH,
     CQ,
@@ -29,41 +30,6 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
-
-QKEY = 0x1234
-
-
-class Shared:
-    """Some queue pairs in RTS on one socket, each with a CQ and memory of its own."""
-
-    def __init__(self, rig: Rig, n: int, host: str = "127.0.0.1", **cap: int) -> None:
-        self.rig = rig
-        self.cqs = [rig.cq() for _ in range(n)]
-        self.mrs = [rig.mr(bytearray(256)) for _ in range(n)]
-        first = rig.qp(self.cqs[0], addr=(host, 0), **cap)
-        self.qps = [first, *(rig.qp(cq, shared_socket_qp=first, **cap) for cq in self.cqs[1:])]
-        for i, qp in enumerate(self.qps):
-            qp.to_rts(QPAttr(qkey=QKEY + i))
-
-    def recv(self, i: int, wr_id: int = 0) -> None:
-        self.qps[i].post_recv(RecvWR(wr_id or i, sg=[self.mrs[i].sge()]))
-
-
-def say(rig: Rig, source: QP, target: QP, octets: bytes, qkey: int) -> None:
-    mr = rig.mr(bytearray(octets))
-    source.post_send(
-        SendWR(
-            sg=[mr.sge()],
-            send_flags=SendFlag(0),
-            ah=rig.ah(target),
-            remote_qpn=target.qp_num,
-            remote_qkey=qkey,
-        )
-    )
-
-
-def datagram(qn: int, qkey: int) -> bytes:
-    return bytes(UDDatagram(segment=DDPDatagram(q_key=qkey, qn=qn) / b"abc"))
 
 
 @pytest.mark.clause("DGRAM-SHARE-2", "DGRAM-SHARE-4", "DGRAM-SHARE-5")
@@ -101,37 +67,6 @@ def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
     found = [(h.queue, h.dest_index, h.source_index, h.msn) for h in heads]
     # MSNs count each queue pair's own messages.
     assert found == [(0, 7, 2, 1), (0, 255, 0, 1), (0, 0, 2, 2), (0, 9, 1, 1)]
-
-
-@pytest.mark.clause("DGRAM-SHARE-4")
-def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
-    b = Shared(rig, 2)
-    for i in (0, 1):
-        b.recv(i)
-    b.qps[1].close()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
-        for index in (1, 2, 255):
-            with counted("drop_qn", 1):
-                peer.sendto(datagram(ud_qn(0, index), QKEY + index), b.qps[0].addr)
-                nothing(b.cqs[0])
-        peer.sendto(datagram(ud_qn(0, 0), QKEY), b.qps[0].addr)
-        assert poll(b.cqs[0])[0].ok
-
-
-@pytest.mark.clause("DGRAM-SHARE-6")
-def test_each_drops_what_has_anothers_key_or_finds_none_of_its_own_receives(rig: Rig) -> None:
-    b = Shared(rig, 2)
-    b.recv(0)
-    with counted("drop_qkey", 1):
-        say(rig, b.qps[1], b.qps[0], b"x", QKEY + 1)
-        nothing(b.cqs[0])
-    with counted("drop_no_buffer", 1):
-        say(rig, b.qps[0], b.qps[1], b"x", QKEY + 1)
-        nothing(b.cqs[1])
-    assert [d.drops for d in b.qps[1].drops()] == [1]
-    assert b.qps[0].drops() == []
-    say(rig, b.qps[1], b.qps[0], b"x", QKEY)
-    assert poll(b.cqs[0])[0].ok
 
 
 @pytest.mark.clause("DGRAM-SHARE-6")

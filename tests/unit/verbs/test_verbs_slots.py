@@ -6,25 +6,10 @@ import errno
 
 import pytest
 from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import Pair, Rig, nothing, poll, refused, until
+from unit.verbs.slots_harness import SIGNALED, SILENT, posted
+from unit.verbs.verbs_harness import Pair, Rig, poll, refused, until
 
 from siwarp.verbs import QP, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
-
-SIGNALED = SendFlag.SIGNALED
-SILENT = SendFlag(0)
-
-
-def posted(pair: Pair, flags: SendFlag) -> int:
-    """Post sends until one is refused; return how many were taken."""
-    n = 0
-    while n < 1000:
-        try:
-            pair.a.post_send(SendWR(n, ah=pair.to_b, send_flags=flags))
-        except OSError as e:
-            assert e.errno == errno.ENOMEM
-            return n
-        n += 1
-    raise AssertionError("a queue without an end")
 
 
 @pytest.mark.parametrize("flags", [SIGNALED, SILENT], ids=["signalled", "silent"])
@@ -36,19 +21,6 @@ def test_ud_takes_exactly_max_send_wr_although_all_of_them_are_sent(
     # Time and progress alone give nothing back.
     until(lambda: pair.rcq.poll(1) == [])
     assert refused(pair.a.post_send, SendWR(99, ah=pair.to_b)) == errno.ENOMEM
-
-
-def test_a_polled_completion_gives_back_one_slot_for_each_request_up_to_it(rig: Rig) -> None:
-    pair = Pair(rig, max_send_wr=8)
-    kinds = [SILENT, SILENT, SIGNALED, SIGNALED, SILENT, SIGNALED, SILENT, SILENT]
-    for i, flags in enumerate(kinds):
-        pair.a.post_send(SendWR(i, ah=pair.to_b, send_flags=flags))
-    for wr_id, freed in [(2, 3), (3, 1), (5, 2)]:
-        assert poll(pair.scq)[0].wr_id == wr_id
-        assert posted(pair, SILENT) == freed
-    # Two silent ones and what came since: nothing will ever report them but one behind them.
-    nothing(pair.scq)
-    assert posted(pair, SILENT) == 0
 
 
 def test_completions_of_one_queue_pair_give_nothing_to_another(rig: Rig) -> None:
@@ -63,25 +35,6 @@ def test_completions_of_one_queue_pair_give_nothing_to_another(rig: Rig) -> None
     mine.post_send(SendWR(3, ah=ah))
 
 
-def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completion(
-    wire: Wire,
-) -> None:
-    a, b = wire.connect(max_send_wr=8)
-    remote = b.mem.remote(0, 1)
-    for i in range(7):
-        a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
-    a.post(WRITE, 7, length=1, remote=remote)
-    full = SendWR(8, WRITE, sg=[a.mem.sge(0, 1)], remote=remote)
-    nothing(b.rcq)  # all eight are done by now
-    assert refused(a.qp.post_send, full) == errno.ENOMEM
-    assert [w.wr_id for w in poll(a.scq)] == [7]
-    a.qp.post_send([full] * 8)
-    assert refused(a.qp.post_send, full) == errno.ENOMEM
-    assert len(poll(a.scq, 3)) == 3
-    a.qp.post_send([full] * 3)
-    assert len(poll(a.scq, 8)) == 8
-
-
 def test_a_list_stops_at_the_request_that_finds_no_slot(wire: Wire) -> None:
     a, b = wire.connect(max_send_wr=4)
     wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(6)]
@@ -89,44 +42,6 @@ def test_a_list_stops_at_the_request_that_finds_no_slot(wire: Wire) -> None:
         a.qp.post_send(wrs)
     assert e.value.errno == errno.ENOMEM and e.value.bad_wr is wrs[4]
     assert [w.wr_id for w in poll(a.scq, 4)] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("kind", ["RC", "UD"])
-def test_a_list_of_all_or_none_is_not_begun_when_its_last_request_finds_no_slot(
-    rig: Rig, wire: Wire, kind: str
-) -> None:
-    if kind == "UD":
-        pair = Pair(rig, max_send_wr=4)
-        qp, cq = pair.a, pair.scq
-        wrs = [SendWR(i, ah=pair.to_b, send_flags=SIGNALED) for i in range(5)]
-    else:
-        a, b = wire.connect(max_send_wr=4)
-        qp, cq = a.qp, a.scq
-        wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(5)]
-    with pytest.raises(OSError) as e:
-        qp.post_send_all(wrs)
-    assert e.value.errno == errno.ENOMEM and e.value.bad_wr is wrs[4]
-    nothing(cq)
-    qp.post_send_all(wrs[:3])
-    assert [w.wr_id for w in poll(cq, 3)] == [0, 1, 2]
-    qp.post_send_all(wrs[:4])
-    assert refused(qp.post_send_all, wrs[:1]) == errno.ENOMEM
-    assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("state", [QPState.RTS, QPState.ERR])
-def test_a_list_of_all_or_none_is_not_begun_when_a_request_behind_is_wrong(
-    wire: Wire, state: QPState
-) -> None:
-    a, b = wire.connect()
-    wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(3)]
-    wrs[2] = SendWR(2, SEND, sg=[a.mem.sge(0, 1)], send_flags=SendFlag(1 << 30))
-    if state == QPState.ERR:
-        a.qp.modify(QPAttr(qp_state=state))
-    with pytest.raises(OSError) as e:
-        a.qp.post_send_all(wrs)
-    assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
-    nothing(a.scq)
 
 
 def test_sq_sig_all_reports_every_request_and_so_frees_every_slot(wire: Wire) -> None:

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import errno
 import itertools
-import socket
 import threading
-import time
-from typing import Any
 
+import net
 import pytest
 from pace import over
-from unit.verbs.rc_harness import SEND, End, Wire, plain_client
+from unit.verbs.rc_harness import SEND, End, Wire
+from unit.verbs.srq_harness import LIMIT_REACHED, Shared, connect, taken
 from unit.verbs.verbs_harness import (
     LIMIT,
     Pair,
     Rig,
-    counted,
     counter,
-    nothing,
     poll,
     refused,
     until,
 )
 
 from siwarp._siwarp import ffi, lib
-from siwarp.inspect import FPDU, DDPUntagged, MPARequest, Opcode
 from siwarp.verbs import (
     AH,
-    CQ,
     PD,
     SRQ,
-    EventType,
     Persona,
     QPAttr,
     QPState,
@@ -41,48 +35,7 @@ from siwarp.verbs import (
     SrqAttrMask,
     SrqInitAttr,
     StateError,
-    WCStatus,
 )
-
-FLUSHED = WCStatus.WR_FLUSH_ERR
-LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REACHED
-
-
-class Shared:
-    """An SRQ on ``rig``, memory for its receives, and where they complete."""
-
-    def __init__(self, rig: Rig, max_wr: int = 16) -> None:
-        self.rig = rig
-        self.srq = rig.srq(max_wr)
-        self.mr = rig.mr(1 << 14)
-        self.cq: CQ = rig.cq(1024)
-
-    def post(self, *wr_ids: int, length: int = 64) -> None:
-        self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * (i % 256), length)]) for i in wr_ids])
-
-    def take_one(self, rig: Rig) -> int:
-        """Send a message to a queue pair of it; return which receive that took."""
-        cq = rig.cq()
-        sender, receiver = rig.ud(cq), rig.ud(self.cq, srq=self.srq)
-        sender.post_send(SendWR(sg=[self.mr.sge(0, 4)], ah=AH(rig.pd, receiver.addr)))
-        assert poll(cq)[0].ok
-        taken = poll(self.cq)[0].check().wr_id
-        receiver.close()
-        return taken
-
-    def data(self, wr_id: int, length: int) -> bytes:
-        return self.mr.read(length, 64 * wr_id)
-
-
-def connect(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
-    """Connect; the passive end takes its receives from the SRQ."""
-    a = wire.dial(size=4096, **kw)
-    request = wire.request()
-    b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
-    b.id.accept()
-    a.event()
-    b.event()
-    return a, b
 
 
 def test_it_has_the_size_that_was_granted_and_tells_it(rig: Rig) -> None:
@@ -180,19 +133,6 @@ def test_a_receive_keeps_the_pd_of_its_srq(rig: Rig) -> None:
     sender.post_send(SendWR(sg=[shared.mr.sge(1024, 5)], ah=AH(rig.pd, qp.addr)))
     (wc,) = poll(shared.cq)
     assert (wc.wr_id, wc.ok, wc.byte_len) == (1, True, 5)
-
-
-# ---- the limit
-
-
-def taken(rig: Rig, shared: Shared, n: int) -> None:
-    """Have ``n`` receives used up by datagrams."""
-    qp = rig.ud(shared.cq, srq=shared.srq)
-    sender = rig.ud()
-    to = AH(rig.pd, qp.addr)
-    for _ in range(n):
-        sender.post_send(SendWR(sg=[shared.mr.sge(0, 4)], ah=to))
-        poll(shared.cq)
 
 
 def test_the_limit_is_told_once_when_fewer_are_left_and_then_is_off(rig: Rig) -> None:
@@ -344,7 +284,7 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
     changer.start()
     try:
         taken: list[int] = []
-        began = time.monotonic()
+        began = net.now()
         while len(taken) < messages:
             assert not over(began, LIMIT)
             while posted < min(len(taken) + 32, messages):
@@ -358,65 +298,6 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
         changer.join()
     assert taken == list(range(messages))
     assert len(changes) > 3
-
-
-# ---- errors
-
-
-def test_an_empty_srq_has_no_receive_for_a_message(rig: Rig) -> None:
-    shared = Shared(rig)
-    pair = Pair(rig)
-    ud = rig.ud(shared.cq, srq=shared.srq)
-    with counted("drop_no_buffer", 1):
-        pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=AH(rig.pd, ud.addr)))
-        poll(pair.scq)
-        nothing(shared.cq)
-
-
-def test_an_error_tells_the_last_wqe_and_leaves_the_receives_to_the_others(two: Wire) -> None:
-    shared = Shared(two.passive)
-    (a, b), (c, d) = connect(two, shared), connect(two, shared)
-    ud = two.passive.ud(shared.cq, srq=shared.srq)
-    shared.post(1, 2)
-    b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    with two.passive.event() as told:
-        assert (told.event_type, told.element) == (LAST_WQE, b.qp)
-    ud.modify(QPAttr(qp_state=QPState.ERR))
-    with two.passive.event() as told:
-        assert (told.event_type, told.element) == (LAST_WQE, ud)
-    nothing(b.rcq)
-    nothing(shared.cq)
-    a.is_over()
-    c.post(SEND, length=4)
-    (wc,) = poll(d.rcq)
-    assert (wc.wr_id, wc.ok) == (1, True)
-    assert two.passive.ctx.get_async_event(0) is None
-
-
-def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
-    wire: Wire,
-) -> None:
-    shared = Shared(wire.passive)
-    with plain_client(wire.address) as s:
-        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.request().id, wire.p_channel, srq=shared.srq)
-        shared.post(7, 8)
-        shared.srq.modify(SrqAttr(srq_limit=2))
-        b.id.accept()
-        b.event()
-        s.recv(24)
-        part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
-        s.sendall(bytes(FPDU(ulpdu=part)))
-        with wire.passive.event() as told:  # the message has its receive
-            assert told.event_type == LIMIT_REACHED
-        s.shutdown(socket.SHUT_WR)
-        b.is_over()
-    (wc,) = poll(b.rcq)
-    assert (wc.wr_id, wc.status) == (7, FLUSHED)
-    until(lambda: wire.passive.event().event_type == LAST_WQE)
-    nothing(b.rcq)
-    # The other one is still there.
-    taken(wire.passive, shared, 1)
 
 
 # ---- in use

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from unit.verbs.uc_harness import QKEY, Ends, Peer, crc32c
-from unit.verbs.verbs_harness import Rig, counted, nothing, pattern
+from unit.verbs.verbs_harness import Rig, counted, pattern
 
 from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
 from siwarp.verbs import SendFlag, SendWR, WCFlag, WCOpcode, WROpcode
@@ -122,32 +122,6 @@ def immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> byt
     return peer.datagram(bytes(head) + octets, first=first)
 
 
-@pytest.mark.clause("DGRAM-UC-20")
-@pytest.mark.parametrize("lost", range(4))
-def test_immediate_data_behind_a_write_that_lost_a_datagram_is_not_delivered(
-    peer: Peer, lost: int
-) -> None:
-    peer.recv(1)
-    cut = [*peer.writes(pattern(300), peer.memory.rkey, peer.memory.addr, 100), immediate(peer)]
-    with counted("uc_missing", 1), counted("drop_partial", int(lost < 3)):
-        peer.put(*cut[:lost], *cut[lost + 1 :])
-        nothing(peer.cq)
-        peer.put(*peer.writes(b"x", peer.memory.rkey, peer.memory.addr), immediate(peer))
-        (got,) = peer.received()
-    assert (got.wr_id, got.opcode, got.byte_len) == (1, WCOpcode.RECV_RDMA_WITH_IMM, 1)
-
-
-@pytest.mark.clause("DGRAM-UC-20")
-def test_immediate_data_behind_a_write_that_was_not_granted_is_not_delivered(peer: Peer) -> None:
-    peer.recv(1)
-    with counted("drop_access", 1), counted("drop_partial", 1):
-        peer.put(*peer.writes(b"x", 1, 0), immediate(peer))
-        nothing(peer.cq)
-    peer.put(immediate(peer, first=True))
-    (got,) = peer.received()
-    assert (got.byte_len, got.imm_data) == (0, IMM)
-
-
 @pytest.mark.parametrize("octets", [b"", bytes(7), bytes(9)])
 def test_immediate_data_of_another_length_is_dropped(peer: Peer, octets: bytes) -> None:
     peer.recv(1)
@@ -163,12 +137,3 @@ def test_a_private_message_that_is_no_send_is_dropped(peer: Peer, octets: bytes)
         peer.put(peer.datagram(bytes(DDPUntagged(opcode=PRIVATE)) + octets, first=True))
         peer.put(*peer.message(b"good"))
         assert peer.received()[0].byte_len == 4
-
-
-def test_immediate_data_needs_a_receive(peer: Peer) -> None:
-    with counted("drop_no_buffer", 1):
-        peer.put(immediate(peer, first=True))
-        nothing(peer.cq)
-    peer.recv(1)
-    peer.put(*peer.message(b"good"))
-    assert peer.received()[0].byte_len == 4

@@ -11,8 +11,8 @@ from unit.verbs.verbs_harness import (
     OWN_QKEY,
     Pair,
     Rig,
+    bad_keys,
     counted,
-    nothing,
     pattern,
     poll,
     refused,
@@ -20,7 +20,6 @@ from unit.verbs.verbs_harness import (
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
-    MR,
     PD,
     QPAttr,
     QPState,
@@ -63,41 +62,6 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
         assert set(pair.into.read(offset=size)) <= {0xEE}
 
 
-@pytest.mark.clause("DGRAM-UD-9", "DGRAM-UD-10")
-@pytest.mark.parametrize(("host", "most"), [("127.0.0.1", MAX_V4), ("::1", MAX_V6)])
-def test_a_message_above_the_largest_completes_with_a_length_error(
-    rig: Rig, host: str, most: int
-) -> None:
-    pair = Pair(rig, host=host)
-    pair.recv()
-    pair.send(bytes(most))
-    assert poll(pair.rcq)[0].byte_len == most
-    pair.recv()
-    pair.send(bytes(most + 1), wr_id=9)
-    assert [(w.wr_id, w.status) for w in poll(pair.scq, 2)] == [
-        (2, WCStatus.SUCCESS),
-        (9, WCStatus.LOC_LEN_ERR),
-    ]
-    nothing(pair.rcq)
-
-
-@pytest.mark.parametrize("octets", [1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 4], ids=hex)
-def test_a_length_that_no_datagram_has_is_an_error_however_far_beyond(
-    pair: Pair, octets: int
-) -> None:
-    a = pair.rig.ud(pair.scq, max_send_sge=2)
-    wr = SendWR(3, sg=[pair.out.sge(0, 4), pair.out.sge(0, 4)], ah=pair.to_b)
-    wr.sg[0].length = octets // 2
-    wr.sg[1].length = octets - octets // 2
-    for wrs in (wr, [wr, wr]):
-        a.post_send(wrs)
-        assert poll(pair.scq)[0].status == WCStatus.LOC_LEN_ERR
-        if isinstance(wrs, list):
-            assert poll(pair.scq)[0].status == WCStatus.WR_FLUSH_ERR
-        a.to_rts()
-    nothing(pair.rcq)
-
-
 def test_the_device_tells_the_largest_message_over_ipv4(rig: Rig) -> None:
     assert rig.ctx.query_device().max_ud_msg == MAX_V4
 
@@ -132,25 +96,6 @@ def test_without_a_port_anywhere_a_send_is_refused(rig: Rig, pair: Pair) -> None
     assert refused(pair.a.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
 
 
-# ---- work requests
-
-
-def test_inline_data_may_change_as_soon_as_it_is_posted_and_needs_no_key(rig: Rig) -> None:
-    pair = Pair(rig, max_inline_data=64)
-    assert pair.a.cap.max_inline_data == 64
-    memory = bytearray(b"inline-data")
-    address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
-    from siwarp.verbs import SGE
-
-    pair.recv()
-    wr = SendWR(5, sg=[SGE(address, 11, 0xDEAD)], ah=pair.to_b, send_flags=SendFlag.INLINE)
-    pair.a.post_send(wr)
-    memory[:] = bytes(11)
-    assert poll(pair.rcq)[0].byte_len == 11
-    assert pair.into.read(11) == b"inline-data"
-    nothing(pair.scq)  # not signalled
-
-
 def test_inline_beyond_what_was_granted_is_refused(rig: Rig) -> None:
     pair = Pair(rig, max_inline_data=60)
     granted = pair.a.cap.max_inline_data
@@ -159,20 +104,6 @@ def test_inline_beyond_what_was_granted_is_refused(rig: Rig) -> None:
     assert refused(pair.send, bytes(granted + 1), flags=SendFlag.INLINE) == errno.EINVAL
     pair.send(bytes(granted), flags=SendFlag.INLINE)
     assert poll(pair.rcq)[0].byte_len == granted
-
-
-def test_unsignalled_sends_complete_silently_unless_all_are_signalled(rig: Rig) -> None:
-    for sig_all in (False, True):
-        pair = Pair(rig, sig_all=sig_all)
-        for i in range(3):
-            pair.recv(wr_id=i)
-        pair.send(b"a", wr_id=10, flags=0)
-        pair.send(b"b", wr_id=11)
-        pair.send(b"c", wr_id=12, flags=0)
-        assert len(poll(pair.rcq, 3)) == 3
-        ids = [10, 11, 12] if sig_all else [11]
-        assert [w.wr_id for w in poll(pair.scq, len(ids))] == ids
-        nothing(pair.scq)
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
@@ -205,19 +136,6 @@ def test_more_elements_than_the_queue_pair_has_are_refused(rig: Rig) -> None:
     pair.b.post_recv(RecvWR(2, sg=four[:3]))
     pair.a.post_send(SendWR(1, sg=three[:2], ah=pair.to_b))
     assert poll(pair.rcq)[0].byte_len == 2
-
-
-def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
-    for i in range(3):
-        pair.recv(wr_id=i)
-    wrs = [SendWR(i, sg=[pair.out.sge(0, i)], ah=pair.to_b) for i in range(4)]
-    wrs[2]._c.opcode = WROpcode.RDMA_READ
-    with pytest.raises(OSError) as e:
-        pair.a.post_send(wrs)
-    assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
-    assert [w.wr_id for w in poll(pair.scq, 2)] == [0, 1]
-    assert [w.byte_len for w in poll(pair.rcq, 2)] == [0, 1]
-    nothing(pair.rcq)
 
 
 def test_a_full_receive_queue_refuses_one_more(rig: Rig) -> None:
@@ -316,26 +234,6 @@ def test_a_send_to_another_family_completes_in_error(rig: Rig, pair: Pair) -> No
     assert (wc.wr_id, wc.status, wc.vendor_err) == (4, WCStatus.GENERAL_ERR, 0)
 
 
-# ---- Q_Keys
-
-
-@pytest.mark.clause("DGRAM-UD-4")
-def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
-    cq, scq = rig.cq(), rig.cq()
-    b = rig.ud(cq, qkey=0x1234)
-    a = rig.ud(scq, qkey=0x7777)
-    mr = rig.mr(bytearray(16))
-    to_b = rig.ah(b)
-    b.post_recv(RecvWR(1, sg=[mr.sge(8, 8)]))
-    for wrong in (0, 0x1235, 0x7777):
-        with counted("drop_qkey", 1):
-            a.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=to_b, remote_qkey=wrong))
-            assert poll(scq)[0].ok
-            nothing(cq)
-    a.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=to_b, remote_qkey=0x1234))
-    assert poll(cq)[0].ok
-
-
 @pytest.mark.clause("DGRAM-UD-5")
 @pytest.mark.parametrize("asked", [OWN_QKEY, OWN_QKEY | 0x5555, 0xFFFFFFFF])
 def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None:
@@ -345,50 +243,6 @@ def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None
     b.post_recv(RecvWR(1))
     a.post_send(SendWR(2, ah=rig.ah(b), remote_qkey=asked))
     assert poll(cq)[0].ok
-
-
-def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
-    cq = rig.cq()
-    b = rig.ud(cq, qkey=1)
-    a = rig.ud()
-    to_b = rig.ah(b)
-    b.post_recv([RecvWR(1), RecvWR(2)])
-    a.post_send(SendWR(2, ah=to_b, remote_qkey=1))
-    assert poll(cq)[0].wr_id == 1
-    b.modify(QPAttr(qkey=2))
-    with counted("drop_qkey", 1):
-        a.post_send(SendWR(2, ah=to_b, remote_qkey=1))
-        nothing(cq)
-    a.post_send(SendWR(2, ah=to_b, remote_qkey=2))
-    assert poll(cq)[0].wr_id == 2
-
-
-# ---- what does not fit
-
-
-def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig: Rig) -> None:
-    rcq = rig.cq()
-    a, b = rig.ud(), rig.qp(rcq)
-    b.modify(QPAttr(qp_state=QPState.INIT))
-    mr = rig.mr(bytearray(64))
-    b.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with counted("drop_no_buffer", 1):
-        a.post_send(SendWR(2, sg=[mr.sge(0, 8)], ah=rig.ah(b)))
-        nothing(rcq)
-    b.modify(QPAttr(qp_state=QPState.RTR))
-    a.post_send(SendWR(3, sg=[mr.sge(0, 8)], ah=rig.ah(b)))
-    assert poll(rcq)[0].ok
-
-
-@pytest.mark.clause("DGRAM-UD-13")
-def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
-    with counted("drop_no_buffer", 2):
-        pair.send(b"one")
-        pair.send(b"two")
-        nothing(pair.rcq)
-    pair.recv()
-    pair.send(b"three")
-    assert poll(pair.rcq)[0].ok and pair.into.read(5) == b"three"
 
 
 @pytest.mark.clause("DGRAM-UD-12")
@@ -407,55 +261,6 @@ def test_a_message_longer_than_the_receive_uses_it_up_and_writes_nothing(pair: P
     assert (wc.wr_id, wc.ok, pair.into.read(11, 100)) == (2, True, b"eleven octe")
 
 
-@pytest.mark.parametrize(
-    "junk",
-    [b"", b"x", bytes(21), bytes(22), bytes(100), b"\x41\x43" + bytes(60), b"\xff" * 65507],
-    ids=lambda j: f"{len(j)}_octets",
-)
-def test_datagrams_that_are_none_of_ours_are_ignored(pair: Pair, junk: bytes) -> None:
-    pair.recv()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as alien:
-        alien.sendto(junk, pair.b.addr)
-    nothing(pair.rcq)
-    pair.send(b"ours")
-    (wc,) = poll(pair.rcq)
-    assert (wc.ok, wc.byte_len) == (True, 4)
-
-
-def test_with_crc_a_datagram_without_one_is_dropped_and_counted(rig: Rig) -> None:
-    cq = rig.cq()
-    careful = rig.ud(cq)
-    careless = rig.ud(crc=False)
-    mr = rig.mr(bytearray(b"data" + bytes(8)))
-    careful.post_recv(RecvWR(1, sg=[mr.sge(4, 8)]))
-    with counted("drop_crc", 1):
-        careless.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=rig.ah(careful)))
-        nothing(cq)
-    assert mr.read(8, 4) == bytes(8)
-
-
-# ---- keys
-
-
-def bad_keys(pair: Pair) -> dict[str, tuple[int, int, int]]:
-    """Return elements (address, length, key) that must not be used, of the sending side."""
-    rig, mr = pair.rig, pair.out
-    stale = rig.mr(bytearray(16))
-    elsewhere = MR(PD(rig.ctx), bytearray(16))
-    dead = (stale.addr, 4, stale.lkey)
-    stale.close()
-    return {
-        "no such key": (mr.addr, 4, mr.lkey ^ 1),
-        "key zero": (mr.addr, 4, 0),
-        "deregistered": dead,
-        "another PD": (elsewhere.addr, 4, elsewhere.lkey),
-        "before its start": (mr.addr - 1, 4, mr.lkey),
-        "past its end": (mr.addr + mr.length - 3, 4, mr.lkey),
-        "far away": (mr.addr + (1 << 40), 4, mr.lkey),
-        "wraps": (2**64 - 2, 4, mr.lkey),
-    }
-
-
 KEYS = [
     "no such key",
     "key zero",
@@ -466,23 +271,6 @@ KEYS = [
     "far away",
     "wraps",
 ]
-
-
-@pytest.mark.parametrize("which", KEYS)
-@pytest.mark.parametrize("size", ["small", "large"])
-def test_a_bad_key_at_a_send_completes_with_a_protection_error(
-    pair: Pair, which: str, size: str
-) -> None:
-    from siwarp.verbs import SGE
-
-    first = pair.out.sge(0, 8000 if size == "large" else 4)
-    sg = [first, SGE(*bad_keys(pair)[which])]
-    a = pair.rig.ud(pair.scq, max_send_sge=2)
-    pair.recv()
-    a.post_send(SendWR(3, sg=sg, ah=pair.to_b, send_flags=0))
-    (wc,) = poll(pair.scq)
-    assert (wc.wr_id, wc.status, wc.vendor_err) == (3, WCStatus.LOC_PROT_ERR, 0)
-    nothing(pair.rcq)
 
 
 @pytest.mark.parametrize("which", KEYS)

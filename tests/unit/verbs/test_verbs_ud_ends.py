@@ -9,87 +9,12 @@ import pytest
 from unit.verbs.verbs_harness import (
     Pair,
     Rig,
-    counted,
-    nothing,
     poll,
 )
 
 from siwarp.verbs import (
-    QPAttr,
-    QPState,
-    RecvWR,
     SendWR,
-    WCStatus,
 )
-
-
-def test_on_error_posted_receives_flush_in_order_and_later_posts_at_once(pair: Pair) -> None:
-    for i in range(5):
-        pair.recv(wr_id=i)
-    pair.b.modify(QPAttr(qp_state=QPState.ERR))
-    flushed = poll(pair.rcq, 5)
-    assert [(w.wr_id, w.status) for w in flushed] == [(i, WCStatus.WR_FLUSH_ERR) for i in range(5)]
-    pair.recv(wr_id=77)
-    assert [(w.wr_id, w.status) for w in poll(pair.rcq)] == [(77, WCStatus.WR_FLUSH_ERR)]
-    pair.b.post_send([SendWR(i, ah=pair.to_b, send_flags=0) for i in (5, 6)])
-    assert [(w.wr_id, w.status, w.qp_num) for w in poll(pair.idle, 2)] == [
-        (i, WCStatus.WR_FLUSH_ERR, pair.b.qp_num) for i in (5, 6)
-    ]
-    nothing(pair.rcq)
-    nothing(pair.idle)
-
-
-def test_a_queue_pair_in_error_receives_nothing_and_one_reset_works_again(pair: Pair) -> None:
-    pair.b.modify(QPAttr(qp_state=QPState.ERR))
-    pair.send(b"lost")
-    nothing(pair.rcq)
-    number = pair.b.qp_num
-    pair.b.modify(QPAttr(qp_state=QPState.RESET))
-    pair.b.to_rts()
-    assert pair.b.qp_num == number
-    pair.recv(wr_id=4)
-    pair.send(b"found")
-    assert [(w.wr_id, w.ok) for w in poll(pair.rcq)] == [(4, True)]
-    assert pair.into.read(5) == b"found"
-
-
-def test_reset_forgets_posted_receives_without_completions(pair: Pair) -> None:
-    for i in range(3):
-        pair.recv(wr_id=i)
-    pair.b.modify(QPAttr(qp_state=QPState.RESET))
-    nothing(pair.rcq)
-    pair.b.to_rts()
-    with counted("drop_no_buffer", 1):
-        pair.send(b"x")
-        nothing(pair.rcq)
-
-
-def test_a_queue_pair_that_receives_not_yet_takes_no_receive(pair: Pair) -> None:
-    cq = pair.rig.cq()
-    late = pair.rig.qp(cq)
-    late.to_init()
-    late.post_recv(RecvWR(1, sg=[pair.into.sge(0, 8)]))
-    to = pair.rig.ah(late)
-    pair.out.write(b"early")
-    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 5)], ah=to))
-    nothing(cq)
-    late.to_rtr()
-    pair.out.write(b"later")
-    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 5)], ah=to))
-    assert poll(cq)[0].ok and pair.into.read(5) in (b"early", b"later")
-
-
-def test_completions_of_a_destroyed_queue_pair_go_with_it_and_others_stay(rig: Rig) -> None:
-    cq = rig.cq()
-    mr = rig.mr(bytearray(8))
-    a, b = rig.ud(cq), rig.ud(cq)
-    a_ah, b_ah = rig.ah(a), rig.ah(b)
-    for i in range(3):
-        a.post_send(SendWR(10 + i, sg=[mr.sge()], ah=b_ah))
-        b.post_send(SendWR(20 + i, sg=[mr.sge()], ah=a_ah))
-    a.close()
-    assert [w.wr_id for w in poll(cq, 3)] == [20, 21, 22]
-    nothing(cq)
 
 
 def test_of_two_queue_pairs_with_one_number_each_keeps_its_completions(rig: Rig) -> None:

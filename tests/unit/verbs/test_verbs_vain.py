@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from unit.verbs.rc_harness import SEND, Wire
-from unit.verbs.test_verbs_roce import threadless
-from unit.verbs.verbs_harness import Rig, counter, poll, until
+from unit.verbs.verbs_harness import Rig, counter, poll, threadless, until
 
 from siwarp.verbs import CQ
 

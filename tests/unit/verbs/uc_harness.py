@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from typing import Any
 
@@ -164,7 +163,7 @@ class Peer:
         return self.sock.recv(1 << 16)
 
     def is_silent(self, seconds: float = 0.05) -> bool:
-        return not select.select([self.sock], [], [], seconds)[0]
+        return net.hears(self.sock, seconds) is None
 
     def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
         self.qp.post_recv(RecvWR(wr_id, sg=[self.memory.sge(offset, length)]))

@@ -211,6 +211,12 @@ class Rig:
         self.ctx.__exit__(None, None, None)
 
 
+def threadless() -> Rig:
+    """Open a device of which only calls of the program make progress."""
+    with settings(progress=0):
+        return Rig()
+
+
 class Pair:
     """Two UD queue pairs of one device, each with its own queues and memory of ``size`` octets."""
 
@@ -233,3 +239,22 @@ class Pair:
         self.a.post_send(
             SendWR(wr_id, sg=[self.out.sge(0, len(data))], send_flags=flags, ah=self.to_b, **kw)
         )
+
+
+def bad_keys(pair: Pair) -> dict[str, tuple[int, int, int]]:
+    """Return elements (address, length, key) that must not be used, of the sending side."""
+    rig, mr = pair.rig, pair.out
+    stale = rig.mr(bytearray(16))
+    elsewhere = MR(PD(rig.ctx), bytearray(16))
+    dead = (stale.addr, 4, stale.lkey)
+    stale.close()
+    return {
+        "no such key": (mr.addr, 4, mr.lkey ^ 1),
+        "key zero": (mr.addr, 4, 0),
+        "deregistered": dead,
+        "another PD": (elsewhere.addr, 4, elsewhere.lkey),
+        "before its start": (mr.addr - 1, 4, mr.lkey),
+        "past its end": (mr.addr + mr.length - 3, 4, mr.lkey),
+        "far away": (mr.addr + (1 << 40), 4, mr.lkey),
+        "wraps": (2**64 - 2, 4, mr.lkey),
+    }

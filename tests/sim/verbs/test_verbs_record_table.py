@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
 from unit.verbs.errq_harness import (
     Stranger,
 )
 from unit.verbs.record_harness import GRANTED, QKEY, Target
-from unit.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
 from unit.verbs.verbs_harness import Rig, counted, counter, nothing, settings, until
 
 from siwarp.inspect import DDPDatagram, RecordDatagram

@@ -1,0 +1,338 @@
+"""Immediate data on RD: with Sends in one message, with Writes in a second one behind them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import net
+import pytest
+from unit.verbs.rd_harness import Peer
+from unit.verbs.rd_stranger import Stranger, stranger
+from unit.verbs.verbs_harness import Rig, nothing, pattern, until
+
+from siwarp.inspect import DDP, Opcode, Queue
+from siwarp.verbs import (
+    AH,
+    AccessFlag,
+    ErrorOrigin,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WCFlag,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+
+SEND, READ = WROpcode.SEND, WROpcode.RDMA_READ
+WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
+PRIVATE = 15
+IMM = 0x01C2_83FE
+SIZES = [0, 1, 64, 1023, 1025, 65_489, 65_536, 1 << 20]
+MANY = 200 if "SANITIZER" in os.environ else 600
+
+
+def as_it_lies(value: int) -> bytes:
+    return value.to_bytes(4, sys.byteorder)
+
+
+def write_imm(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
+    a.rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
+
+
+def to_stranger(a: Peer, s: Stranger, opcode: WROpcode, length: int, **more: int) -> AH:
+    """Post a request to it; the address handle is to be kept."""
+    ah = AH(a.rig.pd, s.addr)
+    wr = SendWR(2, opcode, sg=[a.out.sge(0, length)], ah=ah, remote=a.into.remote(), **more)
+    a.qp.post_send(wr)
+    return ah
+
+
+# ---- what comes of it
+
+
+@pytest.mark.clause("DGRAM-IMM-3", "DGRAM-IMM-4")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
+    rig: Rig, size: int
+) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    spare = rig.mr(bytearray(b"\xdd" * 64))
+    a.out.view[:size] = pattern(size, size)
+    b.qp.post_recv(RecvWR(7, sg=[spare.sge()]))
+    write_imm(a, b, size, 8)
+    (got,), (sent,) = b.got(), a.done()
+    assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.RDMA_WRITE)
+    assert (got.wr_id, got.ok, got.opcode) == (7, True, WCOpcode.RECV_RDMA_WITH_IMM)
+    assert (got.wc_flags, got.imm_data, got.byte_len) == (WCFlag.WITH_IMM, IMM, size)
+    assert (got.source, got.src_qp) == (a.qp.addr, a.qp.qp_num)
+    assert b.into.read(size) == pattern(size, size)
+    assert spare.read() == b"\xdd" * 64
+
+
+@pytest.mark.clause("DGRAM-IMM-5")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_send_with_immediate_brings_both(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    b.into.view[:64] = b"\xee" * 64
+    b.recv(7, size)
+    a.send(b, pattern(size, size), 8, opcode=SEND_IMM, imm_data=IMM)
+    (got,), (sent,) = b.got(), a.done()
+    assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.SEND)
+    assert (got.wr_id, got.ok, got.opcode, got.byte_len) == (7, True, WCOpcode.RECV, size)
+    assert (got.wc_flags, got.imm_data, got.source) == (WCFlag.WITH_IMM, IMM, a.qp.addr)
+    assert b.into.read(size) == pattern(size, size)
+    assert set(b.into.read(max(0, 64 - size), size)) <= {0xEE}
+
+
+def test_its_octets_may_be_inline(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    flags = SendFlag.INLINE | SendFlag.SIGNALED
+    a.out.view[:64] = pattern(64)
+    b.qp.post_recv([RecvWR(1), RecvWR(2, sg=[b.into.sge(64, 64)])])
+    write_imm(a, b, 64, flags=flags)
+    a.send(b, pattern(64, 5), opcode=SEND_IMM, imm_data=6, flags=flags)
+    a.out.view[:64] = bytes(64)
+    assert [w.imm_data for w in b.got(2)] == [IMM, 6]
+    assert b.into.read(128) == pattern(64) + pattern(64, 5)
+    assert all(w.ok for w in a.done(2))
+
+
+def test_a_solicited_one_wakes_who_waits_for_such(rig: Rig) -> None:
+    channel = rig.channel()
+    b = Peer(rig, channel=channel)
+    a = Peer(rig)
+    solicited = SendFlag.SIGNALED | SendFlag.SOLICITED
+    for opcode in (WRITE_IMM, SEND_IMM):
+        b.qp.post_recv([RecvWR(1), RecvWR(2)])
+        b.rcq.req_notify(solicited_only=True)
+        a.rdma(b, opcode, 0, imm_data=1)
+        assert b.got()[0].ok
+        assert channel.get_cq_event(0.02) is None
+        a.rdma(b, opcode, 0, imm_data=2, flags=solicited)
+        assert channel.get_cq_event(10) is b.rcq
+        b.rcq.ack_events(1)
+        assert b.got()[0].imm_data == 2
+        assert all(w.ok for w in a.done(2))
+
+
+def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    for i, size in enumerate((70, 5)):
+        write_imm(a, b, size, i, imm=i)
+    nothing(a.scq, 0.1)  # longer than a stream without traffic is kept
+    for i in range(2):
+        b.qp.post_recv(RecvWR(i))
+    assert [(w.wr_id, w.imm_data, w.byte_len) for w in b.got(2)] == [(0, 0, 70), (1, 1, 5)]
+    assert [w.wr_id for w in a.done(2)] == [0, 1]
+
+
+def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig)
+    write_imm(a, b, 10, 1)
+    a.send(b, b"x", 2, offset=64, opcode=SEND_IMM, imm_data=1)
+    nothing(a.scq)
+    a.qp.modify(QPAttr(qp_state=QPState.ERR))
+    flushed = WCStatus.WR_FLUSH_ERR
+    assert [(w.wr_id, w.status, w.source) for w in a.done(2)] == [
+        (1, flushed, b.qp.addr),
+        (2, flushed, b.qp.addr),
+    ]
+    net.sleep(0.001)  # until the peer is told
+    b.recv()
+    nothing(b.rcq)
+
+
+def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
+    a, b = Peer(rig, depth=128), Peer(rig, depth=128)
+    b.qp.post_recv([RecvWR(i, sg=[b.into.sge(40_000, 64)]) for i in range(128)])
+    got, posted, done = [], 0, 0
+
+    def go_on() -> bool:
+        nonlocal posted, done
+        while posted < MANY and posted - done < 32:
+            if posted % 3:
+                write_imm(a, b, posted % 7 * 5000, posted, imm=posted)
+            else:
+                a.send(b, b"", posted, opcode=SEND_IMM, imm_data=posted)
+            posted += 1
+        for wc in a.scq.poll(32):
+            assert (wc.ok, wc.wr_id) == (True, done)
+            done += 1
+        for wc in b.rcq.poll(32):
+            got.append((wc.imm_data, wc.byte_len))
+            b.qp.post_recv(RecvWR(wc.wr_id, sg=[b.into.sge(40_000, 64)]))
+        return done == MANY and len(got) == MANY
+
+    with net.faults("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=7"):
+        until(go_on, 60)
+    assert got == [(i, i % 7 * 5000 if i % 3 else 0) for i in range(MANY)]
+
+
+# ---- on the wire
+
+
+@pytest.mark.clause("DGRAM-IMM-1", "DGRAM-IMM-2")
+@pytest.mark.parametrize("solicited", [False, True])
+def test_on_the_wire_it_is_a_write_then_immediate_data(rig: Rig, solicited: bool) -> None:
+    a = Peer(rig)
+    a.out.view[:100] = pattern(100)
+    flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
+    with stranger(a, meet=False) as s:
+        keep = (
+            to_stranger(a, s, SEND, 3),
+            to_stranger(a, s, WRITE_IMM, 100, imm_data=IMM, send_flags=flags),
+        )
+        head, octets = s.pull()
+        assert (head.opcode, head.qn, head.msn) == (Opcode.SEND, Queue.SEND, 1)
+        head, octets = s.pull()
+        assert (head.opcode, head.l) == (Opcode.RDMA_WRITE, 1)
+        assert (head.stag, head.to, octets) == (a.into.rkey, a.into.addr, pattern(100))
+        head, octets = s.pull()
+        assert head.opcode == (Opcode.IMMEDIATE_SE if solicited else Opcode.IMMEDIATE)
+        assert (head.qn, head.msn, head.mo, head.l) == (Queue.SEND, 2, 0, 1)
+        assert (head.inv_stag, head.rv) == (0, 1)
+        assert octets == as_it_lies(IMM) + bytes(4)
+        assert all(w.ok for w in a.done(2))
+        del keep
+
+
+@pytest.mark.clause("DGRAM-IMM-6")
+@pytest.mark.parametrize("solicited", [False, True])
+def test_on_the_wire_a_send_with_immediate_has_a_head(rig: Rig, solicited: bool) -> None:
+    a = Peer(rig)
+    a.out.view[:8] = b"payload!"
+    flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
+    with stranger(a, meet=False) as s:
+        keep = to_stranger(a, s, SEND_IMM, 8, imm_data=IMM, send_flags=flags)
+        head, octets = s.pull()
+        assert (head.opcode, head.qn, head.msn, head.l) == (PRIVATE, Queue.SEND, 1, 1)
+        assert octets == bytes([2 if solicited else 1, 0, 0, 0]) + as_it_lies(IMM) + b"payload!"
+        assert a.done()[0].ok
+        del keep
+
+
+def immediate(s: Stranger, octets: bytes = bytes(8)) -> bytes:
+    return s.untagged(Opcode.IMMEDIATE, octets)
+
+
+def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
+    b = Peer(rig)
+    b.qp.post_recv([RecvWR(i) for i in range(3)])
+    with stranger(b) as s:
+        s.put(s.write(pattern(30), l=0), s.write(pattern(20), 30))
+        nothing(b.rcq, 0.15)  # longer than a stream without traffic is kept
+        s.put(immediate(s))
+        assert b.got()[0].byte_len == 50
+        s.put(s.write(pattern(30), l=0))
+        nothing(b.rcq, 0.15)
+        s.put(s.write(pattern(7), 30), immediate(s), immediate(s))
+        assert [w.byte_len for w in b.got(2)] == [37, 0]
+
+
+# ---- what is refused
+
+
+@pytest.mark.clause("DGRAM-RDV-13")
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_a_write_that_is_refused_takes_its_immediate_data_with_it(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
+    closed = rig.mr(1 << 19, AccessFlag.LOCAL_WRITE)
+    b.recv(5, 64)
+    a.rdma(b, WRITE_IMM, size, 1, remote=closed.remote(), imm_data=IMM)
+    write_imm(a, b, 20, 2, imm=9)
+    (got,) = b.got()
+    assert (got.wr_id, got.imm_data, got.byte_len) == (5, 9, 20)
+    sent = a.done(2)
+    # What was told before the peer had all of it is in the completion, else in the error queue.
+    assert sent[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.SUCCESS) and sent[1].ok
+    if sent[0].ok:
+        (report,) = until(a.qp.errors)
+        assert (report.origin, report.source) == (ErrorOrigin.REPORTED, b.qp.addr)
+    assert set(closed.read()) == {0}
+
+
+@pytest.mark.clause("DGRAM-RDV-13")
+def test_the_sender_is_told_once_of_a_write_with_immediate(rig: Rig) -> None:
+    b = Peer(rig)
+    b.recv(5, 64)
+    with stranger(b) as s:
+        s.put(s.write(b"bad", stag=1), immediate(s), s.write(b"good"), immediate(s))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (1, 1, 0)
+        assert (told.quoted_ddp.stag, told.quoted_ddp.to) == (1, b.into.addr)
+        (got,) = b.got()
+        assert (got.wr_id, got.byte_len) == (5, 4)
+        b.recv(6, 64)
+        s.put(s.untagged(Opcode.SEND, b"x"))
+        assert (b.got()[0].wr_id, s.got) == (6, [])
+
+
+@pytest.mark.clause("DGRAM-RDV-14")
+def test_a_message_complained_of_in_its_middle_is_sent_to_its_end_and_then_over(rig: Rig) -> None:
+    size = 3 << 20
+    a = Peer(rig, size)
+    with stranger(a, meet=False) as s:
+        first: list[DDP] = []
+        s.keeps = lambda head: bool(first) and head.to > first[0].to + (1 << 18)
+        keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
+        first.append(s.pull()[0])
+        s.complain(first[0], (1, 1, 0))
+        nothing(a.scq)  # the memory is still being sent from
+        s.release()
+        end = s.pull()[0]
+        while end.opcode != Opcode.IMMEDIATE:
+            end = s.pull()[0]
+        (wc,) = a.done()
+        assert (wc.wr_id, wc.status) == (2, WCStatus.REM_ACCESS_ERR)
+        del keep
+
+
+def test_a_complaint_of_the_immediate_data_is_about_its_write(rig: Rig) -> None:
+    size = 1 << 20
+    a = Peer(rig, size)
+    with stranger(a, meet=False) as s:
+        s.keeps = lambda head: head.opcode == Opcode.IMMEDIATE
+        keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
+        head = s.pull()[0]
+        while head.opcode != Opcode.IMMEDIATE:
+            head = s.pull()[0]
+        s.complain(head, (0, 2, 0xFF))
+        s.release()
+        (wc,) = a.done()
+        assert (wc.wr_id, wc.status) == (2, WCStatus.REM_OP_ERR)
+        del keep
+
+
+@pytest.mark.parametrize("size", [0, 4, 7, 9, 100])
+def test_immediate_data_of_another_size_is_refused_and_takes_no_receive(
+    rig: Rig, size: int
+) -> None:
+    b = Peer(rig)
+    b.recv(4, 200)
+    with stranger(b) as s:
+        s.put(immediate(s, b"\xaa" * size), s.untagged(Opcode.SEND, b"good"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
+        assert told.quoted_ddp.msn == 1
+        (got,) = b.got()
+        assert (got.wr_id, got.byte_len, b.into.read(4)) == (4, 4, b"good")
+
+
+@pytest.mark.clause("DGRAM-IMM-10")
+@pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
+def test_a_private_message_that_nobody_knows_is_refused_and_takes_no_receive(
+    rig: Rig, body: bytes
+) -> None:
+    b = Peer(rig)
+    b.recv(4, 200)
+    with stranger(b) as s:
+        s.put(s.untagged(PRIVATE, body), s.untagged(Opcode.SEND, b"good"))
+        told = s.told()
+        assert (told.layer, told.etype, told.code, told.quoted_ddp.msn) == (0, 2, 6, 1)
+        (got,) = b.got()
+        assert (got.wr_id, got.byte_len, b.into.read(4)) == (4, 4, b"good")
+        assert b.qp.qp_state == QPState.RTS

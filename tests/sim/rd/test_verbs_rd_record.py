@@ -1,0 +1,239 @@
+"""Write-Records on RD: the messages of UD, which come whole, once and in order here."""
+
+from __future__ import annotations
+
+import os
+
+import net
+import pytest
+from unit.verbs.rd_harness import Peer
+from unit.verbs.rd_stranger import Stranger, stranger
+from unit.verbs.verbs_harness import Rig, nothing, pattern, poll, refused, until
+
+from siwarp.inspect import DDPTagged, Opcode, RecordHeader
+from siwarp.verbs import (
+    AH,
+    WC,
+    AccessFlag,
+    QPAttr,
+    QPState,
+    Record,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+)
+
+RECORD = WROpcode.RDMA_WRITE_RECORD
+PRIVATE = 15
+THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
+SIZES = [0, 1, 64, 1400, 65_457, 65_536, 1 << 20]
+MANY = 100 if "SANITIZER" in os.environ else 300
+
+
+def told(peer: Peer, n: int = 1) -> list[tuple[WC, Record]]:
+    found = []
+    for wc in peer.got(n):
+        assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
+        found.append((wc, peer.qp.record(wc)))
+    return found
+
+
+def counted_from(first: int, n: int) -> list[int]:
+    return [(first + i) & 0xFFFFFFFF for i in range(n)]
+
+
+@pytest.mark.clause("DGRAM-REC-17")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_message_is_told_of_once_whole_and_uses_no_receive(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20, max_write_records=4)
+    b.recv(77, 64)
+    a.out.view[:size] = pattern(size, size)
+    ids: list[int] = []
+    for number in (1, 2):
+        a.rdma(b, RECORD, size, number)
+        ((wc, record),) = told(b)
+        assert (wc.byte_len, wc.source, wc.src_qp) == (size, a.qp.addr, a.qp.qp_num)
+        ids.append(record.message_id)
+        assert record.source == a.qp.addr and ids == counted_from(ids[0], number)
+        assert (record.addr, record.rkey) == (b.into.addr, b.into.rkey)
+        assert (record.length, record.valid, record.whole) == (size, size, True)
+        assert record.ranges == (((0, size),) if size else ())
+        (sent,) = a.done()
+        assert (sent.wr_id, sent.ok, sent.opcode) == (number, True, WCOpcode.RDMA_WRITE)
+    assert b.into.read(size) == pattern(size, size)
+    a.send(b, b"plain")
+    assert b.got()[0].wr_id == 77
+
+
+@pytest.mark.clause("DGRAM-REC-16", "DGRAM-REC-2")
+@pytest.mark.parametrize("size", [0, 1, 150_000])
+def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: int) -> None:
+    a = Peer(rig, 1 << 18)
+    a.out.view[:size] = pattern(size)
+    with stranger(a, meet=False) as s:
+        ah, ids = AH(rig.pd, s.addr), []
+        sg = [a.out.sge(0, size)]
+        for flags in (SendFlag.SIGNALED, SendFlag.SIGNALED | SendFlag.SOLICITED):
+            a.qp.post_send(SendWR(7, RECORD, sg=sg, ah=ah, remote=THERE, send_flags=flags))
+        a.qp.post_send(SendWR(8, ah=ah))
+        for number in (1, 2):  # posted at once, they come one behind the other
+            got, last = b"", 0
+            while not last:
+                head, octets = s.pull()
+                record, last = RecordHeader(octets[:20]), head.l
+                assert (head.opcode, head.rv, head.stag) == (PRIVATE, 1, THERE.rkey)
+                assert head.to == THERE.addr + len(got)
+                assert (record.subcode, record.flags, record.reserved) == (3, number - 1, 0)
+                assert (record.to, record.length) == (THERE.addr, size)
+                ids.append(record.message_id)
+                got += octets[20:]
+            assert got == pattern(size)
+        assert s.pull()[0].opcode == Opcode.SEND
+        assert [(w.wr_id, w.ok) for w in a.done(3)] == [(7, True), (7, True), (8, True)]
+        # The first one's first segments are short: the two have not met when these are made.
+        first = ids.count(ids[0])
+        assert ids == [ids[0]] * first + [(ids[0] + 1) & 0xFFFFFFFF] * (len(ids) - first)
+
+
+def test_they_come_once_and_whole_over_a_bad_network(rig: Rig) -> None:
+    a, b = Peer(rig, 1 << 16, depth=64), Peer(rig, 1 << 16, max_write_records=64)
+    got: list[tuple[int, int]] = []
+    posted = done = 0
+
+    def go_on() -> bool:
+        nonlocal posted, done
+        while posted < MANY and posted - done < 32:
+            a.rdma(b, RECORD, posted % 5 * 4000, posted)
+            posted += 1
+        done += len(a.scq.poll(32))
+        for wc in b.rcq.poll(32):
+            record = b.qp.record(wc)
+            assert record.whole
+            got.append((record.message_id, record.length))
+        return done == MANY and len(got) == MANY
+
+    with net.faults("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=3"):
+        until(go_on, 60)
+    assert [i for i, _ in got] == counted_from(got[0][0], MANY)
+    assert [size for _, size in got] == [i % 5 * 4000 for i in range(MANY)]
+
+
+@pytest.mark.clause("DGRAM-REC-19")
+def test_who_does_not_poll_has_the_senders_wait_and_loses_none(rig: Rig) -> None:
+    a, b = Peer(rig), Peer(rig, max_write_records=8)
+    other = Peer(rig)
+    for i in range(20):
+        a.rdma(b, RECORD, 8, i)
+    assert [w.wr_id for w in a.done(4)] == [0, 1, 2, 3]
+    nothing(a.scq)
+    b.recv(5, 64)
+    other.send(b, b"another's goes on")
+    assert other.done()[0].ok
+    got = poll(b.rcq, 5)
+    assert sorted(w.opcode for w in got) == [WCOpcode.RECV] + [WCOpcode.RECV_WRITE_RECORD] * 4
+    ids = [b.qp.record(w).message_id for w in got if w.opcode == WCOpcode.RECV_WRITE_RECORD]
+    while len(ids) < 20:
+        ids += [record.message_id for _, record in told(b)]
+    assert ids == counted_from(ids[0], 20)
+    assert [w.wr_id for w in a.done(16)] == list(range(4, 20))
+    assert refused(b.qp.record, got[0]._replace(wr_id=99)) is not None
+
+
+# ---- what is refused
+
+
+@pytest.mark.clause("DGRAM-REC-18")
+@pytest.mark.parametrize("kind", ["stag", "bounds", "rights", "queue pair"])
+@pytest.mark.parametrize("size", [64, 200_000])
+def test_one_that_is_refused_is_not_told_of_and_changes_nothing(
+    rig: Rig, kind: str, size: int
+) -> None:
+    a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18, max_write_records=4)
+    memory = rig.mr(bytearray(size), AccessFlag.LOCAL_WRITE) if kind == "rights" else b.into
+    to = memory.remote()
+    if kind == "stag":
+        to = RemoteBuffer(to.addr, to.length, to.rkey ^ 0x5555)
+    elif kind == "bounds":
+        to = RemoteBuffer(to.addr + b.size - size + 1, size, to.rkey)
+    elif kind == "queue pair":
+        b.qp.modify(QPAttr(qp_state=QPState.RTS, qp_access_flags=AccessFlag.REMOTE_READ))
+    a.out.view[:size] = pattern(size)
+    a.rdma(b, RECORD, size, 1, remote=to)
+    b.recv(5, 8)
+    a.send(b, b"behind", 2, offset=size)
+    assert b.got()[0].wr_id == 5
+    first, second = a.done(2)
+    assert (first.wr_id, second.wr_id, second.ok) == (1, 2, True)
+    if first.ok:  # it was all there before the report came
+        assert until(a.qp.errors)[0].source == b.qp.addr
+    else:
+        assert first.status == WCStatus.REM_ACCESS_ERR
+    if kind != "bounds":
+        assert set(memory.read(size, 8 if memory is b.into else 0)) == {0}
+    nothing(b.rcq)
+
+
+def segment(s: Stranger, octets: bytes, number: int, length: int, at: int, **fields: int) -> bytes:
+    base = s.end.into.addr
+    head = {"message_id": number, "to": base, "length": length}
+    ddp = {"stag": s.end.into.rkey, "to": base + at, "l": int(at + len(octets) == length)}
+    for name, value in fields.items():
+        kind, _, field = name.partition("_")
+        (head if kind == "head" else ddp)[field] = value
+    made = bytes(DDPTagged(opcode=PRIVATE, **ddp)) + bytes(RecordHeader(**head))
+    return made + octets
+
+
+@pytest.mark.clause("DGRAM-REC-18")
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"head_subcode": 2}, 6),
+        ({"ddp_l": 0}, 0xFF),
+        ({"head_length": 3}, 0xFF),
+        ({"head_to": 1 << 63}, 0xFF),
+    ],
+)
+def test_a_segment_that_cannot_be_is_refused_and_its_sender_told(
+    rig: Rig, fields: dict[str, int], code: int
+) -> None:
+    b = Peer(rig, max_write_records=4)
+    with stranger(b) as s:
+        s.put(segment(s, b"evil", 1, 4, 0, **fields))
+        answer = s.told()
+        assert (answer.layer, answer.etype, answer.code) == (0, 2, code)
+        s.put(segment(s, b"good", 2, 4, 0))
+        ((_, record),) = told(b)
+        assert (record.message_id, record.ranges) == (2, ((0, 4),))
+        assert b.into.read(4) == b"good"
+
+
+@pytest.mark.clause("DGRAM-REC-18")
+@pytest.mark.parametrize("other", [{"head_message_id": 6}, {"head_length": 9}, {"ddp_to": 3}])
+def test_a_segment_that_does_not_go_on_where_its_message_is_ends_it(
+    rig: Rig, other: dict[str, int]
+) -> None:
+    b = Peer(rig, max_write_records=4)
+    if "ddp_to" in other:
+        other = {"ddp_to": b.into.addr + 5}
+    with stranger(b) as s:
+        s.put(segment(s, b"half", 5, 8, 0), segment(s, b"rest", 5, 8, 4, **other))
+        answer = s.told()
+        assert (answer.layer, answer.etype, answer.code) == (0, 2, 0xFF)
+        s.put(s.write(b"x", 100), segment(s, b"", 9, 0, 0))
+        assert told(b)[0][1].message_id == 9
+
+
+@pytest.mark.clause("DGRAM-REC-9")
+def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
+    b = Peer(rig)
+    b.recv(1, 8)
+    with stranger(b) as s:
+        s.put(segment(s, b"evil", 1, 4, 0), s.untagged(Opcode.SEND, b""))
+        answer = s.told()
+        assert (answer.layer, answer.etype, answer.code) == (0, 2, 6)
+        assert b.got()[0].byte_len == 0
+        assert b.into.read(4) == bytes(4)

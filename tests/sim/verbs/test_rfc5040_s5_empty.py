@@ -1,0 +1,109 @@
+"""Messages of no octets on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTRs of RFC
+6581 section 9.2, which are such messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scapy.packet import Packet, Raw
+from unit.verbs.rc_harness import SEND, Wire
+from unit.verbs.verbs_harness import Rig, nothing, poll
+from unit.verbs.wire_peer import Peer, read_request, read_response, send, write
+
+from siwarp.cm import RTR, CMEventType, ConnParam
+from siwarp.inspect import MPAReply, MPARequest, Opcode, ReadRequest
+
+#: STags that are none, and offsets that nothing has.
+STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
+OFFSETS = [0, 1, 2**63, 2**64 - 1]
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+# ---- in
+
+
+@pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
+def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire: Wire) -> None:
+    with Peer.asking(wire) as peer:
+        peer.end.recv(1)
+        peer.put(*[write(stag, to) for stag in STAGS for to in OFFSETS])
+        peer.put(send(1) / Raw(b"behind"))
+        assert [(w.wr_id, w.byte_len) for w in poll(peer.end.rcq)] == [(1, 6)]
+        nothing(peer.end.rcq)
+
+
+# ---- RTR
+
+KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
+    # what the Request offers, what opens the connection, the MSN of the Send behind it
+    "empty FPDU": ({"b": 1}, None, 1),
+    "empty Send": ({"b": 1}, send(1), 2),
+    "empty Write": ({"c_rtr": 1}, write(1, 0), 1),
+    "empty Write, STag 0": ({"c_rtr": 1}, write(0, 2**64 - 1), 1),
+    "empty Read": ({"d_rtr": 1}, read_request(0, 1, 0), 1),
+    "empty Read, STag 0": ({"d_rtr": 1}, read_request(0, 0, 0, sink=0), 1),
+}
+
+
+@pytest.mark.parametrize("posted", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.clause("RFC6581-9.2-03")
+def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
+    wire: Wire, kind: str, posted: int
+) -> None:
+    bits, segment, msn = KINDS[kind]
+    request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
+    with Peer.asking(wire, request, established=False) as peer:
+        end = peer.end
+        assert peer.ours.a == 1 and all(getattr(peer.ours, bit) for bit in bits)
+        if posted:
+            end.recv(1, 0, 100)
+        peer.put(segment)
+        event = end.event()
+        assert event.type == CMEventType.ESTABLISHED
+        nothing(end.rcq)
+        if not posted:
+            end.recv(1, 0, 100)
+        peer.put(send(msn) / Raw(b"abc"))
+        assert [(w.wr_id, w.byte_len) for w in poll(end.rcq)] == [(1, 3)]
+        # What the responder sent while it waited comes now, behind what the RTR asked for.
+        end.post(SEND, 2, length=3)
+        assert poll(end.scq)[0].ok
+        if "Read" in kind:
+            assert peer.take().ulpdu.opcode == Opcode.RDMA_READ_RESPONSE
+        assert peer.take().ulpdu.opcode == Opcode.SEND
+
+
+@pytest.mark.parametrize(
+    ("bits", "kind"),
+    [({"b": 1}, RTR.FPDU), ({"c_rtr": 1}, RTR.WRITE), ({"d_rtr": 1}, RTR.READ)],
+    ids=["FPDU", "Write", "Read"],
+)
+@pytest.mark.clause("RFC6581-9.2-09", "RFC6581-5-01")
+def test_our_own_rtr_of_each_kind_is_of_no_octets_and_completes_nothing(
+    wire: Wire, bits: dict[str, int], kind: RTR
+) -> None:
+    reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
+    with Peer.answering(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
+        fpdu = peer.take()
+        if kind == RTR.FPDU:
+            assert fpdu.ulpdu_length == 0
+        elif kind == RTR.WRITE:
+            assert (fpdu.ulpdu.opcode, bytes(fpdu.ulpdu.payload)) == (Opcode.RDMA_WRITE, b"")
+        else:
+            request = ReadRequest(bytes(fpdu.ulpdu.payload))
+            assert request.size == 0
+            peer.put(read_response(request.sink_stag, request.sink_to))
+        nothing(peer.end.scq)
+        peer.end.recv(1, 0, 8)
+        peer.put(send(1) / Raw(b"abc"))
+        assert poll(peer.end.rcq)[0].byte_len == 3

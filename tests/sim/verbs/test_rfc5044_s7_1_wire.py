@@ -1,0 +1,44 @@
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2: as a peer sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scapy.packet import Raw
+from unit.verbs.rc_harness import (
+    End,
+    Wire,
+    plain_client,
+)
+from unit.verbs.verbs_harness import Rig, nothing, poll
+from unit.verbs.wire_peer import Peer, recv_frame, send
+
+from siwarp.inspect import FPDU, MPAReply, MPARequest
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """A listener on 127.0.0.1 and a way to connect to it."""
+    rig = Rig()
+    yield Wire(rig)
+    rig.close()
+
+
+@pytest.mark.clause("RFC5044-7.1-04")
+def test_the_first_fpdu_finds_the_endpoint_that_was_bound_at_the_reply(wire: Wire) -> None:
+    """Of two queue pairs the one that accepts gets it, and neither does before."""
+    with plain_client(wire.address) as s:
+        first = bytes(FPDU(ulpdu=send(1) / Raw(b"abc")))
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
+        end = End(wire.passive, wire.request().id, wire.p_channel, size=8)
+        with Peer.asking(wire) as other:
+            other.end.recv(1)
+            end.recv(2)
+            nothing(end.rcq)
+            end.id.accept()
+            assert MPAReply(recv_frame(s)).r == 0
+            (wc,) = poll(end.rcq)
+            assert (wc.wr_id, wc.qp_num, wc.byte_len) == (2, end.qp.qp_num, 3)
+            assert end.mem.read(3) == b"abc"
+            nothing(other.end.rcq)

@@ -1,0 +1,61 @@
+"""The CRC of what goes to groups and of Write-Records, by each way that they go out and come in."""
+
+from __future__ import annotations
+
+import pytest
+from unit.verbs.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
+from unit.verbs.record_harness import Target
+from unit.verbs.verbs_harness import MCAST_PORT, Rig, counted, nothing, pattern, poll
+
+from siwarp.verbs import RecvWR
+
+GROUP = "239.192.7.93"
+
+
+@pytest.mark.clause("DGRAM-LLP-4", "DGRAM-MCAST-3")
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("size", [1, 4096, 4097, 60_000])
+def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
+    rig: Rig, where: str, size: int
+) -> None:
+    cqs = [rig.cq() for _ in range(2)]
+    mrs = [rig.mr(bytearray(1 << 16)) for _ in cqs]
+    qps = [rig.ud(cq, qkey=QKEY) for cq in cqs]
+    for qp, mr in zip(qps, mrs, strict=True):
+        qp.attach_mcast(GROUP)
+        qp.post_recv(RecvWR(1, sg=[mr.sge()]))
+    with Stranger() as theirs, counted("drop_crc", 2):
+        theirs.sendto(spoilt(datagram(pattern(size)), where), (GROUP, MCAST_PORT))
+        for cq, mr in zip(cqs, mrs, strict=True):
+            nothing(cq)
+            assert bytes(mr.view) == bytes(1 << 16)
+        # A call under the progress lock: what was read above was so before the next is placed.
+        assert all(qp.errors() == [] for qp in qps)
+        theirs.sendto(datagram(pattern(size, 2)), (GROUP, MCAST_PORT))
+        for cq, mr in zip(cqs, mrs, strict=True):
+            assert poll(cq)[0].byte_len == size
+            assert mr.read(size) == pattern(size, 2)
+
+
+@pytest.mark.clause("DGRAM-LLP-4")
+@pytest.mark.parametrize("where", [*WHERE, "RDMAP's head"])
+@pytest.mark.parametrize("size", [64, 4097, 60_000])
+def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_placed(
+    rig: Rig, where: str, size: int
+) -> None:
+    target, data = Target(rig), pattern(size)
+    (good,) = target.segments(data, 0, 5, size)
+    if where == "RDMAP's head":
+        wrong = good[:30] + bytes([good[30] ^ 1]) + good[31:]
+    else:
+        wrong = spoilt(good, where)
+    with Stranger() as who:
+        with counted("drop_crc", 1):
+            who.sendto(wrong, target.qp.addr)
+            nothing(target.cq)
+        assert bytes(target.memory.view) == bytes(1 << 16)
+        assert target.qp.errors() == []  # as above
+        who.sendto(good, target.qp.addr)
+        ((_, record),) = target.told()
+        assert record.whole and target.memory.read(size) == data
+        assert who.silent() and target.qp.errors() == []

@@ -1,0 +1,62 @@
+"""The end of a connection, by whomever: both queue pairs are in ERR, what was posted flushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from unit.verbs.flush_harness import FLUSHED, flushed
+from unit.verbs.rc_harness import SEND, End, Wire
+from unit.verbs.verbs_harness import nothing, poll
+
+from siwarp.cm import CMEventType
+from siwarp.verbs import Persona, QPAttr, QPState
+
+#: How an end can end it.
+HOWS: dict[str, Callable[[End], None]] = {
+    "disconnect": lambda end: end.id.disconnect(),
+    "modify to ERR": lambda end: end.qp.modify(QPAttr(qp_state=QPState.ERR)),
+    "close the id": lambda end: end.id.close(),
+}
+
+
+def fill(a: End, b: End) -> None:
+    """Post what cannot complete: receives, and sends that are held at both ends."""
+    a.qp.modify(QPAttr(qp_state=QPState.SQD))  # so the active end begins nothing
+    for i in range(4):
+        for end in (a, b):
+            end.recv(wr_id=10 + i)
+            # b's wait for a's first message, without which a responder must not speak.
+            end.post(SEND, 20 + i, length=8, flags=i % 2 * 2)
+
+
+@pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
+@pytest.mark.parametrize("who", ["active", "passive"])
+@pytest.mark.parametrize("how", HOWS)
+def test_when_one_end_ends_it_both_flush_their_sends_and_receives(
+    two: Wire, how: str, who: str, persona: Persona
+) -> None:
+    a, b = two.connect(persona=persona)
+    fill(a, b)
+    HOWS[how](a if who == "active" else b)
+    flushed(a)
+    flushed(b)
+    for cq in (a.scq, a.rcq, b.scq, b.rcq):
+        nothing(cq)
+    for end in (a, b):
+        if not end.id.closed:
+            assert end.event().type == CMEventType.DISCONNECTED
+        # What comes later flushes at once.
+        end.recv(wr_id=30)
+        end.post(SEND, 31)
+        assert [(w.wr_id, w.status) for w in poll(end.rcq)] == [(30, FLUSHED)]
+        assert [(w.wr_id, w.status) for w in poll(end.scq)] == [(31, FLUSHED)]
+
+
+def test_of_an_end_that_is_reset_nothing_completes_and_the_other_flushes(two: Wire) -> None:
+    a, b = two.connect()
+    fill(a, b)
+    a.qp.modify(QPAttr(qp_state=QPState.RESET))
+    flushed(b)
+    nothing(a.scq)
+    nothing(a.rcq)

@@ -1,0 +1,36 @@
+"""Write with Immediate and Send with Immediate through queue pairs."""
+
+from __future__ import annotations
+
+from unit.verbs.rc_harness import SEND, WRITE, Wire
+from unit.verbs.verbs_harness import counter, nothing, poll, until
+
+from siwarp.verbs import (
+    Persona,
+    SendWR,
+    WROpcode,
+)
+
+WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
+
+
+def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(wire: Wire) -> None:
+    a, b = wire.connect(persona=Persona.ROCE)
+    before = counter("rnr_unexpected")
+    requests = [(SEND, 3), (WRITE_IMM, 70), (WRITE_IMM, 5), (WRITE, 9)]
+    a.qp.post_send(
+        [
+            SendWR(i, opcode, sg=[a.mem.sge(0, n)], remote=b.mem.remote(0, 100), imm_data=i)
+            if opcode != SEND
+            else SendWR(i, opcode, sg=[a.mem.sge(0, n)])
+            for i, (opcode, n) in enumerate(requests)
+        ]
+    )
+    until(lambda: b.rcq.poll(1) or counter("rnr_unexpected") - before == 3)
+    nothing(a.scq)
+    for i in range(3):
+        b.recv(wr_id=i, offset=1000, length=10)
+    got = poll(b.rcq, 3)
+    assert [(w.byte_len, w.ok) for w in got] == [(3, True), (70, True), (5, True)]
+    assert [w.imm_data for w in got[1:]] == [1, 2]
+    assert [w.wr_id for w in poll(a.scq, 4)] == [0, 1, 2, 3]

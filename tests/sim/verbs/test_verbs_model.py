@@ -1,0 +1,173 @@
+"""Queue pairs beside a model: random calls, and after each the two agree."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+from unit.verbs.verbs_harness import Rig, nothing, poll
+
+from siwarp.verbs import (
+    SGE,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WCStatus,
+)
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
+OK, BAD_KEY, FLUSHED = WCStatus.SUCCESS, WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR
+
+STEPS = {
+    RESET: {RESET, INIT, ERR},
+    INIT: {RESET, INIT, RTR, ERR},
+    RTR: {RESET, RTS, ERR},
+    RTS: {RESET, RTS, SQD, ERR},
+    SQD: {RESET, RTS, SQD, ERR},
+    SQE: {RESET, RTS, ERR},
+    ERR: {RESET, ERR},
+}
+
+Request = tuple[int, bool, bool]  # wr_id, signalled, with a good key
+
+
+class Model:
+    """What verbs says of a queue pair, as simply as it can be said."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.state = RESET
+        self.held: list[Request] = []
+        self.receives: list[int] = []
+        self.sends_taken = self.receives_taken = 0  # slots
+        #: What will be polled: wr_id, status, and the send slots that it gives back.
+        self.sent: list[tuple[int, WCStatus, int]] = []
+        self.received: list[tuple[int, WCStatus]] = []
+        self.silent = 0  # completed without a word since the last completion
+
+    def modify(self, target: QPState) -> int:
+        if target not in STEPS[self.state]:
+            return errno.EINVAL
+        before, self.state = self.state, target
+        if target == RESET:
+            self.held, self.receives = [], []
+            self.sends_taken = self.receives_taken = self.silent = 0
+            self.sent, self.received = [], []
+        elif target == ERR and before != ERR:
+            self.flush()
+        elif target == RTS:
+            self.run()
+        return 0
+
+    def flush(self) -> None:
+        for wr_id, _, _ in self.held:
+            self.done(wr_id, FLUSHED, True)
+        self.held = []
+        self.received += [(wr_id, FLUSHED) for wr_id in self.receives]
+        self.receives = []
+
+    def done(self, wr_id: int, status: WCStatus, tells: bool) -> None:
+        if tells:
+            self.sent.append((wr_id, status, self.silent + 1))
+            self.silent = 0
+        else:
+            self.silent += 1
+
+    def run(self) -> None:
+        while self.held:
+            wr_id, signalled, good = self.held.pop(0)
+            if self.state == SQE:
+                self.done(wr_id, FLUSHED, True)
+            elif good:
+                self.done(wr_id, OK, signalled)
+            else:
+                self.state = SQE
+                self.done(wr_id, BAD_KEY, True)
+
+    def post_send(self, request: Request) -> int:
+        if self.state in (RESET, INIT, RTR):
+            return errno.EINVAL
+        if self.sends_taken == self.room:
+            return errno.ENOMEM
+        self.sends_taken += 1
+        if self.state == ERR:
+            self.done(request[0], FLUSHED, True)
+            return 0
+        self.held.append(request)
+        if self.state != SQD:
+            self.run()
+        return 0
+
+    def post_recv(self, wr_id: int) -> int:
+        if self.state == RESET:
+            return errno.EINVAL
+        if self.receives_taken == self.room:
+            return errno.ENOMEM
+        self.receives_taken += 1
+        if self.state == ERR:
+            self.received.append((wr_id, FLUSHED))
+        else:
+            self.receives.append(wr_id)
+        return 0
+
+    def polled(self) -> None:
+        self.sends_taken -= sum(slots for _, _, slots in self.sent)
+        self.receives_taken -= len(self.received)
+        self.sent, self.received = [], []
+
+
+def errno_of(call: Callable[[], object]) -> int:
+    try:
+        call()
+    except OSError as e:
+        return e.errno or 0
+    return 0
+
+
+SEEDS = 20 if "SANITIZER" in os.environ else 60
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_order_of_calls_ends_as_the_model_says(rig: Rig, seed: int) -> None:
+    rng = random.Random(seed)
+    scq, rcq, idle = rig.cq(1024), rig.cq(1024), rig.cq(1)
+    qp = rig.qp(scq=scq, rcq=rcq, max_send_wr=8, max_recv_wr=8)
+    target, mr = rig.ah(rig.ud()), rig.mr(64)
+    model = Model(8)
+    likely = [INIT, RTR, RTS, RTS, RTS, RTS, SQD, SQD, SQD, ERR, RESET]
+    for number in range(120):
+        kind = rng.choice("mmmssssssssrrrp")
+        idle.poll(1)  # so that no post waits for company: then states would change later
+        if kind == "m":
+            state = rng.choice(likely)
+            got = errno_of(lambda s=state: qp.modify(QPAttr(qp_state=s)))
+            assert got == model.modify(state), (number, state)
+        elif kind == "s":
+            request = (number, rng.random() < 0.4, rng.random() < 0.8)
+            key = mr.lkey if request[2] else 0xBAD
+            flags = SendFlag.SIGNALED if request[1] else 0
+            wr = SendWR(number, sg=[SGE(mr.addr, 8, key)], ah=target, send_flags=flags)
+            assert errno_of(lambda w=wr: qp.post_send(w)) == model.post_send(request), number
+        elif kind == "r":
+            got = errno_of(lambda i=number: qp.post_recv(RecvWR(i, sg=[mr.sge()])))
+            assert got == model.post_recv(number), number
+        else:
+            agree(scq, rcq, model)
+        assert qp.qp_state == model.state, number
+    agree(scq, rcq, model)
+    nothing(scq, 0.001)
+    nothing(rcq, 0.001)
+    qp.close()
+
+
+def agree(scq: object, rcq: object, model: Model) -> None:
+    sent = poll(scq, len(model.sent)) if model.sent else []  # type: ignore[arg-type]
+    assert [(w.wr_id, w.status) for w in sent] == [(i, s) for i, s, _ in model.sent]
+    received = poll(rcq, len(model.received)) if model.received else []  # type: ignore[arg-type]
+    assert [(w.wr_id, w.status) for w in received] == model.received
+    model.polled()

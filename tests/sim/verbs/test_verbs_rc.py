@@ -1,0 +1,43 @@
+"""RC queue pairs that are connected: data by Send, Write and Read."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from unit.verbs.rc_harness import READ, SEND, WRITE, Wire
+from unit.verbs.verbs_harness import nothing, poll
+
+from siwarp.verbs import (
+    RecvWR,
+)
+
+
+def test_unsignalled_requests_complete_silently(two: Wire) -> None:
+    a, b = two.connect()
+    b.qp.post_recv([RecvWR(1), RecvWR(2)])
+    a.post(SEND, 1, flags=0)
+    a.post(WRITE, 2, length=10, remote=b.mem.remote(0, 10), flags=0)
+    a.post(READ, 3, length=10, remote=b.mem.remote(0, 10), flags=0)
+    a.post(SEND, 4)
+    assert [w.wr_id for w in poll(a.scq)] == [4]
+    assert len(poll(b.rcq, 2)) == 2
+    nothing(a.scq)
+
+
+def test_a_full_send_queue_refuses_one_more_and_takes_it_after_completions(wire: Wire) -> None:
+    a, b = wire.connect(max_send_wr=4)
+    room = b.qp.cap.max_send_wr
+    a.qp.post_recv([RecvWR(i) for i in range(room + 1)])
+    # The responder may not send before the initiator has: nothing leaves its queue.
+    for i in range(room):
+        b.post(SEND, i)
+    with pytest.raises(OSError) as e:
+        b.post(SEND, 99)
+    assert e.value.errno == errno.ENOMEM
+    nothing(b.scq)
+    b.qp.post_recv(RecvWR(1))
+    a.post(SEND, 1)
+    assert [w.wr_id for w in poll(b.scq, room)] == list(range(room))
+    b.post(SEND, 99)
+    assert len(poll(a.rcq, room + 1)) == room + 1

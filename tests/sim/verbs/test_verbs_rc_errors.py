@@ -1,0 +1,410 @@
+"""RC queue pairs when something is wrong: Terminates, statuses, flushing, ends, who left."""
+
+from __future__ import annotations
+
+import pytest
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
+from unit.verbs.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
+
+from siwarp.cm import CMEventType
+from siwarp.verbs import (
+    MR,
+    PD,
+    SGE,
+    AccessFlag,
+    QPAttr,
+    QPState,
+    RecvWR,
+    RemoteBuffer,
+    SendWR,
+    WCOpcode,
+    WCStatus,
+)
+
+LOCAL = AccessFlag.LOCAL_WRITE
+RDMAP, DDP = 0, 1
+FLUSHED = WCStatus.WR_FLUSH_ERR
+
+
+def wire_err(layer: int, kind: int, code: int) -> int:
+    return layer << 16 | kind << 8 | code
+
+
+def both_over(a: End, b: End, err: int) -> None:
+    """Both ends are in ERR and their users were told of the Terminate."""
+    a.is_over()
+    b.is_over()
+    for end in (a, b):
+        event = end.event()
+        assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, err)
+
+
+# ---- the peer's memory is not to be had
+
+
+def no_such_key(b: End) -> RemoteBuffer:
+    return RemoteBuffer(b.mem.addr, 64, b.mem.rkey ^ 0x100)
+
+
+def deregistered(b: End) -> RemoteBuffer:
+    mr = b.rig.mr(bytearray(64), ALL_ACCESS)
+    remote = mr.remote()
+    mr.close()
+    return remote
+
+
+def past_the_end(b: End) -> RemoteBuffer:
+    return RemoteBuffer(b.mem.addr + b.mem.length - 63, 64, b.mem.rkey)
+
+
+def before_the_start(b: End) -> RemoteBuffer:
+    return RemoteBuffer(b.mem.addr - 1, 64, b.mem.rkey)
+
+
+def wraps(b: End) -> RemoteBuffer:
+    return RemoteBuffer(2**64 - 32, 64, b.mem.rkey)
+
+
+def no_right(b: End) -> RemoteBuffer:
+    return b.rig.mr(bytearray(64), LOCAL).remote()
+
+
+def only_the_other_right(b: End, opcode: int) -> RemoteBuffer:
+    other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
+    return b.rig.mr(bytearray(64), LOCAL | other).remote()
+
+
+def another_pd(b: End) -> RemoteBuffer:
+    return MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS).remote()
+
+
+WRONGS = {  # what: (how, code for a Write, code for a Read)
+    "no such key": (no_such_key, (DDP, 1, 0), (RDMAP, 1, 0)),
+    "deregistered": (deregistered, (DDP, 1, 0), (RDMAP, 1, 0)),
+    "past the end": (past_the_end, (DDP, 1, 1), (RDMAP, 1, 1)),
+    "before the start": (before_the_start, (DDP, 1, 1), (RDMAP, 1, 1)),
+    "no right": (no_right, (RDMAP, 1, 2), (RDMAP, 1, 2)),
+    "only the other right": (only_the_other_right, (RDMAP, 1, 2), (RDMAP, 1, 2)),
+    "another PD": (another_pd, (DDP, 1, 2), (RDMAP, 1, 3)),
+    "wraps": (wraps, (DDP, 1, 3), (RDMAP, 1, 4)),
+}
+
+
+@pytest.mark.clause("RFC5040-8.1.1-02", "RFC5040-8.1.1-04", "RFC5040-8.1.1-06#a")
+@pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
+@pytest.mark.parametrize("what", WRONGS)
+def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
+    two: Wire, what: str, opcode: int
+) -> None:
+    a, b = two.connect()
+    how, for_write, for_read = WRONGS[what]
+    remote = how(b, opcode) if how is only_the_other_right else how(b)
+    b.mem.view[:] = b"\x33" * b.mem.length
+    a.mem.view[:] = b"\x44" * a.mem.length
+    b.recv(wr_id=50)
+    a.recv(wr_id=51)
+    err = wire_err(*(for_write if opcode == WRITE else for_read))
+    with counted("terminate_tx", 1), counted("terminate_rx", 1):
+        a.post(opcode, 1, length=64, remote=remote)
+        both_over(a, b, err)
+    (wc,) = poll(a.scq)
+    assert wc.wr_id == 1
+    if opcode == READ:
+        assert (wc.status, wc.vendor_err) == (WCStatus.REM_ACCESS_ERR, err)
+    else:  # TCP may have taken the Write long before the peer saw it
+        assert wc.status in (WCStatus.SUCCESS, WCStatus.REM_ACCESS_ERR)
+    assert [(w.wr_id, w.status, w.vendor_err) for w in poll(a.rcq)] == [(51, FLUSHED, err)]
+    assert [(w.wr_id, w.status, w.vendor_err) for w in poll(b.rcq)] == [(50, FLUSHED, err)]
+    assert set(b.mem.read()) == {0x33} and set(a.mem.read()) == {0x44}
+
+
+@pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
+@pytest.mark.parametrize("when", ["before connecting", "while connected"])
+@pytest.mark.parametrize("length", [1, 64])
+def test_a_queue_pair_that_denies_an_operation_denies_it_under_any_key(
+    two: Wire, length: int, opcode: int, when: str
+) -> None:
+    other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
+
+    def deny(b: End) -> None:
+        b.qp.modify(QPAttr(qp_access_flags=other))
+
+    a, b = two.connect(before_accept=deny if when == "before connecting" else None)
+    if when == "while connected":
+        deny(b)
+    b.mem.view[:] = b"\x33" * b.mem.length
+    a.mem.view[:] = b"\x44" * a.mem.length
+    assert b.qp.query()[0].qp_access_flags == other
+    a.post(READ if opcode == WRITE else WRITE, 1, length=64, remote=b.mem.remote(64, 64))
+    assert poll(a.scq)[0].ok
+    a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))  # of nothing, always
+    assert poll(a.scq)[0].ok
+    a.post(opcode, 3, length=length, remote=b.mem.remote(0, length))
+    both_over(a, b, wire_err(RDMAP, 1, 2))
+    assert set(b.mem.read(64)) == {0x33}
+
+
+def test_of_several_reads_the_bad_one_is_named(two: Wire) -> None:
+    a, b = two.connect()
+    good, bad = b.mem.remote(0, 16), no_such_key(b)
+    a.qp.post_send(
+        [
+            SendWR(i, READ, sg=[a.mem.sge(16 * i, 16)], remote=bad if i == 3 else good)
+            for i in range(6)
+        ]
+    )
+    done = poll(a.scq, 6)
+    assert [w.wr_id for w in done] == list(range(6))
+    statuses = [w.status for w in done]
+    assert statuses[3] == WCStatus.REM_ACCESS_ERR
+    assert all(s in (WCStatus.SUCCESS, FLUSHED) for s in statuses[:3])
+    assert statuses[4:] == [FLUSHED, FLUSHED]
+
+
+def test_a_read_of_no_octets_asks_for_no_key(two: Wire) -> None:
+    a, b = two.connect()
+    a.post(READ, 1, remote=RemoteBuffer(12345, 0, 0xBAD))
+    assert poll(a.scq)[0].ok
+    assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
+
+
+def test_a_write_of_no_octets_asks_for_no_key(two: Wire) -> None:
+    a, b = two.connect()
+    b.qp.post_recv(RecvWR(1))
+    a.post(WRITE, 1, remote=RemoteBuffer(12345, 0, 0xBAD))
+    a.post(SEND, 2)
+    assert poll(b.rcq)[0].ok
+    assert all(w.ok for w in poll(a.scq, 2))
+
+
+# ---- receives
+
+
+def test_a_send_without_a_receive_is_terminated(two: Wire) -> None:
+    a, b = two.connect()
+    err = wire_err(DDP, 2, 2)
+    a.post(SEND, 1, length=100)
+    both_over(a, b, err)
+    assert poll(a.scq)[0].status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
+
+
+@pytest.mark.parametrize("size", [11, 5000, 300_000])
+def test_a_send_longer_than_its_receive_is_terminated_and_writes_nothing_behind_it(
+    two: Wire, size: int
+) -> None:
+    a, b = two.connect(size=1 << 20)
+    b.mem.view[:] = b"\x33" * b.mem.length
+    b.recv(wr_id=7, length=size - 1)
+    b.recv(wr_id=8, offset=1 << 19, length=1 << 19)
+    a.post(SEND, 1, length=size)
+    both_over(a, b, wire_err(DDP, 2, 5))
+    done = poll(b.rcq, 2)
+    assert [w.wr_id for w in done] == [7, 8]
+    assert [w.status for w in done] == [WCStatus.LOC_LEN_ERR, FLUSHED]
+    assert set(b.mem.read(offset=size - 1)) == {0x33}
+
+
+@pytest.mark.parametrize("size", [6, 6000, 200_000])
+def test_a_receive_with_a_bad_key_is_a_protection_error_and_ends_the_stream(
+    two: Wire, size: int
+) -> None:
+    a, b = two.connect(size=1 << 20, max_recv_sge=2)
+    b.qp.post_recv(RecvWR(7, sg=[b.mem.sge(0, 2), SGE(b.mem.addr, size, 0xBAD)]))
+    b.recv(wr_id=8)
+    a.post(SEND, 1, length=size)
+    a.is_over()
+    b.is_over()
+    done = poll(b.rcq, 2)
+    assert [(w.wr_id, w.status) for w in done] == [(7, WCStatus.LOC_PROT_ERR), (8, FLUSHED)]
+
+
+# ---- one's own keys
+
+
+@pytest.mark.parametrize("opcode", [SEND, WRITE, READ], ids=["send", "write", "read"])
+@pytest.mark.parametrize("size", [8, 50_000])
+@pytest.mark.parametrize("polling", [True, False], ids=["polling", "event"])
+def test_a_bad_local_key_is_a_protection_error_and_ends_the_connection(
+    two: Wire, opcode: int, size: int, polling: bool
+) -> None:
+    a, b = two.connect(max_send_sge=2)
+    b.mem.view[:] = b"\x33" * b.mem.length
+    b.recv(wr_id=5)
+    a.recv(wr_id=6)
+    a.scq.req_notify()
+    sg = [a.mem.sge(0, 4), SGE(a.mem.addr, size, a.mem.lkey ^ 0x700)]
+    remote = None if opcode == SEND else b.mem.remote(0, size + 4)
+    a.qp.post_send([SendWR(1, opcode, sg=sg, remote=remote, send_flags=0), SendWR(2, send_flags=0)])
+    if not polling:
+        assert a.events.get_cq_event(5) is a.scq
+    done = poll(a.scq, 2)
+    assert [(w.wr_id, w.status) for w in done] == [(1, WCStatus.LOC_PROT_ERR), (2, FLUSHED)]
+    a.is_over()
+    b.is_over()
+    assert [(w.wr_id, w.status) for w in poll(a.rcq)] == [(6, FLUSHED)]
+    assert [(w.wr_id, w.status) for w in poll(b.rcq)] == [(5, FLUSHED)]
+    assert set(b.mem.read()) == {0x33}
+
+
+def test_a_read_into_memory_that_may_not_be_written_is_a_protection_error(two: Wire) -> None:
+    a, b = two.connect()
+    ro = a.rig.mr(bytearray(64), 0)
+    a.qp.post_send(SendWR(1, READ, sg=[ro.sge()], remote=b.mem.remote(0, 64)))
+    assert poll(a.scq)[0].status == WCStatus.LOC_PROT_ERR
+    a.is_over()
+    b.is_over()
+
+
+def test_what_was_sent_before_a_request_with_a_bad_key_arrives(two: Wire) -> None:
+    a, b = two.connect()
+    for i in range(3):
+        b.recv(wr_id=i)
+    good = SendWR(1, sg=[a.mem.sge(0, 100)])
+    bad = SendWR(2, sg=[SGE(a.mem.addr, 8, 0xBAD)])
+    a.qp.post_send([good, good, bad])
+    assert [w.status for w in poll(a.scq, 3)] == [0, 0, WCStatus.LOC_PROT_ERR]
+    assert [w.status for w in poll(b.rcq, 3)] == [0, 0, FLUSHED]
+
+
+# ---- flush and reset
+
+
+def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire) -> None:
+    a, b = two.connect(max_send_wr=8)
+    for i in range(5):
+        a.recv(wr_id=10 + i)
+        b.recv(wr_id=20 + i)
+    for i in range(4):  # the responder's sends wait for the initiator's first
+        b.post(SEND, i)
+    b.qp.modify(QPAttr(qp_state=QPState.ERR))
+    a.is_over()
+    assert [(w.wr_id, w.status) for w in poll(b.scq, 4)] == [(i, FLUSHED) for i in range(4)]
+    assert [(w.wr_id, w.status) for w in poll(b.rcq, 5)] == [(20 + i, FLUSHED) for i in range(5)]
+    assert [(w.wr_id, w.status) for w in poll(a.rcq, 5)] == [(10 + i, FLUSHED) for i in range(5)]
+    for end in (a, b):
+        assert end.event().type == CMEventType.DISCONNECTED
+        end.post(SEND, 77, flags=0)
+        end.recv(wr_id=78)
+        assert [(w.wr_id, w.status) for w in poll(end.scq)] == [(77, FLUSHED)]
+        assert [(w.wr_id, w.status, w.opcode) for w in poll(end.rcq)] == [
+            (78, FLUSHED, WCOpcode.RECV)
+        ]
+        nothing(end.scq)
+        nothing(end.rcq)
+
+
+def test_a_queue_pair_can_be_reset_and_connected_again(two: Wire) -> None:
+    from siwarp.cm import CMID
+
+    a, b = two.connect()
+    for round_ in range(3):
+        a.mem.write(pattern(100, round_))
+        b.recv(wr_id=round_)
+        a.post(SEND, round_, length=100)
+        assert poll(b.rcq)[0].wr_id == round_
+        assert poll(a.scq)[0].wr_id == round_
+        assert b.mem.read(100) == pattern(100, round_)
+        a.id.disconnect()
+        for end in (a, b):
+            assert end.event().type == CMEventType.DISCONNECTED
+            end.is_over()
+            end.id.close()
+            end.qp.modify(QPAttr(qp_state=QPState.RESET))
+            assert end.qp.qp_state == QPState.RESET
+        a.id = CMID(a.channel)
+        a.id.bind_qp(a.qp)
+        a.id.connect(two.address)
+        b.id = two.request().id
+        b.id.bind_qp(b.qp)
+        b.id.accept()
+        assert a.event().type == b.event().type == CMEventType.ESTABLISHED
+
+
+def test_reset_of_a_connected_queue_pair_forgets_what_was_posted(two: Wire) -> None:
+    a, b = two.connect()
+    b.recv(wr_id=1)
+    b.post(SEND, 2)
+    b.qp.modify(QPAttr(qp_state=QPState.RESET))
+    a.is_over()
+    assert b.event().type == CMEventType.DISCONNECTED
+    nothing(b.rcq)
+    nothing(b.scq)
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize("who", ["active", "passive"])
+@pytest.mark.parametrize("how", ["disconnect", "close id", "destroy", "error"])
+def test_an_end_by_either_side_is_told_to_both(two: Wire, who: str, how: str) -> None:
+    a, b = two.connect()
+    one, other = (a, b) if who == "active" else (b, a)
+    one.recv(wr_id=1)
+    other.recv(wr_id=2)
+    if how == "disconnect":
+        one.id.disconnect()
+    elif how == "close id":
+        one.id.close()
+    elif how == "error":
+        one.qp.modify(QPAttr(qp_state=QPState.ERR))
+    else:
+        one.id.close()
+        one.qp.close()
+    event = other.event()
+    assert (event.type, event.id, event.wire_error) == (CMEventType.DISCONNECTED, other.id, 0)
+    other.is_over()
+    assert [(w.wr_id, w.status) for w in poll(other.rcq)] == [(2, FLUSHED)]
+    if how != "destroy":
+        one.is_over()
+        assert [(w.wr_id, w.status) for w in poll(one.rcq)] == [(1, FLUSHED)]
+    if how in ("disconnect", "error"):
+        assert one.event().type == CMEventType.DISCONNECTED
+        one.id.disconnect()  # once more is no harm
+
+
+def test_both_ends_disconnect_at_once(two: Wire) -> None:
+    for _ in range(10):
+        a, b = two.connect()
+        a.id.disconnect()
+        b.id.disconnect()
+        for end in (a, b):
+            event = end.event()
+            assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 0)
+            end.is_over()
+            end.close()
+
+
+@pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
+def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
+    two: Wire, size: int
+) -> None:
+    a, b = two.connect(size=2 << 20)
+    data = pattern(size, 5)
+    a.mem.view[:size] = data
+    b.recv(wr_id=9)
+    a.post(SEND, 1, length=size)
+    # What b says meanwhile lies unread in a's socket: closing that would reset the connection.
+    b.post(WRITE, 5, offset=1 << 20, length=1000, remote=a.mem.remote(1 << 20, 1000))
+    assert poll(a.scq)[0].ok
+    a.id.close()
+    a.qp.close()
+    (wc,) = poll(b.rcq)
+    assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, size)
+    assert b.mem.read(size) == data
+    b.is_over()
+
+
+def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(two: Wire) -> None:
+    size = 4 << 20
+    for _ in range(5):
+        a, b = two.connect(size=3 * size)
+        for i in range(10):
+            a.post(WRITE, i, length=size, remote=b.mem.remote(0, size))
+            a.post(READ, i, offset=size, length=size, remote=b.mem.remote(size, size))
+            a.recv(wr_id=i)
+        a.close()
+        a.mem.close()
+        b.is_over()
+        assert b.event().type == CMEventType.DISCONNECTED
+        b.close()
+        b.mem.close()

@@ -1,0 +1,206 @@
+"""Write-Record on UD: what a message is on the wire, what its target tells, and what is bounded."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+from collections.abc import Iterator
+
+import net
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from unit.verbs.record_harness import CUT, GRANTED, QKEY, Target
+from unit.verbs.verbs_harness import (
+    Rig,
+    counted,
+    counter,
+    nothing,
+    pattern,
+    poll,
+)
+from unit.verbs.verbs_harness import settings as set_to
+
+from siwarp.base.library import lib
+from siwarp.verbs import (
+    AccessFlag,
+    Error,
+    EventType,
+    QPAttr,
+    QPState,
+    QPType,
+    SendWR,
+    WROpcode,
+)
+
+SLOT = 1024
+
+
+@pytest.fixture
+def patience(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Wait this long, in ms, for what comes after the last segment, and for that."""
+    ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
+    assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
+    assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
+    yield
+    lib.siw_setting_set(b"rec_window_us", 2000)
+    lib.siw_setting_set(b"rec_timeout_ms", 100)
+
+
+@pytest.fixture
+def target(rig: Rig) -> Iterator[Target]:
+    made = Target(rig)
+    yield made
+    made.close()
+
+
+# ---- in, against a model
+
+
+def union(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges that these make together, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(parts):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+@pytest.mark.clause("DGRAM-REC-4", "DGRAM-REC-5")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@given(
+    sizes=st.lists(st.integers(0, SLOT), min_size=1, max_size=7),
+    seed=st.integers(0, 1 << 32),
+    trouble=st.sampled_from([0.0, 0.1, 0.5]),
+)
+def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
+    patience: None, rig: Rig, sizes: list[int], seed: int, trouble: float
+) -> None:
+    rng = random.Random(seed)
+    target = Target(rig)
+    sock = target.sock()
+    data = [pattern(size, seed % 89 + i) for i, size in enumerate(sizes)]
+    arriving = []
+    for i, octets in enumerate(data):
+        for n, datagram in enumerate(target.segments(octets, i * SLOT, i + 1)):
+            for _ in range(2 if rng.random() < trouble else 1):
+                if rng.random() >= trouble:
+                    arriving.append((rng.random() if trouble else 0.0, i, n, datagram))
+    arriving.sort(key=lambda one: one[0])
+    late = counter("drop_late")
+    for one in arriving:
+        sock.send(one[3])
+    came = {i for _, i, _, _ in arriving}
+    told = {record.message_id - 1: record for _, record in target.told(len(came))}
+    nothing(target.cq)
+    assert set(told) == came
+    for i, record in told.items():
+        octets = data[i]
+        parts = [(n * CUT, min((n + 1) * CUT, len(octets))) for _, j, n, _ in arriving if j == i]
+        model = union(parts) if octets else ()
+        assert record.length == len(octets)
+        assert record.valid == sum(end - start for start, end in record.ranges)
+        assert record.source == sock.getsockname()
+        for start, end in record.ranges:
+            here = target.memory.read(end - start, i * SLOT + start)
+            assert here == octets[start:end]
+            assert any(a <= start and end <= b for a, b in model)
+        # Doubles of what is whole come late. Else nothing does, but where the machine stood still.
+        if record.whole or counter("drop_late") == late:
+            assert record.ranges == model
+    target.qp.close()
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-5", "DGRAM-REC-6")
+@pytest.mark.parametrize("patience", [30], indirect=True)
+@pytest.mark.parametrize("lost", ["first", "last"])
+def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
+    patience: None, rig: Rig, lost: str
+) -> None:
+    target = Target(rig)
+    data = pattern(200)
+    cut = target.segments(data, 0, 9)
+    with counted("record_partial", 1):
+        sock = target.sock()
+        for datagram in cut[1:] if lost == "first" else cut[:-1]:
+            sock.send(datagram)
+        ((wc, record),) = target.told()
+    assert (wc.byte_len, record.length, record.valid) == (200, 200, 150)
+    assert record.ranges == (((50, 200),) if lost == "first" else ((0, 150),))
+    with counted("drop_late", 4):
+        for datagram in cut:
+            sock.send(datagram)
+        nothing(target.cq, 0.06)
+    assert target.memory.read(50) == (bytes(50) if lost == "first" else data[:50])
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-8")
+@pytest.mark.parametrize("why", ["beyond", "right"])
+def test_octets_go_only_where_the_key_allows(rig: Rig, why: str) -> None:
+    target = Target(rig)
+    region = rig.mr(bytearray(100), GRANTED if why == "beyond" else AccessFlag.LOCAL_WRITE)
+    target.memory = region
+    sock = target.sock()
+    at = 97 if why == "beyond" else 0
+    with counted("drop_access", 1):
+        sock.send(target.segment(b"evil", at, 5, 4, 0))
+        nothing(target.cq)
+    assert region.read() == bytes(100)
+    target.close()
+
+
+@pytest.mark.clause("DGRAM-REC-9")
+def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
+    target = Target(rig, max_write_records=0)
+    with counted("drop_opcode", 1):
+        target.sock().send(target.segment(b"evil", 0, 5, 4, 0))
+        nothing(target.cq)
+    assert target.memory.read(4) == bytes(4)
+    target.close()
+    with pytest.raises(Error, match="max_write_records"):
+        rig.qp(qp_type=QPType.RC, max_write_records=1)
+    with pytest.raises(Error, match="max_write_records"):
+        rig.qp(max_write_records=1025)
+
+
+def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
+    target = Target(rig)
+    sock = target.sock()
+    sock.send(target.segment(b"half", 0, 1, 8, 0))
+    nothing(target.cq)
+    target.qp.modify(QPAttr(qp_state=QPState.RESET))
+    target.qp.to_rts(QPAttr(qkey=QKEY))
+    sock.send(target.segment(b"rest", 0, 1, 8, 4))
+    ((_, record),) = target.told()
+    assert record.ranges == ((4, 8),)
+    target.close()
+
+
+def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
+    size = 64 << 20
+    target = Target(rig, size=8)
+    with set_to(progress=0):  # nothing is sent but by the calls of this thread
+        mine = Rig()
+    out, cq = mine.mr(mmap.mmap(-1, size)), mine.cq()
+    qp = mine.ud(cq, qkey=QKEY)
+    with net.udp() as s:
+        to, there = mine.ah(s.getsockname()), mine.ah(target.qp)
+        remote = target.memory.remote()
+        record = WROpcode.RDMA_WRITE_RECORD
+        held = SendWR(2, record, sg=[out.sge(0, 8)], ah=there, remote=remote)
+        qp.post_send([SendWR(1, record, sg=[out.sge()], ah=to, remote=remote), held])
+        qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
+        assert qp.query()[0].sq_draining
+        assert [(wc.wr_id, wc.ok) for wc in poll(cq)] == [(1, True)]
+        with mine.event() as event:
+            assert (event.event_type, event.element) == (EventType.SQ_DRAINED, qp)
+        nothing(target.cq)
+        qp.to_rts()
+        target.told()
+        assert poll(cq)[0].wr_id == 2
+    mine.close()

@@ -1,0 +1,359 @@
+"""What is wrong with a Write-Record: who is told, what it ends, and which reports count."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scapy.packet import Raw
+from unit.verbs.errq_harness import (
+    Stranger,
+    crc32c,
+)
+from unit.verbs.record_harness import GRANTED, QKEY, Target
+from unit.verbs.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
+
+from siwarp.inspect import (
+    DDPDatagram,
+    Opcode,
+    QuotedTagged,
+    RecordDatagram,
+    RecordHeader,
+    Terminate,
+    UDDatagram,
+    ud_qn,
+)
+from siwarp.verbs import (
+    MR,
+    PD,
+    QP,
+    AccessFlag,
+    ErrorOrigin,
+    ErrorPolicy,
+    ErrorReport,
+    EventType,
+    QPAttr,
+    QPState,
+    SendWR,
+    WROpcode,
+)
+
+ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
+OPCODE, UNSPECIFIED = (0, 2, 6), (0, 2, 0xFF)
+#: A rule broken by who has the Q_Key: fields of the segment, the counter of its drop, the error.
+WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
+    "a Write": ({"ddp_opcode": 0}, "drop_opcode", OPCODE),
+    "a Read Response": ({"ddp_opcode": 2}, "drop_opcode", OPCODE),
+    "a Terminate": ({"ddp_opcode": 7}, "drop_opcode", OPCODE),
+    "subcode 2": ({"head_subcode": 2}, "drop_opcode", OPCODE),
+    "not the last octet, and L": ({"head_length": 5}, "drop_header", UNSPECIFIED),
+    "the last octet, and no L": ({"ddp_l": 0}, "drop_header", UNSPECIFIED),
+    "beyond its message": ({"head_length": 3}, "drop_header", UNSPECIFIED),
+    "before its message": ({"head_to": 1 << 63}, "drop_header", UNSPECIFIED),
+    "a message that wraps": (
+        {"head_to": (1 << 64) - 1, "ddp_to": (1 << 64) - 1}, "drop_header", UNSPECIFIED
+    ),
+}  # fmt: skip
+
+
+def read_error(octets: bytes) -> tuple[Any, Any, bytes]:
+    """The header, the Terminate, and what is quoted behind the DDP header; all else judged."""
+    assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
+    head = DDPDatagram(octets[:18])
+    assert (head.t, head.l, head.dv, head.mo, head.opcode) == (0, 1, 1, 0, Opcode.TERMINATE)
+    told = Terminate(octets[18:-4])
+    assert (told.m, told.d, told.reserved) == (1, 1, 0)
+    assert isinstance(told.quoted_ddp, QuotedTagged)
+    more = octets[18 + 6 + 14 : -4]
+    assert (told.r, len(more)) in ((0, 0), (1, 20))
+    return head, told, more
+
+
+@pytest.fixture
+def who() -> Iterator[Stranger]:
+    with Stranger() as made:
+        yield made
+
+
+def good(target: Target, who: Stranger) -> None:
+    """Assert that another message still comes through."""
+    who.sendto(target.segment(b"good", 200, 77, 4, 0), target.qp.addr)
+    ((_, record),) = target.told()
+    assert (record.message_id, record.whole) == (77, True)
+    assert target.memory.read(4, 200) == b"good"
+
+
+# ---- what this end finds
+
+
+@pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-7")
+@pytest.mark.parametrize("policy", [ERROR, MESSAGE])
+@pytest.mark.parametrize("what", WRONG)
+def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
+    rig: Rig, who: Stranger, what: str, policy: ErrorPolicy
+) -> None:
+    fields, name, err = WRONG[what]
+    target = Target(rig, error_policy=policy)
+    wrong = target.segment(b"evil", 0, 5, 4, 0, llp_source_index=9, **fields)
+    with counted(name, 1), counted("err_sent", 1):
+        who.sendto(wrong, target.qp.addr)
+        (found,) = until(target.qp.errors)
+    octets, source = who.recvfrom(1 << 16)
+    assert source == target.qp.addr and len(octets) <= len(wrong) + 24
+    head, told, more = read_error(octets)
+    assert (head.q_key, head.qn) == (QKEY, ud_qn(2, 9, 0))
+    assert (told.layer, told.etype, told.code) == err
+    assert (told.ddp_seg_len, bytes(told.quoted_ddp)) == (len(wrong) - 16, wrong[12:26])
+    private = "ddp_opcode" not in fields
+    assert more == (wrong[26:46] if private else b"")
+    assert found == ErrorReport(
+        ErrorOrigin.FOUND,
+        who.getsockname(),
+        9 << 16 | who.getsockname()[1],
+        *err,
+        msn=5 if private else 0,
+        wr_id=None,
+        header=wrong[12:26],
+        seg_len=len(wrong) - 16,
+    )
+    assert target.memory.read(8) == bytes(8)
+    with rig.event() as event:
+        abortive = policy == ERROR
+        assert event.event_type == (EventType.QP_REQ_ERR if abortive else EventType.QP_ERR_QUEUED)
+    assert target.qp.qp_state == (QPState.ERR if abortive else QPState.RTS)
+    if not abortive:
+        good(target, who)
+
+
+@pytest.mark.clause("DGRAM-REC-13")
+def test_a_head_that_is_not_whole_is_an_unexpected_opcode(rig: Rig, who: Stranger) -> None:
+    target = Target(rig)
+    whole = bytes(RecordDatagram(target.segment(b"", 0, 5, 0, 0)).segment)
+    for n in range(14, 34):
+        with counted("drop_opcode", 1):
+            cut = bytes(RecordDatagram(q_key=QKEY, segment=whole[:n]))
+            who.sendto(cut, target.qp.addr)
+            (found,) = until(target.qp.errors)
+        assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 0)
+        octets = who.recv(1 << 16)
+        assert len(octets) <= len(cut) + 24 and read_error(octets)[2] == b""
+    good(target, who)
+
+
+@pytest.mark.clause("DGRAM-REC-13")
+def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in_process(
+    rig: Rig, who: Stranger
+) -> None:
+    target = Target(rig)
+    data = bytes(range(100))
+    first = target.segment(data[:50], 0, 5, 100, 0)
+    other = target.segment(data[:50], 500, 5, 120, 50)
+    with settings(rec_timeout_ms=10_000):  # in process for longer than any machine is busy
+        who.sendto(first, target.qp.addr)
+        with counted("drop_header", 1):
+            who.sendto(other, target.qp.addr)
+            (found,) = until(target.qp.errors)
+        assert (found.layer, found.type, found.code, found.msn) == (*UNSPECIFIED, 5)
+        assert (read_error(who.recv(1 << 16))[2])[4:8] == bytes([0, 0, 0, 5])
+        who.sendto(target.segment(data[50:], 0, 5, 100, 50), target.qp.addr)
+        ((_, record),) = target.told()
+        assert record.whole and target.memory.read(100) == data
+    with counted("drop_late", 1):  # of another life of the sender's, for all that one knows
+        who.sendto(other, target.qp.addr)
+        nothing(target.cq)
+    assert who.silent() and target.qp.errors() == []
+
+
+@pytest.mark.clause("DGRAM-REC-9")
+@pytest.mark.parametrize("policy", [ERROR, MESSAGE])
+def test_to_a_queue_pair_that_takes_none_it_is_an_unexpected_opcode(
+    rig: Rig, who: Stranger, policy: ErrorPolicy
+) -> None:
+    target = Target(rig, max_write_records=0, error_policy=policy)
+    sent = target.segment(b"evil", 0, 5, 4, 0)
+    with counted("drop_opcode", 1):
+        who.sendto(sent, target.qp.addr)
+        (found,) = until(target.qp.errors)
+    assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 5)
+    assert read_error(who.recv(1 << 16))[2] == sent[26:46]
+    assert target.qp.qp_state == (QPState.ERR if policy == ERROR else QPState.RTS)
+
+
+def denied(rig: Rig, target: Target, why: str) -> tuple[int, dict[str, int], tuple[int, int, int]]:
+    """Where a segment of four octets goes, what its fields are, and the error that this is."""
+    if why == "no such STag":
+        return 0, {"ddp_stag": target.memory.rkey ^ 0x100}, (1, 1, 0)
+    if why == "beyond":
+        return (1 << 16) - 3, {}, (1, 1, 1)
+    if why == "before":
+        return -1, {}, (1, 1, 1)
+    if why == "another PD":
+        target.memory = MR(PD(rig.ctx), bytearray(100), GRANTED)
+        return 0, {}, (1, 1, 2)
+    target.memory = rig.mr(bytearray(100), AccessFlag.LOCAL_WRITE)
+    return 0, {}, (0, 1, 2)
+
+
+@pytest.mark.clause("DGRAM-REC-14", "DGRAM-REC-8")
+@pytest.mark.parametrize("policy", [ERROR, MESSAGE])
+@pytest.mark.parametrize("why", ["no such STag", "beyond", "before", "another PD", "right"])
+def test_what_reaches_for_memory_that_it_may_not_is_noted_and_told_to_nobody(
+    rig: Rig, who: Stranger, why: str, policy: ErrorPolicy
+) -> None:
+    target = Target(rig, error_policy=policy)
+    first = target.memory
+    at, fields, err = denied(rig, target, why)
+    wrong = target.segment(b"evil", at, 5, 4, 0, **fields)
+    sent = counter("err_sent")
+    with counted("drop_access", 1), counted("err_found", 1):
+        who.sendto(wrong, target.qp.addr)
+        (found,) = until(target.qp.errors)
+    assert (found.origin, found.layer, found.type, found.code) == (ErrorOrigin.FOUND, *err)
+    assert (found.source, found.msn, found.header) == (who.getsockname(), 5, wrong[12:26])
+    with rig.event() as event:
+        assert (event.event_type, event.element) == (EventType.QP_ERR_QUEUED, target.qp)
+    assert target.qp.qp_state == QPState.RTS
+    assert not any(target.memory.read()) and not any(first.read())
+    target.memory = first
+    good(target, who)
+    assert who.silent() and counter("err_sent") == sent
+
+
+@pytest.mark.clause("DGRAM-REC-14", "DGRAM-ERR-2")
+def test_who_asks_for_one_stag_after_the_other_learns_nothing(rig: Rig, who: Stranger) -> None:
+    target = Target(rig)
+    own = target.memory.rkey
+    rng = random.Random(7)
+    for stag in (own ^ 1, own ^ 0x100, 0, 0xFFFFFFFF, *(rng.getrandbits(32) for _ in range(20))):
+        for at in (0, 1 << 20):
+            who.sendto(target.segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr)
+    who.sendto(target.segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)  # the right one, beyond
+    good(target, who)
+    assert who.silent()
+
+
+@pytest.mark.clause("DGRAM-ERR-2")
+@pytest.mark.parametrize(
+    "fields",
+    [{"llp_q_key": QKEY ^ 1, "ddp_opcode": 0}, {"ddp_rv": 2, "head_subcode": 9},
+     {"llp_dest_index": 4, "ddp_l": 0}, {"ddp_dv": 3, "ddp_l": 0}],
+    ids=["Q_Key", "RDMAP version", "index", "DDP version"],
+)  # fmt: skip
+def test_one_that_is_not_credible_is_noted_by_nobody(
+    rig: Rig, who: Stranger, fields: dict[str, int]
+) -> None:
+    target = Target(rig, error_policy=ERROR)
+    before = counter("err_found")
+    who.sendto(target.segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
+    good(target, who)
+    assert (who.silent(), target.qp.errors(), counter("err_found")) == (True, [], before)
+    assert target.qp.qp_state == QPState.RTS
+
+
+def test_after_an_abortive_error_the_queue_pair_takes_records_again(
+    rig: Rig, who: Stranger
+) -> None:
+    target = Target(rig, error_policy=ERROR)
+    who.sendto(target.segment(b"half", 0, 1, 8, 0), target.qp.addr)
+    who.sendto(target.segment(b"evil", 0, 2, 3, 0), target.qp.addr)
+    until(lambda: target.qp.qp_state == QPState.ERR)
+    target.qp.modify(QPAttr(qp_state=QPState.RESET))
+    target.qp.to_rts(QPAttr(qkey=QKEY))
+    good(target, who)
+
+
+# ---- what a peer reports
+
+
+def report(
+    wrong: bytes, err: tuple[int, int, int] = OPCODE, *, r: int = 1, more: bytes | None = None,
+    quoted: dict[str, int] | None = None, **fields: Any,
+) -> bytes:  # fmt: skip
+    """An error message about a datagram of a Write-Record, as a sound peer would build it."""
+    of = QuotedTagged(wrong[12:26])
+    for name, value in (quoted or {}).items():
+        setattr(of, name, value)
+    body = Terminate(
+        layer=err[0], etype=err[1], code=err[2], m=1, d=1, ddp_seg_len=len(wrong) - 16,
+        quoted_ddp=of,
+    )  # fmt: skip
+    octets = bytearray(bytes(body)) + (wrong[26:46] if more is None else more)
+    octets[2] |= 0x20 * r
+    head = {"q_key": QKEY, "opcode": Opcode.TERMINATE, "qn": 2, **fields}
+    return bytes(UDDatagram(segment=DDPDatagram(**head) / Raw(bytes(octets))))
+
+
+def posted(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> bytes:
+    """Send a Write-Record from one queue pair to a plain socket: its first datagram."""
+    out = rig.mr(bytearray(octets))
+    remote = rig.mr(bytearray(1)).remote()
+    qp.post_send(
+        SendWR(
+            wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.ah(to.getsockname()),
+            remote=remote,
+        )
+    )  # fmt: skip
+    assert poll(qp.scq)[0].ok
+    first = to.recv(1 << 16)
+    for _ in range((octets - 1) // (len(first) - 50)):
+        to.recv(1 << 16)
+    assert RecordHeader(first[26:46]).length == octets
+    return first
+
+
+@pytest.mark.clause("DGRAM-REC-15")
+def test_a_report_names_the_request_and_counts_once(rig: Rig, who: Stranger) -> None:
+    qp = rig.ud(qkey=QKEY)
+    wrongs = {wr_id: posted(rig, qp, who, wr_id, 100_000) for wr_id in range(1, 6)}
+    for wr_id in (3, 1, 5):
+        wrong = wrongs[wr_id]
+        with counted("err_received", 1):
+            who.sendto(report(wrong, quoted={"to": QuotedTagged(wrong[12:26]).to + 7}), qp.addr)
+            (found,) = until(qp.errors)
+        assert (found.origin, found.wr_id) == (ErrorOrigin.REPORTED, wr_id)
+        assert (found.layer, found.type, found.code) == OPCODE
+        assert found.msn == RecordHeader(wrong[26:46]).message_id
+        assert (found.source, found.header[:6]) == (who.getsockname(), wrong[12:18])
+        with counted("err_stale", 1):
+            who.sendto(report(wrong), qp.addr)
+            nothing(qp.scq)
+            until(lambda: qp.errors() == [])
+    assert qp.qp_state == QPState.RTS
+
+
+@pytest.mark.clause("DGRAM-REC-15", "DGRAM-ERR-11")
+@pytest.mark.parametrize(
+    "change",
+    [{"q_key": QKEY ^ 1}, {"qn": ud_qn(2, 0, 3)}, {"r": 0}, {"r": 0, "more": b""},
+     {"more": b"short"}, {"quoted": {"stag": 7}}, {"quoted": {"to": 1}},
+     {"more": bytes(RecordHeader(message_id=9))}],
+    ids=["Q_Key", "index", "R=0", "not quoted", "cut", "STag", "TO", "id"],
+)  # fmt: skip
+def test_a_report_that_does_not_fit_what_was_sent_is_stale(
+    rig: Rig, who: Stranger, change: dict[str, Any]
+) -> None:
+    qp = rig.ud(qkey=QKEY)
+    wrong = posted(rig, qp, who, 1)
+    before = counter("err_stale")
+    who.sendto(report(wrong, **change), qp.addr)
+    with Stranger() as another:  # who knows it all, but is not where it was sent
+        another.sendto(report(wrong), qp.addr)
+        until(lambda: qp.errors() == [] and counter("err_stale") == before + 2)
+    who.sendto(report(wrong), qp.addr)
+    (found,) = until(qp.errors)
+    assert (found.wr_id, counter("err_stale")) == (1, before + 2)
+
+
+def test_no_more_than_the_last_ones_are_known(rig: Rig, who: Stranger) -> None:
+    with settings(err_window=4):
+        qp = rig.ud(qkey=QKEY)
+        wrongs = [posted(rig, qp, who, n, 10) for n in range(6)]
+    before = counter("err_stale")
+    who.sendto(report(wrongs[0]), qp.addr)
+    who.sendto(report(wrongs[1]), qp.addr)
+    until(lambda: qp.errors() == [] and counter("err_stale") == before + 2)
+    for n in (2, 5):
+        who.sendto(report(wrongs[n]), qp.addr)
+        assert until(qp.errors)[0].wr_id == n

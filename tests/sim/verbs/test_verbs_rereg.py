@@ -1,0 +1,31 @@
+"""Regions that change: new keys at once, old ones dead at once, and what fails changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+
+import net
+from unit.verbs.peer_harness import answering
+from unit.verbs.rc_harness import Wire
+
+from siwarp.verbs import (
+    AccessFlag,
+)
+
+
+def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None:
+    """The peer asks for more than both sockets hold, and reads it when the right is gone."""
+    size = 1 << 25
+    with answering(wire, size=size) as (a, peer):
+        a.mem.view[:] = b"\xa5" * size
+        a.rcq.poll()
+        peer.put(peer.read(size, a.mem.rkey, a.mem.addr))
+        net.sleep(1)  # until both sockets are full
+        a.mem.rereg(access=AccessFlag.LOCAL_WRITE)
+        a.mem.view[:] = b"\x5a" * size
+        came = bytearray()
+        with contextlib.suppress(ConnectionResetError):
+            while part := peer.sock.recv(1 << 20):
+                came += part
+    assert len(came) > 1 << 16, "nothing was framed: nothing is shown"
+    assert b"\x5a" * 64 not in came

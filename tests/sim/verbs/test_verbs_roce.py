@@ -1,0 +1,523 @@
+"""Persona roce: what completes is with the peer, and what is not says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from unit.verbs.peer_harness import PlainPeer, answering
+from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
+from unit.verbs.verbs_harness import (
+    Rig,
+    counted,
+    counter,
+    nothing,
+    pattern,
+    poll,
+    refused,
+    settings,
+    threadless,
+    until,
+)
+
+from siwarp.base.library import lib
+from siwarp.cm import RTR, CMEventType, ConnParam
+from siwarp.inspect import DDPTagged, DDPUntagged, Opcode, Queue, ReadRequest
+from siwarp.verbs import (
+    SGE,
+    Persona,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WCOpcode,
+    WCStatus,
+)
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
+
+
+#: How the peer says that it has something: it answers Reads, or, being siwarp, by delivery counts.
+HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
+
+
+@pytest.fixture(params=HOW.values(), ids=list(HOW))
+def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    found: dict[str, Any] = request.param
+    with settings(mpa_announce=0):  # the peer is what the program says, or unknown
+        yield found
+
+
+def roce(wire: Wire, **kw: object) -> tuple[End, End]:
+    return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
+
+
+# ---- which persona
+
+
+def test_a_queue_pair_is_iwarp_unless_asked_otherwise(wire: Wire) -> None:
+    for asked, is_now in [
+        (Persona.AUTO, Persona.IWARP),
+        (Persona.IWARP, Persona.IWARP),
+        (Persona.ROCE, Persona.ROCE),
+    ]:
+        qp = wire.active.qp(qp_type=QPType.RC, persona=asked)
+        assert qp.query()[1].persona == is_now
+
+
+def test_the_setting_decides_where_the_call_does_not(wire: Wire) -> None:
+    assert lib.siw_setting_set_text(b"persona", b"roce") == 0
+    try:
+        of_setting = wire.active.qp(qp_type=QPType.RC)
+        of_call = wire.active.qp(qp_type=QPType.RC, persona=Persona.IWARP)
+    finally:
+        assert lib.siw_setting_set_text(b"persona", b"auto") == 0
+    assert of_setting.query()[1].persona == Persona.ROCE
+    assert of_call.query()[1].persona == Persona.IWARP
+
+
+def test_there_is_no_third_persona(wire: Wire) -> None:
+    cq = wire.active.cq()
+    for persona in (-1, 3):
+        assert refused(wire.active.qp, cq, qp_type=QPType.RC, persona=persona) == 22
+    assert QPInitAttr().persona == Persona.AUTO
+
+
+# ---- a completion says that the peer has it
+
+
+@pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
+def test_a_request_completes_when_the_read_of_nothing_behind_it_is_answered(
+    wire: Wire, opcode: int
+) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        a.post(opcode, 5, length=100, remote=THERE)
+        head, _ = peer.pull()
+        assert head.opcode == opcode or (head.opcode, opcode) == (Opcode.SEND, SEND)
+        head, rest = peer.pull()
+        assert head.opcode == Opcode.RDMA_READ_REQUEST
+        request = ReadRequest(rest)
+        assert request.size == 0 and request.sink_stag != 0
+        nothing(a.scq)
+        assert peer.is_silent()
+        peer.put(peer.response(request))
+        (wc,) = poll(a.scq)
+        assert (wc.wr_id, wc.status) == (5, WCStatus.SUCCESS)
+
+
+def test_with_persona_iwarp_a_request_completes_without_a_word_of_the_peer(wire: Wire) -> None:
+    with answering(wire, persona=Persona.IWARP) as (a, peer):
+        a.post(SEND, 5, length=100)
+        assert poll(a.scq)[0].ok
+        assert peer.pull()[0].opcode == Opcode.SEND
+        assert peer.is_silent()
+
+
+def test_one_read_of_nothing_is_under_way_at_a_time_and_covers_all_before_it(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer), counted("confirm_reads", 2):
+        a.post(WRITE, 0, length=8, remote=THERE)
+        first = peer.pull_read()
+        for i in range(1, 9):
+            a.post(WRITE, i, length=8, remote=THERE)
+        for _ in range(8):
+            assert peer.pull()[0].opcode == Opcode.RDMA_WRITE
+        assert peer.is_silent()
+        peer.put(peer.response(first))
+        assert [w.wr_id for w in poll(a.scq)] == [0]
+        second = peer.pull_read()
+        nothing(a.scq)
+        peer.put(peer.response(second))
+        assert [w.wr_id for w in poll(a.scq, 8)] == list(range(1, 9))
+
+
+def test_a_list_and_the_read_behind_it_leave_in_one_write(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        sg = [a.mem.sge(0, 16)]
+        a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=THERE) for i in range(4)])
+        until(lambda: counter("confirm_reads"))
+        octets = peer.sock.recv(65536)
+        assert len(octets) == 4 * (2 + 14 + 16 + 4) + (2 + 18 + 28 + 4)
+
+
+def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
+    size = 4 << 20
+    with answering(wire, size=size, persona=Persona.ROCE) as (a, peer):
+        sg, there = [a.mem.sge()], RemoteBuffer(0x1000, size, THERE.rkey)
+        a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=there) for i in range(3)])
+        seen = []
+        while len(seen) < 4:
+            head, _ = peer.pull()
+            if head.l or head.opcode == Opcode.RDMA_READ_REQUEST:
+                seen.append(head.opcode)
+        write, question = Opcode.RDMA_WRITE, Opcode.RDMA_READ_REQUEST
+        assert seen == [write, question, write, write]
+
+
+def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer), counted("confirm_reads", 0):
+        a.qp.post_send(
+            [
+                SendWR(1, WRITE, sg=[a.mem.sge(0, 8)], remote=THERE),
+                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
+            ]
+        )
+        request = peer.pull_read()
+        assert request.size == 8
+        nothing(a.scq)
+        peer.put(peer.response(request, b"answered"))
+        assert [(w.wr_id, w.opcode) for w in poll(a.scq, 2)] == [
+            (1, WCOpcode.RDMA_WRITE),
+            (2, WCOpcode.RDMA_READ),
+        ]
+        assert a.mem.read(8, 8) == b"answered"
+
+
+def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() -> None:
+    # What comes to the end that asks is placed by this thread, which looks at its memory.
+    wire = Wire(Rig(), threadless())
+    b, a = roce(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
+    b.mem.view[1024:1032] = b"answered"
+    a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
+    a.post(SEND, 2, length=8)
+    a.post(READ, 3, offset=512, length=8, remote=b.mem.remote(1024, 8))
+    # The Read is done while the Send waits, and the Write in front of both is there.
+    assert [w.wr_id for w in poll(a.scq)] == [1]
+    until(lambda: a.scq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
+    nothing(a.scq)
+    assert b.rcq.poll(1) == []
+    b.recv(4, offset=2048, length=64)
+    assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(2, 0), (3, 0)]
+    assert poll(b.rcq)[0].wr_id == 4
+    wire.active.close()
+    wire.passive.close()
+
+
+def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        a.qp.post_send(
+            [
+                SendWR(1, SEND, sg=[a.mem.sge(0, 8)]),
+                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
+            ]
+        )
+        assert peer.pull()[0].opcode == Opcode.SEND
+        request, question = peer.pull_read(), peer.pull_read()
+        assert (request.size, question.size) == (8, 0)
+        peer.put(peer.response(request, b"response"))
+        nothing(a.scq)
+        peer.put(peer.response(question))
+        assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
+        # Of a Send that is asked about already, it asks nothing more.
+        a.post(SEND, 3, length=8)
+        assert peer.pull()[0].opcode == Opcode.SEND
+        question = peer.pull_read()
+        a.post(READ, 4, offset=8, length=8, remote=THERE)
+        request = peer.pull_read()
+        assert request.size == 8 and peer.is_silent()
+        peer.put(peer.response(question), peer.response(request, b"response"))
+        assert [w.wr_id for w in poll(a.scq, 2)] == [3, 4]
+
+
+def test_nobody_asks_for_what_is_not_signalled_until_half_the_queue_waits(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
+        for i in range(7):
+            a.post(WRITE, i, length=8, remote=THERE, flags=0)
+            assert peer.pull()[0].opcode == Opcode.RDMA_WRITE
+        assert peer.is_silent()
+        a.post(WRITE, 7, length=8, remote=THERE, flags=0)
+        peer.put(peer.response(peer.pull_read()))
+        a.post(WRITE, 8, length=8, remote=THERE, flags=SendFlag.SIGNALED)
+        peer.put(peer.response(peer.pull_read()))
+        assert [w.wr_id for w in poll(a.scq)] == [8]
+        nothing(a.scq)
+
+
+# ---- ORD
+
+
+def test_the_ord_is_not_exceeded_and_the_users_reads_go_on(wire: Wire) -> None:
+    with answering(wire, ird=1, persona=Persona.ROCE) as (a, peer):
+        for i in range(3):
+            a.post(WRITE, 2 * i, length=8, remote=THERE)
+            a.post(READ, 2 * i + 1, offset=64, length=8, remote=THERE)
+        sizes: list[int] = []
+        while sizes.count(8) < 3:
+            request = peer.pull_read()
+            assert all(s[1] & 0xF == Opcode.RDMA_WRITE for s in peer.rest())
+            sizes.append(request.size)
+            peer.put(peer.response(request, b"octets.." if request.size else b""))
+        assert len(sizes) <= 6
+        assert [w.wr_id for w in poll(a.scq, 6)] == list(range(6))
+
+
+def test_one_read_is_asked_for_although_the_user_wants_none(wire: Wire) -> None:
+    none = ConnParam(initiator_depth=0, responder_resources=0)
+    with settings(mpa_announce=0):
+        a, b = wire.connect(none, none, persona=Persona.ROCE)
+    b.recv()
+    with counted("confirm_reads", 1):
+        a.post(SEND, 1, length=8)
+        assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
+
+
+@pytest.mark.parametrize(
+    ("ird", "rev", "depth", "confirms"),
+    [(0, 2, 5, 0), (1, 2, None, 1), (0x3FFF, 2, None, 1), (0, 1, None, 0), (0, 1, 5, 1)],
+)
+def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is_counted(
+    wire: Wire, ird: int, rev: int, depth: int | None, confirms: int
+) -> None:
+    param = ConnParam(rev=rev) if depth is None else ConnParam(rev=rev, initiator_depth=depth)
+    with (
+        counted("confirm_none", 1 - confirms),
+        counted("confirm_reads", confirms),
+        answering(wire, ird=ird, rev=rev, ask=param, persona=Persona.ROCE) as (a, peer),
+    ):
+        a.post(SEND, 1, length=8)
+        if confirms:
+            peer.put(peer.response(peer.pull_read()))
+        assert poll(a.scq)[0].ok
+
+
+# ---- both ends are ours
+
+
+@pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
+@pytest.mark.parametrize("size", [0, 1, 5000, 3 << 20])
+def test_sends_and_writes_complete_whatever_persona_the_peer_has(
+    two: Wire, other: Persona, size: int, how: dict[str, Any]
+) -> None:
+    asked = counter("confirm_reads")
+    a = two.dial(size=4 << 20, persona=Persona.ROCE, **how)
+    b = End(two.passive, two.request().id, two.p_channel, size=4 << 20, persona=other, **how)
+    b.id.accept()
+    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
+    data = pattern(size, 3)
+    a.mem.view[:size] = data
+    b.recv(1)
+    a.post(SEND, 1, length=size)
+    assert poll(a.scq)[0].ok
+    # It is there: no poll of b's was needed.
+    assert bytes(b.mem.view[:size]) == data
+    assert b.rcq.poll(1)[0].byte_len == size
+    b.mem.view[:size] = bytes(size)
+    a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else THERE)
+    assert poll(a.scq)[0].ok
+    assert bytes(b.mem.view[:size]) == data
+    assert (counter("confirm_reads") > asked) == (not how)
+
+
+def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
+    two: Wire, how: dict[str, Any]
+) -> None:
+    for _ in range(20):
+        a, b = roce(two, size=1 << 16, **how)
+        b.recv(1)
+        a.post(SEND, 1, length=1000)
+        assert poll(b.rcq)[0].ok
+        b.id.disconnect()
+        assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
+        a.close()
+        b.close()
+
+
+def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -> None:
+    a, lazy = Rig(), threadless()
+    wire = Wire(a, lazy)
+    with settings(delivery_counts=0):
+        x, y = roce(wire)
+    for i in range(8):
+        y.recv(i)
+        x.post(SEND, i, length=100)
+        assert poll(y.rcq)[0].wr_id == i
+        # Of the first question nobody knew that it would come.
+        if i == 0:
+            until(lambda: y.rcq.poll(1) == [] and x.scq.poll(1))
+        else:
+            assert poll(x.scq)[0].wr_id == i
+    for rig in (a, lazy):
+        rig.close()
+
+
+def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(
+    two: Wire, how: dict[str, Any]
+) -> None:
+    a, b = roce(two, **how)
+    for i in range(2):
+        b.recv(i)
+    good = SendWR(1, sg=[a.mem.sge(0, 100)])
+    a.qp.post_send([good, good, SendWR(2, sg=[SGE(a.mem.addr, 8, 0xBAD)]), good])
+    assert [w.status for w in poll(a.scq, 4)] == [0, 0, WCStatus.LOC_PROT_ERR, FLUSHED]
+
+
+def test_a_send_that_the_peers_own_memory_refuses_is_a_remote_operation_error(two: Wire) -> None:
+    a, b = roce(two)
+    b.recv(1)
+    a.post(SEND, 1)
+    assert poll(a.scq)[0].status == WCStatus.SUCCESS
+    b.qp.post_recv(RecvWR(7, sg=[SGE(b.mem.addr, 64, 0xBAD)]))
+    for i in (2, 3):
+        a.post(SEND, i, length=8)
+    assert [(w.wr_id, w.status) for w in poll(b.rcq, 2)] == [
+        (1, WCStatus.SUCCESS),
+        (7, WCStatus.LOC_PROT_ERR),
+    ]
+    assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [
+        (2, WCStatus.REM_OP_ERR),
+        (3, FLUSHED),
+    ]
+
+
+# ---- a Terminate
+
+
+def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
+    """Post three signalled Writes, to places side by side: their segments."""
+    for i in range(3):
+        where = RemoteBuffer(THERE.addr + 64 * i, 64, THERE.rkey)
+        a.post(WRITE, i, length=length, remote=where)
+    segments: list[bytes] = []
+    while len(segments) < 3:
+        segment = peer.pull_segment()
+        if segment[1] & 0xF == Opcode.RDMA_WRITE:
+            segments.append(segment)
+    return segments
+
+
+@pytest.mark.parametrize(
+    ("err", "status"),
+    [
+        ((0, 1, 0), WCStatus.REM_ACCESS_ERR),
+        ((0, 1, 1), WCStatus.REM_ACCESS_ERR),
+        ((0, 1, 2), WCStatus.REM_ACCESS_ERR),
+        ((1, 1, 0), WCStatus.REM_ACCESS_ERR),
+        ((1, 1, 3), WCStatus.REM_ACCESS_ERR),
+        ((0, 2, 6), WCStatus.REM_INV_REQ_ERR),
+        ((0, 2, 0xFF), WCStatus.REM_OP_ERR),
+        ((1, 0, 0), WCStatus.REM_OP_ERR),
+    ],
+)
+def test_a_terminate_for_the_second_of_three_writes_completes_each_with_what_became_of_it(
+    wire: Wire, err: tuple[int, int, int], status: WCStatus
+) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        segments = three_writes(a, peer)
+        nothing(a.scq)
+        peer.put(peer.terminate(*err, quoted=segments[1]))
+        word = err[0] << 16 | err[1] << 8 | err[2]
+        assert [(w.wr_id, w.status, w.vendor_err) for w in poll(a.scq, 3)] == [
+            (0, WCStatus.SUCCESS, 0),
+            (1, status, word),
+            (2, FLUSHED, word),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("err", "status"),
+    [
+        ((1, 2, 2), WCStatus.RNR_RETRY_EXC_ERR),
+        ((1, 2, 5), WCStatus.REM_INV_REQ_ERR),
+        ((1, 2, 1), WCStatus.REM_INV_REQ_ERR),
+    ],
+)
+def test_a_terminate_names_a_send_by_its_number(
+    wire: Wire, err: tuple[int, int, int], status: WCStatus
+) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        for i in range(3):
+            a.post(SEND, i, length=64)
+        sends = [s for s in (peer.pull_segment() for _ in range(4)) if s[1] & 0xF == Opcode.SEND]
+        peer.put(peer.terminate(*err, quoted=sends[2]))
+        assert [w.status for w in poll(a.scq, 3)] == [0, 0, status]
+
+
+def about(length: int, to: int, stag: int = THERE.rkey) -> bytes:
+    """Return a segment of a Write, for a Terminate to quote."""
+    return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to)) + bytes(length)
+
+
+@pytest.mark.clause("RFC5040-6.2.1-02")
+@pytest.mark.parametrize(
+    ("length", "at"), [(0, 0), (1, 0), (2, 0), (2, 1), (64, 0), (64, 1), (64, 63)]
+)
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_terminate_names_a_write_by_any_of_its_octets_or_by_its_place_if_it_has_none(
+    wire: Wire, length: int, at: int, which: int
+) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer, length)
+        quoted = about(length - at, THERE.addr + 64 * which + at)
+        peer.put(peer.terminate(0, 1, 2, quoted=quoted))
+        refused = [WCStatus.SUCCESS] * which + [WCStatus.REM_ACCESS_ERR] + [FLUSHED] * (2 - which)
+        assert [w.status for w in poll(a.scq, 3)] == refused
+
+
+@pytest.mark.clause("RFC5040-6.2.1-02")
+@pytest.mark.parametrize("length", [0, 1, 63])
+@pytest.mark.parametrize("to", [-1, "behind", 1 << 32])
+def test_a_terminate_about_a_place_beside_all_writes_names_none(
+    wire: Wire, length: int, to: int | str
+) -> None:
+    behind = max(length, 1) if to == "behind" else int(to)
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer, length)
+        peer.put(peer.terminate(0, 1, 1, quoted=about(1, THERE.addr + behind)))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+
+
+@pytest.mark.clause("RFC5040-6.2.1-02")
+def test_a_terminate_about_another_region_names_no_write(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer)
+        peer.put(peer.terminate(0, 1, 0, quoted=about(64, THERE.addr, THERE.rkey ^ 1)))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+
+
+def test_a_terminate_about_a_read_request_names_no_send_of_the_same_number(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        a.post(SEND, 1, length=8)
+        peer.pull_segment()
+        a.post(READ, 2, length=8, remote=THERE)
+        head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
+        peer.put(peer.terminate(0, 1, 1, quoted=bytes(head) + bytes(28)))
+        statuses = {w.wr_id: w.status for w in poll(a.scq, 2)}
+        assert statuses[1] != WCStatus.REM_ACCESS_ERR
+
+
+def test_a_terminate_names_a_read_by_its_number(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        for i in range(3):
+            a.post(READ, i, length=64, remote=THERE)
+        reads = [peer.pull_segment() for _ in range(3)]
+        peer.put(peer.terminate(0, 1, 1, quoted=reads[1]))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED, WCStatus.REM_ACCESS_ERR, FLUSHED]
+
+
+def test_a_terminate_that_names_nothing_flushes_what_is_not_confirmed(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer)
+        peer.put(peer.terminate(2, 0, 2))
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+
+
+def test_a_write_to_a_key_that_is_none_says_so_between_two_of_ours(two: Wire) -> None:
+    a, b = roce(two)
+    good = b.mem.remote(0, 64)
+    bad = RemoteBuffer(good.addr, 64, good.rkey ^ 0x100)
+    a.mem.view[:64] = b"\x55" * 64
+    a.qp.post_send(
+        [SendWR(i, WRITE, sg=[a.mem.sge(0, 64)], remote=r) for i, r in enumerate((good, bad, good))]
+    )
+    assert [w.status for w in poll(a.scq, 3)] == [0, WCStatus.REM_ACCESS_ERR, FLUSHED]
+    assert b.mem.read(64) == b"\x55" * 64
+
+
+def test_a_peer_that_dies_flushes_what_it_did_not_confirm(wire: Wire) -> None:
+    with answering(wire, persona=Persona.ROCE) as (a, peer):
+        three_writes(a, peer)
+        peer.sock.close()
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3

@@ -1,0 +1,82 @@
+"""Slots of the work queues: taken by a post, given back by a completion that is polled."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from unit.verbs.rc_harness import SEND, WRITE, Wire
+from unit.verbs.slots_harness import SIGNALED, SILENT, posted
+from unit.verbs.verbs_harness import Pair, Rig, nothing, poll, refused
+
+from siwarp.verbs import QPAttr, QPState, SendFlag, SendWR
+
+
+def test_a_polled_completion_gives_back_one_slot_for_each_request_up_to_it(rig: Rig) -> None:
+    pair = Pair(rig, max_send_wr=8)
+    kinds = [SILENT, SILENT, SIGNALED, SIGNALED, SILENT, SIGNALED, SILENT, SILENT]
+    for i, flags in enumerate(kinds):
+        pair.a.post_send(SendWR(i, ah=pair.to_b, send_flags=flags))
+    for wr_id, freed in [(2, 3), (3, 1), (5, 2)]:
+        assert poll(pair.scq)[0].wr_id == wr_id
+        assert posted(pair, SILENT) == freed
+    # Two silent ones and what came since: nothing will ever report them but one behind them.
+    nothing(pair.scq)
+    assert posted(pair, SILENT) == 0
+
+
+def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completion(
+    wire: Wire,
+) -> None:
+    a, b = wire.connect(max_send_wr=8)
+    remote = b.mem.remote(0, 1)
+    for i in range(7):
+        a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
+    a.post(WRITE, 7, length=1, remote=remote)
+    full = SendWR(8, WRITE, sg=[a.mem.sge(0, 1)], remote=remote)
+    nothing(b.rcq)  # all eight are done by now
+    assert refused(a.qp.post_send, full) == errno.ENOMEM
+    assert [w.wr_id for w in poll(a.scq)] == [7]
+    a.qp.post_send([full] * 8)
+    assert refused(a.qp.post_send, full) == errno.ENOMEM
+    assert len(poll(a.scq, 3)) == 3
+    a.qp.post_send([full] * 3)
+    assert len(poll(a.scq, 8)) == 8
+
+
+@pytest.mark.parametrize("kind", ["RC", "UD"])
+def test_a_list_of_all_or_none_is_not_begun_when_its_last_request_finds_no_slot(
+    rig: Rig, wire: Wire, kind: str
+) -> None:
+    if kind == "UD":
+        pair = Pair(rig, max_send_wr=4)
+        qp, cq = pair.a, pair.scq
+        wrs = [SendWR(i, ah=pair.to_b, send_flags=SIGNALED) for i in range(5)]
+    else:
+        a, b = wire.connect(max_send_wr=4)
+        qp, cq = a.qp, a.scq
+        wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(5)]
+    with pytest.raises(OSError) as e:
+        qp.post_send_all(wrs)
+    assert e.value.errno == errno.ENOMEM and e.value.bad_wr is wrs[4]
+    nothing(cq)
+    qp.post_send_all(wrs[:3])
+    assert [w.wr_id for w in poll(cq, 3)] == [0, 1, 2]
+    qp.post_send_all(wrs[:4])
+    assert refused(qp.post_send_all, wrs[:1]) == errno.ENOMEM
+    assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("state", [QPState.RTS, QPState.ERR])
+def test_a_list_of_all_or_none_is_not_begun_when_a_request_behind_is_wrong(
+    wire: Wire, state: QPState
+) -> None:
+    a, b = wire.connect()
+    wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(3)]
+    wrs[2] = SendWR(2, SEND, sg=[a.mem.sge(0, 1)], send_flags=SendFlag(1 << 30))
+    if state == QPState.ERR:
+        a.qp.modify(QPAttr(qp_state=state))
+    with pytest.raises(OSError) as e:
+        a.qp.post_send_all(wrs)
+    assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
+    nothing(a.scq)

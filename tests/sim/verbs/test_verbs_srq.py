@@ -1,0 +1,87 @@
+"""Shared receive queues: who takes, in which order, the limit, and what an error leaves."""
+
+from __future__ import annotations
+
+import socket
+
+from unit.verbs.rc_harness import SEND, End, Wire, plain_client
+from unit.verbs.srq_harness import LAST_WQE, LIMIT_REACHED, Shared, connect, taken
+from unit.verbs.verbs_harness import (
+    Pair,
+    Rig,
+    counted,
+    nothing,
+    poll,
+    until,
+)
+
+from siwarp.inspect import FPDU, DDPUntagged, MPARequest, Opcode
+from siwarp.verbs import (
+    AH,
+    QPAttr,
+    QPState,
+    SendWR,
+    SrqAttr,
+    WCStatus,
+)
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+
+
+# ---- errors
+
+
+def test_an_empty_srq_has_no_receive_for_a_message(rig: Rig) -> None:
+    shared = Shared(rig)
+    pair = Pair(rig)
+    ud = rig.ud(shared.cq, srq=shared.srq)
+    with counted("drop_no_buffer", 1):
+        pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=AH(rig.pd, ud.addr)))
+        poll(pair.scq)
+        nothing(shared.cq)
+
+
+def test_an_error_tells_the_last_wqe_and_leaves_the_receives_to_the_others(two: Wire) -> None:
+    shared = Shared(two.passive)
+    (a, b), (c, d) = connect(two, shared), connect(two, shared)
+    ud = two.passive.ud(shared.cq, srq=shared.srq)
+    shared.post(1, 2)
+    b.qp.modify(QPAttr(qp_state=QPState.ERR))
+    with two.passive.event() as told:
+        assert (told.event_type, told.element) == (LAST_WQE, b.qp)
+    ud.modify(QPAttr(qp_state=QPState.ERR))
+    with two.passive.event() as told:
+        assert (told.event_type, told.element) == (LAST_WQE, ud)
+    nothing(b.rcq)
+    nothing(shared.cq)
+    a.is_over()
+    c.post(SEND, length=4)
+    (wc,) = poll(d.rcq)
+    assert (wc.wr_id, wc.ok) == (1, True)
+    assert two.passive.ctx.get_async_event(0) is None
+
+
+def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
+    wire: Wire,
+) -> None:
+    shared = Shared(wire.passive)
+    with plain_client(wire.address) as s:
+        s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+        b = End(wire.passive, wire.request().id, wire.p_channel, srq=shared.srq)
+        shared.post(7, 8)
+        shared.srq.modify(SrqAttr(srq_limit=2))
+        b.id.accept()
+        b.event()
+        s.recv(24)
+        part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
+        s.sendall(bytes(FPDU(ulpdu=part)))
+        with wire.passive.event() as told:  # the message has its receive
+            assert told.event_type == LIMIT_REACHED
+        s.shutdown(socket.SHUT_WR)
+        b.is_over()
+    (wc,) = poll(b.rcq)
+    assert (wc.wr_id, wc.status) == (7, FLUSHED)
+    until(lambda: wire.passive.event().event_type == LAST_WQE)
+    nothing(b.rcq)
+    # The other one is still there.
+    taken(wire.passive, shared, 1)

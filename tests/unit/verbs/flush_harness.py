@@ -1,0 +1,22 @@
+"""What the tests of flushes share."""
+
+from __future__ import annotations
+
+from unit.verbs.rc_harness import End
+from unit.verbs.verbs_harness import poll
+
+from siwarp.verbs import WCOpcode, WCStatus
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+
+
+def flushed(end: End) -> None:
+    """Everything completed in its order, once, in error; unsignalled sends too."""
+    end.is_over()
+    for cq, ids, opcode in [
+        (end.rcq, range(10, 14), WCOpcode.RECV),
+        (end.scq, range(20, 24), WCOpcode.SEND),
+    ]:
+        done = poll(cq, 4)
+        assert [(w.wr_id, w.status, w.opcode) for w in done] == [(i, FLUSHED, opcode) for i in ids]
+        assert all(w.qp_num == end.qp.qp_num for w in done)

@@ -1,0 +1,18 @@
+"""What the tests of the states SQD and SQE share."""
+
+from __future__ import annotations
+
+from unit.verbs.verbs_harness import Rig
+
+from siwarp.verbs import (
+    EventType,
+)
+
+
+def drained(rig: Rig, limit: float = 10) -> object:
+    """Return the queue pair of the next event, which must be SQ_DRAINED."""
+    event = rig.ctx.get_async_event(limit)
+    assert event is not None, "no event"
+    with event:
+        assert event.event_type == EventType.SQ_DRAINED
+        return event.element
