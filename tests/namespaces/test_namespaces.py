@@ -164,11 +164,11 @@ from unit.verbs.verbs_harness import Rig
 rig = Rig(sys.argv[1])
 end = End(rig, sys.argv[1])
 end.begin()
-print(json.dumps(end.id), flush=True)
+print(json.dumps(end.name), flush=True)
 peer = json.loads(input())
 end.to_rts((peer[0], peer[1]), timeout=20)
 end.send(b"across")
-done = end.wait(2, 20)
+done = end.sent(2, 20)
 assert all(wc.ok for wc in done)
 print(json.dumps([end.mr.read(6).decode(), end.qp.addr[0], rig.ctx.device.netdev]), flush=True)
 sys.stdin.read()  # the other one still asks for its address

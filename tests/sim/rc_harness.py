@@ -6,28 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unit.verbs.verbs_harness import ALL_ACCESS, counter
+from unit.verbs import pair_harness
+from unit.verbs.pair_harness import LONG
+from unit.verbs.verbs_harness import Rig, counter
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.sim import World
 from siwarp.verbs import (
     CQ,
-    MR,
-    PD,
-    QP,
-    WC,
-    AHAttr,
-    CompChannel,
     Context,
-    QPAttr,
     QPCap,
-    QPInitAttr,
-    QPState,
-    QPType,
-    RecvWR,
-    RemoteBuffer,
-    SendFlag,
-    SendWR,
     WROpcode,
 )
 
@@ -38,8 +26,6 @@ SECOND = 1_000_000_000
 #: nothing takes up to as long.
 NAP = 2 * MS
 PORT = 7471
-#: Longer than anything that a test waits for.
-LONG = 10_000.0
 CAP = QPCap(max_send_wr=64, max_recv_wr=64)
 
 
@@ -51,8 +37,8 @@ def counted(name: str, by: int) -> Iterator[None]:
     assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
 
 
-class End:
-    """An RC queue pair with what it needs, on a device of its own or on ``device``."""
+class End(pair_harness.End):
+    """An RC queue pair on a host of its own, or on ``device``, that may connect by rdma_cm, too."""
 
     def __init__(
         self,
@@ -62,66 +48,16 @@ class End:
         *,
         device: Context | None = None,
         cap: QPCap = CAP,
+        by_qpn: bool = False,
         **init: Any,
     ) -> None:
+        rig = Rig(ctx=device or world.device(address))
+        super().__init__(rig, address, size, cap=cap, one_cq=False, by_qpn=by_qpn, **init)
         self.world, self.address = world, address
-        self.device = device or world.device(address)
-        self.pd = PD(self.device)
-        self.cq, self.rcq = (CQ(self.device, 256, channel=CompChannel(self.device)) for _ in "sr")
-        self.mr = MR(self.pd, bytearray(size), ALL_ACCESS)
-        self.init = QPInitAttr(QPType.RC, scq=self.cq, rcq=self.rcq, cap=cap, **init)
-        self.qp = QP(self.pd, self.init)
+        self.device, self.pd = rig.ctx, rig.pd
         self.channel = CMEventChannel(self.device)
         self.id: CMID | None = None
         self.listener: CMID | None = None
-
-    # ---- by address and QPN
-
-    @property
-    def name(self) -> tuple[str, int]:
-        return self.address, self.qp.qp_num
-
-    def begin(self, receives: int = 8) -> None:
-        """Go to INIT, with receives of 1 KiB posted, whose numbers begin with 100."""
-        self.qp.to_init()
-        for i in range(receives):
-            self.recv(100 + i, i << 10, 1 << 10)
-
-    def to_rts(self, peer: tuple[str, int], **attr: Any) -> None:
-        where = AHAttr(peer[0], source=self.address)
-        self.qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=peer[1], **attr))
-
-    # ---- work
-
-    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
-        self.qp.post_recv(RecvWR(wr_id, sg=[self.mr.sge(offset, length)]))
-
-    def post(
-        self,
-        opcode: WROpcode,
-        wr_id: int = 1,
-        *,
-        offset: int = 0,
-        length: int = 0,
-        remote: RemoteBuffer | None = None,
-    ) -> None:
-        sg = [self.mr.sge(offset, length)] if length else []
-        wr = SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=SendFlag.SIGNALED)
-        self.qp.post_send(wr)
-
-    def send(self, data: bytes, wr_id: int = 1) -> None:
-        """Send this, from the upper half of the memory."""
-        at = self.mr.length // 2
-        self.mr.write(data, len(data), at)
-        self.post(SEND, wr_id, offset=at, length=len(data))
-
-    def sent(self, n: int = 1) -> list[WC]:
-        """Wait for n completions of the send queue, however long that takes."""
-        return _wait(self.cq, n)
-
-    def received(self, n: int = 1) -> list[WC]:
-        """Wait for n completions of receives, however long that takes."""
-        return _wait(self.rcq, n)
 
     def event(self) -> CMEvent:
         """Wait for the next connection event, however long that takes."""
@@ -129,23 +65,10 @@ class End:
         assert found is not None, "no connection event will come"
         return found
 
-    @property
-    def state(self) -> QPState:
-        return self.qp.qp_state
-
     def close(self) -> None:
         if self.id is not None:
             self.id.close()
-        self.qp.close()
-
-
-def _wait(cq: CQ, n: int) -> list[WC]:
-    found: list[WC] = []
-    while len(found) < n:
-        came = cq.wait(LONG, n - len(found))
-        assert came, f"{len(found)} of {n} completions, and no more will come"
-        found += came
-    return found
+        super().close()
 
 
 def nothing(world: World, duration: float, *queues: CQ) -> None:
@@ -186,19 +109,3 @@ def connect(a: End, b: End, before_accept: Callable[[End], None] | None = None) 
     dial(a, b)
     accept(a, b, before_accept)
     a.world.run_for(1)
-
-
-def meet(a: End, b: End, **attr: Any) -> None:
-    """Bring both to RTS, to connect by address and QPN."""
-    a.to_rts(b.name, **attr)
-    b.to_rts(a.name, **attr)
-
-
-def exchange(a: End, b: End) -> None:
-    """One Send each way, looked at; receives of ``begin`` are posted."""
-    a.send(b"there")
-    b.send(b"and back")
-    for end, text in ((a, b"and back"), (b, b"there")):
-        assert end.sent()[0].ok
-        (wc,) = end.received()
-        assert wc.ok and end.mr.read(wc.byte_len, (wc.wr_id - 100) << 10) == text

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sim.rc_harness import (
-    MS,
-    NAP,
-    SECOND,
-    WRITE,
-    End,
-    counted,
-    exchange,
-    meet,
-    nothing,
-)
+from sim.rc_harness import MS, NAP, SECOND, WRITE, End, counted, nothing
+from unit.verbs.pair_harness import exchange, meet
 from unit.verbs.verbs_harness import counter, pattern, settings
 
 from siwarp.sim import World

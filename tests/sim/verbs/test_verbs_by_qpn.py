@@ -48,9 +48,9 @@ def test_what_comes_to_a_queue_pair_in_rtr_is_received(two: tuple[End, End]) -> 
     a, b = two
     b.begin()
     b.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num))
-    a.to_rts(b.id)
+    a.to_rts(b.name)
     a.send(b"to RTR")
-    assert all(wc.ok for wc in a.wait(1) + b.wait(1))
+    assert all(wc.ok for wc in a.sent(1) + b.sent(1))
     assert in_state(b, QPState.RTR)
     with b.rig.event() as event:
         assert (event.event_type, event.element) == (EventType.COMM_EST, b.qp)
@@ -58,7 +58,7 @@ def test_what_comes_to_a_queue_pair_in_rtr_is_received(two: tuple[End, End]) -> 
     b.qp.to_rts()
     a.qp.post_recv(_receive(a, 0))
     b.send(b"now")
-    assert all(wc.ok for wc in a.wait(1) + b.wait(1))
+    assert all(wc.ok for wc in a.sent(1) + b.sent(1))
 
 
 def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
@@ -73,17 +73,17 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     read = SendWR(5, WROpcode.RDMA_READ, sg=into, remote=remote, send_flags=flags)
     for _ in range(12):  # three times what may be outstanding
         a.qp.post_send(read)
-    assert all(wc.ok for wc in a.wait(12))
+    assert all(wc.ok for wc in a.sent(12))
     assert a.mr.read(len(data), 40_000) == data
     a.write(b"here", b, 20_000)
     a.send(b"written", 2)
-    assert all(wc.ok for wc in a.wait(2) + b.wait(1))
+    assert all(wc.ok for wc in a.sent(2) + b.sent(1))
     assert b.mr.read(4, 20_000) == b"here"
     b.mr.write((41).to_bytes(8, "little"), 8, 800)
     at = RemoteBuffer(b.mr.addr + 800, 8, b.mr.rkey)
     old = [a.mr.sge(64, 8)]
     a.qp.post_send(SendWR(6, WROpcode.ATOMIC_FETCH_AND_ADD, sg=old, remote=at, compare_add=1))
-    assert a.wait(1)[0].ok
+    assert a.sent(1)[0].ok
     assert int.from_bytes(a.mr.read(8, 64), "little") == 41
 
 
@@ -93,8 +93,8 @@ def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
     meet(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
     a.qp.post_send(wr)  # perhaps before there is a stream
-    assert a.wait(1)[0].ok
-    (came,) = b.wait(1)
+    assert a.sent(1)[0].ok
+    (came,) = b.sent(1)
     assert (came.ok, came.byte_len, came.imm_data) == (True, 5, 0x01020304)
 
 
@@ -102,11 +102,11 @@ def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, En
     """Whether the stream is there already or not: what is wanted is what a query returns."""
     a, b = two
     a.begin(), b.begin()
-    b.to_rts(a.id, max_rd_atomic=3, max_dest_rd_atomic=1)
+    b.to_rts(a.name, max_rd_atomic=3, max_dest_rd_atomic=1)
     where = AHAttr(HOST)
     a.qp.to_rtr(QPAttr(ah_attr=where, dest_qp_num=b.qp.qp_num, max_dest_rd_atomic=2))
     b.send(b"the stream is there")
-    assert all(wc.ok for wc in a.wait(1) + b.wait(1))
+    assert all(wc.ok for wc in a.sent(1) + b.sent(1))
     a.qp.to_rts(QPAttr(max_rd_atomic=16))
     assert [end.qp.query()[0].max_rd_atomic for end in two] == [16, 3]
     assert [end.qp.query()[0].max_dest_rd_atomic for end in two] == [2, 1]
@@ -114,30 +114,30 @@ def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, En
     for _ in range(16):
         read = SendWR(5, WROpcode.RDMA_READ, sg=[a.mr.sge(20_000, 100)], remote=remote)
         a.qp.post_send(read)
-    assert all(wc.ok for wc in a.wait(16))
+    assert all(wc.ok for wc in a.sent(16))
     a.qp.modify(QPAttr(qp_state=QPState.SQD))
     a.qp.modify(QPAttr(max_rd_atomic=1))
     a.qp.modify(QPAttr(qp_state=QPState.RTS))
     assert a.qp.query()[0].max_rd_atomic == 1
     a.qp.post_send(read)
-    assert a.wait(1)[0].ok
+    assert a.sent(1)[0].ok
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
 def test_a_queue_pair_and_itself(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
     a.begin()
-    a.to_rts(a.id)
+    a.to_rts(a.name)
     for turn in range(18):  # each receive, and some twice
         a.send(pattern(900, turn), turn)
-        done = sorted(a.wait(2), key=lambda wc: wc.wr_id)
+        done = sorted(a.sent(2), key=lambda wc: wc.wr_id)
         assert [wc.ok for wc in done] == [True, True] and done[0].wr_id == turn
         at = done[1].wr_id - 100
         assert a.mr.read(900, at << 10) == pattern(900, turn)
         a.qp.post_recv(_receive(a, at))
     a.write(b"into itself", a, 20_000)
     a.send(b"written", 2, at=40_000)
-    assert all(wc.ok for wc in a.wait(3))
+    assert all(wc.ok for wc in a.sent(3))
     assert a.mr.read(11, 20_000) == b"into itself"
 
 
@@ -167,8 +167,8 @@ def test_reset_and_another_peer(rig: Rig) -> None:
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert a.qp.qp_num == number
     a.begin()
-    a.to_rts(c.id)
-    c.to_rts(a.id)
+    a.to_rts(c.name)
+    c.to_rts(a.name)
     exchange(a, c)
     assert in_state(b, QPState.RTS)
 

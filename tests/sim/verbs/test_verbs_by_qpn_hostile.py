@@ -35,7 +35,7 @@ def end(rig: Rig) -> Iterator[End]:
     made = End(rig)
     made.begin()
     yield made
-    made.closed()
+    made.close()
 
 
 def is_closed(s: Any) -> bool:
@@ -124,7 +124,7 @@ def test_a_peer_that_goes_within_a_message_loses_no_receive(end: End) -> None:
     nothing(end.cq)
     assert in_state(end, QPState.RTS)
     end.qp.modify(QPAttr(qp_state=QPState.ERR))
-    done = end.wait(8)
+    done = end.sent(8)
     assert {wc.status for wc in done} == {WCStatus.WR_FLUSH_ERR}
     assert sorted(wc.wr_id for wc in done) == list(range(100, 108))
 
@@ -189,7 +189,7 @@ def test_a_request_says_who_asks_whom_and_how_many_reads_it_takes(rig: Rig) -> N
             request = MPARequest(recv_frame(s))
         assert said(request) == (2, 1, 1, 1, 1, 4, 128)
         assert request.private_data == hello((US, end.qp.qp_num), (US, peer), rnr_retry=5)
-        end.closed()
+        end.close()
 
 
 def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:
@@ -213,7 +213,7 @@ def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:
         assert counter("pair_strangers") == strangers + 3
         assert in_state(end, QPState.RTS)
         nothing(end.cq)
-        end.closed()
+        end.close()
 
 
 def test_a_peer_that_is_alive_and_gives_nothing_costs_what_is_posted_and_no_more(rig: Rig) -> None:
@@ -227,7 +227,7 @@ def test_a_peer_that_is_alive_and_gives_nothing_costs_what_is_posted_and_no_more
         assert in_state(end, QPState.RTS)
         began = net.now()
         end.send(b"anybody?")
-        done = end.wait(1, 30.0)[0]
+        done = end.sent(1, 30.0)[0]
         assert done.status == 12  # RETRY_EXC_ERR
         assert net.now() - began >= 3.0
-        end.closed()
+        end.close()

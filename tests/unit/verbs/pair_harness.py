@@ -15,6 +15,7 @@ from unit.verbs.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
 
 from siwarp import inspect
 from siwarp.verbs import (
+    CQ,
     MR,
     WC,
     AHAttr,
@@ -34,80 +35,118 @@ from siwarp.verbs import QP as QueuePair
 
 HOST = net.HERE
 SIZE = 1 << 16
+CAP = QPCap(max_send_wr=32, max_recv_wr=32)
+#: Seconds that a wait asleep may take: in a world longer than anything that a test waits for.
+LONG = 10_000.0 if net.SIMULATED else LIMIT
 
 
 class End:
-    """A queue pair with queues and memory of its own."""
+    """An RC queue pair with queues and memory of its own; ``one_cq``: with one queue for both."""
 
-    def __init__(self, rig: Rig, host: str = HOST, **init: Any) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        host: str = HOST,
+        size: int = SIZE,
+        *,
+        cap: QPCap = CAP,
+        one_cq: bool = True,
+        by_qpn: bool = True,
+        **init: Any,
+    ) -> None:
         self.rig, self.host = rig, host
-        self.cq = rig.cq(256, rig.channel())
-        self.mr: MR = rig.mr(SIZE, ALL_ACCESS)
-        cap = QPCap(max_send_wr=32, max_recv_wr=32)
-        self.qp = QueuePair(
-            rig.pd, QPInitAttr(QPType.RC, scq=self.cq, rcq=self.cq, cap=cap, by_qpn=True, **init)
-        )
+        self.cq: CQ = rig.cq(256, rig.channel())
+        self.rcq: CQ = self.cq if one_cq else rig.cq(256, rig.channel())
+        self.mr: MR = rig.mr(bytearray(size), ALL_ACCESS)
+        attr = QPInitAttr(QPType.RC, scq=self.cq, rcq=self.rcq, cap=cap, by_qpn=by_qpn, **init)
+        self.qp = QueuePair(rig.pd, attr)
 
     @property
-    def id(self) -> tuple[str, int]:
+    def name(self) -> tuple[str, int]:
         return self.host, self.qp.qp_num
 
+    @property
+    def state(self) -> QPState:
+        return self.qp.qp_state
+
     def begin(self, receives: int = 8) -> None:
-        """Go to INIT, with receives of 1 KiB posted."""
+        """Go to INIT, with receives of 1 KiB posted, whose numbers begin with 100."""
         self.qp.to_init()
         for i in range(receives):
-            self.qp.post_recv(RecvWR(100 + i, sg=[self.mr.sge(i << 10, 1 << 10)]))
+            self.recv(100 + i, i << 10, 1 << 10)
 
     def to_rts(self, peer: tuple[str, int], **attr: Any) -> None:
         where = AHAttr(peer[0], source=self.host)
         self.qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=peer[1], **attr))
 
-    def send(self, data: bytes, wr_id: int = 1, at: int = SIZE // 2) -> None:
+    # ---- work
+
+    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+        self.qp.post_recv(RecvWR(wr_id, sg=[self.mr.sge(offset, length)]))
+
+    def post(
+        self,
+        opcode: WROpcode,
+        wr_id: int = 1,
+        *,
+        offset: int = 0,
+        length: int = 0,
+        remote: RemoteBuffer | None = None,
+    ) -> None:
+        sg = [self.mr.sge(offset, length)] if length else []
+        wr = SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=SendFlag.SIGNALED)
+        self.qp.post_send(wr)
+
+    def send(self, data: bytes, wr_id: int = 1, at: int | None = None) -> None:
+        """Send this, from the upper half of the memory unless ``at`` says another place."""
+        at = self.mr.length // 2 if at is None else at
         self.mr.write(data, len(data), at)
-        self.qp.post_send(
-            SendWR(wr_id, sg=[self.mr.sge(at, len(data))], send_flags=SendFlag.SIGNALED)
-        )
+        self.post(WROpcode.SEND, wr_id, offset=at, length=len(data))
 
     def write(self, data: bytes, to: End, offset: int, wr_id: int = 1) -> None:
-        at = SIZE // 2
+        """Write this to a place in another's memory; it completes if it fails alone."""
+        at = self.mr.length // 2
         self.mr.write(data, len(data), at)
-        self.qp.post_send(
-            SendWR(
-                wr_id,
-                opcode=WROpcode.RDMA_WRITE,
-                sg=[self.mr.sge(at, len(data))],
-                remote=RemoteBuffer(to.mr.addr + offset, SIZE - offset, to.mr.rkey),
-            )
-        )
+        remote = RemoteBuffer(to.mr.addr + offset, to.mr.length - offset, to.mr.rkey)
+        sg = [self.mr.sge(at, len(data))]
+        self.qp.post_send(SendWR(wr_id, WROpcode.RDMA_WRITE, sg=sg, remote=remote))
 
     def poll(self, n: int = 1, limit: float = LIMIT) -> list[WC]:
         return poll(self.cq, n, limit)
 
-    def wait(self, n: int = 1, limit: float = LIMIT) -> list[WC]:
-        """Wait asleep for n completions."""
-        found: list[WC] = []
-        while len(found) < n:
-            came = self.cq.wait(limit, n - len(found))
-            assert came, f"{len(found)} of {n} completions within {limit} s"
-            found += came
-        return found
+    def sent(self, n: int = 1, limit: float = LONG) -> list[WC]:
+        """Wait asleep for n completions of the send queue, or with one queue of any."""
+        return _wait(self.cq, n, limit)
 
-    def closed(self) -> None:
+    def received(self, n: int = 1, limit: float = LONG) -> list[WC]:
+        """Wait asleep for n completions of receives, or with one queue of any."""
+        return _wait(self.rcq, n, limit)
+
+    def close(self) -> None:
         self.qp.close()
 
 
+def _wait(cq: CQ, n: int, limit: float) -> list[WC]:
+    found: list[WC] = []
+    while len(found) < n:
+        came = cq.wait(limit, n - len(found))
+        assert came, f"{len(found)} of {n} completions within {limit} s"
+        found += came
+    return found
+
+
 def meet(a: End, b: End, **attr: Any) -> None:
-    """Both go to RTS, a first."""
-    a.to_rts(b.id, **attr)
-    b.to_rts(a.id, **attr)
+    """Bring both to RTS, a first, to connect by address and QPN."""
+    a.to_rts(b.name, **attr)
+    b.to_rts(a.name, **attr)
 
 
 def exchange(a: End, b: End) -> None:
-    """One Send each way, looked at."""
+    """One Send each way, looked at; receives of ``begin`` are posted."""
     a.send(b"there")
     b.send(b"and back")
     for end, text in ((a, b"and back"), (b, b"there")):
-        done = end.wait(2)
+        done = end.sent(2) if end.rcq is end.cq else end.sent() + end.received()
         assert all(wc.ok for wc in done), done
         came = next(wc for wc in done if wc.wr_id >= 100)
         assert end.mr.read(came.byte_len, (came.wr_id - 100) << 10) == text

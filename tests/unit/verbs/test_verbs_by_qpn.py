@@ -41,12 +41,12 @@ def test_two_processes_in_both_orders_of_numbers(rig: Rig, other: Process) -> No
         mine = End(rig)
         mine.begin()
         other.ask("begin")
-        other.ask("to_rts", [mine.id])
+        other.ask("to_rts", [mine.name])
         mine.to_rts(tuple(theirs))
         mine.send(b"hello")
         other.ask("send", "to you, too")
         assert other.ask("received", 2) == ["hello"]
-        assert all(wc.ok for wc in mine.wait(2))
+        assert all(wc.ok for wc in mine.sent(2))
         other.ask("reset")
 
 
@@ -59,14 +59,14 @@ def test_a_peer_that_is_killed(rig: Rig, other: Process) -> None:
     (theirs,) = other.ask("ids")
     mine.begin()
     other.ask("begin")
-    other.ask("to_rts", [mine.id])
+    other.ask("to_rts", [mine.name])
     mine.to_rts(tuple(theirs))
     mine.send(b"hello")
-    assert mine.wait(1)[0].ok
+    assert mine.sent(1)[0].ok
     assert other.ask("received", 1) == ["hello"]
     other.close()
     mine.send(b"anybody?", 10)
-    first = mine.wait(1)[0]
+    first = mine.sent(1)[0]
     assert (first.wr_id, first.status) == (10, WCStatus.RETRY_EXC_ERR)
     until(lambda: in_state(mine, QPState.ERR))
 
@@ -100,24 +100,24 @@ def test_it_is_destroyed_at_every_stage(rig: Rig) -> None:
             a.begin()
         before = descriptors()
         if stage in ("kept", "connecting", "paired", "posted", "lost", "ERR"):
-            a.to_rts(b.id)
+            a.to_rts(b.name)
         if stage == "kept":
             until(lambda before=before: descriptors() >= before + 2)
-            b.closed()  # with the Request that it keeps
+            b.close()  # with the Request that it keeps
         if stage in ("paired", "lost", "ERR"):
             b.begin()
-            b.to_rts(a.id)
+            b.to_rts(a.name)
             exchange(a, b)
         if stage == "posted":
             a.send(b"waits")
         if stage == "lost":
-            b.closed()
+            b.close()
             until(lambda a=a: not has_stream(a))
         if stage == "ERR":
             a.qp.modify(QPAttr(qp_state=QPState.ERR))
         for end in (a, b):
             if stage not in ("kept", "lost") or end is a:
-                end.closed()
+                end.close()
             end.mr.close()
             channel = end.cq.channel
             end.cq.close()

@@ -25,12 +25,12 @@ def test_a_kept_request_goes(rig: Rig, who: str) -> None:
             for s in callers:
                 s.close()
         elif who == "the queue pair":
-            end.closed()
+            end.close()
         until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= mine + 20)
         for s in callers:
             s.close()
         if who != "the queue pair":
-            end.closed()
+            end.close()
     channel = end.cq.channel
     end.cq.close()
     assert channel is not None

@@ -106,7 +106,7 @@ def test_an_end_that_offers_them_and_one_that_does_not_meet(
             end.begin()
             other.ask("begin")
             end.to_rts((there[0], there[1]))
-            other.ask("to_rts", [end.id])
+            other.ask("to_rts", [end.name])
             reads, counts = counter("confirm_reads"), counter("delivery_counts_rx")
             for i in range(3):
                 end.send(b"hello", i)
@@ -125,10 +125,10 @@ def test_a_queue_pair_that_is_its_own_peer_counts_too(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
     end.begin()
     with counted("confirm_reads", 0):
-        end.to_rts(end.id)
+        end.to_rts(end.name)
         for i in range(5):
             end.send(b"to itself", i)
-            done = end.wait(2)
+            done = end.sent(2)
             assert all(wc.ok for wc in done) and {wc.opcode for wc in done} == {
                 WCOpcode.SEND,
                 WCOpcode.RECV,
@@ -146,14 +146,14 @@ def test_a_sends_completion_is_ahead_of_the_answer_in_the_queue_of_both(rig: Rig
     meet(a, b)
     for i in range(8):
         a.send(b"ask", i)
-        came = [wc for wc in b.wait(1) if wc.opcode == WCOpcode.RECV]
+        came = [wc for wc in b.sent(1) if wc.opcode == WCOpcode.RECV]
         while not came:
-            came = [wc for wc in b.wait(1) if wc.opcode == WCOpcode.RECV]
+            came = [wc for wc in b.sent(1) if wc.opcode == WCOpcode.RECV]
         b.send(b"answer", i)
-        done = a.wait(2)
+        done = a.sent(2)
         assert [wc.opcode for wc in done] == [WCOpcode.SEND, WCOpcode.RECV]
         assert done[0].wr_id == i
-    b.closed()
+    b.close()
     other_rig.close()
 
 
@@ -205,7 +205,7 @@ def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) 
         end.begin()
         other.ask("begin")
         end.to_rts((there[0], there[1]))
-        other.ask("to_rts", [end.id])
+        other.ask("to_rts", [end.name])
         end.send(b"first", 1)
         assert poll(end.cq)[0].wr_id == 1
         stop(other)
@@ -229,7 +229,7 @@ def test_a_requester_tells_what_the_step_to_rts_has_set(rig: Rig) -> None:
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
     a.begin()
     b.begin(0)
-    b.to_rts(a.id, min_rnr_timer=1)
-    a.to_rts(b.id, rnr_retry=1)
+    b.to_rts(a.name, min_rnr_timer=1)
+    a.to_rts(b.name, rnr_retry=1)
     a.send(b"no receive")
     assert a.poll()[0].status == WCStatus.RNR_RETRY_EXC_ERR

@@ -128,8 +128,8 @@ def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:
 class Rig:
     """An open device with a PD; what it makes closes with it, in reverse."""
 
-    def __init__(self, name: str | None = None) -> None:
-        self.ctx = Context(name or (net.HERE if net.SIMULATED else None))
+    def __init__(self, name: str | None = None, ctx: Context | None = None) -> None:
+        self.ctx = ctx or Context(name or (net.HERE if net.SIMULATED else None))
         self.pd = PD(self.ctx)
 
     def channel(self) -> CompChannel:
