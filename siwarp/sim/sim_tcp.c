@@ -4,7 +4,7 @@
  *
  * The sender cuts its stream into segments, which the path's fault plan delays, loses, reorders or
  * duplicates like any packet. The receiver acknowledges every segment and names the transmission
- * that it answers, which serves as selective acknowledgement. A segment is taken for lost once three
+ * that it answers, which serves as selective acknowledgement. A segment is considered lost once three
  * that were sent after it have arrived, or after a retransmission timeout (RFC 6298, with Linux's
  * bounds). What arrives behind a lost segment waits at the receiver, so loss shows as delay and
  * head-of-line blocking. A congestion window (RFC 5681) and the receiver's window limit what is in
@@ -27,7 +27,7 @@
 #define HEADS_IPV6   72
 #define LEAST_MSS    48
 #define FIRST_CWND   10 /* segments (RFC 6928) */
-#define REORDERING   3	/* later segments that have arrived when one is taken for lost */
+#define REORDERING   3	/* later segments received before one is considered lost (RFC 5681) */
 #define MOST_BACKLOG 4096
 #define PORT_TRIES   100 /* of free ports, for one without a connection to the same peer */
 
@@ -41,7 +41,7 @@
 #define LIMIT	      (924600 * MS)  /* net.ipv4.tcp_retries2=15 */
 #define CLOSED_LIMIT  (102200 * MS)  /* of a closed socket: net.ipv4.tcp_orphan_retries=8 */
 #define TIME_WAIT     (60 * SECOND)
-/* One in so many segments, reads and writes is shorter than it could be. */
+/* On average one of this many segments, reads or writes is cut short. */
 #define SHORT_SEGMENT_IN 4
 #define SHORT_READ_IN	 8
 #define SHORT_WRITE_IN	 16
@@ -804,7 +804,10 @@ static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
 	return true;
 }
 
-/* Takes a segment of this connection, SYNs apart. False: the packet is still the caller's. */
+/*
+ * Processes a segment of this connection other than a SYN. Returns true if it took ownership of the
+ * packet, false if the caller has to free it.
+ */
 static bool take(struct sim_stream *s, struct sim_packet *packet)
 {
 	const struct sim_segment segment = packet->segment;

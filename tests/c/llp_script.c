@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What llp's TCP returns, step by step, as lines on stdout. It is built twice: on the kernel's TCP
- * over loopback, and (SIMULATED) on the simulated one. test_sim_tcp.py compares the lines.
+ * Runs a script of calls of llp's TCP and prints the result of each step to stdout. It is built
+ * twice: on the kernel's TCP over loopback, and (SIMULATED) on the simulated TCP. test_sim_tcp.py
+ * compares the output of both.
  *
- * What depends on time or memory is not printed: how much a call moves, and the addresses' ports.
+ * Results that depend on timing or on buffer sizes are not printed: how many octets one call moves,
+ * and port numbers.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -25,8 +27,8 @@
 #endif
 
 #define HANDLERS 8
-#define LIMIT_S	 20 /* what is waited for comes at once, but for a machine that is very busy */
-#define BIG	 (16u << 20) /* more than both buffers of a connection take */
+#define LIMIT_S	 20 /* reached on an overloaded machine only: every event is immediate */
+#define BIG	 (16u << 20) /* more than both buffers of a connection hold */
 
 #define must(condition)                                                                         \
 	do {                                                                                    \
@@ -72,7 +74,7 @@ static bool is_returned(struct side *side, const struct siw_io_handler *handler)
 	return false;
 }
 
-/* Waits until something may have happened on the port: at most a moment. */
+/* Waits for an event on the port, for a short time at most. */
 static void wait_on(struct side *side)
 {
 	struct siw_llp_waitset set;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A poll sends the posts that wait for company, also where another thread makes progress at that
- * moment and is past the point where it sends: here a thread of the test's own, which holds the
- * progress lock until the poll waits for it, or has returned.
+ * A poll flushes the sends that are held back for batching, even if another thread is making
+ * progress at that moment and has already passed its flush. Here a thread of the test plays that
+ * role: it holds the progress lock until the poll waits for the lock or has returned.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -43,7 +43,7 @@ static void poll_all(void)
 		;
 }
 
-/* Posts until a second post waits for company, as it does while the device's thread naps. */
+/* Posts in pairs until the second send is held back, as happens while the device's thread naps. */
 static void post_two(void)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
@@ -58,7 +58,7 @@ static void post_two(void)
 	}
 }
 
-/* takes: the poll finds the first post's completion; else it finds nothing. */
+/* takes: whether the poll finds the completion of the first send, or nothing. */
 static void poll_beside(bool takes)
 {
 	struct siw_wc wc[SLOTS];
@@ -66,14 +66,14 @@ static void poll_beside(bool takes)
 	int n, there;
 
 	post_two();
-	if (!takes) /* a poll that is filled sends nothing */
+	if (!takes) /* a poll that fills its array flushes nothing */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;
 	must(pthread_create(&thread, NULL, hold, NULL) == 0);
 	while (!holds)
 		sched_yield();
 	n = siw_poll_cq(end.cq, SLOTS, wc);
-	/* The second post has left: its completion was polled, or is there. */
+	/* The second send has left: its completion was polled or is in the queue. */
 	there = n + siw_cq_pending(end.cq);
 	polled = true;
 	must(pthread_join(thread, NULL) == 0);

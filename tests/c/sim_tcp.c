@@ -20,7 +20,7 @@
 #define PORT	  7471
 #define SLOT	  4096
 #define SLOTS	  64
-#define RECEIVES  (SLOTS / 2) /* slots of receives; those behind are sent from */
+#define RECEIVES  (SLOTS / 2) /* slots for receives; sends use the others */
 #define MOST_ENDS 8
 
 #define must(condition)                                                                      \
@@ -46,7 +46,7 @@ struct end {
 
 static struct end ends[MOST_ENDS];
 static int n_ends;
-/* What the scenario's queue pairs and addresses are. */
+/* How the scenario configures its queue pairs, and which address family it uses. */
 static int by_qpn, keep_unexpected;
 static bool ipv6;
 

@@ -153,17 +153,17 @@ struct siw_context *siw_cm_device(struct siw_cm_id *id);
  */
 int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *channel);
 /*
- * Whether siw_cm_bind_addr to a wildcard address of IPv6 leaves the port to others for IPv4, as
- * RDMA_OPTION_ID_AFONLY of rdma_set_option(3). -EINVAL: the id is bound already, or in use.
+ * Sets whether siw_cm_bind_addr to the IPv6 wildcard address leaves the port free for IPv4, as
+ * RDMA_OPTION_ID_AFONLY of rdma_set_option(3) does. -EINVAL: the id is already bound or in use.
  */
 int siw_cm_set_v6only(struct siw_cm_id *id, int on);
 /*
- * Keeps an address, of which siw_cm_addr then tells the port, for the id's listening or connecting;
- * port 0 takes a free one. A wildcard address of IPv6 keeps the port for IPv4, too, unless
- * siw_cm_set_v6only was called. Needs no device.
- * -EADDRINUSE: another socket listens there; who comes second to one that does not listen yet
- * learns it when it listens. So does a UD id whose port a UDP socket has, as programs have one of
- * their own there.
+ * Reserves a local address for the id, which later listens on it or connects from it. Port 0
+ * selects a free port; siw_cm_addr returns the one that was selected. The IPv6 wildcard address
+ * reserves the port for IPv4 as well, unless siw_cm_set_v6only was called. Needs no device.
+ * -EADDRINUSE: another socket listens on the address. If the other socket is only bound so far,
+ * this call succeeds and siw_cm_listen fails instead. The same holds for a UD id whose port is in
+ * use by a UDP socket, since a program may have opened that socket itself.
  */
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr);
 /*
