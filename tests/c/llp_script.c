@@ -27,7 +27,7 @@
 #endif
 
 #define HANDLERS 8
-#define LIMIT_S	 20 /* reached on an overloaded machine only: every event is immediate */
+#define LIMIT_S	 20	     /* reached on an overloaded machine only: every event is immediate */
 #define BIG	 (16u << 20) /* more than both buffers of a connection hold */
 
 #define must(condition)                                                                         \
