@@ -293,8 +293,15 @@ void sim_port_kick(struct siw_llp_port *port);
 /* The scheduler checks the port before it next picks a task or a device. */
 void sim_port_due(struct siw_llp_port *port);
 void sim_port_look(struct siw_llp_port *port);
-/* A descriptor that keeps a port number (0: a free one, which *local gets) for sockets of this kind. */
-int sim_keep(enum sim_kind kind, struct siw_addr *local);
+/*
+ * Returns a descriptor that keeps a port (0: a free one, which is stored in *local) for sockets of
+ * this kind, or -errno. Like Linux, one of UDP excludes other sockets, and one of TCP conflicts
+ * with listeners only. In a world of several hosts a wildcard address conflicts with nothing, since
+ * the caller's host is not known.
+ */
+int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only);
+/* The host has crashed: its descriptors keep no ports any more. */
+void sim_keep_none(const struct sim_host *host);
 void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_news news);
 
 /* sim_device.c: the device of a port that the scheduler serves */
@@ -304,10 +311,19 @@ void sim_device_close_all(const struct sim_host *host);
 
 /* ---- event descriptors ------------------------------------------------------------------------- */
 
+/* A bound address that is kept for sockets which are opened later (siw_llp_tcp_keep). */
+struct sim_kept {
+	enum sim_kind kind; /* SIM_UDP or SIM_LISTENER */
+	struct siw_addr addr;
+	const struct sim_host *host; /* NULL: of a wildcard address where there are several hosts */
+	bool both;		     /* the IPv6 wildcard address without IPV6_V6ONLY: IPv4, too */
+};
+
 struct sim_fd {
 	int fd;
 	bool set;
-	uint16_t kept_be; /* it keeps this port, and is not for events; 0: it does not */
+	bool keeps; /* it keeps a port, and is not for events */
+	struct sim_kept kept;
 	struct siw_link waiters;
 	struct siw_link members; /* of sets */
 };

@@ -177,6 +177,7 @@ int siw_sim_host_crash(int number)
 		sim_sock_unbind(sock);
 		sim_port_kick(sock->port);
 	}
+	sim_keep_none(host);
 	sim_device_close_all(host);
 	return 0;
 }

@@ -535,7 +535,7 @@ int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int ma
 static bool is_kept(uint16_t port_be)
 {
 	for (int i = 0; i < n_fds; i++)
-		if (fds[i] && fds[i]->kept_be == port_be)
+		if (fds[i] && fds[i]->keeps && fds[i]->kept.addr.port_be == port_be)
 			return true;
 	return false;
 }
@@ -635,6 +635,35 @@ static bool is_taken(enum sim_kind kind, const struct siw_addr *addr, const stru
 	return false;
 }
 
+static bool same_address(const struct siw_addr *a, const struct siw_addr *b)
+{
+	return !memcmp(a->v4, b->v4, 4) && !memcmp(a->v6, b->v6, 16);
+}
+
+/* both: addr is the IPv6 wildcard address, and for IPv4, too. */
+static bool overlaps(const struct sim_kept *kept, const struct siw_addr *addr, bool both)
+{
+	if (kept->addr.port_be != addr->port_be)
+		return false;
+	if (kept->addr.family != addr->family)
+		return kept->addr.family == AF_INET6 ? kept->both : both;
+	return sim_addr_is_any(&kept->addr) || sim_addr_is_any(addr) ||
+	       same_address(&kept->addr, addr);
+}
+
+/* Whether the port of this address is kept for UDP: that of TCP may be had by several. */
+static bool is_kept_udp(const struct siw_addr *addr, const struct sim_host *host, bool both)
+{
+	for (int i = 0; i < n_fds; i++) {
+		const struct sim_kept *kept = fds[i] && fds[i]->keeps ? &fds[i]->kept : NULL;
+
+		if (kept && kept->kind == SIM_UDP && host && kept->host == host &&
+		    overlaps(kept, addr, both))
+			return true;
+	}
+	return false;
+}
+
 static int free_port(enum sim_kind kind, struct siw_addr *addr, const struct sim_host *host)
 {
 	uint32_t first = (uint32_t)(sim_random(&sim.numbers) % FREE_PORTS);
@@ -662,6 +691,8 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	local->scope = 0;
 	if (!local->port_be)
 		rv = free_port(sock->kind, local, host);
+	else if (sock->kind == SIM_UDP && is_kept_udp(local, host, false))
+		rv = -EADDRINUSE;
 	else
 		rv = !shares && is_taken(sock->kind, local, host) ? -EADDRINUSE : 0;
 	if (rv)
@@ -838,22 +869,47 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 
 /* ---- what keeps a port number ------------------------------------------------------------------ */
 
-int sim_keep(enum sim_kind kind, struct siw_addr *local)
+static bool cannot_be_kept(const struct sim_kept *kept)
 {
-	struct sim_host *host = sim_addr_is_any(local) ? NULL : sim_host_of(local);
+	struct siw_addr v4 = { .family = AF_INET, .port_be = kept->addr.port_be };
+
+	return is_taken(kept->kind, &kept->addr, kept->host) ||
+	       (kept->both && is_taken(kept->kind, &v4, kept->host)) ||
+	       (kept->kind == SIM_UDP && is_kept_udp(&kept->addr, kept->host, kept->both));
+}
+
+int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
+{
+	bool any = sim_addr_is_any(local);
+	struct sim_kept kept = { .kind = kind,
+				 .both = any && local->family == AF_INET6 && !v6_only };
 	int fd, rv;
 
-	if (!sim.n_hosts)
+	if (!any)
+		kept.host = sim_host_of(local);
+	else if (sim.n_hosts == 1)
+		kept.host = sim.hosts[0];
+	if (!sim.n_hosts || (!any && !kept.host))
 		return -EADDRNOTAVAIL;
 	if (!local->port_be) {
-		rv = free_port(kind, local, host ? host : sim.hosts[0]);
+		rv = free_port(kind, local, kept.host ? kept.host : sim.hosts[0]);
 		if (rv)
 			return rv;
-	} else if (host && is_taken(kind, local, host)) {
-		return -EADDRINUSE;
 	}
+	kept.addr = *local;
+	if (kept.host && cannot_be_kept(&kept))
+		return -EADDRINUSE;
 	fd = siw_llp_event_open();
-	if (fd >= 0)
-		fds[fd]->kept_be = local->port_be;
+	if (fd >= 0) {
+		fds[fd]->keeps = true;
+		fds[fd]->kept = kept;
+	}
 	return fd;
+}
+
+void sim_keep_none(const struct sim_host *host)
+{
+	for (int i = 0; i < n_fds; i++)
+		if (fds[i] && fds[i]->kept.host == host)
+			fds[i]->keeps = false;
 }

@@ -891,8 +891,7 @@ static void on_reset(struct sim_timer *timer)
 
 int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 {
-	(void)v6_only; /* the two families share no ports here */
-	return sim_keep(SIM_LISTENER, local);
+	return sim_keep(SIM_LISTENER, local, v6_only);
 }
 
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,

@@ -32,8 +32,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 
 int siw_llp_udp_keep(struct siw_addr *local, bool v6_only)
 {
-	(void)v6_only; /* the two families share no ports here */
-	return sim_keep(SIM_UDP, local);
+	return sim_keep(SIM_UDP, local, v6_only);
 }
 
 /* A descriptor of the program's is no simulated socket. */

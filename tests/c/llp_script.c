@@ -19,11 +19,13 @@
 
 #ifdef SIMULATED
 #include "sim/sim.h"
-#define ADDR_A "10.0.0.1"
-#define ADDR_B "10.0.0.2"
+#define ADDR_A	"10.0.0.1"
+#define ADDR_B	"10.0.0.2"
+#define ADDR_V6 "fd00::1" /* of the host that has ADDR_A */
 #else
-#define ADDR_A "127.0.0.1"
-#define ADDR_B "127.0.0.2"
+#define ADDR_A	"127.0.0.1"
+#define ADDR_B	"127.0.0.2"
+#define ADDR_V6 "::1"
 #endif
 
 #define HANDLERS 8
@@ -590,6 +592,92 @@ static void simultaneous(void)
 }
 #endif
 
+/* ---- ports of both address families ------------------------------------------------------------ */
+
+static uint16_t the_port_be;
+
+static struct siw_addr at_port(const char *addr)
+{
+	struct siw_addr found;
+
+	must(!siw_addr_parse(addr, 0, &found));
+	found.port_be = the_port_be;
+	return found;
+}
+
+/* What is printed: the addresses of this host differ in a world. */
+static const char *named(const char *addr)
+{
+	return !strcmp(addr, ADDR_A) ? "IPv4" : !strcmp(addr, ADDR_V6) ? "IPv6" : addr;
+}
+
+/* Returns the descriptor, or -1 after an error. */
+static int keep(bool udp, const char *addr, bool v6_only)
+{
+	struct siw_addr at = at_port(addr);
+	int fd = udp ? siw_llp_udp_keep(&at, v6_only) : siw_llp_tcp_keep(&at, v6_only);
+
+	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", named(addr), v6_only ? " alone" : "",
+	       text_of(fd < 0 ? fd : 0));
+	return fd < 0 ? -1 : fd;
+}
+
+static void keep_for_a_moment(bool udp, const char *addr, bool v6_only)
+{
+	int fd = keep(udp, addr, v6_only);
+
+	if (fd >= 0)
+		siw_llp_event_close(fd);
+}
+
+/* Opens a UDP socket or a listener, and closes it. between: what is kept while it is open. */
+static void open_at(bool udp, const char *addr, bool between)
+{
+	static const struct {
+		const char *addr;
+		bool v6_only;
+	} kept[] = { { "0.0.0.0", false }, { "::", false }, { "::", true }, { ADDR_A, false } };
+	struct siw_addr at = at_port(addr);
+	struct siw_llp_sock *sock;
+	int rv = udp ? siw_llp_udp_open(a.port, &at, &a.of_listener, &sock)
+		     : siw_llp_tcp_listen(a.port, &at, 4, &a.of_listener, &sock);
+
+	printf("%s open %s: %s\n", udp ? "udp" : "tcp", named(addr), text_of(rv));
+	if (rv)
+		return;
+	for (size_t i = 0; between && i < sizeof(kept) / sizeof(kept[0]); i++)
+		keep_for_a_moment(udp, kept[i].addr, kept[i].v6_only);
+	siw_llp_close(sock);
+}
+
+static void ports_of(bool udp)
+{
+	struct siw_addr any = { .family = AF_INET6 };
+	int fd = udp ? siw_llp_udp_keep(&any, false) : siw_llp_tcp_keep(&any, false);
+
+	must(fd >= 0);
+	must(any.port_be);
+	the_port_be = any.port_be;
+	siw_llp_event_close(fd);
+	open_at(udp, "0.0.0.0", false);
+	open_at(udp, "::", false);
+	for (int alone = 0; alone < 2; alone++) {
+		fd = keep(udp, "::", alone);
+		keep_for_a_moment(udp, "0.0.0.0", false);
+		keep_for_a_moment(udp, "::", true);
+		open_at(udp, ADDR_A, true);
+		open_at(udp, ADDR_V6, true);
+		siw_llp_event_close(fd);
+	}
+	fd = keep(udp, "0.0.0.0", false);
+	keep_for_a_moment(udp, "::", false);
+	keep_for_a_moment(udp, "::", true);
+	open_at(udp, ADDR_A, false);
+	open_at(udp, ADDR_V6, true);
+	siw_llp_event_close(fd);
+	keep_for_a_moment(udp, "192.0.2.1", false);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -620,12 +708,38 @@ static void open_side(struct side *side, const char *addr)
 	must(!siw_llp_port_open(&side->port));
 }
 
+/* Of a host with addresses of both families, which is a world of its own. */
+static void ports(uint64_t seed)
+{
+#ifdef SIMULATED
+	struct siw_addr both[2];
+
+	must(!siw_sim_open(seed, ""));
+	must(!siw_addr_parse(ADDR_A, 0, &both[0]) && !siw_addr_parse(ADDR_V6, 0, &both[1]));
+	must(!siw_sim_host_add(both, 2, 0));
+#else
+	(void)seed;
+#endif
+	open_side(&a, ADDR_A);
+	listen_on(&a); /* gives the port its host */
+	ports_of(true);
+	ports_of(false);
+	siw_llp_close(a.listener);
+	siw_llp_port_close(a.port);
+#ifdef SIMULATED
+	must(!siw_sim_close());
+#endif
+}
+
 int main(int argc, char **argv)
 {
-	(void)argc, (void)argv;
+	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 0;
+
+	printf("- ports\n");
+	ports(seed);
 #ifdef SIMULATED
 	must(argc == 2);
-	must(!siw_sim_open(strtoull(argv[1], NULL, 0), "delay=1ms"));
+	must(!siw_sim_open(seed, "delay=1ms"));
 	must(!siw_addr_parse(ADDR_A, 0, &a.addr) && !siw_sim_host_add(&a.addr, 1, 0));
 	must(!siw_addr_parse(ADDR_B, 0, &b.addr) && siw_sim_host_add(&b.addr, 1, 0) == 1);
 #endif
