@@ -26,11 +26,19 @@
 #define ADDR_A	"127.0.0.1"
 #define ADDR_B	"127.0.0.2"
 #define ADDR_V6 "::1"
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "wan/wan.h"
 #endif
 
-#define HANDLERS 8
-#define LIMIT_S	 20	     /* reached on an overloaded machine only: every event is immediate */
-#define BIG	 (16u << 20) /* more than both buffers of a connection hold */
+#define HANDLERS      8
+#define LIMIT_S	      20 /* reached on an overloaded machine only: every event is immediate */
+#define LOSSY	      (512u << 10)
+#define LOSSY_LIMIT_S 60 /* reached if nothing arrives any more: it takes a few time-outs */
+#define BIG	      (16u << 20) /* more than both buffers of a connection hold */
 
 #define must(condition)                                                                         \
 	do {                                                                                    \
@@ -53,6 +61,65 @@ static int nothing(struct siw_io_handler *self)
 {
 	(void)self;
 	return 0;
+}
+
+/* ---- sockets of both sides ---------------------------------------------------------------------- */
+
+#ifdef SIMULATED
+static void enter(const struct side *side)
+{
+	(void)side;
+}
+
+/* In a world both ends send at one instant. */
+static void hold_line(bool hold)
+{
+	(void)hold;
+}
+#else
+static pid_t relay; /* of `siwarp wan`, if the sides are in its two network namespaces; or 0 */
+
+/* Sockets that are opened from now on are in the side's network namespace. */
+static void enter(const struct side *side)
+{
+	char path[64];
+	int fd;
+
+	if (!relay)
+		return;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)relay,
+		 side == &a ? WAN_FD_A : WAN_FD_B);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	must(fd >= 0 && !setns(fd, CLONE_NEWNET) && !close(fd));
+}
+
+/* While it is held nothing passes between the sides, and nothing is lost. */
+static void hold_line(bool hold)
+{
+	must(relay && !kill(relay, hold ? SIGSTOP : SIGCONT));
+}
+#endif
+
+static int connect_from(const struct side *side, const struct siw_addr *dest,
+			const struct siw_addr *source, struct siw_io_handler *handler,
+			struct siw_llp_sock **out)
+{
+	enter(side);
+	return siw_llp_tcp_connect(side->port, dest, source, handler, out);
+}
+
+static int connect_itself(const struct side *side, const struct siw_addr *local,
+			  struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	enter(side);
+	return siw_llp_tcp_connect_itself(side->port, local, handler, out);
+}
+
+static int listen_at(const struct side *side, const struct siw_addr *local, int backlog,
+		     struct siw_io_handler *handler, struct siw_llp_sock **out)
+{
+	enter(side);
+	return siw_llp_tcp_listen(side->port, local, backlog, handler, out);
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------- */
@@ -245,7 +312,7 @@ static void listen_on(struct side *side)
 {
 	struct siw_addr local = side->addr;
 
-	must(!siw_llp_tcp_listen(side->port, &local, 4, &side->of_listener, &side->listener));
+	must(!listen_at(side, &local, 4, &side->of_listener, &side->listener));
 	must(!siw_llp_local(side->listener, &side->addr));
 }
 
@@ -260,7 +327,7 @@ static int connected(struct side *side)
 
 static void start(void)
 {
-	must(!siw_llp_tcp_connect(a.port, &b.addr, NULL, &a.handler, &a.sock));
+	must(!connect_from(&a, &b.addr, NULL, &a.handler, &a.sock));
 	must(!connected(&a));
 }
 
@@ -287,7 +354,7 @@ static void refused(void)
 	struct siw_addr nobody = b.addr;
 
 	nobody.port_be = 0x0100; /* port 1 */
-	must(!siw_llp_tcp_connect(a.port, &nobody, NULL, &a.handler, &a.sock));
+	must(!connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
 	say(&a, "connects", connected(&a));
 	say(&a, "connects", siw_llp_tcp_connected(a.sock));
 	say(&a, "gone", siw_llp_tcp_gone(a.sock));
@@ -307,11 +374,11 @@ static void addresses(void)
 	say(&b, "is a's peer", siw_addr_same(&one, &other));
 	say(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
 	say(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
-	say(&b, "listens", siw_llp_tcp_listen(b.port, &b.addr, 4, &b.of_listener, &second));
+	say(&b, "listens", listen_at(&b, &b.addr, 4, &b.of_listener, &second));
 	must(!siw_llp_local(a.sock, &one));
-	say(&a, "connects", siw_llp_tcp_connect(a.port, &b.addr, &one, &a.handler, &second));
+	say(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
 	siw_addr_parse("192.0.2.1", 0, &one);
-	say(&a, "connects", siw_llp_tcp_connect(a.port, &b.addr, &one, &a.handler, &second));
+	say(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
 	say(&a, "connects", siw_llp_tcp_connected(a.sock));
 	get_now(&a);
 	get_now(&b);
@@ -466,10 +533,10 @@ static void slow(void)
 	int rv;
 
 	at.port_be = 0;
-	must(!siw_llp_tcp_listen(b.port, &at, 1, &on_new, &listener));
+	must(!listen_at(&b, &at, 1, &on_new, &listener));
 	must(!siw_llp_local(listener, &at));
 	for (int i = 0; i < 3; i++) {
-		must(!siw_llp_tcp_connect(a.port, &at, NULL, &handlers[i], &connecting[i]));
+		must(!connect_from(&a, &at, NULL, &handlers[i], &connecting[i]));
 		if (i == 2)
 			break;
 		while ((rv = siw_llp_tcp_connected(connecting[i])) == -EAGAIN)
@@ -501,7 +568,7 @@ static void itself(void)
 	struct siw_addr own = a.addr;
 
 	own.port_be = 0;
-	must(!siw_llp_tcp_connect_itself(a.port, &own, &a.handler, &a.sock));
+	must(!connect_itself(&a, &own, &a.handler, &a.sock));
 	say(&a, "connects", connected(&a));
 	put(&a, "to itself");
 	get(&a, 9);
@@ -570,18 +637,20 @@ static void paused(void)
 	end(&a);
 }
 
-#ifdef SIMULATED
-/* Both connect to one another, and it is one connection. Over loopback one of them is too late. */
+/* Both connect to one another, and it is one connection. */
 static void simultaneous(void)
 {
 	struct siw_addr at_a = a.addr, at_b = b.addr, peer;
 
 	at_a.port_be = at_b.port_be = 0x0200;
-	must(!siw_llp_tcp_connect(a.port, &at_b, &at_a, &a.handler, &a.sock));
-	must(!siw_llp_tcp_connect(b.port, &at_a, &at_b, &b.handler, &b.sock));
+	hold_line(true);
+	must(!connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
+	must(!connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
+	hold_line(false);
 	say(&a, "connects", connected(&a));
 	say(&b, "connects", connected(&b));
 	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
+	must(!siw_llp_peer(b.sock, &peer) && siw_addr_same(&peer, &at_a));
 	put(&a, "to b");
 	put(&b, "to a");
 	get(&a, 4);
@@ -590,7 +659,82 @@ static void simultaneous(void)
 	get_end(&b);
 	end(&b);
 }
-#endif
+
+/* ---- loss --------------------------------------------------------------------------------------- */
+
+struct flow {
+	struct side *from, *to;
+	size_t sent, received;
+};
+
+static uint8_t octet_of(size_t at)
+{
+	return (uint8_t)((uint32_t)at * 2654435761u >> 24);
+}
+
+static void flow_send(struct flow *flow)
+{
+	uint8_t octets[4096];
+
+	while (flow->sent < LOSSY) {
+		size_t n = LOSSY - flow->sent < sizeof(octets) ? LOSSY - flow->sent
+							       : sizeof(octets);
+		long rv;
+
+		for (size_t i = 0; i < n; i++)
+			octets[i] = octet_of(flow->sent + i);
+		rv = send_now(flow->from, octets, n);
+		if (rv == -EAGAIN)
+			return;
+		must(rv > 0);
+		flow->sent += (size_t)rv;
+	}
+	siw_llp_want_write(flow->from->sock, false);
+}
+
+/* What follows a lost segment is not received before it: the octets come in order. */
+static void flow_receive(struct flow *flow)
+{
+	uint8_t octets[4096];
+	long n;
+
+	while ((n = recv_now(flow->to, octets, sizeof(octets))) > 0) {
+		for (long i = 0; i < n; i++)
+			must(octets[i] == octet_of(flow->received + (size_t)i));
+		flow->received += (size_t)n;
+	}
+	must(n == -EAGAIN && flow->received <= flow->sent);
+}
+
+/* Segments are lost, of both directions and of the start and the end, too. */
+static void lossy(void)
+{
+	struct flow flows[] = { { &a, &b, 0, 0 }, { &b, &a, 0, 0 } };
+	double until = seconds() + LOSSY_LIMIT_S;
+
+	meet();
+	while (flows[0].received < LOSSY || flows[1].received < LOSSY) {
+		must(seconds() < until);
+		for (int i = 0; i < 2; i++) {
+			flow_send(&flows[i]);
+			flow_receive(&flows[i]);
+		}
+		(void)is_returned(&a, &a.handler);
+		(void)is_returned(&b, &b.handler);
+		wait_on(&a);
+		wait_on(&b);
+	}
+	say(&a, "received all", flows[1].received == LOSSY);
+	say(&b, "received all", flows[0].received == LOSSY);
+	shut(&a);
+	get_end(&b);
+	put(&b, "still open");
+	get(&a, 10);
+	shut(&b);
+	get_end(&a);
+	end(&a);
+	end(&b);
+}
 
 /* ---- ports of both address families ------------------------------------------------------------ */
 
@@ -696,9 +840,6 @@ static const struct {
 	{ "itself", itself },
 	{ "full", full },
 	{ "paused", paused },
-#ifdef SIMULATED
-	{ "simultaneous", simultaneous },
-#endif
 };
 
 static void open_side(struct side *side, const char *addr)
@@ -731,32 +872,70 @@ static void ports(uint64_t seed)
 #endif
 }
 
+static void run(const char *name, void (*scene)(void))
+{
+	printf("- %s\n", name);
+	scene();
+}
+
+/*
+ * Kernel: no argument runs all over loopback. In a namespace of `siwarp wan` "line" runs what needs
+ * two hosts, too, and "lossy" alone what is for a plan with loss. Simulated: SEED runs everything.
+ */
 int main(int argc, char **argv)
 {
-	uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 0;
+	const char *at_a = ADDR_A, *at_b = ADDR_B;
+	bool plain = true, line = false, loss = false;
 
+#ifdef SIMULATED
+	uint64_t seed;
+
+	must(argc == 2);
+	seed = strtoull(argv[1], NULL, 0);
+	line = loss = true;
 	printf("- ports\n");
 	ports(seed);
-#ifdef SIMULATED
-	must(argc == 2);
 	must(!siw_sim_open(seed, "delay=1ms"));
 	must(!siw_addr_parse(ADDR_A, 0, &a.addr) && !siw_sim_host_add(&a.addr, 1, 0));
 	must(!siw_addr_parse(ADDR_B, 0, &b.addr) && siw_sim_host_add(&b.addr, 1, 0) == 1);
+#else
+	if (argc > 1) {
+		must(getenv("WAN_RELAY"));
+		relay = atoi(getenv("WAN_RELAY"));
+		at_a = getenv("WAN_A");
+		at_b = getenv("WAN_B");
+		loss = !strcmp(argv[1], "lossy");
+		plain = line = !loss;
+	} else {
+		printf("- ports\n");
+		ports(0);
+	}
 #endif
-	open_side(&a, ADDR_A);
-	open_side(&b, ADDR_B);
+	open_side(&a, at_a);
+	open_side(&b, at_b);
 	/* Gives a's port its address, as a device's watch does. */
 	listen_on(&a);
 	listen_on(&b);
-	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++) {
-		printf("- %s\n", scenes[i].name);
-		scenes[i].run();
-	}
+	for (size_t i = 0; plain && i < sizeof(scenes) / sizeof(scenes[0]); i++)
+		run(scenes[i].name, scenes[i].run);
+	if (line)
+		run("simultaneous", simultaneous);
+#ifdef SIMULATED
+	must(!siw_sim_faults("delay=5ms,loss=3%"));
+#endif
+	if (loss)
+		run("lossy", lossy);
 	siw_llp_close(a.listener);
 	siw_llp_close(b.listener);
 	siw_llp_port_close(a.port);
 	siw_llp_port_close(b.port);
 #ifdef SIMULATED
+	{
+		struct siw_sim_stats stats;
+
+		siw_sim_stats(&stats);
+		must(stats.lost > 0);
+	}
 	must(!siw_sim_close());
 #endif
 	return 0;

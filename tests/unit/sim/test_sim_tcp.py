@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The simulator's TCP: RC queue pairs on it, and what llp's calls return on it and on the kernel's.
 
-The scenarios are tests/c/sim_tcp.c's, which checks each message itself, and the script
-tests/c/llp_script.c's. All bounds are on virtual time.
+The scenarios are those of tests/c/sim_tcp.c, which checks each message itself, and the script is
+tests/c/llp_script.c. All bounds are on virtual time.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from namespaces.wan_harness import need_line
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -149,19 +153,71 @@ def test_planned_reset(build_dir: Path) -> None:
     assert number(run(build_dir, "reset", 1), "writes") <= 100_000 // 4096 + 1
 
 
+def scenes(written: list[str]) -> dict[str, list[str]]:
+    """Return the lines of each scene of the script."""
+    found: dict[str, list[str]] = {}
+    for line in written:
+        if line.startswith("- "):
+            found[line[2:]] = []
+        else:
+            found[list(found)[-1]].append(line)
+    return found
+
+
 @pytest.fixture(scope="module")
-def on_the_kernel(build_dir: Path) -> list[str]:
-    """What the script writes on the kernel's TCP."""
-    return lines(build_dir, "siw-test-llp-script")
+def on_the_kernel(build_dir: Path) -> dict[str, list[str]]:
+    """What the script writes on the kernel's TCP, over loopback."""
+    return scenes(lines(build_dir, "siw-test-llp-script"))
+
+
+@pytest.fixture(scope="module")
+def simulated(build_dir: Path) -> dict[str, list[str]]:
+    return scenes(lines(build_dir, "siw-test-llp-script-sim", 1))
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_calls_return_what_the_kernels_do(
-    build_dir: Path, on_the_kernel: list[str], seed: int
+    build_dir: Path, on_the_kernel: dict[str, list[str]], seed: int
 ) -> None:
     """The same script of llp's calls, line by line."""
-    simulated = lines(build_dir, "siw-test-llp-script-sim", seed)
-    alone = simulated.index("- simultaneous")
-    assert simulated[:alone] == on_the_kernel
-    assert simulated[alone + 1 : alone + 3] == ["a connects 0", "b connects 0"]
-    assert simulated[-2:] == ["b at its end 0", "b closed"]
+    found = scenes(lines(build_dir, "siw-test-llp-script-sim", seed))
+    assert list(found)[-2:] == ["simultaneous", "lossy"]  # not over loopback: see below
+    del found["simultaneous"], found["lossy"]
+    assert found == on_the_kernel
+
+
+def over_a_line(
+    build_dir: Path, plan: str, what: str
+) -> tuple[dict[str, list[str]], dict[str, Any]]:
+    """Run the script in two network namespaces; return its scenes, and the relay's statistics."""
+    need_line()
+    script = build_dir / "tests/c/siw-test-llp-script"
+    done = subprocess.run(
+        [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", plan, "--", script, what],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    written = done.stdout.splitlines()
+    begin = next(i for i, line in enumerate(written) if line.startswith("{"))
+    return scenes(written[:begin]), json.loads("".join(written[begin:]))
+
+
+def test_calls_return_what_the_kernels_do_over_a_line(
+    build_dir: Path, simulated: dict[str, list[str]]
+) -> None:
+    """And two ends that connect to each other at the same time have one connection."""
+    found, _ = over_a_line(build_dir, "delay=1ms", "line")
+    assert found["simultaneous"][:2] == ["a connects 0", "b connects 0"]
+    assert found == {
+        name: wrote for name, wrote in simulated.items() if name not in {"ports", "lossy"}
+    }
+
+
+def test_loss_is_delay_on_both(build_dir: Path, simulated: dict[str, list[str]]) -> None:
+    """Segments are lost in both directions: all octets come, in order, as nothing had been lost."""
+    found, stats = over_a_line(build_dir, "delay=5ms,loss=3%", "lossy")
+    assert found == {"lossy": simulated["lossy"]}
+    assert found["lossy"][:2] == ["a received all 1", "b received all 1"]
+    assert all(stats[way]["lost"] > 0 for way in ("a_to_b", "b_to_a"))
