@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
-from pace import scaled
+import pace
 
 #: In front of the text that the process runs: `with failing("socket", errno.EMFILE): ...`, of which
 #: the n-th call fails, and `times` in all.
@@ -35,7 +34,7 @@ def run_failing(build_dir: Path, code: str, **env: str) -> str:
     """Run Python text in which calls fail, and return what it prints; its assertions count."""
     tests = Path(__file__).resolve().parent
     paths = [str(build_dir), str(tests), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
+    done = pace.run(
         [sys.executable, "-c", PRELUDE + code],
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")},
@@ -47,7 +46,7 @@ def run_failing(build_dir: Path, code: str, **env: str) -> str:
         },
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import statistics
+import subprocess
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import net
 
@@ -63,3 +66,41 @@ def over(began: float, seconds: float) -> bool:
 def crowd() -> float:
     """Return how many processes want a CPU for each there is, at least 1: coarse, and for free."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST)
+
+
+def run(
+    command: Sequence[Any],
+    *,
+    seconds: float,
+    capture_output: bool = False,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command as subprocess.run does, with a limit of so many seconds on an idle machine.
+
+    How slow the machine is, is measured only when these are over, as by `over`. A measurement takes
+    half as long as the start of a command, and the suite starts a thousand.
+
+    Raises:
+        subprocess.TimeoutExpired: it had not ended by then, and was killed.
+        subprocess.CalledProcessError: `check` is set, and its status is not 0.
+
+    """
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    given = options.pop("input", None)
+    if given is not None:
+        options["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, **options) as process:
+        try:
+            try:
+                out, err = process.communicate(given, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                out, err = process.communicate(timeout=max(scaled(seconds) - seconds, 0.001))
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
-from pace import scaled
+import pace
 
 from siwarp import _paths
 
@@ -17,12 +16,12 @@ CC.append(f"-I{_paths.include_dir()}")
 
 def run(program: Path, *args: str, **env: str) -> str:
     """Run a program with this libibverbs.so.1 and return what it prints; it must succeed."""
-    done = subprocess.run(
+    done = pace.run(
         [program, *args],
         env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pace
 import pytest
 from abi.rows import PINGPONG, SCRIPTS
 from cli.cli_harness import COMMAND
@@ -48,11 +49,11 @@ def pyverbs() -> None:
 @pytest.mark.usefixtures("pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_of_pyverbs_does_what_it_says(apart: Namespace, script: str) -> None:
-    done = subprocess.run(
+    done = pace.run(
         apart.inside(*COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"),
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr
@@ -90,8 +91,8 @@ UNNAMED = {
 @pytest.mark.programs
 @pytest.mark.usefixtures("pyverbs")
 def test_every_class_of_pyverbs_is_in_a_script() -> None:
-    printed = subprocess.run(
-        [PYTHON, "-c", CLASSES], capture_output=True, text=True, check=True, timeout=scaled(60)
+    printed = pace.run(
+        [PYTHON, "-c", CLASSES], capture_output=True, text=True, check=True, seconds=60
     ).stdout
     classes = set(printed.split())
     assert {"QP", "DmaBufMR", "Ipv6Spec"} <= classes
@@ -124,11 +125,11 @@ def test_a_pingpong_ends_well(apart: Namespace, kind: str, options: list[str]) -
     ) as server:
         try:
             until_listening(apart, server)
-            client = subprocess.run(
+            client = pace.run(
                 apart.inside(*command, "127.0.0.1"),
                 capture_output=True,
                 text=True,
-                timeout=scaled(60),
+                seconds=60,
             )
             assert client.returncode == 0, client.stdout + client.stderr
             said, _ = server.communicate(timeout=scaled(20))

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pace
 import pytest
 from cli.cli_harness import COMMAND, siwarp
 from pace import scaled
@@ -37,11 +38,11 @@ def _command(
 
 
 def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
-    done = subprocess.run(
+    done = pace.run(
         _command(*numbers, threshold=threshold),
         capture_output=True,
         text=True,
-        timeout=scaled(90),
+        seconds=90,
         env={**os.environ, **({"SIWARP_FAULTS": faults} if faults else {})},
     )
     assert done.returncode == 0, done.stderr
@@ -211,7 +212,7 @@ def test_ranks_end_with_the_program_that_started_them() -> None:
 
 def test_numbers_that_make_no_sense_are_refused() -> None:
     for command in (_command(1, 64, 1, 0), _command(257, 64, 1, 0), _command(2, 64, 1, 0)[:-1]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=scaled(20))
+        done = pace.run(command, capture_output=True, text=True, seconds=20)
         assert done.returncode == 2
         assert "is for `siwarp bench mpi --part hybrid`" in done.stderr
     done = siwarp("bench", "mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})

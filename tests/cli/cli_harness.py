@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from pace import scaled
+import pace
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
 #: Of the servers of UD, UC and RD that `server` starts.
@@ -26,11 +26,11 @@ def unsanitized() -> dict[str, str]:
 def siwarp(
     *arguments: object, cwd: object = "/", env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return pace.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=scaled(timeout),
+        seconds=timeout,
         cwd=str(cwd),
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,

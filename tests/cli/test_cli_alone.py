@@ -7,8 +7,8 @@ import shlex
 import subprocess
 import sys
 
+import pace
 import pytest
-from pace import scaled
 
 pytestmark = pytest.mark.scales
 
@@ -23,11 +23,11 @@ sys.exit(main())
 
 
 def lacking(modules: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return pace.run(
         [sys.executable, "-c", LACKING, modules, *words],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         cwd="/",
         env={**os.environ, **env},
     )

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
 from cli.cli_harness import COMMAND, siwarp, siwarp_json
-from pace import scaled
 from unit.inspect.inspect_harness import (
     CAPTURES,
     Link,
@@ -58,12 +58,12 @@ def test_streams_and_errors_can_be_asked_for_alone(file: Path) -> None:
 
 
 def test_a_capture_comes_by_standard_input(file: Path) -> None:
-    done = subprocess.run(
+    done = pace.run(
         [*COMMAND, "dissect", "-"],
         input=file.read_bytes(),
         capture_output=True,
         check=True,
-        timeout=scaled(60),
+        seconds=60,
     )
     assert done.stdout.decode() == siwarp("dissect", file).stdout
 
@@ -146,10 +146,10 @@ def test_the_script_for_wireshark_is_where_the_command_says() -> None:
 
 def lacking(module: str, file: Path) -> subprocess.CompletedProcess[str]:
     """Dissect in a Python that has no such module."""
-    return subprocess.run(
+    return pace.run(
         [sys.executable, "-c", f"import sys; sys.modules[{module!r}] = None\n"
          "from siwarp.cli.main import main; sys.exit(main())", "dissect", file],
-        capture_output=True, text=True, timeout=scaled(60),
+        capture_output=True, text=True, seconds=60,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
 from cli.cli_harness import COMMAND, siwarp
 from cli.run_harness import LIST, OTHERS, compiled, library_of_a_wheel
@@ -43,12 +44,12 @@ def names() -> list[str]:
 def test_status_arguments_and_standard_input_pass_unchanged(view: list[str]) -> None:
     script = 'for a in "$@"; do printf "<%s>" "$a"; done; cat; exit 7'
     words = ["--", "-h", "a b", "", "*", "--faults"]
-    done = subprocess.run(
+    done = pace.run(
         [*COMMAND, "run", *view, "--", "sh", "-c", script, "sh", *words],
         input="from here",
         capture_output=True,
         text=True,
-        timeout=scaled(30),
+        seconds=30,
     )
     assert done.stdout == "<--><-h><a b><><*><--faults>from here"
     assert done.returncode == 7
@@ -74,13 +75,13 @@ def test_a_program_that_a_signal_ends_ends_so() -> None:
 def test_the_terminal_is_the_programs() -> None:
     parent, child = pty.openpty()
     try:
-        done = subprocess.run(
+        done = pace.run(
             [*COMMAND, "run", "sh", "-c", "tty; test -t 0 && test -t 2"],
             stdin=child,
             stdout=subprocess.PIPE,
             stderr=child,
             text=True,
-            timeout=scaled(30),
+            seconds=30,
         )
         assert (done.stdout.strip(), done.returncode) == (os.ttyname(child), 0)
     finally:
@@ -143,10 +144,10 @@ def test_a_low_limit_of_open_files_is_raised_and_a_high_one_kept() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     for low, then in ((256, most), (most, most)):
-        done = subprocess.run(
+        done = pace.run(
             ["sh", "-c", f'ulimit -Sn {low}; exec "$@"', "sh",
              *COMMAND, "run", "--no-view", "sh", "-c", "ulimit -Sn; ulimit -Hn"],
-            capture_output=True, text=True, timeout=scaled(30),
+            capture_output=True, text=True, seconds=30,
         )  # fmt: skip
         kept = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
         assert done.stdout.split() == [str(then), kept]
@@ -223,9 +224,7 @@ def test_only_the_standard_library_stands_before_the_program() -> None:
         "os.execvpe = lambda *a: print(sorted({m.split('.')[0] for m in sys.modules}))\n"
         "main.main(['run', 'true'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=scaled(30)
-    )
+    done = pace.run([sys.executable, "-c", code], capture_output=True, text=True, seconds=30)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout
     assert "'siwarp'" in loaded

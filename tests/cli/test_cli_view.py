@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pace
 import pytest
 from cli.cli_harness import COMMAND, siwarp
 from cli.install_harness import installed, python_for
@@ -39,11 +40,11 @@ print(json.dumps(seen))
 
 
 def run(*words: object, user: list[str] | None = None, **more: Any) -> str:
-    done = subprocess.run(
+    done = pace.run(
         [*(user or []), *COMMAND, "run", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         cwd="/",
         **more,
     )
@@ -52,11 +53,11 @@ def run(*words: object, user: list[str] | None = None, **more: Any) -> str:
 
 
 def look(*folders: str, seen_by: list[str]) -> dict[str, Any]:
-    done = subprocess.run(
+    done = pace.run(
         [*seen_by, sys.executable, "-c", LOOK, *folders],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
     )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -182,10 +183,10 @@ def test_the_devices_are_those_of_the_network_namespace() -> None:
     made += "for one in lo lonely0 lonely1; do ip link set $one up; done\n"
     # /sys is that of the namespace outside: there are no interfaces of these names in it.
     show = "cd /sys/class/infiniband; echo */device/net/*; ls -A siw_lonely0/device/net/lonely0"
-    done = subprocess.run(
+    done = pace.run(
         ["unshare", "-rn", "sh", "-ec", f'{made}exec "$@"', "sh",
          *COMMAND, "run", "sh", "-c", show],
-        capture_output=True, text=True, timeout=scaled(30),
+        capture_output=True, text=True, seconds=30,
         env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
     )  # fmt: skip
     names = "siw_lo/device/net/lo siw_lonely0/device/net/lonely0 siw_lonely1/device/net/lonely1\n"
@@ -198,10 +199,10 @@ def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> N
         f"ip addr add 192.0.2.{i}/24 dev {name}; ip link set {name} up"
         for i, name in enumerate(names, 1)
     )
-    done = subprocess.run(
+    done = pace.run(
         ["unshare", "-rn", "sh", "-ec", f'{made}\nexec "$@"', "sh",
          *COMMAND, "run", "ls", "/sys/class/infiniband"],
-        capture_output=True, text=True, timeout=scaled(30),
+        capture_output=True, text=True, seconds=30,
         env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
     )  # fmt: skip
     assert (done.stdout.split(), done.stderr) == ([f"siw_{name}" for name in names], "")
@@ -224,8 +225,8 @@ def test_a_user_has_the_files_too_and_stays_who_he_is(nobody: list[str]) -> None
         "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
         "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
     )
-    done = subprocess.run(
-        [*nobody, "sh", "-c", script], capture_output=True, text=True, cwd="/", timeout=scaled(30)
+    done = pace.run(
+        [*nobody, "sh", "-c", script], capture_output=True, text=True, cwd="/", seconds=30
     )
     uid, gid, *names = done.stdout.split()
     alone = subprocess.run([*NOBODY, "id", "-g"], capture_output=True, text=True, check=True)
@@ -244,10 +245,10 @@ def test_root_has_another_mount_namespace_and_no_other_else() -> None:
 
 
 def test_root_without_the_capability_takes_a_user_namespace() -> None:
-    done = subprocess.run(
+    done = pace.run(
         ["setpriv", "--bounding-set=-sys_admin", *COMMAND,
          "run", "sh", "-c", "id -u; ls /sys/class/infiniband"],
-        capture_output=True, text=True, timeout=scaled(30),
+        capture_output=True, text=True, seconds=30,
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.split()[0] == str(os.geteuid())
@@ -285,11 +286,11 @@ NO_NAMESPACES = (
 def test_where_namespaces_are_refused_it_says_so_and_goes_on(
     refusal: str, words: list[str]
 ) -> None:
-    done = subprocess.run(
+    done = pace.run(
         [*words, *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
         capture_output=True,
         text=True,
-        timeout=scaled(30),
+        seconds=30,
     )
     assert (done.stdout, done.returncode) == ("went on\n", 6)
     assert done.stderr.startswith(f"{LINE}unshare: {refusal} (this takes CAP_SYS_ADMIN or ")
@@ -298,10 +299,10 @@ def test_where_namespaces_are_refused_it_says_so_and_goes_on(
 
 @pytest.mark.root
 def test_root_without_any_capability_is_told_to_be_another_user() -> None:
-    done = subprocess.run(
+    done = pace.run(
         ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
          *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
-        capture_output=True, text=True, timeout=scaled(30),
+        capture_output=True, text=True, seconds=30,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("went on\n", 6)
     assert re.fullmatch(

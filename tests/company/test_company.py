@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
-from pace import scaled
 
 #: Set by `make stress`.
 LONG = "SIWARP_STRESS_MESSAGES" in os.environ
@@ -25,11 +24,11 @@ PARTS = ("tests/unit/verbs/test_verbs_model.py", "tests/stress", *(("tests/hosti
 @pytest.mark.parametrize("company", ["never", "always"])
 def test_posts_arrive_whole_and_in_order_if_they_wait(root: Path, company: str) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
-    done = subprocess.run(
+    done = pace.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
          *PARTS],
         cwd=root, env={**env, "SIWARP_COMPANY": company}, capture_output=True, text=True,
-        timeout=scaled(2900 if LONG else 280), check=False,
+        seconds=2900 if LONG else 280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pace import scaled
+import pace
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -27,12 +27,12 @@ def said_alone(script: str, folder: Path, first: Path | None = None) -> str:
     beside this Python, where ``siwarp`` is.
     """
     places = [first, Path(sys.executable).parent, os.environ["PATH"], "/usr/sbin", "/sbin"]
-    done = subprocess.run(
+    done = pace.run(
         ["unshare", "-rn", "bash", "-ec", f"ip link set lo up\n{script}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=scaled(90),
+        seconds=90,
         cwd=folder,
         env={**os.environ, "PATH": ":".join(str(place) for place in places if place)},
     )

@@ -7,23 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
 from docs.docs_harness import block
-from pace import scaled
 
 
 def lines(work: Path, script: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a block as a shell does; siwarp is this one."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     told = {"PATH": path, "UCX_LOG_FILE": "stderr"}
-    return subprocess.run(
+    return pace.run(
         ["sh", "-ec", script],
         cwd=work,
         env={**os.environ, **told},
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=scaled(seconds),
+        seconds=seconds,
     )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
+import pace
 import pytest
 from bench.hosts_harness import bench_server
 from cli.cli_harness import COMMAND
 from namespaces.ns_harness import Namespace
-from pace import scaled
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
@@ -20,14 +19,14 @@ def test_every_kind_of_queue_pair_is_measured_between_hosts(
     here, there = cable
     address = getattr(there, family)
     with bench_server("--addr", address, inside=tuple(there.inside())) as (port, _):
-        done = subprocess.run(
+        done = pace.run(
             here.inside(
                 *COMMAND, "bench", kind, address, "-p", str(port), "--json",
                 "--qp", "rc,ud,uc,rd", "-s", "1K", "-n", "60",
             ),
             capture_output=True,
             text=True,
-            timeout=scaled(60),
+            seconds=60,
             cwd="/",
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
+import pace
 import pytest
 from cli.cli_harness import COMMAND
-from pace import scaled
 
 FOLDER = Path("/usr/lib/x86_64-linux-gnu")
 FAKETIME = FOLDER / "faketime/libfaketime.so.1"
@@ -39,12 +38,12 @@ def test_a_program_runs_beside_it(
 ) -> None:
     libraries, time = PRELOADS[name]
     assert all(library.exists() for library in libraries), "tests/abi/run installs them"
-    done = subprocess.run(
+    done = pace.run(
         [*COMMAND, "run", "--", compiled[program[0]], *program[1:]],
         env=os.environ | {"LD_PRELOAD": " ".join(map(str, libraries)), "FAKETIME": time},
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

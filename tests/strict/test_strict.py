@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
-from pace import scaled
 
 #: Where segments are cut, checked, placed, refused, and completed.
 ABOUT_THE_WIRE = (
@@ -32,11 +31,11 @@ ABOUT_THE_WIRE = (
 @pytest.mark.skipif("SIWARP_STRICT" in os.environ, reason="everything runs so already")
 def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: Path) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
-    done = subprocess.run(
+    done = pace.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
          *ABOUT_THE_WIRE],
         cwd=root, env={**env, "SIWARP_STRICT": "1"}, capture_output=True, text=True,
-        timeout=scaled(280), check=False,
+        seconds=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+import pace
 import pytest
 from pace import scaled
 from unit.verbs.verbs_harness import Pair, Rig, counter, pattern, poll
@@ -159,11 +160,11 @@ else:
 
 
 def child(plan: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return pace.run(
         [sys.executable, "-c", CHILD],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         env={**os.environ, "SIWARP_FAULTS": plan},
         check=True,
     )

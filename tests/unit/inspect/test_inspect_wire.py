@@ -9,10 +9,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import pace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pace import scaled
 
 from siwarp.inspect import (
     MPAReply,
@@ -104,8 +104,8 @@ def test_captures_are_read_the_same_where_there_is_no_scapy(root: Path) -> None:
         "from siwarp.inspect import examine\n"
         "print(json.dumps([[asdict(m) for m in examine(f).messages] for f in sys.argv[1:]]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *files], capture_output=True, text=True, timeout=scaled(60)
+    done = pace.run(
+        [sys.executable, "-c", code, *files], capture_output=True, text=True, seconds=60
     )
     assert done.returncode == 0, done.stderr
     here = [[asdict(m) for m in examine(Path(file)).messages] for file in files]

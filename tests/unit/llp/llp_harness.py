@@ -17,8 +17,9 @@ from typing import Any
 
 import _siwarp_layers
 import net
+import pace
 from _siwarp_layers import ffi, lib
-from pace import over, scaled
+from pace import over
 
 LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
 
@@ -313,11 +314,11 @@ def run_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
     if before:
         # A sanitizer's run-time library is for the Python at the end only.
         env["KEPT_PRELOAD"] = env.pop("LD_PRELOAD", "")
-    return subprocess.run(
+    return pace.run(
         [*before, sys.executable, "-c", CHILD_PRELUDE + code],
         env=env,
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )

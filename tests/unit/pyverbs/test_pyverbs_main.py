@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
 from pace import scaled
 
@@ -34,11 +35,11 @@ ENDS = {
 
 
 def run(command: list[str], program: Path, *args: str) -> tuple[int, str, str]:
-    done = subprocess.run(
+    done = pace.run(
         [*command, str(program), *args],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         cwd=program.parent,
     )
     return done.returncode, done.stdout, done.stderr

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pace
 import pytest
 from abi.rows import SCRIPTS
 from namespaces.ns_harness import Namespace
-from pace import scaled
 
 FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
 
@@ -27,10 +26,10 @@ def apart() -> Iterator[Namespace]:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_does_the_same_as_on_pyverbs_itself(apart: Namespace, script: str) -> None:
     program = str(FOLDER / f"{script}.py")
-    done = subprocess.run(
+    done = pace.run(
         apart.inside(sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"),
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
     )
     assert (done.returncode, done.stdout) == (0, f"{script}: correct\n"), done.stderr

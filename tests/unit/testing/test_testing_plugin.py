@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pace
 import pytest
-from pace import scaled
 
 pytestmark = pytest.mark.scales
 
@@ -23,14 +23,14 @@ def project(tmp_path: Path):
         (tmp_path / "test_it.py").write_text(tests)
         # A process of a shared run has told pytest so.
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-        done = subprocess.run(
+        done = pace.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
             cwd=tmp_path,
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=scaled(60),
+            seconds=60,
         )
         return done.returncode, done.stdout
 
@@ -103,11 +103,11 @@ def test_cannot_begin(broken):
     ]
     for file in kept:
         assert f"siwarp dissect '{file}'" in said
-    done = subprocess.run(
+    done = pace.run(
         [sys.executable, "-m", "siwarp.cli", "dissect", str(kept[1])],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
     )
     # The start-up of the connection is in it, though the test names the pair before the capture.
     assert re.search(

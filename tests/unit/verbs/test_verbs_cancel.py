@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
+import pace
 import pytest
-from pace import scaled
 
 
 @pytest.mark.parametrize("recording", [False, True], ids=["plain", "with log and capture"])
@@ -16,12 +15,12 @@ def test_a_cancelled_thread_leaves_nothing_behind(
 ) -> None:
     """With a log and a capture, calls write files as well."""
     record = {"SIWARP_LOG": "debug", "SIWARP_CAPTURE": str(tmp_path / "%p.pcapng")}
-    done = subprocess.run(
+    done = pace.run(
         [build_dir / "tests/c/siw-test-cancel", "20" if recording else "200"],
         env={**os.environ, **(record if recording else {})},
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )
     errors = [line for line in done.stderr.splitlines() if not line.startswith("siwarp[")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pace
 import pytest
 from pace import scaled
 from unit.verbs.rc_harness import SEND, Wire
@@ -38,23 +38,23 @@ from siwarp.verbs._ffi import Handle
 
 
 def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) -> None:
-    done = subprocess.run(
+    done = pace.run(
         [build_dir / "tests/c/siw-test-forced"],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
-    done = subprocess.run(
+    done = pace.run(
         [build_dir / "tests/c/siw-test-stalled"],
         env={**os.environ, "SIWARP_PERSONA": "roce", "SIWARP_COMPANY": "always"},
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
+import pace
 import pytest
-from pace import scaled
 from unit.verbs.rd_harness import Peer
 from unit.verbs.verbs_harness import Rig, until
 
@@ -57,13 +57,13 @@ def test_each_process_that_is_told_none_draws_its_own_at_random() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "SIWARP_QKEY"}
     drawn = {
         int(
-            subprocess.run(
+            pace.run(
                 [sys.executable, "-c", "from siwarp.verbs.qkey import *; print(own_qkey())"],
                 env=environment,
                 cwd="/",
                 stdout=subprocess.PIPE,
                 check=True,
-                timeout=scaled(30),
+                seconds=30,
             ).stdout
         )
         for _ in range(3)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pace
 import pytest
-from pace import scaled
 from unit.verbs.rc_harness import SEND, Wire, plain_listener
 from unit.verbs.verbs_harness import LIMIT, Rig, poll, settings, until
 
@@ -214,11 +213,11 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
 def test_what_the_last_call_leaves_to_do_is_done_by_who_sleeps(
     build_dir: Path, program: str
 ) -> None:
-    done = subprocess.run(
+    done = pace.run(
         [build_dir / f"tests/c/siw-test-{program}"],
         capture_output=True,
         text=True,
-        timeout=scaled(60),
+        seconds=60,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
