@@ -80,3 +80,18 @@ def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: l
         f"siwarp: this command needs typer: run {shlex.quote(sys.executable)} -m pip install "
         "'siwarp[cli]' (siwarp run, env and config do without)\n"
     )
+
+
+def test_the_garbage_collector_leaves_out_the_imports_of_a_command_alone() -> None:
+    """In a process that calls ``main`` for something else, what it collects is not ours to say."""
+    script = """
+import gc, sys
+from siwarp.cli import config
+from siwarp.cli.main import main
+config.main = lambda *_: print(gc.isenabled(), gc.get_freeze_count() > 0)
+main(["config"])
+sys.argv[1:] = ["config"]
+main()
+"""
+    done = pace.run([sys.executable, "-c", script], capture_output=True, text=True, seconds=60)
+    assert done.stdout.splitlines() == ["True False", "True True"], done.stderr
