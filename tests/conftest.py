@@ -24,6 +24,9 @@ from timing import listed, name_on_list
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Until all tests are collected: what collection makes lives as long as the session.
+gc.disable()
+
 
 def _build_dir() -> Path:
     """Return the folder in which meson built the C side of this installation."""
@@ -126,14 +129,14 @@ def left_out(item: pytest.Item, picked: str, named: bool) -> bool:
     single tests. A marker that a run does not name is not picked: `-m root` leaves out the tests
     of root that race the clock.
     """
+    markers = {marker.name for marker in item.iter_markers()}
     # `make timing` runs these alone.
-    if item.get_closest_marker("timing") and "timing" not in picked and not named:
+    if "timing" in markers and "timing" not in picked and not named:
         return True
     # `make abi` picks these by their marker: it installs what they run.
-    programs = item.get_closest_marker("programs")
-    if programs and "programs" not in picked and "SANITIZER" not in os.environ:
+    if "programs" in markers and "programs" not in picked and "SANITIZER" not in os.environ:
         return True
-    if item.get_closest_marker("root") and os.geteuid() != 0:
+    if "root" in markers and os.geteuid() != 0:
         return True
     return "COVERAGE" in os.environ and any(name in item.nodeid for name in NOT_COUNTED)
 
@@ -306,12 +309,13 @@ def build_dir() -> Path:
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector of garbage pass over what lives as long as the session.
+    """Have the garbage collector pass over what lives as long as the session.
 
     That is hundreds of thousands of objects, with scapy's, and tests collect often.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
     _threads_before.update(_threads())
 
 

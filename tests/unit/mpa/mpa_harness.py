@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import errno
 import os
+import random
 import socket
 import stat
 import time
@@ -124,8 +125,7 @@ def cut(octets: bytes, *, crc: bool = True) -> list[bytes]:
 
 @cache
 def _noise() -> bytes:
-    words = (((i * 2654435761) ^ (i >> 3)) & 0xFFFFFFFF for i in range(1 << 17))
-    return b"".join(w.to_bytes(4, "little") for w in words)
+    return random.Random(1).randbytes(1 << 19)
 
 
 def pattern(n: int, seed: int = 1) -> bytes:
