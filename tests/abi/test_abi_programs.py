@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import CC, PROGRAMS, run
-from cli.cli_harness import siwarp, siwarp_json, unsanitized
+from cli.cli_harness import dissected, siwarp, unsanitized
 from namespaces.ns_harness import PATH
 from pace import scaled
 
@@ -62,7 +62,7 @@ def test_a_capture_has_what_a_program_of_verbs_sends(
     words = ["--persona", "iwarp", "--capture", file, compiled["connected"], "rc"]
     done = siwarp("run", "--no-view", *words)
     assert (done.returncode, done.stderr) == (0, "")
-    kinds = [message["kind"] for message in siwarp_json("dissect", file)]
+    kinds = [message["kind"] for message in dissected(file)]
     assert kinds[:2] == ["MPA_REQUEST", "MPA_REPLY"]
     assert {"SEND", "RDMA_WRITE", "RDMA_READ_REQUEST"} <= set(kinds)
 

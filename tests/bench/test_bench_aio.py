@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp
+from cli.cli_harness import siwarp, siwarp_here
 from pace import over, scaled
 
 from siwarp.bench import aio
@@ -50,7 +50,7 @@ def test_a_point_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(words: list[str], why: str) -> None:
-    done = siwarp("bench", "aio", *words)
+    done = siwarp_here("bench", "aio", *words)
     assert done.returncode == 2
     assert why in done.stderr
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp
+from cli.cli_harness import siwarp, siwarp_here
 from rich.console import Console
 
 from siwarp.bench import check
@@ -106,6 +106,6 @@ def test_the_command_measures_and_says_so(tmp_path: Path) -> None:
         ([file, "--write", "--only", "UD"], "leave --only or it out"),
         ([tmp_path / "none"], "no ratios in"),
     ):
-        done = siwarp("bench", "check", *wrong)
+        done = siwarp_here("bench", "check", *wrong)
         assert done.returncode in (1, 2)
         assert why in done.stderr.replace("\n", " ")

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from bench.hosts_harness import all_of, bench_server, call
-from cli.cli_harness import COMMAND, siwarp
+from cli.cli_harness import COMMAND, siwarp, siwarp_here
 from pace import over, scaled
 
 from siwarp.bench import hosts_cli, hosts_show
@@ -130,7 +130,7 @@ def test_what_does_not_go_together_is_refused(port: int) -> None:
         (["lat", "127.0.0.1", "--plot", "x.pdf"], ".svg"),
         (["--server", "lat"], "--server"),
     ]:
-        done = siwarp("bench", *arguments)
+        done = siwarp_here("bench", *arguments)
         assert done.returncode == 2, arguments
         assert hint in done.stderr.replace("\n", " "), done.stderr
 

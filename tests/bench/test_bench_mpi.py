@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from bench.mpi_harness import pretended
-from cli.cli_harness import siwarp
+from cli.cli_harness import siwarp, siwarp_here
 
 from siwarp.bench.mpi import kernels, launch, peers, wire
 from siwarp.bench.runner import BenchError
@@ -64,7 +64,7 @@ def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: tuple[str, ...], why: str) -> None:
-    done = siwarp("bench", "mpi", *arguments, env={"COLUMNS": "200"})
+    done = siwarp_here("bench", "mpi", *arguments, env={"COLUMNS": "200"})
     assert done.returncode == 2
     assert why in done.stderr and not done.stdout
 

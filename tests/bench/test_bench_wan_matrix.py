@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp
+from cli.cli_harness import siwarp, siwarp_here
 from namespaces import wan_harness
 from pace import slowness
 
@@ -119,7 +119,7 @@ def test_what_a_file_has_is_not_measured_again(tmp_path: Path, monkeypatch) -> N
 
 
 def test_an_unknown_cell_is_a_usage_error() -> None:
-    done = siwarp("bench", "wan", "--matrix", "--cells", "1M/2/3ms")
+    done = siwarp_here("bench", "wan", "--matrix", "--cells", "1M/2/3ms")
     assert done.returncode == 2
     assert "20M/15000/4ms" in done.stderr
 

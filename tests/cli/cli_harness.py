@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -10,8 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pace
+
+from siwarp.cli.main import main
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
 #: Of the servers of UD, UC and RD that `server` starts.
@@ -36,6 +40,35 @@ def siwarp(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def siwarp_here(
+    *arguments: object, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, which saves the start of another one.
+
+    For commands that change no setting.
+    """
+    words = list(map(str, arguments))
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, env or {}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            status = main(words)
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            status = end.code
+    return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+
+
+def dissected(file: object, *options: object) -> Any:
+    """What ``siwarp dissect --json`` prints about a file."""
+    done = siwarp_here("dissect", file, *options, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def siwarp_json(*arguments: object) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, dissected, key, server, siwarp, siwarp_here
 from scapy.utils import rdpcap
 from unit.verbs.verbs_harness import until
 
@@ -40,7 +40,7 @@ def endpoints(messages: list[dict[str, Any]]) -> set[frozenset[str]]:
 def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
     file = tmp_path / "ud.pcapng"
     captured_ping(file, "ud", "-n", 10, "-s", 100)
-    messages = siwarp_json("dissect", file)
+    messages = dissected(file)
     assert len(messages) == 20
     assert len(endpoints(messages)) == 1
     for asked, answer in zip(messages[::2], messages[1::2], strict=True):
@@ -59,7 +59,7 @@ def test_what_stands_behind_the_program_is_the_programs_own(tmp_path: Path) -> N
     for between in ([], ["--"]):
         done = siwarp("capture", "-o", file, *between, *COMMAND, "ping", "-n", 3, "--json")
         assert (done.returncode, json.loads(done.stdout)["received"]) == (0, 3)
-        assert len(siwarp_json("dissect", file)) == 6
+        assert len(dissected(file)) == 6
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
@@ -74,7 +74,7 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
         assert frames.rest == b""
         fpdus += frames.fpdus
     assert all(fpdu.crc == fpdu.crc_expected() for fpdu in fpdus)
-    messages = siwarp_json("dissect", file)
+    messages = dissected(file)
     assert [m["kind"] for m in messages[:2]] == ["MPA_REQUEST", "MPA_REPLY"]
     assert messages[1]["answers"] == 1
     assert sum(m["segments"] for m in messages[2:]) == len(fpdus)
@@ -93,7 +93,7 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
 def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
     file = tmp_path / "rc.pcapng"
     captured_ping(file, "rc", "-n", 7, "--op", "read")
-    messages = {m["number"]: m for m in siwarp_json("dissect", file)}
+    messages = {m["number"]: m for m in dissected(file)}
     requests = [m for m in messages.values() if m["kind"] == "RDMA_READ_REQUEST"]
     assert len(requests) == 7
     for asked in requests:
@@ -102,7 +102,7 @@ def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
         assert answer["answers"] == asked["number"]
         assert answer["fields"]["stag"] == asked["fields"]["sink_stag"]
         assert answer["length"] == asked["fields"]["size"]
-    table = siwarp("dissect", file).stdout
+    table = siwarp_here("dissect", file).stdout
     assert "answers " in table
     assert "RDMA_READ_REQUEST" in table
 
@@ -230,7 +230,7 @@ def test_a_command_that_is_killed_leaves_a_whole_file(tmp_path: Path, fork: bool
     code = KILLED.format(fork=child)
     done = siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(siwarp_json("dissect", file)) == 40  # each as it was sent and as it was received
+    assert len(dissected(file)) == 40  # each as it was sent and as it was received
     assert [p.name for p in tmp_path.iterdir()] == ["x.pcapng"]
 
 
@@ -257,7 +257,7 @@ def test_a_capture_can_be_given_a_size(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"the capture to {file} ends here" in done.stderr
     assert 900_000 < file.stat().st_size <= 1_000_000
-    assert siwarp_json("dissect", file)
+    assert dissected(file)
 
 
 def test_each_process_has_its_own_file_and_an_old_one_makes_room(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_the_variable_does_the_same_and_is_no_unknown_one(tmp_path: Path) -> Non
     files = list(tmp_path.iterdir())
     assert len(files) == 2  # of the client and of the peer that it started
     for file in files:
-        assert {m["kind"] for m in siwarp_json("dissect", file)} == {"SEND"}
+        assert {m["kind"] for m in dissected(file)} == {"SEND"}
 
 
 def test_a_variable_that_names_no_place_costs_one_line_and_no_more(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
             qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
             qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))
             poll_until_dropped(cq, "drop_too_long")
-    messages = siwarp_json("dissect", file)
+    messages = dissected(file)
     dropped = [(m["dropped"].partition(":")[0], m["clause"]) for m in messages if m["dropped"]]
     assert dropped == [
         ("drop_short", "RFC5041-4.3-01"),
@@ -337,7 +337,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
         ("drop_no_buffer", "RFC5041-7.1-01"),
         ("drop_too_long", "RFC5041-7.1-01"),
     ]
-    table = siwarp("dissect", file).stdout
+    table = siwarp_here("dissect", file).stdout
     assert "drop_crc: wrong CRC (RFC5041-3-07)" in table
 
 
@@ -356,7 +356,7 @@ def test_a_terminate_is_dissected_with_its_words_and_clause(tmp_path: Path) -> N
             pytest.raises(package.ProtocolError),
         ):
             conn.read(nowhere, 8)
-    ends = [m for m in siwarp_json("dissect", file) if m["kind"] == "TERMINATE"]
+    ends = [m for m in dissected(file) if m["kind"] == "TERMINATE"]
     assert len(ends) == 1
     assert "Invalid STag" in ends[0]["error"]
     assert ends[0]["clause"] in ("RFC5040-4.8-03", "RFC5041-7.2-01")
@@ -379,20 +379,20 @@ def test_python_captures_once_at_a_time_and_says_so(tmp_path: Path) -> None:
 def test_a_file_that_is_no_capture_costs_one_line(tmp_path: Path, octets: bytes) -> None:
     file = tmp_path / "x"
     file.write_bytes(octets)
-    done = siwarp("dissect", file)
+    done = siwarp_here("dissect", file)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("siwarp: ")
 
 
 def test_a_file_that_is_not_there_costs_one_line(tmp_path: Path) -> None:
-    done = siwarp("dissect", tmp_path / "x")
+    done = siwarp_here("dissect", tmp_path / "x")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"siwarp: {tmp_path}/x: No such file or directory\n"
 
 
 def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
-    done = siwarp("dissect", tmp_path)
+    done = siwarp_here("dissect", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"siwarp: {tmp_path}: Is a directory\n"
 
@@ -400,5 +400,5 @@ def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
 def test_a_capture_without_iwarp_says_that(tmp_path: Path) -> None:
     with package.capture(tmp_path / "x"):
         pass
-    assert siwarp("dissect", tmp_path / "x").stdout == "No iWARP message in it.\n"
-    assert json.loads(siwarp("dissect", tmp_path / "x", "--json").stdout) == []
+    assert siwarp_here("dissect", tmp_path / "x").stdout == "No iWARP message in it.\n"
+    assert json.loads(siwarp_here("dissect", tmp_path / "x", "--json").stdout) == []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, dissected, siwarp, siwarp_here
 from unit.inspect.inspect_harness import (
     CAPTURES,
     Link,
@@ -39,7 +39,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_messages_are_a_table_with_their_set_up_answers_and_errors(file: Path) -> None:
-    lines = siwarp("dissect", file).stdout.splitlines()
+    lines = siwarp_here("dissect", file).stdout.splitlines()
     assert len(lines) == 10
     assert "rev 1, CRC, no markers, private data 68 65 6c 6c 6f; answered by 2" in lines[1]
     assert "asks for 4; answered by 4" in lines[3]
@@ -49,12 +49,14 @@ def test_messages_are_a_table_with_their_set_up_answers_and_errors(file: Path) -
 
 
 def test_streams_and_errors_can_be_asked_for_alone(file: Path) -> None:
-    assert {m["stream"] for m in siwarp_json("dissect", file, "--stream", 2)} == {2}
-    both = siwarp_json("dissect", file, "--stream", 1, "--stream", 3)
+    assert {m["stream"] for m in dissected(file, "--stream", 2)} == {2}
+    both = dissected(file, "--stream", 1, "--stream", 3)
     assert {m["stream"] for m in both} == {1, 3}
-    (wrong,) = siwarp_json("dissect", file, "--errors")
+    (wrong,) = dissected(file, "--errors")
     assert (wrong["error"], wrong["stream"]) == ("wrong CRC", 2)
-    assert siwarp("dissect", file, "--errors", "--stream", 1).stdout == "No such message in it.\n"
+    assert (
+        siwarp_here("dissect", file, "--errors", "--stream", 1).stdout == "No such message in it.\n"
+    )
 
 
 def test_a_capture_comes_by_standard_input(file: Path) -> None:
@@ -65,16 +67,16 @@ def test_a_capture_comes_by_standard_input(file: Path) -> None:
         check=True,
         seconds=60,
     )
-    assert done.stdout.decode() == siwarp("dissect", file).stdout
+    assert done.stdout.decode() == siwarp_here("dissect", file).stdout
 
 
 def test_the_exit_status_tells_of_errors_if_it_is_to(file: Path) -> None:
-    assert siwarp("dissect", file).returncode == 0
-    wrong = siwarp("dissect", file, "--fail-on-errors", "--stream", 1)
+    assert siwarp_here("dissect", file).returncode == 0
+    wrong = siwarp_here("dissect", file, "--fail-on-errors", "--stream", 1)
     assert (wrong.returncode, wrong.stderr) == (1, "")  # also one that is not shown
     assert "answers 3" in wrong.stdout
     good = written(startup(Link().open()).close().packets, file.parent / "good.pcapng")
-    assert siwarp("dissect", good, "--fail-on-errors").returncode == 0
+    assert siwarp_here("dissect", good, "--fail-on-errors").returncode == 0
 
 
 def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> None:
@@ -82,19 +84,19 @@ def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> Non
         done = siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
         place = tmp_path / ".local/lib/wireshark/plugins/siwarp.lua"
         assert (done.returncode, done.stdout) == (0, f"{place}\n")
-        script = Path(siwarp("dissect", "--lua-path").stdout.strip())
+        script = Path(siwarp_here("dissect", "--lua-path").stdout.strip())
         assert place.read_bytes() == script.read_bytes()
 
 
 def test_the_summary_has_a_line_for_each_stream(file: Path) -> None:
-    streams = siwarp_json("dissect", file, "--summary")
+    streams = dissected(file, "--summary")
     assert [s["transport"] for s in streams] == ["rc", "rc", "ud"]
     assert [s["errors"] for s in streams] == [0, 1, 0]
     assert streams[0]["read_latency"]["median"] == pytest.approx(0.001, abs=1e-5)
-    text = siwarp("dissect", file, "--summary").stdout
+    text = siwarp_here("dissect", file, "--summary").stdout
     assert len(text.splitlines()) == 4
     assert "a Read takes 1000.0 (1000.0 to 1000.0) µs" in text
-    assert [s["number"] for s in siwarp_json("dissect", file, "--summary", "--errors")] == [2]
+    assert [s["number"] for s in dissected(file, "--summary", "--errors")] == [2]
 
 
 def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
@@ -102,7 +104,7 @@ def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
 ) -> None:
     cut = tmp_path / "cut.pcapng"
     cut.write_bytes(file.read_bytes()[:-10])
-    done = siwarp("dissect", cut)
+    done = siwarp_here("dissect", cut)
     assert done.returncode == 1
     assert "RDMA_READ_RESPONSE" in done.stdout
     assert done.stderr.startswith(f"siwarp: {cut} is damaged: the file ends within ")
@@ -120,26 +122,26 @@ def test_a_capture_may_come_through_a_pipe(file: Path, packed: bool) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout) == siwarp_json("dissect", file)
+    assert json.loads(done.stdout) == dissected(file)
 
 
 def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:
     packet = datagram(b"x" * 30)
     packet.comments = [b"drop_crc: \x1b[2Jgone"]
-    text = siwarp("dissect", written([packet], tmp_path / "x.pcapng")).stdout
+    text = siwarp_here("dissect", written([packet], tmp_path / "x.pcapng")).stdout
     assert "\x1b" not in text
     assert "\\x1b[2Jgone" in text
 
 
 @pytest.mark.parametrize("name", ["siw-rping", "siw-rping-crc", "siw-rping-p2p"])
 def test_captures_of_others_are_read_too(name: str) -> None:
-    messages = siwarp_json("dissect", CAPTURES / f"{name}.pcap")
+    messages = dissected(CAPTURES / f"{name}.pcap")
     assert sum(m["answers"] is not None for m in messages) == 4
     assert {m["error"] for m in messages} == {None}
 
 
 def test_the_script_for_wireshark_is_where_the_command_says() -> None:
-    path = Path(siwarp("dissect", "--lua-path").stdout.strip())
+    path = Path(siwarp_here("dissect", "--lua-path").stdout.strip())
     assert path.is_absolute()
     assert 'Proto("siwarp"' in path.read_text("utf-8")
 
@@ -163,4 +165,4 @@ def test_without_crc32c_it_says_how_this_python_gets_it(file: Path) -> None:
 def test_without_scapy_it_prints_the_same(file: Path) -> None:
     done = lacking("scapy", file)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == siwarp("dissect", file).stdout
+    assert done.stdout == siwarp_here("dissect", file).stdout

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, siwarp
+from cli.cli_harness import COMMAND, siwarp, siwarp_here
 from cli.run_harness import LIST, OTHERS, compiled, library_of_a_wheel
 from pace import scaled
 
@@ -209,12 +209,13 @@ def test_a_shell_takes_what_env_prints(tmp_path: Path) -> None:
 
 
 def test_help_says_what_there_is_and_needs_no_typer() -> None:
+    every = siwarp_here("--help").stdout
     for name in ("run", "env"):
         done = siwarp(name, "--help")
         assert done.returncode == 0
         assert done.stdout.startswith(f"Usage: siwarp {name}")
         assert "--faults" in done.stdout
-        assert f" {name} " in siwarp("--help").stdout
+        assert f" {name} " in every
 
 
 def test_only_the_standard_library_stands_before_the_program() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli.cli_harness import siwarp
+from cli.cli_harness import siwarp, siwarp_here
 from namespaces import wan_harness
 
 from siwarp.bench import wan
@@ -63,7 +63,7 @@ def test_marks_on_the_way_slow_a_flow_as_losses_do_and_nothing_is_sent_again() -
 
 @pytest.mark.parametrize("flows", ["udp", "rd,rd", ""])
 def test_flows_that_there_are_not_are_refused(flows: str) -> None:
-    done = siwarp("bench", "wan", "--flows", flows)
+    done = siwarp_here("bench", "wan", "--flows", flows)
     assert done.returncode == 2
     assert "rd, tcp, or rd,tcp" in done.stderr
 
@@ -73,6 +73,6 @@ def test_flows_that_there_are_not_are_refused(flows: str) -> None:
     [("loss=lots", "clause 1, character 6"), ("reset=5s", "reset= and short= are of")],
 )
 def test_a_plan_that_a_line_cannot_follow_is_said_in_words(plan: str, words: str) -> None:
-    done = siwarp("bench", "wan", "--seconds", "1", "--faults", plan)
+    done = siwarp_here("bench", "wan", "--seconds", "1", "--faults", plan)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.replace("│", " ").split())
