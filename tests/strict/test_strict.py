@@ -13,15 +13,23 @@ from pathlib import Path
 import pace
 import pytest
 
-#: Where segments are cut, checked, placed, refused, and completed.
+#: Files whose tests receive FPDUs of more than 8 KiB without Markers: shorter and marked ones are
+#: checked whole with and without the setting (mpa/mpa_rx.c), so other tests would show the same.
 ABOUT_THE_WIRE = (
     "tests/unit/mpa/test_mpa_rx.py",
-    "tests/unit/mpa/test_mpa_markers.py",
-    "tests/conformance/rfc5040",
-    "tests/conformance/rfc5041",
-    "tests/conformance/rfc5044",
+    "tests/conformance/rfc5040/test_s4_8_table.py",
+    "tests/conformance/rfc5040/test_s5_3_invalidate.py",
+    "tests/conformance/rfc5040/test_s5_operations.py",
+    "tests/conformance/rfc5040/test_s7_errors.py",
+    "tests/conformance/rfc5040/test_s8_1_1.py",
+    "tests/conformance/rfc5041/test_s7_errors.py",
+    "tests/conformance/rfc5044/test_s3.py",
+    "tests/conformance/rfc5044/test_s4_1.py",
+    "tests/conformance/rfc5044/test_s4_4.py",
+    "tests/conformance/rfc5044/test_s4_5.py",
+    "tests/conformance/rfc5044/test_s6.py",
+    "tests/conformance/rfc5044/test_s7_1_2.py",
     "tests/unit/verbs/test_verbs_rc.py",
-    "tests/unit/verbs/test_verbs_invalidate.py",
 )
 
 
@@ -39,4 +47,4 @@ def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: 
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None and int(passed[1]) > 1000, done.stdout[-200:]
+    assert passed is not None and int(passed[1]) > 900, done.stdout[-200:]
