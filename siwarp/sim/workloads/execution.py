@@ -7,13 +7,15 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from siwarp.base.library import ffi, lib
+from siwarp.base.library import ffi
 from siwarp.sim.workloads import program as programs
+from siwarp.sim.workloads.endings import Endings
 from siwarp.sim.workloads.model import (
     BLANK,
+    Cell,
     Completions,
     End,
     Host,
@@ -138,7 +140,7 @@ def run(
     """
     ops = program.ops[:operations]
     with (
-        _settings(program.settings),
+        programs.set_to(program.settings),
         World(program.seed, program.plan, near_wrap=program.near_wrap) as world,
     ):
         with world.capture(capture) if capture else contextlib.nullcontext():
@@ -167,19 +169,6 @@ def run(
         )
 
 
-@contextlib.contextmanager
-def _settings(values: dict[str, int]) -> Iterator[None]:
-    names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
-    before = {name: lib.siw_setting_value(names.index(name.encode())) for name in values}
-    for name, value in values.items():
-        require(lib.siw_setting_set(name.encode(), value) == 0, f"no setting {name}={value}")
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            lib.siw_setting_set(name.encode(), value)
-
-
 class Execution:
     """A program that runs: hosts, queue pairs, and the model of what they owe each other."""
 
@@ -197,14 +186,18 @@ class Execution:
         self._next_frozen = 0
         #: Write-Records that have completed, by their target, source and number.
         self.recorded: set[tuple[int, ...]] = set()
+        self.reports = 0  # of Write-Records
         self.plan = program.plan  # of all links that have none of their own
         self.link_plans: dict[frozenset[str], str] = {}
         self.duplicates = "dup=" in program.plan
-        self.fragile = program.settings["peer_timeout_ms"] < 10000
-        self.fragile |= program.settings["rd_meet_ms"] < 60000
+        short = program.settings["peer_timeout_ms"] < 10000
+        short |= program.settings["rd_meet_ms"] < 60000
+        self.impatient = short  # RD peers may be lost by a network that loses and delays much
+        self.harsh = programs.is_harsh(program.plan)  # it did so at some time
         self._numbers = 0
         self.rc = Connections(self, REMOTE)
         self.objects = Objects(self, REMOTE)
+        self.endings = Endings(self, REMOTE)
 
     def number(self) -> int:
         self._numbers += 1
@@ -218,7 +211,7 @@ class Execution:
         for i in range(program.devices):
             address = f"fd00::{i + 1}" if program.ipv6 else f"10.0.0.{i + 1}"
             host = Host(i, address, i >= program.devices - program.liars)
-            host.context = self.world.device(address)
+            host.context = self.world.device(address, mtu=program.mtu)
             self.hosts.append(host)
             self._furnish(host)
             if host.liar:
@@ -274,6 +267,7 @@ class Execution:
         """Make what a host has, on its open device."""
         host.up, host.life = True, host.life + 1
         host.ends, host.completions, host.handles = [], [], {}
+        host.most = {}
         host.pd = PD(host.context)
         host.srq = SRQ(host.pd, SrqAttr(max_wr=32))
         host.srq_posted = {}
@@ -310,16 +304,33 @@ class Execution:
         by_qpn: bool = False,
         private: bool = False,
         plain: bool = False,
+        shares: bool | None = None,
     ) -> End:
-        """Make a queue pair; UD and RD go to RTS."""
+        """Make a queue pair; UD and RD go to RTS.
+
+        Args:
+            host: where.
+            kind: its type.
+            small: with a completion queue that overflows.
+            port: of its address; 0 for a free one.
+            by_qpn: of RC: it connects without the connection manager.
+            private: of RC: it may send immediate data.
+            plain: with persona roce, receives of its own, and Sends that wait for receives.
+            shares: whether it has the receives of the host's shared queue; None: its number says.
+
+        """
         number = self.number()
         end = End(number, host, kind)
         end.by_qpn, end.private = by_qpn, private
         end.persona = Persona.ROCE if plain or number % 5 < 3 else Persona.IWARP
         completions = self._make_completions(host, 6) if small else host.completions[0]
         end.send = end.recv = completions
-        end.may_err = end.disturbed = small or bool(self.program.liars)
+        end.may_err = small or bool(self.program.liars)
+        if end.may_err:
+            end.disturbance.begin("unreliable")
         end.shares = host.srq is not None and number % 4 == 0 and not small and not plain
+        if shares is not None:
+            end.shares = shares
         end.grh = kind == QPType.UD and number % 3 == 0
         end.qp = QP(
             host.pd,
@@ -349,11 +360,13 @@ class Execution:
             self.register(host, end.large.memory, AccessFlag.LOCAL_WRITE)
         end.qp_num = end.qp.qp_num
         end.address = (host.address, end.qp_num) if kind == QPType.RC else end.qp.addr
-        if kind == QPType.RD and number % 8 == 1:
+        if kind == QPType.RD and number % 8 == 1 and not plain:
             end.rnr_retry, end.min_rnr_timer = number // 8 % 4, (1, 20, 26)[number // 32 % 3]
         if kind not in PAIRED:
             self._to_rts(end)
         host.ends.append(end)
+        there = sum(e.kind == kind for e in host.ends)
+        host.most[kind] = max(host.most.get(kind, 0), there)
         self.ends.append(end)
         self.at[end.address] = end
         return end
@@ -447,11 +460,15 @@ class Execution:
 
     # ---- sends
 
-    def request(self, end: End, verb: str, op: Op) -> Request | None:
-        """Return a request with a slot of its own for its octets; None: there is no slot."""
+    def request(self, end: End, verb: str, op: Op | None = None) -> Request | None:
+        """Return a request with a slot of its own for its octets; None: there is no slot.
+
+        Without an operation it is signaled.
+        """
         if not end.sends.free:
             return None
-        request = Request(self.number(), end, verb, self._numbers, signaled=not op.chance(4, 10))
+        signaled = op is None or not op.chance(4, 10)
+        request = Request(self.number(), end, verb, self._numbers, signaled=signaled)
         request.slots, request.slot = end.sends, end.sends.free.pop()
         self.requests[request.wr_id] = request
         return request
@@ -543,13 +560,13 @@ class Execution:
             request.slot = -1
 
     def _prepare_send(
-        self, op: Op, end: End, number: int, bad: str = ""
+        self, op: Op, end: End, number: int, bad: str = "", dest: Address | None = None
     ) -> tuple[Request, SendWR] | None:
         request = self.request(end, "send", op)
         if request is None:
             return None
         request.bad = bad
-        request.dest = self._dest(op, end, 1)
+        request.dest = dest or self._dest(op, end, 1)
         assert request.slots is not None
         imm = number % 4 == 0 and (end.kind != QPType.RC or (end.private and end.connected))
         sizes = (0, 1, 16, 40) if imm else (16, 64, 100, 500, 1400, 3000)
@@ -568,13 +585,13 @@ class Execution:
         if end and prepared:
             self.post(end, [prepared])
 
-    def greet(self, end: End, number: int = 1) -> Request | None:
+    def greet(self, end: End, number: int = 1, dest: Address | None = None) -> Request | None:
         """Post a Send, of 16 octets unless a number says otherwise; None: there is no room.
 
         The responder of a connection may send nothing before the initiator's first.
         """
         op = Op("send", (0, 0, 1, 0, 99, 0), 0)
-        prepared = self._prepare_send(op, end, number)
+        prepared = self._prepare_send(op, end, number, dest=dest)
         if prepared is None or not self.post(end, [prepared]):
             return None
         return prepared[0]
@@ -597,7 +614,8 @@ class Execution:
             return
         _, wr = prepared
         wr.sg[0].lkey ^= 0x00FFFF00
-        end.may_err = end.disturbed = True
+        end.may_err = True
+        end.disturbance.begin("error")
         if end.pair is not None:
             end.pair.causes.add("local")
         self.post(end, [prepared])
@@ -649,12 +667,14 @@ class Execution:
         end = request.end
         assert end is not None and request.slots is not None
         assert request.dest is not None
-        steady = end.kind not in READS or verb == "write_record"
-        cell = target.cell(end, request.dest, steady)
+        record = verb == "write_record"
+        steady = end.kind not in READS or record
+        cell = target.cell(end, request.dest, steady=steady, record=record)
         if cell is None:
             self.forget(request)
             return
-        length = (0, 1, 8, 60, 300, 1000)[op.pick(2, 6)]
+        lengths = (0, 1, 60, 1000, 3000, Target.RECORD) if record else (0, 1, 8, 60, 300, 1000)
+        length = min(lengths[op.pick(2, 6)], request.slots.size)
         offset = op.pick(3, cell.length - length + 1)
         request.cell = cell
         if cell.steady:
@@ -679,6 +699,18 @@ class Execution:
         )
         self.post(end, [(request, wr)])
 
+    def write_record(self, end: End, peer: End, cell: Cell, at: int, length: int) -> None:
+        """Post a Write-Record of a part of a cell of the peer."""
+        request = self.request(end, "write_record")
+        if request is None:
+            return
+        assert request.slots is not None
+        request.dest, request.cell = peer.address, cell
+        request.slots.fill(request.slot, bytes(cell.expected[at : at + length]))
+        remote = self._remote(peer.host.target, cell.at + at, length)
+        wr = self.wr(request, WROpcode.RDMA_WRITE_RECORD, length, remote=remote)
+        self.post(end, [(request, wr)])
+
     def do_write(self, op: Op) -> None:
         """Post an RDMA Write to a cell of one's own."""
         self._write(op, "write", WROpcode.RDMA_WRITE, *READS, QPType.UC)
@@ -694,21 +726,26 @@ class Execution:
     def do_read(self, op: Op) -> None:
         """Post an RDMA Read of what never changes."""
         aimed = self._aim(op, "read", *READS)
-        if aimed is None:
-            return
-        request, target = aimed
+        if aimed is not None:
+            length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.pick(2, 6)]
+            self.read(*aimed, length, op.numbers[3])
+
+    def read(self, request: Request, target: Target, length: int, at: int) -> bool:
+        """Post a Read of so many octets of a target, from a place that a number decides.
+
+        Whether it was taken.
+        """
         assert request.end is not None
-        length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.pick(2, 6)]
         if length > 4096 and request.end.large.free:
             self._free(request)
             request.slots, request.slot = request.end.large, request.end.large.free.pop()
         length = min(length, request.slots.size if request.slots else 0)
-        offset = op.pick(3, Target.STATIC - length + 1)
+        offset = at % (Target.STATIC - length + 1)
         request.expected = target.static[offset : offset + length]
         wr = self.wr(
             request, WROpcode.RDMA_READ, length, remote=self._remote(target, offset, length)
         )
-        self.post(request.end, [(request, wr)])
+        return self.post(request.end, [(request, wr)])
 
     def do_fetch_add(self, op: Op) -> None:
         """Add 1 to a counter that all may add to."""
@@ -781,59 +818,81 @@ class Execution:
         return self._post_receive(end, SLOT[end.kind])
 
     def _post_receive(self, end: End, length: int) -> bool:
-        slots = end.host.srq_slots if end.shares else end.receives
-        if not slots.free:
+        if end.shares:
+            posted = self.post_shared(end.host, 1)
+            end.offered += posted
+            return posted > 0
+        if not end.receives.free:
             return False
-        slot = slots.free.pop()
-        request = Request(self.number(), None if end.shares else end, "receive", self._numbers)
-        request.slots, request.slot, request.length = (
-            slots,
-            slot,
-            slots.size if end.shares else length,
-        )
-        slots.fill(slot, bytes([BLANK]) * request.length)
-        assert slots.memory.mr is not None
-        at, first = slots.at(slot), request.length
-        if request.order % 2 and not end.shares:  # in two elements
-            first = request.length // 5
-        parts = ((at, first), (at + first, request.length - first))
-        sg = [slots.memory.mr.sge(*part) for part in parts if part[1]]
-        wr = RecvWR(request.wr_id, sg=sg)
-        waiting = end.host.srq_posted if end.shares else end.waiting
-        srq = end.host.srq
+        request, wr = self._receive(end.receives, end, length)
+        room = end.qp.cap.max_recv_wr
         try:
-            if end.shares and srq is not None:
-                srq.post_recv(wr)
-            else:
-                end.qp.post_recv(wr)
+            end.qp.post_recv(wr)
         except Error as e:
             self.refusals += 1
             self._free(request)
-            if not end.shares and end.qp.qp_state == QPState.RESET:
+            if end.qp.qp_state == QPState.RESET:
                 require(e.errno == errno.EINVAL, f"a receive for {end!r} in RESET: {e}")
                 return False
-            room = srq.attr.max_wr if end.shares and srq else end.qp.cap.max_recv_wr
             require(
-                e.errno == errno.ENOMEM and len(waiting) >= room,
-                f"posting a receive to {end!r}, where {len(waiting)} are: {e}",
+                e.errno == errno.ENOMEM and len(end.waiting) >= room,
+                f"posting a receive to {end!r}, where {len(end.waiting)} are: {e}",
             )
             return False
-        self.requests[request.wr_id] = request
-        waiting[request.wr_id] = request
+        self.requests[request.wr_id] = end.waiting[request.wr_id] = request
         end.offered += 1
-        room = end.qp.cap.max_recv_wr
         require(
-            end.shares or len(waiting) <= room,
-            f"{end!r} holds {len(waiting)} receives: more than {room}",
+            len(end.waiting) <= room,
+            f"{end!r} holds {len(end.waiting)} receives: more than {room}",
         )
         return True
+
+    def _receive(self, slots: Slots, end: End | None, length: int) -> tuple[Request, RecvWR]:
+        """Return a receive of this length; end None: for a shared queue."""
+        request = Request(self.number(), end, "receive", self._numbers)
+        request.slots, request.slot, request.length = slots, slots.free.pop(), length
+        slots.fill(request.slot, bytes([BLANK]) * length)
+        assert slots.memory.mr is not None
+        at, first = slots.at(request.slot), length
+        if request.order % 2 and end is not None:  # in two elements
+            first = length // 5
+        parts = ((at, first), (at + first, length - first))
+        sg = [slots.memory.mr.sge(*part) for part in parts if part[1]]
+        return request, RecvWR(request.wr_id, sg=sg)
+
+    def post_shared(self, host: Host, n: int) -> int:
+        """Post up to n receives to a host's shared queue, in one call; how many were taken."""
+        srq, slots = host.srq, host.srq_slots
+        assert srq is not None
+        some = [self._receive(slots, None, slots.size) for _ in range(min(n, len(slots.free)))]
+        taken = len(some)
+        try:
+            srq.post_recv([wr for _, wr in some])
+        except Error as e:
+            self.refusals += 1
+            taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
+            held = len(host.srq_posted) + taken
+            require(
+                e.errno == errno.ENOMEM and held >= srq.attr.max_wr,
+                f"posting {len(some)} receives to the shared queue of {host.address}, where "
+                f"{held} are: {e}",
+            )
+        for request, _ in some[:taken]:
+            self.requests[request.wr_id] = host.srq_posted[request.wr_id] = request
+        for request, _ in reversed(some[taken:]):
+            self._free(request)
+        return taken
 
     def do_receive(self, op: Op) -> None:
         """Post a few receives."""
         end = self.pick_end(op)
         if end is None or end.host.slow:
             return
-        for _ in range(1 + op.pick(1, 6)):
+        n = 1 + op.pick(1, 6)
+        if end.shares:
+            end.offered += self.post_shared(end.host, n)
+            return
+        for _ in range(n):
             if not self._post_receive(end, SLOT[end.kind]):
                 return
 
@@ -899,7 +958,8 @@ class Execution:
         completions.overflowed = True
         for end in host.ends:
             if end.send is completions:
-                end.lost = end.may_err = end.disturbed = True
+                end.lost = end.may_err = True
+                end.disturbance.begin("overflow")
 
     def do_poll(self, op: Op) -> None:
         """Poll a completion queue for a few completions."""
@@ -954,7 +1014,7 @@ class Execution:
         require(request is not None, f"a completion on {host.address} of nothing posted: {wc!r}")
         assert request is not None
         require(not request.done, f"{request.verb} {wc.wr_id} completed again, or too late: {wc!r}")
-        request.done = True
+        request.done, request.status = True, wc.status
         if request.verb == "receive":
             self._received(host, request, wc)
         else:
@@ -1020,7 +1080,8 @@ class Execution:
         elif status == WCStatus.WR_FLUSH_ERR:
             require(end.may_err, f"{what} was flushed, and nothing went wrong")
         else:
-            require(status == WCStatus.GENERAL_ERR and end.host.disturbed, f"{what}: {status.name}")
+            disturbed = end.host.disturbance.last_ns(0) >= 0
+            require(status == WCStatus.GENERAL_ERR and disturbed, f"{what}: {status.name}")
 
     def _of_liar(self, address: Address | None) -> bool:
         end = self.at.get(address) if address else None
@@ -1045,14 +1106,28 @@ class Execution:
             return
         require(status in LOSS, f"{what}: {status.name}")
         require(
-            self.fragile
+            (self.impatient and self.harsh)
             or bool(limited)
-            # An earlier one at that address left.
-            or any(e.gone for e in self.ends if e.address == request.dest)
             or peer is None
-            or any(e.disturbed or e.gone or e.host.disturbed for e in (end, peer)),
+            or self._may_be_lost(end, peer),
             f"{what}: {status.name}, and nothing happened to either end",
         )
+
+    def _may_be_lost(self, end: End, peer: End) -> bool:
+        """Whether an RD pair may have ended by something that happened to either end.
+
+        That is so until a request that was posted after it has completed: the pair has met again.
+        """
+        now = self.world.now_ns
+        if end.gone or peer.gone:
+            return True
+        happened = [one.disturbance.last_ns(now) for one in (end, peer, end.host, peer.host)]
+        # An earlier one at that address left.
+        happened += [e.disturbance.last_ns(now) for e in self.ends if e.address == peer.address]
+        proven = [end.proven_ns.get(peer.address, 0)]
+        if end.address in peer.next_index:
+            proven.append(peer.proven_ns.get(end.address, 0))
+        return max(happened) >= min(proven)
 
     def waited(self, request: Request, retry: int, peer: End | None, what: str) -> None:
         """A Send waits for its receive as long as was said, at least."""
@@ -1062,6 +1137,8 @@ class Execution:
         require(waited >= least, f"{what} waited for its receive {waited} ns, and not {least}")
 
     def _succeeded(self, request: Request, end: End, what: str) -> None:
+        if end.kind == QPType.RD and request.dest is not None:
+            end.proven_ns[request.dest] = request.posted_ns
         slots = request.slots
         if slots is None:
             return
@@ -1192,6 +1269,7 @@ class Execution:
         key = end.number, end.life, source.number, source.life, record.message_id
         require(key not in self.recorded, f"{what} completed twice")
         self.recorded.add(key)
+        self.reports += 1
         octets = sum(last - first for first, last in record.ranges)
         require(octets == record.valid, f"{what}: {record.valid} octets, in ranges of {octets}")
         if end.kind == QPType.RD:
@@ -1217,14 +1295,19 @@ class Execution:
                 request.cell.tainted = True
         end.posted.clear()
         end.waiting.clear()
-        end.lost = end.disturbed = True
+        end.lost = True
+        if end.gone:
+            end.disturbance.faults.clear()
+        end.disturbance.end("error", self.world.now_ns)
+        end.disturbance.note(self.world.now_ns)
         end.life += 1
 
     def do_to_error(self, op: Op) -> None:
         """Move a queue pair to ERR: what is posted flushes."""
         end = self.pick_end(op)
         if end is not None:
-            end.may_err = end.disturbed = end.lost = True
+            end.may_err = end.lost = True
+            end.disturbance.begin("error")
             end.qp.modify(QPAttr(qp_state=QPState.ERR))
 
     def do_reset(self, op: Op) -> None:
@@ -1262,7 +1345,7 @@ class Execution:
             self.destroy(end)
 
     def destroy(self, end: End) -> None:
-        end.gone = end.disturbed = True
+        end.gone = True
         self.rc.leave(end, "ended")
         end.qp.close()
         self.objects.close_window(end)
@@ -1310,7 +1393,6 @@ class Execution:
             return
         kind = kinds[0]
         end = self.make_end(host, kind, small=True)
-        end.disturbed = True
         for i in range(end.qp.cap.max_send_wr):
             prepared = self._prepare_send(op, end, op.numbers[2] + i)
             if prepared is not None:
@@ -1318,14 +1400,11 @@ class Execution:
 
     # ---- the network and its hosts
 
-    def _disturb(self, *hosts: Host) -> None:
-        for host in hosts:
-            host.disturbed = True
-
     def do_plan(self, op: Op) -> None:
         """Change the plan of all links."""
         plan = programs.draw_plan(random.Random(op.numbers[0]))
         self.duplicates |= "dup=" in plan
+        self.harsh |= programs.is_harsh(plan)
         self.plan = plan
         self.rc.planned()
         self.world.faults(plan)
@@ -1335,6 +1414,7 @@ class Execution:
         a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
         plan = programs.draw_plan(random.Random(op.numbers[2])) if op.chance(3, 70) else None
         self.duplicates |= plan is not None and "dup=" in plan
+        self.harsh |= plan is not None and programs.is_harsh(plan)
         ends = frozenset((a.address, b.address))
         if plan is None:
             self.link_plans.pop(ends, None)
@@ -1349,32 +1429,44 @@ class Execution:
         for i, host in enumerate(self.hosts):
             groups[op.numbers[0] >> i & 1].append(host.address)
         if all(groups):
-            self._disturb(*self.hosts)
+            for host in self.hosts:
+                host.disturbance.begin("partition")
             self.world.partition(*groups, one_way=op.chance(1, 20))
 
-    def do_heal(self, op: Op) -> None:
+    def do_heal(self, op: Op | None) -> None:
         """End all partitions."""
         del op
         self.world.heal()
+        for host in self.hosts:
+            host.disturbance.end("partition", self.world.now_ns)
 
     def do_link_down(self, op: Op) -> None:
         """Take an interface down."""
-        self._disturb(*self.hosts)
-        self.world.link_up(self.hosts[op.pick(0, len(self.hosts))].address, False)
+        host = self.hosts[op.pick(0, len(self.hosts))]
+        host.disturbance.begin("link")
+        self.world.link_up(host.address, False)
 
-    def do_link_up(self, op: Op) -> None:
+    def do_link_up(self, op: Op | None) -> None:
         """Bring all interfaces up."""
         del op
         for host in self.hosts:
             self.world.link_up(host.address, True)
+            host.disturbance.end("link", self.world.now_ns)
 
     def do_path_mtu(self, op: Op) -> None:
         """Change the MTU of a path, with ICMP or without."""
         a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
         if a is not b:
-            self._disturb(a, b)
             mtu = (0, 1280, 1400)[op.pick(2, 3)]
-            self.world.path_mtu(a.address, b.address, mtu, told=op.chance(3, 50))
+            self._path_mtu(a, b, mtu, told=op.chance(3, 50))
+
+    def _path_mtu(self, a: Host, b: Host, mtu: int, *, told: bool) -> None:
+        for here, there in ((a, b), (b, a)):
+            if mtu:
+                here.disturbance.begin(f"path to {there.address}")
+            else:
+                here.disturbance.end(f"path to {there.address}", self.world.now_ns)
+        self.world.path_mtu(a.address, b.address, mtu, told=told)
 
     def do_slow(self, op: Op) -> None:
         """Have a host stop polling and posting receives."""
@@ -1391,7 +1483,11 @@ class Execution:
             return
         self.crashes += 1
         self.stale += len(host.context._below()) + 1
-        host.up, host.disturbed = False, True
+        # The structs of objects that were destroyed are kept for the next ones of their type: of a
+        # queue pair its own, and those of its regions.
+        self.stale += 4 * (sum(host.most.values()) - len(host.ends))
+        host.up = False
+        host.disturbance.note(self.world.now_ns)
         for end in host.ends:
             if end.pair is not None:  # tasks of its peer may hear of it at once
                 end.pair.causes.add("lost")
@@ -1427,16 +1523,16 @@ class Execution:
     def finish(self) -> None:
         """End all faults, and see that everything ends, arrived, and returns."""
         world = self.world
-        world.heal()
+        self.do_heal(None)
+        self.do_link_up(None)
         world.faults("")
         self.plan, self.link_plans = "", {}
         for host in self.hosts:
             host.slow = False
-            world.link_up(host.address, True)
             for other in self.hosts:
                 world.link(host.address, other.address, None)
                 if other is not host:
-                    world.path_mtu(host.address, other.address, 0)
+                    self._path_mtu(host, other, 0, told=True)
         for end in self.live():
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
@@ -1449,8 +1545,7 @@ class Execution:
         self._burst()
         self._arrivals()
         self.rc.arrivals(self._pass)
-        self.rc.starve()
-        self.rc.part()
+        self.endings.all()
         self._look(at_all=True)
         self._flush()
         self._look(at_all=True)
@@ -1549,6 +1644,7 @@ class Execution:
         for end in self.live():
             if end.qp.qp_state != QPState.RESET:
                 end.may_err = end.lost = True
+                end.disturbance.begin("error")
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
         began = self.world.now
         while self.world.now - began < 1:

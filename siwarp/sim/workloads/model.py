@@ -203,6 +203,7 @@ class Request:
     bad: str = ""  # what is wrong with it, on purpose
     posted_ns: int = 0
     done: bool = False
+    status: int | None = None  # that it completed with
 
 
 @dataclass(eq=False)
@@ -239,28 +240,52 @@ class Target:
     COUNTERS = 8
     CELL = 1024
     CELLS = 64
+    #: Of Write-Records: four datagrams or five.
+    RECORD = 6000
+    RECORDS = 6
 
     def __init__(self, host: Host) -> None:
         self.memory = Memory(
             f"the target of {host.address}",
-            self.STATIC + 8 * self.COUNTERS + self.CELL * self.CELLS,
+            self.STATIC + 8 * self.COUNTERS + self._octets_of_cells(),
         )
         self.static = hashlib.shake_128(host.address.encode()).digest(self.STATIC)
+        self._present = self.static
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
-        self._seen = bytearray(self.CELL * self.CELLS)  # the cells, when they were looked at last
+        self._seen = bytearray(self._octets_of_cells())  # the cells, as they were looked at last
+        self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}  # of the next cell
         self.closed_at = -1  # the step at which its region was last closed
 
-    def cell(self, writer: End, dest: Address, steady: bool) -> Cell | None:
+    def _octets_of_cells(self) -> int:
+        return self.CELL * self.CELLS + self.RECORD * self.RECORDS
+
+    def cell(
+        self, writer: End, dest: Address, *, steady: bool, record: bool = False
+    ) -> Cell | None:
         """Return the cell that this end writes to through that one; None: there are no more."""
         key = (writer.number, dest, steady)
         if key not in self.cells:
-            if len(self.cells) == self.CELLS:
+            length = self.RECORD if record else self.CELL
+            end = self._octets_of_cells() if record else self.CELL * self.CELLS
+            at = self._at[length]
+            if at + length > end:
                 return None
-            at = self.STATIC + 8 * self.COUNTERS + len(self.cells) * self.CELL
-            self.cells[key] = Cell(len(self.cells), at, self.CELL, steady, bytearray(self.CELL))
+            self._at[length] += length
+            at += self.STATIC + 8 * self.COUNTERS
+            self.cells[key] = Cell(len(self.cells), at, length, steady, bytearray(length))
         return self.cells[key]
+
+    def spoil(self) -> None:
+        """Use what is read for something else, as its region is closed: no Read may get that."""
+        self._present = b"\xdd" * self.STATIC
+        self.memory.view[: self.STATIC] = self._present
+
+    def restore(self) -> None:
+        """Write back what is read, before it is registered again."""
+        self._present = self.static
+        self.memory.view[: self.STATIC] = self.static
 
     def octets(self, cell: Cell) -> bytes:
         """Return what a cell holds now."""
@@ -273,7 +298,7 @@ class Target:
             return
         memory = self.memory
         require(
-            memory.octets(0, self.STATIC) == self.static,
+            memory.octets(0, self.STATIC) == self._present,
             f"{memory.name}: a write that nobody posted",
         )
         now = memory.octets(self.STATIC + 8 * self.COUNTERS, len(self._seen))
@@ -299,6 +324,35 @@ class Target:
                 )
 
 
+class Disturbance:
+    """What happened to a host or a queue pair that may lose its RD peers: faults, and when.
+
+    It lasts while there is a fault, and excuses a loss until requests complete again.
+    """
+
+    def __init__(self) -> None:
+        self.faults: set[str] = set()  # that have not ended
+        self.ended_ns = -1  # when the last one did; -1: there was none
+
+    def note(self, now_ns: int) -> None:
+        """Note something that is over at once."""
+        self.ended_ns = now_ns
+
+    def begin(self, fault: str) -> None:
+        """Note a fault that lasts."""
+        self.faults.add(fault)
+
+    def end(self, fault: str, now_ns: int) -> None:
+        """Note that a fault is over."""
+        if fault in self.faults:
+            self.faults.remove(fault)
+            self.ended_ns = now_ns
+
+    def last_ns(self, now_ns: int) -> int:
+        """Return the last time at which there was a fault; -1: never."""
+        return now_ns if self.faults else self.ended_ns
+
+
 class Completions:
     """A completion queue."""
 
@@ -320,7 +374,7 @@ class Host:
         self.up = True
         self.life = 0
         self.slow = False  # does not poll or post receives
-        self.disturbed = False  # since when a peer may be lost without being at fault
+        self.disturbance = Disturbance()
         self.context: Context
         self.pd: PD
         self.srq: SRQ | None = None
@@ -328,6 +382,7 @@ class Host:
         self.srq_posted: dict[int, Request] = {}
         self.srq_limit = 0  # that is armed
         self.ends: list[End] = []
+        self.most: dict[QPType, int] = {}  # queue pairs that were open at a time, in this life
         self.completions: list[Completions] = []
         self.channel: CMEventChannel | None = None  # RC by the connection manager
         self.listener: CMID | None = None
@@ -415,7 +470,9 @@ class End:
         self.short = False  # has posted receives that are too short
         self.errors = 0  # that its queue of errors had
         self.gone = False  # destroyed, or its host crashed
-        self.disturbed = False
+        self.disturbance = Disturbance()
+        #: RD: when the last request was posted to a peer that completed without an error.
+        self.proven_ns: dict[Address, int] = {}
         self.lost = False  # completions of it may have been lost
         self._may_err = False
         self.pair: Pair | None = None  # RC

@@ -66,11 +66,9 @@ class Objects:
         if host is None:
             return
         if op.chance(1, 50) and host.target.memory.mr is not None:
-            host.target.memory.mr.close()
-            host.target.memory.mr = None
-            self._ends_access(host.target, host)
-            host.target.memory.freeze()
-            run.frozen.append(host.target.memory)
+            if op.chance(2, 60):
+                self._read_from(op, host)
+            self.close_target(host)
             return
         end = run.pick_end(op, 2)
         if end is None:
@@ -96,6 +94,34 @@ class Objects:
             slots.memory.thaw()
             run.register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
 
+    def close_target(self, host: Host) -> None:
+        """Close the region of a host's target, and use its memory for something else."""
+        memory = host.target.memory
+        assert memory.mr is not None
+        memory.mr.close()
+        memory.mr = None
+        self._ends_access(host.target, host)
+        host.target.spoil()
+        memory.freeze()
+        self.run.frozen.append(memory)
+
+    def _read_from(self, op: Op, host: Host) -> None:
+        """Have peers read much from a host, so that it is still responding when this returns."""
+        run = self.run
+        there = [end for end in host.ends if end.kind == QPType.RD]
+        for end in run.live():
+            if end.kind == QPType.RC and end.connected:
+                dest = end.peer
+            else:
+                dest = there[0] if end.kind == QPType.RD and there else None
+            if dest is None or dest.host is not host or end.qp.qp_state != QPState.RTS:
+                continue
+            request = run.request(end, "read") if end.large.free else None
+            if request is not None:
+                request.dest = dest.address
+                run.read(request, host.target, Target.STATIC - 100, op.numbers[5])
+        run.world.run_for(op.pick(4, 2000) / 1e6)
+
     def _ends_access(self, target: Target, host: Host) -> None:
         """Note that keys of a target are invalid from now on: what is on its way is refused."""
         target.closed_at = self.run.number()
@@ -112,6 +138,7 @@ class Objects:
             memory = host.target.memory
             if host.up and memory.mr is None:
                 memory.thaw()
+                host.target.restore()
                 self.run.frozen.remove(memory)
                 self.run.register(host, memory, self.access)
 

@@ -7,10 +7,14 @@ there is then, so that each prefix of a program is a program too.
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["WORKLOADS", "Op", "Program", "Workload", "generate"]
+from siwarp.base.library import ffi, lib
+
+__all__ = ["WORKLOADS", "Op", "Program", "Workload", "generate", "set_to"]
 
 #: Numbers of an operation.
 _NUMBERS = 6
@@ -174,6 +178,7 @@ class Program:
         plan: the plan of faults at the beginning.
         settings: by name.
         near_wrap: whether message and packet numbers start just below their wrap.
+        mtu: of the interfaces. Only long segments of TCP are sent from where they lie.
         ops: the operations.
 
     """
@@ -187,6 +192,7 @@ class Program:
     plan: str
     settings: dict[str, int]
     near_wrap: bool
+    mtu: int
     ops: tuple[Op, ...] = field(repr=False)
 
 
@@ -200,7 +206,7 @@ def draw_plan(rng: random.Random) -> str:
         if rng.random() < 0.3:
             clauses.append(f"burst={rng.randint(2, 5)}")
     if rng.random() < 0.3:
-        clauses.append(f"dup={rng.choice((1, 5))}%")
+        clauses.append(f"dup={rng.choice((1, 5, 20))}%")
     if rng.random() < 0.3:
         clauses.append(f"reorder={rng.choice((1, 5))}%")
     if rng.random() < 0.2:
@@ -219,6 +225,13 @@ def draw_plan(rng: random.Random) -> str:
     return ",".join(clauses)
 
 
+def is_harsh(plan: str) -> bool:
+    """Whether a plan may lose a peer that has little time: it loses, or delays, much."""
+    clauses = dict(clause.partition("=")[::2] for clause in plan.split(","))
+    loss, delay = clauses.get("loss", "0%"), clauses.get("delay", "0us")
+    return float(loss[:-1]) > 1 or int(delay[:-2]) > 1000 or "rate" in clauses
+
+
 def _settings(rng: random.Random) -> dict[str, int]:
     """Draw settings, most of which stay as they are."""
     choices: dict[str, tuple[int, ...]] = {
@@ -232,14 +245,29 @@ def _settings(rng: random.Random) -> dict[str, int]:
         "rnr_octets": (131072, 1 << 20, 64 << 20),
         "rd_follow": (0, 0, 1),
         "rd_cc": (0, 1, 2),
-        "peer_timeout_ms": (1000, 10000, 10000),
-        "rd_meet_ms": (2000, 60000),
+        "peer_timeout_ms": (1000, 10000, 10000, 10000),
+        "rd_meet_ms": (2000, 60000, 60000, 60000),
         "company": (0, 0, 1, 2),
         "uc_breaker": (0, 1, 2),
         "linger_ms": (0, 2000, 2000),
         "err_queue": (2, 32),
     }
     return {name: rng.choice(values) for name, values in choices.items()}
+
+
+@contextlib.contextmanager
+def set_to(values: dict[str, int]) -> Iterator[None]:
+    """Give settings other values while a ``with`` block runs."""
+    names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
+    before = {name: lib.siw_setting_value(names.index(name.encode())) for name in values}
+    for name, value in values.items():
+        if lib.siw_setting_set(name.encode(), value):
+            raise ValueError(f"no setting {name}={value}: see siwarp.base.settings")
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            lib.siw_setting_set(name.encode(), value)
 
 
 def _pause(rng: random.Random) -> int:
@@ -290,5 +318,6 @@ def generate(workload: str, seed: int, operations: int = 600) -> Program:
         plan or "loss=1%",
         settings,
         near_wrap,
+        rng.choice((1500, 1500, 9000)),
         tuple(ops),
     )

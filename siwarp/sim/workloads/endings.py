@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What each program ends with, on a network whose faults have ended, one thing after another.
+
+Here it is known what has to happen, and when: what a random program rarely comes to, or what its
+faults would excuse, is done on purpose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from siwarp.sim.workloads.model import End, Host, Message, Request, Target, content, require
+from siwarp.sim.workloads.program import set_to
+from siwarp.sim.workloads.rc import ENDLESS, RNR_NS
+from siwarp.verbs import AccessFlag, QPState, QPType, WCStatus
+
+if TYPE_CHECKING:
+    from siwarp.sim.workloads.execution import Execution
+
+__all__ = ["Endings"]
+
+#: What Execution.greet takes for a message of 3,000 octets, and for one that fills its slot.
+LONG, LONGEST = 21, 5
+#: Sends on RD before a pause: more than eight bits count.
+MANY = 300
+#: Seconds after which an RD peer's record rests.
+REST_S = 130
+#: Pairs of each type that are tried.
+TRIED = 3
+#: Seconds that all datagrams of one direction are lost: less than any limit of a connection.
+OUTAGE_S = 0.1
+#: Write-Records that are under way at a time, and the octets of each: two datagrams.
+RECORDS, RECORD = 4, 1500
+#: Seconds after which a Write-Record is over, whatever was lost: SIWARP_REC_TIMEOUT_MS, and some.
+RECORD_S = 0.2
+
+
+class Endings:
+    """The end of a program.
+
+    Args:
+        run: the program.
+        access: what peers may do in a target.
+
+    """
+
+    def __init__(self, run: Execution, access: AccessFlag) -> None:
+        self.run = run
+        self.access = access
+        self.rng = random.Random(run.program.seed)
+
+    def all(self) -> None:
+        """Do everything, in a fixed order."""
+        self.arrive()
+        self.outages()
+        self.replies()
+        self.count()
+        self.records()
+        self.starve()
+        self.share()
+        self.part()
+        self.revoke()
+
+    # ---- whom it is tried with
+
+    def _ready(self, *kinds: QPType) -> list[End]:
+        """Queue pairs of these types in RTS that nothing is wrong with."""
+        ends = [e for e in self.run.live() if e.kind in kinds and e.qp.qp_state == QPState.RTS]
+        ends = [e for e in ends if not (e.liar or e.send.small or e.disturbance.faults)]
+        # A receive that is too short, or whose region is closed, would take a message.
+        return [e for e in ends if not e.short]
+
+    def _pairs(self, kind: QPType) -> list[tuple[End, End]]:
+        """Some pairs of queue pairs of a type, each with another end that is ready, too."""
+        ends = self._ready(kind)
+        if kind in (QPType.UD, QPType.RD):
+            found = list(zip(ends, ends[1:] + ends[:1], strict=True))
+        else:
+            found = [(e, e.peer) for e in ends if e.peer is not None and e.peer in ends]
+        found = [(a, b) for a, b in found if a.host is not b.host and a.host.up and b.host.up]
+        if kind == QPType.RC:
+            found = [(a, b) for a, b in found if a.pair is not None and not a.pair.causes]
+        self.rng.shuffle(found)
+        return found[:TRIED]
+
+    # ---- all types
+
+    def arrive(self) -> None:
+        """Send on UD and UC, which lose nothing now."""
+        run = self.run
+        for kind in (QPType.UD, QPType.UC):
+            for end, peer in self._pairs(kind):
+                run.receive_everywhere()
+                sent = run.greet(end, dest=peer.address)
+                message = sent.message if sent is not None else None
+                if message is None:
+                    continue
+                self._arrives(message)
+                require(
+                    bool(message.taken),
+                    f"message {message.number} of {end!r} to {peer!r} did not arrive, and nothing "
+                    "is lost any more",
+                )
+
+    def outages(self) -> None:
+        """Lose all of one direction for a while: what is posted meanwhile is repeated."""
+        run = self.run
+        for kind in (QPType.RD, QPType.RC):
+            for end, peer in self._pairs(kind):
+                for source, dest in ((end, peer), (peer, end)):
+                    run.receive_everywhere()
+                    run.world.partition(source.host.address, dest.host.address, one_way=True)
+                    posted = [run.greet(end, dest=peer.address), self.read(end, peer)]
+                    run.world.run_for(self.rng.random() * OUTAGE_S)
+                    run.world.heal()
+                    for request in posted:
+                        if request is not None:
+                            self._must(request, "the way was interrupted for a moment")
+
+    def read(self, end: End, peer: End, length: int = 4096) -> Request | None:
+        """Post a Read of a peer's target; None: there is no room, or no target."""
+        run = self.run
+        if peer.host.target.memory.mr is None:
+            return None
+        request = run.request(end, "read")
+        if request is None:
+            return None
+        request.dest = peer.address
+        return request if run.read(request, peer.host.target, length, 0) else None
+
+    def _must(self, request: Request, why: str) -> None:
+        """Raise a Violation unless a request completes without an error, and a message arrives."""
+        what = f"{request.verb} {request.wr_id} of {request.end!r} to {request.dest}"
+        require(
+            self.done(request, 60) and request.status == WCStatus.SUCCESS,
+            f"{what} did not complete, and only {why}",
+        )
+        message = request.message
+        if message is not None:
+            self._arrives(message)
+            require(bool(message.taken), f"{what} completed, did not arrive, and only {why}")
+
+    def _arrives(self, message: Message) -> None:
+        """Poll until a message has arrived, or for some seconds: TCP may repeat it late."""
+        run = self.run
+        began = run.world.now
+        while not message.taken and run.world.now - began < 5:
+            run.poll_everything()
+            run.world.run_for(0.005)
+
+    def replies(self) -> None:
+        """Answer messages on RD as they arrive: a Send completes before its answer is there."""
+        run = self.run
+        for end, peer in self._pairs(QPType.RD):
+            run.receive_everywhere()
+            sent = run.greet(end, dest=peer.address)
+            if sent is None or sent.message is None:
+                continue
+            began = run.world.now
+            while not sent.message.taken and run.world.now - began < 60:
+                run.poll(peer.host, peer.recv, 1)
+                run.world.run_for(0)
+            answer = run.greet(peer, dest=end.address)
+            if answer is None or answer.message is None:
+                continue
+            while not answer.message.taken and run.world.now - began < 60:
+                run.poll(end.host, end.recv, 1)
+                run.world.run_for(0.0001)
+            require(
+                sent.done or not answer.message.taken,
+                f"{end!r} has the answer of {peer!r}, and its own Send is not complete",
+            )
+
+    def count(self) -> None:
+        """Send more than 255 messages on RD, pause until the pair rests, and send again."""
+        run = self.run
+        for end, peer in self._pairs(QPType.RD)[:1]:
+            for number in range(MANY):
+                if number % 8 == 0:
+                    run.receive_everywhere()
+                sent = run.greet(end, dest=peer.address)
+                if sent is None:
+                    return
+                if number % 8 == 7:
+                    self._must(sent, "many were sent before")
+            run.poll_everything()
+            run.world.run_for(REST_S)
+            run.receive_everywhere()
+            sent = run.greet(end, dest=peer.address)
+            if sent is not None:
+                self._must(sent, "there was a pause")
+
+    # ---- Write-Records of UD
+
+    def records(self) -> None:
+        """Lose datagrams of Write-Records: each of which anything came is reported."""
+        run = self.run
+        ends = [e for e in self._ready(QPType.UD) if e.host.up]
+        for end, peer in self._pairs(QPType.UD)[:1]:
+            target = peer.host.target
+            cell = target.cell(end, peer.address, steady=True, record=True)
+            if cell is None or target.memory.mr is None or len(ends) < 2:
+                continue
+            cell.expected[:] = content(1 << 40 | cell.number, cell.length)
+            run.world.link(end.host.address, peer.host.address, "loss=40%,seed=7")
+            for _ in range(4):
+                self._records(end, peer, cell.at)
+            run.world.link(end.host.address, peer.host.address, None)
+
+    def _records(self, end: End, peer: End, at: int) -> None:
+        run, target = self.run, peer.host.target
+        cell = next(c for c in target.cells.values() if c.at == at)
+        target.memory.view[at : at + cell.length] = bytes(cell.length)
+        before = run.reports
+        for number in range(RECORDS):
+            run.write_record(end, peer, cell, number * RECORD, RECORD)
+            run.world.run_for(0.001)
+        began = run.world.now
+        while run.world.now - began < RECORD_S:
+            run.poll_everything()
+            run.world.run_for(0.005)
+        octets = target.octets(cell)
+        came = sum(any(octets[n * RECORD : (n + 1) * RECORD]) for n in range(RECORDS))
+        require(
+            run.reports - before == came,
+            f"of {came} Write-Records of {end!r} something came to {peer!r}, and "
+            f"{run.reports - before} were reported",
+        )
+
+    # ---- receives that are missing
+
+    def starve(self) -> None:
+        """Have two Sends of a new pair wait, and a receive for one: the other ends in time."""
+        run = self.run
+        up = [host for host in run.hosts if host.up]
+        if "RC" not in run.program.kinds or len(up) < 2:
+            return
+        rng = random.Random(run.program.seed)
+        a, b = (
+            run.make_end(host, QPType.RC, by_qpn=True, private=True, plain=True)
+            for host in rng.sample(up, 2)
+        )
+        retry = rng.choice((0, 1, 1, 3, 3))
+        run.rc.pair(a, b, rng, (retry, ENDLESS))
+        run.world.run_for(0.1)
+        self._starve(a, b, retry)
+
+    def _starve(self, end: End, peer: End, retry: int) -> None:
+        run = self.run
+        while peer.waiting:
+            sent = run.greet(end)
+            if sent is None or not self.done(sent, 60):
+                return
+        first, second = run.greet(end), run.greet(end)
+        if first is None or second is None:
+            return
+        run.world.run_for(0.001)
+        run.post_receive(peer)
+        timer = RNR_NS[peer.min_rnr_timer or 0] / 1e9
+        # Its time begins where the first has its receive. done() looks every 5 ms.
+        limit = retry * timer + 0.02
+        require(
+            self.done(second, limit, end.host),
+            f"{second.verb} {second.wr_id} of {end!r} had {retry} times {timer} s to wait for its "
+            f"receive, and has not ended after {limit} s",
+        )
+
+    def share(self) -> None:
+        """Have Sends to several queue pairs wait for one shared queue, and post it what they need.
+
+        At the end, on a network without faults: all of them have to get their receives.
+        """
+        run = self.run
+        up = [host for host in run.hosts if host.up and not host.liar]
+        if len(up) < 2:
+            return
+        rng = self.rng
+        source, host = rng.sample(up, 2)
+        pairs = [*self._sharers(source, host, rng)]
+        run.world.run_for(0.1)
+        for end, peer in itertools.cycle(pairs):
+            if not host.srq_posted:
+                break
+            sent = run.greet(end, dest=peer.address)
+            if sent is None or not self.done(sent, 60):
+                return  # which is noticed elsewhere
+        sends = [run.greet(end, dest=peer.address) for end, peer in pairs]
+        waiting = [request for request in sends if request is not None]
+        run.world.run_for(0.05)
+        run.post_shared(host, len(waiting))
+        for request in waiting:
+            require(
+                self.done(request, 1),
+                f"{request.verb} {request.wr_id} of {request.end!r} has a receive of the shared "
+                f"queue of {host.address}, and did not complete",
+            )
+
+    def _sharers(self, source: Host, host: Host, rng: random.Random) -> Iterator[tuple[End, End]]:
+        """Make queue pairs that share a host's receives, and a peer of each."""
+        run = self.run
+        for _ in range(3):
+            if "RC" in run.program.kinds:
+                a = run.make_end(source, QPType.RC, by_qpn=True, private=True, plain=True)
+                b = run.make_end(
+                    host, QPType.RC, by_qpn=True, private=True, plain=True, shares=True
+                )
+                run.rc.pair(a, b, rng, (7, 7))
+                yield a, b
+            if "RD" in run.program.kinds:
+                yield (
+                    run.make_end(source, QPType.RD, plain=True),
+                    run.make_end(host, QPType.RD, plain=True, shares=True),
+                )
+
+    # ---- a connection that ends
+
+    def part(self) -> None:
+        """Have an end leave in order while both send: what completed there still arrives."""
+        if not self.run.program.settings["linger_ms"]:
+            return
+        self.run.world.faults("delay=2ms,rate=10Mbit")
+        for end in self.run.live():
+            pair, peer = end.pair, end.peer
+            if pair is None or peer is None or pair.causes:
+                continue
+            if end.qp.qp_state == peer.qp.qp_state == QPState.RTS:
+                self._part(end, peer)
+                break
+        self.run.world.faults("")
+
+    def _part(self, end: End, peer: End) -> None:
+        run = self.run
+        run.receive_everywhere()
+        sent = [run.greet(end, LONG) for _ in range(8)]
+        for _ in sent:  # what arrives at an end that is closed must not reset the connection
+            run.greet(peer, LONG)
+        requests = [request for request in sent if request is not None]
+        if not all(self.done(request, 60) for request in requests):
+            return  # which is noticed elsewhere
+        messages = [request.message for request in requests if request.message is not None]
+        run.destroy(end)
+        for _ in range(200):
+            run.poll_everything()
+            run.world.run_for(0.005)
+        for message in messages:
+            require(
+                bool(message.taken) or message.status != WCStatus.SUCCESS,
+                f"message {message.number} of {end!r} completed before that was closed, and did "
+                f"not arrive at {peer!r}",
+            )
+
+    # ---- a region that is closed
+
+    def revoke(self) -> None:
+        """Close a region that peers are reading from, and use its memory for something else.
+
+        What the host sends first fills its socket, so that responses are still to be sent. Without
+        a CRC nothing but the octets says that they are wrong.
+        """
+        run = self.run
+        up = [h for h in run.hosts if h.up and not h.liar and h.target.memory.mr is not None]
+        if not {"RC", "RD"} & set(run.program.kinds) or len(up) < 2:
+            return
+        source, host = self.rng.sample(up, 2)
+        pairs = []
+        with set_to({"sndbuf": 4096, "crc": self.rng.randrange(2)}):
+            if "RC" in run.program.kinds:
+                a = run.make_end(source, QPType.RC, by_qpn=True, private=True, plain=True)
+                b = run.make_end(host, QPType.RC, by_qpn=True, private=True, plain=True)
+                run.rc.pair(a, b, self.rng, (ENDLESS, ENDLESS), depth=16)
+                pairs.append((a, b))
+            if "RD" in run.program.kinds:
+                a = run.make_end(source, QPType.RD, plain=True)
+                pairs.append((a, run.make_end(host, QPType.RD, plain=True)))
+            run.world.run_for(0.1)
+            for end, peer in pairs:
+                self._must_greet(end, peer)
+        run.world.faults("delay=2ms,rate=10Mbit")
+        for end, peer in pairs:
+            for _ in range(16 if end.kind == QPType.RC else 2):
+                run.greet(peer, LONGEST, dest=end.address)
+            # Of a response of several segments the others would fail: only its last can be wrong.
+            for length in [Target.STATIC - 100] * 2 if self.rng.random() < 0.3 else [8000] * 12:
+                self.read(end, peer, length)
+        run.world.run_for(0.01 + self.rng.random() * 0.02)
+        run.objects.close_target(host)
+        began = run.world.now
+        while any(end.posted for end, _ in pairs) and run.world.now - began < 60:
+            run.poll_everything()
+            run.world.run_for(0.005)
+        run.world.faults("")
+
+    def _must_greet(self, end: End, peer: End) -> None:
+        sent = self.run.greet(end, dest=peer.address)
+        if sent is not None:
+            self.run.receive_everywhere()
+            self._must(sent, "it is the first")
+
+    def done(self, request: Request, within: float, only: Host | None = None) -> bool:
+        """Poll, on all hosts or on one, until a request has completed; whether it has."""
+        run = self.run
+        began = run.world.now
+        while not request.done and run.world.now - began < within:
+            if only is None:
+                run.poll_everything()
+            else:
+                run.poll(only, only.completions[0], 64)
+            run.world.run_for(0.005)
+        return request.done
