@@ -30,11 +30,10 @@ LIBRARY = "libsiwarp-sim.so"
 #: Where `--record` writes.
 RECORD = HERE / "plants.md"
 VARIANTS = 3
-#: How many seeds the first run of a fault has; the next one has twice as many.
-FIRST_RUN = 4
-#: A run that takes longer, in seconds, hangs: a seed takes a second or two on a slow machine.
-START_LIMIT, SEED_LIMIT = 60, 15
-_FAILED = re.compile(r"^FAILED seed (\d+)\b.*", re.MULTILINE)
+#: A run that takes longer, in seconds, hangs: a seed takes a second or two on a slow machine, and
+#: siwarp sim ends one that hangs after two minutes.
+START_LIMIT, SEED_LIMIT = 180, 15
+_FAILED = re.compile(r"^FAILED seed (\d+)\b.*\n", re.MULTILINE)
 #: It ends so, too, if a run is too short to have had a crash, or anything refused.
 _NONE = re.compile(r"^siwarp sim: .*\b0 failed\b", re.MULTILINE)
 
@@ -100,9 +99,8 @@ def judge(status: int | None, out: str) -> Ran:
     if status is None:
         return Ran("hung", None, lines[-1] if lines else "")
     if status == 1:
-        failed = [(int(found.group(1)), found.group()) for found in _FAILED.finditer(out)]
-        if failed:
-            return Ran("failed", *min(failed))
+        if failed := _FAILED.search(out):
+            return Ran("failed", int(failed.group(1)), failed.group().strip())
         if _NONE.search(out):
             return Ran("passed")
         raise Trouble(f"siwarp sim failed and named no seed:\n{out[-2000:]}")
@@ -126,31 +124,16 @@ class Found:
 
 
 def seek(run: Runner, first: int, limit: int) -> Found:
-    """Run seeds from `first` on, more and more at a time, until one fails or `limit` passed."""
+    """Run seeds from `first` on until one fails or `limit` passed."""
     began = time.monotonic()
-    done, some = 0, FIRST_RUN
-    while done < limit:
-        some = min(some, limit - done)
-        ran = run(first + done, some)
-        if ran.how != "passed" and ran.seed is None:
-            ran = _alone(run, first + done, some, ran)
-        if ran.how != "passed":
-            seed = ran.seed if ran.seed is not None else first + done + some - 1
-            if not first + done <= seed < first + done + some:
-                raise Trouble(f"siwarp sim named seed {seed}, which it was not to run")
-            return Found(seed - first + 1, ran.how, ran.line, time.monotonic() - began)
-        done += some
-        some *= 2
-    return Found(0, "passed", "", time.monotonic() - began)
-
-
-def _alone(run: Runner, first: int, some: int, ran: Ran) -> Ran:
-    """Run the same seeds each by itself, for a run that ended without naming its seed."""
-    for seed in range(first, first + some):
-        alone = run(seed, 1)
-        if alone.how != "passed":
-            return Ran(alone.how, seed, alone.line)
-    return ran
+    ran = run(first, limit)
+    seeds = 0
+    if ran.how != "passed":
+        seed = ran.seed if ran.seed is not None else first + limit - 1
+        if not first <= seed < first + limit:
+            raise Trouble(f"siwarp sim named seed {seed}, which it was not to run")
+        seeds = seed - first + 1
+    return Found(seeds, ran.how, ran.line, time.monotonic() - began)
 
 
 class Simulator:
@@ -171,8 +154,9 @@ class Simulator:
         command = [str(self.copy.venv / "bin" / "python"), "-m", "siwarp.cli", "sim"]
         command += ["--seeds", str(seeds), "--seed", str(first), "--jobs", "1", *more]
         command += ["--out", str(self.copy.build / "sim")]
-        status, out = self.copy.output(command, START_LIMIT + seeds * SEED_LIMIT)
-        return judge(status, out)
+        # The first seed that fails is enough: its shortest prefix would take many runs more.
+        limit = START_LIMIT + seeds * SEED_LIMIT
+        return judge(*self.copy.output(command, limit, enough=_FAILED))
 
 
 # ---- all of them

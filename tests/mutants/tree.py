@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -206,8 +207,13 @@ class Copy:
             raise Trouble("stopped")
         return status
 
-    def output(self, command: list[str], limit: float) -> tuple[int | None, str]:
-        """Run a command: its exit status, or None if it took too long, and what it printed."""
+    def output(
+        self, command: list[str], limit: float, enough: re.Pattern[str] | None = None
+    ) -> tuple[int | None, str]:
+        """Run a command: its exit status, or None if it took too long, and what it printed.
+
+        It is ended once that has a match of `enough`, and has failed (1).
+        """
         process = subprocess.Popen(
             command,
             cwd=self.home,
@@ -219,12 +225,21 @@ class Copy:
         )
         self.process = process
         status: int | None = None
+        out = b""
+        deadline = time.monotonic() + limit
+        assert process.stdout is not None
         try:
-            out = process.communicate(timeout=limit)[0]
-            status = process.returncode
-        except subprocess.TimeoutExpired as e:
-            out = e.output or b""
+            while status is None and (left := deadline - time.monotonic()) > 0:
+                if not select.select([process.stdout], [], [], left)[0]:
+                    break
+                some = os.read(process.stdout.fileno(), 1 << 16)
+                out += some
+                if enough and enough.search(out.decode("utf-8", errors="replace")):
+                    status = 1
+                elif not some:
+                    status = process.wait()
         finally:
+            process.stdout.close()
             self.end()
         if self.stopped:
             raise Trouble("stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
             1,
             "FAILED seed 17 of workload churn: twice\n  again: siwarp sim --seed 17\n"
             "FAILED seed 4 of workload liars: lost\nsiwarp sim: 20 seeds from 1, 2 failed\n",
-            Ran("failed", 4, "FAILED seed 4 of workload liars: lost"),
+            Ran("failed", 17, "FAILED seed 17 of workload churn: twice"),
         ),
         (None, "seed 8 begins\n", Ran("hung", None, "seed 8 begins")),
         (-11, "seed 8 begins\n", Ran("crashed", None, "SIGSEGV: seed 8 begins")),
@@ -85,18 +86,14 @@ def test_seeds_are_counted_from_the_first_one_to_the_one_that_fails(bad: int) ->
     assert seek(Seeds(100 + bad), 101, 50).seeds == bad
 
 
-def test_runs_grow_up_to_the_limit_and_a_fault_may_stay_unfound() -> None:
-    seeds = Seeds(0)
-    found = seek(seeds, 1, 50)
+def test_a_fault_may_stay_unfound() -> None:
+    found = seek(Seeds(0), 1, 50)
     assert (found.seeds, found.how) == (0, "passed")
-    assert seeds.runs == [(1, 4), (5, 8), (13, 16), (29, 22)]
 
 
-def test_a_run_that_crashed_is_run_seed_by_seed_to_find_which_did() -> None:
-    seeds = Seeds(11, "crashed", named=False)
-    found = seek(seeds, 1, 50)
-    assert (found.seeds, found.how, found.line) == (11, "crashed", "seed 11")
-    assert seeds.runs == [(1, 4), (5, 8), *((seed, 1) for seed in range(5, 12))]
+def test_a_run_that_hangs_and_names_no_seed_counts_as_all_of_them() -> None:
+    found = seek(Seeds(11, "hung", named=False), 1, 50)
+    assert (found.seeds, found.how) == (50, "hung")
 
 
 def test_a_run_that_names_a_seed_of_another_run_is_trouble() -> None:
@@ -158,3 +155,8 @@ def test_a_command_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     copy = Copy(tmp_path)
     assert copy.output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
     assert copy.output(["sleep", "60"], 0.1) == (None, "")
+
+
+def test_a_command_that_has_said_enough_is_stopped(tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo FAILED; sleep 60"]
+    assert Copy(tmp_path).output(command, 60, re.compile("FAILED\n")) == (1, "FAILED\n")
