@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import select
-import time
 
 import pytest
 from pace import scaled
@@ -96,11 +95,8 @@ def test_nobody_at_the_port_is_told_soon(
 ) -> None:
     with plain(host) as gone:
         where = gone.getsockname()[:2]
-    began = time.monotonic()
     id = ends.ask(to=where, **time_limit)
     told = ends.result(scaled(3))
-    # Not by the first question; where there is time, a listener has half a second to come.
-    assert time.monotonic() - began >= time_limit.get("timeout", 0.5)
     assert told.id is id and (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert told.wire_error == 1, "as of a listener that is closed"
     assert ends.asking.get_event(0.05) is None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
+from typing import Any
 
+import net
 from unit.verbs.verbs_harness import LIMIT, Rig
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDR, SIDRType
 from siwarp.verbs import QP
 
-HOST = "127.0.0.1"
+HOST = net.HERE
 FRAME = 232
 
 
@@ -54,11 +55,9 @@ class Ends:
 
 
 @contextlib.contextmanager
-def plain(host: str = HOST) -> Iterator[socket.socket]:
+def plain(host: str = HOST) -> Iterator[Any]:
     """A UDP socket that waits for what comes."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as s:
-        s.bind((host, 0))
+    with net.udp(host) as s:
         s.settimeout(LIMIT)
         yield s
 
@@ -77,7 +76,7 @@ def read(octets: bytes) -> SIDR:
     return frame
 
 
-def silent(s: socket.socket, seconds: float = 0.2) -> None:
+def silent(s: Any, seconds: float = 0.2) -> None:
     """Nothing comes to that socket for a while."""
     s.settimeout(seconds)
     with contextlib.suppress(TimeoutError):

@@ -1,0 +1,189 @@
+"""Strangers and liars at both ends of UD resolution: spec/cm-udp.md, rule by rule."""
+
+from __future__ import annotations
+
+import contextlib
+
+import net
+import pytest
+from unit.cm.ud_harness import FRAME, HOST, Ends, plain, question, read, silent
+from unit.verbs.verbs_harness import Rig, counted, counter, settings, until
+
+from siwarp.cm import CMEventType
+from siwarp.inspect import SIDR, SIDRType
+
+
+@pytest.fixture
+def ends(rig: Rig) -> Ends:
+    return Ends(rig)
+
+
+def frame(**fields: object) -> bytes:
+    return bytes(SIDR(id=1, **fields))
+
+
+WRONG = {
+    "nothing": (b"", "drop_sidr_length"),
+    "text": (b"GET / HTTP/1.1\r\n\r\n", "drop_sidr_length"),
+    "cut": (question()[:-1], "drop_sidr_length"),
+    "long": (question() + b"\0", "drop_sidr_length"),
+    "longest": (bytes(65507), "drop_sidr_length"),
+    "zeros": (bytes(FRAME), "drop_crc"),
+    "ones": (b"\xff" * FRAME, "drop_crc"),
+    "CRC": (frame(crc=1), "drop_crc"),
+    "magic": (frame(magic=b"SIWP"), "drop_sidr_version"),
+    "version": (frame(version=2), "drop_sidr_version"),
+    "id": (bytes(SIDR(id=0)), "drop_sidr_field"),
+    "type 0": (frame(type=0), "drop_sidr_field"),
+    "type 5": (frame(type=5), "drop_sidr_field"),
+    "data": (frame(data_len=181), "drop_sidr_field"),
+    "answer's data": (frame(type=2, qpn=1, data_len=137), "drop_sidr_field"),
+    "answer without QPN": (frame(type=2), "drop_sidr_field"),
+    "answer's QPN": (frame(type=2, qpn=0xFFFFFF), "drop_sidr_field"),
+    "answer's group": (frame(type=2, qpn=1, gid="::ffff:239.1.1.1"), "drop_sidr_field"),
+    "refusal without status": (frame(type=3), "drop_sidr_field"),
+    "cookie without one": (frame(type=4), "drop_sidr_field"),
+    "answer to a listener": (frame(type=2, qpn=1), "drop_sidr_id"),
+    "refusal to a listener": (frame(type=3, status=1), "drop_sidr_id"),
+    "cookie to a listener": (frame(type=4, cookie=1), "drop_sidr_id"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_dropped_with_its_counter_and_not_answered(ends: Ends, what: str) -> None:
+    octets, name = WRONG[what]
+    before = counter(name)
+    with plain() as s:
+        s.sendto(octets, ends.door.local_addr)
+        until(lambda: counter(name) == before + 1)
+        s.sendto(question(5), ends.door.local_addr)  # and the next one is served
+        ends.request().id.reject()
+        assert read(s.recv(2048)).id == 5
+        silent(s, 0.02)
+
+
+def answer_to(asked: bytes, **fields: object) -> bytes:
+    given = {"type": SIDRType.ANSWER, "qpn": 0x10001, "q_key": 7, "gid": f"::ffff:{HOST}"} | fields
+    return bytes(SIDR(**({"id": read(asked).id} | given)))
+
+
+def test_an_answer_counts_from_where_it_was_asked_with_the_id_alone(ends: Ends) -> None:
+    with plain() as peer, plain() as stranger, plain(net.HERE_TOO) as elsewhere:
+        ends.ask(to=peer.getsockname())
+        octets, source = peer.recvfrom(2048)
+        lies = [
+            (stranger, answer_to(octets)),
+            (elsewhere, answer_to(octets)),
+            (peer, answer_to(octets, id=read(octets).id ^ 1)),
+            (peer, octets),
+        ]
+        for s, lie in lies:
+            with counted("drop_sidr_id", 1):
+                s.sendto(lie, source)
+                assert ends.asking.get_event(0.05) is None
+        peer.sendto(answer_to(octets, data=b"me"), source)
+        told = ends.result()
+    assert (told.type, told.qpn, told.qkey) == (CMEventType.ESTABLISHED, 0x10001, 7)
+    assert told.private_data == b"me"
+
+
+def test_a_peer_that_sends_nothing_but_cookies_gets_few_questions(ends: Ends) -> None:
+    with plain() as liar:
+        ends.ask(to=liar.getsockname(), timeout=0.6)
+        came = 0
+        liar.settimeout(0.02)
+        while (told := ends.asking.get_event(0)) is None:
+            with contextlib.suppress(TimeoutError):
+                octets, source = liar.recvfrom(2048)
+                came += 1
+                liar.sendto(
+                    answer_to(octets, type=4, qpn=0, q_key=0, gid="::", cookie=came), source
+                )
+        assert told.type == CMEventType.UNREACHABLE
+    # Those of a mute peer, at 0, 0.1 and 0.3 s, and one for each of three cookies.
+    assert came <= 6
+
+
+def test_one_source_has_its_share_and_another_one_room(rig: Rig) -> None:
+    with settings(max_requests=8, source_share=25):
+        ends = Ends(rig)
+    with plain() as greedy, plain(net.HERE_TOO) as other:
+        with counted("drop_sidr_share", 3):
+            for i in range(1, 6):
+                greedy.sendto(question(i), ends.door.local_addr)
+            other.sendto(question(1), ends.door.local_addr)
+            net.sleep(0.1)
+        sources = {ends.request().id.peer_addr for _ in range(3)}
+        assert sources == {greedy.getsockname(), other.getsockname()}
+        assert ends.answering.get_event(0.05) is None
+        greedy.sendto(question(9), ends.door.local_addr)  # what the program took counts no more
+        ends.request()
+
+
+def test_from_half_on_a_cookie_is_wanted_that_only_its_owner_has(rig: Rig) -> None:
+    with settings(max_requests=8, source_share=100):
+        ends = Ends(rig)
+    where = ends.door.local_addr
+    with plain() as s, plain() as thief:
+        for i in range(1, 5):
+            s.sendto(question(i), where)
+        s.sendto(question(10), where)
+        cookie = read(s.recv(2048))
+        assert (cookie.type, cookie.id) == (SIDRType.COOKIE, 10) and cookie.cookie
+        with counted("drop_sidr_cookie", 3), counted("sidr_cookies", 3):
+            thief.sendto(question(10, cookie=cookie.cookie), where)
+            assert read(thief.recv(2048)).cookie != cookie.cookie
+            s.sendto(question(11, cookie=cookie.cookie), where)
+            assert read(s.recv(2048)).id == 11
+            s.sendto(question(10, cookie=cookie.cookie ^ 2), where)
+            assert read(s.recv(2048)).cookie == cookie.cookie
+        s.sendto(question(10, cookie=cookie.cookie), where)
+        ids = [ends.request() for _ in range(5)]
+        assert len(ids) == 5
+    # An asker of ours does so by itself.
+    with plain() as s:
+        for i in range(1, 5):
+            s.sendto(question(i), where)
+        before = counter("sidr_cookies")
+        net.sleep(0.1)
+        ends.ask(b"ours")
+        until(lambda: counter("sidr_cookies") > before)
+        assert b"ours" in {ends.request().private_data for _ in range(5)}
+
+
+def test_all_that_may_be_pending_is_a_bound(rig: Rig) -> None:
+    with settings(max_requests=4, source_share=75):
+        ends = Ends(rig)
+    where = ends.door.local_addr
+    with plain() as s, plain(net.HERE_TOO) as other:
+        for i in (1, 2):
+            s.sendto(question(i), where)
+        for who, i in ((s, 3), (other, 4), (other, 5)):
+            who.sendto(question(i), where)
+            cookie = read(who.recv(2048)).cookie
+            before = counter("drop_sidr_full")
+            who.sendto(question(i, cookie=cookie), where)
+        until(lambda: counter("drop_sidr_full") == before + 1)
+        silent(other, 0.02)
+
+
+def test_what_is_pending_too_long_is_forgotten(rig: Rig) -> None:
+    with settings(max_requests=1, sidr_timeout_ms=100):
+        ends = Ends(rig)
+        with plain() as s:
+            s.sendto(question(1), ends.door.local_addr)
+            net.sleep(0.15)
+            s.sendto(question(2, b"new"), ends.door.local_addr)
+            net.sleep(0.1)
+            assert ends.request().private_data == b"new"
+            assert ends.answering.get_event(0) is None
+
+
+def test_no_answer_is_longer_than_its_question_and_short_ones_get_none(ends: Ends) -> None:
+    with plain() as s:
+        for octets in (question(1)[:231], question(1)[:48], b"SIWU"):
+            s.sendto(octets, ends.door.local_addr)
+        silent(s, 0.05)
+        s.sendto(question(1, bytes(180)), ends.door.local_addr)
+        ends.request().id.reject(bytes(136))
+        assert len(s.recv(2048)) == len(question(1))
