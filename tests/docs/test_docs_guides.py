@@ -11,9 +11,9 @@ from docs.docs_harness import block, said_alone
 def test_reliable_datagrams_all_come_back_and_plain_ones_do_not(tmp_path: Path) -> None:
     said = said_alone(block("docs/guides/faults.md", "ping"), tmp_path)
     assert "50 sent, 50 back, 0 lost" in said
-    lost = [int(n) for n in re.findall(r"50 sent, \d+ back, (\d+) lost", said)]
-    assert len(lost) == 2
-    assert 0 < lost[1] < 25
+    lost = re.search(r"10 sent, \d+ back, (\d+) lost", said)
+    assert lost is not None
+    assert 0 < int(lost[1]) < 10
 
 
 def test_the_test_of_a_reset_passes(tmp_path: Path) -> None:

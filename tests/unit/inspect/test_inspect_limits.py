@@ -54,7 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
     folder = tmp_path_factory.mktemp("limits")
     message = record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
     octets = {
-        "messages": PCAP_HEAD + message * (18 * 10**6 // len(message)),
+        "messages": PCAP_HEAD + message * (2 * 10**6 // len(message)),
         "frames": PCAP_HEAD + record(b"") * 51_000,
         "interfaces": SECTION + block(1, struct.pack("<HHI", 1, 0, 0)) * 51_000,
         "unpacked": SECTION + block(0xBAD, bytes(15 * MIB)) * 18,
@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
 @pytest.mark.parametrize(
     ("name", "options", "most_kb", "said"),
     [
-        ("messages", [], 400_000, "more than 100000 messages are in it: give --max-messages N"),
+        ("messages", TENTH, 103_000, "more than 10000 messages are in it: give --max-messages N"),
         ("frames", TENTH, 103_000, "more than 50000 frames are in it: give --max-messages N"),
         ("interfaces", TENTH, 103_000, "more than 50000 frames are in it: give --max-messages N"),
         ("unpacked", [], 400_000, "it unpacks to more than 256 MiB: give --max-unpacked MIB"),
@@ -91,6 +91,10 @@ def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(
     if "SANITIZER" not in os.environ:
         # Python has 70,000 of it.
         assert int(done.stdout.split()[-2]) < most_kb, done.stdout
+
+
+def test_without_options_a_hundred_thousand_messages_are_allowed() -> None:
+    assert Limits().messages == 100_000
 
 
 def test_each_limit_may_be_raised_or_lifted(files: dict[str, Path]) -> None:
