@@ -202,8 +202,12 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     (tmp_path / "pytest.ini").write_text(
         f"[pytest]\npythonpath = {shlex.quote(str(ROOT / 'spec'))}\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist.plugin", "-n", workers]
+    command += ["-p", "no:cacheprovider"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "LD_PRELOAD"))}
+    outside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
+        "1"  # hypothesis takes longer to import than to run these
+    )
     subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
     record = clause_record.load(tmp_path)
     assert record is not None
