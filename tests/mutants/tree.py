@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,19 +226,21 @@ class Copy:
         self.process = process
         status: int | None = None
         out = b""
-        deadline = time.monotonic() + limit
+        late = threading.Event()
+        timer = threading.Timer(limit, lambda: (late.set(), self.end()))
+        timer.start()
         assert process.stdout is not None
         try:
-            while status is None and (left := deadline - time.monotonic()) > 0:
-                if not select.select([process.stdout], [], [], left)[0]:
-                    break
-                some = os.read(process.stdout.fileno(), 1 << 16)
-                out += some
+            for line in process.stdout:
+                out += line
                 if enough and enough.search(out.decode("utf-8", errors="replace")):
                     status = 1
-                elif not some:
-                    status = process.wait()
+                    break
+            else:
+                code = process.wait()
+                status = None if late.is_set() else code
         finally:
+            timer.cancel()
             process.stdout.close()
             self.end()
         if self.stopped:

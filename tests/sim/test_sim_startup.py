@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 import pytest
-from _siwarp_layers import lib
 from sim.rc_harness import counter
 from unit.verbs.verbs_harness import settings
 
@@ -149,18 +148,3 @@ def test_a_newcomer_that_is_refused_costs_no_other_source_a_start_up(world: Worl
                 one.recv(1)
         assert young
         assert more
-
-
-def test_a_crowd_of_connections_that_has_left_has_its_memory_returned(world: World) -> None:
-    channel = CMEventChannel(world.device(LISTENER))
-    with CMID(channel) as listener:
-        listener.listen((LISTENER, PORT))
-        lib.siw_trim()  # what other tests left
-        held = [one for n in (8, 9) for one in silent(world, ROOM // 2, f"10.0.0.{n}")]
-        world.run_for(0.1)
-        assert not lib.siw_trim()
-        for one in held:
-            one.close()
-        world.run_for(0.1)
-        assert lib.siw_trim()
-    channel.close()

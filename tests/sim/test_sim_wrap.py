@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sim import rc_harness
 from sim.test_sim_types import MakeEnd, N, both, receive, send, text
+from unit.verbs.pair_harness import meet
 
 from siwarp.inspect import examine
 from siwarp.sim import World
@@ -86,7 +87,7 @@ def test_messages_and_reads_of_a_connection_cross_the_wrap(
         a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=persona) for i in (1, 2))
         a.begin(N)
         b.begin(N)
-        rc_harness.meet(a, b)
+        meet(a, b)
         for i in range(N):
             a.send(text(i), i)
             a.post(WROpcode.RDMA_READ, i, length=8, remote=b.mr.remote(0, 8))
@@ -101,7 +102,7 @@ def test_sends_that_wait_for_receives_are_counted_across_the_wrap(world: World) 
     a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
     a.begin(0)
     b.begin(0)
-    rc_harness.meet(a, b)
+    meet(a, b)
     for i in range(2 * 16):
         a.send(text(i), i)
         rc_harness.nothing(world, 1e-4, a.cq)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import resource
 import socket
 import sys
 import termios
@@ -439,3 +440,23 @@ def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: 
         stream = w.asking(enhanced() if s else params())
         stream.sock.sendall(octets)
         assert outcome(stream) == want
+
+
+def test_memory_is_returned_when_a_crowd_of_streams_has_left(w: World) -> None:
+    crowd = 1024  # base/trim.c
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    lib.siw_trim()  # what other tests left
+    asked, out = params(), ffi.new("struct siw_mpa_stream **")
+    streams = []
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dest = w.addr(nobody.getsockname()[1])
+        for _ in range(crowd):
+            assert not lib.siw_mpa_connect(w.port, dest, ffi.NULL, asked, ffi.NULL, out)
+            streams.append(out[0])
+    assert not lib.siw_trim()
+    for stream in streams:
+        lib.siw_mpa_close(stream, 1)
+    assert lib.siw_trim()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
