@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from unit.cm.cm_harness import GARBAGE, exchange
 from unit.verbs.rc_harness import (
     READ,
     SEND,
@@ -32,22 +33,6 @@ from siwarp.verbs import (
     QPType,
     SendWR,
 )
-
-
-def exchange(a: End, b: End, size: int = 300) -> None:
-    """Show that data goes both ways, the initiator first, by all three operations."""
-    for one, other in ((a, b), (b, a)):
-        one.mem.write(pattern(size, 9))
-        other.mem.view[:size] = bytes(size)
-        other.recv(wr_id=1, length=size)
-        one.post(SEND, 2, length=size)
-        assert poll(other.rcq)[0].byte_len == size
-        assert other.mem.read(size) == pattern(size, 9)
-        one.post(WRITE, 3, length=size, remote=other.mem.remote(1000, size))
-        one.post(READ, 4, offset=2000, length=size, remote=other.mem.remote(1000, size))
-        assert [w.wr_id for w in poll(one.scq, 3) if w.ok] == [2, 3, 4]
-        assert one.mem.read(size, 2000) == pattern(size, 9)
-
 
 # ---- good connections
 
@@ -180,23 +165,6 @@ def test_a_client_that_is_rejected_reads_why_and_then_the_end(wire: Wire) -> Non
         reply = MPAReply(read_all(s))
         assert (reply.r, reply.private_data) == (1, b"not today")
         request.id.close()
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_a_client_that_has_left_may_be_rejected_and_not_accepted(wire: Wire, known: bool) -> None:
-    for left in (True, False):
-        with plain_client(wire.address) as s:
-            s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-            request = wire.request()
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        if known:
-            assert wire.p_channel.get_event(0.05) is None
-        b = End(wire.passive, request.id, wire.p_channel)
-        if left:
-            request.id.reject(b"not today")
-        else:
-            assert refused(request.id.accept) == errno.ECONNRESET
-        b.close()
 
 
 def test_one_listener_serves_many_connections_each_its_own(two: Wire) -> None:
@@ -359,19 +327,6 @@ def test_an_id_takes_one_queue_pair_of_its_own_device_and_type(wire: Wire) -> No
     other.close()
 
 
-def test_accepting_with_a_queue_pair_that_left_init_says_nothing_to_the_peer(wire: Wire) -> None:
-    a = wire.dial(size=1 << 16)
-    b = End(wire.passive, wire.request().id, wire.p_channel, size=1 << 16)
-    b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    assert refused(b.id.accept) == errno.EINVAL
-    assert wire.a_channel.get_event(0.05) is None
-    b.qp.modify(QPAttr(qp_state=QPState.RESET))
-    b.qp.modify(QPAttr(qp_state=QPState.INIT))
-    b.id.accept()
-    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
-    exchange(a, b)
-
-
 def test_a_port_in_use_and_addresses_of_others_are_refused(wire: Wire) -> None:
     again = CMID(wire.p_channel)
     assert refused(again.listen, wire.address) == errno.EADDRINUSE
@@ -403,14 +358,6 @@ def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> 
     assert a.qp.qp_state == QPState.INIT
 
 
-GARBAGE = [
-    b"HTTP/1.0 400 Bad Request\r\n\r\n",
-    bytes(64),
-    b"MPA ID Req Frame" + bytes(4),
-    b"x" * 20,
-]
-
-
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["http", "zeros", "a request", "x"])
 def test_a_listener_that_answers_garbage_is_a_connect_error(wire: Wire, garbage: bytes) -> None:
     with plain_listener() as s:
@@ -435,43 +382,6 @@ def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) ->
         event = a.event()
     assert event.type == CMEventType.CONNECT_ERROR
     assert event.status in (errno.ECONNRESET, errno.EPROTO)
-
-
-@pytest.mark.parametrize(
-    "garbage", [*GARBAGE[:2], b"MPA ID Rep Frame" + bytes(4), b"", b"MPA ID Req"]
-)
-def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
-    two: Wire, garbage: bytes
-) -> None:
-    with plain_client(two.address) as s:
-        s.sendall(garbage)
-        if len(garbage) < 20:
-            s.shutdown(socket.SHUT_WR)
-        read_all(s)
-    assert two.p_channel.get_event(0.02) is None
-    a, b = two.connect()
-    exchange(a, b)
-
-
-def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:
-    two.dial().close()  # before the request is seen
-    dialled = two.dial()
-    request = None
-    while request is None or request.private_data != b"":
-        request = two.request()
-        if two.p_channel.get_event(0.02) is None:
-            break
-    request.id.close()  # the request is not answered
-    event = dialled.event()
-    assert event.type == CMEventType.CONNECT_ERROR
-    a = two.dial()
-    b = End(two.passive, two.request().id, two.p_channel)
-    b.id.accept()
-    b.close()  # accepted, not yet established
-    events = [a.event().type]
-    if events[0] == CMEventType.ESTABLISHED:
-        events.append(a.event().type)
-    assert events[-1] in (CMEventType.DISCONNECTED, CMEventType.CONNECT_ERROR)
 
 
 def test_a_listener_that_closes_leaves_its_connections_alone(two: Wire) -> None:
@@ -547,3 +457,17 @@ def test_a_few_lines_send_write_and_read() -> None:
             conn.send(b"bye", 5)
             thread.join(10)
     assert done == [b"bye", b"REMOTE memory"]
+
+
+def test_a_client_that_has_left_may_be_rejected_and_not_accepted(wire: Wire) -> None:
+    for left in (True, False):
+        with plain_client(wire.address) as s:
+            s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
+            request = wire.request()
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        b = End(wire.passive, request.id, wire.p_channel)
+        if left:
+            request.id.reject(b"not today")
+        else:
+            assert refused(request.id.accept) == errno.ECONNRESET
+        b.close()

@@ -6,8 +6,8 @@ import errno
 import functools
 import threading
 
-from unit.verbs.rc_harness import SEND, End, Wire
-from unit.verbs.verbs_harness import poll, refused, until
+from unit.verbs.rc_harness import End, Wire
+from unit.verbs.verbs_harness import refused, until
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType
@@ -17,21 +17,6 @@ def destroy(end: End) -> None:
     """Destroy its queue pair beside the id, as a C program may."""
     assert lib.siw_destroy_qp(end.qp._live()) == 0
     end.qp._c = None
-
-
-def test_both_ends_are_disconnected_once_and_what_completed_arrives(two: Wire) -> None:
-    a, b = two.connect(size=4096)
-    b.recv(7)
-    a.mem.write(b"last words")
-    a.post(SEND, length=10)
-    assert poll(a.scq)[0].ok
-    destroy(a)
-    assert a.event().type == b.event().type == CMEventType.DISCONNECTED
-    wc = poll(b.rcq)[0]
-    assert wc.ok and b.mem.read(10) == b"last words"
-    assert a.channel.get_event(0.05) is None and b.channel.get_event(0) is None
-    assert refused(a.id.bind_qp, b.qp) == errno.EINVAL  # b's has been used
-    a.id.close()
 
 
 def test_a_connection_that_starts_up_fails_when_its_queue_pair_goes(two: Wire) -> None:
