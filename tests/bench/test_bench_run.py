@@ -83,7 +83,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())
 def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, Any]) -> None:
-    result = bench.run(**asked, iters=200, rounds=2)
+    result = bench.run(**asked, iters=200, rounds=1)
 
     for name, value in asked.items():
         assert result[name] == value
@@ -97,7 +97,7 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
         others = others - {"gso"}  # two such segments are more than a datagram holds
     assert result["floor_name"] == floor
     assert set(result["floors"]) == others
-    assert len(result["rounds"]) == 2
+    assert len(result["rounds"]) == 1
     for each in result["rounds"]:
         assert set(each) - {"p99"} == {"floor", "ours", "ratio", *others}
         assert all(each[name] > 0 for name in each if name != "p99")
