@@ -183,5 +183,8 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 	/* This end found an error in what it was sending; the receiving side reports it. */
 	if (r == -EACCES && !siw_is_closing(wq))
 		siw_tear(wq, SIW_BROKEN);
+	/* Nothing would send the rest once there is memory again: neither end may wait for it. */
+	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(wq))
+		siw_tear(wq, SIW_BROKEN);
 	return siw_qp_flow_left(wq, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }

@@ -136,14 +136,17 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 	uint64_t original;
 	int r;
 
-	r = siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
-			   siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), &op, &original,
-			   err);
-	if (r)
-		return r;
-	request->response =
-		(struct siw_rdmap_wire_atomic_response){ wire->request, htobe64(original) };
-	request->response_sge =
-		(struct siw_sge){ (uintptr_t)&request->response, SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
+	if (!request->carried_out) {
+		r = siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
+				   siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), &op,
+				   &original, err);
+		if (r)
+			return r;
+		request->carried_out = true;
+		request->response =
+			(struct siw_rdmap_wire_atomic_response){ wire->request, htobe64(original) };
+		request->response_sge = (struct siw_sge){ (uintptr_t)&request->response,
+							  SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
+	}
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }

@@ -260,7 +260,8 @@ struct siw_rdmap_read {
 struct siw_rdmap_request {
 	union siw_rdmap_wire_atomic_request wire;
 	bool atomic;
-	struct siw_rdmap_wire_atomic_response response; /* to an atomic, once it was carried out */
+	bool carried_out; /* the atomic: its response may have to wait for memory */
+	struct siw_rdmap_wire_atomic_response response; /* to an atomic that was carried out */
 	struct siw_sge response_sge;
 	struct siw_ddp_seg seg; /* which a Terminate would quote */
 	uint64_t buffer;	/* of queue 1 */

@@ -345,6 +345,7 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 
 	request->wire = stream->read_bufs[delivery->user_data];
 	request->atomic = atomic;
+	request->carried_out = false;
 	request->seg = *seg;
 	request->buffer = delivery->user_data;
 	request->refused = false;
