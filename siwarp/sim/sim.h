@@ -96,10 +96,11 @@ struct siw_sim_stats {
 	uint64_t refused;	   /* ... that no socket had the port of: ICMP or a reset said so */
 	uint64_t overflowed;	   /* datagrams without room, connections beyond a backlog */
 	uint64_t connections,
-		segments;  /* TCP: that came about; that were sent, retransmissions too */
-	uint64_t rounds;   /* of devices, by the scheduler */
-	uint64_t switches; /* from one task to another */
-	uint64_t instants; /* times that the clock went on */
+		segments;	     /* TCP: that came about; that were sent, retransmissions too */
+	uint64_t rounds;	     /* of devices, by the scheduler */
+	uint64_t switches;	     /* from one task to another */
+	uint64_t instants;	     /* times that the clock went on */
+	uint64_t allocations_failed; /* siw_sim_fail_memory */
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 
@@ -108,6 +109,12 @@ void siw_sim_stats(struct siw_sim_stats *out);
  * for the next world, so a difference says something only after the same world ran before. Any thread.
  */
 int64_t siw_sim_blocks(void);
+/*
+ * Has so many of 1,000,000 allocations of this library fail from now on, which the seed decides; 0, as
+ * at first: none. The network, the clock and the sockets of the world have memory always. -ENOENT,
+ * -EINVAL.
+ */
+int siw_sim_fail_memory(uint32_t of_million);
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 

@@ -386,6 +386,11 @@ struct sim_random {
 };
 uint64_t sim_random(struct sim_random *random);
 
+/* As those of the C library, for the simulator's own memory: the world has none of them fail. */
+void *sim_malloc(size_t size);
+void *sim_calloc(size_t n, size_t size);
+void *sim_realloc(void *old, size_t size);
+
 #define SIM_BUCKETS	 4096
 #define SIM_PATH_BUCKETS 65536 /* there may be one for each pair of hosts */
 
@@ -394,7 +399,13 @@ struct sim_world {
 	_Atomic uint64_t now; /* any thread may read it */
 	uint64_t order;
 	uint64_t hash;
-	struct sim_random choose, numbers, net, tcp;
+	struct sim_random choose, numbers, net, tcp, memory;
+	uint32_t memory_fails; /* of 1,000,000 allocations */
+	enum {
+		SIM_MEMORY_OPEN,
+		SIM_MEMORY_FAILS,
+		SIM_MEMORY_IS_THERE
+	} memory_decided; /* of the next */
 	/* What siw_first_number() was called with, in a world whose numbers begin near their wrap. */
 	bool near_wrap;
 	uint32_t *firsts;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_memory.c - counts the memory that this library holds, by functions in the place of the C
- * library's. A world that is run again must leave as much behind as it did the first time.
+ * sim/sim_memory.c - counts the memory that this library holds, and has allocations fail, by
+ * functions in the place of the C library's. A world that is run again must leave as much behind as
+ * it did the first time.
  */
+#include <errno.h>
 #include <malloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/sim_impl.h"
+#include "verbs/verbs.h"
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
@@ -35,31 +38,55 @@ static void *taken(void *memory)
 	return memory;
 }
 
+/* Whether the world refuses what is to be allocated now; errno says why. */
+static bool refused(void)
+{
+	if (__builtin_expect(!sim.memory_fails, 1) || !sim.open)
+		return false;
+	if (sim.memory_decided) {
+		bool fails = sim.memory_decided == SIM_MEMORY_FAILS;
+
+		sim.memory_decided = SIM_MEMORY_OPEN;
+		if (!fails)
+			return false;
+	} else if (sim_random(&sim.memory) % 1000000 >= sim.memory_fails) {
+		return false;
+	}
+	sim.stats.allocations_failed++;
+	errno = ENOMEM;
+	return true;
+}
+
 void *__wrap_malloc(size_t size)
 {
-	return taken(__real_malloc(size));
+	return refused() ? NULL : taken(__real_malloc(size));
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-	return taken(__real_calloc(n, size));
+	return refused() ? NULL : taken(__real_calloc(n, size));
 }
 
-void *__wrap_realloc(void *old, size_t size)
+static void *grow(void *old, size_t size)
 {
 	void *memory = __real_realloc(old, size);
 
 	return old ? memory : taken(memory);
 }
 
+void *__wrap_realloc(void *old, size_t size)
+{
+	return refused() ? NULL : grow(old, size);
+}
+
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-	return taken(__real_aligned_alloc(alignment, size));
+	return refused() ? NULL : taken(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
 {
-	int rv = __real_posix_memalign(to, alignment, size);
+	int rv = refused() ? ENOMEM : __real_posix_memalign(to, alignment, size);
 
 	if (!rv)
 		taken(*to);
@@ -68,7 +95,32 @@ int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
 
 char *__wrap_strdup(const char *text)
 {
-	return taken(__real_strdup(text));
+	return refused() ? NULL : taken(__real_strdup(text));
+}
+
+void *sim_malloc(size_t size)
+{
+	return taken(__real_malloc(size));
+}
+
+void *sim_calloc(size_t n, size_t size)
+{
+	return taken(__real_calloc(n, size));
+}
+
+void *sim_realloc(void *old, size_t size)
+{
+	return grow(old, size);
+}
+
+int siw_sim_fail_memory(uint32_t of_million)
+{
+	if (!sim.open)
+		return -ENOENT;
+	if (of_million > 1000000)
+		return -EINVAL;
+	sim.memory_fails = of_million;
+	return 0;
 }
 
 void __wrap_free(void *memory)
@@ -81,4 +133,63 @@ void __wrap_free(void *memory)
 int64_t siw_sim_blocks(void)
 {
 	return atomic_load_explicit(&blocks, memory_order_relaxed);
+}
+
+/* ---- what an earlier world left ---------------------------------------------------------------- */
+
+/*
+ * The library keeps some memory for the next user: destroyed objects of a device, closed devices, blocks
+ * of streams. Where there is some, nothing is allocated. So that the same seed gives the same run in any
+ * process, the same is decided in both cases, once.
+ */
+struct siw_link *__real_siw_verbs_freelist_take(struct siw_freelist *list);
+struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list);
+
+struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list)
+{
+	struct siw_link *kept = __real_siw_verbs_freelist_take(list);
+
+	if (kept && refused()) { /* the caller allocates one, which is to fail */
+		siw_verbs_freelist_give(list, kept);
+		sim.stats.allocations_failed--;
+		sim.memory_decided = SIM_MEMORY_FAILS;
+		return NULL;
+	}
+	return kept;
+}
+
+void __real_siw_verbs_free_freelist_memory(struct siw_context *ctx);
+void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx);
+
+/* It takes all of them to free them, and allocates nothing. */
+void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx)
+{
+	uint32_t before = sim.memory_fails;
+
+	sim.memory_fails = 0;
+	__real_siw_verbs_free_freelist_memory(ctx);
+	sim.memory_fails = before;
+}
+
+struct siw_context *__real_siw_verbs_context_take(void);
+struct siw_context *__wrap_siw_verbs_context_take(void);
+
+/* The struct of a device is there, whether it is one that was kept or not. */
+struct siw_context *__wrap_siw_verbs_context_take(void)
+{
+	struct siw_context *kept = __real_siw_verbs_context_take();
+
+	if (!kept && sim.memory_fails && sim.open)
+		sim.memory_decided = SIM_MEMORY_IS_THERE;
+	return kept;
+}
+
+struct siw_mpa_spares;
+
+void *__real_siw_mpa_spare_take(struct siw_mpa_spares *spares);
+void *__wrap_siw_mpa_spare_take(struct siw_mpa_spares *spares);
+
+void *__wrap_siw_mpa_spare_take(struct siw_mpa_spares *spares)
+{
+	return sim.memory_fails && sim.open ? NULL : __real_siw_mpa_spare_take(spares);
 }

@@ -630,7 +630,7 @@ static void arrive(struct sim_timer *timer)
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
 				  const struct siw_addr *to, uint32_t length)
 {
-	struct sim_packet *packet = malloc(sizeof(*packet) + length);
+	struct sim_packet *packet = sim_malloc(sizeof(*packet) + length);
 
 	if (!packet)
 		packet = sim_alloc(sizeof(*packet) + length); /* aborts */

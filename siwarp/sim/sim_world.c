@@ -46,7 +46,7 @@ static __attribute__((noreturn)) void give_up(const char *what)
 
 void *sim_alloc(size_t octets)
 {
-	void *got = calloc(1, octets);
+	void *got = sim_calloc(1, octets);
 
 	if (!got)
 		give_up("no memory is left");
@@ -58,7 +58,7 @@ void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size)
 	if (n < *room)
 		return array;
 	*room = *room ? 2 * *room : 16;
-	array = realloc(array, *room * size);
+	array = sim_realloc(array, *room * size);
 	if (!array)
 		give_up("no memory is left");
 	return array;
@@ -651,6 +651,7 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	sim.numbers.state = sim_random(&seeds);
 	sim.net.state = sim_random(&seeds);
 	sim.tcp.state = sim_random(&seeds);
+	sim.memory.state = sim_random(&seeds);
 	sim.plan = sim_plan_new(faults);
 	if (!sim.plan)
 		return -EINVAL;

@@ -62,6 +62,8 @@ class Stats:
     switches: int
     #: Times that the clock went on.
     instants: int
+    #: That ``fail_memory`` had fail.
+    allocations_failed: int
 
 
 def _normal(address: str) -> str:
@@ -117,6 +119,8 @@ class World:
             raise StateError(errno.EBUSY, "a process has one world at a time: end the other first")
         self._plan(rc, f"making a world of faults {faults!r}")
         lib.siw_sim_near_wrap(near_wrap)
+        #: What ``fail_memory`` was last given.
+        self.memory_failing = 0
         self._hosts: dict[str, int] = {}  # by address
         self._first: list[str] = []  # the first address of each
         self._with_device: set[int] = set()
@@ -227,6 +231,16 @@ class World:
         It is a peer that lies: a few octets are others, or the datagram is shorter.
         """
         self._check(lib.siw_sim_mutate(self._host(device), of_1000), f"{of_1000} of 1,000 mutated")
+
+    def fail_memory(self, of_million: int) -> None:
+        """Have so many of 1,000,000 allocations of siwarp fail from now on; 0: none.
+
+        The seed decides which. A call that needs memory then raises an error (ENOMEM), and what
+        happens by itself, such as a message that arrives, fails as the documentation of its queue
+        pair type says. Python's own allocations, and those of the simulated network, do not fail.
+        """
+        self._check(lib.siw_sim_fail_memory(of_million), f"{of_million} failures in a million")
+        self.memory_failing = of_million
 
     def partition(self, *groups: Where | Iterable[Where], one_way: bool = False) -> None:
         """Let nothing pass between devices of different groups, until ``heal``.

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from siwarp.base.library import ffi
@@ -71,6 +71,13 @@ REMOTE = (
     | AccessFlag.REMOTE_WRITE
     | AccessFlag.REMOTE_READ
     | AccessFlag.REMOTE_ATOMIC
+)
+#: Operations that make what the model needs: in them no allocation fails (``do_no_memory``).
+MAKING = frozenset(
+    (
+        *("create", "recover", "reset", "restart", "overflow", "register", "reregister"),
+        *("deregister", "bind", "join", "resize", "srq_limit"),
+    )
 )
 #: Octets of a slot, by type.
 SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
@@ -175,6 +182,7 @@ class Execution:
     def __init__(self, world: World, program: Program) -> None:
         self.world = world
         self.program = program
+        self.ending = False
         self.steps = self.crashes = self.refusals = self.stale = 0
         self.hosts: list[Host] = []
         #: Every life of every queue pair.
@@ -224,7 +232,9 @@ class Execution:
     def step(self, op: Op) -> None:
         """Run one operation, let some time pass, and look at what must hold."""
         self.steps += 1
+        self.world.fail_memory(0 if op.kind in MAKING else self.program.memory)
         self._call(op)
+        self.world.fail_memory(self.program.memory)
         if op.pause_ns:
             self.world.run_for(op.pause_ns / 1e9)
         self._look()
@@ -236,6 +246,16 @@ class Execution:
                 call(op)
                 return
         raise AssertionError(f"there is no operation {op.kind}: add do_{op.kind}()")
+
+    @contextlib.contextmanager
+    def plenty(self) -> Iterator[None]:
+        """Have no allocation fail while a ``with`` block makes what the model needs."""
+        before = self.world.memory_failing
+        self.world.fail_memory(0)
+        try:
+            yield
+        finally:
+            self.world.fail_memory(before)
 
     def _look(self, *, at_all: bool = False) -> None:
         """Look at all memory and at all states; of closed regions at some, or at all."""
@@ -328,6 +348,9 @@ class Execution:
         end.may_err = small or bool(self.program.liars)
         if end.may_err:
             end.disturbance.begin("unreliable")
+        if self.program.memory:
+            end.may_err = True
+            end.disturbance.begin("memory")
         end.shares = host.srq is not None and number % 4 == 0 and not small and not plain
         if shares is not None:
             end.shares = shares
@@ -417,7 +440,7 @@ class Execution:
             one.qp.modify(QPAttr(qp_state=QPState.RESET))
             self.objects.close_window(one)
             self._drop(one)
-            one.may_err = one.send.small or bool(self.program.liars)
+            one.may_err = one.send.small or bool(self.program.liars or self.program.memory)
         end.life = max(one.life for one in ends)
         for one in ends:
             one.life = end.life
@@ -431,7 +454,8 @@ class Execution:
     def _handle(self, end: End, dest: Address) -> AH:
         handles = end.host.handles
         if dest not in handles:
-            handles[dest] = AH(end.host.pd, dest)
+            with self.plenty():
+                handles[dest] = AH(end.host.pd, dest)
         return handles[dest]
 
     # ---- who there is
@@ -519,7 +543,7 @@ class Execution:
             if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
                 require(e.errno == errno.EINVAL, f"posting to {end!r} in {state.name}: {e}")
             else:
-                full = len(end.posted) + taken >= end.qp.cap.max_send_wr
+                full = len(end.posted) + taken >= end.qp.cap.max_send_wr or self.program.memory > 0
                 require(
                     e.errno == errno.ENOMEM and full,
                     f"posting to {end!r} with {len(end.posted) + taken} requests: {e}",
@@ -835,7 +859,7 @@ class Execution:
                 require(e.errno == errno.EINVAL, f"a receive for {end!r} in RESET: {e}")
                 return False
             require(
-                e.errno == errno.ENOMEM and len(end.waiting) >= room,
+                e.errno == errno.ENOMEM and (len(end.waiting) >= room or self.program.memory > 0),
                 f"posting a receive to {end!r}, where {len(end.waiting)} are: {e}",
             )
             return False
@@ -873,7 +897,7 @@ class Execution:
             taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
             held = len(host.srq_posted) + taken
             require(
-                e.errno == errno.ENOMEM and held >= srq.attr.max_wr,
+                e.errno == errno.ENOMEM and (held >= srq.attr.max_wr or self.program.memory > 0),
                 f"posting {len(some)} receives to the shared queue of {host.address}, where "
                 f"{held} are: {e}",
             )
@@ -1080,7 +1104,7 @@ class Execution:
         elif status == WCStatus.WR_FLUSH_ERR:
             require(end.may_err, f"{what} was flushed, and nothing went wrong")
         else:
-            disturbed = end.host.disturbance.last_ns(0) >= 0
+            disturbed = end.host.disturbance.last_ns(0) >= 0 or self.program.memory > 0
             require(status == WCStatus.GENERAL_ERR and disturbed, f"{what}: {status.name}")
 
     def _of_liar(self, address: Address | None) -> bool:
@@ -1523,6 +1547,10 @@ class Execution:
     def finish(self) -> None:
         """End all faults, and see that everything ends, arrived, and returns."""
         world = self.world
+        world.fail_memory(0)
+        self.ending = True
+        for end in self.ends:
+            end.disturbance.end("memory", world.now_ns)
         self.do_heal(None)
         self.do_link_up(None)
         world.faults("")

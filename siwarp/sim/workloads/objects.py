@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
+from siwarp.cm import CMEventChannel
 from siwarp.sim.workloads.model import (
     End,
     Host,
@@ -19,12 +21,19 @@ from siwarp.sim.workloads.model import (
 )
 from siwarp.sim.workloads.program import Op
 from siwarp.verbs import (
+    AH,
+    CQ,
     MR,
     MW,
+    PD,
+    QP,
+    SRQ,
     WC,
     AccessFlag,
+    CompChannel,
     Error,
     EventType,
+    QPInitAttr,
     QPState,
     QPType,
     RemoteBuffer,
@@ -38,6 +47,13 @@ if TYPE_CHECKING:
     from siwarp.sim.workloads.execution import Execution
 
 __all__ = ["Objects"]
+
+
+class _Closes(Protocol):
+    """What a program makes and closes."""
+
+    def close(self) -> None: ...
+
 
 #: Octets of a region that a window is bound to.
 WINDOW = 1024
@@ -56,6 +72,40 @@ class Objects:
     def __init__(self, run: Execution, access: AccessFlag) -> None:
         self.run = run
         self.access = access
+
+    # ---- memory that is missing
+
+    def do_no_memory(self, op: Op) -> None:
+        """Make an object while a third of all allocations fail: it is there, or ENOMEM says why."""
+        run = self.run
+        host = run.pick_host(op)
+        if host is None:
+            return
+        kind = QPType[run.program.kinds[op.pick(2, len(run.program.kinds))]]
+        at = None if kind == QPType.RC else (host.address, 0)
+        octets = bytearray(100)
+        makers: tuple[Callable[[], _Closes], ...] = (
+            lambda: PD(host.context),
+            lambda: CQ(host.context, 100),
+            lambda: CompChannel(host.context),
+            lambda: MR(host.pd, octets, self.access),
+            lambda: MW(host.pd),
+            lambda: AH(host.pd, (host.address, 5000)),
+            lambda: SRQ(host.pd, SrqAttr(max_wr=8)),
+            lambda: CMEventChannel(host.context),
+            lambda: QP(host.pd, QPInitAttr(kind, scq=host.completions[0].cq, addr=at)),
+        )
+        make = makers[op.pick(1, len(makers))]
+        run.world.fail_memory(300000)
+        try:
+            made = make()
+        except Error as e:
+            run.refusals += 1
+            require(e.errno == errno.ENOMEM, f"an object that needs memory could not be made: {e}")
+            return
+        finally:
+            run.world.fail_memory(run.program.memory)
+        made.close()
 
     # ---- regions
 

@@ -77,6 +77,7 @@ _FAULTS = {
     "restart": 6,
     "slow": 6,
     "quick": 10,
+    "no_memory": 6,
 }
 _QUEUES = {"receive": 160, "poll": 200, "poll_all": 20, "wait": 20, "rest": 10, "overfill": 4}
 _QUEUES |= {"resize": 3, "srq_limit": 16, "join": 10, "part": 4, "arm": 20}
@@ -178,6 +179,7 @@ class Program:
         plan: the plan of faults at the beginning.
         settings: by name.
         near_wrap: whether message and packet numbers start just below their wrap.
+        memory: so many of 1,000,000 allocations fail while the operations run.
         mtu: of the interfaces. Only long segments of TCP are sent from where they lie.
         ops: the operations.
 
@@ -193,6 +195,7 @@ class Program:
     settings: dict[str, int]
     near_wrap: bool
     mtu: int
+    memory: int
     ops: tuple[Op, ...] = field(repr=False)
 
 
@@ -319,5 +322,6 @@ def generate(workload: str, seed: int, operations: int = 600) -> Program:
         settings,
         near_wrap,
         rng.choice((1500, 1500, 9000)),
+        rng.choice((0, 0, 0, 1000, 20000)),
         tuple(ops),
     )

@@ -113,6 +113,8 @@ class Connections:
         self._planned(pair)
         if pair.timeout or not pair.by_qpn:
             pair.causes.add("meeting")
+        if self.run.program.memory and not self.run.ending:
+            pair.causes.add("memory")
         if not pair.by_qpn:
             self._dial(pair)
             return
@@ -206,7 +208,8 @@ class Connections:
             event = host.channel.get_event(0)
             if event is None:
                 return
-            self._event(host, event)
+            with self.run.plenty():
+                self._event(host, event)
 
     def _event(self, host: Host, event: CMEvent) -> None:
         if event.type == CMEventType.CONNECT_REQUEST:
@@ -329,7 +332,7 @@ class Connections:
                 require(retry < ENDLESS, f"{what} waits without limit, and does not")
                 self.run.waited(request, retry, peer, what)
         elif status in _REFUSED:
-            refusing = causes & {"refused", "local", "corrupt"}
+            refusing = causes & {"refused", "local", "corrupt", "memory"}
             require(bool(refusing), f"{what}: {status.name}, and it asked for nothing wrong")
         elif status == WCStatus.LOC_PROT_ERR:
             require("local" in causes, f"{what}: {status.name}")

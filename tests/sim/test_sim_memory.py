@@ -1,0 +1,118 @@
+"""Allocations that fail: a call says so, the same seed fails the same, nothing is done twice."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sim import rc_harness
+
+from siwarp.sim import World
+from siwarp.verbs import AH, CQ, Error, QPState, QPType, SendFlag, SendWR, WCStatus, WROpcode
+
+
+def test_a_call_without_memory_says_so_and_works_once_there_is_some() -> None:
+    with World() as world:
+        device = world.device("10.0.0.1")
+        world.fail_memory(1_000_000)
+        with pytest.raises(Error) as refused:
+            CQ(device, 64)
+        assert refused.value.errno == errno.ENOMEM
+        world.fail_memory(0)
+        assert CQ(device, 64).capacity >= 64
+        assert world.stats.allocations_failed == 1
+
+
+def made(seed: int) -> list[bool]:
+    """Make queues while half of all allocations fail; which of them came about."""
+    found = []
+    with World(seed) as world:
+        device = world.device("10.0.0.1")
+        world.fail_memory(500_000)
+        for _ in range(32):
+            try:
+                CQ(device, 64).close()
+            except Error:
+                found.append(False)
+            else:
+                found.append(True)
+    return found
+
+
+def test_the_seed_decides_what_fails_whatever_the_process_has_kept() -> None:
+    first = made(1)
+    assert first == made(1)
+    assert made(2) != first
+    assert {True, False} == set(first)
+
+
+def test_more_failures_than_allocations_are_refused() -> None:
+    with World() as world, pytest.raises(Error) as refused:
+        world.fail_memory(1_000_001)
+    assert refused.value.errno == errno.EINVAL
+
+
+def add(a: Any, b: Any, wr_id: int, **more: Any) -> None:
+    """Add 1 to the first octets of the peer's memory."""
+    a.qp.post_send(
+        SendWR(
+            wr_id,
+            WROpcode.ATOMIC_FETCH_AND_ADD,
+            sg=[a.mr.sge(8, 8)],
+            remote=b.mr.remote(0, 8),
+            compare_add=1,
+            send_flags=SendFlag.SIGNALED,
+            **more,
+        )
+    )
+
+
+def counted(b: Any) -> int:
+    return int.from_bytes(bytes(b.mr.read(8)), "little")
+
+
+@pytest.mark.parametrize("of_million", [300_000, 1_000_000])
+def test_a_response_on_rc_that_finds_no_memory_ends_the_connection(of_million: int) -> None:
+    with World(seed=7) as world:
+        a, b = (rc_harness.End(world, f"10.0.0.{i}") for i in (1, 2))
+        rc_harness.connect(a, b)
+        statuses = []
+        while not statuses or statuses[-1] == WCStatus.SUCCESS:
+            add(a, b, len(statuses))
+            world.fail_memory(of_million)
+            world.run_for("1ms")
+            world.fail_memory(0)
+            statuses += [wc.status for wc in a.sent()]  # it completes in any case
+        assert statuses[-1] == WCStatus.WR_FLUSH_ERR
+        assert a.state == QPState.ERR
+        assert counted(b) in (len(statuses) - 1, len(statuses))
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    with World(request.param) as world:
+        yield world
+
+
+@pytest.mark.parametrize("world", range(1, 6), indirect=True)
+def test_an_atomic_on_rd_whose_response_finds_no_memory_is_carried_out_once(
+    world: World, end: Callable[..., Any]
+) -> None:
+    a, b = (end(world.device(f"10.0.0.{i}"), QPType.RD) for i in (1, 2))
+    for one in (a, b):
+        one.qp.to_rts()
+    handle = AH(a.pd, b.qp.addr)
+    lost = 0
+    for done in range(20):
+        add(a, b, done, ah=handle)
+        world.fail_memory(300_000)
+        world.run_for("20ms")
+        world.fail_memory(0)
+        status = a.cq.wait(60)[0].status
+        assert status in (WCStatus.SUCCESS, WCStatus.RETRY_EXC_ERR)
+        lost += status != WCStatus.SUCCESS
+        assert done + 1 - lost <= counted(b) <= done + 1
+        world.run_for("100s")  # the pair rests, and needs memory again
+    assert world.stats.allocations_failed > 10
