@@ -1167,7 +1167,8 @@ class Execution:
         if slots is None:
             return
         honest = not (self.program.liars and (end.liar or self._of_liar(request.dest)))
-        if request.expected is not None and not request.bad and honest:
+        # A liar has the target's key, and may write over what others read (Target.check).
+        if request.expected is not None and not request.bad and not self.program.liars:
             got = slots.read(request.slot, len(request.expected))
             require(got == request.expected, f"{what} got octets that are not there")
         if request.counter is not None:
