@@ -16,6 +16,7 @@ import pytest
 #: Set by `make stress`.
 LONG = "SIWARP_STRESS_MESSAGES" in os.environ
 PARTS = ("tests/unit/verbs/test_verbs_model.py", "tests/stress", *(("tests/hostile",) * LONG))
+SIMULATED = ("tests/sim/verbs/test_verbs_model.py",)
 
 
 @pytest.mark.scales
@@ -24,12 +25,17 @@ PARTS = ("tests/unit/verbs/test_verbs_model.py", "tests/stress", *(("tests/hosti
 @pytest.mark.parametrize("company", ["never", "always"])
 def test_posts_arrive_whole_and_in_order_if_they_wait(root: Path, company: str) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
-    done = pace.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
-         *PARTS],
-        cwd=root, env={**env, "SIWARP_COMPANY": company}, capture_output=True, text=True,
-        seconds=2900 if LONG else 280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed is not None and int(passed[1]) > (700 if LONG else 90), done.stdout[-200:]
+    env["SIWARP_COMPANY"] = company
+    total = 0
+    for parts, more in ((PARTS, {}), (SIMULATED, {"SIWARP_SIM": "1"})):
+        done = pace.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
+             *parts],
+            cwd=root, env=env | more, capture_output=True, text=True,
+            seconds=2900 if LONG else 280, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+        passed = re.search(r"(\d+) passed", done.stdout)
+        assert passed is not None, done.stdout[-200:]
+        total += int(passed[1])
+    assert total > (700 if LONG else 90)
