@@ -258,7 +258,6 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             for message in (b"A reply", b"", b"Xyz"):
                 mr.write(message)
                 qp.post_send(SendWR(sg=[mr.sge(0, len(message))], ah=ah, send_flags=0))
-            assert cq.wait(0.5) == []
             mr.write(b"Question")
             qp.post_send(SendWR(sg=[mr.sge(0, 8)], ah=ah, send_flags=0))
             assert [wc.byte_len for wc in cq.wait(10)] == [8]

@@ -26,7 +26,9 @@ CLOCKS = {
 #: Of the harnesses: each waits a while in order to see nothing.
 ABSENCE = {"hears_more", "is_silent", "nothing"}
 #: A file without any of this is not parsed.
-PERHAPS = re.compile(rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()")
+PERHAPS = re.compile(
+    rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()|is None|== \[\]"
+)
 #: What is on virtual time, or runs on no machine of a test suite's.
 ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/")
 
@@ -69,6 +71,28 @@ def _aliases(tree: ast.Module) -> tuple[set[str], set[str]]:
     return modules, functions
 
 
+def _has_time(call: ast.Call) -> bool:
+    """Return whether a call has a number of seconds, with a decimal point, among its arguments."""
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    constants = (value.value for value in values if isinstance(value, ast.Constant))
+    return any(isinstance(constant, float) and constant > 0 for constant in constants)
+
+
+def absence(node: ast.AST) -> str:
+    """Return the name of the call if this asserts that nothing comes within a time, or "".
+
+    Such are ``assert channel.get_event(0.05) is None`` and ``assert cq.wait(0.5) == []``.
+    """
+    match node:
+        case ast.Assert(ast.Compare(ast.Call() as call, [ast.Is()], [ast.Constant(None)])):
+            pass
+        case ast.Assert(ast.Compare(ast.Call() as call, [ast.Eq()], [ast.List([])])):
+            pass
+        case _:
+            return ""
+    return getattr(call.func, "attr", getattr(call.func, "id", "")) if _has_time(call) else ""
+
+
 def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
     """Yield line and name of each use of a clock, a sleep or a wait for nothing.
 
@@ -89,6 +113,8 @@ def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[i
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ABSENCE:
                 yield node.lineno, name
+        elif name := absence(node):
+            yield node.lineno, name
         for child in ast.iter_child_nodes(node):
             yield from look(child)
 

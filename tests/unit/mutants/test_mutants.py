@@ -286,7 +286,7 @@ def test_a_run_that_hangs_after_a_failure_has_failed(
     log = tmp_path / "log"
     log.write_text("tests/unit/x.py::test_y PASSED\n", "utf-8")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        assert _status(process, 0.5, log) is None
+        assert _status(process, 1, log) is None
         log.write_text("tests/unit/x.py::test_y[a] FAILED [ 62%]", "utf-8")
         assert _status(process, 5, log) == 1
         process.kill()
