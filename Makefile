@@ -11,7 +11,7 @@ ARGS ?=
 # Processes share the suite, a file of tests at a time. One process, as a debugger wants it: ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark bench bench-check spec fresh clean
+.PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-mpi lab-wan lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root; RESUME=1 leaves out what has passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -131,6 +131,18 @@ bench: ## Print latency and bandwidth beside the raw sockets; fails on a missed 
 bench-check: ## Compare the ratios to the raw socket with the committed ones; fails on a real loss; quiet machine, 6 minutes
 	@tools/setup
 	@.venv/bin/siwarp bench check tests/bench/ratios.json $(ARGS)
+
+lab-mpi: ## MPICH on siwarp beside the same MPICH over TCP, and a channel over UD, RC and both; ARGS="--part wire"
+	@tools/setup
+	@$(PY) -m lab.mpi $(ARGS)
+
+lab-wan: ## RD beside the kernel's TCP on a line with faults, or (ARGS=--matrix) at bottlenecks of many rates and queues
+	@tools/setup
+	@$(PY) -m lab.wan $(ARGS)
+
+lab-test: ## Test lab/; as root, some minutes
+	@tools/setup --extra test
+	@$(PY) -m pytest -n 0 tests/laboratory -m "" $(ARGS)
 
 coverage: ## Branches of the C code that the suite takes, by layer; fails below 90%
 	@tools/coverage $(SHARED) $(ARGS)

@@ -78,8 +78,7 @@ if "SANITIZER" in os.environ:
         "unit/release",
         "unit/spec",
         "unit/timing",
-        # A program of MPI there counts memory in a malloc of its own; libfabric finds no device.
-        "bench/test_bench_mpi_programs.py",
+        # libfabric finds no device there.
         "docs/test_docs_mpi.py",
         # Calls of the system fail there by a library that is preloaded, as the sanitizer's is.
         "abi/test_abi_scarce.py",
@@ -98,7 +97,6 @@ if os.environ.get("SANITIZER") == "tsan":
         "abi/test_abi_pyverbs.py",
         "abi/test_abi_readme.py",
         "bench/test_bench_abi.py",
-        "bench/test_bench_mpi.py",
         "cli/test_cli_run.py",
         "cli/test_cli_view.py",
         "docs",

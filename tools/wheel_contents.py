@@ -20,7 +20,6 @@ def expected() -> set[str]:
             "py.typed",
             "include/siwarp/*.h",
             "inspect/*.lua",
-            "bench/mpi/*.[ch]",
         )
         for path in package.glob(pattern)
         if "_build" not in path.parts and "__pycache__" not in path.parts
@@ -48,7 +47,6 @@ def main() -> int:
         f"siwarp/{name}"
         for name in (
             "bench/bin/siwarp-bench",
-            "bench/bin/siwarp-bench-hybrid",
             "bench/bin/siwarp-bench-memory",
             "bench/bin/siwarp-bench-translation",
             "wan/bin/siwarp-wan",

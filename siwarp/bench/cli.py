@@ -16,11 +16,9 @@ from typing import Any
 import typer
 
 from siwarp.base.output import unbroken
-from siwarp.bench import abi, aio, check, compare, memory, personas, translation, wan
+from siwarp.bench import abi, aio, check, compare, memory, personas, translation
 from siwarp.bench import table as figures
 from siwarp.bench.hosts_wire import PORT
-from siwarp.bench.mpi import command as mpi
-from siwarp.bench.mpi import hybrid as mpi_hybrid
 from siwarp.bench.options import HOSTS, OPTIONS, STREAM, TIMES, takes
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
@@ -28,7 +26,7 @@ from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import show
 from siwarp.bench.sizes import octets
 
-__all__ = ["app", "bar", "main"]
+__all__ = ["app", "bar", "end_by_signal", "main", "numbers_of", "reported"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -59,12 +57,12 @@ def _plan(faults: str | None) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
+def reported(program: str = "siwarp bench") -> Iterator[None]:
     """End the program with the message of a measurement that failed."""
     try:
         yield
     except (BenchError, FileNotFoundError) as e:
-        typer.echo(f"siwarp bench: {e}", err=True)
+        typer.echo(f"{program}: {e}", err=True)
         raise typer.Exit(1) from None
 
 
@@ -91,7 +89,7 @@ def _do(
     results = []
     for each in _listed(qp):
         try:
-            with bar(f"bench {kind}") as progress, _reported():
+            with bar(f"bench {kind}") as progress, reported():
                 measured = run(
                     kind, each, progress=progress, env=_plan(faults), size=_octets(size), **options
                 )
@@ -173,7 +171,7 @@ def _between(
         hosts_cli.client(asked, progress)
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def end_by_signal(number: int, _frame: FrameType | None) -> None:
     """End by a signal as by an exception: the programs that measure are ended on the way."""
     raise SystemExit(128 + number)
 
@@ -214,7 +212,7 @@ def compare_with(
     ),
 ) -> None:
     """Latency, bandwidth, message rate, registration: beside the raw socket, or between hosts."""
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end_by_signal)
     if context.invoked_subcommand is not None:
         if program is not None or rounds is not None or as_json or server:
             raise typer.BadParameter(
@@ -231,7 +229,7 @@ def compare_with(
         raise typer.BadParameter(
             "--rounds and --json belong to --program or to a command: give one"
         )
-    with bar("both programs") as progress, _reported():
+    with bar("both programs") as progress, reported():
         compared = compare.compare(program, rounds or compare.ROUNDS, progress)
     if as_json:
         print(json.dumps(compared, indent=2))
@@ -321,7 +319,7 @@ def of_peers(
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(memory.QPS)}")
     if not all(word.isdecimal() and 0 < int(word) <= 16_000 for word in peers.split(",")):
         raise typer.BadParameter("numbers from 1 to 16000, with commas", param_hint="--peers")
-    with bar("memory") as progress, _reported():
+    with bar("memory") as progress, reported():
         found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -345,92 +343,6 @@ def _show_memory(found: dict[str, Any]) -> None:
             )
     if any(point["kernel_objects"] is None for points in found.values() for point in points):
         print("without the kernel's own objects for sockets: /proc/slabinfo is root's to read")
-
-
-@app.command("wan")
-@takes("")
-def over_wan(
-    flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
-    seconds: float | None = typer.Option(
-        None, "--seconds", min=1, max=600, help="How long they run: 60, in a matrix 3."
-    ),
-    faults: str = typer.Option(
-        "rate=50Mbit,delay=20ms", "--faults", metavar="PLAN", help="Of the line; see siwarp wan."
-    ),
-    congestion: str = typer.Option(
-        "", "--tcp", metavar="NAME", help="TCP's congestion control; else the kernel's choice."
-    ),
-    matrix: bool = typer.Option(
-        False, "--matrix", help="Bottlenecks of many rates, queues and round trips. Takes root."
-    ),
-    cells: str = typer.Option(
-        "", "--cells", metavar="NAMES", help="Of the matrix only these, as 20M/15000/4ms; or short."
-    ),
-    results: str = typer.Option(
-        "", "--results", metavar="FILE", help="Keeps what is measured; goes on where it ended."
-    ),
-    *,
-    as_json: bool,
-) -> None:
-    """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it.
-
-    With --matrix each cell has a rate, a queue and a round trip, and runs of RD alone, of the
-    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD beside CUBIC, and of two RD flows.
-    """
-    from siwarp.bench.plan_option import check_plan_of_line
-
-    if matrix:
-        _matrix(cells, seconds or 3.0, results, as_json=as_json)
-        return
-    seconds = seconds or 60.0
-    kinds = tuple(flows.split(","))
-    if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
-        raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
-    check_plan_of_line(faults)
-    with _reported():
-        found = wan.measure(kinds, seconds, faults, congestion)
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
-    for kind, flow in found["flows"].items():
-        print(
-            f"  {kind}  {flow['mbit_s']:8.2f} Mbit/s   {flow['share']:.2f} of both   "
-            f"{_spark(flow['steps'])}"
-        )
-
-
-def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
-    from siwarp.bench import wan_matrix
-
-    names = wan_matrix.choose(cells)
-    if names is None:
-        raise typer.BadParameter(f"of {', '.join(wan_matrix.CELLS)}", param_hint="--cells")
-
-    def say(done: int, total: int, what: str) -> None:
-        print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
-
-    with _reported():
-        found = wan_matrix.matrix(names, seconds, Path(results) if results else None, progress=say)
-    if as_json:
-        print(json.dumps(wan_matrix.as_json(found), indent=2))
-    else:
-        print(*wan_matrix.table(found), sep="\n")
-    if not wan_matrix.kept(found):
-        raise typer.Exit(1)
-
-
-#: Bars of eight heights, for a line that shows how a flow went.
-_BARS = " ▁▂▃▄▅▆▇█"
-_SPARK = 60
-
-
-def _spark(steps: list[int]) -> str:
-    """Draw numbers as a line of bars, at most so many; the highest one is full."""
-    width = -(-len(steps) // _SPARK)
-    sums = [sum(steps[i : i + width]) for i in range(0, len(steps) - width + 1, width)]
-    most = max([*sums, 1])
-    return "".join(_BARS[-(-value * (len(_BARS) - 1) // most)] for value in sums)
 
 
 @app.command("personas")
@@ -463,7 +375,7 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     for program in abi.missing(rows):
         package = abi.PACKAGES[program]
         typer.echo(f"siwarp bench: {program} is missing: install the package {package}", err=True)
-    with bar("programs on siwarp") as progress, _reported():
+    with bar("programs on siwarp") as progress, reported():
         results = abi.measure(rows, rounds, progress)
     figures.write(results, output)
     if as_json:
@@ -474,7 +386,7 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(of is not None and of["kept"] for of in measured) else 1)
 
 
-def _numbers(words: str, least: int, most: int) -> tuple[int, ...] | None:
+def numbers_of(words: str, least: int, most: int) -> tuple[int, ...] | None:
     """Return numbers that commas separate, none if there are no words; None if one is wrong."""
     said = words.split(",") if words else []
     if not all(word.isdecimal() and least <= int(word) <= most for word in said):
@@ -482,64 +394,11 @@ def _numbers(words: str, least: int, most: int) -> tuple[int, ...] | None:
     return tuple(map(int, said))
 
 
-@app.command("mpi")
-@takes("output")
-def by_mpi(
-    parts: str = typer.Option(",".join(mpi.PARTS), "--part", help="What is measured, with commas."),
-    rounds: int = typer.Option(5, "--rounds", min=1, help="How often the transports take turns."),
-    sizes: str = typer.Option(
-        "", "--sizes", metavar="OCTETS", help="Sizes of the messages, with commas."
-    ),
-    ranks: str = typer.Option(
-        "", "--ranks", metavar="N", help="Numbers of ranks, with commas; wire has two."
-    ),
-    netif: str = typer.Option(
-        "", "--netif", help="Network interface; without it, the first that is up and not lo."
-    ),
-    limit: int = typer.Option(
-        mpi_hybrid.LIMIT, "--limit", min=1, max=256, help="Of hybrid: RC connections of a rank."
-    ),
-    mpich: str = typer.Option(
-        "",
-        "--mpich",
-        metavar="FOLDER",
-        help="Of an MPICH, with bin/mpicc; without it, that of this Python.",
-    ),
-    plot: str = typer.Option(
-        "", "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."
-    ),
-    *,
-    output: str,
-    as_json: bool,
-) -> None:
-    """MPICH over siwarp's UD and RC, and over its own TCP, in turn; needs PyPI's mpich.
-
-    Part hybrid is a channel of siwarp's own, and needs none.
-
-    Exit status 1 if a promise is missed or could not be shown.
-    """
-    wanted = tuple(parts.split(","))
-    if unknown := [name for name in wanted if name not in mpi.PARTS]:
-        raise typer.BadParameter(
-            f"{unknown[0]!r} is none of {', '.join(mpi.PARTS)}", param_hint="--part"
-        )
-    octets = _numbers(sizes, 8, 1 << 30)
-    if octets is None:
-        raise typer.BadParameter("octets from 8 to 2**30, with commas", param_hint="--sizes")
-    numbers = _numbers(ranks, 2, 256)
-    if numbers is None:
-        raise typer.BadParameter("ranks from 2 to 256, with commas", param_hint="--ranks")
-    with bar("MPI") as progress:
-        options = mpi.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
-        status = mpi.run(options, as_json=as_json, plot=plot, output=output)
-    raise typer.Exit(status)
-
-
 @app.command("translation")
 @takes("rounds")
 def translated(rounds: int, *, as_json: bool) -> None:
     """Cycles that libibverbs.so.1 adds to a post or a poll; exit status 1 if they are too many."""
-    with _reported():
+    with reported():
         found = translation.measure(rounds)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -560,7 +419,7 @@ def by_asyncio(
     as_json: bool,
 ) -> None:
     """Messages a second of siwarp.aio beside asyncio's own streams: round trips on each."""
-    numbers = _numbers(connections, 1, 10_000)
+    numbers = numbers_of(connections, 1, 10_000)
     if numbers is None:
         raise typer.BadParameter(
             "wrong number: give 1 to 10000, with commas", param_hint="--connections"
@@ -568,7 +427,7 @@ def by_asyncio(
     octets_each = _octets(size) or 0
     if octets_each > 65536:
         raise typer.BadParameter("1 to 64K", param_hint="--size")
-    with bar("asyncio") as progress, _reported():
+    with bar("asyncio") as progress, reported():
         found = aio.measure(numbers, octets_each, rounds, progress)
     if as_json:
         print(json.dumps(found, indent=2))
@@ -594,7 +453,7 @@ def against_kept(
         raise typer.BadParameter(f"no ratio has {only!r} in its name: leave --only out to see all")
     if write and only:
         raise typer.BadParameter("--write keeps all ratios: leave --only or it out")
-    with _reported():
+    with reported():
         ratios = {} if write else check.kept(Path(file))
         with bar("the ratios") as progress:
             found = check.check(ratios, rounds, progress, checked)

@@ -29,8 +29,8 @@ ABSENCE = {"hears_more", "is_silent", "nothing"}
 PERHAPS = re.compile(
     rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()|is None|== \[\]"
 )
-#: What is on virtual time, or runs on no machine of a test suite's.
-ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/")
+#: Tests on virtual time, and tests that are not part of the suite.
+ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/", "tests/laboratory/")
 
 
 @dataclass(frozen=True)

@@ -1,56 +1,18 @@
-"""`siwarp bench wan`: reliable datagrams and the kernel's TCP that share a bad line."""
+"""RD on a line of the kernel's whose router marks datagrams in place of dropping them (ECN)."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from cli.cli_harness import siwarp, siwarp_here
 from namespaces import wan_harness
 
-from siwarp.bench import wan
-from siwarp.bench.runner import BenchError
+from lab.wan import flows as wan
 
 pytestmark = pytest.mark.scales
 
 
-@pytest.fixture(autouse=True)
-def tun() -> None:
-    """Only where the line can be made."""
-    wan_harness.need_line()
-
-
-def test_both_flows_move_octets_at_the_same_time_and_their_shares_are_told() -> None:
-    done = siwarp("bench", "wan", "--seconds", "3", "--json", "--faults", "rate=20Mbit,delay=5ms")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    rd, tcp = found["flows"]["rd"], found["flows"]["tcp"]
-    assert rd["share"] + tcp["share"] == pytest.approx(1)
-    # What the line has passed holds what both say, and it is never more than its rate.
-    both = rd["octets"] + tcp["octets"]
-    assert 0 < both < found["line"]["a_to_b"]["octets"]
-    assert 1 < rd["mbit_s"] + tcp["mbit_s"] < 20
-    for flow in (rd, tcp):
-        assert flow["octets"] == sum(flow["steps"]) > 0
-        assert flow["mbit_s"] == pytest.approx(flow["octets"] * 8e-6 / flow["seconds"])
-
-
-def test_the_words_name_the_plan_the_control_and_draw_each_flow() -> None:
-    done = siwarp("bench", "wan", "--seconds", "1", "--flows", "tcp", "--tcp", "reno")
-    lines = done.stdout.splitlines()
-    assert lines[0] == "rate=50Mbit,delay=20ms, 1 s; the kernel's TCP has reno"
-    assert lines[1].split()[0] == "tcp"
-    assert "\N{FULL BLOCK}" in lines[1]
-
-
-def test_a_line_that_lets_nothing_through_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIWARP_PEER_TIMEOUT_MS", "1000")
-    with pytest.raises(BenchError, match="found no other end"):
-        wan.measure(("rd",), 1, "loss=100%")
-
-
 @pytest.mark.clause("DGRAM-CC-7", "DGRAM-CC-8")
 def test_marks_on_the_way_slow_a_flow_as_losses_do_and_nothing_is_sent_again() -> None:
+    wan_harness.need_line()
     plan = "rate=50Mbit,delay=5ms"
     plain = wan.measure(("rd",), 3, plan)
     marked = wan.measure(("rd",), 3, plan + "; tx:mark=60%")
@@ -59,20 +21,3 @@ def test_marks_on_the_way_slow_a_flow_as_losses_do_and_nothing_is_sent_again() -
     assert plain["line"]["a_to_b"]["marked"] == 0
     assert marked["flows"]["rd"]["mbit_s"] < 0.7 * plain["flows"]["rd"]["mbit_s"]
     assert marked["flows"]["rd"]["again"] * 10 < marked["line"]["a_to_b"]["marked"]
-
-
-@pytest.mark.parametrize("flows", ["udp", "rd,rd", ""])
-def test_flows_that_there_are_not_are_refused(flows: str) -> None:
-    done = siwarp_here("bench", "wan", "--flows", flows)
-    assert done.returncode == 2
-    assert "rd, tcp, or rd,tcp" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("plan", "words"),
-    [("loss=lots", "clause 1, character 6"), ("reset=5s", "reset= and short= are of")],
-)
-def test_a_plan_that_a_line_cannot_follow_is_said_in_words(plan: str, words: str) -> None:
-    done = siwarp_here("bench", "wan", "--seconds", "1", "--faults", plan)
-    assert done.returncode == 2
-    assert words in " ".join(done.stderr.replace("│", " ").split())

@@ -16,7 +16,7 @@ import real_time
         ("import time as t\nx = t.monotonic_ns\n", [(2, "time.monotonic_ns")]),
         ("from time import perf_counter as now\nnow()\n", [(2, "now")]),
         ("nothing(cq)\npeer.is_silent(0.1)\n", [(1, "nothing"), (2, "is_silent")]),
-        ("assert a.get_event(0.05) is None\nassert cq.wait(0.5) == []\n", [(1, "get_event"), (2, "wait")]),
+        ("assert a.get(0.05) is None\nassert cq.wait(0.5) == []\n", [(1, "get"), (2, "wait")]),
         ("assert a.get_event(0) is None\nassert cq.poll(4) == []\n", []),
         ("import time\ntime.process_time()\ntime.strftime('')\n", []),
         ("import net\nnet.sleep(1)\nnet.now()\n", []),

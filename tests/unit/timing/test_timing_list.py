@@ -63,7 +63,7 @@ def test_a_name_covers_a_file_or_all_cases_of_a_function() -> None:
 
 
 def test_a_run_that_picks_another_marker_leaves_them_out(root: Path) -> None:
-    file = "tests/bench/test_bench_wan_matrix.py"
+    file = "tests/namespaces/test_path_rd.py"
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", file, "-m"]
 
     def collected(marker: str) -> int:

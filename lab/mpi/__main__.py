@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The command line of ``python -m lab.mpi``."""
+
+from __future__ import annotations
+
+import signal
+
+import typer
+
+from lab.mpi import command, hybrid
+from siwarp.bench.cli import bar, end_by_signal, numbers_of
+
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@app.command()
+def main(
+    parts: str = typer.Option(
+        ",".join(command.PARTS), "--part", help="What is measured, with commas."
+    ),
+    rounds: int = typer.Option(5, "--rounds", min=1, help="How often the transports take turns."),
+    sizes: str = typer.Option(
+        "", "--sizes", metavar="OCTETS", help="Sizes of the messages, with commas."
+    ),
+    ranks: str = typer.Option(
+        "", "--ranks", metavar="N", help="Numbers of ranks, with commas; wire has two."
+    ),
+    netif: str = typer.Option(
+        "", "--netif", help="Network interface; without it, the first that is up and not lo."
+    ),
+    limit: int = typer.Option(
+        hybrid.LIMIT, "--limit", min=1, max=256, help="Of hybrid: RC connections of a rank."
+    ),
+    mpich: str = typer.Option(
+        "",
+        "--mpich",
+        metavar="FOLDER",
+        help="Of an MPICH, with bin/mpicc; without it, that of this Python.",
+    ),
+    plot: str = typer.Option(
+        "", "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."
+    ),
+    output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print everything, each round too, as JSON."
+    ),
+) -> None:
+    """MPICH over siwarp's UD and RC, and over its own TCP, in turn; needs PyPI's mpich.
+
+    Part hybrid is a channel of siwarp's own, and needs none.
+
+    Exit status 1 if a promise is missed or could not be shown.
+    """
+    wanted = tuple(parts.split(","))
+    if unknown := [name for name in wanted if name not in command.PARTS]:
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is none of {', '.join(command.PARTS)}", param_hint="--part"
+        )
+    octets = numbers_of(sizes, 8, 1 << 30)
+    if octets is None:
+        raise typer.BadParameter("octets from 8 to 2**30, with commas", param_hint="--sizes")
+    numbers = numbers_of(ranks, 2, 256)
+    if numbers is None:
+        raise typer.BadParameter("ranks from 2 to 256, with commas", param_hint="--ranks")
+    with bar("MPI") as progress:
+        options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
+        status = command.run(options, as_json=as_json, plot=plot, output=output)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end_by_signal)
+    app(prog_name="python -m lab.mpi")

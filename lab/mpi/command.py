@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``python -m lab.mpi``: every part that is asked for, as tables, as JSON and as curves."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from lab.mpi import hybrid, kernels, launch, peers, table, wire
+from siwarp.bench.runner import BenchError, Progress
+
+__all__ = ["PARTS", "Options", "run"]
+
+#: Names the form of what --json prints; it changes when a reader of the old one would fail.
+SCHEMA = "siwarp-bench-mpi/1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    parts: tuple[str, ...]
+    rounds: int
+    sizes: tuple[int, ...]
+    ranks: tuple[int, ...]
+    netif: str
+    mpich: str
+    limit: int = hybrid.LIMIT
+    progress: Progress | None = None
+
+
+def _wire(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    found = wire.measure(
+        mpich, netif, options.rounds, options.sizes or wire.SIZES, progress=options.progress
+    )
+    return {**found, "musts": wire.judge(found)}
+
+
+def _memory(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    return peers.measure(mpich, netif, options.ranks or peers.RANKS, options.progress)
+
+
+def _kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any]:
+    ranks = options.ranks or kernels.RANKS
+    return kernels.measure(mpich, netif, min(options.rounds, 3), ranks, options.progress)
+
+
+#: The parts that run programs of MPI.
+_BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
+    "wire": _wire,
+    "memory": _memory,
+    "kernels": _kernels,
+}
+
+
+def _hybrid(options: Options) -> dict[str, Any]:
+    return hybrid.measure(
+        options.ranks or hybrid.RANKS,
+        options.sizes or (hybrid.SIZE,),
+        min(options.rounds, 3),
+        options.limit,
+        options.progress,
+    )
+
+
+#: The parts that need no MPI.
+_BY_ITSELF: dict[str, Callable[[Options], dict[str, Any]]] = {"hybrid": _hybrid}
+PARTS = (*_BY_MPI, *_BY_ITSELF)
+
+
+def _measured(options: Options, work: Path) -> dict[str, Any]:
+    """Return each part's result; one that could not be measured is None, with a reason."""
+    found: dict[str, Any] = {"schema": SCHEMA, "mpi": None, "netif": None}
+    errors: dict[str, str] = {}
+    mpich, netif, why = None, "", ""
+    if any(part in _BY_MPI for part in options.parts):
+        try:
+            mpich = launch.find(Path(options.mpich) if options.mpich else None, work)
+            netif = options.netif or launch.interface()
+            found["mpi"] = {"version": mpich.version, "netmods": list(mpich.netmods)}
+            found["netif"] = netif
+        except BenchError as e:
+            why = str(e)
+            typer.echo(f"lab mpi: {why}", err=True)
+    for part in options.parts:
+        found[part] = None
+        try:
+            if part in _BY_ITSELF:
+                found[part] = _BY_ITSELF[part](options)
+                continue
+            if mpich is None or not netif:
+                raise BenchError(f"left out: {why}")
+            found[part] = _BY_MPI[part](options, mpich, netif)
+        except BenchError as e:
+            errors[part] = str(e)
+    return {**found, "errors": errors}
+
+
+def kept(found: dict[str, Any]) -> bool:
+    """Whether every part was measured whole, and every promise is kept."""
+    parts = [found[part] for part in PARTS if found.get(part)]
+    whole = not found["errors"] and not any(part["errors"] for part in parts)
+    return whole and all(must["kept"] for part in parts for must in part.get("musts", ()))
+
+
+def run(options: Options, *, as_json: bool, plot: str, output: str) -> int:
+    """Measure and print; return the exit status: 1 if a promise is missed or was not shown."""
+    if plot:
+        from siwarp.bench.curves import need_matplotlib
+
+        need_matplotlib()
+    with tempfile.TemporaryDirectory(prefix="siwarp-lab-mpi-") as work:
+        found = _measured(options, Path(work))
+    if output:
+        Path(output).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        table.show(found)
+    if plot:
+        from lab.mpi.plot import draw
+
+        draw(found, Path(plot))
+    return 0 if kept(found) else 1

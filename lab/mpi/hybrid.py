@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""A channel of UD first and RC on demand, beside the same over UD alone and over RC alone.
+
+It is siwarp's own (mpi_channel.h), as UCX has none; no MPI is needed. Its ranks are processes of
+this machine, on the loopback device.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lab.mpi.launch import result
+from lab.mpi.peers import of_rank
+from lab.mpi.wire import spread
+from siwarp.bench.runner import BenchError, Progress
+from siwarp.bench.runner import program as bench_program
+
+__all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure"]
+
+CHANNELS = {"ud": "UD alone", "rc": "RC alone", "hybrid": "UD, then RC"}
+RANKS = (2, 4, 8, 16, 32, 64)
+SIZE = 64
+#: Connections that a rank of the hybrid has at most: one for each neighbour in the pattern.
+LIMIT = 4
+#: Frames over UD to a peer before a rank wants a connection.
+THRESHOLD = 32
+#: Messages of all ranks together, of each at the least, and the most octets of all.
+_MESSAGES, _LEAST, _OCTETS = 16_000, 400, 1 << 27
+_PINGS, _PING_OCTETS = 1000, 1 << 25
+#: Until a rank gives up one that acknowledges nothing, and until a run is ended.
+PATIENCE_MS = 15_000
+LIMIT_S = 90
+#: The program ends a run by itself; so much later it is killed.
+_GRACE_S = 5
+
+
+def executable() -> Path:
+    """Return the program of this part, which a checkout's build has.
+
+    Raises:
+        BenchError: there is none.
+
+    """
+    path = bench_program().parents[2] / "lab" / "siwarp-lab-hybrid"
+    if not path.exists():
+        raise BenchError(f"{path} is missing: run make build in a checkout")
+    return path
+
+
+def _run(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+    connections = {"ud": 0, "rc": ranks, "hybrid": limit}[channel]
+    messages = max(2, min(max(_LEAST, _MESSAGES // ranks), _OCTETS // (size * ranks)))
+    numbers = [
+        *(ranks, size, messages, connections),
+        *(0 if channel == "rc" else THRESHOLD, max(2, min(_PINGS, _PING_OCTETS // size))),
+        *(PATIENCE_MS, LIMIT_S),
+    ]
+    process = subprocess.Popen(
+        [str(executable()), *map(str, numbers)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return dict(result(process, f"the channel over {CHANNELS[channel]}", LIMIT_S + _GRACE_S))
+
+
+def _summed(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a rank has, and the figures of all rounds; memory is that of the middle one."""
+    middle = sorted(rounds, key=lambda sums: sums["pss"])[len(rounds) // 2]
+    ranks = middle["ranks"]
+    return {
+        **of_rank(middle),
+        "rate": spread(sums["rate"] for sums in rounds),
+        "lat": spread(sums["lat"] for sums in rounds),
+        "lat_over_rc": middle["lat_over_rc"],
+        "connections": middle["connections"] / ranks,
+        "refused": middle["refused"] / ranks,
+        "rc_share": middle["by_rc"] / (middle["by_ud"] + middle["by_rc"]),
+        "again": statistics.mean(sums["again"] for sums in rounds) / ranks,
+    }
+
+
+def _row(ranks: int, size: int, seen: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    row: dict[str, Any] = {"ranks": ranks, "size": size}
+    row |= {channel: _summed(rounds) for channel, rounds in seen.items() if rounds}
+    if "rc" in row:
+        row["saving"] = {
+            name: 1 - row[name]["whole"] / row["rc"]["whole"]
+            for name in ("ud", "hybrid")
+            if name in row
+        }
+    return row
+
+
+def measure(
+    ranks: Sequence[int] = RANKS,
+    sizes: Sequence[int] = (SIZE,),
+    rounds: int = 3,
+    limit: int = LIMIT,
+    progress: Progress | None = None,
+    run: Callable[..., dict[str, Any]] = _run,
+) -> dict[str, Any]:
+    """Run each channel once a round with each number of ranks; who begins changes each time.
+
+    A row has ``ranks`` and ``size``; for each channel its octets a rank, ``rate`` (messages a
+    second of all ranks), ``lat`` (us, one way, between two), ``rc_share`` of the frames, and a
+    rank's ``connections``, ``refused`` and frames sent ``again``; and ``saving``: how much less
+    memory than RC alone, as a part of its. A channel that failed with a number of ranks has the
+    reason in ``errors``.
+    """
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, str] = {}
+    names = list(CHANNELS)
+    steps = len(ranks) * len(sizes) * rounds * len(names)
+    done = 0
+    for n, size in ((n, size) for n in sorted(ranks) for size in sizes):
+        seen: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for turn in range(rounds):
+            shift = turn % len(names)
+            for name in [*names[shift:], *names[:shift]]:
+                try:
+                    seen[name].append(run(name, n, size, limit))
+                except BenchError as e:
+                    errors[f"{name}, {n} ranks, {size} B"] = str(e)
+                done += 1
+                if progress:
+                    progress(done, steps)
+        rows.append(_row(n, size, seen))
+    return {
+        "channels": names,
+        "limit": limit,
+        "threshold": THRESHOLD,
+        "rows": rows,
+        "errors": errors,
+    }

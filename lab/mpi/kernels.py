@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Time that small solvers spend in communication, by MPI's profiling interface: UD, RC and TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lab.mpi.launch import TRANSPORTS, Mpich
+from lab.mpi.wire import spread
+from siwarp.bench.runner import BenchError, Progress
+
+__all__ = ["KERNELS", "RANKS", "measure"]
+
+#: Each kernel and the size of its problem; mpi_kernels.h says what that is.
+KERNELS = {"cg": 57344, "mg": 64, "lu": 48}
+RANKS = (2, 4)
+_TRANSPORTS = ("ud", "rc", "tcp")
+LIMIT_S = 60
+_SOURCES = ("mpi_kernels", "mpi_cg", "mpi_mg", "mpi_lu", "mpi_time")
+
+
+def _run(mpich: Mpich, name: str, netif: str, ranks: int, kernel: str) -> dict[str, Any]:
+    program = mpich.compile(*_SOURCES)
+    command = [str(program), kernel, str(KERNELS[kernel])]
+    found = mpich.run(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, bind=True)
+    return dict(found)
+
+
+def _row(kernel: str, ranks: int, rounds: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Sum up the rounds in which every transport was measured."""
+    row: dict[str, Any] = {"kernel": kernel, "size": KERNELS[kernel], "ranks": ranks}
+    whole = [each for each in rounds if len(each) == len(_TRANSPORTS)]
+    for name in _TRANSPORTS if whole else ():
+        row[name] = {
+            "seconds": spread(each[name]["seconds"] for each in whole),
+            "communication": spread(each[name]["communication"] for each in whole),
+            "calls": whole[0][name]["calls"],
+            "residual": max(each[name]["residual"] for each in whole),
+        }
+    for name in ("rc", "tcp") if whole else ():
+        row[f"ud_to_{name}"] = spread(
+            each["ud"]["communication"] / each[name]["communication"] for each in whole
+        )
+    return row
+
+
+def measure(
+    mpich: Mpich,
+    netif: str,
+    rounds: int,
+    ranks: Sequence[int] = RANKS,
+    progress: Progress | None = None,
+    run: Callable[..., dict[str, Any]] = _run,
+) -> dict[str, Any]:
+    """Run every kernel over each transport once a round; who begins changes each time.
+
+    A row has, for each transport, seconds of the whole solver (of the slowest rank) and of its
+    communication (the mean of the ranks), and the ratio of UD's communication to the others'.
+    """
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, str] = {}
+    steps = len(KERNELS) * len(ranks) * rounds
+    for kernel in KERNELS:
+        for n in ranks:
+            seen: list[dict[str, dict[str, Any]]] = []
+            for turn in range(rounds):
+                shift = turn % len(_TRANSPORTS)
+                values = {}
+                for name in [*_TRANSPORTS[shift:], *_TRANSPORTS[:shift]]:
+                    try:
+                        values[name] = run(mpich, name, netif, n, kernel)
+                    except BenchError as e:
+                        errors[f"{kernel}, {n} ranks, {name}"] = str(e)
+                seen.append(values)
+                if progress:
+                    progress((len(rows) * rounds) + turn + 1, steps)
+            rows.append(_row(kernel, n, seen))
+    return {"transports": list(_TRANSPORTS), "rows": rows, "errors": errors}

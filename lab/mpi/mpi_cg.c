@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include <math.h>
+
+#include "lab/mpi/mpi_kernels.h"
+#include "lab/mpi/mpi_util.h"
+
+#define ENTRIES 12 /* of a row, besides the diagonal, which is greater than their sum */
+#define STEPS	50
+
+struct cg {
+	int rank;
+	int ranks;
+	int rows; /* of this rank */
+	int whole;
+	double *whole_p; /* the vector that is multiplied, of all ranks */
+	MPI_Request *requests;
+};
+
+/* The k-th partner of a row: symmetric, since a row's partner has that row as its own. */
+static int partner(int whole, int row, int k)
+{
+	int distance = 1 + (int)((unsigned int)(k / 2) * 7919u % (unsigned int)(whole / 2 - 1));
+
+	return k % 2 ? (row + distance) % whole : (row + whole - distance) % whole;
+}
+
+static double sum(double own)
+{
+	double all;
+
+	MPI_Allreduce(&own, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	return all;
+}
+
+static double dot(const struct cg *g, const double *a, const double *b)
+{
+	double own = 0;
+
+	for (int i = 0; i < g->rows; i++)
+		own += a[i] * b[i];
+	return sum(own);
+}
+
+/* Give every rank this one's part of a vector. */
+static void gather(const struct cg *g, const double *p)
+{
+	int n = 0;
+
+	memcpy(g->whole_p + (size_t)g->rank * g->rows, p, g->rows * sizeof(*p));
+	for (int step = 1; step < g->ranks; step++) {
+		int from = (g->rank + g->ranks - step) % g->ranks;
+
+		MPI_Irecv(g->whole_p + (size_t)from * g->rows, g->rows, MPI_DOUBLE, from, step,
+			  MPI_COMM_WORLD, &g->requests[n++]);
+		MPI_Isend(p, g->rows, MPI_DOUBLE, (g->rank + step) % g->ranks, step, MPI_COMM_WORLD,
+			  &g->requests[n++]);
+	}
+	MPI_Waitall(n, g->requests, MPI_STATUSES_IGNORE);
+}
+
+static void multiply(const struct cg *g, const double *p, double *result)
+{
+	gather(g, p);
+	for (int i = 0; i < g->rows; i++) {
+		int row = g->rank * g->rows + i;
+		double of_row = (ENTRIES + 1.0) * g->whole_p[row];
+
+		for (int k = 0; k < ENTRIES; k++)
+			of_row -= g->whole_p[partner(g->whole, row, k)];
+		result[i] = of_row;
+	}
+}
+
+/* x solves A x = b by a number of steps; the vectors are of this rank's rows. */
+static void solve(const struct cg *g, const double *b, double *x)
+{
+	double *r = made((size_t)g->rows, sizeof(*r)), *p = made((size_t)g->rows, sizeof(*p)),
+	       *q = made((size_t)g->rows, sizeof(*q)), rho, before, alpha;
+
+	memcpy(r, b, g->rows * sizeof(*r));
+	memcpy(p, b, g->rows * sizeof(*p));
+	rho = dot(g, r, r);
+	for (int step = 0; step < STEPS; step++) {
+		multiply(g, p, q);
+		alpha = rho / dot(g, p, q);
+		for (int i = 0; i < g->rows; i++) {
+			x[i] += alpha * p[i];
+			r[i] -= alpha * q[i];
+		}
+		before = rho;
+		rho = dot(g, r, r);
+		for (int i = 0; i < g->rows; i++)
+			p[i] = r[i] + rho / before * p[i];
+	}
+	free(r);
+	free(p);
+	free(q);
+}
+
+double kernel_cg(int rows)
+{
+	struct cg g = { .rank = own_rank(), .ranks = all_ranks(), .whole = rows };
+	double *b, *x, *product, off;
+
+	g.rows = rows / g.ranks;
+	g.whole_p = made((size_t)rows, sizeof(double));
+	g.requests = made((size_t)g.ranks * 2, sizeof(*g.requests));
+	b = made((size_t)g.rows, sizeof(*b));
+	x = made((size_t)g.rows, sizeof(*x));
+	product = made((size_t)g.rows, sizeof(*product));
+	for (int i = 0; i < g.rows; i++)
+		b[i] = sin(0.37 * (g.rank * g.rows + i)) + 0.1;
+	solve(&g, b, x);
+	multiply(&g, x, product);
+	for (int i = 0; i < g.rows; i++)
+		product[i] -= b[i];
+	off = sqrt(dot(&g, product, product) / dot(&g, b, b));
+	free(g.whole_p);
+	free(g.requests);
+	free(b);
+	free(x);
+	free(product);
+	return off;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The channel's connections: who wants one, who has room for it, and which of two survives. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench.h"
+#include "lab/mpi/mpi_channel.h"
+
+#define CONNECT_MS 20000
+#define BACKLOG	   256
+#define LATER	   8 /* thresholds more, before who was refused asks again */
+#define RECVS	   (2 * SIW_CHANNEL_WINDOW)
+#define SENDS	   (4 * SIW_CHANNEL_WINDOW)
+
+/* What a rejection says in its private data. */
+enum { NO_ROOM = 'n', HAVE_ONE = 'h' };
+
+static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
+{
+	struct siw_qp_init_attr init = {
+		.send_cq = c->send_cq,
+		.recv_cq = c->recv_cq,
+		.qp_type = SIW_QPT_RC,
+		.cap = { SENDS, RECVS, 1, 1, sizeof(struct siw_channel_head) },
+	};
+
+	peer->qp = siw_bench_made(siw_create_qp(c->pd, &init), "a queue pair");
+	peer->slots = siw_bench_made(calloc(RECVS, c->stride), "memory");
+	peer->mr = siw_bench_made(siw_reg_mr(c->pd, peer->slots, RECVS * c->stride,
+					     SIW_ACCESS_LOCAL_WRITE),
+				  "a region");
+	siw_bench_check(siw_cm_bind_qp(peer->id, peer->qp), "binding the queue pair");
+	for (uint32_t i = 0; i < RECVS; i++)
+		siw_channel_post_recv(c, peer, i);
+	c->slots_used++;
+	peer->rc = CHANNEL_RC_CONNECTING;
+}
+
+/* Nothing was sent on it: what it has is gone without a trace. */
+static void drop(struct siw_channel *c, struct siw_channel_peer *peer)
+{
+	siw_bench_check(siw_cm_destroy_id(peer->id), "destroying the id");
+	siw_bench_check(siw_destroy_qp(peer->qp), "destroying the queue pair");
+	siw_bench_check(siw_dereg_mr(peer->mr), "deregistering");
+	free(peer->slots);
+	peer->id = NULL;
+	peer->qp = NULL;
+	peer->mr = NULL;
+	peer->slots = NULL;
+	peer->rc = CHANNEL_RC_NONE;
+	c->slots_used--;
+}
+
+void siw_channel_listen(struct siw_channel *c, uint16_t *port)
+{
+	struct siw_addr a;
+
+	c->cm = siw_bench_made(siw_cm_create_channel(c->context), "a channel of connections");
+	c->listener = siw_bench_made(siw_cm_create_id(c->cm, NULL), "an id");
+	siw_addr_parse("127.0.0.1", 0, &a);
+	siw_bench_check(siw_cm_listen(c->listener, &a, BACKLOG), "listening");
+	siw_bench_check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
+	*port = ntohs(a.port_be);
+}
+
+void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
+{
+	uint16_t rank = (uint16_t)c->plan.rank;
+	struct siw_cm_param param = {
+		.private_data = &rank,
+		.private_data_len = sizeof(rank),
+		.initiator_depth = -1,
+		.responder_resources = -1,
+		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE, /* either end sends first */
+		.timeout_ms = CONNECT_MS,
+		.refused_ms = CONNECT_MS / 2,
+	};
+	struct siw_addr a;
+
+	if (c->slots_used >= c->plan.limit)
+		return;
+	siw_addr_parse("127.0.0.1", c->cm_ports[peer->rank], &a);
+	peer->id = siw_bench_made(siw_cm_create_id(c->cm, peer), "an id");
+	make_qp(c, peer);
+	siw_bench_check(siw_cm_connect(peer->id, &a, NULL, &param), "connecting");
+}
+
+static void reject(struct siw_cm_id *id, char why)
+{
+	siw_bench_check(siw_cm_reject(id, &why, 1), "rejecting");
+	siw_bench_check(siw_cm_destroy_id(id), "destroying the id");
+}
+
+/* Of two that cross each other that of the lower rank survives. */
+static void answer(struct siw_channel *c, const struct siw_cm_event *event)
+{
+	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
+	struct siw_channel_peer *peer;
+	uint16_t rank;
+
+	memcpy(&rank, event->private_data, sizeof(rank));
+	if (event->private_data_len < sizeof(rank) || rank >= c->plan.ranks ||
+	    rank == c->plan.rank) {
+		reject(event->id, HAVE_ONE);
+		return;
+	}
+	peer = &c->peers[rank];
+	if (peer->rc == CHANNEL_RC_UP ||
+	    (peer->rc == CHANNEL_RC_CONNECTING && c->plan.rank < rank)) {
+		reject(event->id, HAVE_ONE);
+		return;
+	}
+	if (peer->rc == CHANNEL_RC_CONNECTING)
+		drop(c, peer);
+	if (c->slots_used >= c->plan.limit) {
+		reject(event->id, NO_ROOM);
+		return;
+	}
+	peer->id = event->id;
+	siw_cm_set_context(peer->id, peer);
+	make_qp(c, peer);
+	siw_bench_check(siw_cm_accept(peer->id, &param), "accepting");
+}
+
+static void take_event(struct siw_channel *c, const struct siw_cm_event *event)
+{
+	struct siw_channel_peer *peer = event->context;
+
+	switch (event->event) {
+	case SIW_CM_CONNECT_REQUEST:
+		answer(c, event);
+		return;
+	case SIW_CM_ESTABLISHED:
+		peer->rc = CHANNEL_RC_UP;
+		c->sums.connections++;
+		return;
+	case SIW_CM_REJECTED:
+		drop(c, peer);
+		peer->try_at = peer->by_ud + c->plan.threshold;
+		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
+			return; /* the peer's own is on its way */
+		/* It may have room later, as some that it wants itself may be refused. */
+		peer->try_at += LATER * c->plan.threshold;
+		c->sums.refused++;
+		return;
+	default:
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the connection to rank %u ended: %s (%s)",
+			      peer ? peer->rank : 0, siw_cm_event_str(event->event),
+			      strerror(-event->status));
+	}
+}
+
+void siw_channel_take_events(struct siw_channel *c, int timeout_ms)
+{
+	struct siw_cm_event event;
+	int r;
+
+	while ((r = siw_cm_get_event(c->cm, &event, timeout_ms)) == 0) {
+		take_event(c, &event);
+		timeout_ms = 0;
+	}
+	if (r != -EAGAIN && r != -EINTR)
+		siw_bench_check(r, "waiting for connections");
+}
+
+static bool all_up(const struct siw_channel *c)
+{
+	for (uint32_t i = 0; i < c->plan.ranks; i++)
+		if (i != c->plan.rank && c->peers[i].rc != CHANNEL_RC_UP)
+			return false;
+	return true;
+}
+
+void siw_channel_connect_all(struct siw_channel *c)
+{
+	uint64_t began = siw_bench_now();
+
+	for (uint32_t i = c->plan.rank + 1; i < c->plan.ranks; i++)
+		siw_channel_connect(c, &c->peers[i]);
+	while (!all_up(c)) {
+		siw_channel_take_events(c, 10);
+		if (siw_bench_now() - began > (CONNECT_MS + c->plan.patience_ms) * 1000000ull)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "not every rank could be connected");
+	}
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * siwarp-lab-hybrid RANKS SIZE MESSAGES LIMIT THRESHOLD PINGS PATIENCE_MS LIMIT_S: what a channel
+ * costs and yields over UD, RC and both. LIMIT 0: UD alone; THRESHOLD 0: each rank is connected to
+ * each other at the start; else UD first, and up to LIMIT connections of a rank.
+ *
+ * The program forks RANKS processes. Each sends one message to each other one, then MESSAGES in a
+ * skewed pattern: of ten, nine go to the four neighbours in a ring, one goes to any rank. Every
+ * octet that comes is looked at. Then each looks at its memory, and ranks 0 and 1 send PINGS
+ * messages there and back while the others sleep. The parent prints the sums as one line of JSON.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench/bench.h"
+#include "lab/mpi/mpi_channel.h"
+#include "lab/mpi/mpi_held.h"
+#include "lab/mpi/mpi_process.h"
+
+#define MOST_RANKS   256
+#define NEIGHBOURS   4
+#define SPINS_ALONE  2000 /* where each rank has a CPU */
+#define SPINS_SHARED 20
+#define LOOK_US	     2000
+
+struct options {
+	uint32_t ranks, messages, limit, threshold, pings, patience_ms, limit_s;
+	uint64_t size;
+};
+
+/* What the processes have in common. Each writes its own entries; barriers order them. */
+struct shared {
+	pthread_barrier_t barrier;
+	_Atomic uint32_t arrived; /* ranks that have ended a phase, over all phases */
+	_Atomic uint32_t pinged;  /* of ranks 0 and 1 */
+	uint16_t ud_ports[MOST_RANKS], cm_ports[MOST_RANKS];
+	struct figures {
+		long long pss, held;
+		struct process_sockets sockets;
+		struct siw_channel_sums sums;
+		uint64_t ns;
+	} of[MOST_RANKS];
+	struct siw_bench_result lat;
+	bool pinged_over_rc;
+};
+
+struct rank {
+	const struct options *o;
+	struct shared *shared;
+	struct siw_channel channel;
+	uint32_t own, phase;
+	uint64_t received, expected; /* messages, whole */
+	uint32_t numbers_out[MOST_RANKS], numbers_in[MOST_RANKS];
+	unsigned char *out;
+};
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static unsigned char octet(uint32_t from, uint32_t to, uint32_t number, uint64_t at)
+{
+	return (unsigned char)(from * 31 + to * 7 + number * 3 + at * 13 + (at >> 8));
+}
+
+static void send_one(struct rank *r, uint32_t to)
+{
+	uint32_t number = r->numbers_out[to]++;
+
+	for (uint64_t at = 0; at < r->o->size; at++)
+		r->out[at] = octet(r->own, to, number, at);
+	siw_channel_send(&r->channel, to, (const char *)r->out, r->o->size);
+}
+
+static void check(void *arg, uint32_t from, const char *data, uint32_t length, uint64_t left)
+{
+	struct rank *r = arg;
+	uint64_t at = r->o->size - left;
+
+	for (uint32_t i = 0; i < length; i++)
+		if ((unsigned char)data[i] != octet(from, r->own, r->numbers_in[from], at + i))
+			siw_bench_die(SIW_BENCH_EXIT_ERROR,
+				      "from rank %u to %u: octet %llu of message %u is wrong", from,
+				      r->own, (unsigned long long)(at + i), r->numbers_in[from]);
+	if (length == left) {
+		r->numbers_in[from]++;
+		r->received++;
+	}
+}
+
+/* ---- the pattern ----------------------------------------------------------------------------- */
+
+/* The distance of a rank to one of its neighbours in a ring of so many; few ranks have fewer. */
+static uint32_t distance(uint32_t ranks, uint32_t which)
+{
+	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
+
+	return distances[which % (ranks > NEIGHBOURS ? NEIGHBOURS : ranks - 1)];
+}
+
+/* The next destination of a rank; state begins with the rank + 1. */
+static uint32_t destination(uint32_t rank, uint32_t ranks, uint32_t *state)
+{
+	uint32_t x = *state;
+
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	*state = x;
+	if (x % 10)
+		return (rank + distance(ranks, x >> 8)) % ranks;
+	return (rank + 1 + (x >> 8) % (ranks - 1)) % ranks;
+}
+
+/* How many messages of the pattern all others have for this rank. */
+static uint64_t due(const struct rank *r)
+{
+	uint64_t n = 0;
+
+	for (uint32_t from = 0; from < r->o->ranks; from++) {
+		uint32_t state = from + 1;
+
+		for (uint32_t i = 0; from != r->own && i < r->o->messages; i++)
+			n += destination(from, r->o->ranks, &state) == r->own;
+	}
+	return n;
+}
+
+/* ---- one rank -------------------------------------------------------------------------------- */
+
+/*
+ * Until all that was sent to this rank is here and all that it sent is there, and so with the
+ * others: till then one of these may need an acknowledgement again, as the first was lost.
+ */
+static void settle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
+{
+	while (r->received < r->expected || !siw_channel_settled(&r->channel))
+		siw_channel_progress(&r->channel);
+	atomic_fetch_add(arrived, 1);
+	while (atomic_load(arrived) < wanted)
+		siw_channel_progress(&r->channel);
+}
+
+static void end_phase(struct rank *r)
+{
+	settle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
+}
+
+static void send_pattern(struct rank *r)
+{
+	uint32_t state = r->own + 1;
+	uint64_t began = siw_bench_now();
+
+	r->expected += due(r);
+	for (uint32_t i = 0; i < r->o->messages; i++)
+		send_one(r, destination(r->own, r->o->ranks, &state));
+	end_phase(r);
+	r->shared->of[r->own].ns = siw_bench_now() - began;
+}
+
+static void look_at_memory(struct rank *r)
+{
+	struct figures *figures = &r->shared->of[r->own];
+
+	figures->pss = process_pss();
+	figures->held = held_now();
+	if (figures->pss < 0 || process_sockets(&figures->sockets))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "/proc/self cannot be read");
+}
+
+static void await_from(struct rank *r, uint32_t from, uint32_t number)
+{
+	while (r->numbers_in[from] == number)
+		siw_channel_progress(&r->channel);
+}
+
+static void ping(struct rank *r)
+{
+	uint32_t pings = r->o->pings, other = 1 - r->own, warmup = pings / 10;
+	uint64_t *ns = siw_bench_made(calloc(pings, sizeof(*ns)), "memory");
+
+	for (uint32_t i = 0; i < warmup + pings; i++) {
+		uint64_t began = siw_bench_now();
+		uint32_t number = r->numbers_in[other];
+
+		if (r->own == 0)
+			send_one(r, other);
+		await_from(r, other, number);
+		if (r->own == 1)
+			send_one(r, other);
+		if (i >= warmup)
+			ns[i - warmup] = siw_bench_now() - began;
+	}
+	settle(r, &r->shared->pinged, 2);
+	if (r->own == 0) {
+		siw_bench_samples(ns, pings, 2, &r->shared->lat);
+		r->shared->pinged_over_rc = siw_channel_over_rc(&r->channel.peers[other]);
+	}
+	free(ns);
+}
+
+static void wait_for_all(struct rank *r)
+{
+	int e = pthread_barrier_wait(&r->shared->barrier);
+
+	if (e && e != PTHREAD_BARRIER_SERIAL_THREAD)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "waiting for all ranks: %s", strerror(e));
+}
+
+static uint32_t cpus(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
+}
+
+/* Gives this thread the CPU of that index among those that the program may use. */
+static void pin(uint32_t index)
+{
+	cpu_set_t set;
+	int cpu = 0;
+
+	if (sched_getaffinity(0, sizeof(set), &set))
+		return;
+	for (; cpu < CPU_SETSIZE; cpu++)
+		if (CPU_ISSET(cpu, &set) && index-- == 0) {
+			siw_bench_pin(cpu);
+			return;
+		}
+}
+
+static void open_channel(struct rank *r)
+{
+	const struct options *o = r->o;
+	struct siw_channel_plan plan = {
+		.rank = r->own,
+		.ranks = o->ranks,
+		.size = o->size,
+		.limit = o->limit,
+		.threshold = o->threshold,
+		.patience_ms = o->patience_ms,
+		.spins = cpus() >= o->ranks ? SPINS_ALONE : SPINS_SHARED,
+		.deliver = check,
+		.arg = r,
+	};
+
+	siw_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
+			 &r->shared->cm_ports[r->own]);
+	wait_for_all(r);
+	siw_channel_meet(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
+	if (o->limit && !o->threshold)
+		siw_channel_connect_all(&r->channel);
+	wait_for_all(r);
+}
+
+static void run_rank(const struct options *o, struct shared *shared, uint32_t own)
+{
+	struct rank r = { .o = o, .shared = shared, .own = own };
+
+	r.out = siw_bench_made(calloc(1, o->size), "memory");
+	held_begin();
+	open_channel(&r);
+	r.expected = o->ranks - 1;
+	for (uint32_t step = 1; step < o->ranks; step++)
+		send_one(&r, (own + step) % o->ranks);
+	end_phase(&r);
+	send_pattern(&r);
+	look_at_memory(&r);
+	shared->of[own].sums = r.channel.sums;
+	wait_for_all(&r);
+	/* Two are awake now, whose polls disturb no other one. */
+	if (own < 2 && cpus() > 1) {
+		pin(own);
+		r.channel.plan.spins = SPINS_ALONE;
+	}
+	if (own < 2)
+		ping(&r);
+	wait_for_all(&r);
+}
+
+/* ---- the parent ------------------------------------------------------------------------------ */
+
+static void kill_all(pid_t *pids, uint32_t ranks)
+{
+	for (uint32_t i = 0; i < ranks; i++)
+		if (pids[i])
+			kill(pids[i], SIGKILL);
+	for (uint32_t i = 0; i < ranks; i++)
+		if (pids[i])
+			waitpid(pids[i], NULL, 0);
+}
+
+/* Whether a rank has ended; one that has not ended well ends the others and this program. */
+static bool has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
+{
+	int status;
+
+	if (!pids[rank])
+		return true;
+	if (waitpid(pids[rank], &status, WNOHANG) != pids[rank])
+		return false;
+	pids[rank] = 0;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return true;
+	kill_all(pids, ranks);
+	if (WIFSIGNALED(status))
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was killed by signal %d", rank,
+			      WTERMSIG(status));
+	exit(WEXITSTATUS(status)); /* it has said why */
+}
+
+static void watch(const struct options *o, pid_t *pids)
+{
+	uint64_t began = siw_bench_now();
+	uint32_t rank = 0;
+
+	while (rank < o->ranks) {
+		/* All are looked at each time: the first that ends tells why. */
+		for (uint32_t i = rank; i < o->ranks; i++)
+			has_ended(pids, o->ranks, i);
+		while (rank < o->ranks && !pids[rank])
+			rank++;
+		if (rank < o->ranks && siw_bench_now() - began > o->limit_s * 1000000000ull) {
+			kill_all(pids, o->ranks);
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was not done within %u s",
+				      rank, o->limit_s);
+		}
+		usleep(LOOK_US);
+	}
+}
+
+static void print(const struct options *o, const struct shared *s)
+{
+	struct figures all = { 0 };
+
+	for (uint32_t i = 0; i < o->ranks; i++) {
+		const struct figures *of = &s->of[i];
+
+		all.pss += of->pss;
+		all.held += of->held;
+		all.sockets.udp += of->sockets.udp;
+		all.sockets.tcp += of->sockets.tcp;
+		all.sockets.kernel += of->sockets.kernel;
+		all.sums.by_ud += of->sums.by_ud;
+		all.sums.by_rc += of->sums.by_rc;
+		all.sums.again += of->sums.again;
+		all.sums.strange += of->sums.strange;
+		all.sums.connections += of->sums.connections;
+		all.sums.refused += of->sums.refused;
+		all.ns = of->ns > all.ns ? of->ns : all.ns;
+	}
+	printf("{\"ranks\": %u, \"pss\": %lld, \"held\": %lld, \"udp\": %lld, \"tcp\": %lld, "
+	       "\"kernel\": %lld, \"us\": %llu, \"rate\": %.1f, \"lat\": %.3f, \"p99\": %.3f, "
+	       "\"lat_over_rc\": %s, \"by_ud\": %llu, \"by_rc\": %llu, \"again\": %llu, "
+	       "\"strange\": %llu, \"connections\": %u, \"refused\": %u}\n",
+	       o->ranks, all.pss, all.held, all.sockets.udp, all.sockets.tcp, all.sockets.kernel,
+	       (unsigned long long)(all.ns / 1000 * o->ranks),
+	       (double)o->ranks * o->messages * 1e9 / (double)all.ns, s->lat.value, s->lat.p99,
+	       s->pinged_over_rc ? "true" : "false", (unsigned long long)all.sums.by_ud,
+	       (unsigned long long)all.sums.by_rc, (unsigned long long)all.sums.again,
+	       (unsigned long long)all.sums.strange, all.sums.connections, all.sums.refused);
+}
+
+static struct shared *make_shared(const struct options *o)
+{
+	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_barrierattr_t attr;
+
+	if (shared == MAP_FAILED)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory to share");
+	pthread_barrierattr_init(&attr);
+	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	pthread_barrier_init(&shared->barrier, &attr, o->ranks);
+	pthread_barrierattr_destroy(&attr);
+	return shared;
+}
+
+static struct options read_options(int argc, char **argv)
+{
+	unsigned long long n[8] = { 0 };
+
+	for (int i = 0; i < 8 && i < argc - 1; i++)
+		n[i] = strtoull(argv[i + 1], NULL, 10);
+	if (argc != 9 || n[0] < 2 || n[0] > MOST_RANKS || !n[1] || !n[2] || !n[5])
+		siw_bench_die(SIW_BENCH_EXIT_USAGE,
+			      "siwarp-lab-hybrid is run by `python -m lab.mpi --part hybrid`");
+	return (struct options){ .ranks = (uint32_t)n[0],
+				 .size = n[1],
+				 .messages = (uint32_t)n[2],
+				 .limit = (uint32_t)n[3],
+				 .threshold = (uint32_t)n[4],
+				 .pings = (uint32_t)n[5],
+				 .patience_ms = (uint32_t)n[6],
+				 .limit_s = (uint32_t)n[7] };
+}
+
+int main(int argc, char **argv)
+{
+	struct options o = read_options(argc, argv);
+	struct shared *shared = make_shared(&o);
+	pid_t pids[MOST_RANKS] = { 0 };
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	for (uint32_t i = 0; i < o.ranks; i++) {
+		pids[i] = fork();
+		if (pids[i] < 0) {
+			int e = errno;
+
+			pids[i] = 0;
+			kill_all(pids, o.ranks);
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u cannot be started: %s", i,
+				      strerror(e));
+		}
+		if (pids[i] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			run_rank(&o, shared, i);
+			return 0; /* the process's end is the end of it all */
+		}
+	}
+	watch(&o, pids);
+	print(&o, shared);
+	return 0;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpi_kernels cg|mg|lu SIZE: a solver's time, and how much of it its ranks spent in communication.
+ * The residual must be small: a message with wrong octets, or one too late, makes it great.
+ */
+#include <math.h>
+
+#include "lab/mpi/mpi_kernels.h"
+#include "lab/mpi/mpi_time.h"
+#include "lab/mpi/mpi_util.h"
+
+static const struct kernel {
+	const char *name;
+	double (*solve)(int size);
+	double most; /* of the residual */
+} kernels[] = {
+	{ "cg", kernel_cg, 1e-9 },
+	{ "mg", kernel_mg, 1e-6 },
+	{ "lu", kernel_lu, 1e-6 },
+};
+
+static void measure(const struct kernel *k, int size)
+{
+	double began, residual, own[2], longest[2], sums[2];
+	long long calls, all_calls;
+
+	MPI_Barrier(MPI_COMM_WORLD);
+	time_reset();
+	began = PMPI_Wtime();
+	residual = k->solve(size);
+	own[0] = PMPI_Wtime() - began;
+	own[1] = time_seconds();
+	calls = time_calls();
+	if (!(residual <= k->most))
+		give_up("%s of %d: the residual is %g, more than %g", k->name, size, residual,
+			k->most);
+	PMPI_Reduce(own, longest, 2, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+	PMPI_Reduce(own, sums, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+	PMPI_Reduce(&calls, &all_calls, 1, MPI_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
+	if (own_rank() == 0)
+		printf("{\"kernel\": \"%s\", \"size\": %d, \"ranks\": %d, \"seconds\": %.6f, "
+		       "\"communication\": %.6f, \"calls\": %lld, \"residual\": %.3g}\n",
+		       k->name, size, all_ranks(), longest[0], sums[1] / all_ranks(), all_calls,
+		       residual);
+}
+
+int main(int argc, char **argv)
+{
+	int size = argc == 3 ? atoi(argv[2]) : 0;
+	const struct kernel *found = NULL;
+
+	MPI_Init(&argc, &argv);
+	for (size_t i = 0; argc == 3 && i < sizeof(kernels) / sizeof(kernels[0]); i++)
+		if (strcmp(argv[1], kernels[i].name) == 0)
+			found = &kernels[i];
+	if (!found || size < 8 || size % all_ranks())
+		give_up("mpi_kernels cg|mg|lu SIZE, a multiple of the ranks");
+	measure(found, size);
+	finish();
+	return 0;
+}

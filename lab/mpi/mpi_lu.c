@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include <math.h>
+
+#include "lab/mpi/mpi_kernels.h"
+#include "lab/mpi/mpi_util.h"
+
+#define SWEEPS	  30
+#define TAG_FORE  1
+#define TAG_BACK  2
+#define TAG_SIDES 3
+
+/* A cube of n points a side with zeros around it; this rank has columns y of it, all z and x. */
+struct lu {
+	int rank;
+	int ranks;
+	int n;
+	int columns;
+	double *x; /* with one more on each side of z, y and x */
+	double *b;
+};
+
+static size_t at(const struct lu *l, int z, int y, int x)
+{
+	return ((size_t)z * (l->columns + 2) + y) * (l->n + 2) + x;
+}
+
+static double around(const struct lu *l, int z, int y, int x)
+{
+	return l->x[at(l, z - 1, y, x)] + l->x[at(l, z + 1, y, x)] + l->x[at(l, z, y - 1, x)] +
+	       l->x[at(l, z, y + 1, x)] + l->x[at(l, z, y, x - 1)] + l->x[at(l, z, y, x + 1)];
+}
+
+/* One line of a plane to or from a neighbour; there is none beyond the first and the last. */
+static void send_line(const struct lu *l, int z, int y, int to, int tag)
+{
+	if (to >= 0 && to < l->ranks)
+		MPI_Send(&l->x[at(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag, MPI_COMM_WORLD);
+}
+
+static void receive_line(const struct lu *l, int z, int y, int from, int tag)
+{
+	if (from >= 0 && from < l->ranks)
+		MPI_Recv(&l->x[at(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag, MPI_COMM_WORLD,
+			 MPI_STATUS_IGNORE);
+}
+
+static void relax(const struct lu *l, int z, int y, int x)
+{
+	l->x[at(l, z, y, x)] = (l->b[at(l, z, y, x)] + around(l, z, y, x)) / 7;
+}
+
+/* A wave from the first rank to the last, plane by plane. */
+static void forward(const struct lu *l)
+{
+	for (int z = 1; z <= l->n; z++) {
+		receive_line(l, z, 0, l->rank - 1, TAG_FORE);
+		for (int y = 1; y <= l->columns; y++)
+			for (int x = 1; x <= l->n; x++)
+				relax(l, z, y, x);
+		send_line(l, z, l->columns, l->rank + 1, TAG_FORE);
+	}
+}
+
+/* And one back. */
+static void backward(const struct lu *l)
+{
+	for (int z = l->n; z >= 1; z--) {
+		receive_line(l, z, l->columns + 1, l->rank + 1, TAG_BACK);
+		for (int y = l->columns; y >= 1; y--)
+			for (int x = l->n; x >= 1; x--)
+				relax(l, z, y, x);
+		send_line(l, z, 1, l->rank - 1, TAG_BACK);
+	}
+}
+
+/* Each rank's sides as its neighbours have them now. */
+static void sides(const struct lu *l)
+{
+	for (int z = 1; z <= l->n; z++) {
+		send_line(l, z, l->columns, l->rank + 1, TAG_SIDES);
+		receive_line(l, z, 0, l->rank - 1, TAG_SIDES);
+		send_line(l, z, 1, l->rank - 1, TAG_SIDES);
+		receive_line(l, z, l->columns + 1, l->rank + 1, TAG_SIDES);
+	}
+}
+
+double kernel_lu(int n)
+{
+	struct lu l = { .rank = own_rank(), .ranks = all_ranks(), .n = n };
+	double own[2] = { 0, 0 }, all[2];
+	size_t points;
+
+	l.columns = n / l.ranks;
+	points = (size_t)(n + 2) * (size_t)(l.columns + 2) * (size_t)(n + 2);
+	l.x = made(points, sizeof(double));
+	l.b = made(points, sizeof(double));
+	for (int z = 1; z <= n; z++)
+		for (int y = 1; y <= l.columns; y++)
+			for (int x = 1; x <= n; x++)
+				l.b[at(&l, z, y, x)] =
+					cos(0.3 * z + 0.7 * (l.rank * l.columns + y) + 1.1 * x);
+	for (int i = 0; i < SWEEPS; i++) {
+		forward(&l);
+		backward(&l);
+		sides(&l);
+	}
+	for (int z = 1; z <= n; z++)
+		for (int y = 1; y <= l.columns; y++)
+			for (int x = 1; x <= n; x++) {
+				double b = l.b[at(&l, z, y, x)];
+				double r = b - (7 * l.x[at(&l, z, y, x)] - around(&l, z, y, x));
+
+				own[0] += r * r;
+				own[1] += b * b;
+			}
+	MPI_Allreduce(own, all, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	free(l.x);
+	free(l.b);
+	return sqrt(all[0] / all[1]);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+#include <math.h>
+
+#include "lab/mpi/mpi_kernels.h"
+#include "lab/mpi/mpi_util.h"
+
+#define CYCLES	 12
+#define SMOOTHS	 3  /* before and after each coarser level */
+#define COARSEST 40 /* smoothings of the last level */
+#define MOST	 12 /* levels */
+#define WEIGHT	 (6.0 / 7.0)
+#define TAG_UP	 1
+#define TAG_DOWN 2
+
+/* A level of the cube: n points a side, periodic; this rank has planes of it, and one more each
+ * side, of its neighbours. */
+struct level {
+	int n;
+	int planes;
+	double scale; /* 1 / h^2 */
+	double *x;
+	double *b;
+	double *r;
+};
+
+struct mg {
+	int rank;
+	int ranks;
+	int levels;
+	struct level level[MOST];
+};
+
+static size_t plane(const struct level *l)
+{
+	return (size_t)l->n * (size_t)l->n;
+}
+
+static size_t at(const struct level *l, int z, int y, int x)
+{
+	int n = l->n;
+
+	return ((size_t)z * n + (size_t)((y + n) % n)) * n + (size_t)((x + n) % n);
+}
+
+/* Planes 0 and planes + 1 become those of the neighbours. */
+static void exchange(const struct mg *m, const struct level *l, double *v)
+{
+	int up = (m->rank + 1) % m->ranks, down = (m->rank + m->ranks - 1) % m->ranks;
+	int octets = (int)(plane(l) * sizeof(*v));
+	MPI_Request requests[4];
+
+	MPI_Irecv(v, octets, MPI_BYTE, down, TAG_UP, MPI_COMM_WORLD, &requests[0]);
+	MPI_Irecv(v + (l->planes + 1) * plane(l), octets, MPI_BYTE, up, TAG_DOWN, MPI_COMM_WORLD,
+		  &requests[1]);
+	MPI_Isend(v + l->planes * plane(l), octets, MPI_BYTE, up, TAG_UP, MPI_COMM_WORLD,
+		  &requests[2]);
+	MPI_Isend(v + plane(l), octets, MPI_BYTE, down, TAG_DOWN, MPI_COMM_WORLD, &requests[3]);
+	MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+}
+
+/* r = b - A x, where A is the Laplacian of seven points and of every point's own value. */
+static void residual(const struct mg *m, const struct level *l)
+{
+	exchange(m, l, l->x);
+	for (int z = 1; z <= l->planes; z++)
+		for (int y = 0; y < l->n; y++)
+			for (int x = 0; x < l->n; x++) {
+				size_t i = at(l, z, y, x);
+				double around = l->x[i - plane(l)] + l->x[i + plane(l)] +
+						l->x[at(l, z, y - 1, x)] +
+						l->x[at(l, z, y + 1, x)] +
+						l->x[at(l, z, y, x - 1)] + l->x[at(l, z, y, x + 1)];
+
+				l->r[i] = l->b[i] - (l->scale * (6 * l->x[i] - around) + l->x[i]);
+			}
+}
+
+static void smooth(const struct mg *m, const struct level *l, int times)
+{
+	double step = WEIGHT / (6 * l->scale + 1);
+
+	for (; times > 0; times--) {
+		residual(m, l);
+		for (size_t i = plane(l); i < (size_t)(l->planes + 1) * plane(l); i++)
+			l->x[i] += step * l->r[i];
+	}
+}
+
+/* The coarser level's b: means of eight points of the residual. */
+static void restrict_to(const struct level *fine, const struct level *coarse)
+{
+	for (int z = 0; z < coarse->planes; z++)
+		for (int y = 0; y < coarse->n; y++)
+			for (int x = 0; x < coarse->n; x++) {
+				double mean = 0;
+
+				for (int k = 0; k < 8; k++)
+					mean += fine->r[at(fine, 2 * z + 1 + (k & 1),
+							   2 * y + (k >> 1 & 1), 2 * x + (k >> 2))];
+				coarse->b[at(coarse, z + 1, y, x)] = mean / 8;
+			}
+}
+
+/* What the coarser level found is each of its eight points' correction. */
+static void prolong(const struct level *coarse, const struct level *fine)
+{
+	for (int z = 0; z < fine->planes; z++)
+		for (int y = 0; y < fine->n; y++)
+			for (int x = 0; x < fine->n; x++)
+				fine->x[at(fine, z + 1, y, x)] +=
+					coarse->x[at(coarse, z / 2 + 1, y / 2, x / 2)];
+}
+
+static void cycle(const struct mg *m, int depth)
+{
+	const struct level *l = &m->level[depth];
+
+	if (depth + 1 == m->levels) {
+		smooth(m, l, COARSEST);
+		return;
+	}
+	smooth(m, l, SMOOTHS);
+	residual(m, l);
+	restrict_to(l, l + 1);
+	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * plane(l + 1) * sizeof(*l[1].x));
+	cycle(m, depth + 1);
+	prolong(l + 1, l);
+	smooth(m, l, SMOOTHS);
+}
+
+static double norm(const struct level *l, const double *v)
+{
+	double own = 0, all;
+
+	for (size_t i = plane(l); i < (size_t)(l->planes + 1) * plane(l); i++)
+		own += v[i] * v[i];
+	MPI_Allreduce(&own, &all, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	return sqrt(all);
+}
+
+static void make_levels(struct mg *m, int n)
+{
+	/* Each rank has whole planes of every level, and twice those of the next one. */
+	for (; m->levels < MOST && n % m->ranks == 0 && n >= 4; n /= 2) {
+		struct level *l = &m->level[m->levels++];
+		size_t points;
+
+		l->n = n;
+		l->planes = n / m->ranks;
+		l->scale = (double)n * n / 1000;
+		points = (size_t)(l->planes + 2) * plane(l);
+		l->x = made(points, sizeof(double));
+		l->b = made(points, sizeof(double));
+		l->r = made(points, sizeof(double));
+	}
+}
+
+double kernel_mg(int n)
+{
+	struct mg m = { .rank = own_rank(), .ranks = all_ranks() };
+	const struct level *top = &m.level[0];
+	double off;
+
+	make_levels(&m, n);
+	for (size_t i = plane(top); i < (size_t)(top->planes + 1) * plane(top); i++)
+		top->b[i] = sin(0.11 * (double)(i + (size_t)m.rank * top->planes * plane(top)));
+	for (int i = 0; i < CYCLES; i++)
+		cycle(&m, 0);
+	residual(&m, top);
+	off = norm(top, top->r) / norm(top, top->b);
+	for (int i = 0; i < m.levels; i++) {
+		free(m.level[i].x);
+		free(m.level[i].b);
+		free(m.level[i].r);
+	}
+	return off;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpi_peers SIZE: what a rank's memory is once it has exchanged checked messages of SIZE octets
+ * with every other rank. Rank 0 prints the sums over all ranks.
+ */
+#include "lab/mpi/mpi_held.h"
+#include "lab/mpi/mpi_process.h"
+#include "lab/mpi/mpi_util.h"
+
+#define LAPS 3
+
+enum { PSS, HELD, UDP, TCP, KERNEL, SECONDS_US, FIGURES };
+
+static const char *const names[FIGURES] = { "pss", "held", "udp", "tcp", "kernel", "us" };
+
+static unsigned char octet(int from, int to, int lap, int at)
+{
+	return (unsigned char)(from * 31 + to * 7 + lap * 3 + at * 13);
+}
+
+/* One message to a rank and one from another; each octet is looked at. */
+static void exchange(int to, int from, int lap, unsigned char *out, unsigned char *in, int size)
+{
+	int rank = own_rank();
+
+	for (int at = 0; at < size; at++)
+		out[at] = octet(rank, to, lap, at);
+	memset(in, 0, (size_t)size);
+	MPI_Sendrecv(out, size, MPI_BYTE, to, lap, in, size, MPI_BYTE, from, lap, MPI_COMM_WORLD,
+		     MPI_STATUS_IGNORE);
+	for (int at = 0; at < size; at++)
+		if (in[at] != octet(from, rank, lap, at))
+			give_up("from %d to %d: octet %d is wrong", from, rank, at);
+}
+
+int main(int argc, char **argv)
+{
+	long long figures[FIGURES] = { 0 }, sums[FIGURES] = { 0 };
+	int size = argc > 1 ? atoi(argv[1]) : 0, rank, ranks;
+	struct process_sockets sockets;
+	unsigned char *out, *in;
+	double began;
+
+	held_begin();
+	MPI_Init(&argc, &argv);
+	if (size < 1)
+		give_up("mpi_peers SIZE");
+	rank = own_rank();
+	ranks = all_ranks();
+	out = made(1, (size_t)size);
+	in = made(1, (size_t)size);
+	began = MPI_Wtime();
+	for (int lap = 0; lap < LAPS; lap++)
+		for (int step = 1; step < ranks; step++)
+			exchange((rank + step) % ranks, (rank + ranks - step) % ranks, lap, out, in,
+				 size);
+	MPI_Barrier(MPI_COMM_WORLD);
+	figures[SECONDS_US] = (long long)((MPI_Wtime() - began) * 1e6);
+	figures[PSS] = process_pss();
+	figures[HELD] = held_now();
+	if (figures[PSS] < 0 || process_sockets(&sockets))
+		give_up("/proc/self cannot be read");
+	figures[UDP] = sockets.udp;
+	figures[TCP] = sockets.tcp;
+	figures[KERNEL] = sockets.kernel;
+	/* Nobody ends before all have looked. */
+	MPI_Barrier(MPI_COMM_WORLD);
+	MPI_Reduce(figures, sums, FIGURES, MPI_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
+	if (rank == 0) {
+		printf("{\"ranks\": %d", ranks);
+		for (int i = 0; i < FIGURES; i++)
+			printf(", \"%s\": %lld", names[i], sums[i]);
+		printf("}\n");
+	}
+	finish();
+	return 0;
+}

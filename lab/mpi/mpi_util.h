@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the MPI programs of `python -m lab.mpi` share. Each of them prints one line of JSON from rank
+ * 0 and ends with status 0, or says on stderr what was wrong and aborts the whole job.
+ */
+#ifndef SIW_BENCH_MPI_UTIL_H
+#define SIW_BENCH_MPI_UTIL_H
+
+#include <mpi.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* End the job with a reason; does not return. */
+__attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	MPI_Abort(MPI_COMM_WORLD, 1);
+	abort();
+}
+
+/* Zeroed memory for n things of a size. */
+static inline void *made(size_t n, size_t size)
+{
+	void *memory = calloc(n ? n : 1, size);
+
+	if (!memory)
+		give_up("no memory for %zu x %zu octets", n, size);
+	return memory;
+}
+
+static inline int own_rank(void)
+{
+	int rank;
+
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	return rank;
+}
+
+static inline int all_ranks(void)
+{
+	int ranks;
+
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	return ranks;
+}
+
+/*
+ * End as MPI_Finalize does, once nobody waits for this rank. Over UCX's UD a rank whose own sends
+ * are acknowledged leaves MPI_Finalize, and those that still want an acknowledgement of it resend
+ * for 30 s. So all make progress for a while after the last message.
+ */
+static inline void finish(void)
+{
+	double seconds = 0.2 + 0.02 * all_ranks(), began;
+	int flag;
+
+	MPI_Barrier(MPI_COMM_WORLD);
+	began = MPI_Wtime();
+	while (MPI_Wtime() - began < seconds)
+		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+	MPI_Finalize();
+}
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * mpi_wire SECONDS SIZE...: latency, one-way and two-way bandwidth between two ranks, by size.
+ *
+ * Every message is checked: before the clock runs each octet of some, while it runs the number that
+ * stands at both ends of each. A run of a size takes about SECONDS for each of the three; their
+ * lengths come from a trial, and both ranks use rank 0's.
+ */
+#include "lab/mpi/mpi_util.h"
+
+#define WINDOW	  64	     /* messages under way, of small ones */
+#define IN_FLIGHT (4u << 20) /* and octets, of large ones */
+#define CHECKED	  3	     /* messages whose every octet is looked at */
+#define TRIAL	  16	     /* round trips or windows of the trial */
+#define MOST	  20000	     /* round trips or windows of a run */
+#define TAG_DATA  1
+#define TAG_DONE  2
+
+struct wire {
+	int rank;
+	int peer;
+	int window;
+	size_t size;
+	unsigned char *out; /* window messages of size */
+	unsigned char *in;
+	MPI_Request *requests; /* of both directions */
+};
+
+static unsigned char octet(int from, unsigned int number, size_t at)
+{
+	return (unsigned char)(from * 101 + number * 29 + at * 13 + (at >> 8));
+}
+
+static void fill(const struct wire *w, unsigned char *message, unsigned int number)
+{
+	for (size_t at = 0; at < w->size; at++)
+		message[at] = octet(w->rank, number, at);
+}
+
+static void check(const struct wire *w, const unsigned char *message, unsigned int number)
+{
+	for (size_t at = 0; at < w->size; at++)
+		if (message[at] != octet(w->peer, number, at))
+			give_up("message %u of %zu octets: octet %zu is wrong", number, w->size,
+				at);
+}
+
+/* The number of a message stands in its first and its last octets: 64 octets are the least. */
+static void stamp(const struct wire *w, unsigned char *message, unsigned int number)
+{
+	memcpy(message, &number, sizeof(number));
+	memcpy(message + w->size - sizeof(number), &number, sizeof(number));
+}
+
+static void check_stamp(const struct wire *w, const unsigned char *message, unsigned int number)
+{
+	unsigned int first, last;
+
+	memcpy(&first, message, sizeof(first));
+	memcpy(&last, message + w->size - sizeof(last), sizeof(last));
+	if (first != number || last != number)
+		give_up("message %u of %zu octets came as %u to %u", number, w->size, first, last);
+}
+
+static void send(const struct wire *w, const void *message)
+{
+	MPI_Send(message, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD);
+}
+
+static void receive(const struct wire *w, void *message)
+{
+	MPI_Recv(message, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD,
+		 MPI_STATUS_IGNORE);
+}
+
+/* Seconds of n round trips. */
+static double ping_pong(const struct wire *w, int n)
+{
+	double began;
+
+	MPI_Barrier(MPI_COMM_WORLD);
+	began = MPI_Wtime();
+	for (int i = 0; i < n; i++) {
+		if (w->rank == 0) {
+			stamp(w, w->out, (unsigned int)i);
+			send(w, w->out);
+			receive(w, w->in);
+		} else {
+			receive(w, w->in);
+			stamp(w, w->out, (unsigned int)i);
+			send(w, w->out);
+		}
+		check_stamp(w, w->in, (unsigned int)i);
+	}
+	return MPI_Wtime() - began;
+}
+
+static int post_window(const struct wire *w, int turn, int sends, int receives)
+{
+	int n = 0;
+
+	for (int i = 0; receives && i < w->window; i++)
+		MPI_Irecv(w->in + (size_t)i * w->size, (int)w->size, MPI_BYTE, w->peer, TAG_DATA,
+			  MPI_COMM_WORLD, &w->requests[n++]);
+	for (int i = 0; sends && i < w->window; i++) {
+		stamp(w, w->out + (size_t)i * w->size, (unsigned int)(turn * w->window + i));
+		MPI_Isend(w->out + (size_t)i * w->size, (int)w->size, MPI_BYTE, w->peer, TAG_DATA,
+			  MPI_COMM_WORLD, &w->requests[n++]);
+	}
+	return n;
+}
+
+/* Seconds of n windows from rank 0 to rank 1, or both ways; each window is answered. */
+static double windows(const struct wire *w, int n, int both)
+{
+	int receives = both || w->rank == 1, done = 0, requests;
+	double began;
+
+	MPI_Barrier(MPI_COMM_WORLD);
+	began = MPI_Wtime();
+	for (int turn = 0; turn < n; turn++) {
+		requests = post_window(w, turn, both || w->rank == 0, receives);
+		MPI_Waitall(requests, w->requests, MPI_STATUSES_IGNORE);
+		for (int i = 0; receives && i < w->window; i++)
+			check_stamp(w, w->in + (size_t)i * w->size,
+				    (unsigned int)(turn * w->window + i));
+		if (w->rank == 0)
+			MPI_Recv(&done, 1, MPI_INT, 1, TAG_DONE, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		else
+			MPI_Send(&turn, 1, MPI_INT, 0, TAG_DONE, MPI_COMM_WORLD);
+	}
+	return MPI_Wtime() - began;
+}
+
+static double one_way(const struct wire *w, int n)
+{
+	return windows(w, n, 0);
+}
+
+static double two_way(const struct wire *w, int n)
+{
+	return windows(w, n, 1);
+}
+
+/* Seconds of one round trip or window, from a run that takes about so many seconds. */
+static double timed(const struct wire *w, double seconds, double (*run)(const struct wire *, int))
+{
+	double trial;
+	int n;
+
+	run(w, TRIAL / 4); /* connects, and has the buffers registered */
+	trial = run(w, TRIAL) / TRIAL;
+	n = trial * MOST < seconds ? MOST : (int)(seconds / trial) + 4;
+	MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	return run(w, n) / n;
+}
+
+static void check_data(const struct wire *w)
+{
+	for (unsigned int i = 0; i < CHECKED; i++) {
+		memset(w->in, 0, w->size);
+		fill(w, w->out, i);
+		MPI_Sendrecv(w->out, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, w->in, (int)w->size,
+			     MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+		check(w, w->in, i);
+	}
+}
+
+static void measure(struct wire *w, double seconds, int last)
+{
+	double latency, one, two;
+	size_t octets;
+
+	w->window = w->size * WINDOW > IN_FLIGHT ? (int)(IN_FLIGHT / w->size) : WINDOW;
+	w->window = w->window ? w->window : 1;
+	octets = w->size * (size_t)w->window;
+	w->out = made((size_t)w->window, w->size);
+	w->in = made((size_t)w->window, w->size);
+	w->requests = made((size_t)w->window * 2, sizeof(*w->requests));
+	check_data(w);
+	latency = timed(w, seconds, ping_pong) / 2 * 1e6;
+	one = (double)octets / timed(w, seconds, one_way) / 1e9;
+	two = 2.0 * (double)octets / timed(w, seconds, two_way) / 1e9;
+	if (w->rank == 0)
+		printf("{\"size\": %zu, \"lat\": %.4f, \"bw\": %.5f, \"bibw\": %.5f}%s", w->size,
+		       latency, one, two, last ? "" : ", ");
+	free(w->out);
+	free(w->in);
+	free(w->requests);
+}
+
+int main(int argc, char **argv)
+{
+	struct wire w = { 0 };
+	double seconds;
+
+	MPI_Init(&argc, &argv);
+	w.rank = own_rank();
+	w.peer = !w.rank;
+	seconds = argc > 1 ? strtod(argv[1], NULL) : 0;
+	if (all_ranks() != 2 || argc < 3 || seconds <= 0)
+		give_up("mpi_wire SECONDS SIZE..., with two ranks");
+	if (w.rank == 0)
+		printf("[");
+	for (int i = 2; i < argc; i++) {
+		w.size = strtoul(argv[i], NULL, 10);
+		if (w.size < 8 || w.size > 1u << 30)
+			give_up("%s: from 8 octets to 1 GiB", argv[i]);
+		measure(&w, seconds, i + 1 == argc);
+	}
+	if (w.rank == 0)
+		printf("]\n");
+	finish();
+	return 0;
+}

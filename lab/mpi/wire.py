@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Latency and bandwidth of MPI between two ranks, by size, over each transport in turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.mpi.launch import TRANSPORTS, Mpich
+from siwarp.bench.runner import BenchError, Progress
+
+__all__ = ["METRICS", "MUSTS", "SIZES", "Must", "judge", "measure", "spread"]
+
+SIZES = (64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576)
+#: What is measured: its words, its unit, and whether less is better.
+METRICS = {
+    "lat": ("latency, one way", "us", True),
+    "bw": ("bandwidth, one way", "GB/s", False),
+    "bibw": ("bandwidth, both ways together", "GB/s", False),
+}
+#: Seconds that each metric of each size takes in a round, and until a round is given up.
+TARGET_S = 0.03
+LIMIT_S = 60
+
+
+@dataclass(frozen=True)
+class Must:
+    """A promise: the ratio of a figure to that of another transport is at most, or at least, 1."""
+
+    transport: str
+    metric: str
+    size: int
+    beside: str = "tcp"
+
+    @property
+    def name(self) -> str:
+        """What is promised, in words."""
+        words, _, less = METRICS[self.metric]
+        size = f"{self.size} B" if self.size < 1024 else f"{self.size >> 20} MiB"
+        limit = "no more" if less else "no less"
+        ours, beside = TRANSPORTS[self.transport].name, TRANSPORTS[self.beside].name
+        return f"{ours}, {size}: {words} {limit} than {beside}'s"
+
+    def kept(self, ratio: float) -> bool:
+        """Whether a ratio keeps it."""
+        return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
+
+
+MUSTS = (Must("ud", "lat", 64), Must("rc", "lat", 64), Must("rc", "bw", 1 << 20))
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """Return the median, the least and the greatest."""
+    listed = sorted(values)
+    return {"median": statistics.median(listed), "min": listed[0], "max": listed[-1]}
+
+
+def _run(mpich: Mpich, name: str, netif: str, sizes: Sequence[int]) -> dict[int, dict[str, float]]:
+    program = mpich.compile("mpi_wire")
+    command = [str(program), str(TARGET_S), *map(str, sizes)]
+    found = mpich.run(TRANSPORTS[name], netif, 2, command, limit=LIMIT_S, bind=True)
+    return {point["size"]: {metric: point[metric] for metric in METRICS} for point in found}
+
+
+def _figures(
+    name: str, rounds: Sequence[dict[str, dict[int, dict[str, float]]]], sizes: Sequence[int]
+) -> dict[str, dict[str, Any]]:
+    """Return for each size of a transport each metric's spread, and its ratio's to its TCP."""
+    beside = TRANSPORTS[name].beside
+    figures: dict[str, dict[str, Any]] = {}
+    for size in sizes:
+        point: dict[str, Any] = {}
+        for metric in METRICS:
+            own = [each[name][size][metric] for each in rounds]
+            point[metric] = spread(own)
+            if name != beside and all(beside in each for each in rounds):
+                theirs = [each[beside][size][metric] for each in rounds]
+                point[f"{metric}_ratio"] = spread(a / b for a, b in zip(own, theirs, strict=True))
+        figures[str(size)] = point
+    return figures
+
+
+def measure(
+    mpich: Mpich,
+    netif: str,
+    rounds: int,
+    sizes: Sequence[int] = SIZES,
+    transports: Sequence[str] = tuple(TRANSPORTS),
+    progress: Progress | None = None,
+    run: Callable[..., dict[int, dict[str, float]]] = _run,
+) -> dict[str, Any]:
+    """Measure every transport once a round; who begins changes from round to round.
+
+    A transport that fails has the reason in ``errors``, and is left out of the rounds after that.
+    """
+    seen: list[dict[str, dict[int, dict[str, float]]]] = []
+    errors: dict[str, str] = {}
+    for turn in range(rounds):
+        values: dict[str, dict[int, dict[str, float]]] = {}
+        shift = turn % len(transports)
+        for i, name in enumerate([*transports[shift:], *transports[:shift]]):
+            if name not in errors:
+                try:
+                    values[name] = run(mpich, name, netif, sizes)
+                except BenchError as e:
+                    errors[name] = str(e)
+            if progress:
+                progress(turn * len(transports) + i + 1, rounds * len(transports))
+        seen.append(values)
+    whole = [name for name in transports if name not in errors]
+    kept = [{name: each[name] for name in whole} for each in seen]
+    return {
+        "sizes": list(sizes),
+        "transports": {name: _figures(name, kept, sizes) for name in whole},
+        "errors": errors,
+        "rounds": kept,
+    }
+
+
+def judge(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each promise with its ratio; one that could not be shown has none, and is not kept."""
+    verdicts = []
+    for must in MUSTS:
+        point = found["transports"].get(must.transport, {}).get(str(must.size), {})
+        ratio = point.get(f"{must.metric}_ratio")
+        verdicts.append(
+            {
+                "name": must.name,
+                "ratio": ratio,
+                "kept": ratio is not None and must.kept(ratio["median"]),
+            }
+        )
+    return verdicts

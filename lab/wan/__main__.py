@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The command line of ``python -m lab.wan``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import typer
+
+from lab.wan import flows as shared
+from lab.wan import matrix as bottlenecks
+from siwarp.bench.cli import end_by_signal, reported
+from siwarp.bench.plan_option import check_plan_of_line
+
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@app.command()
+def main(
+    flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
+    seconds: float | None = typer.Option(
+        None, "--seconds", min=1, max=600, help="How long they run: 60, in a matrix 3."
+    ),
+    faults: str = typer.Option(
+        "rate=50Mbit,delay=20ms", "--faults", metavar="PLAN", help="Of the line; see siwarp wan."
+    ),
+    congestion: str = typer.Option(
+        "", "--tcp", metavar="NAME", help="TCP's congestion control; else the kernel's choice."
+    ),
+    matrix: bool = typer.Option(
+        False, "--matrix", help="Bottlenecks of many rates, queues and round trips. Takes root."
+    ),
+    cells: str = typer.Option(
+        "", "--cells", metavar="NAMES", help="Of the matrix only these, as 20M/15000/4ms; or short."
+    ),
+    results: str = typer.Option(
+        "", "--results", metavar="FILE", help="Keeps what is measured; goes on where it ended."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+) -> None:
+    """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it.
+
+    With --matrix each cell has a rate, a queue and a round trip, and runs of RD alone, of the
+    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD beside CUBIC, and of two RD flows.
+    """
+    if matrix:
+        _matrix(cells, seconds or 3.0, results, as_json=as_json)
+        return
+    seconds = seconds or 60.0
+    kinds = tuple(flows.split(","))
+    if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
+        raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
+    check_plan_of_line(faults)
+    with reported("lab wan"):
+        found = shared.measure(kinds, seconds, faults, congestion)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
+    for kind, flow in found["flows"].items():
+        print(
+            f"  {kind}  {flow['mbit_s']:8.2f} Mbit/s   {flow['share']:.2f} of both   "
+            f"{_spark(flow['steps'])}"
+        )
+
+
+def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
+    names = bottlenecks.choose(cells)
+    if names is None:
+        raise typer.BadParameter(f"of {', '.join(bottlenecks.CELLS)}", param_hint="--cells")
+
+    def say(done: int, total: int, what: str) -> None:
+        print(f"{done + 1} of {total}: {what}", file=sys.stderr, flush=True)
+
+    with reported("lab wan"):
+        found = bottlenecks.measure_all(
+            names, seconds, Path(results) if results else None, progress=say
+        )
+    if as_json:
+        print(json.dumps(bottlenecks.as_json(found), indent=2))
+    else:
+        print(*bottlenecks.table(found), sep="\n")
+    if not bottlenecks.kept(found):
+        raise typer.Exit(1)
+
+
+#: Bars of eight heights, for a line that shows how a flow went.
+_BARS = " ▁▂▃▄▅▆▇█"
+_SPARK = 60
+
+
+def _spark(steps: list[int]) -> str:
+    """Draw numbers as a line of bars, at most so many; the highest one is full."""
+    width = -(-len(steps) // _SPARK)
+    sums = [sum(steps[i : i + width]) for i in range(0, len(steps) - width + 1, width)]
+    most = max([*sums, 1])
+    return "".join(_BARS[-(-value * (len(_BARS) - 1) // most)] for value in sums)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end_by_signal)
+    app(prog_name="python -m lab.wan")

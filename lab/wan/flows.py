@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``python -m lab.wan``: RD and kernel TCP flows that share a line with faults.
+
+The line is that of `siwarp wan`: two network namespaces with a relay in between, which treats all
+packets alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from siwarp.bench.runner import BenchError
+
+__all__ = ["congestion_control", "measure", "sources"]
+
+_B = "10.77.0.2"
+#: Seconds that starting and ending may take in addition to the flows.
+_MARGIN_S = 40
+
+
+def congestion_control() -> str:
+    """Return the name of the congestion control that the kernel's TCP has unless told."""
+    path = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="ascii").strip()
+    return "unknown"
+
+
+def _flow(role: str, kind: str, host: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "lab.wan.flow", role, kind, host, *more]
+
+
+def measure(
+    flows: tuple[str, ...], seconds: float, faults: str, congestion: str = ""
+) -> dict[str, Any]:
+    """Run the flows at the same time over a line with this plan, and return what each moved.
+
+    ``flows``: kinds, of ``tcp`` and ``rd``. ``congestion``: TCP's control, if not the kernel's
+    own choice. Of each the result has ``mbit_s`` and ``share`` (of all
+    flows together), and ``steps``: octets that the other end had, each tenth of a second.
+
+    Raises:
+        BenchError: a flow or the line failed.
+
+    """
+    sinks = " & ".join(shlex.join(_flow("sink", kind, _B)) for kind in flows)
+    command = [sys.executable, "-m", "siwarp.cli", "wan", "--json", "--faults", faults]
+    command += ["--in-b", f"{sinks} & wait", "--"]
+    command += [sys.executable, "-m", "lab.wan.flows", _B, str(seconds), congestion]
+    command += flows
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=seconds + _MARGIN_S
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"the flows were not done within {seconds + _MARGIN_S:.0f} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise BenchError(f"the flows failed: {last}")
+    told, _, line = done.stdout.partition("\n")
+    return {
+        "faults": faults,
+        "congestion_control": congestion or congestion_control(),
+        "flows": _shares(json.loads(told)),
+        "line": json.loads(line),
+    }
+
+
+def _shares(told: dict[str, Any]) -> dict[str, Any]:
+    total = sum(flow["octets"] for flow in told.values())
+    for flow in told.values():
+        flow["mbit_s"] = flow["octets"] * 8 / flow["seconds"] / 1e6
+        flow["share"] = flow["octets"] / total if total else 0.0
+    return told
+
+
+def sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
+    """Run the flows' sources in namespace a: all begin when all have reached their sinks."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for kind in flows:
+            flow = subprocess.Popen(
+                _flow("source", kind, host, str(seconds), congestion),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(flow.wait)
+            stack.callback(flow.kill)
+            started.append(flow)
+        for kind, flow in zip(flows, started, strict=True):
+            assert flow.stdout is not None
+            if flow.stdout.readline() != "ready\n":
+                raise SystemExit(f"the flow {kind} found no other end")
+        for flow in started:
+            assert flow.stdin is not None
+            flow.stdin.write("go\n")
+            flow.stdin.flush()
+        said = [flow.communicate()[0] for flow in started]
+    return {kind: json.loads(text) for kind, text in zip(flows, said, strict=True)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(sources(sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4:])))

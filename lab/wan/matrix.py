@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``python -m lab.wan --matrix``: congestion control at bottlenecks of many rates and queues.
+
+Each cell is a line with a rate, a queue and a round trip. On it run reliable datagrams alone, the
+kernel's CUBIC and BBR alone, two CUBIC flows, a flow of ours beside CUBIC, and two of ours. What
+is promised of each stands in :func:`judge`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lab.wan.line import ADDRESS, Bottleneck, Line
+from siwarp.bench.runner import BenchError
+
+__all__ = ["CELLS", "RUNS", "as_json", "choose", "judge", "kept", "measure", "measure_all", "table"]
+
+RATES = (20, 100, 400)
+ROUND_TRIPS = (0.2, 4, 40)
+_LEAST_QUEUE = 3000
+
+#: What runs in a cell: the kinds of its flows, and TCP's congestion control.
+RUNS: dict[str, tuple[tuple[str, ...], str]] = {
+    "rd": (("rd",), ""),
+    "cubic": (("tcp",), "cubic"),
+    "bbr": (("tcp",), "bbr"),
+    "cubic+cubic": (("tcp", "tcp.2"), "cubic"),
+    "rd+cubic": (("rd", "tcp"), "cubic"),
+    "rd+rd": (("rd", "rd.2"), ""),
+}
+
+#: The promises: see judge().
+MOST_DROPPED, AIM_DROPPED = 0.10, 0.02
+LEAST_SHARE, BETTER = 0.9, 1.2
+LEAST_KEPT = 1 / 3
+LEAST_RATIO, MOST_RATIO = 0.7, 1.4
+
+#: Octets of payload in a full packet of 1500: behind the headers of IPv4 and TCP with its time
+#: stamps, and behind those of IPv4, UDP, RD and DDP with the CRC. A share is what a flow's packets
+#: take of the line, each counted once.
+_PACKET = 1500
+_PAYLOAD = {"tcp": 1448, "rd": 1414}
+#: Seconds that starting and ending may take in addition to the flows.
+_MARGIN_S = 30
+
+
+def _cells() -> dict[str, Bottleneck]:
+    """Return the matrix: each rate with each queue and each round trip, under its name."""
+    found = {}
+    for rate in RATES:
+        for rtt in ROUND_TRIPS:
+            bdp = rate * 1e6 / 8 * rtt / 1e3
+            for queue in (15_000, 60_000, int(0.2 * bdp), int(bdp)):
+                octets = max(queue, _LEAST_QUEUE)
+                found[f"{rate}M/{octets}/{rtt}ms"] = Bottleneck(rate, octets, rtt)
+    return found
+
+
+CELLS = _cells()
+
+#: Few cells, one of each kind but a queue of one packet, where the tenth is missed (BENCHMARKS.md):
+#: what CI measures.
+SHORT = (
+    "20M/10000/4ms",
+    "20M/15000/0.2ms",
+    "20M/15000/4ms",
+    "20M/60000/40ms",
+    "100M/15000/4ms",
+    "100M/60000/4ms",
+)
+
+
+def choose(text: str) -> list[str] | None:
+    """Return the names of the cells that the text asks for; None if one is unknown."""
+    names = list(CELLS) if not text else list(SHORT) if text == "short" else text.split(",")
+    return names if all(name in CELLS for name in names) else None
+
+
+def _flow(role: str, kind: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "lab.wan.flow", role, kind, ADDRESS, *more]
+
+
+def measure(
+    line: Line, shape: Bottleneck, flows: tuple[str, ...], congestion: str, seconds: float
+) -> dict[str, Any]:
+    """Run the flows at the same time over the bottleneck; return what each moved.
+
+    Raises:
+        BenchError: a flow failed, or was not done in time.
+
+    """
+    line.shape(shape)
+    sinks = [subprocess.Popen(line.inside("b", *_flow("sink", kind))) for kind in flows]
+    try:
+        sources = [sys.executable, "-m", "lab.wan.flows", ADDRESS, str(seconds), congestion]
+        done = subprocess.run(
+            line.inside("a", *sources, *flows),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds + _MARGIN_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"the flows were not done within {seconds + _MARGIN_S:.0f} s") from None
+    finally:
+        for sink in sinks:
+            sink.kill()
+            sink.wait()
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise BenchError(f"{flows} failed: {last}")
+    passed, dropped = line.counts()
+    told = json.loads(done.stdout)
+    for kind, flow in told.items():
+        payload = _PAYLOAD[kind.partition(".")[0]]
+        flow["mbit_s"] = flow["octets"] * 8 / flow["seconds"] / 1e6
+        flow["share"] = flow["mbit_s"] / shape.mbit_s * _PACKET / payload
+        flow["again"] = flow["again"] * payload / max(flow["octets"], 1)
+    return {
+        "flows": told,
+        "dropped": dropped / max(passed + dropped, 1),
+        "again": max(flow["again"] for flow in told.values()),
+    }
+
+
+def _load(path: Path | None) -> dict[str, Any]:
+    if path is None or not path.exists():
+        return {}
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _save(path: Path | None, found: dict[str, Any]) -> None:
+    if path is None:
+        return
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    beside.replace(path)
+
+
+def measure_all(
+    names: Iterable[str],
+    seconds: float,
+    path: Path | None,
+    runs: Iterable[str] = RUNS,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure cells; what the file at ``path`` has already is not measured again.
+
+    Raises:
+        BenchError: this user may not make namespaces, or a flow failed.
+
+    """
+    found = _load(path)
+    todo = [(name, run) for name in names for run in runs if run not in found.get(name, {})]
+    done = 0
+    for rtt in sorted({CELLS[name].rtt_ms for name, _ in todo}):
+        with Line(rtt) as line:
+            for name, run in todo:
+                if CELLS[name].rtt_ms != rtt:
+                    continue
+                if progress:
+                    progress(done, len(todo), f"{name} {run}")
+                flows, congestion = RUNS[run]
+                result = measure(line, CELLS[name], flows, congestion, seconds)
+                found.setdefault(name, {})[run] = result
+                _save(path, found)
+                done += 1
+    return {name: found[name] for name in names if name in found}
+
+
+def _shares(cell: dict[str, Any], run: str) -> list[float]:
+    return [flow["share"] for flow in cell[run]["flows"].values()]
+
+
+def judge(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return for each promise its figure, and whether it is kept."""
+    alone = _shares(cell, "rd")[0]
+    rivals = max(_shares(cell, "cubic")[0], _shares(cell, "bbr")[0])
+    lost = max(cell["rd"]["dropped"], cell["rd"]["again"])
+    beside = _shares(cell, "rd+cubic")[1]
+    usual = sum(_shares(cell, "cubic+cubic")) / 2
+    first, second = _shares(cell, "rd+rd")
+    ratio = first / second if second else float("inf")
+    kept_by_tcp = beside / usual if usual else 1.0
+    return {
+        "lost": {"is": lost, "kept": lost <= MOST_DROPPED},
+        "alone": {
+            "is": alone,
+            "kept": alone >= LEAST_SHARE or alone >= BETTER * rivals,
+        },
+        "tcp_keeps": {"is": kept_by_tcp, "kept": kept_by_tcp >= LEAST_KEPT},
+        "two": {"is": ratio, "kept": LEAST_RATIO <= ratio <= MOST_RATIO},
+    }
+
+
+def kept(found: dict[str, Any]) -> bool:
+    """Return whether all promises are kept in all cells."""
+    return all(part["kept"] for cell in found.values() for part in judge(cell).values())
+
+
+def as_json(found: dict[str, Any]) -> dict[str, Any]:
+    """Return each cell with what is promised of it."""
+    return {name: {**cell, "promises": judge(cell)} for name, cell in found.items()}
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table: shares of the line in percent; ``!`` marks a broken promise."""
+    yield (
+        f"{'cell':24} {'RD':>5} {'lost':>6} {'again':>6} {'CUBIC':>6} {'BBR':>5}   "
+        f"{'TCP keeps':>9} {'two RD':>7} {'lost':>6}"
+    )
+    for name, cell in found.items():
+        by = judge(cell)
+        mark = {part: " " if it["kept"] else "!" for part, it in by.items()}
+        yield (
+            f"{name:24} {by['alone']['is']:5.0%}{mark['alone']}"
+            f"{cell['rd']['dropped']:6.1%}{mark['lost']}{cell['rd']['again']:6.1%} "
+            f"{_shares(cell, 'cubic')[0]:6.0%} {_shares(cell, 'bbr')[0]:5.0%}   "
+            f"{by['tcp_keeps']['is']:9.2f}{mark['tcp_keeps']}{by['two']['is']:7.2f}{mark['two']}"
+            f"{cell['rd+rd']['dropped']:6.1%}"
+        )

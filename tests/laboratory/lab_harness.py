@@ -1,0 +1,60 @@
+"""The studies of lab/ as commands, and an MPICH that only prints what it is given."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pace
+
+ROOT = Path(__file__).resolve().parents[2]
+
+VERSION = "MPICH Version:      9.9\nMPICH Device:       ch4:ucx ofi\n"
+
+
+def _script(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(0o755)
+
+
+def pretended(folder: Path, says: dict[str, Any], compiler: str = "", status: int = 0) -> Path:
+    """Make a folder with an MPICH whose programs print what ``says`` has for their name.
+
+    compiler: a line of mpicc's; status: how mpiexec ends.
+    """
+    tools = folder / "bin"
+    tools.mkdir(parents=True)
+    _script(tools / "mpichversion", f"printf '%b' {json.dumps(VERSION)}")
+    _script(tools / "mpicc", compiler or ":")
+    lines = ['for word in "$@"; do case "$word" in']
+    for program, value in says.items():
+        (folder / program).write_text(json.dumps(value))
+        lines.append(f"*/{program}) cat {folder / program};;")
+    lines.append(f"esac; done; echo it is raining >&2; exit {status}")
+    _script(tools / "mpiexec", *lines)
+    return folder
+
+
+def lab(
+    study: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m lab.STUDY`` from the root of the tree."""
+    return pace.run(
+        command(study, *arguments),
+        capture_output=True,
+        text=True,
+        seconds=timeout,
+        cwd=ROOT,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def command(study: str, *arguments: object) -> list[str]:
+    """Return the command that runs a study."""
+    return [sys.executable, "-m", f"lab.{study}", *map(str, arguments)]

@@ -1,0 +1,260 @@
+"""python -m lab.mpi --part hybrid: the channel over UD, over RC and over both, in short runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pace
+import pytest
+from laboratory.lab_harness import command, lab
+from pace import scaled
+
+from lab.mpi import hybrid
+from siwarp.bench.runner import BenchError
+
+#: Messages that a test has not the time for: who sends these is killed before.
+ENDLESS = 3_000_000
+
+
+def _command(
+    ranks: int,
+    size: int,
+    messages: int,
+    limit: int,
+    threshold: int = 8,
+    patience_s: float = 20,
+    limit_s: int = 60,
+) -> list[str]:
+    tool = str(hybrid.executable())
+    pings, patience_ms = 20, round(scaled(patience_s) * 1000)
+    numbers = (ranks, size, messages, limit, threshold, pings, patience_ms, limit_s)
+    return [tool, *map(str, numbers)]
+
+
+def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
+    done = pace.run(
+        _command(*numbers, threshold=threshold),
+        capture_output=True,
+        text=True,
+        seconds=90,
+        env={**os.environ, **({"SIWARP_FAULTS": faults} if faults else {})},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    # Every message was counted by its frames, and every frame of a peer's was one.
+    assert found["strange"] == 0
+    return found
+
+
+def _ranks(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have."""
+    of = Path(f"/proc/{pid}/task/{pid}/children")
+    own = [int(child) for child in of.read_text().split()] if of.exists() else []
+    return own + [rank for child in own for rank in _ranks(child)]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there, and not only its exit status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_bench_that_is_told_to_end_ends_what_it_runs() -> None:
+    words = ("mpi", "--part", "hybrid", "--ranks", "4", "--rounds", "1000")
+    bench = subprocess.Popen(
+        command(*words),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began = time.monotonic()
+    while len(started := _ranks(bench.pid)) < 4:
+        assert bench.poll() is None and time.monotonic() - began < scaled(30)
+        time.sleep(0.01)
+    bench.terminate()
+    assert bench.wait(scaled(10)) == 128 + signal.SIGTERM
+    began = time.monotonic()
+    while any(map(_runs, started)):
+        assert time.monotonic() - began < scaled(10)
+        time.sleep(0.01)
+
+
+def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:
+    words = ("--part", "hybrid", "--ranks", "2,5", "--rounds", 1, "--limit", 2, "--sizes", 64)
+    done = lab("mpi", "--json", *words, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    found = json.loads(done.stdout)
+    assert found["errors"] == {} and found["mpi"] is None
+    part = found["hybrid"]
+    assert (part["limit"], part["threshold"], part["errors"]) == (2, hybrid.THRESHOLD, {})
+    assert [(row["ranks"], row["size"]) for row in part["rows"]] == [(2, 64), (5, 64)]
+    for row in part["rows"]:
+        ud, rc, both = (row[name] for name in hybrid.CHANNELS)
+        for channel in (ud, rc, both):
+            assert channel["rate"]["median"] > 0 and channel["lat"]["median"] > 0
+            assert channel["process"] > 0
+        assert (ud["rc_share"], ud["connections"], ud["sockets"]["tcp"]) == (0, 0, 0)
+        assert rc["rc_share"] == 1 and rc["connections"] == row["ranks"] - 1
+        # One for each connection, and the listener's.
+        assert rc["sockets"] == {"udp": rc["sockets"]["udp"], "tcp": row["ranks"]}
+        assert 0 < both["rc_share"] < 1 and 0 < both["connections"] <= 2
+        assert set(row["saving"]) == {"ud", "hybrid"}
+    two, five = part["rows"]
+    assert five["ud"]["sockets"] == two["ud"]["sockets"]
+
+
+def test_siwarps_share_grows_with_connections_and_not_with_peers_of_ud() -> None:
+    few, many = _channel(3, 64, 10, 0), _channel(12, 64, 10, 0)
+    # A sanitizer has malloc for itself, and nothing is counted.
+    assert (few["held"] > 0) == ("SANITIZER" not in os.environ)
+    assert many["held"] / 12 <= 1.2 * few["held"] / 3
+    connected = _channel(12, 64, 10, 12, threshold=0)
+    assert connected["held"] >= 3 * many["held"]
+
+
+def test_a_message_of_several_frames_arrives_whole_over_each() -> None:
+    frames = -(-20_001 // 4096)
+    for limit, threshold in ((0, 8), (3, 0), (1, 8)):
+        found = _channel(3, 20_001, 30, limit, threshold=threshold)
+        assert found["by_ud"] + found["by_rc"] == frames * (3 * 2 + 3 * 30)
+
+
+def test_what_udp_loses_is_sent_again() -> None:
+    found = _channel(3, 5000, 60, 0, faults="loss=3%")
+    assert found["again"] > 0 and found["by_rc"] == 0
+
+
+def test_a_pair_changes_to_rc_while_udp_loses() -> None:
+    found = _channel(4, 64, 60, 4, faults="loss=3%")
+    assert found["again"] > 0 and found["by_rc"] > 0
+
+
+def test_no_rank_has_more_connections_than_the_limit() -> None:
+    found = _channel(3, 64, 300, 1)
+    # One pair has the only connection that there can be; the third rank has asked, too.
+    assert found["connections"] <= 2
+    assert found["refused"] > 0
+    assert found["tcp"] == 3 + found["connections"]
+
+
+def _ended(process: subprocess.Popen[str], within_s: float) -> str:
+    try:
+        _, why = process.communicate(timeout=scaled(within_s))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode not in (0, None)
+    return why
+
+
+def _at_work(pid: str) -> bool:
+    """Whether a rank has had a CPU for longer than it takes to meet the others."""
+    spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK") > 0.2
+
+
+def _started(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[int]]:
+    """A run that does not end by itself, and the processes of its ranks, which send already."""
+    process = subprocess.Popen(
+        _command(*numbers, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until = time.monotonic() + scaled(20)
+    while len(ranks := children.read_text().split()) < numbers[0] or not all(map(_at_work, ranks)):
+        if process.poll() is not None or time.monotonic() > until:
+            pytest.fail(f"it has not begun: {_ended(process, 1)}")
+        time.sleep(0.01)
+    return process, [int(pid) for pid in ranks]
+
+
+@pytest.mark.parametrize(("limit", "threshold"), [(0, 8), (4, 0), (4, 8)])
+def test_a_rank_that_is_killed_ends_the_run_with_its_name(limit: int, threshold: int) -> None:
+    process, ranks = _started(4, 64, ENDLESS, limit, threshold=threshold)
+    os.kill(ranks[2], signal.SIGKILL)
+    why = _ended(process, 20)
+    assert "rank 2" in why, why
+    for pid in ranks:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(("limit", "threshold"), [(0, 8), (4, 0)])
+def test_a_rank_that_is_alive_and_answers_nothing_ends_the_run(limit: int, threshold: int) -> None:
+    process, ranks = _started(4, 64, ENDLESS, limit, threshold=threshold, patience_s=1)
+    os.kill(ranks[1], signal.SIGSTOP)
+    why = _ended(process, 20)
+    assert "rank 1 has acknowledged nothing for" in why or "rank 1 takes nothing any more" in why
+
+
+def test_a_run_that_takes_too_long_is_ended() -> None:
+    command = _command(2, 64, ENDLESS, 0, limit_s=1)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert _ended(process, 20) == "rank 0 was not done within 1 s\n"
+
+
+def test_ranks_end_with_the_program_that_started_them() -> None:
+    process, ranks = _started(3, 64, ENDLESS, 0)
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + scaled(10)
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_numbers_that_make_no_sense_are_refused() -> None:
+    for words in (_command(1, 64, 1, 0), _command(257, 64, 1, 0), _command(2, 64, 1, 0)[:-1]):
+        done = pace.run(words, capture_output=True, text=True, seconds=20)
+        assert done.returncode == 2
+        assert "is run by `python -m lab.mpi --part hybrid`" in done.stderr
+    done = lab("mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})
+    assert done.returncode == 2 and "0 is not in the range 1<=x<=256" in done.stderr
+
+
+def _sums(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
+    """A run that pretends: memory of RC is four times that of UD."""
+    octets = {"ud": 1000, "rc": 4000, "hybrid": 2000}[channel] * ranks
+    memory = {"pss": octets, "held": octets, "udp": 0, "tcp": 0, "kernel": 0}
+    figures = {"us": 5, "rate": 10.0, "lat": 4.0, "lat_over_rc": False, "by_ud": 3, "by_rc": 1}
+    pairs = {"again": 0, "connections": limit * ranks, "refused": 0}
+    return {"ranks": ranks, **memory, **figures, **pairs}
+
+
+def test_rows_have_spreads_and_what_is_saved_and_errors_their_reason() -> None:
+    turns: list[str] = []
+
+    def run(channel: str, *numbers: int) -> dict[str, Any]:
+        turns.append(channel)
+        if channel == "rc" and numbers[0] == 8:
+            raise BenchError("no rain")
+        return _sums(channel, *numbers)
+
+    steps: list[tuple[int, int]] = []
+    found = hybrid.measure((8, 2), (64,), 2, 3, lambda *step: steps.append(step), run=run)
+    two, eight = found["rows"]
+    assert turns[:6] == ["ud", "rc", "hybrid", "rc", "hybrid", "ud"]
+    assert steps[-1] == (12, 12)
+    assert two["saving"] == {"ud": 0.75, "hybrid": 0.5}
+    assert two["hybrid"]["connections"] == 3 and two["hybrid"]["rc_share"] == 0.25
+    assert two["ud"]["rate"] == {"median": 10.0, "min": 10.0, "max": 10.0}
+    assert "rc" not in eight and "saving" not in eight and eight["ud"]["process"] == 1000
+    assert found["errors"] == {"rc, 8 ranks, 64 B": "no rain"}
+
+
+def test_the_table_names_each_channel_and_what_failed(tmp_path: Path) -> None:
+    words = ("--part", "hybrid", "--ranks", 2, "--rounds", 1, "--sizes", 64)
+    shown = lab("mpi", *words, timeout=120)
+    assert shown.returncode == 0, shown.stderr
+    for name in hybrid.CHANNELS.values():
+        assert name in shown.stdout
+    failed = lab("mpi", *words, env={"SIWARP_FAULTS": "nonsense"}, timeout=120)
+    assert failed.returncode == 1
+    assert "ud, 2 ranks, 64 B: NOT SHOWN: the channel over UD alone failed:" in failed.stdout

@@ -1,0 +1,145 @@
+"""`python -m lab.wan --matrix`: the cells, the promises for each, and runs of six of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from laboratory.lab_harness import lab
+from namespaces import wan_harness
+from pace import slowness
+
+from lab.wan import matrix as wan_matrix
+from siwarp.bench.runner import BenchError
+
+
+def cell(**shares: tuple[float, ...]) -> dict[str, Any]:
+    """Make a cell in which all promises are kept, but for what is said."""
+    usual: dict[str, tuple[float, ...]] = {
+        "rd": (0.95,),
+        "cubic": (0.9,),
+        "bbr": (0.9,),
+        "cubic+cubic": (0.5, 0.4),
+        "rd+cubic": (0.5, 0.4),
+        "rd+rd": (0.5, 0.45),
+    }
+    dropped = shares.pop("dropped", (0.01, 0.01))
+    return {
+        run: {
+            "flows": {str(i): {"share": share} for i, share in enumerate(got)},
+            "dropped": dropped[0],
+            "again": dropped[1],
+        }
+        for run, got in {**usual, **shares}.items()
+    }
+
+
+def broken(found: dict[str, Any]) -> set[str]:
+    return {name for name, part in wan_matrix.judge(found).items() if not part["kept"]}
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({}, set()),
+        ({"dropped": (0.11, 0.0)}, {"lost"}),
+        ({"dropped": (0.0, 0.11)}, {"lost"}),
+        ({"dropped": (0.1, 0.1)}, set()),
+        ({"rd": (0.89,)}, {"alone"}),
+        ({"rd": (0.6,), "cubic": (0.4,), "bbr": (0.5,)}, set()),
+        ({"rd": (0.6,), "cubic": (0.4,), "bbr": (0.51,)}, {"alone"}),
+        ({"rd+cubic": (0.8, 0.14)}, {"tcp_keeps"}),
+        ({"rd+cubic": (0.8, 0.16)}, set()),
+        ({"rd+rd": (0.6, 0.4)}, {"two"}),
+        ({"rd+rd": (0.4, 0.6)}, {"two"}),
+        ({"rd+rd": (0.5, 0.0)}, {"two"}),
+        ({"rd+rd": (0.55, 0.4)}, set()),
+    ],
+)
+def test_a_promise_is_broken_by_what_it_says_and_by_nothing_else(shares, expected):
+    found = cell(**shares)
+    assert broken(found) == expected
+    assert wan_matrix.kept({"20M/15000/4ms": found}) == (not expected)
+    lines = list(wan_matrix.table({"20M/15000/4ms": found}))
+    assert len(lines) == 2
+    assert ("!" in lines[1]) == bool(expected)
+
+
+def test_the_matrix_has_each_rate_with_each_queue_and_each_round_trip():
+    shapes = wan_matrix.CELLS.values()
+    assert {shape.mbit_s for shape in shapes} == {20, 100, 400}
+    assert {shape.rtt_ms for shape in shapes} == {0.2, 4, 40}
+    assert min(shape.queue for shape in shapes) == 3000
+    for shape in shapes:
+        bdp = shape.mbit_s * 1e6 / 8 * shape.rtt_ms / 1e3
+        assert shape.queue in {15_000, 60_000, 3000, int(bdp), int(bdp / 5)}
+    assert len(wan_matrix.choose("short") or []) == 6
+    assert wan_matrix.choose("") == list(wan_matrix.CELLS)
+    assert wan_matrix.choose("20M/15000/4ms,7M/1/1ms") is None
+
+
+def test_what_a_file_has_is_not_measured_again(tmp_path: Path, monkeypatch) -> None:
+    class Line:
+        def __init__(self, rtt_ms: float) -> None:
+            self.rtt_ms = rtt_ms
+
+        def __enter__(self) -> Line:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    measured: list[float] = []
+
+    def measure(line: Line, shape: Any, flows: Any, congestion: str, seconds: float) -> Any:
+        assert line.rtt_ms == shape.rtt_ms
+        if len(measured) == 3:
+            raise BenchError("the line went away")
+        measured.append(shape.rtt_ms)
+        return {"flows": {}, "dropped": 0.0, "again": 0.0}
+
+    monkeypatch.setattr(wan_matrix, "Line", Line)
+    monkeypatch.setattr(wan_matrix, "measure", measure)
+    names, path = ["20M/15000/4ms", "20M/15000/40ms"], tmp_path / "matrix.json"
+    with pytest.raises(BenchError):
+        wan_matrix.measure_all(names, 1, path, ["rd", "cubic"])
+    assert measured == [4, 4, 40]
+    measured.clear()
+    said: list[str] = []
+    found = wan_matrix.measure_all(
+        names, 1, path, ["rd", "cubic"], progress=lambda *told: said.append(told[2])
+    )
+    assert measured == [40]
+    assert said == ["20M/15000/40ms cubic"]
+    assert {name: set(got) for name, got in found.items()} == {
+        name: {"rd", "cubic"} for name in names
+    }
+
+
+def test_an_unknown_cell_is_a_usage_error() -> None:
+    done = lab("wan", "--matrix", "--cells", "1M/2/3ms")
+    assert done.returncode == 2
+    assert "20M/15000/4ms" in done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.scales
+@pytest.mark.parametrize("name", wan_matrix.SHORT)
+def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> None:
+    wan_harness.need_line()
+    results = tmp_path / "cell.json"
+    before = slowness()
+    done = lab(
+        *("wan", "--matrix", "--json", "--seconds", "2", "--cells", name),
+        *("--results", str(results)),
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)[name]
+    slow = max(before, slowness())
+    # How much is sent does not depend on how fast this machine is; how much arrives does.
+    assert found["promises"]["lost"]["is"] <= wan_matrix.MOST_DROPPED
+    assert found["promises"]["alone"]["is"] >= 0.75 / slow
+    assert found["promises"]["tcp_keeps"]["is"] >= wan_matrix.LEAST_KEPT / slow
