@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Draw prose and names at random, without their code, to see whether a reader understands them.
+
+``python tools/draw_prose.py --seed 7`` prints 60 comments and sentences and 30 names of functions.
+A reader who has only this list writes down what each of them means; somebody who knows the code
+marks what was misunderstood. ``--key`` prints where each of them stands. The same seed and tree
+give the same draw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import random
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What tools read, and headings of sections.
+DIRECTIVE = re.compile(
+    r"SPDX|noqa|type: ignore|fmt: (on|off|skip)|clang-format|cppcheck|pragma|^-*$|^[-=]{3}"
+)
+C_TOKEN = re.compile(
+    r'(?P<comment>/\*.*?\*/)|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|.', re.DOTALL
+)
+C_FUNCTION = re.compile(r"^(?!#)[A-Za-z_][\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
+FENCE = re.compile(r"^```[\s\S]*?^```$|^<!--[\s\S]*?-->$|^\|.*$|^#.*$", re.MULTILINE)
+#: What may have a docstring.
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])")
+
+
+class Piece(NamedTuple):
+    """Some prose, or a name, and where it stands."""
+
+    text: str
+    file: str
+    line: int
+
+
+def _plain(comment: str) -> str:
+    """Return a comment's words on one line, without its markers."""
+    lines = (line.strip().lstrip("/*#:").rstrip("*/").strip() for line in comment.splitlines())
+    return " ".join(line for line in lines if line)
+
+
+def c_comments(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each comment of a C file."""
+    for found in C_TOKEN.finditer(text):
+        if found["comment"]:
+            yield text.count("\n", 0, found.start()) + 1, _plain(found["comment"])
+
+
+def python_prose(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each comment, joined over its lines, and of each docstring."""
+    begun, lines, last = 0, list[str](), -1
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        if line != last + 1 and lines:
+            yield begun, _plain("\n".join(lines))
+            lines = []
+        if not lines:
+            begun = line
+        lines.append(token.string)
+        last = line
+    if lines:
+        yield begun, _plain("\n".join(lines))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and (doc := ast.get_docstring(node)) is not None:
+            yield getattr(node, "lineno", 1), " ".join(doc.split("\n\n")[0].split())
+
+
+def sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each sentence of a page, tables, headings and code left out."""
+    prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
+    for found in re.finditer(r"(?:^.+\n?)+", prose, re.MULTILINE):
+        for sentence in SENTENCE.split(" ".join(found.group().split())):
+            yield prose.count("\n", 0, found.start()) + 1, sentence
+
+
+def names(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each function that a file defines; tests are named by sentences."""
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if function and not node.name.startswith(("test_", "__")):
+                yield node.lineno, node.name
+        return
+    for found in C_FUNCTION.finditer(text):
+        yield text.count("\n", 0, found.start(1)) + 1, found[1]
+
+
+def population() -> tuple[list[Piece], list[Piece]]:
+    """Return all prose and all names of the files that git tracks."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.c", "*.h", "*.py", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    prose: list[Piece] = []
+    named: list[Piece] = []
+    readers = {".md": sentences, ".py": python_prose, ".c": c_comments, ".h": c_comments}
+    for name in sorted(listed.stdout.split("\n")):
+        path = ROOT / name
+        if not name or not path.is_file():
+            continue
+        text = path.read_text("utf-8")
+        for line, words in readers[path.suffix](text):
+            if len(words.split()) >= 3 and not DIRECTIVE.search(words):
+                prose.append(Piece(words, name, line))
+        if path.suffix in (".c", ".py"):
+            named += [Piece(found, name, line) for line, found in names(path, text)]
+    return prose, named
+
+
+def main() -> None:
+    """Print a draw."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--prose", type=int, default=60, help="how many comments and sentences")
+    parser.add_argument("--names", type=int, default=30, help="how many names of functions")
+    parser.add_argument("--key", action="store_true", help="print file and line of each, too")
+    options = parser.parse_args()
+    prose, named = population()
+    draw = random.Random(options.seed)
+    for title, pieces, count in (
+        ("Comments and sentences", prose, options.prose),
+        ("Names of functions", named, options.names),
+    ):
+        print(f"{title} ({count} of {len(pieces):,})\n")
+        for number, piece in enumerate(draw.sample(pieces, count), 1):
+            where = f"  [{piece.file}:{piece.line}]" if options.key else ""
+            print(f"{number}. {piece.text}{where}")
+        print()
+
+
+if __name__ == "__main__":
+    main()
