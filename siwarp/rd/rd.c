@@ -1,45 +1,48 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd.c - an endpoint: open, close, receive datagrams, report events.
+ * rd/rd.c - an RD endpoint: opens and closes it, receives datagrams, reports events.
  *
- * How reliable datagrams work. Segments are accepted and delivered whole, once and in order per
- * peer and PSN space: responses and error messages have a space of their own, so that requests
- * without a receive do not hold them back.
+ * How reliable datagrams work. Segments are accepted and delivered intact, exactly once and in
+ * order per peer and PSN space: responses and error messages have a space of their own, so that
+ * requests without a receive do not delay them.
  *
- * Files: rd_hello.c: handshake by a stateless cookie. rd_life.c: which instance of a peer it is.
- * rd_bye.c: how two ends part. rd_peer.c: the table of peers (SipHash), and who makes room when it
- * is full. rd_tx.c: window, credit and pacing. rd_ack.c: what was delivered and what was lost.
- * rd_rx.c: order and acknowledgements. rd_cc.c, rd_cc_bbr.c, rd_cc_cubic.c: congestion control, as
- * pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive. rd_timer.c: timers.
+ * Files: rd_hello.c: handshake with a stateless cookie. rd_life.c: detects another instance of a
+ * peer. rd_bye.c: end of an incarnation. rd_peer.c: the table of peers (SipHash), and eviction when
+ * the table is full. rd_tx.c: congestion window, credit and pacing. rd_ack.c: acknowledged and lost
+ * datagrams. rd_rx.c: ordering and acknowledgements. rd_cc.c, rd_cc_bbr.c, rd_cc_cubic.c:
+ * congestion control, as pure functions. rd_mtu.c: path MTU. rd_rnr.c: requests without a receive.
+ * rd_timer.c: timers.
  *
- * Sending: a segment is copied, and its CRC computed, in one loop; it is sent in the call that
- * brings it. A short segment behind others that are unacknowledged waits for the flush; segments of
- * one length to one peer leave in one batch of up to 64 (UDP_SEGMENT). While many short datagrams
- * arrive, they come in batches, too (llp_udp_dense.c).
+ * Sending: a segment is copied and its CRC computed in one pass, and it is normally sent in the
+ * call that queues it. A short segment behind unacknowledged ones waits for the flush; segments of
+ * one length to one peer are sent in one batch of up to 64 (UDP_SEGMENT). While many short
+ * datagrams arrive, they are also received in batches (llp_udp_dense.c).
  *
- * Acknowledgements are carried by DATA. A separate ACK is sent if the socket is empty and two
- * segments wait for an acknowledgement or one has waited for 20 us, or if 64 wait (16 if they are
- * long, 8 behind a gap). So a ping-pong sends none. A segment is acknowledged after ddp has taken
- * it. The data of a datagram is delivered before the event for what the datagram acknowledges: a
- * reply does not wait for the completion of the request before it.
+ * Acknowledgements are carried by DATA. A separate ACK is sent if the socket is empty and either
+ * two segments wait for an acknowledgement or one has waited for 20 us, or if 64 wait (16 if they
+ * are long, 8 behind a gap). A ping-pong therefore sends no separate ACK. A segment is acknowledged
+ * after DDP has accepted it. The data of a datagram is delivered before the event for what the
+ * datagram acknowledges: the delivery of a reply does not wait for the completion of the request
+ * before it.
  *
- * Congestion: BBR version 3, or CUBIC by setting rd_cc, each with a window and a pace; CE counts as
- * a loss. A batch is no longer than the pace allows. On a path that does not leave the machine the
- * two ends' CPU time is the bottleneck: CUBIC with a large least window, and no pace.
+ * Congestion: BBR version 3, or CUBIC if setting rd_cc says so, each with a window and a pacing
+ * rate; an ECN mark (CE) counts as a loss. A batch is no longer than pacing allows. On a path that
+ * does not leave the machine the two ends' CPU time is the bottleneck: there CUBIC is used with a
+ * large minimum window, and without pacing.
  *
- * Timers: a lazy heap; a postponed timer is re-sifted when it expires, so a tick costs only the
- * timers that are due. If a timer runs far too late, this process stood still; the peer is probed
- * once more before it is declared lost.
+ * Timers: a heap with lazy updates; a postponed timer is re-sifted when it expires, so a tick costs
+ * only the timers that are due. If a timer is serviced far too late, this process was stopped; the
+ * peer is probed once more before it is declared lost.
  *
- * Memory: segments that came early or are paused are stored; buffers and rings count. One peer may
- * use a quarter of what is left. A record stays while a valid ECHO could open its incarnation once
- * more. If a peer leaves a gap or an unfinished message, it is probed; after peer_timeout without
- * progress it is declared lost.
+ * Memory: segments that arrived early or are paused are stored; buffers and rings count against the
+ * limit. One peer may use a quarter of the remaining memory. A record is kept while a valid ECHO
+ * could open its incarnation again. A peer that leaves a gap or an unfinished message is probed;
+ * after peer_timeout without progress it is declared lost.
  *
- * Path MTU: datagrams have at most 1200 octets at first, except on loopback, and become longer when
- * a probe was acknowledged; probes are sent only when segments fill the datagrams. A path that
- * silently drops long datagrams is noticed by time-outs, or when long datagrams are lost repeatedly
- * while short ones arrive.
+ * Path MTU: datagrams have at most 1200 octets initially, except on loopback, and become longer
+ * after a probe was acknowledged; probes are sent only when segments fill the datagrams. A path
+ * that silently drops long datagrams is detected by time-outs, or when long datagrams are lost
+ * repeatedly while short ones arrive.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -51,12 +54,12 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-#define TRIES	  64	/* most receives in one call */
-#define COOKIE_MS 30000 /* lifetime of a cookie; an idle record stays longer */
+#define TRIES	  64	/* maximum number of receive attempts in one call */
+#define COOKIE_MS 30000 /* lifetime of a cookie, ms; an idle record is kept longer */
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* The most credit for one peer: what the socket's receive buffer can hold until it is read. */
+/* The largest credit for one peer, in units: what the socket's receive buffer can hold. */
 static uint32_t window_of(struct siw_llp_sock *sock)
 {
 	uint64_t window = (uint64_t)siw_settings()->rd_window;
@@ -182,7 +185,7 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
 	siw_unlock(&rd->lock);
 }
 
-/* The caller has handled the RESTARTED or GONE that was reported last, and may send. */
+/* The caller has handled the last RESTARTED or GONE event, and may send again. */
 static void settle(struct siw_rd *rd)
 {
 	if (!rd->settle)
@@ -214,7 +217,7 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 {
 	siw_lock(&peer->rd->lock);
 	peer->claimed = false;
-	if (peer->settling) /* it has handled the event */
+	if (peer->settling) /* the caller has handled the event */
 		settle(peer->rd);
 	/* Pairs with the load below: the layer above's object is complete before it is visible. */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
@@ -270,7 +273,7 @@ bool siw_rd_give_up(struct siw_rd *rd, const struct siw_addr *addr)
 		siw_rd_over(peer, SIW_RD_GONE);
 	siw_unlock(&rd->lock);
 	if (found)
-		siw_llp_sock_ready(rd->sock); /* for the report */
+		siw_llp_sock_ready(rd->sock); /* so that the GONE event is reported */
 	return found;
 }
 
@@ -301,7 +304,7 @@ static bool is_of_all_versions(int type)
 	return type == SIW_DGRAM_RD_HELLO || type == SIW_DGRAM_RD_VERSIONS;
 }
 
-/* Whether a datagram may be handled at all; counts it if not. */
+/* Whether a datagram may be handled at all; counts it as dropped if not. */
 static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
 	if (len < SIW_RD_OVERHEAD)
@@ -321,7 +324,7 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 	return true;
 }
 
-/* The first datagram of a pair whose handshake this end began. */
+/* Handles the first datagram that completes a handshake begun by this end. */
 static void opened(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
@@ -330,8 +333,8 @@ static void opened(struct siw_rd_peer *peer, uint64_t now)
 	if (!peer->rtos && siw_rd_has_cc(peer))
 		siw_rd_cc_rtt(peer->cc, now - peer->sent_ns);
 	/*
-	 * If the peer began a handshake before it received ours, its ECHO must not open one more
-	 * pair.
+	 * If the peer began a handshake before it received this end's HELLO, the peer's ECHO must
+	 * not open a second pair of epochs.
 	 */
 	peer->cookie_made = siw_rd_ms(peer->rd, now);
 	peer->backoff = peer->rtos = 0;
@@ -393,7 +396,7 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 	uint64_t now = rd->now;
 
 	if (rd->leaving && siw_rd_of_handshake(wire->llp.type))
-		return; /* nobody is met any more */
+		return; /* no new handshakes during shutdown */
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
 		if (is_foreign(wire))
@@ -472,7 +475,7 @@ static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer;
 
-	/* A segment is given first; what its datagram acknowledged is reported after it. */
+	/* A segment is delivered first; what its datagram acknowledged is reported after it. */
 	if (rd->offered && !(rd->offered->reports & ~SIW_RD_REPORT_ACKED))
 		return offer(rd, event);
 	if (!siw_link_alone(&rd->news)) {
@@ -497,12 +500,12 @@ static struct siw_rd_peer *first_due(struct siw_rd *rd)
 	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
 }
 
-/* Nothing was received: sends the acknowledgements that are due, and serves the timers. */
+/* The socket is empty: sends the acknowledgements that are due, and services the timers. */
 static void when_empty(struct siw_rd *rd)
 {
 	/*
-	 * With the time of the last datagram, an acknowledgement that only waits out its delay is
-	 * not due.
+	 * Compares with the arrival time of the last datagram: an acknowledgement that still waits
+	 * out its delay is not due.
 	 */
 	bool ack = !siw_link_alone(&rd->acks) && siw_rd_ack_now(first_due(rd), rd->now);
 	uint64_t now;
@@ -510,8 +513,8 @@ static void when_empty(struct siw_rd *rd)
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
 		return;
 	/*
-	 * Every poll reads the clock for all sockets; here it is read only if there is something to
-	 * do.
+	 * The poller reads the clock for all sockets in every poll; here the clock is read only if
+	 * there is work.
 	 */
 	if (!rd->blocked && !ack && siw_llp_sock_awaits_due(rd->sock))
 		return;
@@ -527,8 +530,7 @@ static void when_empty(struct siw_rd *rd)
 		siw_rd_tick(rd, now);
 	} else {
 		/*
-		 * The socket was called for an earlier timer that has expired; it needs the next
-		 * one.
+		 * The handler was called for an earlier timer that has expired: set the next one.
 		 */
 		siw_llp_sock_due(rd->sock, rd->due);
 	}
@@ -566,7 +568,7 @@ static bool receive(struct siw_rd *rd)
 	return len >= 0;
 }
 
-/* Handles the datagrams in rx_buf up to the first that causes an event. */
+/* Handles the datagrams in rx_buf up to and including the first that causes an event. */
 static int look_at(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	int r = next_event(rd, event);

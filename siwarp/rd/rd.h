@@ -1,27 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rd/rd.h - reliable datagrams: one UDP socket and any number of peers. Segments to and from each
- * peer arrive whole, once and in order (spec/datagram-iwarp.md, "RD").
+ * peer are delivered intact, exactly once and in order (spec/datagram-iwarp.md, "RD").
  *
  * What this layer does NOT do: interpret a segment. It numbers segments, checks them (CRC32C,
  * Q_Key), acknowledges, retransmits and paces them, and detects lost peers.
  *
- * A peer is identified by its address. Its record is made by siw_rd_peer, or when an unknown source
- * returns a cookie; an idle record takes less than 1 kB. An epoch numbers one incarnation of
- * an endpoint. When a peer has restarted, it is unknown whether it received what was sent to it
- * before; nothing of that is retransmitted.
+ * A peer is identified by its address. A peer record is created by siw_rd_peer, or when an unknown
+ * source returns a valid cookie; an idle record takes less than 1 kB. An epoch numbers one
+ * incarnation of the pair of endpoints. After a peer has restarted, it is unknown whether the peer
+ * received the segments sent to it before; none of them is retransmitted.
  *
- * An instance is an endpoint from open to close. Peers tell theirs in the handshake, so that a
- * process that took another's port is told from one that met this end again (rd_life.c).
+ * An instance is the lifetime of an endpoint, from open to close. Each endpoint announces its
+ * instance number in the handshake. A changed number shows that another process now uses the peer's
+ * port; an unchanged number shows that the same endpoint began a new incarnation (rd_life.c).
  *
- * Segments are numbered in two spaces, requests and responses, each with an order and a credit of
- * its own: requests that the layer above cannot take do not delay responses. Responses go first.
+ * Segments are numbered in two PSN spaces, requests and responses. Each space has its own order and
+ * credit, so that requests the upper layer cannot accept do not delay responses. Responses are sent
+ * first.
  *
- * A segment is acknowledged after the layer above has taken it (siw_rd_taken): an accepted segment
- * has been placed at the peer.
+ * A segment is acknowledged after the upper layer has accepted it (siw_rd_taken): an acknowledged
+ * segment has been placed at the peer.
  *
- * Locks: the "tx" functions are called under the caller's send lock, close under both, all others
- * under the progress lock. The endpoint's own lock orders the two sides.
+ * Locks: the "tx" functions are called under the caller's send lock, siw_rd_close under the send
+ * lock and the progress lock, all other functions under the progress lock. The endpoint's own lock
+ * serializes the two sides.
  */
 #ifndef SIW_RD_H
 #define SIW_RD_H
@@ -48,91 +51,96 @@ enum siw_rd_space {
 
 /* Why a BYE ends the incarnation. */
 enum siw_rd_reason {
-	SIW_RD_CLOSED_END = 0,	 /* the endpoint closes */
-	SIW_RD_UNKNOWN_PAIR = 1, /* a datagram came whose epochs are not known */
-	SIW_RD_SEQUENCE = 2,	 /* a message had another MSN than the next */
-	SIW_RD_IDLE = 3,	 /* the record was idle, or another needs its place */
+	SIW_RD_CLOSED_END = 0,	 /* the endpoint is being closed */
+	SIW_RD_UNKNOWN_PAIR = 1, /* a datagram with an unknown pair of epochs arrived */
+	SIW_RD_SEQUENCE = 2,	 /* a message had an MSN other than the next one */
+	SIW_RD_IDLE = 3,	 /* the peer record was idle, or was evicted for another peer */
 	SIW_RD_REFUSED = 4,
-	SIW_RD_RNR = 5, /* no receive for too long */
+	SIW_RD_RNR = 5, /* no receive was posted for too long */
 };
 
 struct siw_rd_attr {
-	struct siw_addr local;		/* used if fd is -1; its family must be set */
-	int fd;				/* a bound UDP socket of the user's, or -1 */
-	struct siw_io_handler *handler; /* siw_llp_port_poll calls it when siw_rd_recv is due */
+	struct siw_addr local; /* used if fd is -1; local.family must be set */
+	int fd;		       /* the user's bound UDP socket, or -1 */
+	/* siw_llp_port_poll calls it when siw_rd_recv must be called */
+	struct siw_io_handler *handler;
 	bool no_crc;
-	/* advertised: Read Requests and atomics that a peer may have outstanding here */
+	/* advertised IRD: Read Requests and atomics that a peer may have outstanding here */
 	uint8_t ird;
 	uint32_t qkey;
-	uint32_t max_peers; /* 0: setting rd_peers */
+	uint32_t max_peers; /* 0: use setting rd_peers */
 	/* A silent peer is declared lost after this time, +-20%; 0: setting peer_timeout. */
 	uint64_t peer_timeout_ns;
-	/* as siw_rd_set_rnr has them */
+	/* see siw_rd_set_rnr */
 	uint8_t rnr_retry, rnr_timer;
 };
-/* 0, -ENOMEM, or -errno of the socket. */
+/* Returns 0, -ENOMEM, or -errno from creating the socket. */
 int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out);
-/* Sends each peer a BYE, which may get lost, and frees everything. */
+/* Sends each peer one BYE, without retransmission, and frees the endpoint. */
 void siw_rd_close(struct siw_rd *rd);
 /*
- * To be called before siw_rd_close, when the layer above ends: takes in nothing more but
- * acknowledgements. siw_rd_reset has no effect from now on: what was taken to be sent is sent to
- * its end, before the peer gets its BYE.
+ * The upper layer calls siw_rd_leave before siw_rd_close when it shuts down. From then on the
+ * endpoint handles incoming acknowledgements only. siw_rd_reset has no effect any more: segments
+ * that were accepted for sending are sent completely before their peer receives its BYE.
  */
 void siw_rd_leave(struct siw_rd *rd);
 /*
- * After siw_rd_leave: serves the socket and the timers. true: each peer has what was sent to it, as
- * far as it takes it, and has answered the BYE, or is silent for linger_ms. The caller's limit of
- * time bounds how long a peer may take.
+ * Called after siw_rd_leave: services the socket and the timers. Returns true when each peer has
+ * acknowledged all segments that its credit allowed and has answered the BYE, or has been silent
+ * for linger_ms. The caller's own time limit bounds how long a slow peer may delay the close.
  */
 bool siw_rd_left(struct siw_rd *rd);
 /*
- * The endpoint's socket: for its address, and for a caller that stops before siw_rd_recv returned 0
- * and must have the handler called once more.
+ * Returns the endpoint's socket. The caller needs the socket to query its address, and to have the
+ * handler called again if the caller stops before siw_rd_recv has returned 0.
  */
 struct siw_llp_sock *siw_rd_sock(const struct siw_rd *rd);
 void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
 /*
- * away: every datagram but a BYE is dropped without an answer, as if there were no endpoint; its
- * senders find it lost after their own time-outs. Peers that are known stay known.
+ * away: every datagram except a BYE is dropped without an answer, as if the endpoint did not exist;
+ * senders declare this end lost after their own time-outs. The records of known peers are kept.
  */
 void siw_rd_set_away(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 /*
- * retry: so many times the peer's timer a message may wait there for a receive; 7: without limit.
- * timer: this end's own, InfiniBand's code of 5 bits, which peers are told.
+ * retry: how often the peer's RNR timer may expire while a message waits at the peer for a receive;
+ * 7: without limit. timer: this end's RNR timer, a 5-bit InfiniBand code that peers are told.
  */
 void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
-/* The peers with whom a message waits for a receive: up to max of them. Returns how many. */
+/* Lists up to max peers with which a message waits for a receive. Returns their number. */
 int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 /*
- * Whether another instance of a peer was met since the last call: siw_rd_restarts tells of whom.
- * Also where the layer above has nothing in progress with that peer.
+ * Returns whether a new instance of any peer has been detected since the last call, including peers
+ * with which the upper layer has nothing in progress. siw_rd_restarts lists those peers.
  */
 bool siw_rd_restarted(struct siw_rd *rd);
-/* Takes up to max of these peers, each once with its instance of now. Returns how many. */
+/*
+ * Removes up to max peers from the list of restarted peers, each reported once with its current
+ * instance. Returns their number.
+ */
 int siw_rd_restarts(struct siw_rd *rd, struct siw_rd_restart *out, int max);
-/* The instance that the peer at addr told when it was met last; 0: none, or it is not known. */
+/* The instance that the peer at addr announced in the latest handshake; 0: none, or unknown. */
 uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 /*
- * Finds or makes the record of the peer at addr; sends nothing. If there are max_peers records
- * already, it evicts the one that has been idle longest. Either lock. Returns 0, -ENOMEM, or
- * -ENOBUFS: no record is idle.
+ * Finds or creates the record of the peer at addr; sends nothing. If max_peers records exist
+ * already, the record that has been idle longest is evicted. Call under the send lock or the
+ * progress lock. Returns 0, -ENOMEM, or -ENOBUFS if no record is idle.
  */
 int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);
 /*
- * The layer above's pointer for this peer; NULL at first. A record whose pointer is set is not
+ * The upper layer's pointer for this peer, initially NULL. A record whose pointer is set is not
  * evicted.
  */
 void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper);
 void *siw_rd_upper(const struct siw_rd_peer *peer);
 /*
- * Octets in the record for the use of the layer above. They are zeroed when the record is made, and
- * when an incarnation of either end has ended. Either lock.
+ * Octets in the peer record reserved for the upper layer. They are zeroed when the record is
+ * created and when an incarnation of the pair ends. Access under the send lock or the progress
+ * lock.
  */
 #define SIW_RD_ROOM 36
 void *siw_rd_room(struct siw_rd_peer *peer);
@@ -141,47 +149,48 @@ void *siw_rd_room(struct siw_rd_peer *peer);
  * yet.
  */
 uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer);
-/* For tests and benchmarks: the number of records, and the octets of one. */
+/* For tests and benchmarks: the number of peer records, and the size of one record in octets. */
 uint32_t siw_rd_n_peers(struct siw_rd *rd);
 size_t siw_rd_peer_size(void);
 /*
- * Ends this incarnation of the pair: drops what was not sent yet and sends the peer a BYE with this
- * reason. The record stays.
+ * Ends this incarnation of the pair: drops segments that were not sent yet and sends the peer a BYE
+ * with this reason. The record is kept.
  */
 void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason);
 
 /*
- * Ends the incarnation of the pair with the peer at addr, if there is one: sends the peer a BYE and
- * reports GONE. Progress lock. Returns whether there was one.
+ * Ends the incarnation of the pair with the peer at addr, if one exists: sends the peer a BYE and
+ * reports GONE. Call under the progress lock. Returns whether an incarnation was ended.
  */
 bool siw_rd_give_up(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- tx -------------------------------------------------------------------------------------- */
 
 /*
- * The longest segment, in octets, that can be sent to this peer now; at least 1024. It follows the
- * path MTU and the peer's credit, and may change from one segment to the next.
+ * The longest segment, in octets, that can be sent to this peer now; at least 1024. The value
+ * follows the path MTU and the peer's credit, and may change from one segment to the next.
  */
 uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * Takes a segment: head_len octets at head, then the iovecs; at most mulpdu in all. Copies it and
- * computes its CRC in the same loop. It is sent as soon as window, credit and pace allow; a short
- * segment behind others waits for the next siw_rd_flush, so that several leave in one system call.
- * Returns siw_rd_framed if the segment was taken (> 0); 0: no room now (siw_rd_blocked); -EFAULT:
- * the memory is not mapped; -EPIPE: the peer is gone or has restarted, which siw_rd_recv reports
+ * Queues a segment: head_len octets at head, then the iovecs; at most mulpdu octets in total. The
+ * segment is copied and its CRC computed in the same pass. It is sent as soon as the congestion
+ * window, credit and pacing allow; a short segment behind unacknowledged ones waits for the next
+ * siw_rd_flush, so that several are sent in one system call. Returns a value > 0, equal to
+ * siw_rd_framed, if the segment was queued; 0 if there is no room now (siw_rd_blocked); -EFAULT if
+ * the memory is not mapped; -EPIPE if the peer is gone or has restarted, which siw_rd_recv reports
  * too.
  */
 int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 		  size_t head_len, const struct iovec *iov, int n);
 /*
- * Sends what window, pace and socket allow. 1: everything that was taken is sent; 0: some of it
- * waits. *taken: as siw_rd_accepted of the requests.
+ * Transmits what the congestion window, pacing and the socket allow. Returns 1 if all queued
+ * segments were sent, 0 if some still wait. *taken: set to siw_rd_accepted of the request space.
  */
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
 bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * Segments of that space that siw_rd_tx took in this pair of epochs, and how many of them, in order, the peer has
- * taken.
+ * siw_rd_framed: the number of segments of that space that siw_rd_tx has queued in this
+ * incarnation. siw_rd_accepted: how many of these segments, in order, the peer has acknowledged.
  */
 uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space);
 uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space);
@@ -189,24 +198,27 @@ uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space
 /* ---- rx and events --------------------------------------------------------------------------- */
 
 enum siw_rd_news {
-	/* space, data, len: the peer's next segment of that space, CRC checked */
+	/* the peer's next segment of that space, CRC checked; see space, data, len */
 	SIW_RD_SEGMENT = 1,
-	/* the peer accepted more, or there is room again: the upper layer must flush */
+	/* the peer acknowledged more, or there is room again: the upper layer must flush */
 	SIW_RD_ACKED,
-	SIW_RD_NEW_PEER, /* an unknown source has a record now; its upper is NULL */
+	SIW_RD_NEW_PEER, /* a record was created for an unknown source; its upper pointer is NULL */
 	/*
-	 * The peer is a new incarnation: both directions and both counts start at 0. It is unknown
-	 * whether the peer received what it did not accept.
+	 * The peer began a new incarnation: both directions and both counts start at 0. It is
+	 * unknown whether the peer received the segments that it did not acknowledge.
 	 */
 	SIW_RD_RESTARTED,
 	/*
-	 * As RESTARTED, but the peer closed, or was silent for peer_timeout. The next siw_rd_tx
-	 * starts a new handshake.
+	 * Like RESTARTED, but the peer closed its endpoint, or was silent for peer_timeout. The
+	 * next siw_rd_tx starts a new handshake.
 	 */
 	SIW_RD_GONE,
-	/* As GONE, since this end gave up: a message waited there too long for its receive. */
+	/* Like GONE, but this end gave up: a message waited too long for a receive at the peer. */
 	SIW_RD_UNREADY,
-	/* As RESTARTED, but it is another instance: nothing that was for the one before may go to it. */
+	/*
+	 * Like RESTARTED, but the peer is another instance: requests posted for the previous
+	 * instance must not be sent to the new one.
+	 */
 	SIW_RD_REPLACED,
 };
 
@@ -218,23 +230,23 @@ struct siw_rd_event {
 	uint32_t len;
 };
 /*
- * Returns 1 and the next event, or 0: none now. Also serves timers that have expired. The same
- * SEGMENT is returned until siw_rd_taken or siw_rd_pause.
+ * Returns 1 and the next event, or 0 if there is none now. Also services expired timers. The same
+ * SEGMENT is returned until siw_rd_taken or siw_rd_pause is called.
  */
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
-/* The last SEGMENT was placed, or discarded on purpose: it may be acknowledged. */
+/* The last SEGMENT was placed, or discarded on purpose: it may now be acknowledged. */
 void siw_rd_taken(struct siw_rd_peer *peer);
 /*
- * The last SEGMENT, of that space, cannot be taken now, since no receive is posted. It is stored;
- * this peer has no more segments of that space until siw_rd_resume, and its credit runs out. The
- * other space and other peers are not affected. no_receive: the peer is told that its request lacks
- * one.
+ * The last SEGMENT, of that space, cannot be accepted now, because no receive is posted. The
+ * segment is stored, no further segments of that space are delivered for this peer until
+ * siw_rd_resume, and the peer's credit is used up. The other space and other peers are not
+ * affected. no_receive: the peer is told that its request lacks a receive.
  */
 void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive);
 void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space);
 /*
- * expected: the peer must send something although it acknowledged everything. If it is silent, it
- * is declared lost.
+ * expected: the peer must send something although everything sent to it was acknowledged. A peer
+ * that stays silent then is declared lost.
  */
 void siw_rd_expect(struct siw_rd_peer *peer, bool expected);
 

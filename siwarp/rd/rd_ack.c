@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_ack.c - what became of sent datagrams: delivered, lost, or unacknowledged at a time-out. */
+/*
+ * rd/rd_ack.c - acknowledgements and retransmission time-outs: which sent datagrams were delivered
+ * or lost.
+ */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,25 +10,28 @@
 #include "base/capture.h"
 #include "rd/rd_impl.h"
 
-#define PASSED_BY  3 /* a datagram is lost when so many later ones were delivered (RFC 6675) */
-#define LEAST_REO  (50 * 1000ull)
-#define MOST_RTOS  6
-#define AFTER_RTO  2 /* datagrams that are sent after a time-out, until something is acknowledged */
-#define MOST_DELAY (1000 * 1000ull) /* a longer delay is no delay of acknowledgements, ns */
+#define PASSED_BY 3 /* a datagram is lost when this many later ones were delivered (RFC 6675) */
+#define LEAST_REO (50 * 1000ull)
+#define MOST_RTOS 6
+/* datagrams that may be sent after a time-out, until an acknowledgement arrives */
+#define AFTER_RTO 2
+/* longer reported delays are not acknowledgement delays and are ignored, ns */
+#define MOST_DELAY (1000 * 1000ull)
 
-/* What one acknowledgement changed. */
+/* Changes caused by one acknowledgement. */
 struct gain {
 	struct siw_rd_cc_ack cc;
-	uint32_t longest; /* the longest that was delivered */
-	uint32_t relost;  /* the longest that was lost for a second time */
-	uint16_t delay;	  /* of the acknowledgement, as on the wire */
-	/* send time of the newest delivered datagram that was sent once; 0: none */
+	uint32_t longest; /* octets of the longest delivered datagram */
+	uint32_t relost;  /* octets of the longest datagram lost for a second time */
+	uint16_t delay;	  /* acknowledgement delay as on the wire */
+	/* send time of the newest delivered datagram that was sent only once; 0: none */
 	uint64_t sent_ns;
 };
 
 /*
- * Whether a datagram that was sent again was acknowledged so soon that the first one must have
- * arrived (RFC 8985 section 6.2): then the time of the second says nothing about those between.
+ * Whether a retransmitted datagram was acknowledged so soon that its first transmission must have
+ * arrived (RFC 8985 section 6.2). In this case the send time of the retransmission tells nothing
+ * about the datagrams sent between the two.
  */
 static bool is_of_the_first(const struct siw_rd_peer *peer, const struct siw_rd_slot *slot,
 			    uint64_t now)
@@ -89,7 +95,7 @@ bool siw_rd_is_ack(const void *body, uint32_t octets)
 	return n <= SIW_RD_RANGES && octets == SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
 }
 
-/* What the ranges of an ACK say of a space. from: the index that is acknowledged. */
+/* Handles the ranges of an ACK for one space. from: the index that the ACK acknowledges. */
 static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t from,
 		      const struct siw_rd_ack *ack, struct gain *gain)
 {
@@ -109,8 +115,8 @@ static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 }
 
 /*
- * Marks as lost what later datagrams have overtaken: by number, or, if it was retransmitted, by
- * send time.
+ * Marks datagrams as lost that later datagrams have overtaken: by number, or, for retransmitted
+ * ones, by send time.
  */
 static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
 {
@@ -134,14 +140,17 @@ static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct g
 	}
 }
 
-/* How far the acknowledgement of a space moves; below 0: it is an older one that came late. */
+/*
+ * By how many datagrams the acknowledgement of a space advances; negative: an older acknowledgement
+ * that arrived late.
+ */
 static int32_t ahead_of(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 			const struct siw_rd_wire *wire)
 {
 	return (int32_t)(ntohl(wire->acknowledged[seq->space]) - peer->epoch - (uint32_t)seq->una);
 }
 
-/* Whether the peer acknowledges what was never sent in a space. */
+/* Whether the peer acknowledges datagrams of a space that were never sent. */
 static bool is_impossible(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 			  const struct siw_rd_wire *wire)
 {
@@ -173,8 +182,8 @@ static void acked_in(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 }
 
 /*
- * A datagram that was sent once was acknowledged so long after it was sent. Of that the peer held
- * the acknowledgement back for the time that it says; what it cannot have is not believed.
+ * took: time from sending a datagram, which was sent only once, to its acknowledgement, ns. The
+ * delay that the peer reports for its acknowledgement is subtracted, unless it is implausible.
  */
 static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint64_t took)
 {
@@ -184,12 +193,13 @@ static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint
 	siw_rd_cc_rtt(peer->cc, gain->cc.rtt);
 }
 
-/* Something was delivered. before: what was in flight. */
+/* Handles newly delivered datagrams. before: the octets in flight before the acknowledgement. */
 static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before, uint64_t now)
 {
 	peer->rtos = 0;
 	peer->after_rto = 0;
-	if (gain->sent_ns) { /* Karn's rule: a retransmitted datagram gives no round trip */
+	/* Karn's algorithm: a retransmitted datagram gives no round-trip sample */
+	if (gain->sent_ns) {
 		peer->backoff = 0;
 		if (now > gain->sent_ns)
 			measure_round_trip(peer, gain, now - gain->sent_ns);
@@ -204,8 +214,9 @@ static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
 }
 
 /*
- * How many more of our datagrams came with CE, by the peer's count. An ACK that came late has a
- * lower one. No more are believed than can be outstanding.
+ * Returns how many more of this end's datagrams arrived with CE, by the peer's count. An ACK that
+ * arrived late has a lower count and is ignored. At most the number of datagrams that can be
+ * outstanding is believed.
  */
 static uint32_t new_marks(struct siw_rd_peer *peer, uint32_t told)
 {
@@ -253,7 +264,10 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 /* ---- time-outs ------------------------------------------------------------------------------- */
 
-/* The last sent index of a space that is not known to have arrived, as its slot; NULL: none. */
+/*
+ * Returns the slot of the highest sent index of a space that is not known to have arrived; NULL:
+ * none.
+ */
 static struct siw_rd_slot *last_unsure_in(const struct siw_rd_seq *seq, uint64_t *index)
 {
 	for (uint64_t i = seq->tx ? seq->tx->sent : seq->una; i-- > seq->una;)
@@ -264,7 +278,10 @@ static struct siw_rd_slot *last_unsure_in(const struct siw_rd_seq *seq, uint64_t
 	return NULL;
 }
 
-/* The one of both spaces that was sent last, with its space and index. */
+/*
+ * Returns the datagram of either space that was sent last and is not known to have arrived, with
+ * its space and index.
+ */
 static struct siw_rd_slot *last_unsure(struct siw_rd_peer *peer, struct siw_rd_seq **seq,
 				       uint64_t *index)
 {
@@ -320,7 +337,10 @@ static bool is_excused(const struct siw_rd_peer *peer, const struct siw_rd_seq *
 	return seq->space == SIW_RD_REQUESTS && peer->unready_ns;
 }
 
-/* Whether the peer has been without credit for too long: one that can take a segment grants some. */
+/*
+ * Whether the peer has granted too little credit for longer than the peer time-out: a peer that can
+ * accept a segment grants credit for it.
+ */
 static bool starves(struct siw_rd_peer *peer, uint64_t now)
 {
 	bool too_long = false;
@@ -339,22 +359,25 @@ static bool starves(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * The peer acknowledges nothing of what was sent, although it is alive: it does not want to, or
- * fragments do not reach it. After as much time as it may be silent, and as many time-outs as fit
- * into that, it is declared lost.
+ * Whether the peer acknowledges nothing of what was sent although it is alive: it refuses to, or IP
+ * fragments do not reach it. The peer is declared lost after the peer time-out without an
+ * acknowledgement, or after as many time-outs as fit into the peer time-out.
  */
 static bool is_hopeless(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t fit = peer->rd->timeout / SIW_RD_S;
 
 	if (fit < 8)
-		fit = 8; /* a time-out is at most an eighth of it, and at most a second */
+		/* a time-out is at most an eighth of the peer time-out, and at most a second */
+		fit = 8;
 	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) && longest_unsure(peer) > peer->whole)
 		return true;
 	return peer->rtos > MOST_RTOS && now - peer->stuck_ns >= peer->rd->timeout;
 }
 
-/* A tail loss probe (RFC 8985 section 7): its acknowledgement shows what is lost. */
+/*
+ * Sends a tail loss probe (RFC 8985 section 7): its acknowledgement shows which datagrams are lost.
+ */
 static void probe_tail(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 		       uint64_t now)
 {
@@ -395,7 +418,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;
 		siw_rd_pump(peer, now);
 	}
-	/* The peer has everything, or grants no credit: probe it. */
+	/* The peer has acknowledged everything, or grants no credit: probe it. */
 	if (!last || (peer->sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
 		siw_rd_ask(peer, now);
 	siw_rd_rearm(peer, now);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_impl.h - what the files of this folder share. */
+/* rd/rd_impl.h - declarations shared by the files of this folder. */
 #ifndef SIW_RD_IMPL_H
 #define SIW_RD_IMPL_H
 
@@ -21,11 +21,11 @@
 
 #define SIW_RD_BUF	   65536u
 #define SIW_RD_CLASS_LEAST 9 /* the smallest buffers have 1 << 9 octets */
-#define SIW_RD_CLASSES	   8 /* the largest, 64 KiB */
-#define SIW_RD_SHARE	   4 /* one peer may use 1/4 of the memory that is left for all peers */
+#define SIW_RD_CLASSES	   8 /* number of buffer sizes; the largest is 64 KiB */
+#define SIW_RD_SHARE	   4 /* one peer may use 1/4 of the memory that all peers have left */
 #define SIW_RD_NEVER	   UINT64_MAX
 #define SIW_RD_BATCH	   65507u /* maximum octets of a batch, sent (GSO) or received (GRO) */
-#define SIW_RD_ACK_NS	   20000  /* the longest delay of an acknowledgement */
+#define SIW_RD_ACK_NS	   20000  /* the longest delay of an acknowledgement, ns */
 #define SIW_RD_MS	   1000000ull
 #define SIW_RD_S	   1000000000ull
 
@@ -34,21 +34,21 @@
 struct siw_rd_slot {
 	uint8_t *buf;  /* header, segment and CRC */
 	uint32_t len;  /* octets of buf in use */
-	uint8_t class; /* of buf, as siw_rd_class */
-	bool sacked;   /* delivered */
-	bool lost;     /* presumed lost, to be retransmitted */
+	uint8_t class; /* size class of buf, see siw_rd_class */
+	bool sacked;   /* the peer received the datagram */
+	bool lost;     /* presumed lost, must be retransmitted */
 	bool again;    /* sent more than once */
 	uint64_t sent_ns;
 	struct siw_rd_sent sent;
 };
 
-/* The send window of a space: the PSN indices una to nxt; index i is in slot[i & mask]. */
+/* The send window of a PSN space: indices una to nxt - 1; index i is in slot[i & mask]. */
 struct siw_rd_tx {
 	uint32_t mask;
-	uint32_t units;	 /* of credit, used by una to sent */
-	uint64_t sent;	 /* the first index that was never sent */
-	uint64_t octets; /* octets of una to nxt */
-	uint64_t high;	 /* the greatest delivered index, + 1 */
+	uint32_t units;	 /* units of credit used by the indices una to sent - 1 */
+	uint64_t sent;	 /* the lowest index that was never sent */
+	uint64_t octets; /* octets of the datagrams una to nxt - 1 */
+	uint64_t high;	 /* the highest index that the peer received, + 1 */
 	uint32_t n_lost;
 	struct siw_rd_slot slot[];
 };
@@ -56,17 +56,17 @@ struct siw_rd_tx {
 /* ---- datagrams that came early or are paused ------------------------------------------------- */
 
 struct siw_rd_held {
-	uint8_t *buf; /* NULL: nothing is stored here */
+	uint8_t *buf; /* NULL: the slot is empty */
 	uint32_t len; /* octets of the datagram */
 	uint8_t class;
 };
 
-/* The receive window of a space: the PSN indices rcv to rcv + mask. */
+/* The receive window of a PSN space: indices rcv to rcv + mask. */
 struct siw_rd_rx {
 	uint32_t mask;
 	uint32_t n;
 	uint32_t units;
-	uint64_t high; /* the greatest stored index, + 1 */
+	uint64_t high; /* the highest stored index, + 1 */
 	struct siw_rd_held slot[];
 };
 
@@ -74,127 +74,163 @@ struct siw_rd_rx {
 
 enum siw_rd_state {
 	SIW_RD_CLOSED, /* no epochs are agreed; the next segment starts the handshake */
-	SIW_RD_HELLO,  /* HELLO was sent */
-	SIW_RD_ECHOED, /* a CHALLENGE came, an ECHO was sent */
+	SIW_RD_HELLO,  /* this end sent a HELLO */
+	SIW_RD_ECHOED, /* this end received a CHALLENGE and sent an ECHO */
 	SIW_RD_OPEN,
 };
 
-/* Events to report, in this order. */
+/* Events to report to the upper layer, in this order. */
 #define SIW_RD_REPORT_OVER  0x01 /* RESTARTED or GONE */
 #define SIW_RD_REPORT_NEW   0x02
 #define SIW_RD_REPORT_ACKED 0x04
 
-/* One PSN space of a peer: what is sent in it and what is received. */
+/* Both directions of one PSN space of a peer. */
 struct siw_rd_seq {
 	/*
-	 * PSN indices: a datagram's PSN is its epoch + its index. Oldest unacknowledged; next to be
-	 * queued; next expected from the peer.
+	 * PSN indices: a datagram's PSN is its epoch + its index. una: the oldest unacknowledged
+	 * index; nxt: the next to be queued; rcv: the next expected from the peer.
 	 */
 	uint64_t una, nxt, rcv;
-	/* una of the incarnation that ended, until the layer above has handled that */
+	/* una of the incarnation that ended, until the upper layer has handled its end */
 	uint64_t over_una;
-	struct siw_rd_tx *tx; /* NULL: nothing is outstanding */
-	struct siw_rd_rx *rx; /* NULL: nothing is stored */
-	uint16_t credit;      /* units that the peer grants, from una on */
-	/* since when the credit is too small for the segment at una without NOT READY; 0: it is not */
+	struct siw_rd_tx *tx; /* NULL: no segment is queued or unacknowledged */
+	struct siw_rd_rx *rx; /* NULL: no received datagram is stored */
+	uint16_t credit;      /* units of credit that the peer grants, counted from una */
+	/*
+	 * time since which the credit does not cover the segment at una although the peer does not
+	 * report NOT READY; 0: the credit suffices
+	 */
 	uint64_t starved_ns;
-	/* the last credit that was not 0, or 1: no segment takes more units */
+	/* The last credit that was not 0, initially 1: no segment uses more units. */
 	_Atomic uint16_t most_units;
 	uint8_t space; /* enum siw_rd_space */
-	bool held;     /* siw_rd_pause */
+	bool held;     /* delivery is paused, see siw_rd_pause */
 };
 
 struct siw_rd_peer {
 	struct siw_rd *rd;
-	struct siw_rd_peer *chain; /* the next in its hash bucket */
+	struct siw_rd_peer *chain; /* the next peer in the same hash bucket */
 	struct siw_addr addr;
 	uint32_t hash;
-	uint32_t place; /* of its source: siw_source_place */
+	uint32_t place; /* index of the peer's source in the tables of struct siw_rd_sources */
 	_Atomic(void *) upper;
-	/* in the list of all peers; the first one had no traffic for the longest time */
+	/* in the list of all peers, least recently used first */
 	struct siw_link lru;
-	struct siw_link starved; /* linked while its datagrams wait for room in the socket */
-	struct siw_link news;	 /* linked while it has events to report */
-	struct siw_link ready;	 /* linked while a next segment is in an rx and can be delivered */
-	struct siw_link acks;	 /* linked while an acknowledgement to it is due */
-	struct siw_link kin;	 /* in the list of all records of its source */
+	/* linked while datagrams to this peer wait for room in the socket */
+	struct siw_link starved;
+	struct siw_link news;  /* linked while the peer has events to report */
+	struct siw_link ready; /* linked while the next segment is stored and can be delivered */
+	struct siw_link acks;  /* linked while an acknowledgement to the peer is pending */
+	struct siw_link kin;   /* in the list of all records of the same source */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
-	uint64_t cookie_made; /* siw_rd_ms of the ECHO that opened this incarnation; 0: none */
-	uint8_t state;	      /* enum siw_rd_state */
+	/* cookie_made of the ECHO that opened this incarnation, by siw_rd_ms; 0: none */
+	uint64_t cookie_made;
+	uint8_t state; /* enum siw_rd_state */
 	_Atomic uint8_t ird;
-	uint8_t reports;   /* set of SIW_RD_REPORT_ */
+	uint8_t reports;   /* bit mask of SIW_RD_REPORT_ */
 	uint8_t over_kind; /* RESTARTED or GONE */
-	bool settling : 1; /* over_kind was reported, and the layer above is handling it */
-	bool claimed : 1;  /* siw_rd_peer returned it, and siw_rd_set_upper was not called yet */
-	/* a PROBE asks whether it still knows these epochs, after a long idle time */
+	bool settling : 1; /* over_kind was reported, and the upper layer is still handling it */
+	/* siw_rd_peer returned the record, and siw_rd_set_upper was not called yet */
+	bool claimed : 1;
+	/*
+	 * a PROBE was sent after a long idle time to ask whether the peer still knows these epochs
+	 */
 	bool verify : 1;
-	bool given : 1; /* something was taken, or sent, in an earlier incarnation */
-	bool near : 1;	/* the path to it does not leave this machine */
-	/* requests to it were lost, so that who posts more knows that the instance may be gone */
+	bool given : 1; /* a segment was sent or accepted in an earlier incarnation */
+	bool near : 1;	/* the path to the peer does not leave this machine */
+	/*
+	 * requests to this peer were lost, so callers that post more know that the instance may be
+	 * gone
+	 */
 	bool known_lost : 1;
-	bool restarted : 1; /* another instance was met, and siw_rd_restarts has not told yet */
-	bool expect;	    /* siw_rd_expect */
-	bool full;	    /* the window held something back since the last acknowledgement */
-	/* how many times the time-out was doubled since the last measured round trip */
+	/* another instance was detected and siw_rd_restarts has not reported it yet */
+	bool restarted : 1;
+	bool expect; /* see siw_rd_expect */
+	/* the congestion window held a datagram back since the last acknowledgement */
+	bool full;
+	/* how many times the time-out was doubled since the last round-trip measurement */
 	uint8_t backoff;
-	uint8_t rtos; /* time-outs in a row */
-	/* 1 + datagrams that may be sent before something is acknowledged; 0: no such limit */
+	uint8_t rtos; /* consecutive time-outs */
+	/*
+	 * After a time-out, until an acknowledgement arrives: 1 + the number of datagrams that may
+	 * still be sent; 0: no such limit.
+	 */
 	uint8_t after_rto;
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
-	uint8_t suspect : 4;  /* long datagrams lost twice since a long one was last delivered */
-	uint16_t its_longest; /* octets of the longest segment that it accepts; 0: not known yet */
-	uint16_t probe_limit; /* octets: the path drops datagrams of this length */
+	/* long datagrams lost twice since a long datagram was last delivered */
+	uint8_t suspect : 4;
+	/* octets of the longest segment that the peer accepts; 0: not known yet */
+	uint16_t its_longest;
+	uint16_t probe_limit; /* the path drops datagrams of this length, in octets */
 
 	struct siw_rd_seq seq[SIW_RD_SPACES];
 
 	uint64_t in_flight; /* octets that were sent and are neither delivered nor lost */
-	uint64_t newest_ns; /* when the most recently sent of the delivered ones was sent */
+	uint64_t newest_ns; /* send time of the most recently sent datagram among those delivered */
 	/*
-	 * Since when its request has lacked a receive here, and since when its acknowledgements
-	 * have said that ours does there, with una of then; 0: none does.
+	 * lacks_ns: time since which the peer's oldest request has waited here for a receive.
+	 * unready_ns: time since which the peer's acknowledgements have reported that this end's
+	 * oldest request waits there for a receive; unready_una: una at that time. 0: no request
+	 * waits.
 	 */
 	uint64_t lacks_ns, unready_ns, unready_una;
-	uint64_t passed;  /* octets of responses sent since a request was sent */
-	uint64_t came_ns; /* when the newest DATA that was taken or stored came */
+	uint64_t passed;  /* octets of responses sent since the last request was sent */
+	uint64_t came_ns; /* arrival time of the newest DATA that was accepted or stored */
 	uint64_t heard_ns, sent_ns;
-	/* since when what the peer could take is not acknowledged; the first time-out of these */
+	/*
+	 * Time of the first of the consecutive time-outs (rtos) in which the peer acknowledged
+	 * nothing that it could have accepted.
+	 */
 	uint64_t stuck_ns;
-	/* when the peer last ended a wait of siw_rd_awaits_more in part, or when that wait began */
+	/*
+	 * When the peer last satisfied part of a wait of siw_rd_awaits_more, or when that wait
+	 * began.
+	 */
 	uint64_t moved_ns;
-	uint64_t since_ns; /* since when a response of the peer has been due; 0: none is due */
-	uint64_t ack_ns;   /* when the first datagram that due_acks counts came */
+	/*
+	 * time since which an acknowledgement or response of the peer has been due; 0: none is due
+	 */
+	uint64_t since_ns;
+	uint64_t ack_ns;   /* arrival time of the first datagram that due_acks counts */
 	uint64_t timer_ns; /* when the next handshake, PTO, RTO or idle timer expires */
 	uint64_t pace_ns;  /* nothing is sent before this time */
 
-	uint32_t its_window;	   /* datagrams that it accepts beyond what it acknowledged */
-	_Atomic uint16_t datagram; /* octets of the longest datagram now */
-	/* longer datagrams are sent in IP fragments; equals datagram, or 0 */
+	/* number of datagrams beyond the acknowledged ones that the peer accepts */
+	uint32_t its_window;
+	_Atomic uint16_t datagram; /* octets of the longest datagram to this peer now */
+	/* Longer datagrams are sent in IP fragments; equals datagram, or 0. */
 	uint16_t whole;
-	/* sending a datagram of at least this length starts a search for a longer one */
+	/* A datagram of this length or longer triggers a search for a larger path MTU. */
 	uint16_t search_at;
 	uint16_t probe;	    /* octets of the outstanding PROBE; 0: none */
-	uint32_t probe_psn; /* its PSN */
-	/* when it was last moved to the end of lru: low bits of the time in ms */
+	uint32_t probe_psn; /* PSN of that PROBE */
+	/* when the record was last moved to the end of lru: low bits of the time in ms */
 	uint32_t touched_ms;
 	/*
-	 * With a PROBE outstanding: when it times out. Else: no longer datagrams are probed before.
+	 * While a PROBE is outstanding: its time-out. Otherwise: earliest time of the next probe
+	 * for longer datagrams.
 	 */
 	uint64_t probe_ns;
 	/*
-	 * Round trips and congestion control of its own, from the first segment until it has been idle
-	 * for a while; else rd->resting, which only has first values to read.
+	 * The peer's own round-trip and congestion state, from the first segment until the peer has
+	 * been idle for a while; otherwise &rd->resting, which holds initial values and is only
+	 * read.
 	 */
 	struct siw_rd_cc *cc;
-	uint64_t rtt;		      /* what cc->srtt was when cc was freed; 0: never measured */
-	uint32_t ce;		      /* DATA of this incarnation that came with CE */
-	uint32_t ce_told;	      /* the peer's last count of ours */
-	uint64_t instance;	      /* that it told when it was met last; 0: none */
-	struct siw_rd_cookie cookie;  /* ECHOED: the cookie that the ECHO returns */
-	struct siw_rd_parted *parted; /* this end's last BYE, until it is answered; else NULL */
-	uint32_t heap_at;	      /* its index in the heap of timers, + 1; 0: no timer is set */
-	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* siw_rd_room */
+	/* cc->srtt at the time when cc was freed; 0: never measured */
+	uint64_t rtt;
+	uint32_t ce; /* DATA of this incarnation received with the ECN mark CE */
+	/* the peer's latest count of this end's datagrams received with CE */
+	uint32_t ce_told;
+	uint64_t instance;	     /* the instance announced in the latest handshake; 0: none */
+	struct siw_rd_cookie cookie; /* state ECHOED: the cookie that the ECHO returns */
+	/* this end's last BYE, until it is answered; otherwise NULL */
+	struct siw_rd_parted *parted;
+	/* index of the peer's timer in the heap, + 1; 0: no timer is set */
+	uint32_t heap_at;
+	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_room */
 };
 
 /* Octets of the longest datagram to the peer now. Any thread. */
@@ -210,95 +246,109 @@ struct siw_rd_free {
 	struct siw_rd_free *next;
 };
 
-/* A peer's timer, or an earlier time: a postponed timer is re-sifted when it expires. */
+/*
+ * One heap entry. The time may be earlier than the peer's timer: a postponed timer is re-sifted
+ * when the entry expires.
+ */
 struct siw_rd_timer {
 	uint64_t at;
 	struct siw_rd_peer *peer;
 };
 
-/* What strangers may cause and hold, by source: base/source.h. */
+/* Limits on what unknown senders can trigger and hold, by source address: base/source.h. */
 struct siw_rd_sources {
 	uint64_t key;
-	struct siw_source_buckets hello, bye; /* answers: to HELLOs; to unknown pairs */
+	/* limits of answers: to HELLOs; to unknown pairs of epochs */
+	struct siw_source_buckets hello, bye;
 	uint32_t records[SIW_SOURCES];
 	/*
-	 * siw_rd_ms: a record that began then was evicted; ECHOs with a cookie of that time, or an
-	 * earlier one, make no record.
+	 * cookie_made of the newest evicted incarnation of each source. ECHOs whose cookie was made
+	 * at that time or earlier create no record.
 	 */
 	uint64_t not_before[SIW_SOURCES];
-	struct siw_link oldest[SIW_SOURCES]; /* their records, linked by kin */
+	struct siw_link oldest[SIW_SOURCES]; /* lists of the sources' records, linked by kin */
 };
 
 struct siw_rd {
 	siw_lock_t lock;
 	struct siw_llp_sock *sock;
 	struct siw_llp_port *port;
-	/* The source of the last datagram; the next one mostly has the same. */
+	/*
+	 * The sender of the last datagram, cached because the next datagram usually has the same
+	 * sender.
+	 */
 	struct siw_rd_peer *last;
 	bool crc;
 	bool ipv6;
 	uint8_t ird;
-	uint8_t rnr_retry, rnr_timer; /* siw_rd_set_rnr */
+	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr */
 	bool blocked;		      /* the socket was full at the last send */
-	bool leaving;		      /* siw_rd_leave */
-	bool away;		      /* siw_rd_set_away */
+	bool leaving;		      /* siw_rd_leave was called */
+	bool away;		      /* see siw_rd_set_away */
 	uint32_t qkey;
-	/* octets of the longest datagram that may be part of a batch; 0: none */
+	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
-	uint32_t window_units; /* the most credit for one peer */
-	/* memory of stored datagrams and their rings, all peers together */
+	uint32_t window_units; /* the largest credit for one peer, in units */
+	/* memory used by stored datagrams and their rings for all peers, and its limit */
 	uint64_t rx_octets, rx_limit;
-	struct siw_crowd busy;	      /* peers with congestion control of their own */
-	uint64_t tx_octets, tx_limit; /* memory of unacknowledged datagrams, all peers together */
+	/* peers with congestion state of their own, counted for siw_trim */
+	struct siw_crowd busy;
+	/* memory used by unacknowledged datagrams for all peers, and its limit */
+	uint64_t tx_octets, tx_limit;
 	uint64_t timeout;
-	uint64_t meet; /* how long a peer beyond this machine has to answer a first segment */
+	/* how long a peer outside this machine may take to complete the handshake, ns */
+	uint64_t meet;
 	/*
-	 * Longer than a datagram can stay in the network. A record idle for this time may be
-	 * evicted. A peer that was silent for a third of it may have evicted this end's record, and
-	 * is probed before anything else is sent to it.
+	 * Longer than a datagram can stay in the network, ns. A record idle for this time may be
+	 * evicted. A peer that was silent for a third of this time may have evicted this end's
+	 * record, and is probed before anything else is sent to it.
 	 */
 	uint64_t idle;
 	uint64_t began;
-	uint32_t cookie_ms; /* lifetime of a cookie */
+	uint32_t cookie_ms; /* lifetime of a cookie, ms */
 	/*
 	 * A binary heap, earliest timer first: the children of entry i are 2i + 1 and 2i + 2. It
-	 * has room for a timer of each record.
+	 * has room for one timer per record.
 	 */
 	struct siw_rd_timer *heap;
 	uint32_t heap_n, heap_max;
-	uint64_t due; /* the earliest timer, as the socket knows it */
-	uint64_t now; /* when the last datagram came */
+	uint64_t due; /* the earliest timer, as reported to the socket */
+	uint64_t now; /* arrival time of the last datagram */
 	struct siw_sipkey key;
-	uint64_t instance;    /* of this endpoint's life, as peers are told */
+	uint64_t instance;    /* random number of this endpoint's lifetime, announced to peers */
 	bool follow;	      /* setting rd_follow */
-	bool restarts;	      /* siw_rd_restarted */
-	uint32_t n_restarted; /* peers with restarted */
+	bool restarts;	      /* see siw_rd_restarted */
+	uint32_t n_restarted; /* number of peers whose flag restarted is set */
 	uint32_t n_peers, max_peers;
 	uint32_t buckets; /* a power of two */
 	struct siw_rd_peer **table;
-	struct siw_rd_slab *slabs;  /* the memory of the records */
+	struct siw_rd_slab *slabs;  /* memory of the peer records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
-	struct siw_rd_cc resting;	/* of the peers that have none of their own */
-	struct siw_rd_sources *sources; /* siw_rd_sources */
-	uint64_t epochs;		/* how many were generated so far */
+	/* read by peers that have no congestion state of their own */
+	struct siw_rd_cc resting;
+	struct siw_rd_sources *sources; /* NULL until needed */
+	uint64_t epochs;		/* number of epochs generated so far */
 
-	/* Under the caller's progress lock: */
-	struct siw_rd_peer *offered;	/* the peer whose segment was given to the layer above */
-	struct siw_rd_seq *offered_seq; /* and the space that it is of */
+	/* Protected by the caller's progress lock: */
+	/* the peer whose segment was delivered to the upper layer */
+	struct siw_rd_peer *offered;
+	struct siw_rd_seq *offered_seq; /* the PSN space of that segment */
 	struct siw_rd_peer *settle;
-	uint8_t *direct;     /* that segment's datagram in rx_buf; NULL: it is in the peer's rx */
-	uint32_t direct_len; /* its octets */
-	uint8_t *rx_buf;     /* SIW_RD_BUF octets */
+	/* that segment's datagram in rx_buf; NULL: the datagram is stored in the peer's rx */
+	uint8_t *direct;
+	uint32_t direct_len; /* octets of that datagram */
+	uint8_t *rx_buf;     /* a buffer of SIW_RD_BUF octets */
 	/*
-	 * The datagrams in rx_buf come from one source. Each has seg octets, the last one perhaps
-	 * fewer. The next begins at at; the last ends at end.
+	 * All datagrams in rx_buf come from this sender. Each has seg octets; the last one may be
+	 * shorter. The next unprocessed datagram begins at offset at; the last one ends at offset
+	 * end.
 	 */
 	struct siw_addr from;
 	uint32_t at, end, seg;
-	bool ecn;	 /* datagrams leave with ECT(0), and CE is told */
-	bool ce;	 /* what is in rx_buf came with CE */
-	uint32_t streak; /* short datagrams since the socket was last empty */
+	bool ecn;	 /* datagrams are sent with ECT(0), and CE marks are reported to the peer */
+	bool ce;	 /* the datagrams in rx_buf arrived with CE */
+	uint32_t streak; /* short datagrams received since the socket was last empty */
 
 	struct {
 		struct siw_rd_free *free;
@@ -313,24 +363,24 @@ _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "an idle peer
 int siw_rd_table_init(struct siw_rd *rd);
 void siw_rd_table_fini(struct siw_rd *rd);
 struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr);
-/* As siw_rd_peer; lock held. */
+/* Like siw_rd_peer, called with the lock held. */
 int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
-/* A new epoch, never 0. */
+/* Returns a new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
-/* NULL: no memory. */
+/* Returns rd->sources, allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
-/* Notes that an event of the peer is due: a SIW_RD_REPORT_. */
+/* Schedules an event of the peer for the upper layer; event: a SIW_RD_REPORT_ bit. */
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
 /*
- * Ends this incarnation of the pair: drops what is unacknowledged, gives this end a new epoch, and
- * reports kind to the layer above (0: reports nothing).
+ * Ends this incarnation of the pair: drops all unacknowledged segments, gives this end a new epoch,
+ * and reports kind to the upper layer (0: reports nothing).
  */
 void siw_rd_over(struct siw_rd_peer *peer, int kind);
-/* Gives the peer a congestion control of its own, if it has none. false: no memory. */
+/* Allocates congestion state for the peer, if it has none of its own. false: no memory. */
 bool siw_rd_cc_begin(struct siw_rd_peer *peer);
-/* Frees that; what the round trip was is kept. Nothing is outstanding. */
+/* Frees the peer's congestion state and keeps its round-trip time. Nothing may be outstanding. */
 void siw_rd_cc_end(struct siw_rd_peer *peer);
-/* If a segment at rcv is stored and its space is not paused, delivers it next. */
+/* If a segment at rcv is stored and its space is not paused, schedules its delivery. */
 void siw_rd_offer_next(struct siw_rd_peer *peer);
 void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now);
 
@@ -338,7 +388,7 @@ static inline uint32_t siw_rd_class_octets(uint8_t class)
 {
 	return 1u << (class + SIW_RD_CLASS_LEAST);
 }
-/* The class of the smallest buffers that have so many octets. */
+/* The size class of the smallest buffers that hold this number of octets. */
 static inline uint8_t siw_rd_class(uint32_t octets)
 {
 	uint8_t class = 0;
@@ -352,29 +402,35 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 
 /* ---- rd_tx.c --------------------------------------------------------------------------------- */
 
-/* The socket is full: siw_rd_pump is called for the peer when there is room again. */
+/* The socket is full: siw_rd_pump will be called for the peer when there is room again. */
 void siw_rd_starve(struct siw_rd_peer *peer);
-/* Sends what window, credit, pace and socket allow. false: something still waits. */
+/*
+ * Sends what the congestion window, credit, pacing and the socket allow. Returns false if something
+ * still waits.
+ */
 bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now);
-/* Retransmits the datagram with that index, whatever the window allows. */
+/* Retransmits the datagram with that index, regardless of the congestion window. */
 void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now);
 void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
-/* Octets from una on that the credit does not cover are not sent, not even once more. */
+/*
+ * Whether the credit covers all datagrams from una to this index. A datagram that the credit does
+ * not cover is neither sent nor retransmitted.
+ */
 bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index);
-/* Whether something is outstanding of which the credit does not cover even the first segment. */
+/* Whether a segment is outstanding and the credit does not cover even the first one. */
 bool siw_rd_lacks_credit(const struct siw_rd_seq *seq);
 /* ---- rd_ack.c -------------------------------------------------------------------------------- */
 
 /*
- * Handles the acknowledgement in a datagram of the current epochs. ack: the body of an ACK, or
- * NULL.
+ * Handles the acknowledgement in a datagram of the current epochs. ack: the body of an ACK, or NULL
+ * for other types.
  */
 void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		  const struct siw_rd_ack *ack, uint64_t now);
-/* Whether the octets behind the header of an ACK are its body. */
+/* Whether the octets behind the header of an ACK are a well-formed body. */
 bool siw_rd_is_ack(const void *body, uint32_t octets);
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now);
-/* Sets the timer after something was sent or delivered. */
+/* Sets the retransmission timer after a transmission or delivery. */
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
 
 /* ---- rd_rx.c --------------------------------------------------------------------------------- */
@@ -383,47 +439,48 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now);
-/* The socket is empty: whether the acknowledgement that is due must be sent now. */
+/* The socket is empty: returns whether the pending acknowledgement must be sent now. */
 bool siw_rd_ack_now(const struct siw_rd_peer *peer, uint64_t now);
-/* The space whose next segment is stored and can be delivered, responses first; or NULL. */
+/* Returns the space whose next segment is stored and can be delivered, responses first; or NULL. */
 struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer);
-/* An acknowledgement is due: sends it at once, or within SIW_RD_ACK_NS. */
+/* Schedules an acknowledgement: sends it at once, or within SIW_RD_ACK_NS. */
 void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now);
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq);
 
 /* ---- rd_rnr.c -------------------------------------------------------------------------------- */
 
-/* Whether the message at the head of the peer's requests lacks a receive. */
+/* Whether the peer's oldest request waits here for a receive. */
 static inline bool siw_rd_lacks(const struct siw_rd_peer *peer)
 {
 	return peer->lacks_ns && peer->seq[SIW_RD_REQUESTS].held;
 }
 /*
- * What an ACK, after siw_rd_acked, says of the request at the head: whether it lacks a receive
- * there. If it did for too long, ends the incarnation.
+ * Handles the NOT READY flag of an ACK, after siw_rd_acked: whether this end's oldest request waits
+ * at the peer for a receive. Ends the incarnation if it has waited too long.
  */
 void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
 
 /* ---- rd_life.c ------------------------------------------------------------------------------- */
 
 /*
- * Notes which instance of the peer a handshake shows. true: another one than before, which must not
- * get what was posted for that.
+ * Records the instance that the peer announced in a handshake. Returns true if the instance has
+ * changed: requests posted for the previous instance must not be sent to this one.
  */
 bool siw_rd_meets_other(struct siw_rd_peer *peer, uint64_t instance);
-/* The record is to be freed. */
+/* Called when the record is freed. */
 void siw_rd_restart_free(struct siw_rd_peer *peer);
 
 /*
- * Another instance of the peer was met: ends what there was with the one before, and reports that
- * even if nothing was in progress: what was posted for it must not be sent.
+ * Handles a changed instance of the peer: ends the incarnation with the previous instance, and
+ * reports that even if nothing was in progress, because requests posted for the previous instance
+ * must not be sent.
  */
 void siw_rd_replaced(struct siw_rd_peer *peer);
 
 /* ---- rd_hello.c ------------------------------------------------------------------------------ */
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now);
-/* The handshake timer expired: sends HELLO or ECHO once more. */
+/* The handshake timer expired: retransmits HELLO or ECHO. */
 void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 		      const struct siw_rd_wire *wire, uint32_t len);
@@ -431,36 +488,38 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 			  const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
 		     uint32_t len, uint64_t now);
-/* A HELLO of another version of the LLP header: names those that this end has. */
+/*
+ * Handles a HELLO of an unsupported version of the LLP header: answers with the supported versions.
+ */
 void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
 			const struct siw_rd_wire *wire, uint32_t len);
 void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
 			 const struct siw_rd_wire *wire, uint32_t len);
-/* A header without an acknowledgement. */
+/* Fills a header without an acknowledgement. */
 void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
 		 uint32_t its_epoch, struct siw_rd_wire *out);
 
 /* ---- rd_bye.c -------------------------------------------------------------------------------- */
 
-/* As siw_rd_over, and tells the peer by a BYE, which is repeated until it is answered. */
+/* Like siw_rd_over, but also sends the peer a BYE, which is retransmitted until it is answered. */
 void siw_rd_part(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
-/* When that BYE is to be repeated; SIW_RD_NEVER: none is. */
+/* The time of the next retransmission of that BYE; SIW_RD_NEVER: none is pending. */
 uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer);
 void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now);
-/* Repeats it no more. */
+/* Stops the retransmission of that BYE. */
 void siw_rd_parted_free(struct siw_rd_peer *peer);
 void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
 /*
- * Answers a datagram whose epochs are over or unknown here with a BYE, if it is to be answered.
- * peer: the record of its source, or NULL.
+ * Answers a datagram whose epochs have ended or are unknown with a BYE, if an answer is allowed.
+ * peer: the record of the datagram's source, or NULL.
  */
 void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
-/* Sends each peer a BYE, once. */
+/* Sends each peer one BYE, without retransmission. */
 void siw_rd_farewell(struct siw_rd *rd);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 
-/* Whether a datagram that begins with this octet has a CRC also where the rest have none. */
+/* Whether a datagram that begins with this octet has a CRC even if CRCs are disabled. */
 static inline bool siw_rd_of_handshake(uint8_t first)
 {
 	int type = first >> 4;
@@ -471,55 +530,58 @@ static inline bool siw_rd_of_handshake(uint8_t first)
 /* Writes the header of a datagram to this peer, with the current acknowledgement. */
 void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t psn, uint8_t flags,
 		   uint64_t now, struct siw_rd_wire *out);
-/* Appends the CRC to len octets and sends them. Returns as siw_llp_udp_send. */
+/* Appends the CRC to len octets and sends them. Returns the result of siw_llp_udp_send. */
 int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram, size_t len);
 
 /* ---- rd_mtu.c -------------------------------------------------------------------------------- */
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer);
-/* The peer has told which segments it accepts. */
+/* The handshake has told the longest segment that the peer accepts: sets the datagram length. */
 void siw_rd_mtu_met(struct siw_rd_peer *peer);
-/* Its incarnation is over: what the next one accepts is not known. */
+/* The peer's incarnation has ended: the longest segment of the next one is unknown. */
 void siw_rd_mtu_parted(struct siw_rd_peer *peer);
-/* A datagram of so many octets did not pass the path: uses shorter ones. */
+/* A datagram of this length did not pass the path: reduces the datagram length. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
-/* One more time-out in a row (peer->rtos); the longest outstanding datagram has so many octets. */
+/* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
 void siw_rd_mtu_silence(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /*
- * From one acknowledgement: octets of the longest datagram lost twice, and of the longest one
- * delivered.
+ * Evaluates one acknowledgement for a path MTU that has become smaller; lost: octets of the longest
+ * datagram lost twice; passed: octets of the longest datagram delivered.
  */
 void siw_rd_mtu_suspect(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now);
-/* Sends a datagram longer than the path's MTU, in fragments. Returns as siw_rd_send. */
+/* Sends a datagram longer than the path MTU in IP fragments. Returns the result of siw_rd_send. */
 int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
-/* A longer datagram could have been filled: probes the path for one, unless it did so lately. */
+/*
+ * A longer datagram could have been filled: probes the path for one, unless a probe was sent
+ * recently.
+ */
 void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now);
 void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn);
 
 /* ---- rd_timer.c ------------------------------------------------------------------------------ */
 
-/* Sets the peer's timer to expire at that time, in ns. */
+/* Sets the peer's timer to expire at this time, in ns, unless it expires earlier. */
 void siw_rd_due(struct siw_rd_peer *peer, uint64_t at);
-/* Cancels its timer. */
+/* Cancels the peer's timer. */
 void siw_rd_no_timer(struct siw_rd_peer *peer);
-/* Makes room for the timers of so many peers. false: no memory. */
+/* Allocates room for the timers of this number of peers. false: no memory. */
 bool siw_rd_timers(struct siw_rd *rd, uint32_t peers);
-/* When the peer is lost if it stays silent, in ns; SIW_RD_NEVER: nothing is due from it. */
+/* The time, in ns, at which a silent peer is declared lost; SIW_RD_NEVER: the peer owes nothing. */
 uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer);
 /* Sends an empty PROBE, which the peer must acknowledge. */
 void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now);
 /*
- * To be called before sending after a long silence: probes whether the peer still knows these
- * epochs. Returns 0.
+ * Called before sending after a long silence: probes whether the peer still knows these epochs.
+ * Returns 0.
  */
 int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now);
-/* A response of the peer is due from now on: if the peer stays silent, it is declared lost. */
+/* The peer owes a response from now on: it is declared lost if it stays silent. */
 void siw_rd_await(struct siw_rd_peer *peer, uint64_t now);
-/* Serves the timers that expired, and the peers that waited for room in the socket. */
+/* Services expired timers, and the peers that waited for room in the socket. */
 void siw_rd_tick(struct siw_rd *rd, uint64_t now);
 
-/* The clock of cookies: milliseconds since this endpoint was opened, plus 1. */
+/* The clock for cookies: milliseconds since this endpoint was opened, plus 1. */
 static inline uint64_t siw_rd_ms(const struct siw_rd *rd, uint64_t now)
 {
 	return (now - rd->began) / SIW_RD_MS + 1;
@@ -531,8 +593,8 @@ static inline bool siw_rd_has_gap(const struct siw_rd_seq *seq)
 }
 
 /*
- * Whether the peer must send something although nothing sent to it is outstanding: the layer above
- * expects it, or there is a gap in what was received.
+ * Whether the peer must send something although nothing sent to it is outstanding: the upper layer
+ * expects data, or there is a gap in the received datagrams.
  */
 static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 {
@@ -540,7 +602,7 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]);
 }
 
-/* Whether it has a send window, which needs a congestion control. */
+/* Whether the peer has a send window, which requires congestion state. */
 static inline bool siw_rd_has_window(const struct siw_rd_peer *peer)
 {
 	return peer->seq[SIW_RD_REQUESTS].tx || peer->seq[SIW_RD_RESPONSES].tx;
@@ -558,13 +620,13 @@ static inline bool siw_rd_outstanding(const struct siw_rd_peer *peer)
 	       peer->seq[SIW_RD_RESPONSES].una != peer->seq[SIW_RD_RESPONSES].nxt;
 }
 
-/* Whether something is to be sent, for the first time or again. */
+/* Whether a datagram waits for its first transmission or for retransmission. */
 static inline bool siw_rd_unsent(const struct siw_rd_seq *seq)
 {
 	return seq->tx && (seq->tx->n_lost || seq->tx->sent < seq->nxt);
 }
 
-/* The PSN of the next request, which ACKs and others carry. */
+/* The PSN of the next request; an ACK carries it in its header. */
 static inline uint32_t siw_rd_next_psn(const struct siw_rd_peer *peer)
 {
 	return peer->epoch + (uint32_t)peer->seq[SIW_RD_REQUESTS].nxt;
@@ -572,7 +634,7 @@ static inline uint32_t siw_rd_next_psn(const struct siw_rd_peer *peer)
 
 /*
  * Whether the next time-out only retransmits the last datagram, as a tail loss probe (RFC 8985
- * section 7). It does not while the peer is silent or the time-out is backed off.
+ * section 7). There is no tail loss probe while the peer is silent or the time-out is backed off.
  */
 static inline bool siw_rd_probes_tail(const struct siw_rd_peer *peer)
 {
@@ -591,7 +653,10 @@ static inline uint32_t siw_rd_units(uint32_t datagram)
 	return segment ? (segment + SIW_RD_UNIT - 1) / SIW_RD_UNIT : 1;
 }
 
-/* When the pace allows a batch, so that a fast path needs few timers. */
+/*
+ * The time at which pacing allows a full batch: waiting for a batch keeps the number of timers low
+ * on a fast path.
+ */
 static inline uint64_t siw_rd_paced(const struct siw_rd_peer *peer)
 {
 	return peer->pace_ns + siw_rd_cc_wait(peer->cc, peer->cc->quantum);

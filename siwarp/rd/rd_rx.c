@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_rx.c - receiving: order, duplicates, and when to acknowledge. */
+/* rd/rd_rx.c - receiving: ordering, duplicates, and the timing of acknowledgements. */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 #include "rd/rd_impl.h"
 
 #define FIRST_SLOTS   16
-#define MANY_ACKS     64 /* so many datagrams are acknowledged at once */
-#define LONG_ACKS     16 /* so many, if they are long */
-#define GAP_ACKS      8	 /* so many, behind a gap */
+#define MANY_ACKS     64 /* unacknowledged datagrams after which an ACK is sent at once */
+#define LONG_ACKS     16 /* the same limit for long datagrams */
+#define GAP_ACKS      8	 /* the same limit for datagrams behind a gap */
 #define LONGEST_UNITS (SIW_RD_BUF / SIW_RD_UNIT)
 
 /*
- * A quarter of the memory that is left, in units, so that peers which use all of theirs leave some
- * to the next one; at least so many.
+ * A quarter of the remaining memory, in units, so that peers that use all of their share leave some
+ * for the next one; at least `least` units, at most window_units.
  */
 static uint32_t quarter(const struct siw_rd *rd, uint32_t least)
 {
@@ -36,9 +36,9 @@ static uint32_t may_store(const struct siw_rd_peer *peer, const struct siw_rd_se
 }
 
 /*
- * The credit to grant. A datagram in order needs no memory, so unless the space is paused the
- * credit covers the longest segment beyond what is stored: who grants less and does not say that
- * it is not ready is lost (siw_rd_timeout).
+ * The credit to grant, in units. A datagram in order needs no memory, so unless the space is paused
+ * the credit covers the longest segment in addition to the stored ones: a peer that grants less
+ * without reporting NOT READY is declared lost (siw_rd_timeout).
  */
 uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
@@ -87,7 +87,7 @@ void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	free_ring(peer->rd, seq);
 }
 
-/* The slots of a ring that includes this index: a power of two. */
+/* The number of slots of a ring that includes this index: a power of two. */
 static uint32_t slots_for(const struct siw_rd_seq *seq, uint64_t index)
 {
 	uint32_t n = seq->rx ? seq->rx->mask + 1 : FIRST_SLOTS;
@@ -123,8 +123,8 @@ static bool reach(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
 }
 
 /*
- * Whether a buffer of so many octets may be stored for a datagram of len octets: within the window,
- * the credit of the space, and the memory for all peers.
+ * Whether a buffer of this number of octets may be allocated to store a datagram of len octets:
+ * within the window, the credit of the space, and the memory for all peers.
  */
 static bool fits(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint64_t index,
 		 uint32_t len, uint32_t octets)
@@ -140,7 +140,10 @@ static bool fits(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, u
 	return rd->rx_octets + more <= rd->rx_limit;
 }
 
-/* Stores a datagram of rx_buf in the ring: a large one by taking over rx_buf, others by a copy. */
+/*
+ * Stores a datagram of rx_buf in the ring: a large one by swapping rx_buf with a new buffer, others
+ * by a copy.
+ */
 static bool keep(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 		 uint8_t *datagram, uint32_t len)
 {
@@ -237,8 +240,8 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	else if (siw_rd_awaits_more(peer))
 		siw_rd_await(peer, now);
 	/*
-	 * A gap is acknowledged at once, so that the sender learns of it early. In a stream without
-	 * pauses, datagrams behind a gap are acknowledged several at a time.
+	 * A new gap is acknowledged at once, so that the sender learns of it early. In a stream
+	 * without pauses, datagrams behind a known gap are acknowledged several at a time.
 	 */
 	siw_rd_ack_due(peer,
 		       !seq->held &&
@@ -295,9 +298,9 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_rec
 		peer->lacks_ns = rd->now;
 	if (rd->offered == peer && rd->offered_seq == seq) {
 		rd->offered = NULL;
-		/* A segment that was stored earlier was acknowledged by a range when it came. */
+		/* A stored segment was already acknowledged by a range when it arrived. */
 		if (rd->direct) {
-			/* If there is no memory, it counts as lost and will be retransmitted. */
+			/* Without memory the datagram counts as lost and will be retransmitted. */
 			if (!keep(peer, seq, seq->rcv, rd->direct, rd->direct_len))
 				siw_drop(SIW_COUNTER_drop_rd_window);
 			siw_rd_ack_due(peer, tell, rd->now);
@@ -321,7 +324,10 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 		siw_rd_offer_next(peer);
 		if (siw_rd_awaits_more(peer))
 			siw_rd_await(peer, now);
-		/* What it could not store was not acknowledged: there is credit for it again. */
+		/*
+		 * Datagrams dropped for lack of memory were not acknowledged: announce the new
+		 * credit.
+		 */
 		if (!peer->seq[space].rx && peer->state == SIW_RD_OPEN)
 			siw_rd_ack_due(peer, true, now);
 	}
@@ -332,7 +338,8 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 /* ---- acknowledgements ------------------------------------------------------------------------ */
 
 /*
- * Writes the ranges of what is stored in a space, from rcv on, at most so many. Returns how many.
+ * Writes the ranges of the datagrams stored in a space, from rcv on, at most `most` ranges. Returns
+ * their number.
  */
 static uint32_t put_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to, uint32_t most)
 {
@@ -354,7 +361,10 @@ static uint32_t put_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to
 	return n;
 }
 
-/* Fills the body of an ACK. Each space may use what the other leaves. Returns its octets. */
+/*
+ * Fills the body of an ACK. Each space may use ranges that the other does not need. Returns the
+ * body's length in octets.
+ */
 static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
 {
 	const struct siw_rd_seq *seq = peer->seq;
@@ -385,7 +395,7 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	siw_link_del(&peer->acks);
 	peer->sent_ns = now;
 	siw_count(SIW_COUNTER_rd_acks, 1);
-	/* A failed send counts as a loss: the peer retransmits, and is acknowledged then. */
+	/* A failed send counts as a loss: the peer retransmits and is acknowledged again. */
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_tx.c - sending: takes segments in, sends them as window, credit and pace allow, and
- * retransmits.
+ * rd/rd_tx.c - sending: queues segments, sends them as congestion window, credit and pacing allow,
+ * and retransmits.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #define FIRST_SLOTS 16
 #define LEAST_QUEUE (256u << 10) /* octets that may always be queued */
-#define BATCH_MAX   64		 /* datagrams of a batch (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_MAX   64		 /* datagrams in a batch (UDP_MAX_SEGMENTS of older kernels) */
 #define IDLE_TX_NS  (100 * SIW_RD_MS)
 #define LONGEST_RTO SIW_RD_S
 
@@ -57,7 +57,7 @@ void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	seq->tx = NULL;
 }
 
-/* Whether a datagram of so many octets may be queued now. */
+/* Whether a datagram of len octets may be queued now. */
 static bool has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
 	const struct siw_rd *rd = peer->rd;
@@ -70,7 +70,7 @@ static bool has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *se
 		limit = LEAST_QUEUE;
 	if (limit > most)
 		limit = most;
-	/* Peers that acknowledge nothing must leave memory to the others. */
+	/* Peers that acknowledge nothing must leave memory for the others. */
 	if (limit > left / SIW_RD_SHARE)
 		limit = left / SIW_RD_SHARE;
 	return seq->tx->octets + len <= limit && seq->nxt - seq->una < SIW_RD_WINDOW_MAX;
@@ -150,7 +150,7 @@ static uint8_t flags_of(const struct siw_rd_seq *seq)
 	return seq->space == SIW_RD_RESPONSES ? SIW_RD_RESPONSE : 0;
 }
 
-/* 1: sent, or lost on the way; 0: the socket is full. */
+/* Returns 1 if the datagram was sent, or lost because of an error; 0 if the socket is full. */
 static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64_t now)
 {
 	struct iovec iov = { slot->buf, slot->len };
@@ -171,7 +171,9 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 	return 1;
 }
 
-/* Writes header and CRC at each transmission, so that the acknowledgement in it is current. */
+/*
+ * Writes header and CRC at each transmission, so that the acknowledgement in the header is current.
+ */
 static struct siw_rd_slot *build(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
 				 uint64_t now)
 {
@@ -192,7 +194,7 @@ static int send_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 	return 1;
 }
 
-/* Whether socket, window and pace allow a datagram of so many octets now. */
+/* Whether the socket, the congestion window and pacing allow a datagram of len octets now. */
 static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (peer->rd->blocked) {
@@ -210,7 +212,7 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 	return true;
 }
 
-/* Whether the peer's credit and window cover one more datagram of so many octets. */
+/* Whether the peer's credit and window cover one more datagram of len octets. */
 static bool has_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
 	return seq->tx->units + siw_rd_units(len) <= seq->credit &&
@@ -234,7 +236,7 @@ bool siw_rd_lacks_credit(const struct siw_rd_seq *seq)
 	       siw_rd_units(siw_rd_slot_of(seq->tx, seq->una)->len) > seq->credit;
 }
 
-/* Octets that the pace allows now. */
+/* Octets that pacing allows now. */
 static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd_cc *cc = peer->cc;
@@ -254,8 +256,8 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 }
 
 /*
- * How many of the datagrams that were never sent fit into one batch; the first one may be sent. All
- * have its length, except the last, which may be shorter.
+ * Returns how many unsent datagrams fit into one batch, given that the first one may be sent. All
+ * have the same length, except the last, which may be shorter.
  */
 static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
@@ -280,7 +282,7 @@ static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, u
 	return n;
 }
 
-/* Sends the next n datagrams as one batch. 1: sent; 0: the socket is full. */
+/* Sends the next n datagrams as one batch. Returns 1 if sent; 0 if the socket is full. */
 static int send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t n, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
@@ -302,22 +304,22 @@ static int send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
 		sent = send_slot(peer, seq, tx->sent, now);
 		/*
-		 * If the path MTU was lowered meanwhile, the datagrams were too long, and batches
-		 * still work.
+		 * If the path MTU was lowered by this send, the datagrams were too long, and
+		 * batches still work.
 		 */
 		if (r == -EOPNOTSUPP && peer->whole == whole)
 			peer->rd->batch_max = (uint32_t)iov[0].iov_len - 1;
 		return sent;
 	}
-	/* Any other error counts as a loss on the way, as for a single datagram. */
+	/* Any other error counts as a loss on the path, as for a single datagram. */
 	for (; n; n--)
 		account_sent(peer, seq, tx->sent, now);
 	return 1;
 }
 
 /*
- * Sends datagrams that were never sent. false: window, pace or socket allow no more; true: all are
- * sent, or the rest waits for credit.
+ * Sends datagrams for the first time. Returns false if the congestion window, pacing or the socket
+ * allow no more; true if all were sent, or the rest waits for credit.
  */
 static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
@@ -337,7 +339,7 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 	return true;
 }
 
-/* As send_new, for lost ones. */
+/* Like send_new, for lost datagrams. */
 static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
@@ -347,7 +349,8 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
 		units += siw_rd_units(slot->len);
-		if (units > seq->credit) /* it was reduced: the peer would drop this one */
+		/* the credit was reduced: the peer would drop this datagram */
+		if (units > seq->credit)
 			return true;
 		if (slot->lost &&
 		    (!may_send(peer, slot->len, now) || !send_slot(peer, seq, i, now)))
@@ -356,7 +359,7 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 	return true;
 }
 
-/* Sends what a space has, and returns as send_new. *sent: something was sent. */
+/* Sends what a space has queued; returns like send_new. *sent is set if new datagrams were sent. */
 static bool pump_space(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now, bool *sent)
 {
 	uint64_t before;
@@ -376,7 +379,10 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	struct siw_rd_seq *responses = &peer->seq[SIW_RD_RESPONSES];
-	/* Responses go first, but a peer that reads without end must not keep requests from it. */
+	/*
+	 * Responses are sent first, but a peer that reads continuously must not block requests to
+	 * it.
+	 */
 	bool turn = peer->passed > SIW_RD_BATCH, sent = false;
 
 	if (!siw_rd_outstanding(peer))
@@ -398,8 +404,8 @@ void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t in
 }
 
 /*
- * Whether nothing is queued before it and it may be sent while it is built. A short one behind
- * unacknowledged ones waits for the flush, to be sent in a batch.
+ * Whether the segment may be sent as soon as it is built, because nothing is queued before it. A
+ * short segment behind unacknowledged ones waits for the flush, to be sent in a batch.
  */
 static bool goes_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
 			 uint64_t now)
@@ -411,8 +417,8 @@ static bool goes_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
 }
 
 /*
- * Whether the peer may have forgotten this end after a long silence. heard_ns may be later than
- * now, which was read before the lock was taken.
+ * Whether the peer may have evicted this end's record after a long silence. heard_ns may be later
+ * than now, because now was read before the lock was taken.
  */
 static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -420,7 +426,7 @@ static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 				peer->state == SIW_RD_OPEN && !siw_rd_outstanding(peer));
 }
 
-/* Whether a segment may be queued: 1; 0: not now; -EPIPE: the pair has ended. */
+/* Returns 1 if a segment may be queued; 0 if not now; -EPIPE if the incarnation has ended. */
 static int admit(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len, uint64_t now)
 {
 	if (is_over(peer))
@@ -430,7 +436,7 @@ static int admit(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_
 	return must_verify(peer, now) ? siw_rd_verify(peer, now) : 1;
 }
 
-/* Appends a slot to the window, with a buffer of so many octets. NULL: no memory. */
+/* Prepares the next slot of the window, with a buffer of len octets. NULL: no memory. */
 static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t len)
 {
 	struct siw_rd_slot *slot;
@@ -444,7 +450,7 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq 
 	return slot->buf ? slot : NULL;
 }
 
-/* A segment as the layer above gives it. */
+/* A segment as passed by the upper layer. */
 struct segment {
 	const void *head;
 	size_t head_len;
@@ -453,8 +459,8 @@ struct segment {
 };
 
 /*
- * Fills the slot: header (if it is sent at once), head and iovecs, then the CRC, computed while
- * copying. 1: the slot is in the window; -EFAULT: it is not.
+ * Fills the slot: the header (if the segment is sent at once), head and iovecs, then the CRC,
+ * computed while copying. Returns 1 if the segment was added to the window; -EFAULT if not.
  */
 static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_slot *slot,
 		const struct segment *seg, bool at_once, uint64_t now)
@@ -486,7 +492,10 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_
 	return 1;
 }
 
-/* After a segment was queued: starts what it needs, an MTU search, the timer or the handshake. */
+/*
+ * Called after a segment was queued: starts an MTU search, the retransmission timer or the
+ * handshake if needed.
+ */
 static void see_to(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (__builtin_expect(len >= peer->search_at, 0))
@@ -535,7 +544,9 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	return r;
 }
 
-/* Whether nothing is to be sent and the timer is set, so that siw_rd_pump would change nothing. */
+/*
+ * Whether nothing waits to be sent and the timer is set, so that siw_rd_pump would change nothing.
+ */
 static bool all_sent(const struct siw_rd_peer *peer)
 {
 	return !siw_rd_outstanding(peer) ||
