@@ -361,7 +361,8 @@ static bool starves(struct siw_rd_peer *peer, uint64_t now)
 /*
  * Whether the peer acknowledges nothing of what was sent although it is alive: it refuses to, or IP
  * fragments do not reach it. The peer is declared lost after the peer time-out without an
- * acknowledgement, or after as many time-outs as fit into the peer time-out.
+ * acknowledgement, or, if a datagram is sent in fragments, after as many time-outs as fit into the
+ * peer time-out.
  */
 static bool is_hopeless(struct siw_rd_peer *peer, uint64_t now)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_bye.c - how two ends part. A BYE acknowledges what its sender took, so it must arrive: it is
- * repeated until the peer answers it with a BYE, or linger_ms is over. Meanwhile the pair of epochs
- * is known as one that is over; the record may have another already.
+ * rd/rd_bye.c - the end of an incarnation. A BYE acknowledges the segments that its sender has
+ * accepted, so it must be delivered: it is retransmitted until the peer answers it with a BYE, or
+ * linger_ms has passed. Until then the pair of epochs is remembered as ended, even if the record
+ * already has a new pair.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -12,13 +13,13 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-/* Between two BYEs: at first within the machine, and the longest time. */
+/* Retransmission interval of a BYE: initial value within the machine, and maximum. */
 #define NEAR_NS	   (20 * SIW_RD_MS)
 #define LONGEST_NS SIW_RD_S
 
 static const struct siw_ration byes = { 1000, 100 }, byes_each = { 200, 20 };
 
-/* The pair of epochs that this end ended last with a peer, until that is answered. */
+/* The pair of epochs that this end ended last with a peer, until the peer answers its BYE. */
 struct siw_rd_parted {
 	uint32_t epoch, peer_epoch;
 	uint64_t due_ns, until_ns, every_ns;
@@ -45,7 +46,7 @@ void siw_rd_parted_free(struct siw_rd_peer *peer)
 	peer->parted = NULL;
 }
 
-/* Without memory for that the BYE is sent once. */
+/* Returns NULL if there is no memory; the BYE is then sent only once. */
 static struct siw_rd_parted *make_parted(const struct siw_rd_peer *peer, const uint8_t *bye)
 {
 	uint64_t linger = (uint64_t)siw_settings()->linger_ms * SIW_RD_MS, now = siw_now_ns();
@@ -102,7 +103,10 @@ void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now)
 
 /* ---- the peer's ------------------------------------------------------------------------------ */
 
-/* A BYE about the pair of epochs of a datagram for which there is no record, within the ration. */
+/*
+ * Sends a BYE for the pair of epochs of a datagram for which there is no record, within the rate
+ * limit.
+ */
 static void bye_of_unknown(struct siw_rd *rd, const struct siw_addr *to,
 			   const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
 {
@@ -128,14 +132,17 @@ static bool is_bye(const struct siw_rd_wire *wire)
 	return wire->llp.type >> 4 == SIW_DGRAM_RD_BYE;
 }
 
-/* Whether the sender of this BYE waits for an answer. */
+/* Whether the sender of this BYE expects an answer. */
 static bool awaits_answer(const struct siw_rd_wire *wire)
 {
 	return is_bye(wire) && !(wire->flags & SIW_RD_ANSWER) &&
 	       wire->reason != SIW_RD_UNKNOWN_PAIR;
 }
 
-/* A datagram of the pair that is over. Any BYE of it answers this end's. */
+/*
+ * Handles a datagram of the incarnation that this end has ended. Any BYE of that incarnation
+ * answers this end's BYE.
+ */
 static void of_parted(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
 	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->parted->bye;
@@ -160,7 +167,7 @@ void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw
 		of_parted(peer, wire);
 	else if (!is_bye(wire))
 		bye_of_unknown(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
-	else if (awaits_answer(wire)) /* it was answered before, and the answer was lost */
+	else if (awaits_answer(wire)) /* this end answered it before, and the answer was lost */
 		bye_of_unknown(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
 	else
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
@@ -171,7 +178,10 @@ void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, ui
 	bool open = peer->state == SIW_RD_OPEN;
 	uint8_t answer[SIW_RD_OVERHEAD];
 
-	/* What it took before it closed counts; nothing more is sent to it. */
+	/*
+	 * The BYE acknowledges segments that the peer accepted before it closed; nothing more is
+	 * sent to it.
+	 */
 	peer->state = SIW_RD_CLOSED;
 	if (open && wire->reason != SIW_RD_UNKNOWN_PAIR)
 		siw_rd_acked(peer, wire, NULL, now);
@@ -205,7 +215,10 @@ void siw_rd_leave(struct siw_rd *rd)
 	siw_unlock(&rd->lock);
 }
 
-/* Whether the peer still takes what was sent to it. One that is not ready may take for ever. */
+/*
+ * Whether the peer still accepts the segments sent to it. A peer that reports NOT READY may never
+ * accept them.
+ */
 static bool takes(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_OPEN && siw_rd_outstanding(peer) && !peer->unready_ns;

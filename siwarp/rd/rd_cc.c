@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_cc.c - what both controllers need: round trips, delivery rates, the pace. */
+/*
+ * rd/rd_cc.c - functions that both congestion controllers use: round-trip times, delivery rates,
+ * pacing.
+ */
 #include <string.h>
 
 #include "base/settings.h"
@@ -50,8 +53,8 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	if (!rtt)
 		rtt = 1;
 	/*
-	 * A longer time means that it was retransmitted, or that this process stood still; neither
-	 * measures the path.
+	 * A longer time means that the datagram was retransmitted, or that this process was
+	 * stopped; neither measures the path.
 	 */
 	if (rtt > LONGEST_RTT)
 		rtt = LONGEST_RTT;
@@ -65,8 +68,8 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 	} else {
 		off = rtt > cc->srtt ? rtt - cc->srtt : cc->srtt - rtt;
 		/*
-		 * RFC 6298 section 2.3. Decay comes first; in the other order the integer division
-		 * would settle at 3/4 and 7/8 of the measured value.
+		 * RFC 6298 section 2.3. The old value is reduced first; in the other order the
+		 * integer division would settle at 3/4 and 7/8 of the measured value.
 		 */
 		cc->rttvar -= cc->rttvar / 4;
 		cc->rttvar += off / 4;
@@ -78,7 +81,8 @@ void siw_rd_cc_rtt(struct siw_rd_cc *cc, uint64_t rtt)
 
 void siw_rd_cc_set_rate(struct siw_rd_cc *cc, uint64_t rate)
 {
-	cc->rate = greater(rate, 2 * (uint64_t)cc->mss); /* so that it recovers */
+	/* minimum rate, from which the flow can recover */
+	cc->rate = greater(rate, 2 * (uint64_t)cc->mss);
 	cc->gap = (SECOND << 20) / cc->rate;
 	cc->burst = (uint32_t)greater(lesser(cc->burst, octets_in(cc->rate, BURST_NS)), cc->mss);
 	cc->quantum = (uint32_t)lesser(greater(octets_in(cc->rate, QUANTUM_NS), cc->mss),
@@ -137,9 +141,9 @@ void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struc
 	cc->lost += octets;
 	ack->lost += octets;
 	/*
-	 * A burst that a short queue cannot take is lost although the rate is right. So losses make
-	 * bursts shorter by a quarter each, and what is delivered makes them longer: at 2% lost they
-	 * settle at three datagrams.
+	 * A burst that a short queue cannot hold is lost although the rate is right. Therefore each
+	 * loss shortens the permitted bursts by a quarter, and delivered octets lengthen them: at
+	 * 2% loss they settle at three datagrams.
 	 */
 	cc->burst -= cc->burst / 4;
 	if (!cc->bbr_on)
@@ -148,7 +152,7 @@ void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struc
 		siw_rd_bbr_lost(cc, ack->now, sent, octets);
 }
 
-/* The delivery rate that this acknowledgement shows. */
+/* Computes the delivery rate from this acknowledgement. */
 static struct sample take_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	const struct siw_rd_sent *sent = &ack->newest;
@@ -163,10 +167,11 @@ static struct sample take_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ac
 
 	s.prior = cc->delivered - s.delivered;
 	/*
-	 * Shorter than any round trip: the sending was not clocked by acknowledgements, or what was
-	 * acknowledged is an earlier sending of a datagram that was sent again. Before a round trip
-	 * is known no interval can be judged, as when the path's queue delays all acknowledgements
-	 * for more than the first time-out.
+	 * An interval shorter than any round trip gives no rate: either the transmissions were not
+	 * clocked by acknowledgements, or the acknowledgement belongs to an earlier transmission of
+	 * a retransmitted datagram. Before a round trip is known no interval can be judged, for
+	 * example if the path's queue delays all acknowledgements for more than the initial
+	 * time-out.
 	 */
 	if (cc->min_rtt && interval >= cc->min_rtt)
 		s.rate = (uint64_t)((double)s.delivered * (double)SECOND / (double)interval);
@@ -175,9 +180,10 @@ static struct sample take_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ac
 }
 
 /*
- * A token bucket lets a few datagrams pass at once, and on a short path that is all that a round trip
- * has: two datagrams in 0.2 ms show six times the rate of a line of 20 Mbit/s. So there the rate is
- * measured over spans as well, which are long beside any bucket.
+ * A token bucket lets a few datagrams pass at once, and on a short path these are all the datagrams
+ * of a round trip: two datagrams in 0.2 ms suggest six times the rate of a line of 20 Mbit/s. On
+ * short paths the rate is therefore also measured over spans of at least SPAN_NS and SPAN_LEAST
+ * datagrams, which are long compared with such a burst.
  */
 static void renew_span(struct siw_rd_cc *cc, uint64_t now)
 {
@@ -207,7 +213,7 @@ void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 	if (cc->app_limited && cc->delivered > cc->app_limited)
 		cc->app_limited = 0;
 	cc->delivered_at = ack->now;
-	if (ack->ce) { /* CE counts as a loss (RFC 3168 section 5), but nothing is repeated */
+	if (ack->ce) { /* CE counts as a loss (RFC 3168 section 5), but nothing is retransmitted */
 		cc->lost += (uint64_t)ack->ce * cc->mss;
 		siw_rd_bbr_lost(cc, ack->now, &ack->newest, cc->mss);
 	}

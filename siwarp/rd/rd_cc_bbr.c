@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_cc_bbr.c - BBR, version 3, as draft-ietf-ccwg-bbr has it, and under its names. Where this
- * differs, a comment says so and why.
+ * rd/rd_cc_bbr.c - BBR, version 3, as specified by draft-ietf-ccwg-bbr, with the draft's names.
+ * Deviations from the draft are marked by comments that give the reason.
  *
- * BBR keeps a model of the path: the greatest delivery rate of the last two cycles, the least round
- * trip of the last ten seconds, and how much may be in flight before more than 2% is lost. It sends
- * at that rate, and now and then a quarter faster, to find out whether there is more.
+ * BBR maintains a model of the path: the maximum delivery rate of the last two cycles, the minimum
+ * round trip of the last ten seconds, and how much may be in flight before more than 2% is lost.
+ * BBR sends at that rate, and periodically 25% faster, to probe for more bandwidth.
  */
 #include "base/os.h"
 #include "rd/rd_cc_bbr.h"
 
 /*
- * Losses in a round that may end Startup: BBR.StartupFullLossCnt. Of a window of few datagrams a
- * quarter suffices; it may never lose so many, and would stay in Startup, without a pace of its own.
+ * The number of losses in a round that may end Startup: BBR.StartupFullLossCnt. For a window of few
+ * datagrams a quarter of the window suffices: such a flow may never lose STARTUP_LOSSES datagrams
+ * in a round, and would stay in Startup, without a pacing rate of its own.
  */
 #define STARTUP_LOSSES 6
-#define EXTRA_ROUNDS   5 /* of each of two slots: together BBR.ExtraAckedFilterLen */
+#define EXTRA_ROUNDS   5 /* rounds per slot; the two slots together are BBR.ExtraAckedFilterLen */
 
 const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
 	[STARTUP] = { 277, 200 },      [DRAIN] = { 50, 200 },	      [PROBE_DOWN] = { 90, 200 },
@@ -23,7 +24,7 @@ const struct siw_rd_bbr_gain siw_rd_bbr_gains[] = {
 	[PROBE_RTT] = { 100, 50 },
 };
 
-/* The initial window in the first round trip, or in 1 ms before one was measured. */
+/* The rate of one initial window per round trip; before a round trip was measured, per 1 ms. */
 static uint64_t first_rate(const struct siw_rd_cc *cc)
 {
 	return (uint64_t)((double)cc->cwnd * (double)SECOND / (double)(cc->srtt ? cc->srtt : MS) *
@@ -145,12 +146,12 @@ static void check_drain_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 static void set_pace(struct siw_rd_cc *cc, uint32_t gain)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
-	/* 1% less than what is measured, so that queues shrink: BBR.PacingMarginPercent */
+	/* 1% less than the measured rate, so that queues shrink: BBR.PacingMarginPercent */
 	uint64_t rate = bbr->bw * gain / 100 * 99 / 100;
 
 	if (!bbr->paced && cc->srtt) {
 		bbr->paced = true;
-		cc->rate = 0; /* the round trip is known now */
+		cc->rate = 0; /* the first measured round trip replaces the initial rate */
 		rate = greater(rate, first_rate(cc));
 	}
 	if (bbr->full_bw_reached || rate > cc->rate)

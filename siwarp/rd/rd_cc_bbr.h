@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_cc_bbr.h - what the files of BBR share: its states, and short forms of its model. */
+/*
+ * rd/rd_cc_bbr.h - declarations shared by the BBR files: states, and helper functions on the model.
+ */
 #ifndef SIW_RD_CC_BBR_H
 #define SIW_RD_CC_BBR_H
 
 #include "rd/rd_cc_impl.h"
 
 /*
- * Datagrams: BBR.MinPipeCwnd. The draft has 4. On a short path that is a high rate, and 4 overflow a
- * queue of two packets; RD's receiver acknowledges each within 20 us, so that 2 suffice there.
+ * Minimum congestion windows, in datagrams: BBR.MinPipeCwnd. The draft has 4. On a short path that
+ * is a high rate, and 4 datagrams overflow a queue of two packets; RD's receiver acknowledges each
+ * datagram within 20 us, so that 2 suffice on a short path.
  */
 #define LEAST_CWND	 4
 #define LEAST_CWND_SHORT 2
-#define SHORT_PATH	 (10 * MS) /* round trips below it, and those that are not known */
+/* paths with a shorter round trip, or with an unknown one, are short */
+#define SHORT_PATH	 (10 * MS)
 #define BETA_10		 7
 #define HEADROOM_PERCENT 15
 
@@ -27,12 +31,12 @@ enum siw_rd_bbr_state {
 
 enum siw_rd_bbr_acks { ACKS_INIT, ACKS_REFILLING, ACKS_STARTING, ACKS_FEEDBACK, ACKS_STOPPING };
 
-/* Multiples of the model, in hundredths. */
+/* Gains for the pacing rate and the window, in hundredths. */
 struct siw_rd_bbr_gain {
 	uint16_t pace, window;
 };
 
-/* By state. */
+/* Indexed by state. */
 extern const struct siw_rd_bbr_gain siw_rd_bbr_gains[];
 
 static inline bool is_probing_bw_state(const struct siw_rd_bbr *bbr)
@@ -67,7 +71,7 @@ static inline uint64_t bdp(const struct siw_rd_cc *cc, uint64_t bw, uint32_t hun
 	return octets_in(bw, cc->min_rtt) * hundredths / 100;
 }
 
-/* What the ends need in flight besides, as they send and acknowledge several at once. */
+/* Adds an allowance for datagrams that are sent and acknowledged in batches. */
 static inline uint64_t with_quanta(const struct siw_rd_cc *cc, uint64_t octets)
 {
 	octets = greater(octets, cc->quantum);

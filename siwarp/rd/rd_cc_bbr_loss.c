@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_cc_bbr_loss.c - BBR: what losses say: when a probe has gone too far, and by how much a round
- * with losses lowers the short-term bounds.
+ * rd/rd_cc_bbr_loss.c - BBR: evaluation of losses: when a bandwidth probe was too high, and by how
+ * much a round with losses lowers the short-term bounds.
  */
 #include "rd/rd_cc_bbr.h"
 
 #define LOSS_PERCENT 2 /* BBR.LossThresh */
 
 /*
- * More than 2% of what was in flight: IsInflightTooHigh. Where 2% are a datagram or more, two more:
- * of 100 datagrams at 1% random loss, three are lost too often to mean anything.
+ * Whether more than 2% of the octets in flight were lost: IsInflightTooHigh. If 2% are a datagram
+ * or more, two more datagrams are tolerated: of 100 datagrams at 1% random loss, three are lost too
+ * often to indicate congestion.
  */
 bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t in_flight)
 {
@@ -23,14 +24,14 @@ static void too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight, boo
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
 	bbr->too_high = true;
-	bbr->probe_sample = false; /* once for each probe */
+	bbr->probe_sample = false; /* evaluated once per probe */
 	if (!app_limited)
 		bbr->inflight_longterm = greater(in_flight, target_inflight(cc) * BETA_10 / 10);
 	if (bbr->state == PROBE_UP)
 		siw_rd_bbr_start_down(cc, now);
 }
 
-/* How much was in flight when losses passed the threshold: InflightAtLoss. */
+/* Octets in flight at the time when losses exceeded the threshold: InflightAtLoss. */
 static uint64_t inflight_at_loss(uint64_t in_flight, uint64_t lost, uint32_t octets)
 {
 	uint64_t before = in_flight - lesser(in_flight, octets);
@@ -58,10 +59,10 @@ void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sen
 }
 
 /*
- * Whether the losses of this round are too few to mean congestion. The draft lets any loss reduce
- * the rate, round by round until the next probe: with 1% random loss nearly all rounds have one,
- * and a sixth of a line of 50 Mbit/s and 20 ms stays unused. So the threshold of probing counts
- * here, too.
+ * Whether the losses of this round are too few to indicate congestion. In the draft any loss
+ * reduces the rate, round by round until the next probe: with 1% random loss nearly every round has
+ * a loss, and a sixth of a line of 50 Mbit/s and 20 ms stays unused. Therefore the loss threshold
+ * of bandwidth probes is applied here, too.
  */
 static bool is_noise(const struct siw_rd_cc *cc)
 {
@@ -69,15 +70,18 @@ static bool is_noise(const struct siw_rd_cc *cc)
 }
 
 /*
- * What is being delivered: the best sample of this round, where the draft has no more, but not more
- * than the last span shows (renew_span).
+ * The delivery rate: the best sample of this round, as in the draft, but no more than the rate of
+ * the last span (renew_span).
  */
 static uint64_t delivery_rate(const struct siw_rd_cc *cc)
 {
 	return lesser(cc->bbr.bw_latest, cc->span_rate ? cc->span_rate : NO_LIMIT);
 }
 
-/* Once a round that had losses, while not probing: less, down to what is being delivered. */
+/*
+ * Called once per round: if the round had losses and BBR is not probing, lowers the short-term
+ * bounds, but not below the delivered rate and amount.
+ */
 void siw_rd_bbr_adapt_lower_bounds(struct siw_rd_cc *cc)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_cc_bbr_probe.c - BBR: its cycle, ProbeBW. It refills the path, sends a quarter faster for a
- * while, drains what has queued, and cruises.
+ * rd/rd_cc_bbr_probe.c - BBR: the ProbeBW cycle. BBR refills the path, sends 25% faster for a
+ * while, drains the queue that has built up, and cruises.
  */
 #include "rd/rd_cc_bbr.h"
 
 /*
- * Rounds from one probe to the next: the draft has as many as datagrams fit in flight. At a window
- * of two or three that would be a probe, and so a loss, in every other round; this is half as often.
- * It stays in proportion, so that of two flows the smaller one probes more often and catches up.
+ * Limits on the number of rounds between two probes. In the draft there are as many rounds as
+ * datagrams fit in flight. At a window of two or three datagrams every second or third round would
+ * be a probe, and cause a loss; siwarp waits twice as many rounds, plus LEAST_RENO_ROUNDS. The
+ * number stays proportional to the window, so that of two flows the smaller one probes more often
+ * and catches up.
  */
 #define LEAST_RENO_ROUNDS 6
 #define MOST_RENO_ROUNDS  63
-/* On a path of 0.2 ms so many rounds are over in 2 ms, and all that is sent would be probes. */
+/* On a path of 0.2 ms these rounds would last only 2 ms, and the flow would probe all the time. */
 #define LEAST_PROBE_WAIT (60 * MS)
 
 static uint32_t next_random(struct siw_rd_bbr *bbr)
@@ -94,7 +96,7 @@ static void probe_upward(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 		raise_slope(cc);
 }
 
-/* true: it decided on a state. */
+/* Returns true if the function has changed the state. */
 static bool adapt_long_term(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
 			    const struct sample *s)
 {
@@ -122,7 +124,7 @@ static bool adapt_long_term(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ac
 	return false;
 }
 
-/* Whether 2 to 3 s have passed, or as many rounds as Reno takes to grow by as much again. */
+/* Whether 2 to 3 s have passed, or as many rounds as Reno takes to grow by the same amount. */
 static bool is_time_to_probe(struct siw_rd_cc *cc, uint64_t now)
 {
 	const struct siw_rd_bbr *bbr = &cc->bbr;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_cc_bbr_rtt.c - BBR: the least round trip, and ProbeRTT, which empties the path to see it. */
+/*
+ * rd/rd_cc_bbr_rtt.c - BBR: the minimum round-trip time, and ProbeRTT, which empties the path to
+ * measure it.
+ */
 #include "rd/rd_cc_bbr.h"
 
 #define MIN_RTT_LEN	(10 * SECOND)
@@ -9,7 +12,7 @@
 bool siw_rd_bbr_update_min_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
-	/* Before the first one nothing is known that could be stale. */
+	/* Before the first measurement no value can be stale. */
 	bool expired = bbr->probe_rtt_min_delay != NO_LIMIT &&
 		       ack->now > bbr->probe_rtt_min_stamp + PROBE_RTT_EVERY;
 

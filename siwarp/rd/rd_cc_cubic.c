@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_cc_cubic.c - CUBIC (RFC 9438), paced. */
+/* rd/rd_cc_cubic.c - CUBIC congestion control (RFC 9438), with pacing. */
 #include "rd/rd_cc_impl.h"
 
-#define MOST_CWND   (1ull << 40)
-#define LEAST_CWND  2  /* datagrams */
-#define BETA_10	    7  /* a reduction leaves so many tenths */
-#define BETA_CE_100 85 /* a reduction for CE leaves so many hundredths (RFC 8511) */
-#define C_10	    4  /* CUBIC's C, in tenths of datagrams per second cubed */
+#define MOST_CWND  (1ull << 40)
+#define LEAST_CWND 2 /* in datagrams */
+#define BETA_10	   7 /* tenths of the window that remain after a reduction */
+/* hundredths of the window that remain after a reduction for CE (RFC 8511) */
+#define BETA_CE_100 85
+#define C_10	    4 /* CUBIC's C, in tenths of datagrams per second cubed */
 
 static uint64_t least_window(const struct siw_rd_cc *cc)
 {
@@ -52,13 +53,15 @@ static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
 	cubic->k_ms = (uint32_t)cube_root(lesser(datagrams, 1000000) * SECOND * 10 / C_10);
 }
 
-/* As an integer, bounded: after a long time without loss the value can be huge. */
+/*
+ * Converts to an integer with an upper bound: after a long time without loss the value can be huge.
+ */
 static uint64_t octets_of(double octets)
 {
 	return octets < MOST_CWND ? (uint64_t)octets : MOST_CWND;
 }
 
-/* CUBIC's window one round trip from now, octets. */
+/* CUBIC's window one round trip after now, octets. */
 static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double t = ((double)(now - cc->cubic.epoch + cc->srtt) - (double)cc->cubic.k_ms * MS) /
@@ -68,7 +71,7 @@ static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now)
 	return grown > 0 ? octets_of(grown) : 0;
 }
 
-/* Reno's window at this time with this beta, octets: RFC 9438 section 4.3. */
+/* Reno's window at this time with the same beta, octets: RFC 9438 section 4.3. */
 static uint64_t reno_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double rounds = (double)(now - cc->cubic.epoch) / (double)(cc->srtt ? cc->srtt : 1);
@@ -99,7 +102,10 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 		cc->cwnd += octets * cc->mss / cc->cwnd / 100;
 }
 
-/* A round has ended. A queue that built up for two of them ends slow start. */
+/*
+ * Called at the end of a round. A queue that built up during two consecutive rounds ends slow
+ * start.
+ */
 static void end_round(struct siw_rd_cc *cc, uint64_t in_flight)
 {
 	struct siw_rd_cubic *cubic = &cc->cubic;
@@ -133,7 +139,7 @@ void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 
 void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce)
 {
-	/* Once for what was sent before the last reduction. */
+	/* Reduce only once for losses among datagrams sent before the last reduction. */
 	if (sent_ns <= cc->cubic.reduced_at)
 		return;
 	reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_cc_impl.h - what the files of congestion control share. */
+/* rd/rd_cc_impl.h - declarations shared by the congestion control files. */
 #ifndef SIW_RD_CC_IMPL_H
 #define SIW_RD_CC_IMPL_H
 
@@ -10,13 +10,13 @@
 #define NO_LIMIT   UINT64_MAX
 #define LOCAL_CWND (128u << 10)
 
-/* The delivery rate over about a round trip (draft, 4.1.1). */
+/* The delivery rate measured over about one round trip (BBR draft, section 4.1.1). */
 struct sample {
-	uint64_t rate;	    /* 0: none */
-	uint64_t delivered; /* since the datagram was sent */
-	uint64_t prior;	    /* delivered in all when it was sent */
-	uint64_t lost;	    /* since it was sent */
-	uint64_t in_flight; /* when it was sent */
+	uint64_t rate;	    /* 0: no rate could be measured */
+	uint64_t delivered; /* octets delivered since the datagram was sent */
+	uint64_t prior;	    /* octets delivered in total when the datagram was sent */
+	uint64_t lost;	    /* octets lost since the datagram was sent */
+	uint64_t in_flight; /* octets in flight when the datagram was sent */
 	bool app_limited;
 };
 
@@ -30,7 +30,7 @@ static inline uint64_t lesser(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* rate x ns, octets. */
+/* Octets sent in ns nanoseconds at this rate. */
 static inline uint64_t octets_in(uint64_t rate, uint64_t ns)
 {
 	double octets = (double)rate * (double)ns / (double)SECOND;

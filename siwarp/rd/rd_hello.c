@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_hello.c - how two ends meet. A HELLO is answered with a cookie, and nothing is
- * stored. A record is made, or reset, only for a source that returns the cookie, which proves that
- * it receives at its source address.
+ * rd/rd_hello.c - the handshake. A HELLO is answered with a cookie, and no state is stored. A peer
+ * record is created, or reset, only for a source that returns the cookie, which proves that it
+ * receives datagrams at its source address.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -13,22 +13,25 @@
 #include "rd/rd_impl.h"
 
 /*
- * Repeats. Within the machine: soon. Beyond it as RFC 8085 section 3.1.1 asks, and RFC 6298: after a
- * second, and doubling. At the most as often as its section 3.1.3 allows where no round trip is
- * known, which is once in three seconds.
+ * Retransmission of HELLO and ECHO. On a path within the machine: after 20 ms, doubling to 500 ms.
+ * On other paths: after one second, as RFC 8085 section 3.1.1 and RFC 6298 require, doubling to 4
+ * seconds; RFC 8085 section 3.1.3 allows one datagram in three seconds if no round trip is known.
  */
 #define NEAR_NS	  (20 * SIW_RD_MS)
 #define NEAR_MOST (500 * SIW_RD_MS)
 #define FAR_NS	  (1 * SIW_RD_S)
 #define FAR_MOST  (4 * SIW_RD_S)
-/* ECHOs without an answer after which a new cookie is requested */
+/* a new cookie is requested after this number of unanswered ECHOs */
 #define ECHOES 3
-/* The clock of epochs_for: milliseconds, a power of two; more than a cookie lives. */
+/*
+ * The period for which epoch_for returns the same epoch is 2^16 ms, longer than a cookie's
+ * lifetime.
+ */
 #define EPOCH_MS_BITS 16
 
 static const struct siw_ration challenges = { 50000, 5000 }, challenges_each = { 10000, 1000 };
 
-/* The longest datagram of a handshake that is sent here: a HELLO. */
+/* The longest handshake datagram that is sent here: a HELLO. */
 struct datagram {
 	struct siw_rd_wire wire;
 	uint8_t body[SIW_RD_HELLO_LEAST];
@@ -37,16 +40,16 @@ struct datagram {
 
 /* ---- head and options ------------------------------------------------------------------------ */
 
-/* What an end says of itself. */
+/* The parameters that an endpoint announces in the handshake. */
 struct offer {
-	const uint8_t *head; /* head and options, as they lie in the datagram */
-	uint32_t octets;     /* of both */
+	const uint8_t *head; /* head and options, as in the datagram */
+	uint32_t octets;     /* length of head and options */
 	uint32_t longest, window;
-	uint64_t instance; /* 0: none is told */
+	uint64_t instance; /* 0: none was announced */
 	uint8_t versions;
 };
 
-/* This end's; head and options in SIW_RD_HELLO_LEAST octets at most at to. */
+/* This end's parameters; writes head and options, at most SIW_RD_HELLO_LEAST octets, to `to`. */
 static struct offer own_offer(const struct siw_rd *rd, uint8_t *to)
 {
 	struct {
@@ -78,7 +81,7 @@ static bool take_instance(struct offer *offer, uint8_t length, const uint8_t *va
 	return offer->instance;
 }
 
-/* Takes an option into the offer. false: no value of it. */
+/* Stores an option in the offer. Returns false if its value is invalid. */
 static bool take_option(struct offer *offer, uint8_t type, uint8_t length, const uint8_t *octets)
 {
 	uint32_t value;
@@ -99,7 +102,10 @@ static bool take_option(struct offer *offer, uint8_t type, uint8_t length, const
 	return value > 0;
 }
 
-/* Reads head and options at the start of a body of so many octets. false: they are malformed. */
+/*
+ * Parses head and options at the start of a body of len octets. Returns false if they are
+ * malformed.
+ */
 static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
 {
 	struct siw_rd_head head;
@@ -125,7 +131,7 @@ static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
 	return true;
 }
 
-/* A body of head, options and a cookie, and nothing else. */
+/* Parses a body that consists of head, options and a cookie. */
 static bool read_offer_and_cookie(const uint8_t *body, uint32_t len, struct offer *offer,
 				  struct siw_rd_cookie *cookie)
 {
@@ -154,8 +160,9 @@ void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epo
 /* ---- initiator ------------------------------------------------------------------------------- */
 
 /*
- * When a HELLO or ECHO is repeated. The time from the first HELLO to the CHALLENGE is an upper bound
- * of the round trip; three times that is RFC 6298's first time-out.
+ * Returns the interval, in ns, until a HELLO or ECHO is retransmitted. The time from the first
+ * HELLO to the CHALLENGE is an upper bound of the round trip; three times that is RFC 6298's
+ * initial time-out.
  */
 static uint64_t repeat_after(const struct siw_rd_peer *peer)
 {
@@ -207,9 +214,9 @@ void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
 		if (peer->rtos < UINT8_MAX)
 			peer->rtos++;
 		/*
-		 * The peer's acknowledgement of the ECHO may still be on its way; its epochs stay
-		 * valid until another CHALLENGE comes. After this time, no CHALLENGE for an earlier
-		 * HELLO is on its way any more.
+		 * The peer's acknowledgement of the ECHO may still be in flight; the peer's epoch
+		 * stays valid until another CHALLENGE arrives. After this time, no CHALLENGE for an
+		 * earlier HELLO is in flight any more.
 		 */
 		if (peer->rtos > ECHOES && now - peer->heard_ns >= peer->heard_ns - peer->since_ns)
 			peer->state = SIW_RD_HELLO;
@@ -224,7 +231,9 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	struct siw_rd_cookie cookie;
 	struct offer offer;
 
-	/* Of the CHALLENGEs that answer one HELLO and its repeats, the first is echoed. */
+	/*
+	 * If several CHALLENGEs answer one HELLO and its retransmissions, only the first is echoed.
+	 */
 	if (!peer || peer->state != SIW_RD_HELLO || ntohl(wire->dest_epoch) != peer->epoch ||
 	    !wire->source_epoch ||
 	    !read_offer_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &offer,
@@ -264,8 +273,8 @@ void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
 /* ---- responder ------------------------------------------------------------------------------- */
 
 /*
- * The wire carries the lower half of a cookie's time, the hash covers all of it. So an overheard
- * cookie is valid for its few seconds only, and not again when the lower half wraps around.
+ * The wire carries the low 32 bits of a cookie's time, the hash covers all 64 bits. An overheard
+ * cookie is therefore valid only for its lifetime, and not again after the low 32 bits wrap around.
  */
 static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from,
 			    uint32_t its_epoch, uint32_t epoch, uint64_t made,
@@ -292,8 +301,9 @@ static uint64_t cookie_hash(const struct siw_rd *rd, const struct siw_addr *from
 }
 
 /*
- * The epoch of this end for a pair with that peer epoch: the current one if that pair goes on or
- * begins, else a new one, which is the same for each repeat of the HELLO.
+ * Returns this end's epoch for a pair with the peer's epoch its_epoch: the current epoch if that
+ * pair is open or being opened, else a new epoch, which is the same for each retransmission of the
+ * HELLO.
  */
 static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *peer,
 			  const struct siw_addr *from, uint32_t its_epoch, uint64_t made)
@@ -311,7 +321,7 @@ static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *pee
 	return siw_first_number(epoch ? epoch : 1);
 }
 
-/* Whether a HELLO from there is answered now: its answer draws from a ration. */
+/* Whether a HELLO from this address may be answered now; consumes a token of the rate limit. */
 static bool may_answer(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
 {
 	struct siw_rd_sources *sources = siw_rd_sources(rd);
@@ -330,8 +340,8 @@ void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 	struct offer its;
 
 	/*
-	 * The response is no longer than the request, and rate limited, so it does not amplify an
-	 * attack.
+	 * The response is no longer than the request, and rate limited, so that this endpoint
+	 * cannot be used to amplify an attack.
 	 */
 	if (len < sizeof(out) || !its_epoch ||
 	    !read_offer((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &its) ||
@@ -364,8 +374,8 @@ void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
 }
 
 /*
- * Whether the ECHO's cookie was made here, for this source, these epochs and options, and is fresh.
- * *made: when.
+ * Whether the ECHO's cookie was created by this endpoint, for this source, these epochs and
+ * options, and has not expired. *made: its creation time, by siw_rd_ms.
  */
 static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 			  const struct siw_rd_wire *wire, uint32_t len, struct offer *its,
@@ -385,7 +395,7 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 					  ntohl(wire->dest_epoch), *made, its);
 }
 
-/* Whether an ECHO may be that of a record that was evicted while the cookie lives. */
+/* Whether the ECHO may belong to an evicted record whose cookie has not expired. */
 static bool is_of_evicted(struct siw_rd *rd, const struct siw_addr *from, uint64_t made)
 {
 	const struct siw_rd_sources *sources = rd->sources;
@@ -393,7 +403,7 @@ static bool is_of_evicted(struct siw_rd *rd, const struct siw_addr *from, uint64
 	return sources && made <= sources->not_before[siw_source_place(sources->key, from)];
 }
 
-/* Both ends know both epochs: what was queued may be sent. */
+/* Both ends know both epochs: queued segments may be sent. */
 static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
@@ -422,14 +432,17 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 	}
 	same = peer && peer->state == SIW_RD_OPEN && peer->epoch == epoch &&
 	       peer->peer_epoch == its_epoch;
-	/* The ECHO that opened this incarnation, or an earlier ECHO, opens no other. */
+	/*
+	 * An ECHO that is not newer than the one that opened this incarnation opens no other
+	 * incarnation.
+	 */
 	if (peer && made <= peer->cookie_made && !same) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
 	/*
-	 * Both ends began at once, and each received the other's ECHO: the handshake of the end
-	 * with the greater epoch counts.
+	 * Both ends began a handshake simultaneously, and each received the other's ECHO: the
+	 * handshake of the end with the greater epoch wins.
 	 */
 	if (peer && (peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED) &&
 	    peer->epoch > its_epoch) {
@@ -449,7 +462,8 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 			siw_rd_replaced(peer);
 		else if (peer->state == SIW_RD_OPEN)
 			siw_rd_over(peer, SIW_RD_RESTARTED);
-		siw_rd_parted_free(peer); /* the peer knows that the pair before is over */
+		/* the peer knows that the previous incarnation has ended */
+		siw_rd_parted_free(peer);
 		heed(peer, &its);
 		open_pair(peer, epoch, its_epoch, now);
 		if (!siw_rd_upper(peer))

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_life.c - instances of peers. A pair of epochs may end, and another begin, while both
- * processes live on: what was not begun is for the same peer, and goes there. Where another process
- * has taken the peer's port, which the instance in its handshake shows, it does not.
+ * rd/rd_life.c - instances of peers. An incarnation may end, and another begin, while both
+ * processes stay alive: requests whose transmission has not begun are then sent to the same peer.
+ * They are not sent if another process now uses the peer's port, which the instance in its
+ * handshake shows.
  *
- * Who posts after requests to the peer were lost knows that it may be another: its requests go to
- * whoever is met next. So a peer that was killed costs its requests once, not twice.
+ * A caller that posts after requests to the peer were lost knows that the peer may have been
+ * replaced: those requests are sent to whichever instance is met next. A killed peer therefore
+ * fails the requests posted to it only once.
  *
- * An instance proves nothing: a peer that tells another in each handshake loses what was for it.
+ * An instance number is no authentication: a peer that announces a different one in each handshake
+ * only loses the requests that were posted for it.
  */
 #include "rd/rd_impl.h"
 
@@ -38,7 +41,7 @@ void siw_rd_restart_free(struct siw_rd_peer *peer)
 	peer->restarted = false;
 }
 
-/* ---- what the layer above asks --------------------------------------------------------------- */
+/* ---- calls of the upper layer ---------------------------------------------------------------- */
 
 bool siw_rd_restarted(struct siw_rd *rd)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_mtu.c - path MTU discovery. Datagrams are sent with DF, and none is longer than what is
- * known to pass: what every path carries, until a probe of a longer one was acknowledged (RFC
- * 8899). So no segment is in a datagram that the path may drop silently.
+ * rd/rd_mtu.c - path MTU discovery (RFC 8899). Datagrams are sent with DF. None is longer than a
+ * length known to pass: 1200 octets, which every path carries, until a probe of a longer one was
+ * acknowledged. So no segment is sent in a datagram that the path may drop silently.
  *
- * The kernel stores the MTUs that ICMP messages report, and forged messages can put wrong ones
- * there. Its value only chooses the next length to probe, and the length to fall back to when a
- * longer datagram is missing.
+ * The kernel caches the MTUs that ICMP messages report, and forged messages can put wrong values
+ * there. The cached value only selects the next length to probe, and the length to fall back to
+ * after longer datagrams were lost.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -16,12 +16,15 @@
 #include "base/settings.h"
 #include "rd/rd_impl.h"
 
-/* after a length did not pass, no longer one is probed for this time */
+/* after a length did not pass, no longer datagram is probed for this time, ns */
 #define SEARCH_SOON  (1 * SIW_RD_S)
-#define SEARCH_AGAIN (10 * SIW_RD_S) /* nor, after a search, for this time */
+#define SEARCH_AGAIN (10 * SIW_RD_S) /* minimum time between two searches, ns */
 #define PROBE_TRIES  3
-#define PATH_RTOS    2 /* time-outs in a row after which long datagrams may not pass */
-/* long datagrams lost twice, while short ones pass, after which long ones may not pass */
+/* consecutive time-outs after which long datagrams are assumed not to pass */
+#define PATH_RTOS 2
+/*
+ * long datagrams lost twice, while short ones pass, after which long ones are assumed not to pass
+ */
 #define RELOST	 3
 #define SMALLEST 548 /* octets that pass every path: IPv4's 576 less headers */
 
@@ -33,7 +36,10 @@ static uint32_t headers(const struct siw_rd *rd)
 	return rd->ipv6 ? 48 : 28;
 }
 
-/* The longest datagram that either end takes. Before the two met it is one that every end takes. */
+/*
+ * The longest datagram, in octets, that both ends accept. Before the handshake: the length that
+ * every endpoint accepts.
+ */
 static uint32_t longest(const struct siw_rd_peer *peer)
 {
 	uint32_t most = peer->rd->ipv6 ? 65527 - 40 : 65507;
@@ -76,7 +82,7 @@ void siw_rd_mtu_start(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
 	settle(peer, SIW_RD_LEAST_DATAGRAM);
-	/* Loopback marks nothing, and what tells of marks costs time with each datagram. */
+	/* Loopback sets no ECN marks, and reading the marks costs time for each datagram. */
 	if (!peer->near && !peer->rd->ecn)
 		peer->rd->ecn = siw_llp_udp_ecn(peer->rd->sock) == 0;
 }
@@ -84,7 +90,7 @@ void siw_rd_mtu_start(struct siw_rd_peer *peer)
 void siw_rd_mtu_met(struct siw_rd_peer *peer)
 {
 	if (!peer->whole)
-		return; /* the path takes only shorter ones than every end does */
+		return; /* the path carries only datagrams shorter than the minimum */
 	settle(peer, peer->near ? datagram_of(peer, SIW_LLP_LOOPBACK_MTU) : siw_rd_datagram(peer));
 }
 
@@ -95,7 +101,7 @@ void siw_rd_mtu_parted(struct siw_rd_peer *peer)
 		settle(peer, SIW_RD_LEAST_DATAGRAM);
 }
 
-/* The next common size above this one; 0: none. */
+/* The next common size above this number of octets; 0: none. */
 static uint32_t above(const struct siw_rd_peer *peer, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
@@ -111,7 +117,7 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	uint32_t to = SIW_RD_LEAST_DATAGRAM, known;
 
 	if (octets > peer->whole)
-		return; /* known already: such datagrams go in fragments */
+		return; /* known already: datagrams of this length are sent in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_LEAST_DATAGRAM) {
 		known = route(peer);
@@ -154,7 +160,7 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
 /* ---- longer datagrams ------------------------------------------------------------------------ */
 
 /*
- * The next length to probe: what the kernel's route MTU allows, else the next common size. 0: none
+ * The next length to probe, in octets: the kernel's route MTU, else the next common size. 0: none
  * is left.
  */
 static uint32_t next_size(const struct siw_rd_peer *peer)
@@ -166,7 +172,7 @@ static uint32_t next_size(const struct siw_rd_peer *peer)
 	return size < peer->probe_limit ? size : 0;
 }
 
-/* Sends a PROBE: 0, or -EMSGSIZE: this host's own interface cannot send it. */
+/* Sends a PROBE. Returns 0, or -EMSGSIZE if this host's own interface cannot send it. */
 static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 {
 	struct siw_rd *rd = peer->rd;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rd/rd_peer.c - the table of peers, reports about them, and buffers. */
+/* rd/rd_peer.c - the table of peers, their pending events, and buffers. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +7,16 @@
 #include "rd/rd_impl.h"
 
 #define TOUCH_MS 100
-#define LOOK_AT	 16 /* most records that one call examines to make room */
+#define LOOK_AT	 16 /* maximum number of records that one call examines to evict one */
 
 /* ---- buffers ---------------------------------------------------------------------------------
  *
- * Their sizes are powers of two. A freed buffer is reused first, while it is in the CPU's cache.
+ * Buffer sizes are powers of two. The most recently freed buffer is reused first, while it is in
+ * the CPU's cache.
  */
 
-#define POOL_OCTETS (4u << 20) /* most octets of free buffers of one size */
-#define POOL_MOST   256u       /* most free buffers of one size */
+#define POOL_OCTETS (4u << 20) /* maximum octets of free buffers of one size */
+#define POOL_MOST   256u       /* maximum number of free buffers of one size */
 
 void *siw_rd_buf(struct siw_rd *rd, uint32_t octets, uint8_t *class)
 {
@@ -47,8 +48,8 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class)
 
 /* ---- records ---------------------------------------------------------------------------------
  *
- * Records are long-lived, so they are allocated together: scattered among short-lived objects, each
- * would keep a page in use.
+ * Records are long-lived, so they are allocated in slabs: scattered among short-lived objects, each
+ * record would keep a page in use.
  */
 
 #define MOST_OF_SLAB 64u
@@ -58,7 +59,7 @@ struct siw_rd_slab {
 	struct siw_rd_peer peer[];
 };
 
-/* A zeroed record, or NULL. */
+/* Returns a zeroed record, or NULL. */
 static struct siw_rd_peer *take_record(struct siw_rd *rd)
 {
 	uint32_t n = rd->n_peers + 1 < MOST_OF_SLAB ? rd->n_peers + 1 : MOST_OF_SLAB;
@@ -223,8 +224,8 @@ void siw_rd_table_fini(struct siw_rd *rd)
 static uint32_t hash_of(const struct siw_rd *rd, const struct siw_addr *addr)
 {
 	/*
-	 * siw_addr_same compares scopes only if both addresses have one, so the hash leaves the
-	 * scope out.
+	 * siw_addr_same compares scopes only if both addresses have one, so the hash does not cover
+	 * the scope.
 	 */
 	return (uint32_t)siw_siphash(&rd->key, addr, offsetof(struct siw_addr, scope));
 }
@@ -272,8 +273,8 @@ static bool in_use(const struct siw_rd_peer *peer)
 }
 
 /*
- * Whether the record can be dropped: no datagram of the peer can still be on its way, and no valid
- * ECHO can open its incarnation once more with the sequence numbers forgotten.
+ * Whether the record may be evicted as idle: no datagram of the peer can still be in flight, and no
+ * valid ECHO can reopen its incarnation after the sequence numbers were discarded.
  */
 static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -284,7 +285,7 @@ static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 	       (peer->state == SIW_RD_CLOSED || now - last >= rd->idle);
 }
 
-/* Whether it ever took something of this end, or gave it something to take. */
+/* Whether either end ever queued or accepted a segment of this pair. */
 static bool has_given(const struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++)
@@ -297,7 +298,10 @@ static void evict(struct siw_rd_peer *peer)
 {
 	struct siw_rd_sources *sources = peer->rd->sources;
 
-	/* No ECHO of its lifetime may begin an incarnation again whose numbers are forgotten. */
+	/*
+	 * An ECHO with a cookie of this incarnation must not reopen it after its sequence numbers
+	 * were discarded.
+	 */
 	if (has_given(peer) && sources->not_before[peer->place] < peer->cookie_made)
 		sources->not_before[peer->place] = peer->cookie_made;
 	siw_count(SIW_COUNTER_rd_evicted, 1);
@@ -305,8 +309,8 @@ static void evict(struct siw_rd_peer *peer)
 }
 
 /*
- * Evicts the record that has been idle longest. Records in use move to the end of the list, so that
- * a few long-lived ones at its front do not hide the rest. The work per call is bounded.
+ * Evicts the record that has been idle longest. Records in use are moved to the end of the list, so
+ * that a few long-lived ones at its front do not hide the idle ones. The work per call is bounded.
  */
 static bool evict_idle(struct siw_rd *rd, uint64_t now)
 {
@@ -325,7 +329,7 @@ static bool evict_idle(struct siw_rd *rd, uint64_t now)
 	return false;
 }
 
-/* The source with the most records; that of the newcomer, if no other has more. */
+/* Returns the source with the most records; the new peer's own source, if no other has more. */
 static uint32_t most_crowded(const struct siw_rd_sources *sources, uint32_t place)
 {
 	for (uint32_t i = 0, most = sources->records[place]; i < SIW_SOURCES; i++)
@@ -336,15 +340,15 @@ static uint32_t most_crowded(const struct siw_rd_sources *sources, uint32_t plac
 	return place;
 }
 
-/* Whether the record stays only for what could still come of an incarnation that is over. */
+/* Whether the record is kept only because datagrams of an ended incarnation may still arrive. */
 static bool is_closed(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_CLOSED && !peer->parted;
 }
 
 /*
- * Evicts a record of a source: the oldest that is closed, or else the oldest that never gave
- * anything, or else, if any may go, the oldest. The work per call is bounded.
+ * Evicts a record of a source: the oldest closed one, else the oldest that never exchanged a
+ * segment, else, if any is true, the oldest one. The work per call is bounded.
  */
 static bool evict_of(struct siw_rd_sources *sources, uint32_t place, bool any)
 {
@@ -372,8 +376,9 @@ static bool evict_of(struct siw_rd_sources *sources, uint32_t place, bool any)
 }
 
 /*
- * No record is idle: the source that has the most gives one up, or else that of the newcomer. One
- * in an incarnation that gave something goes only if the newcomer's source has fewer.
+ * Called if no record is idle: evicts a record of the source that has the most records, or else one
+ * of the new peer's own source. A record that has exchanged segments is evicted only if the new
+ * peer's source has fewer records.
  */
 static bool evict_share(struct siw_rd *rd, uint32_t place)
 {
@@ -398,7 +403,7 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd)
 		rd->epochs++;
 		epoch = (uint32_t)siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
 	} while (!epoch);
-	return siw_first_number(epoch); /* it is the first PSN, too */
+	return siw_first_number(epoch); /* the epoch is also the first PSN */
 }
 
 int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
@@ -473,7 +478,7 @@ void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 		siw_link_add(&peer->rd->news, &peer->news);
 }
 
-/* reported: an end before this one waits to be handled. */
+/* reported: the end of an earlier incarnation still waits to be reported. */
 static void restart_space(struct siw_rd_seq *seq, bool reported)
 {
 	if (!reported)
@@ -503,7 +508,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	siw_link_del(&peer->acks);
 	siw_link_del(&peer->starved);
 	siw_rd_no_timer(peer);
-	if (peer->parted) /* the BYE of an incarnation before this one */
+	if (peer->parted) /* the BYE of an earlier incarnation */
 		siw_rd_due(peer, siw_rd_bye_due(peer));
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);
@@ -527,7 +532,10 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->rtt = 0;
 	if (!kind || !was)
 		return;
-	/* What was for another instance must be known to be so, whatever came then. */
+	/*
+	 * REPLACED must be reported even if other events follow: requests posted for the previous
+	 * instance must not be sent to the new one.
+	 */
 	if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
 		peer->over_kind = (uint8_t)kind;
 	siw_rd_report(peer, SIW_RD_REPORT_OVER);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_rnr.c - requests without a receive. Their receiver stores them and says so in its ACKs, with
- * its timer. The sender decides how long they may wait there: it gives up only when it is told once
- * more, after that time, that there is still none.
+ * rd/rd_rnr.c - requests without a receive. Their receiver stores them and sets NOT READY in its
+ * ACKs, together with its RNR timer. The sender decides how long its requests may wait at the peer:
+ * it gives up only when, after that time, another ACK still reports NOT READY.
  */
 #include "base/rnr.h"
 #include "rd/rd_impl.h"
 
-/* Ends the incarnation: what this end began to send is not taken in time. */
+/* Ends the incarnation, because a request of this end waited too long for a receive at the peer. */
 static void give_up(struct siw_rd_peer *peer)
 {
 	siw_count(SIW_COUNTER_rnr_expired, 1);
@@ -21,7 +21,7 @@ void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire
 	uint64_t patience;
 
 	if (ntohl(wire->acknowledged[SIW_RD_REQUESTS]) != peer->epoch + (uint32_t)requests->una)
-		return; /* an older one, which came late */
+		return; /* an older ACK that arrived late */
 	if (!(wire->flags & SIW_RD_NOT_READY) || requests->una == requests->nxt) {
 		peer->unready_ns = 0;
 		return;
@@ -38,7 +38,7 @@ void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire
 	if (now - peer->unready_ns >= patience) {
 		give_up(peer);
 	} else if (peer->unready_ns + patience < peer->timer_ns) {
-		peer->timer_ns = peer->unready_ns + patience; /* the peer is asked then */
+		peer->timer_ns = peer->unready_ns + patience; /* the peer is probed at that time */
 		siw_rd_due(peer, peer->timer_ns);
 	}
 }

@@ -29,7 +29,7 @@ static void put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 	timer.peer->heap_at = i + 1;
 }
 
-/* Sifts a timer up from index i, which is free. */
+/* Sifts a timer up from the free index i. */
 static void rise(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
@@ -39,7 +39,7 @@ static void rise(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 	put(rd, i, timer);
 }
 
-/* Sifts a timer down, or up, from index i, which is free. */
+/* Sifts a timer down, or up, from the free index i. */
 static void settle(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
@@ -86,7 +86,7 @@ void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
-	/* A number that differs from that of the MTU probe that may be outstanding. */
+	/* Uses a PSN that differs from that of an outstanding MTU probe. */
 	siw_rd_header(peer, SIW_DGRAM_RD_PROBE, ~peer->probe_psn, 0, now,
 		      (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
@@ -109,8 +109,8 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /*
- * Whether the peer owes something that it may give at any time: the end of a message, what fills a
- * gap, or the response to a request that it has taken.
+ * Whether the peer owes data that it could send at any time: the rest of a message, the datagrams
+ * of a gap, or the response to a request that it has accepted.
  */
 static bool owes(const struct siw_rd_peer *peer)
 {
@@ -147,9 +147,9 @@ uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
 }
 
 /*
- * Whether the peer is lost: something is due from it, and it has sent nothing for the time-out, or, when
- * a timer expires, nothing of what is due. If the timer is served much too late, this process was
- * stopped and did not probe the peer; then it is probed first.
+ * Whether the peer is lost: a response is due, and the peer has sent nothing for the time-out, or,
+ * if its timer has expired, nothing of what is due. If the timer is serviced far too late, this
+ * process was stopped and could not probe the peer; the peer is then probed first.
  */
 static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 {
@@ -163,7 +163,9 @@ static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
 	return at <= now && now - due < timeout_of(peer) / 4;
 }
 
-/* When what was found out about the path is given up. Beyond the machine it is worth more. */
+/*
+ * When the measured state of the path is discarded. On a path beyond the machine it is kept longer.
+ */
 static uint64_t forgets_path(const struct siw_rd_peer *peer)
 {
 	return peer->sent_ns + (peer->near ? 100 * SIW_RD_MS : 10 * SIW_RD_S);
@@ -212,7 +214,7 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t next = peer->timer_ns, lost = siw_rd_lost_at(peer);
 
-	/* Repeats to a silent peer may be seconds apart. */
+	/* Retransmissions to a silent peer may be seconds apart. */
 	if (lost > now && lost < next)
 		next = lost;
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)
@@ -239,7 +241,7 @@ static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
 	siw_rd_pump(peer, now);
 }
 
-/* Sends what waited for room in the socket, as far as there is room now. */
+/* Sends datagrams that waited for room in the socket, while there is room. */
 static void feed_starved(struct siw_rd *rd, uint64_t now)
 {
 	rd->blocked = false;
@@ -264,7 +266,7 @@ void siw_rd_tick(struct siw_rd *rd, uint64_t now)
 		tick_peer(peer, now);
 		at = next_of(peer, now);
 		siw_rd_no_timer(peer);
-		if (at != SIW_RD_NEVER) /* at most once per tick, so that the loop ends */
+		if (at != SIW_RD_NEVER) /* at most one expiry per tick, so that the loop ends */
 			siw_rd_due(peer, at > now ? at : now + 1);
 	}
 	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;

@@ -8,7 +8,7 @@
 
 #define LONGEST_DELAY 65535u
 
-/* Microseconds since the newest datagram came that this end acknowledges. */
+/* Microseconds since the arrival of the newest datagram that this end acknowledges. */
 static uint16_t delay(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t us = now > peer->came_ns ? (now - peer->came_ns) / 1000 : 0;
