@@ -1,1 +1,1 @@
-"""The layer of DDP, placement of data. It has no part in Python yet; its contract is ddp.h."""
+"""The DDP layer: data placement. It has no Python part yet; its C interface is ddp.h."""

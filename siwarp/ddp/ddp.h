@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp.h - direct data placement (RFC 5041): segments, and their placement into memory. Streams
- * stand on mpa. Datagram endpoints stand on llp (ddp_datagram.c), and this layer adds and checks
- * their CRC32C. Two more headers belong to this contract: ddp_rd.h, streams on reliable datagrams,
- * and ddp_uc.h, unreliable connections.
+ * run over mpa. Datagram endpoints run over llp (ddp_datagram.c), and this layer generates and
+ * checks their CRC32C. Two more headers belong to this interface: ddp_rd.h, streams over reliable
+ * datagrams, and ddp_uc.h, unreliable connections.
  *
- * What this layer does NOT do: know RDMA operations. It passes the RsvdULP octets through, and the
- * layer above says for each segment what memory it may be placed into.
+ * What this layer does NOT do: interpret RDMA operations. It passes the RsvdULP octets through, and
+ * the upper layer decides for each segment what memory it may be placed into.
  *
  * Locks: the tx functions of a stream are called under the QP's send lock, all others under the
  * progress lock.
@@ -33,13 +33,16 @@ struct siw_mpa_stream;
 struct siw_ddp_stream;
 struct siw_ddp_dgram;
 
-#define SIW_DDP_MAX_HEAD   18 /* the untagged header, the longer one */
-#define SIW_DDP_ULP_HEAD   8  /* octets of siw_ddp_stream_headed */
-#define SIW_DDP_ULP_TAGGED 20 /* ... and of siw_ddp_rd_headed */
+#define SIW_DDP_MAX_HEAD   18 /* length of the untagged header, the longer of the two */
+#define SIW_DDP_ULP_HEAD   8  /* octets reserved by siw_ddp_stream_headed */
+#define SIW_DDP_ULP_TAGGED 20 /* octets reserved by siw_ddp_rd_headed */
 
 /* ---- segments, as values --------------------------------------------------------------------- */
 
-/* A parsed segment header (RFC 5041 section 4). Which members hold depends on tagged. */
+/*
+ * A parsed segment header (RFC 5041 section 4). Some members are valid only for tagged or only for
+ * untagged segments.
+ */
 struct siw_ddp_seg {
 	bool tagged, last;
 	uint8_t ulp_octet;		/* RsvdULP, first octet: RDMAP's control field */
@@ -48,26 +51,26 @@ struct siw_ddp_seg {
 	uint64_t to;			/* tagged */
 	uint32_t qn, msn, mo;		/* untagged */
 	uint32_t payload;		/* octets of ULP payload in this segment */
-	uint32_t seg_len;		/* octets of the whole segment, header included */
-	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as it came, for a Terminate to quote */
+	uint32_t seg_len;		/* octets of the complete segment, header included */
+	uint8_t head[SIW_DDP_MAX_HEAD]; /* the header as received, for a Terminate to quote */
 	uint8_t head_len;
-	/* untagged: a word of the layer above, stored while the segment is unexpected */
+	/* untagged: a word for the upper layer, kept while the segment is unexpected */
 	uint32_t note;
 };
 
 /*
- * Parses a segment header that an error message quotes. false: len octets are too few for it.
- * payload and seg_len are computed from len, and no field is checked.
+ * Parses a segment header that is quoted in an error message. Returns false if len octets are too
+ * few. payload and seg_len are computed from len, and no field is checked.
  */
 bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg);
 
-/* A message delivered: all its segments are placed and checked. */
+/* A delivered message: all its segments are placed and checked. */
 struct siw_ddp_delivery {
-	uint64_t user_data; /* untagged: of the buffer */
-	uint32_t length;    /* untagged: octets of the message. tagged: of the last segment */
+	uint64_t user_data; /* untagged: user_data of the buffer */
+	uint32_t length;    /* octets; untagged: of the message; tagged: of the last segment */
 	/*
-	 * siw_ddp_stream_headed: its first octets, valid until the next delivery; NULL: it has
-	 * fewer
+	 * the octets reserved by siw_ddp_stream_headed, valid until the next delivery; NULL: the
+	 * message is shorter
 	 */
 	const uint8_t *head;
 };
@@ -75,72 +78,74 @@ struct siw_ddp_delivery {
 /* ---- streams (connected, over MPA) ----------------------------------------------------------- */
 
 /*
- * Opens a DDP stream on an MPA stream, before or after that one's start-up. The caller still owns
- * mpa, and closes it after this stream. 0 or -ENOMEM.
+ * Opens a DDP stream on an MPA stream, before or after the start-up of the MPA stream. The caller
+ * keeps ownership of mpa, and closes it after this stream. Returns 0 or -ENOMEM.
  */
 int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 			struct siw_ddp_stream **out);
 void siw_ddp_stream_close(struct siw_ddp_stream *stream);
 /*
- * Drops the unexpected segments, which get no buffers any more, and lets the stream go on behind
- * them.
+ * Drops the stored unexpected segments, and lets the stream process the segments that follow them.
  */
 void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream);
 /*
- * Sets the queue whose buffers segments of queue number qn (0..3) go into. A segment for a queue
- * number that has none is an error. MSNs start at 1.
+ * Sets the queue that provides the buffers for segments of queue number qn (0..3). A segment for a
+ * queue number without a queue is an error. MSNs start at 1.
  */
 void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_mem_queue *queue);
 void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
- * Sets whether queue qn's first message, if it is empty, is delivered without a buffer; its
- * delivery's user_data then means nothing. It applies to one such message.
+ * Sets whether an empty first message of queue qn is delivered without using a buffer; user_data of
+ * its delivery is then undefined. Applies to one message.
  */
 void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn, bool on);
 /*
- * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the layer above: those with
- * bit 1 << (ulp_octet & 15) in set. These octets come in delivery.head. They go into no buffer, and
- * delivery.length does not count them.
+ * Sets which messages of queue 0 begin with SIW_DDP_ULP_HEAD octets for the upper layer: those
+ * whose bit 1 << (ulp_octet & 15) is in set. These octets are returned in delivery.head. They are
+ * not placed into the buffer, and delivery.length does not count them.
  */
 void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set);
 /*
- * Sets the identity by which this stream may use STags that are bound to one stream. It is the
- * stream's address unless set; streams with the same identity may use the same STags.
+ * Sets the identity that gives this stream access to STags bound to one stream. The default is the
+ * stream's address; streams with the same identity may use the same STags.
  */
 void siw_ddp_stream_bind(struct siw_ddp_stream *stream, const void *identity);
 const void *siw_ddp_stream_identity(const struct siw_ddp_stream *stream);
 /*
- * Once the stream is over: returns the buffer of a message of which only a part came. 1 and the
- * buffer's user_data, or 0. The queue gave that buffer up when the message began.
+ * Called after the stream has ended: returns the buffer of a partially received message. Returns 1
+ * and the buffer's user_data, or 0. The buffer was removed from its queue when the message began.
  */
 int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *user_data);
 
 /*
- * From now on segments of queue 0 that find no buffer are stored ("unexpected") until there is one,
- * in at most so many octets of memory, at least 128 KiB. 0: such a segment is an error.
- * deliver_before_end: see siw_ddp_rx_before_end.
+ * Enables storing of segments of queue 0 that arrive without a buffer ("unexpected" segments),
+ * until a buffer is posted. octets: the limit of memory for them, at least 128 KiB; 0: such a
+ * segment is an error. deliver_before_end: see siw_ddp_rx_before_end.
  */
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
 				    bool deliver_before_end);
 
-/* A message to send. sgl and head must stay until siw_ddp_tx_accepted has come to its end. */
+/*
+ * A message to send. sgl and head must stay valid until siw_ddp_tx_accepted has reached the
+ * message's end.
+ */
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl is library memory */
-	/* On reliable datagrams it goes in the space of responses: see ddp_rd.h. */
+	/* On reliable datagrams the message is sent in the response space: see ddp_rd.h. */
 	bool response;
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
-	uint32_t qn;	   /* untagged; the MSN is counted here */
+	uint32_t qn;	   /* untagged; the MSN is assigned here */
 	uint32_t stag;	   /* tagged: the peer's */
 	uint64_t to;
 	const struct siw_sge *sgl;
 	int nsge;
 	uint64_t length; /* octets of sgl to send, from its start */
 	/*
-	 * NULL, or octets of the library's to send before those; stays as sgl. untagged:
-	 * SIW_DDP_ULP_HEAD of them, once. tagged: SIW_DDP_ULP_TAGGED of them, in every segment,
-	 * outside of its range of offsets.
+	 * NULL, or octets for the peer's upper layer that are sent before sgl; must stay valid as
+	 * long as sgl. untagged: SIW_DDP_ULP_HEAD octets, once. tagged: SIW_DDP_ULP_TAGGED octets,
+	 * in every segment, not counted by its tagged offsets.
 	 */
 	const uint8_t *head;
 	/*
@@ -151,78 +156,80 @@ struct siw_ddp_msg {
 	uint32_t src_stag;
 	uint64_t src_to;
 	/*
-	 * NULL, or where its end goes when it is wholly framed; UINT64_MAX until then. Stays so
-	 * long.
+	 * NULL, or where the stream position of the message's end is stored when it is completely
+	 * framed; until then it is UINT64_MAX. Must stay valid until then.
 	 */
 	uint64_t *end;
 };
 /*
- * Begins a message: 1 all segments are framed, 0 some are left (siw_ddp_tx_more goes on), -EBUSY
- * one is in the works, -EACCES a key or range is bad (*err as from siw_mem_stag_get) or the memory
- * is not there any more (*err: local catastrophic), -errno the stream is dead. Nothing is flushed
- * here but a batch that is full.
+ * Begins a message. Returns 1 if all segments are framed; 0 if some are left (siw_ddp_tx_more
+ * continues); -EBUSY if another message is in progress; -EACCES if a key or range is invalid (*err
+ * as from siw_mem_stag_get) or the memory is no longer mapped (*err: local catastrophic); another
+ * -errno if the stream is dead. Flushes only when a batch is full.
  */
 int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 	       struct siw_wire_err *err);
 int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 /*
- * Gives up the message in the works behind the segments framed so far; it never counts as accepted.
- * Octets of it that are framed.
+ * Abandons the message in progress after the segments framed so far; the message is never reported
+ * as accepted. Returns the number of its octets that are framed.
  */
 uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream);
 /*
- * A zero-length FPDU, which is no segment at all (RFC 6581's RTR); counts as a message. As
- * siw_ddp_tx.
+ * Sends a zero-length FPDU, which contains no segment (RFC 6581's RTR); it counts as a message.
+ * Returns the same values as siw_ddp_tx.
  */
 int siw_ddp_tx_empty(struct siw_ddp_stream *stream);
-/* As siw_mpa_tx_flush; *accepted as siw_ddp_tx_accepted. */
+/* Returns the result of siw_mpa_tx_flush; *accepted is set to siw_ddp_tx_accepted. */
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted);
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream);
-/* A message is in the works: begun, and not wholly framed. */
+/* Whether a message is in progress: begun, and not completely framed. */
 bool siw_ddp_tx_active(const struct siw_ddp_stream *stream);
-/* The MSN of the last message begun on a queue. Send lock. */
+/* The MSN of the last message begun on a queue. Call under the send lock. */
 uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn);
 /*
- * How far the stream is framed, and how far it is accepted: octets that TCP took, or segments that
- * a peer of reliable datagrams has. A message is out when accepted has come to its end.
+ * Stream positions up to which the stream is framed and accepted: octets that TCP has accepted, or
+ * segments that an RD peer has acknowledged. A message is out when the accepted position has
+ * reached its end.
  */
 uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream);
 uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream);
 /*
- * Before a region that the peer may be reading dies: 1 if octets of this STag are framed and not
- * yet taken by TCP, in which case the stream must be aborted (they cannot be recalled); else 0 and
- * no more will be read.
+ * Called before a region is deregistered that the peer may be reading. Returns 1 if octets of this
+ * STag are framed and TCP has not accepted them yet: the stream must then be aborted, because these
+ * octets cannot be recalled. Returns 0 otherwise; no more octets of the region will be read.
  */
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
 
 /*
- * Gives the next segment's header. The segment stays at the head of the stream until it is placed.
- *   1         *seg: checked for what needs no placement (version, QN, MSN, MO, a buffer, its
- *             length)
- *   2         a zero-length FPDU, which is no segment
- *   0         nothing has come yet
- *   -EPROTO, -EBADMSG  the segment is wrong: siw_ddp_error
- *   -ENOTCONN the stream ended; any other -errno: the connection broke
+ * Returns the next segment's header. The segment stays at the head of the stream until it is
+ * placed.
+ *   1         *seg; all checks that precede placement have passed (version, QN, MSN, MO, a
+ *             buffer, its length)
+ *   2         a zero-length FPDU, which contains no segment
+ *   0         no segment has arrived yet
+ *   -EPROTO, -EBADMSG  the segment is invalid: siw_ddp_error
+ *   -ENOTCONN the stream ended; any other -errno: the connection failed
  */
 int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
 /*
- * Places the segment at the head. right: what a tagged segment's STag must grant (REMOTE_WRITE or
- * READ_SINK); 0: its payload is thrown away.
+ * Places the segment at the head of the stream. right: the access right that a tagged segment's
+ * STag must grant (REMOTE_WRITE or READ_SINK); 0: the payload is discarded.
  *   1         placed, and its message is delivered: *delivery
  *   2         placed; its message has more segments
  *   3         stored: it is unexpected
- *   0         its rest has not come, or there is no room to store it: call again
+ *   0         the segment has not arrived completely, or there is no room to store it: call again
  *   -EACCES, -EPROTO, -EBADMSG  siw_ddp_error; nothing was written if STag, access or bounds are
- *                               wrong
- *   -errno    the connection broke
+ *                               invalid
+ *   -errno    the connection failed
  */
 int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, uint32_t right,
 		     struct siw_ddp_delivery *delivery);
-/* The error behind the last -EPROTO, -EBADMSG or -EACCES. */
+/* The error that caused the last -EPROTO, -EBADMSG or -EACCES. */
 struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
 /*
- * Refuses the segment at the head for the layer above's reason err, and throws it away. The next
- * siw_ddp_rx_head returns -EPROTO with that reason, or the CRC's error if the CRC is wrong.
+ * Refuses the segment at the head of the stream with the upper layer's error err, and discards it.
+ * The next siw_ddp_rx_head returns -EPROTO with that error, or the CRC error if the CRC is wrong.
  */
 void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 
@@ -232,29 +239,32 @@ void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
  */
 int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg,
 				struct siw_ddp_delivery *delivery);
-/* Octets of memory that unexpected segments take; 0: there are none. */
+/* Octets of memory used by unexpected segments; 0: there are none. */
 uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
 /*
- * With deliver_before_end: whether the connection ended or broke while unexpected segments still
- * wait for buffers. The layer above reports the end only once they are placed. If so, the socket is
- * paused, as there is nothing left to read.
+ * With deliver_before_end: whether the connection ended or failed while unexpected segments still
+ * wait for buffers. The upper layer then reports the end only after they are placed. If so, the
+ * socket is paused, because there is nothing left to read.
  */
 bool siw_ddp_rx_before_end(struct siw_ddp_stream *stream);
-/* Whether only a part of a message of queue 0 has come. */
+/* Whether a message of queue 0 has arrived only in part. */
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
-/* Whether the oldest unexpected segment, *seg, waits for a buffer that is not posted. */
+/* Whether the oldest unexpected segment, *seg, waits because no buffer is posted. */
 bool siw_ddp_rx_starved(const struct siw_ddp_stream *stream, struct siw_ddp_seg *seg);
-/* Queue 0: the MSN of the last message of which something came, and of the last one delivered. */
+/*
+ * For queue 0: the MSN of the newest message of which a segment has arrived, and of the last
+ * message delivered.
+ */
 uint32_t siw_ddp_rx_arrived(const struct siw_ddp_stream *stream);
 uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
 
 /* ---- datagram endpoints (over UDP) ----------------------------------------------------------- */
 
 /*
- * Opens an endpoint on a UDP socket. The caller still owns the socket, and closes it after the
- * endpoint. crc: whether CRCs are sent and checked; all endpoints of one socket agree on it. An
- * endpoint on a multicast group's socket only receives, and checks no CRC itself
- * (siw_ddp_dgram_sound). 0, -ENOMEM, -errno.
+ * Opens an endpoint on a UDP socket. The caller keeps ownership of the socket, and closes it after
+ * the endpoint. crc: whether CRCs are sent and checked; all endpoints of one socket use the same
+ * setting. An endpoint on a multicast group's socket only receives, and does not check the CRC
+ * itself (siw_ddp_dgram_sound). Returns 0, -ENOMEM or -errno.
  */
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
@@ -265,36 +275,37 @@ void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram);
  */
 uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram);
 /*
- * The limit of the rate of its messages and Write-Records, not of error messages, which are few. A
- * send that is to wait returns -EAGAIN, and its pace is held. Send lock.
+ * The rate limit for messages and Write-Records; error messages, which are few, are not limited. A
+ * send that exceeds the rate returns -EAGAIN and sets pace->held. Call under the send lock.
  */
 struct siw_ddp_pace *siw_ddp_dgram_pace(struct siw_ddp_dgram *dgram);
 
 /*
- * Sends one untagged segment (L=1, MO=0) as one datagram. 0; -EAGAIN: the socket is full; -EACCES:
- * an lkey or its range is bad; -errno of the send. pd and internal: as for siw_mem_sgl_resolve.
- * Each endpoint counts MSNs of its own.
+ * Sends one untagged segment (L=1, MO=0) as one datagram. Returns 0; -EAGAIN if the socket is full;
+ * -EACCES if an lkey or its range is invalid; -errno of the send. pd and internal: as for
+ * siw_mem_sgl_resolve. MSNs are counted per endpoint.
  */
 #define SIW_DDP_DGRAM_HEAD 8
 struct siw_ddp_dgram_msg {
 	const struct siw_addr *dest;
 	uint8_t ulp_octet;
-	uint8_t head_len;  /* octets of head, which the payload begins with */
+	uint8_t head_len;  /* octets of head, which precede sgl in the payload */
 	uint32_t ulp_word; /* the Q_Key */
 	uint32_t qn;
 	const struct siw_sge *sgl;
 	int nsge;
 	bool internal;
 	uint32_t pd;
-	uint64_t length; /* of sgl */
+	uint64_t length; /* octets of sgl */
 	uint8_t head[SIW_DDP_DGRAM_HEAD];
 };
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg);
-/* The MSN of the next message. Send lock. */
+/* The MSN of the next message. Call under the send lock. */
 uint32_t siw_ddp_dgram_next_msn(const struct siw_ddp_dgram *dgram);
 /*
- * Sends an error message of at most SIW_DDP_MAX_ERROR octets: returns as siw_ddp_dgram_tx. Error
- * messages have a queue number, and so MSNs, of their own. Send lock.
+ * Sends an error message of at most SIW_DDP_MAX_ERROR octets. Returns the same values as
+ * siw_ddp_dgram_tx. Error messages have their own queue number, and therefore their own MSNs. Call
+ * under the send lock.
  */
 #define SIW_DDP_MAX_ERROR 64
 struct siw_ddp_dgram_error {
@@ -307,60 +318,68 @@ struct siw_ddp_dgram_error {
 };
 int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_error *error);
 /*
- * Sends the first of n messages, and with it those behind it that can go in the same system call:
- * small ones to the same destination and of the same size (the last may be shorter). Each is a
- * datagram of its own. Returns how many UDP took, at least 1, or what siw_ddp_dgram_tx returns for
- * the first.
+ * Sends the first of n messages, and with it those of the following messages that fit into the same
+ * system call: short messages to the same destination and of the same size (the last may be
+ * shorter). Each message is a datagram. Returns the number of messages that UDP accepted, at least
+ * 1, or what siw_ddp_dgram_tx returns for the first.
  */
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n);
 /*
- * Gives the next datagram whose CRC, lengths and version are right and which is untagged; others
- * are dropped and counted. 1: *seg and *source; 0: no more came. It stays until the next
- * siw_ddp_dgram_rx of any endpoint. Endpoints that share a socket give each other's datagrams, too,
- * and any of them can place one into any queue. The layer above checks siw_ddp_dgram_whole (L=1,
- * MO=0), as it knows from the Q_Key whether the sender may be sent an error.
+ * Returns the next datagram. Datagrams with a wrong CRC, length or version, and tagged segments
+ * without an LLP header, are dropped and counted. Returns 1 with *seg and *source; 0 if no more
+ * have arrived. The datagram stays valid until the next siw_ddp_dgram_rx of any endpoint. Endpoints
+ * that share a socket also return each other's datagrams, and any of them can place one into any
+ * queue. The upper layer checks siw_ddp_dgram_whole (L=1, MO=0), because it knows from the Q_Key
+ * whether the sender may be sent an error.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
 /*
- * Whether the caller may take another datagram in this turn, after so many that gave it nothing:
- * a flood of those must not starve other sockets. But all that came with one receive must be taken.
- * false: the handler is called again.
+ * Whether the caller may receive another datagram in this turn, after this number of datagrams
+ * without a result: a flood of such datagrams must not starve other sockets. All datagrams of one
+ * receive call must be processed, however. If false is returned, the handler will be called again.
  */
 bool siw_ddp_dgram_goes_on(struct siw_ddp_dgram *dgram, int tries);
 /*
- * Whether a datagram that came to a multicast group's endpoint is good for this member: its CRC is
- * right, or the member checks none. A bad one is counted.
+ * Whether a datagram received by a multicast group's endpoint is valid for this member: its CRC is
+ * right, or the member checks none. An invalid one is counted.
  */
 bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
 /*
- * From now on siw_ddp_dgram_rx receives from this socket, which is bound to *at; both must stay
- * until the endpoint is closed or told otherwise. At first it is the endpoint's own.
+ * Sets the socket that siw_ddp_dgram_rx receives from, which is bound to *at; both must stay valid
+ * until the endpoint is closed or another socket is set. The default is the endpoint's own socket.
  */
 void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
 			      const struct siw_addr *at);
 /*
- * From now on it sends on this socket: at first on the one that it was opened on. Send lock.
+ * Sets the socket that the endpoint sends on; the default is the socket passed to
+ * siw_ddp_dgram_open. Call under the send lock.
  */
 void siw_ddp_dgram_send_by(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
-/* The address that the datagram at hand came to; of a multicast group's endpoint, the group. */
+/*
+ * The destination address of the current datagram; for a multicast group's endpoint, the group
+ * address.
+ */
 const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram);
-/* The payload of the datagram at hand, in the port's buffer. */
+/* The payload of the current datagram, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
- * Behind an LLP header of type Record a datagram has one tagged segment. *seg then has tagged set,
- * and in ulp_word the Q_Key and in qn the indexes that the LLP header gives.
+ * A datagram whose LLP header has type Record contains one tagged segment. In *seg, tagged is then
+ * set, ulp_word holds the Q_Key and qn the indexes from the LLP header.
  *
- * Places such a segment's payload, without its first head octets. 0; -EACCES: *err, nothing was
- * written. right: as for siw_ddp_rx_place.
+ * Places such a segment's payload, without its first head octets. Returns 0, or -EACCES with *err;
+ * nothing was written then. right: as for siw_ddp_rx_place.
  */
 int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_seg *seg,
 			       uint32_t pd, uint32_t head, uint32_t right,
 			       struct siw_wire_err *err);
-/* The longest payload, head octets included, of such a datagram to dest that is not fragmented. */
+/*
+ * The longest payload, head octets included, of such a datagram to dest that is sent without
+ * fragmentation.
+ */
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
 /*
- * Sends such a datagram: head, then length octets of sgl from offset on. Returns as
- * siw_ddp_dgram_tx.
+ * Sends such a datagram: head, then length octets of sgl, starting at offset. Returns the same
+ * values as siw_ddp_dgram_tx.
  */
 #define SIW_DDP_TAGGED_HEAD 24
 struct siw_ddp_dgram_tagged {
@@ -370,7 +389,7 @@ struct siw_ddp_dgram_tagged {
 	bool last;
 	uint8_t ulp_octet;
 	uint32_t stag;
-	uint64_t to; /* of the first octet behind head */
+	uint64_t to; /* tagged offset of the first octet after head */
 	const void *head;
 	uint32_t head_len; /* at most SIW_DDP_TAGGED_HEAD */
 	const struct siw_sge *sgl;
@@ -381,30 +400,31 @@ struct siw_ddp_dgram_tagged {
 };
 int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_tagged *msg);
 /*
- * The global route header of RoCE v2 (InfiniBand's annex A17): the IP header of a datagram with so
- * many octets behind its UDP header, made from its addresses. IPv6: the header; IPv4: 20 octets of
- * zero, then the header with its checksum. What a socket does not tell, hop limit or time to live,
- * is 64; the other fields are 0.
+ * Writes the global route header of RoCE v2 (InfiniBand's annex A17): the IP header of a datagram
+ * with `octets` octets after its UDP header, built from the addresses. IPv6: the header; IPv4: 20
+ * octets of zero, then the header with its checksum. The hop limit or time to live, which a socket
+ * does not report, is set to 64; the other fields are 0.
  */
 #define SIW_DDP_GRH 40
 void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
 		     const struct siw_addr *dest, uint32_t octets);
 /*
- * Takes the queue's oldest buffer and places the payload there, without its first head octets
- * (which it must have). grh_from: NULL; or the datagram's source: its GRH is placed in front, for
- * which the buffer must have room, too; delivery->length does not count it.
+ * Removes the oldest buffer from the queue and places the payload into it, without its first head
+ * octets (which the payload must have). grh_from: NULL, or the datagram's source: its GRH is placed
+ * in front of the payload, and the buffer must have room for both; delivery->length does not count
+ * the GRH.
  *   1          delivered: *delivery
  *   -ENOBUFS   there is no buffer: the datagram is dropped and counted
- *   -EMSGSIZE  the message is longer than the buffer, which is taken; nothing is written, and
+ *   -EMSGSIZE  the message is longer than the buffer, which is used up; nothing is written, and
  *              *delivery has the buffer's user_data and the message's length
- *   -EACCES    an lkey of the buffer is bad, or its memory is gone; the buffer is taken
+ *   -EACCES    an lkey of the buffer is invalid, or its memory is not mapped; the buffer is used up
  */
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
 			const struct siw_addr *grh_from, struct siw_ddp_delivery *delivery);
 
 /* cffi: end */
 
-/* Whether the datagram is one whole message; if not, RFC 5041 calls it an invalid MO. */
+/* Whether the datagram is one complete message; otherwise RFC 5041's error is an invalid MO. */
 static inline bool siw_ddp_dgram_whole(const struct siw_ddp_seg *seg)
 {
 	return seg->last && !seg->mo;

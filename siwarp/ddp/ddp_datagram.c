@@ -21,8 +21,8 @@
 #define CRC_LEN	 SIW_DDP_DGRAM_CRC
 #define OVERHEAD (SIW_DDP_UNTAGGED + CRC_LEN)
 /*
- * The longest payload that is copied into one buffer. The copy and its CRC take one pass, and the
- * socket gets a single iovec. Longer payloads are sent from where they lie.
+ * The longest payload that is copied into one buffer. Copy and CRC are done in one pass, and the
+ * socket is passed a single iovec. Longer payloads are sent without copying.
  */
 #define COPY_MAX 4096
 
@@ -50,7 +50,9 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	dgram->crc = crc;
 	dgram->msn = dgram->error_msn = siw_first_number(1); /* RFC5041-4.3-09 */
 	dgram->batch_max = OVERHEAD + COPY_MAX;
-	/* A 16-bit length that over IPv4 covers the IP header too. */
+	/*
+	 * UDP's length is a 16-bit number of octets; over IPv4 the limit also covers the IP header.
+	 */
 	dgram->max = (dgram->local.family == AF_INET6 ? 65527 : 65507) - OVERHEAD;
 	*out = dgram;
 	return 0;
@@ -111,7 +113,7 @@ static int send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct s
 	return one.iov_len ? siw_llp_udp_send(dgram->sock, dest, &one, 1) : -EFAULT;
 }
 
-/* Sends the payload from where it lies, without copying it. */
+/* Sends the payload without copying it. */
 static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struct siw_addr *dest,
 			 const struct iovec *iov, int n)
 {
@@ -130,7 +132,7 @@ static inline uint64_t payload_of(const struct siw_ddp_dgram_msg *msg)
 	return msg->head_len + msg->length;
 }
 
-/* Finds the memory of the payload. Returns the number of iovecs, or -EACCES. */
+/* Resolves the memory of the payload. Returns the number of iovecs, or -EACCES. */
 static inline int resolve(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg,
 			  struct iovec iov[SIW_MEM_MAX_SGE + 1])
 {
@@ -145,7 +147,10 @@ static inline int resolve(const struct siw_ddp_dgram *dgram, const struct siw_dd
 
 int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg)
 {
-	/* On the stack and not in the endpoint: a process may have thousands of endpoints. */
+	/*
+	 * On the stack rather than in the endpoint, because a process may have thousands of
+	 * endpoints.
+	 */
 	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
 	uint64_t payload = payload_of(msg);
@@ -188,13 +193,10 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 
 /* ---- batches: datagrams to one destination in one system call -------------------------------- */
 
-#define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_MAX    64 /* datagrams in one call (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
 
-/*
- * Returns how many messages, counted from the first, can go into one batch, of which no more than
- * room octets may leave now.
- */
+/* Returns how many messages, counted from the first, fit into one batch of at most room octets. */
 static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs,
 			int n, uint64_t room)
 {
@@ -218,8 +220,8 @@ static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_
 }
 
 /*
- * Builds up to n datagrams one behind the other. Returns how many were built: fewer than n if the
- * key or the memory of the next one is bad.
+ * Builds up to n datagrams contiguously. Returns how many were built: fewer than n if the key or
+ * the memory of the next one is invalid.
  */
 static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		       const struct siw_ddp_dgram_msg *msgs, int n, size_t *octets)
@@ -238,7 +240,8 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
 				     dgram->msn + (uint32_t)i, 0);
 		size = fill(dgram, at, iov, pieces);
-		if (!size) /* this message is later sent alone, and that send returns the error */
+		/* this message is later sent separately, and that send returns the error */
+		if (!size)
 			break;
 		at += size;
 	}
@@ -379,7 +382,9 @@ const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram)
 	return buf + (siw_dgram_is(buf[0]) ? SIW_DGRAM_LEN + SIW_DDP_TAGGED : SIW_DDP_UNTAGGED);
 }
 
-/* Writes the GRH to the first octets of the pieces, and the payload behind it: 0 or -EFAULT. */
+/*
+ * Writes the GRH to the first octets of the iovecs, and the payload after it. Returns 0 or -EFAULT.
+ */
 static int scatter_behind_grh(const struct siw_ddp_dgram *dgram, const struct siw_addr *source,
 			      struct iovec *iov, int n, const uint8_t *from)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_grh.c - the global route header in front of a received UD message, in RoCE v2's form.
+ * ddp/ddp_grh.c - the global route header in front of a received UD message, in the format of RoCE
+ * v2.
  *
  *   IPv6   0                                                40
  *         +--------------------------------------------------+

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* ddp/ddp_impl.h - what the files of this layer share; private to it. */
+/* ddp/ddp_impl.h - declarations shared by the files of this layer. */
 #ifndef SIW_DDP_IMPL_H
 #define SIW_DDP_IMPL_H
 
@@ -18,9 +18,9 @@
 /* ---- streams --------------------------------------------------------------------------------- */
 
 #define SIW_DDP_QUEUES 4
-/* How many regions may be noted that unsent octets refer to. */
+/* Maximum number of regions recorded as referenced by unsent octets. */
 #define SIW_DDP_SOURCES 16
-/* Datagrams that one turn of a socket takes in vain. */
+/* Datagrams without a result that one turn of a socket processes. */
 #define SIW_DDP_TRIES 64
 
 struct siw_mpa_stream;
@@ -29,44 +29,49 @@ struct siw_rd_peer;
 /* The receiving side of one queue number. */
 struct siw_ddp_rxq {
 	struct siw_mem_queue *queue;
-	uint32_t msn;	       /* of the next message, or of the current one */
-	uint32_t placed;       /* its octets that are placed: the MO that must come next */
-	bool accept_empty_rtr; /* siw_ddp_stream_accept_empty_rtr */
-	/* a buffer was taken for the message; the members below describe it */
+	uint32_t msn; /* MSN of the current message, or of the next one */
+	/* octets of the current message that are placed: the next valid MO */
+	uint32_t placed;
+	bool accept_empty_rtr; /* see siw_ddp_stream_accept_empty_rtr */
+	/*
+	 * a buffer was removed from the queue for the message; the members below describe the
+	 * buffer
+	 */
 	bool begun;
 	int nsge;
 	uint64_t user_data;
 	uint64_t length;
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
-	/* for siw_ddp_stream_headed: the octets that are not for the buffer */
+	/* see siw_ddp_stream_headed: the octets that are not placed into the buffer */
 	uint8_t head[SIW_DDP_ULP_HEAD];
 };
 
-/* A segment of queue 0 that came before its buffer. */
+/* A segment of queue 0 that arrived before its buffer was posted. */
 struct siw_ddp_unexpected_seg {
 	struct siw_ddp_unexpected_seg *next;
 	struct siw_ddp_seg seg;
-	uint8_t data[]; /* its payload */
+	uint8_t data[]; /* the payload */
 };
 
 struct siw_ddp_unexpected {
-	uint64_t limit; /* octets of memory, bookkeeping included; 0: nothing is stored */
+	/* limit of used, octets of memory including bookkeeping; 0: nothing is stored */
+	uint64_t limit;
 	uint64_t used;
 	struct siw_ddp_unexpected_seg *first, *last;
-	/* the last one, while its payload is incomplete: rx.seg */
+	/* the newest segment, while its payload is incomplete: rx.seg */
 	struct siw_ddp_unexpected_seg *coming;
-	uint32_t msn, mo; /* expected next, while any is stored */
-	/* rx.seg waits for room, and so does everything behind it */
+	uint32_t msn, mo; /* MSN and MO expected next, while any segment is stored */
+	/* rx.seg waits for room, and all segments after it wait, too */
 	bool full;
 	bool deliver_before_end;
 };
 
 struct siw_ddp_rx {
-	int dead;	     /* -errno, once no more segments are processed */
+	int dead;	     /* -errno; set when no more segments are processed */
 	bool have;	     /* seg is the segment at the head of the stream */
-	bool any_unexpected; /* segments of queue 0 that came before their buffer are stored */
-	bool whole;	     /* seg is complete and its CRC is checked */
-	bool refusing;	     /* seg is being dropped, for the reason in why and why_err */
+	bool any_unexpected; /* unexpected segments of queue 0 are stored */
+	bool whole;	     /* the complete seg has arrived and its CRC is checked */
+	bool refusing;	     /* see siw_ddp_stream_headed */
 	uint16_t headed;     /* siw_ddp_stream_headed */
 	int why;
 	struct siw_wire_err why_err;
@@ -76,35 +81,40 @@ struct siw_ddp_rx {
 	struct siw_ddp_unexpected unexpected;
 };
 
-/* What a stream on reliable datagrams adds. Under the progress lock. */
+/* Additional state of a stream over reliable datagrams. Protected by the progress lock. */
 struct siw_ddp_rd_rx {
-	const uint8_t *data; /* the segment at the head, or NULL */
+	const uint8_t *data; /* the segment at the head of the stream, or NULL */
 	uint32_t len;
-	uint8_t space; /* of the segment at the head: enum siw_rd_space */
-	bool part;     /* counted: its message holds a receive and is not whole */
+	uint8_t space; /* space of the segment at the head of the stream: enum siw_rd_space */
+	bool part;     /* counted in parts: a partially received message holds a receive */
 	bool blamed;   /* the refused message has used up the buffer of user_data */
-	/* By space: the further segments of a refused message are dropped; which one came last. */
+	/*
+	 * By space: whether the remaining segments of a refused message are dropped, and the last
+	 * one dropped.
+	 */
 	struct {
 		bool on;
 		struct siw_ddp_seg last;
 	} skip[2];
 	uint64_t user_data;
-	uint16_t headed;      /* siw_ddp_rd_headed */
-	struct siw_link held; /* in its endpoint's list, while it is paused */
+	uint16_t headed;      /* see siw_ddp_rd_headed */
+	struct siw_link held; /* linked into the endpoint's list while the stream is paused */
 };
 
-/* A region that Read Responses read from, and where in the stream the last of them ends. */
+/*
+ * A region that Read Responses read from, and the stream position at which the last of them ends.
+ */
 struct siw_ddp_source {
 	uint64_t end;
 	uint32_t stag;
 };
 
 struct siw_ddp_tx {
-	bool active; /* msg is not wholly framed */
+	bool active; /* msg is not completely framed */
 	uint32_t at_msn;
 	uint64_t offset; /* octets of msg framed */
 	struct siw_ddp_msg msg;
-	uint32_t msn[SIW_DDP_QUEUES]; /* the next message's */
+	uint32_t msn[SIW_DDP_QUEUES]; /* MSN of the next message */
 	uint64_t framed; /* where the last segment ends, in the unit of siw_ddp_tx_accepted */
 	uint32_t n_sources;
 	struct siw_ddp_source sources[SIW_DDP_SOURCES];
@@ -115,42 +125,47 @@ struct siw_ddp_stream {
 	struct siw_mpa_stream *mpa; /* set for a stream on MPA; otherwise rd is set */
 	struct siw_rd_peer *rd;
 	uint32_t pd;
-	const void *identity; /* set before the first segment */
-	void *user;	      /* the user of a stream on rd */
+	const void *identity; /* set before the first segment is received */
+	void *user;	      /* the upper layer's object for a stream over rd */
 	struct siw_ddp_rd *endpoint;
 	struct siw_ddp_rd_rx rd_rx;
-	struct siw_ddp_rx rx;		   /* under the progress lock */
-	_Alignas(64) struct siw_ddp_tx tx; /* under the send lock */
-	/* on rd: responses and error messages, which have a space of their own; send lock */
+	struct siw_ddp_rx rx;		   /* protected by the progress lock */
+	_Alignas(64) struct siw_ddp_tx tx; /* protected by the send lock */
+	/*
+	 * over rd: responses and error messages, which have a PSN space of their own; protected by
+	 * the send lock
+	 */
 	struct siw_ddp_tx *responses;
 };
 
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
-/* ddp_tx.c: continues the message in tx. Returns as siw_ddp_tx_more. */
+/* ddp_tx.c: continues the message in tx. Returns the same values as siw_ddp_tx_more. */
 int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 		     struct siw_wire_err *err);
 
-/* A stream without a layer below it. */
+/* Allocates a stream that has no lower layer yet. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
 
 /* ---- ddp_rx.c, for ddp_unexpected.c ---------------------------------------------------------- */
 
-/* Whether this -errno means that the connection has ended, and not that a segment was wrong. */
+/*
+ * Whether this -errno means that the connection has ended, rather than that a segment was invalid.
+ */
 static inline bool siw_ddp_lower_ended(int r)
 {
 	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
 }
-/* Translates an error of the layer below: returns -errno, and sets rx.err for a protocol error. */
+/* Converts an error of the lower layer: returns -errno, and sets rx.err for a protocol error. */
 
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
-/* Octets at the start of this segment's message that are not for its buffer. */
+/* Octets at the start of this segment's message that are not placed into the buffer. */
 static inline uint32_t siw_ddp_head_octets(const struct siw_ddp_rx *rx,
 					   const struct siw_ddp_seg *seg)
 {
 	return !seg->qn && rx->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_HEAD : 0;
 }
-/* Octets of the buffer that the message fills up to this segment's end. */
+/* Octets of the buffer that are used when the message is placed up to this segment's end. */
 static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint64_t end = (uint64_t)seg->mo + seg->payload;
@@ -161,15 +176,15 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 	return end;
 }
 /*
- * Stores in iov where an untagged segment is placed, at most SIW_MEM_MAX_SGE + 1 iovecs. Returns
- * their number, or -errno.
+ * Fills iov with the destination of an untagged segment, at most SIW_MEM_MAX_SGE + 1 iovecs.
+ * Returns their number, or -errno.
  */
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
-/* Takes a buffer for the next message off the queue; false: there is none. */
+/* Removes a buffer for the next message from the queue; returns false if there is none. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
 /*
- * Counts a segment that is in its buffer. Returns 1 if it was the message's last one, with
+ * Accounts for a segment that was placed. Returns 1 if it was the message's last one, with
  * *delivery set; otherwise 2.
  */
 int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
@@ -190,23 +205,24 @@ static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
 	return rd->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_TAGGED : 0;
 }
 
-/* Refuses the segment at the head for rx.why_err: returns rx.why. */
+/* Refuses the segment at the head of the stream with error rx.why_err: returns rx.why. */
 int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
 /*
- * Drops the segment at the head if it belongs to a message that was refused. Returns whether it
- * did.
+ * Drops the segment at the head of the stream if it belongs to a refused message. Returns whether
+ * it did.
  */
 bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
 /* ---- ddp_unexpected.c, for ddp_rx.c ---------------------------------------------------------- */
 
 /*
- * Checks a segment while unexpected ones are stored: 0, or a code of enum siw_ddp_untagged_ecode.
+ * Checks a segment while unexpected segments are stored: 0, or a code of enum
+ * siw_ddp_untagged_ecode.
  */
 uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
 /*
- * Stores the segment at the head. Returns 3 when that is done; 0 if octets of it are missing, or
- * there is no room now; or -errno.
+ * Stores the segment at the head of the stream as unexpected. Returns 3 when it is stored; 0 if
+ * octets of it are missing, or there is no room now; or -errno.
  */
 int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream);
 void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
@@ -214,9 +230,9 @@ void siw_ddp_unexpected_free(struct siw_ddp_stream *stream);
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 /*
- * Completes a datagram that is sent from where its payload lies. all has the header in front, n
- * pieces after it, and room for the CRC, which is stored in tail. 0, or -EFAULT if a piece is not
- * mapped.
+ * Completes a datagram whose payload is sent without copying. all contains the header, n pieces of
+ * payload, and room for one more iovec for the CRC, which is stored in tail. Returns 0, or -EFAULT
+ * if a piece is not mapped.
  */
 static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail, bool with_crc)
 {

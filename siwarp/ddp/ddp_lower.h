@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_lower.h - what a DDP stream asks of the layer that carries its segments: mpa, or a peer
- * of reliable datagrams. Segments come whole and in order from either.
+ * ddp/ddp_lower.h - dispatch from a DDP stream to the layer that carries its segments: mpa, or an
+ * RD peer. Either layer delivers segments complete and in order.
  *
- * What it does NOT do: start-up and teardown, which the maker of the stream does.
+ * What it does NOT do: start-up and teardown, which are done by the code that opens the stream.
  */
 #ifndef SIW_DDP_LOWER_H
 #define SIW_DDP_LOWER_H
@@ -18,20 +18,23 @@ static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
 	return __builtin_expect(stream->rd != NULL, 0);
 }
 
-/* ddp_rd.c: as siw_ddp_lower_rx and siw_ddp_lower_payload. */
+/* ddp_rd.c: implementations of siw_ddp_lower_rx and siw_ddp_lower_payload over rd. */
 int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
 		  size_t *seg_len, bool *whole);
 /*
- * A message in several segments is about to take a receive. Whether its peer has its share of them:
- * then the stream is paused. Such messages never take the last quarter of the receives, nor those
- * of one source (base/source.h) more than half; one at a time is always let in.
+ * Called when a multi-segment message is about to use a receive. Returns whether the peer has used
+ * up its share of the receives; the stream is then paused. Such messages never use the last quarter
+ * of the receives, nor those of one source (base/source.h) more than half; a single one is always
+ * admitted.
  */
 bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream);
 int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
 
 /* ---- out: send lock -------------------------------------------------------------------------- */
 
-/* The longest next segment, header included, in octets. space: on reliable datagrams. */
+/*
+ * The maximum length of the next segment, header included, in octets. space is used only over rd.
+ */
 static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream, enum siw_rd_space space)
 {
 	if (siw_ddp_over_rd(stream))
@@ -41,7 +44,7 @@ static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream, enum si
 
 /* ---- in: progress lock ----------------------------------------------------------------------- */
 
-/* As siw_mpa_rx_fpdu. */
+/* See siw_mpa_rx_fpdu. */
 static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t **head,
 				   size_t *head_len, size_t *seg_len, bool *whole)
 {
@@ -50,7 +53,7 @@ static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t 
 	return siw_mpa_rx_fpdu(stream->mpa, head, head_len, seg_len, whole);
 }
 
-/* As siw_mpa_rx_payload. */
+/* See siw_mpa_rx_payload. */
 static inline int siw_ddp_lower_payload(struct siw_ddp_stream *stream, size_t skip,
 					const struct iovec *iov, int n)
 {

@@ -4,11 +4,11 @@
 #include "llp/llp.h"
 
 /*
- * Who is held back is woken when the bucket holds what this time brings: a system call then sends
- * several short datagrams.
+ * A sender that exceeds the rate is called again when the bucket holds the tokens of this time, ns,
+ * so that one system call can send several short datagrams.
  */
 #define WAKE_NS 250000ull
-/* Octets are these nanoseconds times kbit/s, over this. */
+/* octets = ns * kbit/s / NS_KBITS_PER_OCTET */
 #define NS_KBITS_PER_OCTET 8000000ull
 
 void siw_ddp_pace_set(struct siw_ddp_pace *pace, uint32_t kbits, struct siw_llp_sock *timer)
@@ -50,6 +50,6 @@ uint64_t siw_ddp_pace_room_limited(struct siw_ddp_pace *pace)
 
 void siw_ddp_pace_took_limited(struct siw_ddp_pace *pace, uint64_t octets)
 {
-	/* Rounded up, so that the shortest datagrams are no faster. */
+	/* Rounded up, so that a stream of very short datagrams does not exceed the rate. */
 	pace->paid_ns += (octets * NS_KBITS_PER_OCTET + pace->kbits - 1) / pace->kbits;
 }

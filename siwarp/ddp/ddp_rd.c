@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_rd.c - DDP streams on reliable datagrams. The layer below (rd) delivers each peer's
- * segments whole, once and in order. It also stores the message sequence numbers of peers that have
- * no stream at the moment.
+ * ddp/ddp_rd.c - DDP streams over reliable datagrams. The lower layer (rd) delivers each peer's
+ * segments intact, exactly once and in order. It also stores the message sequence numbers of peers
+ * that have no stream at the moment.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,16 +17,17 @@
 struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
-	/* Under the progress lock: */
-	struct siw_link held; /* streams that are paused */
-	bool lacks_receive;   /* one of them as no receive was posted */
-	bool lacks_share;     /* one of them for its share of the receives */
-	/* when that was found: the free receives, and parts */
+	/* Protected by the progress lock: */
+	struct siw_link held; /* list of paused streams */
+	bool lacks_receive;   /* a stream is paused because no receive was posted */
+	/* a stream is paused because it has used up its share of the receives */
+	bool lacks_share;
+	/* values of the free receives and of parts when lacks_share was set */
 	uint32_t seen_free, seen_parts;
-	struct siw_ddp_stream *served; /* whose segment came last */
-	/* messages in several segments that hold a receive and are not whole; those by source */
+	struct siw_ddp_stream *served; /* the stream that received the last segment */
+	/* partially received multi-segment messages that hold a receive: in total, and by source */
 	uint32_t parts, parts_of[SIW_SOURCES];
-	uint64_t key; /* of parts_of */
+	uint64_t key; /* hash key for the index of parts_of */
 };
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -57,7 +58,7 @@ void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd)
 
 /* ---- peers and their streams ----------------------------------------------------------------- */
 
-/* A struct siw_ddp_rd_peer is a struct siw_rd_peer under another name. */
+/* A struct siw_ddp_rd_peer is a struct siw_rd_peer under an opaque name. */
 static struct siw_rd_peer *below(const struct siw_ddp_rd_peer *peer)
 {
 	return (struct siw_rd_peer *)(uintptr_t)peer;
@@ -77,8 +78,8 @@ void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 }
 
 /*
- * What rd stores for a peer while it has no stream: the last MSN sent and received on each queue,
- * and the note. All are 0 for a new peer.
+ * Data stored in rd's peer record while the peer has no stream: the last MSN sent and received on
+ * each queue, and the note. All are 0 for a new peer.
  */
 struct saved {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
@@ -119,7 +120,7 @@ void siw_ddp_rd_show(struct siw_ddp_stream *stream)
 
 /* ---- shares of the receives ------------------------------------------------------------------ */
 
-/* Counts whether the stream's message holds a receive and is not whole. */
+/* Updates the counts of partially received messages that hold a receive. */
 static void count_part(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
@@ -169,7 +170,7 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 
 /* ---- the end of a stream --------------------------------------------------------------------- */
 
-/* Puts back the buffers of unfinished messages: their remaining segments will not come. */
+/* Puts back the buffers of unfinished messages: their remaining segments will not arrive. */
 static void return_buffers(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
@@ -178,7 +179,7 @@ static void return_buffers(struct siw_ddp_rx *rx)
 			rx->q[qn].begun = false;
 }
 
-/* What sends the messages of a queue. */
+/* The send state for the messages of a queue. */
 static const struct siw_ddp_tx *tx_of(const struct siw_ddp_stream *stream, uint32_t qn)
 {
 	return siw_ddp_is_response_queue(qn) ? stream->responses : &stream->tx;
@@ -281,8 +282,8 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 	struct siw_rd_event news;
 
 	/*
-	 * Bounded, since events of peers without a stream are skipped: a flood of them must not
-	 * keep other sockets waiting.
+	 * Bounded, because events of peers without a stream are skipped: a flood of them must not
+	 * starve other sockets.
 	 */
 	for (int tries = 0; tries < 64; tries++) {
 		struct siw_ddp_stream *stream;
@@ -304,7 +305,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 			}
 			return 1;
 		}
-		if (!stream) /* nobody is interested in this peer */
+		if (!stream) /* no stream is waiting for this event */
 			continue;
 		if (news.kind == SIW_RD_ACKED) {
 			event->kind = SIW_DDP_RD_ACKED;
@@ -403,7 +404,7 @@ void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 
 /* ---- refused segments ------------------------------------------------------------------------ */
 
-/* The queue whose current message this segment belongs to, or NULL. */
+/* Returns the queue whose current message this segment belongs to, or NULL. */
 static struct siw_ddp_rxq *queue_of(struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	if (seg->tagged || seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue ||
@@ -412,7 +413,7 @@ static struct siw_ddp_rxq *queue_of(struct siw_ddp_rx *rx, const struct siw_ddp_
 	return &rx->q[seg->qn];
 }
 
-/* Whether this error concerns the buffer of a message that had a right to one. */
+/* Whether the error affects a buffer that the message was entitled to. */
 static bool spoils_buffer(const struct siw_wire_err *err)
 {
 	return err->layer == SIW_LAYER_DDP &&
@@ -421,8 +422,8 @@ static bool spoils_buffer(const struct siw_wire_err *err)
 }
 
 /*
- * Gives up the message that is being received. On queue 0 it uses up a buffer, which completes in
- * error; on other queues the buffer is put back.
+ * Abandons the message that is being received. On queue 0 the message uses up a buffer, which
+ * completes with an error; on other queues the buffer is put back.
  */
 static void give_up(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32_t qn)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_record.c - tagged segments on UD, with the LLP header in front. Write-Record uses them.
+ * ddp/ddp_record.c - tagged segments on UD, preceded by the LLP header. Used by Write-Record.
  *
  *   0            12            26               26+head      len-4      len
  *  +------------+-------------+----------------+------------+----------+

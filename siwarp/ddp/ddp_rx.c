@@ -2,10 +2,10 @@
 /*
  * ddp/ddp_rx.c - receiving on streams: each segment is parsed, checked (RFC 5041 section 7.1) and
  * placed. A message is delivered with its last segment (section 5.4). TCP and rd keep the order, so
- * no segment is placed ahead of a missing one.
+ * no segment is placed before a missing one has arrived.
  *
- * A refused segment is first received to its end, and only then reported. Its CRC may not have been
- * checked yet, and a header that was damaged on the way is not a protocol error of the peer.
+ * A refused segment is first received completely, and only then reported: its CRC may not have been
+ * checked yet, and a header that was corrupted in transit is not a protocol error of the peer.
  */
 #include <errno.h>
 
@@ -17,7 +17,8 @@ static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_L
 static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
 
 /*
- * Translates an error of the layer below into this layer's. An error of MPA or TCP ends the stream.
+ * Converts an error of the lower layer to an error of this layer. An error of MPA or TCP ends the
+ * stream.
  */
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 {
@@ -25,14 +26,14 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 
 	if (r >= 0)
 		return r;
-	if (siw_ddp_over_rd(stream)) /* only -EFAULT can happen here */
+	if (siw_ddp_over_rd(stream)) /* rd can only return -EFAULT */
 		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
 	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
 		rx->err = siw_mpa_error(stream->mpa);
 	} else if (r == -EFAULT) {
 		/*
-		 * The destination memory is gone. That is not the peer's fault; the Terminate says
-		 * so.
+		 * The destination memory is no longer mapped. This is not the peer's fault, and the
+		 * Terminate says so.
 		 */
 		rx->err = LOCAL_CATASTROPHIC;
 		r = -EACCES;
@@ -44,7 +45,7 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 
 /*
  * Receives the rest of the refused segment and drops it. Returns 0 while octets are missing, then
- * the reason of the refusal.
+ * the error of the refusal.
  */
 static int refusal(struct siw_ddp_stream *stream)
 {
@@ -84,7 +85,10 @@ void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
 	if (siw_ddp_over_rd(stream) && !rx->have) {
 		rx->refusing = false;
 	} else if (!rx->have) {
-		/* The segment was placed already, so its CRC is checked and the refusal stands. */
+		/*
+		 * The segment was placed already, so its CRC has been checked and the refusal is
+		 * final.
+		 */
 		rx->err = err;
 		rx->dead = -EPROTO;
 	}
@@ -105,7 +109,7 @@ static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 }
 
 /*
- * Whether this segment is an empty message that takes no buffer: see
+ * Whether this segment is an empty message that uses no buffer: see
  * siw_ddp_stream_accept_empty_rtr.
  */
 static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *seg)
@@ -113,7 +117,7 @@ static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *
 	return __builtin_expect(q->accept_empty_rtr, 0) && !q->begun && seg->last && !seg->payload;
 }
 
-/* Makes the checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
+/* Performs the checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
 static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rxq *q;
@@ -146,8 +150,8 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 }
 
 /*
- * For a segment that is shorter than its header. RFC 5041 has no code for this, and the Terminate
- * quotes no header.
+ * The error for a segment that is shorter than its header. RFC 5041 has no code for this, and the
+ * Terminate quotes no header.
  */
 static const struct siw_wire_err TOO_SHORT = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 
@@ -222,7 +226,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 	return 1;
 }
 
-/* Takes the message's buffer off the queue when its first segment arrives. */
+/* Removes the message's buffer from the queue when its first segment arrives. */
 bool siw_ddp_take_buffer(struct siw_ddp_rxq *q)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(q->queue);
@@ -261,8 +265,8 @@ int siw_ddp_placed(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 }
 
 /*
- * Places a message that begins with octets for the layer above: these go to q->head, the others to
- * the buffer.
+ * Resolves the destination of a message that begins with octets for the upper layer: these are
+ * placed into q->head, the others into the buffer.
  */
 static __attribute__((cold, noinline)) int
 headed_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg, struct iovec *iov)
@@ -322,7 +326,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
 		return siw_ddp_keep_unexpected(stream);
 	/*
-	 * Another stream that shares this queue may have taken the last buffer since
+	 * Another stream that shares this queue may have used the last buffer since
 	 * siw_ddp_rx_head.
 	 */
 	if (!q->begun && !siw_ddp_take_buffer(q)) {
@@ -353,8 +357,8 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	int n, r;
 
 	/*
-	 * Orders memory: what the program wrote before it posted a receive happens before what the
-	 * peer writes from now on. Pairs with the store of tail in siw_mem_queue_post.
+	 * Memory ordering: the program's writes before it posted a receive must happen before the
+	 * peer's writes from now on. Pairs with the store of tail in siw_mem_queue_post.
 	 */
 	if (rx->q[0].queue)
 		(void)siw_mem_queue_peek(rx->q[0].queue);
@@ -367,7 +371,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 	r = siw_ddp_lower_payload(stream, seg->head_len + head, n ? iov : NULL, n);
 	/*
 	 * The reference to the STag is held only while octets are placed. The peer may stay silent
-	 * between two calls, and a thread that frees the STag must not wait for the peer.
+	 * between two calls, and a thread that deregisters the STag must not wait for the peer.
 	 */
 	if (n)
 		siw_mem_stag_put(stream->mem, seg->stag);

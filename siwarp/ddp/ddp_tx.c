@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * ddp/ddp_tx.c - sending on streams: a message is cut into segments (RFC 5041 section 5.2), which
- * go to the layer below in order (RFC5041-5.3-02, -03). One message at a time is in progress;
- * tx.offset says how far it is framed.
+ * are passed to the lower layer in order (RFC5041-5.3-02, -03). One message at a time is in
+ * progress; tx.offset counts its framed octets.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "ddp/ddp_lower.h"
 
-/* The most octets that one call frames, so that other queue pairs of the port get their turn. */
+/* Maximum octets that one call frames, so that other queue pairs of the port get their turn. */
 #define TURN (1u << 20)
 
 /* ---- the regions that unsent octets refer to ------------------------------------------------- */
@@ -41,8 +41,8 @@ static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx
 }
 
 /*
- * Notes that octets which TCP has not taken yet refer to the region of this Read Response. Reliable
- * datagrams copy the octets, so they need no note.
+ * Records that octets which TCP has not accepted yet refer to the region of this Read Response.
+ * Reliable datagrams copy the octets, so no record is needed for them.
  */
 static void note_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
@@ -57,9 +57,7 @@ static void note_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/*
- * As payload(), for a message that has octets of the layer above (msg->head) in front of its list.
- */
+/* Like payload(), for a message that has octets for the upper layer (msg->head) in front of sgl. */
 static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,
 							  const struct siw_ddp_tx *tx, uint64_t len,
 							  struct iovec *iov)
@@ -70,7 +68,10 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
 
 	if (msg->tagged) {
 		iov[n++] = (struct iovec){ (void *)msg->head, SIW_DDP_ULP_TAGGED };
-		/* offsets count the message alone; the code below expects the head to be counted */
+		/*
+		 * offset does not count the head of a tagged message; the code below expects the
+		 * head to be counted
+		 */
 		at += SIW_DDP_ULP_HEAD;
 		end += SIW_DDP_ULP_HEAD;
 	} else if (at < SIW_DDP_ULP_HEAD) {
@@ -87,8 +88,8 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
 }
 
 /*
- * Finds the next len octets of the payload. Returns the number of iovecs or -errno. If the source
- * is an STag and the result is above 0, a reference to the STag is held.
+ * Resolves the next len octets of the payload. Returns the number of iovecs or -errno. If the
+ * source is an STag and the result is above 0, a reference to the STag is held.
  */
 static int payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, uint64_t len,
 		   struct iovec *iov, struct siw_wire_err *err)
@@ -110,7 +111,7 @@ static int payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, u
 	return n;
 }
 
-/* On reliable datagrams: the space of what tx sends. */
+/* Over reliable datagrams: the PSN space in which tx sends. */
 static enum siw_rd_space space_of(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
 {
 	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
@@ -126,8 +127,8 @@ struct segment {
 };
 
 /*
- * Cuts the next segment. Returns the number of iovecs of its payload, with a reference held as
- * payload() says, or -errno.
+ * Cuts the next segment. Returns the number of iovecs of its payload, or -errno. As with payload(),
+ * a reference to the STag may be held.
  */
 static int cut(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, struct segment *seg,
 	       struct siw_wire_err *err)
@@ -136,7 +137,10 @@ static int cut(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, struc
 	uint64_t left = msg->length - tx->offset;
 
 	seg->head_len = msg->tagged ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
-	/* Asked for each segment, since it may change in between (RFC5041-3-02). */
+	/*
+	 * The limit is queried for each segment, because it may change between segments
+	 * (RFC5041-3-02).
+	 */
 	seg->len = siw_ddp_lower_mulpdu(stream, space_of(stream, tx)) - seg->head_len;
 	if (__builtin_expect(msg->head && msg->tagged, 0))
 		seg->len -= SIW_DDP_ULP_TAGGED;
@@ -152,7 +156,10 @@ static int cut(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, struc
 	return payload(stream, tx, seg->len, seg->iov, err);
 }
 
-/* Notes that the layer below has taken the segment. end: where it ends in the stream below. */
+/*
+ * Records that the lower layer has accepted the segment. end: the segment's end position in the
+ * lower layer's stream.
+ */
 static void framed(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, const struct segment *seg,
 		   int64_t end)
 {
@@ -202,10 +209,10 @@ int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, struc
 						      0 };
 			return -EACCES;
 		}
-		/* rd is full until its peer acknowledges something */
+		/* rd has no room until its peer acknowledges something */
 		if (end < 0 || siw_ddp_over_rd(stream))
 			return (int)end;
-		if (flushed) /* never reached: an empty batch takes any segment */
+		if (flushed) /* never reached: an empty batch accepts any segment */
 			return -EIO;
 		end = siw_ddp_tx_flush(stream, &accepted);
 		if (end <= 0)
@@ -316,7 +323,7 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 	struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_source *source = source_of(tx, stag);
 
-	if (siw_ddp_over_rd(stream)) /* reliable datagrams copy what is framed */
+	if (siw_ddp_over_rd(stream)) /* reliable datagrams copy framed octets */
 		return 0;
 	if (source && source->end > siw_ddp_tx_accepted(stream))
 		return 1;

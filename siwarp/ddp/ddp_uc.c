@@ -7,8 +7,8 @@
  *  | LLP header | DDP header  | payload         | CRC32C   |
  *  +------------+-------------+-----------------+----------+
  *
- * A datagram that arrives out of order is dropped: its message was given up when the gap was
- * noticed.
+ * A datagram that arrives out of order is dropped: its message was abandoned when the gap was
+ * detected.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -131,8 +131,8 @@ static bool is_peers(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *h
 }
 
 /*
- * Whether the datagram's PSN is later than all before it. Counts the PSNs that are missing in front
- * of it.
+ * Whether the datagram's PSN is newer than all before it. Counts the PSNs that are missing before
+ * it.
  */
 static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 {
@@ -149,7 +149,7 @@ static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 	return true;
 }
 
-/* Whether it is a report, which has no segment. */
+/* Whether the datagram is a report, which contains no segment; stores the report. */
 static bool is_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 {
 	if (__builtin_expect(datagram[0] != siw_dgram_first(SIW_DGRAM_UC_REPORT), 1))
@@ -216,7 +216,10 @@ uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
 
 /* ---- placing --------------------------------------------------------------------------------- */
 
-/* Takes a buffer off the queue, unless an unfinished message left one. False: there is none. */
+/*
+ * Removes a buffer from the queue, unless an unfinished message left one. Returns false if there is
+ * none.
+ */
 static bool hold_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 {
 	const struct siw_mem_buffer *buf;
@@ -291,8 +294,8 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	int n, r;
 
 	/*
-	 * Orders memory as in place_tagged of ddp_rx.c: what the program did before it posted a
-	 * receive happens before this write.
+	 * Memory ordering as in place_tagged of ddp_rx.c: the program's writes before it posted a
+	 * receive must happen before this write.
 	 */
 	if (queue)
 		(void)siw_mem_queue_peek(queue);

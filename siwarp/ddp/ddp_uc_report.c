@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_uc_report.c - what a receiver says of the datagrams of an unreliable connection.
+ * ddp/ddp_uc_report.c - a receiver's reports on the datagrams of an unreliable connection.
  *
  *   0            12          20          28         32         36         40
  *  +------------+-----------+-----------+----------+----------+----------+
@@ -13,10 +13,13 @@
 #include "base/settings.h"
 #include "ddp/ddp_uc_impl.h"
 
-/* So many datagrams have more octets than the report that answers them, also if they are empty. */
+/*
+ * Minimum number of datagrams per report: even if they are empty, this number of datagrams has more
+ * octets than the report that answers them.
+ */
 #define LEAST	    16
 #define INTERVAL_NS 1000000000ull
-enum { NEVER, BEYOND }; /* setting uc_breaker; above: always */
+enum { NEVER, BEYOND }; /* values of setting uc_breaker; greater values: always */
 
 struct report_wire {
 	struct siw_dgram_wire head;

@@ -2,8 +2,8 @@
 /*
  * ddp/ddp_uc_tx.c - sending on unreliable connections: messages are cut into segments, and each
  * segment is a numbered datagram. Short payloads are copied, with the CRC computed in the same
- * pass, into a batch: datagrams of one size that one system call sends. Long payloads are sent from
- * where they lie.
+ * pass, into a batch: datagrams of one size that one system call sends. Long payloads are sent
+ * without copying.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,17 +13,18 @@
 #include "base/pieces.h"
 #include "ddp/ddp_uc_impl.h"
 
-/* The longest payload that is copied. */
+/* The longest payload that is copied, octets. */
 #define COPY_MAX     4096
-#define BATCH_MAX    64 /* datagrams that one call may carry (UDP_MAX_SEGMENTS of older kernels) */
+#define BATCH_MAX    64 /* datagrams in one call (UDP_MAX_SEGMENTS of older kernels) */
 #define BATCH_OCTETS 65507
 /*
- * The most octets that one call frames. Others get their turn, such as a receiver in this process.
+ * Maximum octets that one call frames, so that others, such as a receiver in this process, get
+ * their turn.
  */
 #define TURN 65536u
 /*
- * Used when the kernel reports "too long" and does not know the path MTU: what every IPv6 path
- * carries.
+ * Used when the kernel reports EMSGSIZE and does not know the path MTU: the payload that every IPv6
+ * path carries.
  */
 #define SAFE_PAYLOAD (1280 - 48 - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN)
 
@@ -78,7 +79,9 @@ int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 
 /* ---- to the socket --------------------------------------------------------------------------- */
 
-/* The network refused a datagram: messages begun so far that are not wholly sent never will be. */
+/*
+ * The network refused a datagram: messages begun so far that are not completely sent have failed.
+ */
 static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
 {
 	if (!tx->refused_last)
@@ -88,8 +91,8 @@ static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
 }
 
 /*
- * The datagram is longer than the path allows. Later ones are made shorter; this one is sent in
- * fragments.
+ * Handles a datagram longer than the path MTU. Later datagrams are made shorter; this one is sent
+ * in IP fragments.
  */
 static __attribute__((cold, noinline)) int too_long(struct siw_ddp_uc *uc, const struct iovec *iov,
 						    int n)
@@ -121,8 +124,8 @@ static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
 }
 
 /*
- * Sends the whole batch with one system call. Returns 1 if it was sent or refused, 0 if the socket
- * is full, -EOPNOTSUPP if its datagrams have to be sent one by one.
+ * Sends the complete batch with one system call. Returns 1 if it was sent or refused, 0 if the
+ * socket is full, -EOPNOTSUPP if its datagrams have to be sent one by one.
  */
 static int send_batch(struct siw_ddp_uc *uc)
 {
@@ -216,7 +219,7 @@ static bool joins(const struct siw_uc_tx *tx, uint32_t size)
 		tx->datagram <= tx->batch_max && tx->used + size <= BATCH_OCTETS);
 }
 
-/* Appends the segment to the batch: 1 or -EFAULT. */
+/* Appends the segment to the batch. Returns 1 or -EFAULT. */
 static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	struct siw_uc_tx *tx = &uc->tx;
@@ -236,7 +239,7 @@ static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int
 	return 1;
 }
 
-/* Sends the segment from where its payload lies: 1, 0 if the socket is full, -EFAULT. */
+/* Sends the segment without copying its payload. Returns 1, 0 if the socket is full, or -EFAULT. */
 static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
@@ -251,8 +254,8 @@ static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec 
 }
 
 /*
- * Sends the batch. False if the socket is full, or if the network refused and the current message
- * was given up.
+ * Sends the batch. Returns false if the socket is full, or if the network refused a datagram and
+ * the current message was abandoned.
  */
 static bool make_room(struct siw_ddp_uc *uc)
 {
@@ -260,8 +263,8 @@ static bool make_room(struct siw_ddp_uc *uc)
 }
 
 /*
- * Sends the next segment or puts it into the batch. Returns 1, 0 if that is not possible now,
- * -EACCES or -EFAULT. *octets: of its payload.
+ * Sends the next segment or adds it to the batch. Returns 1, 0 if that is not possible now, -EACCES
+ * or -EFAULT. *octets: length of its payload.
  */
 static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 {

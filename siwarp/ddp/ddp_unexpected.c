@@ -4,9 +4,9 @@
  * posted. They are stored, up to a limit, and placed in order once there are buffers. Meanwhile
  * segments of other queues are processed.
  *
- * A stored segment has passed all checks but one: whether it fits the buffer is checked when there
- * is one. While any is stored, every further segment of queue 0 is stored too, so that the order is
- * kept.
+ * A stored segment has passed all checks except one: whether it fits the buffer is checked when
+ * there is a buffer. While any segment is stored, every further segment of queue 0 is stored too,
+ * to keep the order.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,8 +31,8 @@ uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_d
 }
 
 /*
- * Allocates memory for the segment at the head of the stream. NULL: the limit is reached, or there
- * is no memory.
+ * Allocates memory for the segment at the head of the stream. Returns NULL if the limit is reached,
+ * or there is no memory.
  */
 static struct siw_ddp_unexpected_seg *make_room(struct siw_ddp_stream *stream)
 {
@@ -69,11 +69,11 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	struct iovec iov;
 	int r;
 
-	if (!node) { /* the segment waits here, and what follows it waits in the socket */
+	if (!node) { /* the segment waits in the stream, and later ones in the socket */
 		/*
-		 * While this end does not read, TCP does not report that the peer is gone, so ask
-		 * for it. With deliver_before_end the end is of no interest until everything was
-		 * delivered.
+		 * While this end does not read, TCP does not report that the peer is gone, so check
+		 * explicitly. With deliver_before_end the end of the connection is reported only
+		 * after everything was delivered, so no check is needed.
 		 */
 		if (!unexpected->deliver_before_end && siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
 			return rx->dead = -ECONNRESET;
@@ -134,8 +134,8 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	int n;
 
 	/*
-	 * After the end of the connection nothing more arrives, but stored segments may still be
-	 * wanted.
+	 * After the end of the connection no more segments arrive, but stored ones can still be
+	 * placed.
 	 */
 	if (rx->dead && !siw_ddp_lower_ended(rx->dead))
 		return 0;
@@ -165,7 +165,10 @@ bool siw_ddp_rx_before_end(struct siw_ddp_stream *stream)
 	if (!stream->rx.unexpected.deliver_before_end || !stream->rx.unexpected.first ||
 	    !siw_ddp_lower_ended(stream->rx.dead))
 		return false;
-	/* A socket that was resumed for a receive stays ready, since nobody reads it any more. */
+	/*
+	 * The socket may have been resumed when a receive was posted, and would be reported as
+	 * ready forever, because nothing reads it any more.
+	 */
 	siw_llp_pause(siw_mpa_sock(stream->mpa));
 	return true;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_wire.h - the two headers of a DDP segment (RFC 5041 section 4), to and from values.
+ * ddp/ddp_wire.h - conversion of the two DDP segment headers (RFC 5041 section 4) to and from
+ * values.
  *
- * What it does NOT do: judge. Version, queue number, offsets are checked where a segment is
- * received; here a header that is long enough always parses.
+ * What it does NOT do: validate. Version, queue number and offsets are checked by the receive
+ * functions; here a header that is long enough always parses.
  */
 #ifndef SIW_DDP_WIRE_H
 #define SIW_DDP_WIRE_H
@@ -60,7 +61,7 @@ static inline uint32_t siw_ddp_head_len(uint8_t ctrl)
 	return ctrl & SIW_DDP_T ? SIW_DDP_TAGGED : SIW_DDP_UNTAGGED;
 }
 
-/* The reserved bits go out as zero (RFC5041-4.1-08), DV as one (RFC5041-4.1-09). */
+/* The reserved bits are sent as zero (RFC5041-4.1-08), DV as one (RFC5041-4.1-09). */
 static inline void siw_ddp_put_tagged(void *at, bool last, uint8_t ulp_octet, uint32_t stag,
 				      uint64_t to)
 {
@@ -90,8 +91,8 @@ static inline void siw_ddp_put_untagged(void *at, bool last, uint8_t ulp_octet, 
 }
 
 /*
- * Parses the header at the start of a segment of seg_len octets; the caller has seen that
- * seg_len and what lies at head are at least siw_ddp_head_len() long.
+ * Parses the header at the start of a segment of seg_len octets. The caller has checked that
+ * seg_len and the octets available at head are at least siw_ddp_head_len().
  */
 static inline void siw_ddp_parse(const uint8_t *head, uint32_t seg_len, struct siw_ddp_seg *seg)
 {

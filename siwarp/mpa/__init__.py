@@ -1,1 +1,1 @@
-"""The layer of MPA, FPDUs on TCP. It has no part in Python yet; its contract is mpa.h."""
+"""The MPA layer: FPDUs over TCP. It has no Python part yet; its C interface is mpa.h."""
