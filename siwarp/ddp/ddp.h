@@ -37,7 +37,7 @@ struct siw_ddp_dgram;
 #define SIW_DDP_ULP_HEAD   8  /* octets reserved by siw_ddp_stream_headed */
 #define SIW_DDP_ULP_TAGGED 20 /* octets reserved by siw_ddp_rd_headed */
 
-/* ---- segments, as values --------------------------------------------------------------------- */
+/* ---- parsed segments ------------------------------------------------------------------------- */
 
 /*
  * A parsed segment header (RFC 5041 section 4). Some members are valid only for tagged or only for

@@ -30,7 +30,7 @@ int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *h
 bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream);
 int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
 
-/* ---- out: send lock -------------------------------------------------------------------------- */
+/* ---- sending: send lock ---------------------------------------------------------------------- */
 
 /*
  * The maximum length of the next segment, header included, in octets. space is used only over rd.
@@ -42,7 +42,7 @@ static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream, enum si
 	return siw_mpa_mulpdu(stream->mpa);
 }
 
-/* ---- in: progress lock ----------------------------------------------------------------------- */
+/* ---- receiving: progress lock ---------------------------------------------------------------- */
 
 /* See siw_mpa_rx_fpdu. */
 static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t **head,

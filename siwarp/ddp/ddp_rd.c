@@ -168,7 +168,7 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 			(rd->lacks_share && (left > rd->seen_free || rd->parts < rd->seen_parts)));
 }
 
-/* ---- the end of a stream --------------------------------------------------------------------- */
+/* ---- closing a stream ------------------------------------------------------------------------ */
 
 /* Puts back the buffers of unfinished messages: their remaining segments will not arrive. */
 static void return_buffers(struct siw_ddp_rx *rx)

@@ -99,7 +99,7 @@ uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
 	return uc->tx.payload;
 }
 
-/* ---- checks of what arrives ------------------------------------------------------------------ */
+/* ---- checks of received datagrams ------------------------------------------------------------ */
 
 static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 {

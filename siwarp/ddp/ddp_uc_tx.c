@@ -77,7 +77,7 @@ int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 	return 1;
 }
 
-/* ---- to the socket --------------------------------------------------------------------------- */
+/* ---- sending to the socket ------------------------------------------------------------------- */
 
 /*
  * The network refused a datagram: messages begun so far that are not completely sent have failed.

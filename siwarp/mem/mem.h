@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mem/mem.h - memory that messages are placed into or sent from: STags and what they name, lists of
- * scatter/gather elements, atomics, and queues of receive buffers. Part of this contract:
- * mem_queue.h.
+ * mem/mem.h - memory that messages are placed into or sent from: STags and the memory they name,
+ * scatter/gather lists, atomics, and queues of receive buffers. mem_queue.h is part of this
+ * interface.
  *
  * What this folder does NOT do: know segments, messages or sockets.
  *
- * Results: 0 or a count, or -errno. Lengths and offsets are octets.
+ * Functions return 0 or a count, or -errno. Lengths and offsets are in octets.
  *
- * Locks: functions on STags, elements and atomics need none. siw_mem_queue_post: one poster at a
- * time, in any thread; siw_mem_queue_used: any thread; the other functions on queues: the progress
- * lock.
+ * Locks: functions on STags, elements and atomics need none. siw_mem_queue_post: one thread at a
+ * time; siw_mem_queue_used: any thread; the other functions on queues: the progress lock.
  */
 #ifndef SIW_MEM_H
 #define SIW_MEM_H
@@ -26,33 +25,35 @@
 
 /* cffi: begin */
 
-struct siw_mem; /* the STags of one device */
+struct siw_mem; /* the STag table of one device */
 struct siw_mem_queue;
 
 #define SIW_MEM_MAX_SGE 16
 
-/* Makes an empty table of STags: 0; -ENOMEM; -EIO: the system gives no random numbers. */
+/*
+ * Creates an empty STag table. Returns 0; -ENOMEM; -EIO if the system provides no random numbers.
+ */
 int siw_mem_open(struct siw_mem **out);
 void siw_mem_close(struct siw_mem *mem);
 
 /* ---- STags ----------------------------------------------------------------------------------- */
 
-/* What a region may be used for: the values of enum siw_access_flags, and three of our own. */
+/* Access rights of a region: the values of enum siw_access_flags, and three internal ones. */
 enum siw_mem_right {
 	SIW_MEM_LOCAL_WRITE = 1,
 	SIW_MEM_REMOTE_WRITE = 2,
 	SIW_MEM_REMOTE_READ = 4,
 	SIW_MEM_REMOTE_ATOMIC = 8,
-	SIW_MEM_LOCAL_READ = 1 << 28, /* every region has it */
+	SIW_MEM_LOCAL_READ = 1 << 28, /* granted by every region */
 	SIW_MEM_READ_SINK = 1 << 29,  /* only the response of one RDMA Read may be placed there */
 	SIW_MEM_REMOTE_INVALIDATE = 1 << 30,
 };
 
 /*
- * The memory that an STag names: length octets at addr, whose tagged offsets, and the addresses of
- * local elements with this key, begin with to_base;
- * or, if sgl is not NULL, the octets of nsge local elements, whose tagged offsets begin with 0.
- * That list must stay until the STag is freed.
+ * The memory that an STag names. If sgl is NULL: length octets at addr; tagged offsets, and the
+ * addresses of local elements with this key, begin with to_base. If sgl is not NULL: the octets of
+ * nsge local elements; tagged offsets begin with 0. The list must stay valid until the STag is
+ * freed.
  */
 struct siw_mem_region {
 	uint8_t *addr;
@@ -60,81 +61,82 @@ struct siw_mem_region {
 	uint64_t to_base;
 	const struct siw_sge *sgl;
 	int nsge;
-	uint32_t rights;    /* set of enum siw_mem_right */
+	uint32_t rights;    /* bit mask of enum siw_mem_right */
 	uint32_t pd;	    /* protection domain number */
-	const void *stream; /* NULL, or the identity of the one stream that may use it */
+	const void *stream; /* NULL, or the identity of the only stream that may use the STag */
 };
 
 /*
- * Gives the region an STag, which is never 0 and which nobody can guess: a keyed permutation of
- * index and generation. 0; -ENOMEM, also beyond 1,048,576 regions.
+ * Allocates an STag for the region. The STag is never 0 and cannot be guessed: it is a keyed
+ * permutation of index and generation. Returns 0; -ENOMEM, also if there are 1,048,576 regions.
  */
 int siw_mem_stag_alloc(struct siw_mem *mem, const struct siw_mem_region *region, uint32_t *stag);
 /*
- * Frees an STag. It is invalid at once; the function returns when nobody holds a reference to it
- * any more, so the caller must hold none. 0; -ENOENT: it was free already. An STag that was
- * invalidated is freed by this, too.
+ * Frees an STag, valid or invalidated. The STag is invalid at once; the function returns when no
+ * references to it are left, so the caller must hold none. Returns 0; -ENOENT if the STag was free
+ * already.
  */
 int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag);
 /*
- * Reserves an STag, to be bound to memory later: it is invalid, and nobody else gets it before
+ * Reserves an STag, to be bound to memory later: it is invalid, and is not allocated again before
  * siw_mem_stag_free. window: the owner chooses the lowest octet at each binding, so this reserves
- * all 256 STags with the upper 24 bits. 0; -ENOMEM.
+ * all 256 STags with the same upper 24 bits. Returns 0; -ENOMEM.
  */
 int siw_mem_stag_reserve(struct siw_mem *mem, bool window, uint32_t *stag);
 /*
- * Makes a reserved or invalidated STag valid, for this memory; a window's by any of its 256 STags.
- * 0; -EBUSY: it is valid already; -ENOENT: it is not reserved. Not while another thread binds or
- * frees it.
+ * Makes a reserved or invalidated STag valid, naming this memory; for a window, any of its 256
+ * STags may be passed. Returns 0; -EBUSY if it is valid already; -ENOENT if it is not reserved.
+ * Must not run concurrently with another thread that binds or frees the STag.
  */
 int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_region *region);
 /*
- * Changes what a valid STag may be used for (set of enum siw_mem_right). Returns when nobody holds
- * a reference that the rights of before gave, so the caller must hold none. 0; -ENOENT: it is not
- * valid. Not while another thread binds or frees it.
+ * Changes the rights of a valid STag (bit mask of enum siw_mem_right). Returns when all references
+ * granted under the previous rights are released, so the caller must hold none. Returns 0; -ENOENT
+ * if it is not valid. Must not run concurrently with another thread that binds or frees the STag.
  */
 int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights);
-/* Whether the STag is valid: names memory now. */
+/* Whether the STag is valid, that is, names memory now. */
 bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag);
 /*
- * Checks the STag, its protection domain or stream, the right, and that [to, to + len) is within
- * its bounds, in this order. Then writes at most max iovecs of that memory, and returns their
- * count; a reference to the STag is held until siw_mem_stag_put.
+ * Checks that the STag is valid, its protection domain or stream, the right, and that [to, to +
+ * len) is within its bounds, in this order. Then writes at most max iovecs of that memory, and
+ * returns their count; a reference to the STag is held until siw_mem_stag_put.
  *
- * max 0: writes no iovec and returns 1, with the reference. len 0: returns 0 with neither check nor
- * reference, since RFC 5041 allows any STag there. -EACCES: *err has DDP's error (RFC 5041 section
- * 7: invalid STag, not of this stream, bounds, TO wrap), RDMAP's access violation if the right is
- * missing, or the local catastrophic error if an element of the list is not valid any more.
+ * If max is 0, writes no iovec and returns 1, with the reference. If len is 0, returns 0 without
+ * checks and without a reference, because RFC 5041 allows any STag then. -EACCES: *err has DDP's
+ * error (RFC 5041 section 7: invalid STag, not of this stream, bounds, TO wrap), RDMAP's access
+ * violation if the right is missing, or the local catastrophic error if an element of the list is
+ * no longer valid.
  */
 int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream,
 		     uint32_t right, uint64_t to, uint64_t len, struct iovec *iov, int max,
 		     struct siw_wire_err *err);
-/* Gives back the reference of a siw_mem_stag_get that returned more than 0. */
+/* Releases the reference of a siw_mem_stag_get that returned more than 0. */
 void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag);
 /*
- * Whether the peer of this stream may invalidate the STag: it is valid, bound to that very stream
- * (its protection domain is not enough), and has SIW_MEM_REMOTE_INVALIDATE.
+ * Whether the peer of this stream may invalidate the STag: the STag is valid, bound to this stream
+ * (a binding to its protection domain is not sufficient), and grants SIW_MEM_REMOTE_INVALIDATE.
  */
 bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream);
 /*
- * Invalidates the STag for the peer of this stream: 0, or -EACCES if that may not. Waits for
- * references as siw_mem_stag_free does; but nobody else gets the STag before siw_mem_stag_free,
- * since its owner does not know yet that it is invalid.
+ * Invalidates the STag on request of this stream's peer. Returns 0, or -EACCES if the peer may not
+ * invalidate it. Waits for references like siw_mem_stag_free; but the STag is not allocated again
+ * before siw_mem_stag_free, because its owner does not know yet that it is invalid.
  */
 int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stream);
 /*
- * Writes the iovecs of octets [offset, offset + len) of local scatter/gather elements, to be read,
- * or to be written to if write is true: their count; -EACCES: a key does not allow that; -EMSGSIZE:
- * the list is shorter. internal: the addresses are the library's own and keys are not checked. No
- * reference is held: the caller knows that the memory stays.
+ * Resolves octets [offset, offset + len) of local scatter/gather elements to iovecs, for reading,
+ * or for writing if write is true. Returns their count; -EACCES if a key does not allow the access;
+ * -EMSGSIZE if the list is shorter. internal: the addresses are the library's own and keys are not
+ * checked. No reference is held: the caller ensures that the memory stays valid.
  */
 int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, bool internal,
 			uint32_t pd, bool write, uint64_t offset, uint64_t len, struct iovec *iov,
 			int max);
 
 /*
- * Copies len octets to the beginning of the list. 0; -EACCES and -EMSGSIZE as above; -EFAULT: the
- * memory does not exist any more.
+ * Copies len octets to the beginning of the list. Returns 0; -EACCES and -EMSGSIZE as
+ * siw_mem_sgl_resolve; -EFAULT if the memory is not mapped.
  */
 int siw_mem_sgl_write(struct siw_mem *mem, const struct siw_sge *sgl, int nsge, uint32_t pd,
 		      const void *octets, uint64_t len);
@@ -145,7 +147,7 @@ enum siw_mem_atomic_kind {
 	SIW_MEM_CMP_SWAP = 2,
 };
 struct siw_mem_atomic {
-	uint32_t kind; /* enum siw_mem_atomic_kind: the code on the wire */
+	uint32_t kind; /* enum siw_mem_atomic_kind: the opcode on the wire */
 	uint64_t data; /* the number to add, or the bits to swap in */
 	uint64_t mask; /* FETCH_ADD: the top bit of each field; CMP_SWAP: the bits to swap */
 	uint64_t compare;
@@ -153,13 +155,13 @@ struct siw_mem_atomic {
 };
 /*
  * Performs an atomic operation on 8 octets at tagged offset to, in the machine's octet order,
- * atomic for every thread and CPU of the machine. 0, and *before has the value that was there. op
- * NULL: checks alone.
+ * atomic with respect to every thread and CPU of the machine. Returns 0, with the previous value in
+ * *before. If op is NULL, only the checks are made.
  *
- * Checks as siw_mem_stag_get does, with right SIW_MEM_REMOTE_ATOMIC, and that the address is a
- * multiple of 8. -EACCES: the memory is unchanged and *err says why; for a wrong address it is
- * RDMAP's catastrophic error of the stream (RFC 7306 section 8.2), for memory that does not exist
- * any more the local catastrophic error.
+ * The checks are those of siw_mem_stag_get, with right SIW_MEM_REMOTE_ATOMIC, and that the address
+ * is a multiple of 8. -EACCES: the memory is unchanged and *err has the error: for a misaligned
+ * address RDMAP's catastrophic error of the stream (RFC 7306 section 8.2), for memory that is not
+ * mapped the local catastrophic error.
  */
 int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *stream, uint64_t to,
 		   const struct siw_mem_atomic *op, uint64_t *before, struct siw_wire_err *err);
@@ -168,27 +170,32 @@ int siw_mem_atomic(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void *
 
 /* A ring of posted receive buffers, which several queue pairs may share. */
 struct siw_mem_queue_attr {
-	uint32_t depth;	  /* buffers, rounded up to a power of two */
-	uint32_t max_sge; /* per buffer, at most SIW_MEM_MAX_SGE */
+	uint32_t depth;	  /* number of buffers, rounded up to a power of two */
+	uint32_t max_sge; /* elements per buffer, at most SIW_MEM_MAX_SGE */
 	uint32_t pd;
-	bool internal; /* buffers are the library's own: keys are not checked */
+	bool internal; /* buffers are library memory: keys are not checked */
 };
-/* 0; -ENOMEM; -EINVAL: more than 2^20 buffers, or max_sge is too large. */
+/* Returns 0; -ENOMEM; -EINVAL if there are more than 2^20 buffers, or max_sge is too large. */
 int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out);
 void siw_mem_queue_destroy(struct siw_mem_queue *queue);
 /*
- * Makes it a queue of that depth; what is in it stays, in its order. Nobody posts or takes
- * meanwhile. 0; -ENOMEM; -EINVAL: more than 2^20 buffers, or fewer than are posted.
+ * Changes the depth of the queue; its buffers are kept, in the same order. No other thread may use
+ * the queue meanwhile. Returns 0; -ENOMEM; -EINVAL if depth exceeds 2^20 buffers, or is less than
+ * the number of posted buffers.
  */
 int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth);
-/* Adds a buffer: 0; -ENOMEM: the queue is full; -EINVAL: more elements than max_sge. */
+/*
+ * Adds a buffer. Returns 0; -ENOMEM if the queue is full; -EINVAL if there are more elements than
+ * max_sge.
+ */
 int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
 		       int nsge);
 /*
- * Takes the oldest buffer away unfilled, for a flush: 1 and its user_data; 0: the queue is empty.
+ * Removes the oldest buffer unfilled, for a flush. Returns 1 and its user_data, or 0 if the queue
+ * is empty.
  */
 int siw_mem_queue_take(struct siw_mem_queue *queue, uint64_t *user_data);
-/* Buffers that are posted and not taken. Any thread. */
+/* Number of posted buffers that are not in use yet. May be called by any thread. */
 uint32_t siw_mem_queue_used(const struct siw_mem_queue *queue);
 
 /* cffi: end */

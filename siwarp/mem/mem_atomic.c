@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * mem/mem_atomic.c - atomic operations on 64 bits of registered memory (RFC 7306 section 5.1), and
- * writing a small result, such as an atomic's, to the user's scatter/gather list.
+ * a function to write a small result, such as that of an atomic, to the user's scatter/gather list.
  */
 #include <errno.h>
 

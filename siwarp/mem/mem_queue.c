@@ -3,8 +3,8 @@
  * mem/mem_queue.c - receive buffers, in the order in which they were posted (RFC 5041 section
  * 5.1.2).
  *
- * A ring with one reader, the holder of the progress lock, and one writer, the thread that posts.
- * Callers make sure that only one thread posts at a time.
+ * The queue is a ring with one reader, the holder of the progress lock, and one writer, the posting
+ * thread. Callers ensure that only one thread posts at a time.
  */
 #include <errno.h>
 #include <stdlib.h>

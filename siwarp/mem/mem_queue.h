@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * mem/mem_queue.h - part of mem/mem.h: a queue of receive buffers, for the code that fills them.
- * Peek and pop are inline, since every message needs both.
+ * Peek and pop are inline, because every message needs both.
  */
 #ifndef SIW_MEM_QUEUE_H
 #define SIW_MEM_QUEUE_H
@@ -14,10 +14,10 @@ struct siw_mem_buffer {
 	uint64_t user_data;
 	uint64_t length; /* octets of all elements */
 	int nsge;
-	struct siw_sge sgl[]; /* max_sge of them */
+	struct siw_sge sgl[]; /* up to max_sge elements */
 };
 
-/* A buffer that was popped, and returned by siw_mem_queue_return. */
+/* A buffer that was popped and put back by siw_mem_queue_return. */
 struct siw_mem_returned {
 	struct siw_mem_returned *next;
 	struct siw_mem_buffer buf;
@@ -27,18 +27,20 @@ struct siw_mem_queue {
 	uint32_t mask;
 	uint32_t max_sge;
 	uint32_t pd;
-	uint32_t stride; /* octets from buffer to buffer */
+	uint32_t stride; /* octets from one buffer to the next */
 	bool internal;
-	uint8_t *ring;			    /* behind the struct, until siw_mem_queue_resize */
-	_Alignas(64) _Atomic uint32_t tail; /* count of buffers posted; stored with release */
-	_Alignas(
-		64) _Atomic uint32_t head; /* count of those taken; stored with release: progress */
-	_Atomic uint32_t n_returned;	   /* length of returned: progress lock to write */
-	struct siw_mem_returned *returned; /* taken before the ring's: progress lock */
+	/* directly after the struct, until siw_mem_queue_resize */
+	uint8_t *ring;
+	_Alignas(64) _Atomic uint32_t tail; /* number of buffers posted; stored with release */
+	/* number of buffers popped; stored with release; progress lock */
+	_Alignas(64) _Atomic uint32_t head;
+	/* length of the list returned; written under the progress lock */
+	_Atomic uint32_t n_returned;
+	struct siw_mem_returned *returned; /* used before the buffers of the ring; progress lock */
 	_Alignas(64) uint8_t first_ring[];
 };
 
-/* The next buffer to fill, or NULL; valid until it is popped. Progress lock. */
+/* The next buffer to fill, or NULL; valid until it is popped. Call under the progress lock. */
 static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
@@ -53,7 +55,7 @@ static inline const struct siw_mem_buffer *siw_mem_queue_peek(const struct siw_m
 
 void siw_mem_queue_pop_returned(struct siw_mem_queue *queue);
 
-/* Takes away the buffer that siw_mem_queue_peek returns. Progress lock. */
+/* Removes the buffer that siw_mem_queue_peek returns. Call under the progress lock. */
 static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
@@ -67,8 +69,8 @@ static inline void siw_mem_queue_pop(struct siw_mem_queue *queue)
 }
 
 /*
- * Puts a buffer of these elements, which was popped, back in front of all others: 0 or -ENOMEM.
- * Progress lock.
+ * Puts a popped buffer with these elements back in front of all others. Returns 0 or -ENOMEM. Call
+ * under the progress lock.
  */
 int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const struct siw_sge *sgl,
 			 int nsge);

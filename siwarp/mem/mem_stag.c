@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mem/mem_stag.c - STags: the memory that they name, who may use them for what, and how they become
- * invalid (RFC 5041 sections 8.2, 8.3; RFC 5042).
+ * mem/mem_stag.c - STags: the memory that they name, their access rights, and invalidation (RFC
+ * 5041 sections 8.2, 8.3; RFC 5042).
  *
- * The top bit of an STag tells its kind.
+ * The top bit of an STag distinguishes two kinds.
  * - 0: a region, or a window of type 1. The other 31 bits are a keyed permutation of (index, 20
- *   bits; generation, 11 bits). So no one can compute an STag from others, and a freed STag does
- *   not match the next one at its index.
+ *   bits; generation, 11 bits). An STag therefore cannot be computed from other STags, and a freed
+ *   STag does not match the next STag at its index.
  * - 1: a window whose owner chooses the lowest octet at each binding (type 2 of verbs). The 23 bits
  *   in the middle are another such permutation, of (index, 20 bits; generation, 3 bits), and the
  *   same for all 256 STags of the window. Such a window is bound to one stream, so guessing its
- *   STag helps no other peer.
+ *   STag does not help any other peer.
  *
  * Free indexes are reused in the order in which they were freed, so that a generation recurs as
  * late as possible.
  *
- * Look-ups take no lock. The word of an entry has its generation, a live bit, a count of
- * references, and an invalid bit. The invalid bit says that the peer invalidated the STag; it is
- * not free, since its owner may still use its name. A look-up that grants access adds a reference
- * before it reads the live bit. Freeing clears the live bit, and then waits until the count is 0. A
- * look-up of a local key takes no reference: it reads the fields between two loads of the word.
+ * Look-ups take no lock. The word of an entry consists of its generation, a live bit, a reference
+ * count, and an invalid bit. The invalid bit is set when the peer has invalidated the STag; such an
+ * STag is not free, because its owner may still use it. A look-up that grants access adds a
+ * reference before it reads the live bit. Freeing clears the live bit, and then waits until the
+ * reference count is 0. A look-up of a local key takes no reference: it reads the fields between
+ * two loads of the word.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -50,15 +51,18 @@
 #define WINDOW_GEN_BITS (WINDOW_BITS - INDEX_BITS)
 /*
  * Set in the generation of a window of type 2, so that an STag of one kind never matches an entry
- * of the other.
+ * of the other kind.
  */
 #define GEN_OF_WINDOW 0x800u
 #define GEN_OCTET     0xffu /* the octet of a window's STag that its owner chooses */
-/* At least this many free indexes wait before one is reused, unless the table cannot grow. */
+/*
+ * An index is reused only while more than this many free indexes wait, unless the table cannot
+ * grow.
+ */
 #define REST 256
 
 struct siw_stag_entry {
-	_Atomic uint64_t word; /* 20 turn, 12 generation, 1 live, 1 invalid, 30 references */
+	_Atomic uint64_t word; /* bits: 20 turn, 12 generation, 1 live, 1 invalid, 30 references */
 	_Atomic(uint8_t *) addr;
 	_Atomic uint64_t length;
 	_Atomic uint64_t to_base;
@@ -67,7 +71,7 @@ struct siw_stag_entry {
 	_Atomic uint32_t rights;
 	_Atomic uint32_t pd;
 	_Atomic int nsge;
-	uint32_t next; /* index of the next free entry; under the table's lock */
+	uint32_t next; /* index of the next free entry; protected by the table's lock */
 };
 _Static_assert(sizeof(struct siw_stag_entry) == 64, "one cache line");
 
@@ -82,16 +86,17 @@ struct siw_stag_key {
 struct siw_mem {
 	struct siw_stag_entry *_Atomic chunks[CHUNKS];
 	struct siw_stag_key key, window_key; /* constant */
-	siw_lock_t lock;		     /* guards the members below; look-ups do not take it */
+	/* protects the members below; look-ups do not take it */
+	siw_lock_t lock;
 	uint32_t n_chunks;
 	/* queue of n_free free indexes; the oldest is reused first */
 	uint32_t n_free, free_first, free_last;
 };
 
 /*
- * Fields are loaded with acquire and stored with release, which costs nothing on x86. So a load of
- * the word that follows in the code also happens later (local_key). load_field pairs with
- * store_field.
+ * Fields are loaded with acquire and stored with release, which costs nothing on x86. A load of the
+ * word that follows in program order is therefore not reordered before them (local_key). load_field
+ * pairs with store_field.
  */
 #define load_field(e, f)     atomic_load_explicit(&(e)->f, memory_order_acquire)
 #define store_field(e, f, v) atomic_store_explicit(&(e)->f, v, memory_order_release)
@@ -100,7 +105,7 @@ struct siw_mem {
 
 /*
  * Three rounds of keyed addition, multiplication by a keyed odd number, and a fold of the upper
- * half into the lower. A Feistel network of four rounds took half as long again.
+ * half into the lower. A Feistel network of four rounds took 50% longer.
  */
 static uint32_t permute(const struct siw_stag_key *key, uint32_t x, int bits)
 {
@@ -138,7 +143,7 @@ static int make_key(struct siw_stag_key *key)
 	if (n != sizeof(*key))
 		return -EIO;
 	for (i = 0; i < 3; i++) {
-		/* an inverse modulo 2^3; each step doubles the number of right bits */
+		/* an inverse modulo 2^3; each step doubles the number of correct bits */
 		uint32_t m = key->mul[i] | 1, inverse = m;
 
 		for (k = 0; k < 4; k++)
@@ -198,7 +203,9 @@ static void push_free(struct siw_mem *mem, uint32_t index)
 	mem->free_last = index;
 }
 
-/* Adds a chunk. Without memory, or at the largest size, the table stays as it is. */
+/*
+ * Adds a chunk. If there is no memory, or the table has its maximum size, the table is unchanged.
+ */
 static void grow(struct siw_mem *mem)
 {
 	struct siw_stag_entry *chunk;
@@ -234,7 +241,7 @@ static uint32_t gen_of(uint64_t word)
 	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
 }
 
-/* The STag of this index at this turn, and its generation. */
+/* Returns the STag of this index at this turn, and its generation. */
 static uint32_t stag_of(const struct siw_mem *mem, bool window, uint32_t index, uint32_t turn,
 			uint32_t *gen)
 {
@@ -249,7 +256,7 @@ static uint32_t stag_of(const struct siw_mem *mem, bool window, uint32_t index, 
 	return permute(&mem->key, index * gens + turn, REGION_BITS);
 }
 
-/* The index and the generation that this STag stands for. */
+/* Returns the index and the generation that this STag encodes. */
 static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32_t *gen)
 {
 	uint32_t plain;
@@ -266,8 +273,8 @@ static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32
 }
 
 /*
- * Takes a free entry and gives it a new STag, which is not valid yet. Returns NULL if there is no
- * entry.
+ * Allocates a free entry and assigns it a new STag, which is not valid yet. Returns NULL if there
+ * is no entry.
  */
 static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint32_t *stag)
 {
@@ -288,8 +295,8 @@ static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint3
 		*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
 	}
 	/*
-	 * The count of references may be above 0 for a moment, by look-ups of invalid STags; so
-	 * add, do not store.
+	 * The reference count may be above 0 temporarily, because of look-ups of invalid STags; so
+	 * add instead of storing.
 	 */
 	atomic_fetch_add(&e->word, ((uint64_t)gen - gen_of(word)) << GEN_SHIFT);
 	return e;
@@ -347,8 +354,8 @@ bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
 }
 
 /*
- * Waits for look-ups that took a reference before the STag became invalid. They may still write
- * (RFC5041-8.3.1-07).
+ * Waits for look-ups that acquired a reference before the STag became invalid. They may still write
+ * to the memory (RFC5041-8.3.1-07).
  */
 static void await_refs(struct siw_stag_entry *e)
 {
@@ -385,7 +392,10 @@ int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
 	if (!e || !alive(atomic_load(&e->word), gen))
 		return -ENOENT;
 	store_field(e, rights, rights);
-	/* Who adds its reference after this finds the new rights, and the others are waited for. */
+	/*
+	 * Look-ups that add their reference after this see the new rights; the others are waited
+	 * for.
+	 */
 	atomic_fetch_add(&e->word, 0);
 	await_refs(e);
 	return 0;
@@ -402,8 +412,8 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	if (word & LIVE)
 		return -EBUSY;
 	/*
-	 * Look-ups that took a reference while the STag was valid may still read the fields. Later
-	 * ones find it invalid and read none.
+	 * Look-ups that acquired a reference while the STag was valid may still read the fields.
+	 * Later look-ups find it invalid and read none.
 	 */
 	await_refs(e);
 	fill(e, region);
@@ -418,15 +428,18 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 static void release(struct siw_stag_entry *e)
 {
 	/*
-	 * Pairs with the load in await_refs: what was written to the memory is written before the
-	 * count falls.
+	 * Pairs with the load in await_refs: all writes to the memory are completed before the
+	 * count is decremented.
 	 */
 	atomic_fetch_sub_explicit(&e->word, 1, memory_order_release);
 }
 
 /* ---- invalidation by the peer (RFC 5040 section 5.3) ----------------------------------------- */
 
-/* The entry with a reference held if the peer of this stream may invalidate it, else NULL. */
+/*
+ * Returns the entry, with a reference held, if the peer of this stream may invalidate it; else
+ * NULL.
+ */
 static struct siw_stag_entry *get_invalidable(struct siw_mem *mem, uint32_t stag,
 					      const void *stream, uint32_t *gen)
 {
@@ -485,7 +498,8 @@ static int refuse_tagged(struct siw_wire_err *err, uint8_t code)
 }
 
 /*
- * The checks of RFC5041-7.1-06 except the first. Rights are a matter of RDMAP (RFC 5040 figure 9).
+ * The checks of RFC5041-7.1-06 except the first. Access rights are checked by RDMAP (RFC 5040
+ * figure 9).
  */
 static int check(struct siw_stag_entry *e, uint32_t pd, const void *stream, uint32_t right,
 		 uint64_t to, uint64_t len, struct siw_wire_err *err)
@@ -493,7 +507,7 @@ static int check(struct siw_stag_entry *e, uint32_t pd, const void *stream, uint
 	const void *owner = load_field(e, stream);
 	uint64_t base = load_field(e, to_base);
 
-	/* RFC5041-8.2-01, -02: the STag belongs to a stream, or else to a protection domain. */
+	/* RFC5041-8.2-01, -02: the STag belongs either to a stream or to a protection domain. */
 	if (owner ? owner != stream : load_field(e, pd) != pd)
 		return refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
 	if ((load_field(e, rights) & right) != right)
@@ -553,7 +567,10 @@ void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
 
 /* ---- local scatter/gather elements ----------------------------------------------------------- */
 
-/* Where the octets of sge lie, or NULL: its key does not allow all of them to be read or written. */
+/*
+ * Returns the address of the octets of sge, or NULL if its key does not allow the access to all of
+ * them.
+ */
 static uint8_t *local_key(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
 			  uint32_t right)
 {
@@ -572,7 +589,10 @@ static uint8_t *local_key(struct siw_mem *mem, const struct siw_sge *sge, uint32
 	ok = alive(word, gen) && load_field(e, pd) == pd && load_field(e, rights) & right &&
 	     sge->addr >= start && sge->addr - start <= length &&
 	     sge->length <= length - (sge->addr - start);
-	/* If the region was freed meanwhile, the fields read may be those of another region. */
+	/*
+	 * If the region was freed meanwhile, the fields that were read may be those of another
+	 * region.
+	 */
 	ok = ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
 	return ok ? addr + (sge->addr - start) : NULL;
 }

@@ -3,8 +3,8 @@
  * mpa/mpa.h - marker PDU aligned framing over TCP (RFC 5044, RFC 6581): the start-up exchange, then
  * FPDUs with CRC32C.
  *
- * What this layer does NOT do: know DDP. To it a ULPDU is octets, and the layer above says where
- * they go.
+ * What this layer does NOT do: interpret ULPDUs. A ULPDU is a sequence of octets, and the upper
+ * layer determines where they are placed.
  *
  * Locks: as llp. The tx functions of a stream are called under the QP's send lock and all others
  * under the progress lock. The two sides share only atomic data.
@@ -36,103 +36,104 @@ struct siw_mpa_stream;
 /* ---- start-up -------------------------------------------------------------------------------- */
 
 /*
- * Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. 0, -EAGAIN,
- * -errno.
+ * Accepts a TCP connection from llp's listener as a stream in start-up, responder mode. Returns 0,
+ * -EAGAIN or -errno.
  */
 int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		   struct siw_mpa_stream **out);
 /*
- * Opens a stream in start-up, initiator mode; params: this end's Request. 0; -EINVAL: illegal
- * params; -errno.
+ * Opens a stream in start-up, initiator mode; params: this end's Request. Returns 0; -EINVAL if
+ * params are illegal; -errno.
  */
 int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		    const struct siw_addr *source, const struct siw_mpa_params *params,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out);
 /*
- * The same for a stream that is its own peer: what it sends comes back to it. No frames are
- * exchanged; siw_mpa_startup returns SIW_MPA_REPLY with the params given here.
+ * Opens a stream that is its own peer: what it sends is received by itself. No frames are
+ * exchanged; siw_mpa_startup returns SIW_MPA_REPLY with the params passed here.
  */
 int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			   const struct siw_mpa_params *params, struct siw_io_handler *handler,
 			   struct siw_mpa_stream **out);
 
 enum siw_mpa_startup {
-	SIW_MPA_STARTING = 0, /* nothing new: call again when the handler is called */
-	SIW_MPA_REQUEST = 1,  /* responder: *peer is the peer's Request; siw_mpa_reply is due */
-	SIW_MPA_REPLY = 2,    /* initiator: accepted; *peer is the Reply; FPDUs may flow */
+	SIW_MPA_STARTING = 0, /* no progress: call again when the handler is called */
+	SIW_MPA_REQUEST = 1,  /* responder: *peer is the peer's Request; call siw_mpa_reply */
+	SIW_MPA_REPLY = 2,    /* initiator: accepted; *peer is the Reply; FPDUs may be sent */
 	SIW_MPA_REJECTED = 3, /* initiator: Reply with R=1, private data in *peer */
 };
 
 /*
- * Goes on with start-up. Returns one of enum siw_mpa_startup, or -errno: -ECONNREFUSED and the like
- * from TCP; -EPROTO, not a valid frame (siw_mpa_error); -ECONNRESET, the peer closed. Octets behind
- * the frame belong to the first FPDU. Once start-up is over it returns STARTING, or the -errno that
- * ended it.
+ * Continues start-up. Returns one of enum siw_mpa_startup, or -errno: -ECONNREFUSED and similar
+ * errors from TCP; -EPROTO, not a valid frame (siw_mpa_error); -ECONNRESET, the peer closed. Octets
+ * after the frame belong to the first FPDU. After start-up it returns STARTING, or the -errno that
+ * ended start-up.
  *
- * This layer checks the form, the layers above IRD and ORD. Initiator: the Reply has the Request's
- * revision, format and connection model, and peer->rtr is the one RTR to send, of those that were
- * offered and the peer supports. If there is none: -EPROTO with NO_RTR_MATCH, and FPDUs can still
- * be sent, not received, for the Terminate that RFC 6581 section 9.2 requires. Responder: this
- * layer itself rejects a Request of revision 0 (a Reply with R=1) and returns -EPROTO.
+ * This layer checks the format; upper layers check IRD and ORD. Initiator: the Reply has the
+ * Request's revision, format and connection model, and peer->rtr is the one RTR to send, among
+ * those that were offered and that the peer supports. If there is none: -EPROTO with NO_RTR_MATCH;
+ * FPDUs can still be sent, but not received, for the Terminate that RFC 6581 section 9.2 requires.
+ * Responder: this layer itself rejects a Request of revision 0 (a Reply with R=1) and returns
+ * -EPROTO.
  */
 int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer);
 /*
- * Responder: sends the Reply; params->rejected: it rejects. 0; -EINVAL: illegal params; -errno. Of
- * params it uses crc, markers, rejected, features if the Request announces any, the private data
- * and, for an enhanced Request, ird, ord
- * and, if that is peer-to-peer, rtr (at least one). All else follows from the Request: revision,
- * format, connection model, and 0x3fff in ird or ord where the Request has it in ord or ird. CRCs
- * are then on if either end wanted them, and what is sent to an end has Markers if that end wanted
- * them.
+ * Responder: sends the Reply, which is a rejection if params->rejected is set. Returns 0; -EINVAL
+ * if params are illegal; -errno. Of params it uses crc, markers, rejected, features if the Request
+ * announces any, the private data and, for an enhanced Request, ird, ord and, if that is
+ * peer-to-peer, rtr (at least one). Everything else is taken from the Request: revision, format,
+ * connection model, and 0x3fff in ird or ord if the Request has it in ord or ird. CRCs are then on
+ * if either end requested them, and FPDUs to an end have Markers if that end requested them.
  */
 int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *params);
 
-/* ---- FPDUs out -------------------------------------------------------------------------------
+/* ---- sending FPDUs ---------------------------------------------------------------------------
  *
- * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush gives the batch to TCP in as few calls as
- * it can. Small payloads are copied into the batch; large ones are referred to, and must stay until
- * siw_mpa_tx_accepted has come to the FPDU's end (with Markers all is copied). A batch holds about
- * 256 KiB. A responder flushes nothing until the peer's first FPDU has arrived (RFC 5044 section
- * 7.1.2).
+ * siw_mpa_tx_fpdu frames into a batch; siw_mpa_tx_flush passes the batch to TCP in as few calls as
+ * possible. Small payloads are copied into the batch; large ones are referenced, and must stay
+ * valid until siw_mpa_tx_accepted has reached the FPDU's end (with Markers everything is copied). A
+ * batch holds about 256 KiB. A responder flushes nothing until the peer's first FPDU has arrived
+ * (RFC 5044 section 7.1.2).
  */
 
 /*
- * The longest ULPDU now, in octets: RFC 5044 section 4.5 with the current EMSS, at most setting
- * mulpdu.
+ * The maximum ULPDU length now, in octets: RFC 5044 section 4.5 with the current EMSS, limited by
+ * setting mulpdu.
  */
 size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream);
 /*
  * Frames one FPDU with its CRC: head (the DDP header, at most 64 octets), then n pieces of payload.
  *   > 0        framed: octets of the stream up to the FPDU's end
  *   0          the batch is full: flush first
- *   -ENOTCONN  start-up is not over
- *   -EMSGSIZE  a ULPDU of over 64768 octets; -ENOMEM
- *   -EFAULT    the payload's memory is gone: nothing was framed, and the stream goes on
- *   -errno     what broke the connection
+ *   -ENOTCONN  start-up is not complete
+ *   -EMSGSIZE  a ULPDU of more than 64768 octets; -ENOMEM
+ *   -EFAULT    the payload is not mapped: nothing was framed, and the stream is still usable
+ *   -errno     the error that broke the connection
  */
 int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t head_len,
 			const struct iovec *payload, int n);
 /*
- * 1 everything framed was taken by TCP; 0 not yet (EAGAIN, or the responder waits);
- * -errno dead; -EFAULT so: what was referred to is not there any more. *accepted, always: octets of
- * the stream that TCP took; an FPDU is out when that has come to its end.
+ * Returns 1 if TCP accepted everything framed; 0 if not yet (EAGAIN, or the responder waits);
+ * -errno if the stream is dead; -EFAULT if it is dead because referenced payload is no longer
+ * mapped. *accepted is always set: octets of the stream that TCP accepted; an FPDU is out when this
+ * count has reached its end.
  */
 int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted);
-/* Whether what is framed waits for room in TCP's buffer, or for the peer's first FPDU. */
+/* Whether framed FPDUs wait for room in TCP's buffer, or for the peer's first FPDU. */
 bool siw_mpa_tx_blocked(const struct siw_mpa_stream *stream);
-/* What the last flush said. */
+/* The *accepted of the last flush. */
 uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
 
-/* ---- FPDUs in -------------------------------------------------------------------------------- */
+/* ---- receiving FPDUs ------------------------------------------------------------------------- */
 
 /*
- * Gives the FPDU at the head of the stream, until siw_mpa_rx_payload consumes it.
+ * Returns the FPDU at the head of the stream, until siw_mpa_rx_payload consumes it.
  *   1            *head: its first *head_len ULPDU octets, at least min(ulpdu_len, 64); *ulpdu_len:
- *                octets of the ULPDU, 0 for an empty FPDU; *whole: all of it is here and its CRC is
- *                checked (always up to 8 KiB, with setting strict, and with Markers, which are
- *                checked and removed)
- *   0            nothing has come yet
- *   -EPROTO, -EBADMSG  what came is wrong: siw_mpa_error
+ *                octets of the ULPDU, 0 for an empty FPDU; *whole: the FPDU has arrived
+ *                completely and its CRC is checked (always up to 8 KiB, with setting strict, and
+ *                with Markers, which are checked and removed)
+ *   0            no FPDU has arrived yet
+ *   -EPROTO, -EBADMSG  the received octets are invalid: siw_mpa_error
  *   -ENOTCONN    the stream ended between FPDUs; -ECONNRESET: within one, or by a reset
  *   -EBUSY       siw_mpa_rx_payload returned 0 and must be called again first
  * An error is returned again by each further call.
@@ -141,10 +142,10 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 		    size_t *ulpdu_len, bool *whole);
 /*
  * Consumes that FPDU: writes its ULPDU octets from skip on to dest, which must hold exactly
- * ulpdu_len - skip octets; dest NULL, n 0: throws them away. With setting strict dest is written
- * after the CRC was checked.
- *   1         all is placed, and the CRC is right (or off)
- *   0         the rest has not come: call again with the same arguments when the handler is called
+ * ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting strict dest is written after
+ * the CRC was checked.
+ *   1         the ULPDU is placed completely, and the CRC is right (or off)
+ *   0         octets are missing: call again with the same arguments when the handler is called
  *   -EBADMSG  the CRC is wrong
  *   -EFAULT   dest cannot be written
  *   -EINVAL   dest has another length, or skip is not within the head
@@ -152,24 +153,24 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
  */
 int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n);
 
-/* ---- the stream as a whole ------------------------------------------------------------------- */
+/* ---- the complete stream --------------------------------------------------------------------- */
 
-/* The error behind the last -EPROTO or -EBADMSG. */
+/* The error that caused the last -EPROTO or -EBADMSG. */
 struct siw_wire_err siw_mpa_error(const struct siw_mpa_stream *stream);
 int siw_mpa_addrs(struct siw_mpa_stream *stream, struct siw_addr *local, struct siw_addr *peer);
-/* Its socket: to set its handler, to pause and resume reading. */
+/* The stream's socket: to set its handler, to pause and resume reading. */
 struct siw_llp_sock *siw_mpa_sock(const struct siw_mpa_stream *stream);
-/* Whether octets were read and not consumed: the next siw_mpa_rx_fpdu may need no system call. */
+/* Whether octets were read but not consumed: the next siw_mpa_rx_fpdu may need no system call. */
 bool siw_mpa_staged(const struct siw_mpa_stream *stream);
 bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
-/* Ends sending; receiving goes on. 0 or -errno. */
+/* Shuts down the sending side; receiving continues. Returns 0 or -errno. */
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);
 /*
- * Reads what the peer still sends, and throws it away. 1: the stream ended, or the connection
- * broke; 0: not yet; -EMSGSIZE: more came than setting linger_octets allows.
+ * Reads and discards what the peer still sends. Returns 1 if the stream ended, or the connection
+ * failed; 0 if not yet; -EMSGSIZE if more arrived than setting linger_octets allows.
  */
 int siw_mpa_drain(struct siw_mpa_stream *stream);
-/* abort: with a reset. */
+/* Closes and frees the stream. abort: with a TCP reset. */
 void siw_mpa_close(struct siw_mpa_stream *stream, bool abort);
 
 /* cffi: end */

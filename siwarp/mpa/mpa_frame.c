@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_frame.c - builds and parses MPA Request and Reply Frames. It uses no socket and no state.
+ * mpa/mpa_frame.c - builds and parses MPA Request and Reply Frames. Uses no sockets and keeps no
+ * state.
  */
 #include <errno.h>
 #include <string.h>
@@ -13,8 +14,8 @@ static const char *key_of(bool reply)
 }
 
 /*
- * What this end may send. Revision 0 is the RDMA Consortium's protocol, which siwarp does not
- * support.
+ * Whether this end may send a frame with these parameters. Revision 0 is the RDMA Consortium's
+ * protocol, which siwarp does not support.
  */
 bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
 {
@@ -34,7 +35,7 @@ bool siw_mpa_params_legal(const struct siw_mpa_params *p, bool reply)
 		return false;
 	if (p->rtr & ~(SIW_MPA_RTR_FPDU | SIW_MPA_RTR_WRITE | SIW_MPA_RTR_READ))
 		return false;
-	/* RFC6581-9.2-02, -08 with A; RFC6581-9.2-14 without. */
+	/* RFC6581-9.2-02, -08 with bit A; RFC6581-9.2-14 without. */
 	return p->p2p ? p->rtr != 0 : p->rtr == 0;
 }
 
@@ -80,7 +81,7 @@ static uint8_t put_features(uint8_t features, bool reply)
 	return flags | (features & SIW_MPA_COUNTS ? SIW_MPA_FLAG_D : 0);
 }
 
-/* Any other pattern, such as a Request's bits repeated in a Reply, announces nothing. */
+/* Any other pattern, such as a Request's bits repeated in a Reply, announces no features. */
 static uint8_t get_features(uint8_t flags, bool reply)
 {
 	if ((flags & SIW_MPA_FLAGS_ROLE) != (reply ? SIW_MPA_FLAG_P : SIW_MPA_FLAG_Q))
@@ -111,7 +112,7 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
 
 /*
  * A wrong key is reported at its first wrong octet, and a wrong length as soon as the header has
- * arrived. So no one waits for a peer that speaks another protocol (RFC5044-8-05).
+ * arrived, so that a peer that speaks another protocol is detected early (RFC5044-8-05).
  */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_marker.c - inserts Markers into an FPDU that is sent, and checks those of a received one
- * (RFC 5044 sections 4.2, 4.3). It works on octets and stream positions; mpa_tx.c and mpa_rx.c own
- * the buffers.
+ * mpa/mpa_marker.c - inserts Markers into an FPDU that is sent, and checks the Markers of a
+ * received FPDU (RFC 5044 sections 4.2, 4.3). These functions take octets and stream positions;
+ * mpa_tx.c and mpa_rx.c own the buffers.
  */
 #include <errno.h>
 #include <string.h>
@@ -11,10 +11,11 @@
 #include "base/guard.h"
 #include "mpa/mpa_stream.h"
 
-/* Where the next octet of an FPDU is written. */
+/* The position at which the next octet of an FPDU is written. */
 struct cursor {
 	uint8_t *to;
-	uint32_t at, first; /* at: its position in the stream; first: that of the length field */
+	/* stream positions; at: of the next octet; first: of the length field */
+	uint32_t at, first;
 };
 
 static void put_marker(struct cursor *c, uint32_t fpduptr)
@@ -27,14 +28,14 @@ static void put_marker(struct cursor *c, uint32_t fpduptr)
 	c->at += sizeof(*marker);
 }
 
-/* RFC5044-4.3-03, -08. The difference is also right when positions wrap (RFC5044-4.3-04). */
+/* RFC5044-4.3-03, -08. The difference is also correct when positions wrap (RFC5044-4.3-04). */
 static void mark_if_due(struct cursor *c)
 {
 	if (!siw_mpa_to_marker(c->at))
 		put_marker(c, c->at - c->first);
 }
 
-/* Copies len octets with Markers in between: 0, or -EFAULT if from is not mapped. */
+/* Copies len octets with Markers in between. Returns 0, or -EFAULT if from is not mapped. */
 static int put(struct cursor *c, const uint8_t *from, size_t len)
 {
 	while (len) {

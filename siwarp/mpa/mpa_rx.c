@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_rx.c - receives FPDUs (RFC 5044 sections 4.4, 6). Their length fields say where they
- * begin; each one's CRC is checked.
+ * mpa/mpa_rx.c - receives FPDUs (RFC 5044 sections 4.4, 6). FPDUs are located by their length
+ * fields; the CRC of each is checked.
  *
  * Small FPDUs are read many at a time into a staging buffer, checked there, and then copied to
- * their place. Of a large FPDU the first octets are staged, and the rest is read directly to its
- * place. That read also takes a few octets into staging: the trailer and the next header. It never
- * takes payload of two FPDUs, since only the header says where the second one's payload goes.
+ * their destination. Of a large FPDU the first octets are staged, and the rest is read directly to
+ * its destination. That read also stages a few octets after the payload: the trailer and the next
+ * header. A direct read never covers the payload of two FPDUs, because only the header determines
+ * the destination of the second one.
  *
  * A direct read places payload before its CRC is checked, which deviates from RFC5044-6-01. The
  * setting strict avoids this. In both cases an FPDU is reported as received only after the check.
  *
  * With Markers every FPDU is completely staged, its CRC and its Markers are checked, and the
- * payload between them is copied to its place.
+ * payload between them is copied to its destination.
  *
- * Once nothing is staged, staging goes to the next stream that receives (mpa_spare.h).
+ * When nothing is staged, the staging buffer is handed to the next stream that receives
+ * (mpa_spare.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -29,24 +31,24 @@
 #include "mpa/mpa_stream.h"
 
 #define STAGING_OCTETS (64u << 10)
-/* The largest FPDU has 2 + 65535 + 3 + 4 octets; this holds nearly two. */
+/* The largest FPDU has 2 + 65535 + 3 + 4 octets; this buffer holds nearly two. */
 #define STRICT_OCTETS (128u << 10)
 /* FPDUs up to this size are staged completely and checked before they are placed. */
 #define WHOLE_OCTETS 8192u
 /*
- * During a bulk transfer, the read at an FPDU's end stages at most this many octets, since staged
+ * During a bulk transfer, the read at an FPDU's end stages at most this many octets, because staged
  * octets are copied twice.
  */
 #define BULK_OCTETS 4096u
 #define HEAD_OCTETS 64u
 /*
- * What a peer may send before it has our Reply is stored up to this size; the rest stays in TCP's
- * window.
+ * Octets that a peer sends before it has received our Reply are stored up to this size; the rest
+ * stays in TCP's receive buffer.
  */
 #define EARLY_OCTETS 4096u
 #define DEST_IOVS    64
 
-static struct siw_mpa_spares stagings[2]; /* of STAGING_OCTETS, of STRICT_OCTETS */
+static struct siw_mpa_spares stagings[2]; /* buffers of STAGING_OCTETS, and of STRICT_OCTETS */
 
 static __attribute__((destructor)) void free_stagings(void)
 {
@@ -76,7 +78,7 @@ static int rx_dead(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int r
 	return siw_mpa_fail(stream, code, rv);
 }
 
-/* For a stream that has no staging, or one that is too small now that Markers were negotiated. */
+/* Allocates staging for a stream that has none, or enlarges it after Markers were negotiated. */
 static bool grow(struct siw_mpa_rx *rx, uint32_t cap)
 {
 	uint8_t *buf = rx->buf ? NULL : siw_mpa_spare_take(&stagings[cap == STRICT_OCTETS]);
@@ -90,7 +92,7 @@ static bool grow(struct siw_mpa_rx *rx, uint32_t cap)
 	return true;
 }
 
-/* Nothing is staged, and nothing has arrived. */
+/* Hands over the staging buffer when nothing is staged and nothing has arrived. */
 static void rest(struct siw_mpa_rx *rx)
 {
 	if (!rx->buf)
@@ -101,8 +103,8 @@ static void rest(struct siw_mpa_rx *rx)
 }
 
 /*
- * Makes room for at least want octets behind what is staged. That is always possible for the rest
- * of one FPDU.
+ * Makes room for at least want octets after the staged ones. There is always room for the rest of
+ * one FPDU.
  */
 static int make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
@@ -148,8 +150,8 @@ int siw_mpa_rx_early(struct siw_mpa_stream *stream)
 }
 
 /*
- * Translates the error of a read: 0 if there was nothing to read. middle: within an FPDU, where the
- * end of the stream is an error.
+ * Converts the error of a read: returns 0 if there was nothing to read. middle: the read was within
+ * an FPDU, so that the end of the stream is an error.
  */
 static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
 {
@@ -162,8 +164,8 @@ static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
 }
 
 /*
- * Whether the last read took everything that the socket had. Then the caller returns 0 without
- * another read, which would only find nothing. The socket is still marked ready, since it has not
+ * Whether the last read returned everything that the socket had. Then the caller returns 0 without
+ * another read, which would find nothing. The socket is still marked ready, because it has not
  * reported EAGAIN, so its handler is called again.
  */
 static bool was_dry(struct siw_mpa_rx *rx)
@@ -176,7 +178,7 @@ static bool was_dry(struct siw_mpa_rx *rx)
 
 /*
  * A valid FPDU has arrived. From now on a responder may send (RFC5044-7.1.2-11), as soon as its
- * Reply is out.
+ * Reply is sent.
  */
 static void validated(struct siw_mpa_stream *stream)
 {
@@ -195,9 +197,9 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 	return false;
 }
 
-/* ---- the head -------------------------------------------------------------------------------- */
+/* ---- locating the next FPDU ------------------------------------------------------------------ */
 
-/* The octets of a Marker directly before the next FPDU, or 0 if there is none. */
+/* Octets of a Marker directly before the next FPDU, or 0 if there is none. */
 static uint32_t lead_of(const struct siw_mpa_rx *rx)
 {
 	return siw_mpa_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
@@ -232,7 +234,7 @@ static int stage_head(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 
-	/* Ends: each round reads octets of this FPDU, or returns. */
+	/* The loop ends: each round reads octets of this FPDU, or returns. */
 	for (;;) {
 		uint32_t want = wanted(rx);
 		int rv;
@@ -278,8 +280,8 @@ static int plain_head(struct siw_mpa_stream *stream)
 }
 
 /*
- * The FPDU is complete and its checks have passed. Skips a Marker before it, and moves the octets
- * before an early Marker up to those behind it, so that the header is contiguous.
+ * Called when the FPDU is complete and its checks have passed. Skips a Marker before the FPDU, and
+ * moves the octets before an early Marker up to those after it, so that the header is contiguous.
  */
 static void open_marked(struct siw_mpa_rx *rx, uint32_t marked_len)
 {
@@ -328,7 +330,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 
 	if (rx->dead)
 		return rx->dead;
-	if (stream->start) { /* start-up, or our Reply is not sent completely */
+	if (stream->start) { /* start-up, or the Reply is not sent completely */
 		rv = siw_mpa_pump(stream);
 		if (rv < 0)
 			return rv;
@@ -353,11 +355,11 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	return 1;
 }
 
-/* ---- the payload ----------------------------------------------------------------------------- */
+/* ---- placing the payload --------------------------------------------------------------------- */
 
 /*
- * Copies len octets to dest, from dest's octet at on, and adds them to *crc unless crc is NULL.
- * Without dest the octets are dropped. 0 or -EFAULT.
+ * Copies len octets to dest, starting at dest's octet `at`, and adds them to *crc unless crc is
+ * NULL. Without dest the octets are dropped. Returns 0 or -EFAULT.
  */
 static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *src, size_t len,
 		   uint32_t *crc)
@@ -383,8 +385,8 @@ static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *sr
 }
 
 /*
- * Stores in out the part of dest that follows its first at octets. Returns the number of iovecs;
- * *len gets their octets.
+ * Stores in out the part of dest that follows its first `at` octets. Returns the number of iovecs;
+ * *len is set to their total length in octets.
  */
 static int remaining(const struct iovec *dest, int n, size_t at, struct iovec *out, int max,
 		     size_t *len)
@@ -426,7 +428,7 @@ static void begin(struct siw_mpa_stream *stream, size_t skip)
 	rx->placing = true;
 }
 
-/* Moves staged payload to its place: 0 or -EFAULT. */
+/* Copies staged payload to its destination. Returns 0 or -EFAULT. */
 static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
@@ -445,9 +447,9 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 }
 
 /*
- * Reads the rest of the payload to its place and, behind it, octets into staging, in one system
- * call. The CRC follows at once, while the octets are in the cache. Returns the octets read, or
- * what fill() returns.
+ * Reads the rest of the payload to its destination and the octets after it into staging, in one
+ * system call. The CRC is computed at once, while the octets are in the cache. Returns the octets
+ * read, or an error as fill() does.
  */
 static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
@@ -458,7 +460,7 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 	int used = remaining(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
 	ssize_t got;
 
-	/* Staging is empty: place_staged() took everything, since payload is missing. */
+	/* Staging is empty: payload is missing, so place_staged() has copied everything. */
 	rx->pos = rx->end = 0;
 	asked = direct;
 	if (direct == rest) {
@@ -535,7 +537,7 @@ static int payload_whole(struct siw_mpa_stream *stream, size_t skip, const struc
 	return finish(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
 }
 
-/* As payload_whole(), for payload that has Markers in between. */
+/* Like payload_whole(), for payload with Markers in between. */
 static __attribute__((noinline)) int payload_marked(struct siw_mpa_stream *stream, size_t skip,
 						    const struct iovec *dest, int n)
 {
@@ -579,7 +581,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 			return -EINVAL;
 		begin(stream, skip);
 	}
-	/* Ends: each round takes octets of this FPDU, or returns. */
+	/* The loop ends: each round consumes octets of this FPDU, or returns. */
 	for (;;) {
 		int rv;
 
@@ -601,7 +603,7 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 	}
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- draining the stream --------------------------------------------------------------------- */
 
 int siw_mpa_drain(struct siw_mpa_stream *stream)
 {
@@ -610,7 +612,10 @@ int siw_mpa_drain(struct siw_mpa_stream *stream)
 	if (stream->start)
 		siw_mpa_pump(stream);
 	rx->have = rx->whole = rx->placing = false;
-	/* Bounded, to give other sockets a turn. A socket that still has octets is served again. */
+	/*
+	 * Bounded, to give other sockets a turn. The handler of a socket that still has octets is
+	 * called again.
+	 */
 	for (int i = 0; i < 64; i++) {
 		int rv;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* mpa/mpa_spare.c - blocks of memory that streams hand on. */
+/* mpa/mpa_spare.c - a pool of memory blocks that streams share. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -7,7 +7,10 @@
 
 #include "mpa/mpa_spare.h"
 
-/* Threads' structs are pages apart. */
+/*
+ * Returns the slot at which this thread begins its search. pthread structs of different threads are
+ * pages apart, so their addresses select different slots.
+ */
 static uint32_t own_slot(void)
 {
 	return (uint32_t)((uintptr_t)pthread_self() >> 12) * 0x9e3779b1u >> 28;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_startup.c - connection start-up (RFC 5044 section 7.1, RFC 6581), a table of (state,
- * event).
+ * mpa/mpa_startup.c - connection start-up (RFC 5044 section 7.1, RFC 6581), driven by a table of
+ * (state, event).
  *
- * Each state has an observer, which looks at the TCP socket and returns an event. The layer above
- * causes the events ACCEPT and REJECT by its reply. The table gives the action for an event and the
- * next state; nothing else changes the state. The caller has the clock, so it enforces the timeouts
- * (RFC5044-7.1.2-16, -20).
+ * Each state has an observer, which examines the TCP socket and returns an event. The upper layer
+ * triggers the events ACCEPT and REJECT by its reply. The table gives the action for an event and
+ * the next state; nothing else changes the state. Time-outs (RFC5044-7.1.2-16, -20) are enforced by
+ * the caller.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -117,8 +117,8 @@ static int act_give_request(struct siw_mpa_stream *stream)
 }
 
 /*
- * Answers a Request of revision 0 with a rejecting Reply of our own revision and an orderly close
- * (RFC 5044 annex C.2.1), so that the peer learns why.
+ * Answers a Request of revision 0 with a rejecting Reply of revision 1 and an orderly close (RFC
+ * 5044 annex C.2.1), so that the peer learns the reason.
  */
 static int act_refuse(struct siw_mpa_stream *stream)
 {
@@ -128,19 +128,19 @@ static int act_refuse(struct siw_mpa_stream *stream)
 	start->mine = (struct siw_mpa_params){ .rev = 1, .crc = peer->crc, .rejected = 1 };
 	put_frame(stream, true);
 	siw_count(SIW_COUNTER_rejects, 1);
-	siw_mpa_pump(stream); /* whether or not all of it is sent now: there is no second try */
+	siw_mpa_pump(stream); /* sent at most once, even if not all of it can be sent now */
 	stream->rx.dead = -EPROTO;
 	return siw_mpa_fail(stream, SIW_MPA_BAD_FRAME, -EPROTO);
 }
 
-/* Sets CRC and Markers as both frames together demand. */
+/* Sets CRC and Markers as negotiated by both frames. */
 static void settle_modes(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_start *start = stream->start;
 	/* RFC5044-7.1.1-10, -11 */
 	uint8_t mode = start->mine.crc || start->peer.crc ? SIW_MPA_CRC_ON : SIW_MPA_CRC_OFF;
 
-	/* RFC5044-7.1.1-06 to -09: an end's M flag is about what that end receives. */
+	/* RFC5044-7.1.1-06 to -09: an end's M flag applies to what that end receives. */
 	stream->tx.markers = start->peer.markers;
 	stream->rx.markers = start->mine.markers;
 	stream->rx.strict |= start->mine.markers;
@@ -154,7 +154,9 @@ static int act_give_reply(struct siw_mpa_stream *stream)
 	return SIW_MPA_REPLY;
 }
 
-/* One end that is both agrees with itself, and needs no frames for that. */
+/*
+ * A stream that is its own peer uses its own parameters as the peer's, without exchanging frames.
+ */
 static int act_give_own(struct siw_mpa_stream *stream)
 {
 	stream->start->peer = stream->start->mine;
@@ -168,8 +170,8 @@ static int act_give_reject(struct siw_mpa_stream *stream)
 }
 
 /*
- * RFC6581-9.2-10 demands a Terminate, which travels in an FPDU. So the stream opens for sending,
- * and not for receiving.
+ * RFC6581-9.2-10 requires a Terminate, which is sent in an FPDU. Therefore the stream is opened for
+ * sending, but not for receiving.
  */
 static int act_give_mismatch(struct siw_mpa_stream *stream)
 {
@@ -194,7 +196,7 @@ static int act_send_reject(struct siw_mpa_stream *stream)
 }
 
 /*
- * Our Reply is sent. FPDUs must wait for the peer's first one (RFC5044-7.1.2-11), which has rarely
+ * The Reply is sent. FPDUs must wait for the peer's first one (RFC5044-7.1.2-11), which has rarely
  * arrived by now.
  */
 static int act_enter_full(struct siw_mpa_stream *stream)
@@ -277,7 +279,7 @@ static int see_sent(struct siw_mpa_stream *stream)
 }
 
 /*
- * Reads the frame and not one octet more, so that FPDUs behind it stay in the socket. Returns 1 if
+ * Reads the frame and not one octet more, so that FPDUs after it stay in the socket. Returns 1 if
  * the frame is complete, 0 if octets are missing, -EPROTO if it is invalid, or -errno if TCP
  * failed.
  */
@@ -322,13 +324,13 @@ static int see_request(struct siw_mpa_stream *stream)
 }
 
 /*
- * Chooses the RTR message that this end sends, among those that both ends support. The choice is
- * ours (RFC 6581 section 1.1).
+ * Selects the RTR message that this end sends, among those that both ends support. The initiator
+ * may select any of them (RFC 6581 section 1.1).
  */
 static uint8_t choose_rtr(uint8_t both)
 {
 	/*
-	 * A Write needs nothing from the peer. A Read needs IRD, and an empty Send may take a
+	 * A Write requires nothing from the peer. A Read requires IRD, and an empty Send may use a
 	 * receive buffer.
 	 */
 	if (both & SIW_MPA_RTR_WRITE)
@@ -371,8 +373,8 @@ static int see_reply(struct siw_mpa_stream *stream)
 }
 
 /*
- * While the layers above decide about the Request: checks that the peer is still there, and stores
- * what it sends.
+ * While upper layers decide about the Request: checks whether the connection is still up, and
+ * stores what the peer sends.
  */
 static int see_lost(struct siw_mpa_stream *stream)
 {
@@ -393,7 +395,7 @@ static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
 	ROW(REJECTING) = see_sent,
 };
 
-/* Frees the memory of start-up once start-up is over. */
+/* Frees the start-up state once start-up is complete. */
 static void forget_start(struct siw_mpa_stream *stream)
 {
 	if (stream->state < SIW_MPA_ST_FULL)
@@ -441,13 +443,13 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
 	return rv < 0 ? rv : 0;
 }
 
-/* ---- calls of the layer above ---------------------------------------------------------------- */
+/* ---- calls of the upper layer ---------------------------------------------------------------- */
 
 /*
- * Makes the Reply fit the Request: it has the same revision and format (RFC6581-10-05, -06) and the
- * same connection model (RFC6581-9.2-04, -13), and says 0x3fff where the Request did
- * (RFC6581-9.1-11, -13). It announces siwarp only to a peer that has announced itself, so that any
- * other initiator sees the reserved bits as zero.
+ * Adapts the Reply to the Request: it has the same revision and format (RFC6581-10-05, -06) and the
+ * same connection model (RFC6581-9.2-04, -13), and contains 0x3fff where the Request did
+ * (RFC6581-9.1-11, -13). The Reply announces siwarp only to a peer that has announced itself, so
+ * that any other initiator sees the reserved bits as zero.
  */
 static void fit_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* mpa/mpa_stream.c - opens and closes streams, and answers questions about them. */
+/* mpa/mpa_stream.c - opens and closes streams, and returns their properties. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,7 +8,10 @@
 #include "llp/llp.h"
 #include "mpa/mpa_stream.h"
 
-/* Connections hold buffers while they are used, and have structs in all layers. */
+/*
+ * Counts streams for siw_trim: a connection holds buffers while it is used, and structs in all
+ * layers.
+ */
 static struct siw_crowd streams;
 
 static struct siw_mpa_stream *stream_new(enum siw_mpa_state state)
@@ -54,7 +57,7 @@ int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler
 	return 0;
 }
 
-/* A stream that is to connect, without a socket: 0, -EINVAL, -ENOMEM. */
+/* Allocates a stream in initiator mode, without a socket. Returns 0, -EINVAL or -ENOMEM. */
 static int initiator(const struct siw_mpa_params *params, struct siw_mpa_stream **out)
 {
 	if (!siw_mpa_params_legal(params, false))
@@ -137,7 +140,7 @@ bool siw_mpa_crc_on(const struct siw_mpa_stream *stream)
 int siw_mpa_shutdown(struct siw_mpa_stream *stream)
 {
 	if (stream->state == SIW_MPA_ST_ACCEPTING || stream->state == SIW_MPA_ST_REJECTING) {
-		/* siw_mpa_startup() does it once the Reply is sent */
+		/* siw_mpa_startup() shuts down after the Reply is sent */
 		stream->shutdown_wanted = true;
 		return 0;
 	}

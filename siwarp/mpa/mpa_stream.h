@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_stream.h - what the files of this layer share; private to them and, between the cffi
- * marks, to their tests.
+ * mpa/mpa_stream.h - declarations shared by the files of this layer. The part between the cffi
+ * marks is also used by their tests.
  */
 #ifndef SIW_MPA_STREAM_H
 #define SIW_MPA_STREAM_H
@@ -20,44 +20,47 @@ struct siw_llp_sock;
 
 /* cffi: begin */
 
-/* The state of a stream; only siw_mpa_step (mpa_startup.c) changes it, by its table. */
+/* The state of a stream; changed only by siw_mpa_step (mpa_startup.c), according to its table. */
 enum siw_mpa_state {
 	SIW_MPA_ST_CONNECTING = 0,	/* initiator: TCP is connecting */
-	SIW_MPA_ST_SENDING_REQUEST = 1, /* initiator: TCP has not taken all of the Request */
-	SIW_MPA_ST_AWAIT_REPLY = 2,	/* initiator */
-	SIW_MPA_ST_AWAIT_REQUEST = 3,	/* responder */
-	SIW_MPA_ST_ANSWERING = 4,	/* responder: the layers above have the Request */
-	SIW_MPA_ST_ACCEPTING = 5,	/* responder: TCP has not taken all of the Reply */
-	SIW_MPA_ST_REJECTING = 6,	/* responder: the same with R=1 */
-	SIW_MPA_ST_FULL = 7,		/* full operation */
-	SIW_MPA_ST_TERMINATING = 8,	/* initiator: may send a Terminate, and nothing else */
-	SIW_MPA_ST_REJECTED = 9,	/* ended by R=1, at either end */
-	SIW_MPA_ST_FAILED = 10,		/* ended by an error */
+	SIW_MPA_ST_SENDING_REQUEST = 1, /* initiator: TCP has not accepted all of the Request */
+	SIW_MPA_ST_AWAIT_REPLY = 2,	/* initiator: waits for the Reply */
+	SIW_MPA_ST_AWAIT_REQUEST = 3,	/* responder: waits for the Request */
+	SIW_MPA_ST_ANSWERING = 4,	/* responder: upper layers decide about the Request */
+	SIW_MPA_ST_ACCEPTING = 5,	/* responder: TCP has not accepted all of the Reply */
+	/* responder: TCP has not accepted all of a Reply with R=1 */
+	SIW_MPA_ST_REJECTING = 6,
+	SIW_MPA_ST_FULL = 7,	    /* full operation */
+	SIW_MPA_ST_TERMINATING = 8, /* initiator: may send a Terminate, and nothing else */
+	SIW_MPA_ST_REJECTED = 9,    /* ended by R=1, at either end */
+	SIW_MPA_ST_FAILED = 10,	    /* ended by an error */
 	SIW_MPA_N_STATES = 11,
 };
 
 enum siw_mpa_event {
-	SIW_MPA_EV_CONNECTED = 0,   /* TCP is connected */
-	SIW_MPA_EV_SENT = 1,	    /* TCP took the last octet of our frame */
-	SIW_MPA_EV_REQUEST = 2,	    /* a Request that may be accepted or rejected */
-	SIW_MPA_EV_UNABLE = 3,	    /* a well-formed Request for what we cannot do */
-	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that fits our Request */
+	SIW_MPA_EV_CONNECTED = 0, /* TCP is connected */
+	SIW_MPA_EV_SENT = 1,	  /* TCP accepted the last octet of our frame */
+	SIW_MPA_EV_REQUEST = 2,	  /* a Request that may be accepted or rejected */
+	/* a well-formed Request for something that siwarp does not support */
+	SIW_MPA_EV_UNABLE = 3,
+	SIW_MPA_EV_REPLY = 4,	    /* a Reply with R=0 that matches our Request */
 	SIW_MPA_EV_REPLY_NO = 5,    /* a Reply with R=1 */
 	SIW_MPA_EV_REPLY_OTHER = 6, /* a Reply with R=0 for another connection model or RTR */
 	SIW_MPA_EV_BAD_FRAME = 7,   /* not a valid frame */
 	SIW_MPA_EV_LOST = 8,	    /* TCP failed or ended */
-	SIW_MPA_EV_ACCEPT = 9,	    /* the layer above accepts */
-	SIW_MPA_EV_REJECT = 10,	    /* the layer above rejects */
+	SIW_MPA_EV_ACCEPT = 9,	    /* the upper layer accepts the connection */
+	SIW_MPA_EV_REJECT = 10,	    /* the upper layer rejects the connection */
 	SIW_MPA_EV_ITSELF = 11,	    /* TCP is connected, and the stream is its own peer */
 	SIW_MPA_N_EVENTS = 12,
 };
 
 enum siw_mpa_action {
-	SIW_MPA_ACT_ILLEGAL = 0, /* cannot happen in this state: -EINVAL, the state stays */
+	/* must not happen in this state: -EINVAL, the state is unchanged */
+	SIW_MPA_ACT_ILLEGAL = 0,
 	SIW_MPA_ACT_SEND_REQUEST = 1,
 	SIW_MPA_ACT_WAIT = 2,
 	SIW_MPA_ACT_GIVE_REQUEST = 3,
-	SIW_MPA_ACT_REFUSE = 4, /* sends a rejecting Reply, and fails */
+	SIW_MPA_ACT_REFUSE = 4, /* sends a rejecting Reply, and ends in an error */
 	SIW_MPA_ACT_GIVE_REPLY = 5,
 	SIW_MPA_ACT_GIVE_REJECT = 6,
 	SIW_MPA_ACT_GIVE_MISMATCH = 7,
@@ -74,7 +77,7 @@ int siw_mpa_test_cell(int state, int event);
 /* For tests: the stream's state. */
 int siw_mpa_test_state(const struct siw_mpa_stream *stream);
 
-/* For tests: octets of memory that the stream holds beside its own struct. */
+/* For tests: octets of memory that the stream holds in addition to its own struct. */
 size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream);
 
 /* For tests: as if this many octets (a multiple of 512) had been sent and received already. */
@@ -83,76 +86,80 @@ void siw_mpa_test_set_position(struct siw_mpa_stream *stream, uint32_t octets);
 /* cffi: end */
 
 enum siw_mpa_crc_mode {
-	SIW_MPA_CRC_UNKNOWN = 0, /* start-up is not over */
+	SIW_MPA_CRC_UNKNOWN = 0, /* start-up is not complete */
 	SIW_MPA_CRC_OFF = 1,
 	SIW_MPA_CRC_ON = 2,
 };
 
-/* Freed when start-up is over. */
+/* Freed when start-up is complete. */
 struct siw_mpa_start {
-	struct siw_mpa_params mine; /* initiator: our Request. responder: our Reply */
+	struct siw_mpa_params mine; /* initiator: the Request sent; responder: the Reply sent */
 	struct siw_mpa_params peer;
 	int lost;    /* -errno of SIW_MPA_EV_LOST */
-	bool itself; /* siw_mpa_connect_itself */
+	bool itself; /* see siw_mpa_connect_itself */
 	uint32_t in_len;
 	uint32_t out_len, out_sent;
 	uint8_t in[SIW_MPA_MAX_FRAME];
 	uint8_t out[SIW_MPA_MAX_FRAME];
 };
 
-/* Under the send lock. */
+/* Protected by the send lock. */
 struct siw_mpa_tx {
 	/*
-	 * Headers, trailers and small payloads; filled from 0 after each reset. NULL while no batch
-	 * has begun, as is iov.
+	 * Headers, trailers and small payloads; filled from the start after each reset. arena and
+	 * iov are NULL while the batch is empty.
 	 */
 	uint8_t *arena;
 	struct iovec *iov;
 	uint32_t arena_used;
 	uint32_t iov_head, iov_tail;
-	/* octets of the stream; the octets between the two are the batch */
+	/* in octets of the stream; the octets between the two are the batch */
 	uint64_t framed, accepted;
 	uint32_t mulpdu;     /* 0: not queried yet */
-	uint32_t mulpdu_age; /* flushes between two queries of the segment size */
+	uint32_t mulpdu_age; /* number of flushes between two queries of the segment size */
 	uint32_t flushes;    /* since the last query */
 	bool blocked;	     /* TCP's buffer was full */
-	bool markers;	     /* the peer asked for them; stored before crc_mode is */
+	bool markers;	     /* the peer requested Markers; stored before crc_mode is */
 	int dead;	     /* -errno */
 };
 
-/* Under the progress lock. */
+/* Protected by the progress lock. */
 struct siw_mpa_rx {
-	/* staging: octets [pos, end) are received and not consumed; may be NULL if there are none */
+	/*
+	 * Staging buffer: octets [pos, end) are received and not consumed; may be NULL if there are
+	 * none.
+	 */
 	uint8_t *buf;
 	uint32_t cap, pos, end;
-	uint32_t ulpdu_len; /* of the FPDU at the head, if have */
+	uint32_t ulpdu_len; /* if have: of the FPDU at the head of the stream */
 	uint32_t done;	    /* if placing: octets of its ULPDU that are consumed */
-	uint32_t crc;	    /* if placing: of what is consumed */
-	uint32_t at;	    /* with markers: stream position behind the FPDU at the head */
-	uint32_t gap;	    /* ... octets from pos to the next Marker, if have */
-	uint32_t left;	    /* ... octets from pos to the FPDU's end */
-	bool have;	    /* siw_mpa_rx_fpdu has reported the FPDU */
-	bool whole;	    /* it is in staging, CRC checked */
-	bool placing;	    /* rx_payload has begun and returned 0 */
-	bool bulk;	    /* the last FPDU was large */
-	bool dry;	    /* the last read got less than it asked for */
+	uint32_t crc;	    /* if placing: CRC of the consumed octets */
+	/* with markers: stream position after the FPDU at the head of the stream */
+	uint32_t at;
+	uint32_t gap;  /* with markers, if have: octets from pos to the next Marker */
+	uint32_t left; /* with markers, if have: octets from pos to the FPDU's end */
+	bool have;     /* siw_mpa_rx_fpdu has reported the FPDU */
+	bool whole;    /* the FPDU is completely staged and its CRC is checked */
+	bool placing;  /* rx_payload has begun and returned 0 */
+	bool bulk;     /* the last FPDU was large */
+	bool dry;      /* the last read returned fewer octets than requested */
 	bool strict;
-	bool markers;	  /* this end asked for them; then strict is set, too */
+	bool markers;	  /* this end requested Markers; strict is then set, too */
 	bool heard;	  /* a valid FPDU has arrived */
-	int dead;	  /* -errno, once an error was reported (RFC5044-8-07) */
+	int dead;	  /* -errno, after an error was reported (RFC5044-8-07) */
 	uint64_t dropped; /* octets that siw_mpa_drain dropped */
 };
 
 struct siw_mpa_stream {
 	struct siw_llp_sock *sock;
-	struct siw_mpa_start *start; /* NULL once start-up is over */
+	struct siw_mpa_start *start; /* NULL when start-up is complete */
 	uint8_t state;		     /* enum siw_mpa_state */
 	bool shutdown_wanted;	     /* siw_mpa_shutdown was called before the Reply was sent */
 	struct siw_wire_err error;
 	/*
-	 * The tx side reads these two without the progress lock. crc_mode: start-up stores it with
-	 * release, mpa_tx.c loads it with acquire. tx_open: 1 once FPDUs may be sent; paired
-	 * likewise.
+	 * The tx side reads these two without the progress lock. crc_mode: stored by start-up with
+	 * release, loaded by mpa_tx.c with acquire. tx_open: 1 once FPDUs may be sent; same
+	 * ordering.
 	 */
 	_Atomic uint8_t crc_mode;
 	_Atomic uint8_t tx_open;
@@ -160,23 +167,25 @@ struct siw_mpa_stream {
 	struct siw_mpa_rx rx;
 };
 
-/* Makes the table's step for an event. Returns one of enum siw_mpa_startup, or -errno. */
+/* Executes the table's transition for an event. Returns one of enum siw_mpa_startup, or -errno. */
 int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event);
-/* Sends what is left of our start-up frame: 0, or -errno if the connection broke. */
+/* Sends the rest of our start-up frame. Returns 0, or -errno if the connection failed. */
 int siw_mpa_pump(struct siw_mpa_stream *stream);
 int siw_mpa_fail(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int rv);
 
-/* mpa_frame.c: frames from and to values. */
+/* mpa_frame.c: conversion of frames to and from values. */
 bool siw_mpa_params_legal(const struct siw_mpa_params *params, bool reply);
 uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *params, bool reply);
-/* How many octets are missing of a frame of which len have arrived; -EPROTO: it is not a frame. */
+/*
+ * Returns how many octets are missing from a frame of which len have arrived; -EPROTO: not a frame.
+ */
 int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply);
-/* Parses a whole frame: 0 or -EPROTO. */
+/* Parses a complete frame. Returns 0 or -EPROTO. */
 int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params *out);
 
 /*
- * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for stream position at.
- * 0, or -EFAULT if the payload is not mapped.
+ * mpa_marker.c: writes an FPDU with its Markers, siw_mpa_marked_len octets, for stream position
+ * `at`. Returns 0, or -EFAULT if the payload is not mapped.
  */
 int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
 		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
@@ -187,8 +196,8 @@ bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_l
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);
 void siw_mpa_rx_free(struct siw_mpa_rx *rx);
 /*
- * Reads what the peer sends before start-up is over, up to a few KiB. Octets read (> 0); -EAGAIN;
- * -ENOBUFS: that many are stored; -ENOMEM; -ENOTCONN; -errno.
+ * Reads what the peer sends before start-up is complete, up to EARLY_OCTETS. Returns the number of
+ * octets read (> 0); -EAGAIN; -ENOBUFS if that many are already stored; -ENOMEM; -ENOTCONN; -errno.
  */
 int siw_mpa_rx_early(struct siw_mpa_stream *stream);
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_tx.c - sends FPDUs (RFC 5044 section 4.1): they are framed into a batch, which goes to
- * TCP in as few system calls as possible.
+ * mpa/mpa_tx.c - sends FPDUs (RFC 5044 section 4.1): they are framed into a batch, which is passed
+ * to TCP in as few system calls as possible.
  *
  * The batch is a list of iovecs. Headers, trailers and small pieces of payload are copied into the
- * arena, one behind the other, so a sequence of small FPDUs becomes one iovec and one send(). Large
- * pieces of payload are not copied; an iovec refers to them. The trailer of an FPDU and the header
- * of the next share an iovec, so a large FPDU takes two. Whenever TCP has taken the whole batch, its
- * memory goes to the next stream that sends (mpa_spare.h).
+ * arena contiguously, so a sequence of small FPDUs becomes one iovec and one send(). Large pieces
+ * of payload are not copied; an iovec refers to them. The trailer of an FPDU and the header of the
+ * next share an iovec, so a large FPDU uses two. When TCP has accepted the complete batch, its
+ * memory is handed to the next stream that sends (mpa_spare.h).
  *
- * With Markers everything is copied: an FPDU would consist of pieces of 508 octets. Its CRC also
- * covers the Markers, and is fastest over contiguous memory.
+ * With Markers everything is copied: otherwise an FPDU would consist of pieces of 508 octets. Its
+ * CRC also covers the Markers, and is fastest over contiguous memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -24,13 +24,13 @@
 #include "mpa/mpa_stream.h"
 
 /*
- * Large enough that the cost of a system call is spread over many octets. Small enough that what
- * the CRC has read is still in the core's cache when the kernel copies it. Measured: 256 KiB moves
- * an eighth more octets per second than 1 MiB, and 64 KiB much fewer.
+ * Large enough that the cost of a system call is spread over many octets, and small enough that
+ * octets read by the CRC are still in the core's cache when the kernel copies them. Measured: the
+ * throughput with 256 KiB is an eighth higher than with 1 MiB, and much higher than with 64 KiB.
  */
 #define BATCH_OCTETS (1u << 18)
 #define ARENA_OCTETS (256u << 10)
-/* The most that one sendmsg takes (IOV_MAX). */
+/* Maximum number of iovecs in one sendmsg (IOV_MAX). */
 #define BATCH_IOVS 1024u
 /*
  * Pieces up to this size are copied: that is cheaper than an iovec, and small FPDUs share one
@@ -38,21 +38,21 @@
  */
 #define COPY_OCTETS 2048u
 /*
- * Up to this size one CRC over the copied octets is faster than copy and CRC in one pass for each
+ * Up to this size one CRC over the copied octets is faster than a combined copy and CRC for each
  * piece.
  */
 #define PLAIN_CRC_OCTETS 256u
 /*
- * How many flushes may pass before the segment size is queried again, which is a system call. The
- * size seldom changes, except on a young connection: Linux bounds it by half of the largest window
- * seen so far. So the interval doubles from query to query, up to MULPDU_YOUNG. It is MULPDU_OLD
- * once the size has reached its limit.
+ * The number of flushes between two queries of the segment size, each of which is a system call.
+ * The size seldom changes, except on a new connection: Linux limits it to half of the largest
+ * window seen so far. So the interval doubles from query to query, up to MULPDU_YOUNG. It is
+ * MULPDU_OLD once the size has reached its limit.
  */
 #define MULPDU_YOUNG 64u
 #define MULPDU_OLD   1024u
 #define MAX_HEAD     64u
 
-/* A batch's memory: the arena, and behind it the iovecs. */
+/* A batch's memory block: the arena, followed by the iovecs. */
 #define BLOCK_OCTETS (ARENA_OCTETS + BATCH_IOVS * sizeof(struct iovec))
 
 static struct siw_mpa_spares blocks;
@@ -114,7 +114,7 @@ static uint8_t *arena_take(struct siw_mpa_tx *tx, size_t len)
 	return at;
 }
 
-/* The space that an FPDU takes: octets of ULPDU, octets of the arena, iovecs. */
+/* The space that an FPDU requires: octets of ULPDU, octets of the arena, iovecs. */
 struct need {
 	size_t ulpdu, arena;
 	uint32_t iovs;
@@ -131,7 +131,8 @@ static struct need need_of(size_t head_len, const struct iovec *payload, int n)
 		if (payload[i].iov_len <= COPY_OCTETS)
 			need.arena += payload[i].iov_len;
 		else
-			need.iovs += 2; /* itself, and the copied octets behind it */
+			/* one for the piece, and one for the copied octets after it */
+			need.iovs += 2;
 	}
 	return need;
 }
@@ -198,7 +199,7 @@ static int frame_large(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 	return 0;
 }
 
-/* The end of the batch before an FPDU was added. */
+/* The state of the batch before an FPDU was added. */
 struct mark {
 	uint32_t arena_used, iov_tail;
 	size_t last;
@@ -210,7 +211,7 @@ static struct mark mark_of(const struct siw_mpa_tx *tx)
 			      tx->iov_tail > tx->iov_head ? tx->iov[tx->iov_tail - 1].iov_len : 0 };
 }
 
-/* Removes a part of an FPDU whose payload is not mapped. */
+/* Removes a partly added FPDU whose payload is not mapped. */
 static __attribute__((cold)) int take_back(struct siw_mpa_tx *tx, const struct mark *mark)
 {
 	tx->arena_used = mark->arena_used;
@@ -257,7 +258,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 	return rv < 0 ? take_back(tx, &mark) : (int64_t)(tx->framed += len);
 }
 
-/* Removes from the batch the n octets that TCP took. */
+/* Removes the n octets that TCP accepted from the batch. */
 static void batch_taken(struct siw_mpa_tx *tx, size_t n)
 {
 	tx->accepted += n;
@@ -291,7 +292,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 	if (!siw_mpa_tx_is_open(stream)) /* RFC5044-7.1.2-11 */
 		return 0;
 	tx->flushes++;
-	/* Ends: each round sends octets, or returns. */
+	/* The loop ends: each round sends octets, or returns. */
 	while (tx->accepted != tx->framed) {
 		ssize_t sent = siw_llp_tcp_sendv(stream->sock, tx->iov + tx->iov_head,
 						 (int)(tx->iov_tail - tx->iov_head));
@@ -321,7 +322,7 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream)
 
 /*
  * RFC5044-4.5-02: length field, ULPDU and CRC fill a segment, and no pad is needed. RFC5044-4.5-01:
- * space is left for the largest possible number of Markers.
+ * space is reserved for the largest possible number of Markers.
  */
 static uint32_t mulpdu_of(int emss, int64_t limit, bool markers)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpa/mpa_wire.h - MPA's octets: start-up frames and FPDUs.
+ * mpa/mpa_wire.h - the wire formats of MPA: start-up frames and FPDUs.
  *
- * All integers are big endian but the CRC (see base/crc32c.h). Look at the length first; the
- * accessors cannot fail after that.
+ * All integers are big endian except the CRC (see base/crc32c.h). The caller must check the length
+ * first; the accessors cannot fail after that.
  */
 #ifndef SIW_MPA_WIRE_H
 #define SIW_MPA_WIRE_H
@@ -30,19 +30,21 @@
 #define SIW_MPA_KEY_REQUEST "MPA ID Req Frame"
 #define SIW_MPA_KEY_REPLY   "MPA ID Rep Frame"
 
-#define SIW_MPA_FLAG_M 0x80 /* the sender wants Markers in what it receives */
-#define SIW_MPA_FLAG_C 0x40 /* the sender wants CRCs */
-#define SIW_MPA_FLAG_R 0x20 /* Reply: rejected. Not looked at in a Request */
+#define SIW_MPA_FLAG_M 0x80 /* the sender requests Markers in the FPDUs it receives */
+#define SIW_MPA_FLAG_C 0x40 /* the sender requests CRCs */
+#define SIW_MPA_FLAG_R 0x20 /* Reply: rejected. Ignored in a Request */
 #define SIW_MPA_FLAG_S 0x10 /* the private data starts with struct siw_mpa_enhanced */
 /*
  * Reserved by RFC 5044; siwarp announces itself with them (spec/mpa-announcement.md). Linux siw
- * builds its Reply in the memory of the Request and so repeats what the initiator set: hence a bit
- * for each role. Its experimental GSO flag is 0x08, which siwarp does not set.
+ * builds its Reply in the memory of the Request and so repeats the bits that the initiator set;
+ * therefore each role has its own bit. Linux siw's experimental GSO flag is 0x08, which siwarp does
+ * not set.
  */
-#define SIW_MPA_FLAG_Q	   0x04 /* Request: the sender is siwarp */
-#define SIW_MPA_FLAG_P	   0x02 /* Reply: the sender is siwarp */
-#define SIW_MPA_FLAG_D	   0x01 /* with Q or P: it offers delivery counts */
-#define SIW_MPA_FLAGS_ROLE 0x0e /* what must be Q alone in a Request, P alone in a Reply */
+#define SIW_MPA_FLAG_Q 0x04 /* Request: the sender is siwarp */
+#define SIW_MPA_FLAG_P 0x02 /* Reply: the sender is siwarp */
+#define SIW_MPA_FLAG_D 0x01 /* with Q or P: the sender offers delivery counts */
+/* of these bits only Q may be set in a Request, only P in a Reply */
+#define SIW_MPA_FLAGS_ROLE 0x0e
 
 struct siw_mpa_frame {
 	uint8_t key[SIW_MPA_KEY_LEN];
@@ -62,11 +64,11 @@ _Static_assert(offsetof(struct siw_mpa_frame, pd_length) == 18, "RFC 5044 figure
  *   0 |A|B|            IRD            |C|D|           ORD           |
  *     +-+-+---------------------------+-+-+-------------------------+
  *
- * A peer-to-peer; what may open it: B zero-length FPDU, C RDMA Write, D RDMA Read.
+ * A: peer-to-peer. Supported RTR messages: B: zero-length FPDU, C: RDMA Write, D: RDMA Read.
  */
 struct siw_mpa_enhanced {
-	uint8_t ird[2]; /* with A and B */
-	uint8_t ord[2]; /* with C and D */
+	uint8_t ird[2]; /* bits A and B, IRD */
+	uint8_t ord[2]; /* bits C and D, ORD */
 } __attribute__((packed));
 _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
 
@@ -98,7 +100,7 @@ _Static_assert(sizeof(struct siw_mpa_enhanced) == 4, "RFC 6581 section 9");
  *
  *     +-------------------------------+-----------------------------+
  *     |           reserved            | FPDUPTR: octets from the    |
- *     |                               | FPDU's first to this one's  |
+ *     |                               | FPDU's start to the Marker  |
  *     +-------------------------------+-----------------------------+
  */
 struct siw_mpa_marker {
@@ -128,7 +130,7 @@ static inline void siw_mpa_put_be16(uint8_t *p, uint32_t v)
 	p[1] = (uint8_t)v;
 }
 
-/* What makes length, ULPDU and pad a multiple of four octets. */
+/* Octets of padding that make length field, ULPDU and pad a multiple of four octets. */
 static inline uint32_t siw_mpa_pad(uint32_t ulpdu_len)
 {
 	return -(SIW_MPA_LEN_OCTETS + ulpdu_len) & 3;
@@ -139,16 +141,18 @@ static inline uint32_t siw_mpa_fpdu_len(uint32_t ulpdu_len)
 	return SIW_MPA_LEN_OCTETS + ulpdu_len + siw_mpa_pad(ulpdu_len) + SIW_MPA_CRC_OCTETS;
 }
 
-/* Octets from position at of a stream with Markers to the next Marker's first; 0 at one. */
+/*
+ * Octets from position at of a stream with Markers to the start of the next Marker; 0 at a Marker.
+ */
 static inline uint32_t siw_mpa_to_marker(uint32_t at)
 {
 	return -at % SIW_MPA_MARKER_SPACING;
 }
 
 /*
- * Octets that an FPDU of len octets takes of a stream with Markers from position at on: its own,
- * and the Markers right before it and inside it (RFC5044-4.3-05). Positions count from the first
- * Marker on and wrap.
+ * The length in octets of an FPDU of len octets in a stream with Markers, starting at position at:
+ * its own octets, and the Markers right before it and inside it (RFC5044-4.3-05). Positions count
+ * from the first Marker and wrap.
  */
 static inline uint32_t siw_mpa_marked_len(uint32_t at, uint32_t len)
 {

@@ -194,7 +194,7 @@ static void settle(struct siw_rd *rd)
 	rd->settle = NULL;
 }
 
-/* ---- peers, as the layer above sees them ----------------------------------------------------- */
+/* ---- peer functions for the upper layer ------------------------------------------------------ */
 
 int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
 {

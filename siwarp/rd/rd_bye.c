@@ -38,7 +38,7 @@ static void send_bye(struct siw_rd_peer *peer, uint8_t *bye)
 	siw_rd_send(peer->rd, &peer->addr, bye, SIW_RD_LEN);
 }
 
-/* ---- this end's ------------------------------------------------------------------------------ */
+/* ---- BYEs sent by this end ------------------------------------------------------------------- */
 
 void siw_rd_parted_free(struct siw_rd_peer *peer)
 {
@@ -101,7 +101,7 @@ void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now)
 		parted->due_ns = parted->until_ns;
 }
 
-/* ---- the peer's ------------------------------------------------------------------------------ */
+/* ---- BYEs received from the peer ------------------------------------------------------------- */
 
 /*
  * Sends a BYE for the pair of epochs of a datagram for which there is no record, within the rate
@@ -193,7 +193,7 @@ void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, ui
 	siw_rd_over(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED : SIW_RD_GONE);
 }
 
-/* ---- the end of the endpoint ----------------------------------------------------------------- */
+/* ---- closing the endpoint -------------------------------------------------------------------- */
 
 static struct siw_rd_peer *peer_in(struct siw_link *l)
 {

@@ -141,7 +141,7 @@ static void check_drain_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 		siw_rd_bbr_start_down(cc, ack->now);
 }
 
-/* ---- window and pace ------------------------------------------------------------------------- */
+/* ---- window and pacing rate ------------------------------------------------------------------ */
 
 static void set_pace(struct siw_rd_cc *cc, uint32_t gain)
 {

@@ -29,7 +29,7 @@
 #define SIW_RD_MS	   1000000ull
 #define SIW_RD_S	   1000000000ull
 
-/* ---- datagrams sent and not acknowledged ----------------------------------------------------- */
+/* ---- unacknowledged datagrams ---------------------------------------------------------------- */
 
 struct siw_rd_slot {
 	uint8_t *buf;  /* header, segment and CRC */
@@ -53,7 +53,7 @@ struct siw_rd_tx {
 	struct siw_rd_slot slot[];
 };
 
-/* ---- datagrams that came early or are paused ------------------------------------------------- */
+/* ---- received datagrams that are early or paused --------------------------------------------- */
 
 struct siw_rd_held {
 	uint8_t *buf; /* NULL: the slot is empty */

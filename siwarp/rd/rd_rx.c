@@ -249,7 +249,7 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		       now);
 }
 
-/* ---- calls of the layer above ---------------------------------------------------------------- */
+/* ---- calls of the upper layer ---------------------------------------------------------------- */
 
 static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
