@@ -219,7 +219,7 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 	peer->claimed = false;
 	if (peer->settling) /* the caller has handled the event */
 		settle(peer->rd);
-	/* Pairs with the load below: the layer above's object is complete before it is visible. */
+	/* Pairs with the load below: the upper layer's object is complete before it is visible. */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);
 }

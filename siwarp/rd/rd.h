@@ -86,8 +86,9 @@ void siw_rd_close(struct siw_rd *rd);
 void siw_rd_leave(struct siw_rd *rd);
 /*
  * Called after siw_rd_leave: services the socket and the timers. Returns true when each peer has
- * acknowledged all segments that its credit allowed and has answered the BYE, or has been silent
- * for linger_ms. The caller's own time limit bounds how long a slow peer may delay the close.
+ * acknowledged the segments sent to it, unless it reports NOT READY, and has answered the BYE, or
+ * linger_ms has passed since the BYE. The caller's own time limit bounds how long a slow peer may
+ * delay the close.
  */
 bool siw_rd_left(struct siw_rd *rd);
 /*
@@ -104,7 +105,7 @@ void siw_rd_set_away(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 /*
  * retry: how often the peer's RNR timer may expire while a message waits at the peer for a receive;
- * 7: without limit. timer: this end's RNR timer, a 5-bit InfiniBand code that peers are told.
+ * 7: without limit. timer: this end's RNR timer, a 5-bit InfiniBand code that is sent to peers.
  */
 void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 /* Lists up to max peers with which a message waits for a receive. Returns their number. */
@@ -126,8 +127,8 @@ uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr);
 
 /*
  * Finds or creates the record of the peer at addr; sends nothing. If max_peers records exist
- * already, the record that has been idle longest is evicted. Call under the send lock or the
- * progress lock. Returns 0, -ENOMEM, or -ENOBUFS if no record is idle.
+ * already, one of them is evicted. Call under the send lock or the progress lock. Returns 0,
+ * -ENOMEM, or -ENOBUFS if no record may be evicted.
  */
 int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 const struct siw_addr *siw_rd_peer_addr(const struct siw_rd_peer *peer);

@@ -57,8 +57,8 @@ enum siw_rd_option_type {
 #define SIW_RD_VERSIONS	   (1u << SIW_DGRAM_VERSION) /* the versions that siwarp supports */
 #define SIW_RD_HELLO_LEAST 64u
 /*
- * Every endpoint accepts segments and windows of these sizes; they apply if the peer's options
- * announce nothing larger.
+ * Every endpoint accepts segments of SIW_RD_LONGEST_LEAST octets. These values apply if the peer's
+ * options announce no others.
  */
 #define SIW_RD_LONGEST_LEAST (SIW_RD_LEAST_DATAGRAM - SIW_RD_OVERHEAD)
 #define SIW_RD_WINDOW_UNSAID 64u

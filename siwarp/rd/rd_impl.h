@@ -124,7 +124,7 @@ struct siw_rd_peer {
 	struct siw_link kin;   /* in the list of all records of the same source */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
-	/* cookie_made of the ECHO that opened this incarnation, by siw_rd_ms; 0: none */
+	/* creation time, by siw_rd_ms, of the cookie whose ECHO opened this incarnation; 0: none */
 	uint64_t cookie_made;
 	uint8_t state; /* enum siw_rd_state */
 	_Atomic uint8_t ird;
@@ -325,7 +325,7 @@ struct siw_rd {
 	struct siw_rd_slab *slabs;  /* memory of the peer records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
-	/* read by peers that have no congestion state of their own */
+	/* initial congestion state, read for peers that have no state of their own */
 	struct siw_rd_cc resting;
 	struct siw_rd_sources *sources; /* NULL until needed */
 	uint64_t epochs;		/* number of epochs generated so far */
@@ -369,7 +369,7 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
-/* Schedules an event of the peer for the upper layer; event: a SIW_RD_REPORT_ bit. */
+/* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
 /*
  * Ends this incarnation of the pair: drops all unacknowledged segments, gives this end a new epoch,
@@ -427,7 +427,7 @@ bool siw_rd_lacks_credit(const struct siw_rd_seq *seq);
  */
 void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		  const struct siw_rd_ack *ack, uint64_t now);
-/* Whether the octets behind the header of an ACK are a well-formed body. */
+/* Whether the octets after the header of an ACK are a well-formed body. */
 bool siw_rd_is_ack(const void *body, uint32_t octets);
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now);
 /* Sets the retransmission timer after a transmission or delivery. */
@@ -519,7 +519,10 @@ void siw_rd_farewell(struct siw_rd *rd);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 
-/* Whether a datagram that begins with this octet has a CRC even if CRCs are disabled. */
+/*
+ * Whether a datagram that begins with this octet is part of a handshake: such a datagram has a CRC
+ * even if CRCs are disabled.
+ */
 static inline bool siw_rd_of_handshake(uint8_t first)
 {
 	int type = first >> 4;
@@ -536,7 +539,9 @@ int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram,
 /* ---- rd_mtu.c -------------------------------------------------------------------------------- */
 
 void siw_rd_mtu_start(struct siw_rd_peer *peer);
-/* The handshake has told the longest segment that the peer accepts: sets the datagram length. */
+/*
+ * The handshake has determined the longest segment that the peer accepts: sets the datagram length.
+ */
 void siw_rd_mtu_met(struct siw_rd_peer *peer);
 /* The peer's incarnation has ended: the longest segment of the next one is unknown. */
 void siw_rd_mtu_parted(struct siw_rd_peer *peer);

@@ -508,7 +508,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	siw_link_del(&peer->acks);
 	siw_link_del(&peer->starved);
 	siw_rd_no_timer(peer);
-	if (peer->parted) /* the BYE of an earlier incarnation */
+	if (peer->parted) /* keep retransmitting the BYE of an earlier incarnation */
 		siw_rd_due(peer, siw_rd_bye_due(peer));
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);

@@ -214,7 +214,10 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t next = peer->timer_ns, lost = siw_rd_lost_at(peer);
 
-	/* Retransmissions to a silent peer may be seconds apart. */
+	/*
+	 * Retransmissions to a silent peer may be seconds apart, so the peer time-out is checked
+	 * separately.
+	 */
 	if (lost > now && lost < next)
 		next = lost;
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS < next)

@@ -20,9 +20,7 @@
  *   DATA       the segment
  *   ACK        struct siw_rd_ack and ranges. PSN: the sender's next request, or, if flag PROBED,
  *              the probe's number
- *   HELLO      20 octets of zeros, so that a HELLO is as long as the CHALLENGE
- *   CHALLENGE  a cookie: the sender's time and a keyed hash
- *   ECHO       the same cookie
+ *   HELLO, CHALLENGE, ECHO, VERSIONS: rd_hello_wire.h
  *   PROBE      zeros; PSN numbers the probe
  *   BYE        nothing; the reason is in the place of the IRD
  *
