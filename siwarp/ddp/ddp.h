@@ -156,8 +156,9 @@ struct siw_ddp_msg {
 	uint32_t src_stag;
 	uint64_t src_to;
 	/*
-	 * NULL, or where the stream position of the message's end is stored when it is completely
-	 * framed; until then it is UINT64_MAX. Must stay valid until then.
+	 * NULL, or the location where the stream position of the message's end is stored when the
+	 * message is completely framed; until then the value is UINT64_MAX. The location must stay
+	 * valid until then.
 	 */
 	uint64_t *end;
 };
@@ -373,13 +374,13 @@ int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp
 			       uint32_t pd, uint32_t head, uint32_t right,
 			       struct siw_wire_err *err);
 /*
- * The longest payload, head octets included, of such a datagram to dest that is sent without
- * fragmentation.
+ * The longest payload, head octets included, of a datagram of type Record to dest that is sent
+ * without fragmentation.
  */
 int siw_ddp_dgram_tagged_max(const struct siw_ddp_dgram *dgram, const struct siw_addr *dest);
 /*
- * Sends such a datagram: head, then length octets of sgl, starting at offset. Returns the same
- * values as siw_ddp_dgram_tx.
+ * Sends a datagram of type Record, with one tagged segment: head, then length octets of sgl,
+ * starting at offset. Returns the same values as siw_ddp_dgram_tx.
  */
 #define SIW_DDP_TAGGED_HEAD 24
 struct siw_ddp_dgram_tagged {

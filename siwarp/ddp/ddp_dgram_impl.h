@@ -32,8 +32,8 @@ struct siw_ddp_dgram {
 	struct siw_addr local;
 	/* Send side, protected by the QP's send lock, in a cache line of its own. */
 	_Alignas(64) uint32_t msn;
-	uint32_t error_msn;  /* MSN of queue 2 */
-	uint32_t record_psn; /* PSN of Write-Record datagrams */
+	uint32_t error_msn;  /* MSN of the next error message (queue 2) */
+	uint32_t record_psn; /* PSN of the next Write-Record datagram */
 	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
 	struct siw_ddp_pace pace;

@@ -71,8 +71,8 @@ struct siw_ddp_rx {
 	bool have;	     /* seg is the segment at the head of the stream */
 	bool any_unexpected; /* unexpected segments of queue 0 are stored */
 	bool whole;	     /* the complete seg has arrived and its CRC is checked */
-	bool refusing;	     /* see siw_ddp_stream_headed */
-	uint16_t headed;     /* siw_ddp_stream_headed */
+	bool refusing;	     /* seg is being dropped; why and why_err hold the error */
+	uint16_t headed;     /* see siw_ddp_stream_headed */
 	int why;
 	struct siw_wire_err why_err;
 	struct siw_wire_err err;

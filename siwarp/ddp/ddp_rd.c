@@ -305,7 +305,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 			}
 			return 1;
 		}
-		if (!stream) /* no stream is waiting for this event */
+		if (!stream) /* the peer has no stream, so the event is of no interest */
 			continue;
 		if (news.kind == SIW_RD_ACKED) {
 			event->kind = SIW_DDP_RD_ACKED;

@@ -133,7 +133,7 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
  * octet after them. The upper layer must refuse a segment that is shorter.
  */
 void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
-/* Whether the next segment begins with these octets. */
+/* Whether the next segment begins with SIW_DDP_ULP_TAGGED octets for the upper layer. */
 bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream);
 /*
  * Whether a paused stream could continue with the receives that are free now. A stream that was

@@ -58,7 +58,10 @@ int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path
 void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn);
 /* The next PSN in each direction. */
 void siw_ddp_uc_numbers(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out);
-/* identity: as siw_ddp_stream_bind. */
+/*
+ * Sets the Q_Key, the protection domain, and the identity for STags bound to one stream
+ * (siw_ddp_stream_bind).
+ */
 void siw_ddp_uc_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
 /* The rate limit of the endpoint's sends. */
 struct siw_ddp_pace *siw_ddp_uc_pace(struct siw_ddp_uc *uc);

@@ -19,7 +19,11 @@
  */
 #define LEAST	    16
 #define INTERVAL_NS 1000000000ull
-enum { NEVER, BEYOND }; /* values of setting uc_breaker; greater values: always */
+/*
+ * Values of setting uc_breaker: never send reports, or only to peers beyond this machine. Greater
+ * values: always.
+ */
+enum { NEVER, BEYOND };
 
 struct report_wire {
 	struct siw_dgram_wire head;

@@ -34,7 +34,7 @@ struct siw_mem_queue {
 	_Alignas(64) _Atomic uint32_t tail; /* number of buffers posted; stored with release */
 	/* number of buffers popped; stored with release; progress lock */
 	_Alignas(64) _Atomic uint32_t head;
-	/* length of the list returned; written under the progress lock */
+	/* length of the list `returned`; written under the progress lock */
 	_Atomic uint32_t n_returned;
 	struct siw_mem_returned *returned; /* used before the buffers of the ring; progress lock */
 	_Alignas(64) uint8_t first_ring[];

@@ -393,8 +393,8 @@ int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
 		return -ENOENT;
 	store_field(e, rights, rights);
 	/*
-	 * Look-ups that add their reference after this see the new rights; the others are waited
-	 * for.
+	 * Look-ups that add their reference after this see the new rights; earlier look-ups are
+	 * waited for.
 	 */
 	atomic_fetch_add(&e->word, 0);
 	await_refs(e);

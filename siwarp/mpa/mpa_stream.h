@@ -131,7 +131,7 @@ struct siw_mpa_rx {
 	 */
 	uint8_t *buf;
 	uint32_t cap, pos, end;
-	uint32_t ulpdu_len; /* if have: of the FPDU at the head of the stream */
+	uint32_t ulpdu_len; /* if have: ULPDU length of the FPDU at the head of the stream */
 	uint32_t done;	    /* if placing: octets of its ULPDU that are consumed */
 	uint32_t crc;	    /* if placing: CRC of the consumed octets */
 	/* with markers: stream position after the FPDU at the head of the stream */

@@ -258,7 +258,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 	return rv < 0 ? take_back(tx, &mark) : (int64_t)(tx->framed += len);
 }
 
-/* Removes the n octets that TCP accepted from the batch. */
+/* Removes n octets, which TCP has accepted, from the batch. */
 static void batch_taken(struct siw_mpa_tx *tx, size_t n)
 {
 	tx->accepted += n;

@@ -35,10 +35,10 @@
 #define SIW_MPA_FLAG_R 0x20 /* Reply: rejected. Ignored in a Request */
 #define SIW_MPA_FLAG_S 0x10 /* the private data starts with struct siw_mpa_enhanced */
 /*
- * Reserved by RFC 5044; siwarp announces itself with them (spec/mpa-announcement.md). Linux siw
- * builds its Reply in the memory of the Request and so repeats the bits that the initiator set;
- * therefore each role has its own bit. Linux siw's experimental GSO flag is 0x08, which siwarp does
- * not set.
+ * Flag bits reserved by RFC 5044; siwarp announces itself with them (spec/mpa-announcement.md).
+ * Linux siw builds its Reply in the memory of the Request and so repeats the bits that the
+ * initiator set; therefore each role has its own bit. Linux siw's experimental GSO flag is 0x08,
+ * which siwarp does not set.
  */
 #define SIW_MPA_FLAG_Q 0x04 /* Request: the sender is siwarp */
 #define SIW_MPA_FLAG_P 0x02 /* Reply: the sender is siwarp */

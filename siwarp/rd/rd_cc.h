@@ -35,8 +35,8 @@ struct siw_rd_sent {
 	uint32_t delivered; /* octets delivered in total at the time of sending: the low 32 bits */
 	uint32_t lost;	    /* octets lost in total at the time of sending: the low 32 bits */
 	uint32_t in_flight; /* octets in flight, including this datagram */
-	uint32_t idle_ns;   /* from the last delivery before the transmission to the transmission */
-	/* from the transmission of the datagram delivered last to this transmission */
+	uint32_t idle_ns;   /* time from the last delivery to this transmission */
+	/* time between the transmission of the datagram delivered last and this transmission */
 	uint32_t span_ns;
 	bool app_limited;
 };
@@ -82,7 +82,7 @@ struct siw_rd_bbr {
 	bool loss_round_start : 1;
 	bool loss_in_round : 1;
 	bool probe_sample : 1;
-	bool too_high : 1; /* the last bandwidth probe was too high */
+	bool too_high : 1; /* the last bandwidth probe caused too many losses */
 	bool precautionary : 1;
 	bool idle_restart : 1;
 	bool probe_rtt_round_done : 1;
@@ -122,8 +122,8 @@ struct siw_rd_cc {
 /* Effects of one acknowledgement, collected datagram by datagram. */
 struct siw_rd_cc_ack {
 	uint64_t now;
-	uint64_t octets, lost; /* newly delivered, newly lost */
-	uint64_t in_flight;    /* after this acknowledgement */
+	uint64_t octets, lost; /* octets newly delivered, newly lost */
+	uint64_t in_flight;    /* octets in flight after this acknowledgement */
 	uint64_t rtt;	       /* round-trip time of a datagram that was sent only once; 0: none */
 	uint32_t ce;	       /* datagrams newly reported as received with CE */
 	bool full;	       /* the congestion window kept the sender from sending more */
@@ -156,7 +156,7 @@ void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struc
 void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack);
 /* Reports that nothing was acknowledged for a complete RTO. */
 void siw_rd_cc_timeout(struct siw_rd_cc *cc, uint64_t now);
-/* Reports that the sender has nothing more to send while in_flight octets are outstanding. */
+/* Reports that the sender has no more datagrams to send while in_flight octets are outstanding. */
 void siw_rd_cc_idle(struct siw_rd_cc *cc, uint64_t in_flight);
 /* Time from the last transmission to a tail loss probe (RFC 8985 section 7.2), ns. */
 uint64_t siw_rd_cc_pto(const struct siw_rd_cc *cc);
