@@ -240,7 +240,7 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
 				     dgram->msn + (uint32_t)i, 0);
 		size = fill(dgram, at, iov, pieces);
-		/* this message is later sent separately, and that send returns the error */
+		/* a failed message is later sent separately, and that send returns the error */
 		if (!size)
 			break;
 		at += size;

@@ -349,7 +349,7 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, i);
 
 		units += siw_rd_units(slot->len);
-		/* the credit was reduced: the peer would drop this datagram */
+		/* if the credit was reduced, the peer would drop this datagram */
 		if (units > seq->credit)
 			return true;
 		if (slot->lost &&
