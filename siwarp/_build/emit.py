@@ -1,8 +1,8 @@
 """Write the C source of a cffi module from the blocks in the headers.
 
-A declaration that Python needs stands once, in its header, between ``/* cffi: begin */`` and
-``/* cffi: end */``. This script collects those blocks, each after the blocks of the headers that
-its header includes, and has cffi write the module's C source. meson runs it; nobody else does.
+Declarations that Python needs are written once, in C headers, between ``/* cffi: begin */`` and
+``/* cffi: end */``. This script collects these blocks, in the order in which the headers include
+each other, and lets cffi write the module's C source. Only meson runs this script.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import cffi
 BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(siwarp/[^>]+)>)', re.MULTILINE)
-# Attributes that cffi does not know; replacing them keeps the line numbers.
+# Attributes that cffi does not parse. Only their text is removed, so line numbers stay the same.
 MARKS = re.compile(r"\b(SIW_(?:API|EXPORT|PUBLIC))\b|__attribute__\s*\(\(.*?\)\)")
 
-# System types that a header takes from the C library.
+# Types of the C library that the headers use.
 PRELUDE = """
 struct iovec { void *iov_base; size_t iov_len; };
 struct sockaddr { ...; };
 struct timespec { ...; };
 typedef unsigned int socklen_t;
 """
-# Of the layers, the package itself reads settings and counters only.
+# Internal headers that the package itself needs: it reads settings and counters.
 PACKAGE_TOO = ("base/settings.h", "base/counters.h")
 PRELUDE_C = """
 #include <stdbool.h>
@@ -41,7 +41,7 @@ PRELUDE_C = """
 
 
 class BlockError(Exception):
-    """A header whose blocks are wrong; the text names file and line."""
+    """The cffi blocks of a header are malformed; the text names the file and line."""
 
 
 def blocks(header: Path) -> str:
@@ -68,7 +68,7 @@ def blocks(header: Path) -> str:
 
 
 def in_include_order(root: Path, start: list[Path]) -> list[Path]:
-    """Return the headers and those of ours that they include, each after the ones it includes."""
+    """Return the headers and siwarp headers they include, each after the headers it includes."""
     done: list[Path] = []
     seen: set[Path] = set()
 
@@ -91,7 +91,7 @@ def in_include_order(root: Path, start: list[Path]) -> list[Path]:
 
 
 def include_line(root: Path, header: Path) -> str:
-    """Return how C code includes this header."""
+    """Return the ``#include`` line for this header."""
     public = root / "include"
     if header.is_relative_to(public):
         return f"#include <{header.relative_to(public).as_posix()}>"
@@ -105,12 +105,12 @@ def function_names(ffi: cffi.FFI) -> list[str]:
 
 
 def make_name(path: Path) -> str:
-    """Return a path as a dependency file spells it."""
+    """Return a path, escaped for a make dependency file."""
     return str(path).replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$")
 
 
 def main() -> int:
-    """Write the source and its dependency file; 1 with a message if a block is wrong."""
+    """Write the C source and its dependency file; return 1 after a message if a block is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--module", required=True)
     parser.add_argument("--root", required=True, type=Path, help="the folder siwarp/")
@@ -139,18 +139,18 @@ def main() -> int:
     for header, text in found:
         try:
             ffi.cdef(text)
-        except Exception as e:  # cffi raises several kinds; all mean that this block is wrong
+        except Exception as e:  # cffi raises several types; all mean that this block is wrong
             print(f"{header}: cffi cannot read a block of it: {e}", file=sys.stderr)
             return 1
     lines = [include_line(root, header) for header, _ in found]
     if not args.public:
-        # In the tests' module, a declared function without a definition fails only its own tests;
-        # tests/lint/c_symbols.py names it.
+        # Weak symbols: in the tests' module, a function that is declared but not defined fails
+        # only its own tests. tests/lint/c_symbols.py reports such functions.
         lines += [f"#pragma weak {name}" for name in function_names(ffi)]
     ffi.set_source(args.module, PRELUDE_C + "\n".join(lines) + "\n")
     ffi.emit_c_code(str(args.out))
 
-    # The folders are dependencies, too, since adding or removing a header changes them.
+    # The folders are dependencies as well, because adding or removing a header changes them.
     needed = [*folders, *headers]
     names = " ".join(make_name(path) for path in needed)
     args.depfile.write_text(f"{make_name(args.out)}: {names}\n", encoding="utf-8")

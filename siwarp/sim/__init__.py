@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Deterministic simulation: the engine on a network of memory and a virtual clock.
+"""Deterministic simulation: the engine runs on a network in memory and a virtual clock.
 
 ::
 
@@ -11,9 +11,9 @@
         world.spawn(use, a)
         world.run_for("10min")
 
-A process is either real or simulated: ``SIWARP_SIM=1`` in the environment, or importing this
-package before ``siwarp.verbs``, makes it a simulated one, in which the verbs
-and asyncio code work on a ``World`` and open no socket.
+A process is either real or simulated. ``SIWARP_SIM=1`` in the environment, or importing this
+package before ``siwarp.verbs``, makes it a simulated one: the verbs and asyncio code then work
+on a ``World`` and open no socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import sys
 
 from siwarp.base import system
 
-# The library is chosen when siwarp.base.library is first imported, which siwarp.verbs does.
+# The first import of siwarp.base.library, by siwarp.verbs for example, decides which library is
+# loaded: the real or the simulated one.
 if "siwarp.base.library" not in sys.modules:
     system.simulated = True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a simulated process has in the place of siwarp.base.system's functions."""
+"""Replacements of siwarp.base.system's functions in a simulated process."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _drawn = 0
 
 
 def set_starter(start: Callable[[Callable[[], object], str], None] | None) -> None:
-    """Have tasks started by this function, while a world is open."""
+    """Set the function that starts tasks while a world is open; None: no world is open."""
     global _start
     _start = start
 
 
 def set_router(route: Callable[[str], str] | None, home: Callable[[str], str] | None) -> None:
-    """Have functions answer for the running task's host, while a world is open.
+    """Set the functions that know the running task's host while a world is open.
 
     Args:
-        route: returns its address that reaches a peer's.
-        home: returns its address in the place of a wildcard address or of "".
+        route: returns the host's address for connections to a given peer address.
+        home: returns the host's address that stands for a wildcard address or for "".
 
     """
     global _route, _home
@@ -46,13 +46,13 @@ def set_router(route: Callable[[str], str] | None, home: Callable[[str], str] | 
 
 
 def set_qkeys(qkey_of: Callable[[str], int] | None) -> None:
-    """Have this function return the default Q_Key of the host with an address, in a world."""
+    """Set the function that returns the default Q_Key of the host with a given address."""
     global _qkey_of
     _qkey_of = qkey_of
 
 
 def _monotonic() -> float:
-    # Without a world, as when the process ends, waits must end, too.
+    # Waits must end also without a world, for example while the process exits.
     if not lib.siw_sim_is_open():
         return time.monotonic()
     return float(lib.siw_sim_now() + lib.SIW_SIM_MONOTONIC) / 1e9
@@ -82,14 +82,14 @@ def _random_bytes(n: int) -> bytes:
     if lib.siw_sim_is_open():
         words = (int(lib.siw_sim_random()) for _ in range((n + 7) // 8))
         return b"".join(word.to_bytes(8, "little") for word in words)[:n]
-    # What is drawn when a module is imported is the same in every run.
+    # Modules that draw random numbers when they are imported get the same ones in every run.
     _drawn += 1
     return hashlib.shake_128(str(_drawn).encode()).digest(n)
 
 
 def _readable_now(fd: int) -> bool:
     ready = ffi.new("uint8_t[1]")
-    # Also if it is of a device that has crashed: reading it says so.
+    # An error also counts as readable: reading a descriptor of a crashed device reports the crash.
     return bool(lib.siw_sim_poll(ffi.new("int[1]", [fd]), 1, 0, ready) != 0)
 
 
@@ -114,7 +114,7 @@ def _sleep_on(fds: list[int], deadline: float | None) -> None:
     if deadline is not None:
         begin = lib.SIW_SIM_MONOTONIC
         until = NEVER if deadline > 1e10 else max(0, round(deadline * 1e9) - begin)
-    # EBADF: an object was closed meanwhile, which its user is going to see.
+    # EBADF is ignored: an object was closed in the meantime, and its next call reports that.
     lib.siw_sim_poll(ffi.new("int[]", fds), len(fds), until, ffi.new("uint8_t[]", len(fds)))
     tasks.leave_if_over()
 
@@ -163,7 +163,7 @@ def _start_thread(call: Callable[[], object], name: str) -> None:
 
 
 def install() -> None:
-    """Put the simulated functions in the place of the real ones."""
+    """Replace the real functions by the simulated ones."""
     system.monotonic = _monotonic
     system.clock_ns = _clock_ns
     system.sleep = _sleep

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""An asyncio event loop in a world: its time is the world's, its descriptors are siwarp's."""
+"""An asyncio event loop for a world: it uses the world's clock and siwarp's descriptors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class _Selector:
-    """What the loop waits with: it knows descriptors of the simulated library alone."""
+    """The loop's selector, which supports only descriptors of the simulated library."""
 
-    #: Descriptors that one wait reports at most; the next one reports the rest.
+    #: Maximum number of descriptors that one wait reports; the next wait reports the rest.
     _MOST = 256
 
     def __init__(self, check: Callable[[], None]) -> None:
@@ -33,14 +33,14 @@ class _Selector:
         lib.siw_sim_set_add(self._set, self._waker.fileno())
 
     def wake(self) -> None:
-        """End the wait, or the next one."""
+        """End the current wait, or the next wait if there is none."""
         self._waker.wake()
 
     def add(self, fd: int, handle: asyncio.Handle) -> None:
-        """Have ``handle`` called whenever the descriptor is readable.
+        """Call ``handle`` whenever the descriptor is readable.
 
         Raises:
-            OSError: it is a descriptor of the system (EBADF).
+            OSError: the descriptor belongs to the operating system (EBADF).
 
         """
         if lib.siw_sim_set_add(self._set, fd) < 0:
@@ -50,14 +50,14 @@ class _Selector:
         self._readers[fd] = handle
 
     def remove(self, fd: int) -> asyncio.Handle | None:
-        """Stop that; what was to be called."""
+        """Stop watching the descriptor, and return its handle, or None if it was not watched."""
         handle = self._readers.pop(fd, None)
         if handle is not None:
             lib.siw_sim_set_del(self._set, fd)
         return handle
 
     def select(self, timeout: float | None) -> list[asyncio.Handle]:
-        """Wait so many seconds, None without limit; return what is to be called."""
+        """Wait up to ``timeout`` seconds (None: without limit); return the handles to call."""
         end = NEVER
         if timeout is not None:
             end = lib.siw_sim_now() + nanoseconds(max(0.0, timeout))
@@ -68,13 +68,14 @@ class _Selector:
         fds = self._ready[0:n]
         handles = [self._readers[fd] for fd in fds if fd in self._readers]
         for fd in fds:
-            # Closed, as by a crash: whoever uses it finds that out when called once more.
+            # The descriptor was closed, for example by a crash. This last call of the handle lets
+            # its user notice.
             if not lib.siw_sim_event_is(fd):
                 self._readers.pop(fd, None)
         return handles
 
     def close(self) -> None:
-        """Forget all descriptors."""
+        """Stop watching all descriptors."""
         self._readers.clear()
         if self._set is not None:
             lib.siw_sim_set_close(self._set)
@@ -88,11 +89,11 @@ class Loop(asyncio.BaseEventLoop):
     def __init__(
         self, start: Callable[[Callable[[], Any]], None], check: Callable[[], None]
     ) -> None:
-        """Make one.
+        """Make an event loop.
 
         Args:
             start: starts a task of the world.
-            check: called after each wait; what it raises ends the loop.
+            check: called after each wait; an exception that it raises ends the loop.
 
         """
         super().__init__()
@@ -106,11 +107,11 @@ class Loop(asyncio.BaseEventLoop):
         return float(lib.siw_sim_now()) / 1e9
 
     def wake(self) -> None:
-        """Have the loop look, after its check, for what there is to do."""
+        """Wake the loop: it calls its check function and then handles events."""
         self._selector.wake()
 
     def clean_up(self) -> None:
-        """Have no wait raise anything from now on."""
+        """Disable the check function, so that waits raise no exceptions from now on."""
         self._selector.check = None
 
     def close(self) -> None:
@@ -130,16 +131,16 @@ class Loop(asyncio.BaseEventLoop):
     def add_reader(  # type: ignore[override]
         self, fd: Any, callback: Callable[..., Any], *args: Any
     ) -> None:
-        """Call ``callback`` whenever a descriptor of siwarp's is readable.
+        """Call ``callback`` whenever a siwarp descriptor is readable.
 
         Raises:
-            OSError: it is a descriptor of the system (EBADF).
+            OSError: the descriptor belongs to the operating system (EBADF).
 
         """
         self._selector.add(_number(fd), asyncio.Handle(callback, args, self, None))
 
     def remove_reader(self, fd: Any) -> bool:
-        """Stop that; whether it was."""
+        """Stop watching the descriptor; return whether it was watched."""
         handle = self._selector.remove(_number(fd))
         if handle is not None:
             handle.cancel()
@@ -172,24 +173,24 @@ class Loop(asyncio.BaseEventLoop):
         proto: int = 0,
         flags: int = 0,
     ) -> list[Any]:
-        """Return a numeric address: a world has no names.
+        """Resolve a numeric address; a world has no host names.
 
         Raises:
-            OSError: it is none.
+            OSError: the host is not a numeric address.
 
         """
         return system.addresses(host, port, type, flags)
 
     async def create_connection(self, *_: Any, **__: Any) -> Any:
-        """Refuse: as all sockets of the system (EOPNOTSUPP)."""
+        """Raise OSError (EOPNOTSUPP): a world has no operating system sockets."""
         raise _no_sockets()
 
     async def create_server(self, *_: Any, **__: Any) -> Any:
-        """Refuse: as all sockets of the system (EOPNOTSUPP)."""
+        """Raise OSError (EOPNOTSUPP): a world has no operating system sockets."""
         raise _no_sockets()
 
     async def create_datagram_endpoint(self, *_: Any, **__: Any) -> Any:
-        """Refuse: as all sockets of the system (EOPNOTSUPP)."""
+        """Raise OSError (EOPNOTSUPP): a world has no operating system sockets."""
         raise _no_sockets()
 
 

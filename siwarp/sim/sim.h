@@ -1,40 +1,42 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim.h - a deterministic simulator: the layers above llp, unchanged, on a network of memory
- * and a virtual clock. libsiwarp-sim is libsiwarp with this folder in the place of llp.
+ * sim/sim.h - a deterministic simulator: the layers above llp, unchanged, run on a network in
+ * memory and a virtual clock. libsiwarp-sim is libsiwarp with this folder instead of llp.
  *
- * A world has hosts, links between them, a clock, tasks and one seed. Devices are opened at the
- * hosts' addresses by the ordinary calls (siw_open_device_by_addr). The same seed gives the same run,
- * in any process, however busy the machine is.
+ * A world consists of hosts, links between them, a clock, tasks and one seed. Devices are opened
+ * at the hosts' addresses by the ordinary calls (siw_open_device_by_addr). The same seed produces
+ * the same run in any process, regardless of the load of the machine.
  *
- * Time. While a world is open, the clocks of this library (base/clock.h, and the C library's for
- * code that is linked into it) stand still while code runs. They go on where nothing is left to do at
- * this instant: to the next delivery, timer or deadline.
+ * Time. While a world is open, this library's clocks (base/clock.h, and the C library's clocks for
+ * code that is linked into this library) stand still while code runs. The clock advances when no
+ * work is left at the current instant: to the next delivery, timer or deadline.
  *
- * Tasks. A task is a thread of the program that takes part in the world. Exactly one runs at a time;
- * the others are blocked inside a call of this library. The thread that opens the world is task 0.
- * Every call that blocks (siw_get_cq_event and its like, sleeps, the calls below that say so) and every
- * poll that finds nothing is a scheduling point: the seed picks what runs next among the tasks that
- * are ready and the devices that have something to serve. A task whose poll found nothing runs again
- * after a microsecond, then twice as much each time, up to a millisecond, or when something happens.
- * Devices have no threads. They are served by the scheduler, where a thread would: unless a task
- * waits on the device, or has just polled it; not at all with setting progress=0.
+ * Tasks. A task is a thread of the program that takes part in the world. Exactly one task runs at
+ * a time; all others are blocked inside a call of this library. The thread that opens the world is
+ * task 0. Scheduling points are all blocking calls (siw_get_cq_event and similar calls, sleeps,
+ * and the functions below that say so) and all polls that find nothing. At a scheduling point the
+ * seed decides what runs next, among the tasks that are ready and the devices that have work. A
+ * task whose poll found nothing runs again after 1 us; the pause doubles with each further empty
+ * poll, up to 1 ms, and ends early if an event occurs. Devices have no threads: the scheduler
+ * makes a device's progress rounds, except while a task waits on the device or has just polled it.
+ * With the setting progress=0 the scheduler makes none.
  *
- * Between scheduling points a task may call anything. A thread that is no task must not call what
- * blocks or polls while a world is open: the process is aborted with a line on stderr.
+ * Between scheduling points a task may call anything. A thread that is not a task must not make
+ * blocking or polling calls while a world is open: such a call prints a line on stderr and aborts
+ * the process.
  *
- * TCP. Its segments pass the links' plans like datagrams: a lost one is sent again, and what follows
- * it waits. The seed decides where a stream is cut into segments, and how much a call moves. As with
- * Linux's defaults a connection whose peer does not answer ends after 924.6 s (ETIMEDOUT), and a
- * connect after 127 s. corrupt= changes what TCP's checksum would have to find. reset= and short= act
- * on each connection.
+ * TCP. Segments are subject to the links' fault plans, like datagrams: a lost segment is
+ * retransmitted, and the data behind it waits. The seed decides where a stream is cut into
+ * segments and how many octets one call moves. As with Linux's defaults, a connection whose peer
+ * does not answer ends after 924.6 s (ETIMEDOUT), and a connect attempt after 127 s. corrupt=
+ * causes damage that TCP's checksum does not detect. reset= and short= apply to each connection.
  *
- * Rates. Packets queued for the sender's interface, or for a link whose plan has a rate, occupy the
- * socket's send buffer (setting sndbuf). A full send buffer refuses datagrams (-EAGAIN) until half of
- * it is free.
+ * Rates. Packets that are queued for the sender's interface, or for a link whose plan has a rate,
+ * occupy the socket's send buffer (setting sndbuf). A full send buffer refuses datagrams (-EAGAIN)
+ * until half of it is free.
  *
- * Results: int functions return 0 or a value, or -errno. Times are nanoseconds. Unless it says "any
- * thread", a function is called by the task that runs.
+ * Results: functions of type int return 0 or a value, or -errno. Times are in nanoseconds.
+ * Functions must be called by the running task, unless marked "any thread".
  */
 #ifndef SIW_SIM_H
 #define SIW_SIM_H
@@ -52,230 +54,269 @@
 /* ---- world ----------------------------------------------------------------------------------- */
 
 /*
- * Opens the world: a process has one at a time, with any number after one another. faults: the plan of
- * every link without a plan of its own (base/faults.h); NULL or "": packets arrive at once, in order.
- * -EBUSY: there is one; -EINVAL: siw_sim_why() says what is wrong with the plan; -ENOMEM.
+ * Opens a world. A process has at most one world at a time, and any number one after another.
+ * faults: the fault plan (base/faults.h) of every link without a plan of its own; NULL or "":
+ * packets arrive at once and in order. -EBUSY: a world is already open; -EINVAL: the plan is
+ * invalid, siw_sim_why() returns the reason; -ENOMEM.
  */
 int siw_sim_open(uint64_t seed, const char *faults);
 /*
- * From now on message sequence numbers, and the epochs of RD, which are its first packet sequence
- * numbers, begin just below 2^32, so that they soon wrap; if not on, as on a machine. Both ends of a
- * connection must begin alike: call it before devices are opened. A peer that the program writes by
- * hand begins with MSN SIW_SIM_NEAR_WRAP.
+ * on != 0: from now on message sequence numbers and RD's epochs (the first packet sequence numbers
+ * of RD connections) begin just below 2^32, so that they wrap early. 0: they begin as on a real
+ * machine. Both ends of a connection must begin in the same way, so call this function before
+ * devices are opened. The program's own protocol code (plain sockets below) must then begin with
+ * MSN SIW_SIM_NEAR_WRAP.
  */
 void siw_sim_near_wrap(int on);
 #define SIW_SIM_NEAR_WRAP 0xfffffff0u
 /*
- * Ends it, from task 0. All devices are closed already. -EBUSY: a device is open, or a task has not
- * ended; -ENOENT: there is none.
+ * Closes the world; task 0 only, after all devices are closed. -EBUSY: a device is open, or a task
+ * has not ended; -ENOENT: no world is open.
  */
 int siw_sim_close(void);
 /* Whether a world is open. Any thread. */
 int siw_sim_is_open(void);
-/* Why the last call with a plan returned -EINVAL. */
+/* Explains why the last call with a fault plan returned -EINVAL. */
 const char *siw_sim_why(void);
 
-/* Since the world was opened. Any thread. */
+/* Time since the world was opened, in ns. Any thread. */
 uint64_t siw_sim_now(void);
-/* Added to siw_sim_now() it is CLOCK_MONOTONIC, and so is the second for CLOCK_REALTIME. */
+/*
+ * siw_sim_now() plus SIW_SIM_MONOTONIC is CLOCK_MONOTONIC; plus SIW_SIM_REALTIME, CLOCK_REALTIME.
+ */
 #define SIW_SIM_MONOTONIC 1000000000000ull
 #define SIW_SIM_REALTIME  1577836800000000000ull /* 2020-01-01T00:00:00Z */
-/* A random number that follows from the seed. */
+/* Returns a random number that is derived from the seed. */
 uint64_t siw_sim_random(void);
 
 /*
- * A hash of all that has happened: each datagram, segment and connection that was sent, delivered, lost
- * or refused, with its time, addresses and length, and of datagrams the LLP header, too. Of what is
- * behind that nothing is hashed, because tagged offsets are addresses of this process.
+ * Returns a hash of all network events so far: each datagram, segment and connection that was
+ * sent, delivered, lost or refused, with its time, addresses and length. The LLP header of a
+ * datagram is hashed as well. The octets behind the header are not, because tagged offsets are
+ * addresses in this process.
  */
 uint64_t siw_sim_trace_hash(void);
 
 struct siw_sim_stats {
 	uint64_t sent, delivered;  /* datagrams */
-	uint64_t lost, duplicated; /* packets, by plans, partitions and crashes */
-	uint64_t refused;	   /* ... that no socket had the port of: ICMP or a reset said so */
-	uint64_t overflowed;	   /* datagrams without room, connections beyond a backlog */
+	uint64_t lost, duplicated; /* packets, because of plans, partitions and crashes */
+	/* packets to a port without a socket: answered by ICMP or a reset */
+	uint64_t refused;
+	/* datagrams without buffer space; connections beyond a backlog */
+	uint64_t overflowed;
 	uint64_t connections,
-		segments;	     /* TCP: that came about; that were sent, retransmissions too */
-	uint64_t rounds;	     /* of devices, by the scheduler */
-	uint64_t switches;	     /* from one task to another */
-	uint64_t instants;	     /* times that the clock went on */
-	uint64_t allocations_failed; /* siw_sim_fail_memory */
+		/* TCP: connections established; segments sent, including retransmissions */
+		segments;
+	uint64_t rounds;	     /* progress rounds of devices, made by the scheduler */
+	uint64_t switches;	     /* switches from one task to another */
+	uint64_t instants;	     /* how often the clock advanced */
+	uint64_t allocations_failed; /* allocations that siw_sim_fail_memory made fail */
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 
 /*
- * Blocks of memory that this library has taken from the C library and not given back. Some are kept
- * for the next world, so a difference says something only after the same world ran before. Any thread.
+ * Number of memory blocks that this library has allocated from the C library and not freed. Some
+ * blocks are kept for the next world, so compare two values only if the same world had run before
+ * the first of them. Any thread.
  */
 int64_t siw_sim_blocks(void);
 /*
- * Has so many of 1,000,000 allocations of this library fail from now on, which the seed decides; 0, as
- * at first: none. The network, the clock and the sockets of the world have memory always. -ENOENT,
- * -EINVAL.
+ * Makes of_million of 1,000,000 allocations of this library fail from now on; the seed decides
+ * which. 0, the initial value: none fail. Allocations of the simulated network, clock and sockets
+ * always succeed. -ENOENT: no world is open; -EINVAL: of_million is too large.
  */
 int siw_sim_fail_memory(uint32_t of_million);
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 
 /*
- * Adds a host with one interface, "sim0", "sim1" and so on by its number, which has these addresses
- * (ports are ignored) and this MTU (0: 1500). Its number, from 0; -EINVAL: no address, more than 16, or
- * one that is no unicast address; -EADDRINUSE: another host has one; -ENOMEM.
+ * Adds a host with one interface, named "sim0", "sim1" and so on after the host's number. The
+ * interface has the given addresses (their ports are ignored) and MTU (0: 1500). Returns the
+ * number of the host, counted from 0. -EINVAL: no address, more than 16, or one that is not a
+ * unicast address; -EADDRINUSE: another host has one of the addresses; -ENOMEM.
  */
 int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu);
 /*
- * What runs on the host is gone, as by kill -9, and the host's kernel goes on: its ports are closed (UDP:
- * ICMP says so), its TCP connections as by close: what was written is still sent, then a FIN; a reset if
- * octets are unread. What is in flight arrives, and the handles of its devices say ESTALE. Until siw_sim_host_restart no device can be opened there. A second call does nothing. A
- * scheduling point, since tasks that wait on such a device are woken. -ENOENT: no such host.
+ * Ends all processes of the host, as kill -9 does; the host's kernel keeps running. UDP ports are
+ * closed, and datagrams to them are answered by ICMP. TCP connections are closed as by close():
+ * data already written is still sent, followed by a FIN; if received octets are unread, a reset is
+ * sent instead. Packets in flight arrive. Handles of the host's devices report ESTALE. No device
+ * can be opened on the host until siw_sim_host_restart. A second call has no effect. The call is a
+ * scheduling point, because it wakes the tasks that wait on the host's devices. -ENOENT: no such
+ * host.
  */
 int siw_sim_host_crash(int host);
-/* Devices can be opened there again. */
+/* Allows devices to be opened on a crashed host again. */
 int siw_sim_host_restart(int host);
-/* The link of the host's interface is up or not, as after ip link set: its devices get a port event. */
+/*
+ * Sets the link state of the host's interface, as ip link set does. The host's devices get a port
+ * event.
+ */
 int siw_sim_host_link_up(int host, int up);
 
 /*
- * The plan of the host's interface from now on, which all of its packets pass, whoever the other end is:
- * tx: is for what it sends, before the link's plan; rx: for what it receives, after that. A rate in it is
- * one that all senders share. NULL: none, as at first. dup= and reorder= do nothing in it. -EINVAL,
- * -ENOENT.
+ * Replaces the fault plan of the host's interface, which applies to all packets of the host
+ * regardless of their other end. tx: clauses apply to packets that the host sends, before the
+ * link's plan; rx: clauses apply to packets that it receives, after the link's plan. All senders
+ * share a rate in this plan. NULL, the initial value: no plan. dup= and reorder= have no effect in
+ * it. -EINVAL: invalid plan; -ENOENT: no such host.
  */
 int siw_sim_host_plan(int host, const char *faults);
 
-/* ---- links: each pair of hosts has one, and so has a host with itself ------------------------- */
+/* ---- links: each pair of hosts has one, and so has a host with itself ------------------------ */
 
 /*
- * The plan between two hosts from now on: its tx: clauses are for what a sends to b, its rx: clauses for
- * the other way, the rest for both. NULL: that of the world. What is under way is not touched.
- * -EINVAL, -ENOENT.
+ * Replaces the fault plan between two hosts. Its tx: clauses apply to packets from a to b, its rx:
+ * clauses to packets from b to a, all others to both directions. NULL: the world's plan applies.
+ * Packets in flight are not affected. -EINVAL: invalid plan; -ENOENT: no such host.
  */
 int siw_sim_link(int a, int b, const char *faults);
-/* The plan of the world from now on, in which a is the host that was added first. */
+/* Replaces the fault plan of the world. On each link, its "a" is the host that was added first. */
 int siw_sim_faults(const char *faults);
-/* Nothing passes from a to b from now on (cut), or it does again. What is under way is lost. */
+/*
+ * cut != 0: drops all packets from a to b from now on, and those in flight. 0: ends the partition.
+ */
 int siw_sim_cut(int a, int b, int cut);
 /*
- * Has the host send so many of 1,000 datagrams mutated, from now on: a few octets behind the first are
- * others, or it is shorter, and its CRC is right again. A peer that lies, for tests. -ENOENT, -EINVAL.
+ * From now on, mutates of_1000 of 1,000 datagrams that the host sends: a few octets change, or the
+ * datagram is shortened, and its CRC is recomputed. For tests of a malicious peer. -ENOENT: no
+ * such host; -EINVAL: of_1000 is out of range.
  */
 int siw_sim_mutate(int host, int of_1000);
 /*
- * The MTU of the path between a and b; 0: that of their interfaces. Larger packets that may not be
- * fragmented are lost; with told, ICMP says so to their host.
+ * Sets the MTU of the path between a and b; 0: the MTU of their interfaces applies. Larger packets
+ * that may not be fragmented are lost; if told is set, ICMP reports them to the sending host.
  */
 int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told);
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 /*
- * A new task begins in three steps: a running task makes it (its number; -ENOMEM) and starts a thread, and
- * that thread calls begin, which returns when it is first picked. end is its last call.
+ * Task creation has three steps: a running task calls task_new (returns the number of the task, or
+ * -ENOMEM) and starts a thread, and that thread calls task_begin, which returns when the scheduler
+ * first picks the task. task_end must be the thread's last call.
  */
 int siw_sim_task_new(void);
 void siw_sim_task_begin(int task);
 void siw_sim_task_end(void);
-/* For a task whose thread could not be started. */
+/* Discards a task whose thread could not be started. */
 void siw_sim_task_drop(int task);
-/* The calling thread's task; -1: it is none. Any thread. */
+/* Returns the calling thread's task number; -1: the thread is not a task. Any thread. */
 int siw_sim_task(void);
-/* Whether the task has ended. */
+/* Returns whether the task has ended. */
 int siw_sim_task_ended(int task);
 
 /*
- * Scheduling points. yield: others may run first, at the same instant. sleep_until: returns at that time
- * (of siw_sim_now), not before, and at once if it is past.
+ * Scheduling points. yield: other tasks may run first, at the same instant. sleep_until: returns
+ * exactly at that time (of siw_sim_now), or at once if it has passed.
  */
 void siw_sim_yield(void);
 void siw_sim_sleep_until(uint64_t at);
 /*
- * Lets the world go on by one instant, up to `until`: all that can run at this time does, then the
- * clock goes on once. 1, or 0: it is `until` now. -EDEADLK: nothing will ever happen, and until is
- * UINT64_MAX.
+ * Runs everything that can run at the current time, then advances the clock once, to `until` at
+ * most. Returns 1, or 0 when the time is `until`. -EDEADLK: until is UINT64_MAX and no event will
+ * ever occur.
  */
 int siw_sim_step(uint64_t until);
 /*
- * Lets the world go on to `until`, or to the end of the instant at which a task calls siw_sim_stop,
- * without a switch to the caller at each instant. 1: stopped, also if siw_sim_stop was called before;
- * 0: it is `until` now, and what was due then has not all run; -EDEADLK as siw_sim_step.
+ * Runs the world up to `until`, or to the end of the instant at which a task calls siw_sim_stop,
+ * without a switch to the caller at each instant. Returns 1 when stopped, also if siw_sim_stop was
+ * called before; 0 when the time is `until`, where work of that instant may be left; -EDEADLK as
+ * siw_sim_step.
  */
 int siw_sim_run(uint64_t until);
 void siw_sim_stop(void);
 /*
- * park: blocks until unpark of this task, or `until`. 1, or 0 after the time; at once if unpark came
- * before. unpark: any task.
+ * park: blocks until the task is unparked, or until the time `until`. Returns 1, or 0 on time-out;
+ * returns at once if an unpark preceded it. unpark: for any task.
  */
 int siw_sim_park(uint64_t until);
 void siw_sim_unpark(int task);
 /*
- * Blocks until one of n descriptors (of completion channels, asynchronous events, connection events:
- * what siw_llp_event_open made) is readable, unpark, or `until`; ready[i] is 1 for those that are. Their
- * number, which is 0 after the time and after unpark; -EBADF: one is not of this world.
+ * Blocks until at least one of n descriptors is readable, the task is unparked, or the time is
+ * `until`. The descriptors must be made by siw_llp_event_open: those of completion channels,
+ * asynchronous events and connection events. Sets ready[i] to 1 for each readable one. Returns the
+ * number of readable descriptors, which is 0 on time-out and after an unpark; -EBADF: a descriptor
+ * is not of this world.
  */
 int siw_sim_poll(const int *fds, int n, uint64_t until, uint8_t *ready);
 /*
- * Descriptors for siw_sim_poll() that only the program sets: open returns one, or -errno. It is readable
- * once it is set, until clear.
+ * Descriptors for siw_sim_poll() that only the program sets. event_open returns one, or -errno. A
+ * descriptor is readable from event_set until event_clear.
  */
 int siw_sim_event_open(void);
-/* Whether siw_sim_poll() knows the descriptor. */
+/* Returns whether siw_sim_poll() accepts the descriptor. */
 int siw_sim_event_is(int fd);
 void siw_sim_event_set(int fd);
 void siw_sim_event_clear(int fd);
 void siw_sim_event_close(int fd);
 /*
- * A set of such descriptors, to wait for many at a cost that does not grow with their number. NULL: no
+ * A set of such descriptors; the cost of waiting does not grow with the size of the set. NULL: no
  * world is open. A descriptor leaves the set when it is closed. Close the set before the world.
  */
 struct siw_sim_set;
 struct siw_sim_set *siw_sim_set_open(void);
 void siw_sim_set_close(struct siw_sim_set *set);
-/* 0, also if it is in the set already; -EBADF: it is not of this world. */
+/* Returns 0, also if the set already has the descriptor; -EBADF: it is not of this world. */
 int siw_sim_set_add(struct siw_sim_set *set, int fd);
 void siw_sim_set_del(struct siw_sim_set *set, int fd);
 /*
- * As siw_sim_poll. Writes up to max descriptors: those that were closed, once; then the readable ones, in
- * the order in which they became so. Their number.
+ * Waits as siw_sim_poll does. Writes up to max descriptors: first those that have been closed,
+ * each once, then the readable ones in the order in which they became readable. Returns how many.
  */
 int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max);
 
-/* ---- plain sockets: for a peer that the program writes itself ---------------------------------- */
+/* ---- plain sockets: for a peer whose protocol the program implements ------------------------- */
 
 /*
- * A UDP or TCP socket at an address of a host, which needs no device. Functions with `until` block up to
- * that time (of siw_sim_now), then return -EAGAIN. If `until` is not in the future they do not block, but
- * a call that finds nothing is an empty poll and lets time pass. After the host has crashed every function
- * returns -ESTALE (of TCP connections: -ECONNRESET).
+ * A UDP or TCP socket at an address of a host, without a device. Functions with `until` block up
+ * to that time (of siw_sim_now), then return -EAGAIN. If `until` is not in the future they do not
+ * block, but a call that finds nothing is an empty poll and lets time pass. After a crash of the
+ * host every function returns -ESTALE (for TCP connections: -ECONNRESET).
  */
 struct siw_sim_socket;
 
-/* Port 0: a free one. 0, -EADDRINUSE or -EADDRNOTAVAIL. */
+/* Port 0: a free port is chosen. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL. */
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out);
-/* One datagram, with this ECN code point (0 to 3): 0 or -EMSGSIZE, -EAFNOSUPPORT, -ENETUNREACH. */
+/*
+ * Sends one datagram with this ECN code point (0 to 3). Returns 0, -EMSGSIZE, -EAFNOSUPPORT or
+ * -ENETUNREACH.
+ */
 int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest, const void *octets,
 		     size_t length, int ecn);
-/* Its length, which is above size if it was cut. *ecn: its code point. */
+/*
+ * Returns the datagram's length; a length above size means that it was truncated. *ecn: its ECN
+ * code point.
+ */
 ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source, void *to,
 			 size_t size, uint64_t until, int *ecn);
 
 int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out);
 int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until,
 		       struct siw_sim_socket **out);
-/* local: where from. 0, -EAGAIN, or why it failed, as -ECONNREFUSED. */
+/*
+ * local: the source address. Returns 0, -EAGAIN, or the error of the connect, such as
+ * -ECONNREFUSED.
+ */
 int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *dest, uint64_t until,
 			struct siw_sim_socket **out);
-/* How many octets it took or read, which may be fewer; recv: 0 at the end of the peer's stream. */
+/*
+ * Return how many octets were accepted or read, which may be fewer than asked for; recv returns 0
+ * at the end of the peer's stream.
+ */
 ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size_t length,
 			 uint64_t until);
 ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, uint64_t until);
-/* The peer reads the end of the stream after what was sent: 0 or -ENOTCONN. */
+/*
+ * Ends the sending direction: the peer reads all data sent, then the end of the stream. Returns 0
+ * or -ENOTCONN.
+ */
 int siw_sim_tcp_shutdown(struct siw_sim_socket *socket);
 
 void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out);
-/* Of TCP: 0 or -ENOTCONN. */
+/* TCP only: returns 0 or -ENOTCONN. */
 int siw_sim_socket_peer(struct siw_sim_socket *socket, struct siw_addr *out);
-/* reset: a TCP connection is reset, and what is unsent is dropped. */
+/* reset != 0: a TCP connection is reset, and its unsent data is dropped. */
 void siw_sim_socket_close(struct siw_sim_socket *socket, int reset);
 
 /* cffi: end */

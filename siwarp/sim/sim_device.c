@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_device.c - devices without threads: what verbs_thread.c does in a thread of its own the
- * scheduler does between tasks; and polls, which are scheduling points. These take the place of verbs'
- * functions by the linker's --wrap.
+ * sim/sim_device.c - devices without threads: the scheduler does between tasks what a progress
+ * thread (verbs_thread.c) does on a real machine; and polls, which are scheduling points. The
+ * linker's --wrap replaces the functions of verbs by the functions here.
  */
 #include "base/settings.h"
 #include "sim/sim_impl.h"
@@ -28,7 +28,7 @@ void __wrap_siw_verbs_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
 	ctx->port->served = false;
-	ctx->port->context = NULL; /* a task closes it, which a crash leaves to that task */
+	ctx->port->context = NULL; /* after a crash, the task that uses the device closes it */
 }
 
 void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
@@ -54,9 +54,12 @@ bool sim_device_round(struct siw_llp_port *port)
 	struct siw_context *ctx = port->context;
 	int moved;
 
-	if (!ctx) /* its thread was stopped meanwhile */
+	if (!ctx) /* the device's progress was stopped in the meantime */
 		return false;
-	/* A task that waits for another lock may hold it; then it serves the device itself. */
+	/*
+	 * A task that waits for another lock may hold the progress lock; that task then makes the
+	 * round.
+	 */
 	if (!siw_trylock(&ctx->progress))
 		return false;
 	moved = siw_verbs_progress_once(ctx);
@@ -71,7 +74,7 @@ uint64_t sim_device_tick(const struct siw_llp_port *port)
 	return atomic_load(&ctx->n_timed) ? atomic_load(&ctx->next_tick_ns) : SIM_NEVER;
 }
 
-/* Without the time that a closed device has for its peers: it has none any more. */
+/* Closes the device without the linger time, because the host has crashed. */
 static void close_at_once(struct siw_context *ctx)
 {
 	int64_t linger = siw_settings()->linger_ms;
@@ -91,7 +94,8 @@ void sim_device_close_all(const struct sim_host *host)
 		next = l->next;
 		if (port->host == host && port->context) {
 			close_at_once(port->context);
-			next = sim.ports.next; /* tasks ran meanwhile */
+			/* tasks have run in the meantime and may have changed the list */
+			next = sim.ports.next;
 		}
 	}
 }

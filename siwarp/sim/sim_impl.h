@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_impl.h - the parts of a world, and what this folder's files share; private to it.
+ * sim/sim_impl.h - the state of a world, and declarations that this folder's files share; private
+ * to it.
  *
- * No locks: one task runs at a time, and everything here belongs to the one that runs. Each choice
- * depends on the seed and on what happened before, never on an address, a thread's number or the
- * machine's clock.
+ * There are no locks: one task runs at a time, and the running task may access everything here.
+ * Every decision depends on the seed and on earlier events only, never on an address, a thread id
+ * or the machine's clock.
  */
 #ifndef SIW_SIM_IMPL_H
 #define SIW_SIM_IMPL_H
@@ -26,47 +27,50 @@
 
 #define SIM_NEVER UINT64_MAX
 
-/* Code points of ECN (RFC 3168). */
+/* ECN code points (RFC 3168) */
 #define SIM_ECN_ECT0 2
 #define SIM_ECN_CE   3
 
-#define SIM_OVERHEAD 768 /* octets that a datagram takes of a socket's buffer beside its own */
+/* octets of a socket's buffer that a datagram uses in addition to its own */
+#define SIM_OVERHEAD 768
 
-/* ---- what happens at a time -------------------------------------------------------------------- */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
 struct sim_timer {
 	uint64_t at;
-	uint32_t place; /* in the heap, from 1; 0: it is not set */
+	uint32_t place; /* index in the heap, from 1; 0: not set */
 	void (*fire)(struct sim_timer *self);
 };
 
-/* An entry of the world's heap, in order of time, then of the order in which they were set. */
+/* An entry of the world's heap. The heap is ordered by time, then by the order of setting. */
 struct sim_due {
 	uint64_t at, order;
 	struct sim_timer *timer;
 };
 
-/* Sets it, also anew. */
+/* Sets the timer; a timer that is already set gets the new time. */
 void sim_timer_set(struct sim_timer *timer, uint64_t at);
 void sim_timer_stop(struct sim_timer *timer);
 
-/* ---- hosts and links --------------------------------------------------------------------------- */
+/* ---- hosts and links ------------------------------------------------------------------------- */
 
 struct sim_plan {
 	struct siw_faults faults;
 	uint64_t began;
-	struct sim_plan *next; /* all plans of a world live as long as it */
+	/* list of the world's plans, all of which live as long as the world */
+	struct sim_plan *next;
 };
 
-/* What a plan does to packets that pass one way, one behind the other. */
+/* State of a fault plan for the packets that pass in one direction, in order. */
 struct sim_line {
-	const struct sim_plan *plan; /* which state is for */
+	const struct sim_plan *plan; /* the plan that state belongs to */
 	struct siw_fault_path state;
-	/* Packets that wait for the rate: a ring of when each is through, and of their octets. */
+	/* Packets that wait for the rate limit: a ring of departure times and sizes. */
 	struct sim_leaving {
 		uint64_t at;
 		uint32_t octets;
-		struct siw_llp_sock *sock; /* whose send buffer has it; NULL: none */
+		/* socket whose send buffer holds the packet; NULL: none */
+		struct siw_llp_sock *sock;
 	} * leaving;
 	uint32_t leaving_at, n_leaving, leaving_room;
 	uint64_t leaving_octets;
@@ -74,31 +78,34 @@ struct sim_line {
 
 struct sim_host {
 	uint32_t number;
-	struct siw_llp_interface netif; /* its addresses have port 0 */
+	struct siw_llp_interface netif; /* the port of its addresses is 0 */
 	bool dead;			/* crashed, and not restarted */
-	uint32_t mutated;		/* of 1,000 datagrams that it sends */
+	uint32_t mutated;		/* of 1,000 datagrams it sends, how many are mutated */
 	struct siw_link watches;
 	struct siw_link socks;
-	const struct sim_plan *plan; /* of its interface; NULL: none */
+	const struct sim_plan *plan; /* fault plan of the interface; NULL: none */
 	struct sim_line sends, receives;
 };
 
-/* One direction between two hosts. */
+/* One direction between two hosts */
 struct sim_path {
 	struct sim_host *from, *to;
-	const struct sim_plan *own; /* NULL: the world's */
+	const struct sim_plan *own; /* fault plan of this link; NULL: the world's plan applies */
 	struct sim_line line;
-	bool receives; /* of its plan the rx: clauses are for it, not the tx: ones */
+	bool receives; /* the plan's rx: clauses apply to this direction, not its tx: clauses */
 	bool cut;
 	bool told; /* ICMP reports packets that are longer than the path MTU */
 	uint32_t cuts;
-	uint32_t mtu;	       /* 0: that of the interfaces */
-	uint32_t known;	       /* what ICMP has told of the MTU; 0: nothing */
-	struct siw_link aside; /* packets that wait to be overtaken */
-	/* ICMP's ration, as Linux's (net.ipv4.icmp_ratelimit): six at once, then one a second. */
+	uint32_t mtu;	       /* 0: the MTU of the interfaces applies */
+	uint32_t known;	       /* the path MTU that ICMP has reported; 0: none */
+	struct siw_link aside; /* packets held back for reorder=, until others overtake them */
+	/*
+	 * Rate limit of ICMP, as Linux's net.ipv4.icmp_ratelimit: a burst of 6, then 1 message per
+	 * second.
+	 */
 	uint64_t icmp_since;
 	uint32_t icmp_tokens;
-	struct sim_path *next; /* in its bucket */
+	struct sim_path *next; /* in its hash bucket */
 };
 
 enum sim_event {
@@ -108,85 +115,96 @@ enum sim_event {
 	SIM_REFUSED,
 	SIM_OVERFLOWED,
 	SIM_CRASHED,
-	/* Of TCP: */
+	/* TCP events */
 	SIM_SEGMENT_SENT,
 	SIM_SEGMENT_LOST,
 	SIM_SEGMENT_DELIVERED,
 	SIM_CONNECTED,
 };
 
-/* A TCP segment's header. Sequence numbers count from 0, the SYN's, and do not wrap. */
+/*
+ * Header of a TCP segment. Sequence numbers are 64 bits: they start with the SYN at 0 and do not
+ * wrap.
+ */
 struct sim_segment {
 	uint8_t flags;		 /* enum siw_capture_tcp_flags */
-	bool probe;		 /* asks for the window */
-	uint64_t seq, ack, edge; /* edge: behind the last octet that there is room for */
-	/* For selective acknowledgement: the number of this transmission, and of the one acknowledged. */
+	bool probe;		 /* a window probe */
+	uint64_t seq, ack, edge; /* edge: right edge of the receive window */
+	/*
+	 * For selective acknowledgement: number of this transmission, and number of the
+	 * acknowledged one
+	 */
 	uint64_t number, answers;
-	/* Which connections it is of; to: 0, since the sender does not know it yet. */
+	/* Connections of both ends; to is 0 while the sender does not know the peer's. */
 	uint64_t from, to;
 };
 
 struct sim_packet {
 	struct sim_timer timer;
-	struct siw_link link; /* in a socket's inbox, or a list of a connection's */
+	struct siw_link link; /* in a socket's inbox, or in a list of a connection */
 	struct siw_link aside;
-	uint8_t passes; /* not 0: in its path's list aside */
+	/* how many packets are still to overtake it; not 0: in the path's list aside */
+	uint8_t passes;
 	struct sim_path *path;
-	uint32_t cuts; /* the path's as it left */
+	uint32_t cuts; /* value of path->cuts when the packet was sent */
 	struct siw_addr from, to;
 	uint8_t ecn;
-	bool refusal; /* an ICMP port unreachable; octets is what it quotes */
+	bool refusal; /* an ICMP port unreachable message; octets holds the quoted datagram */
 	bool tcp;
-	bool received;		    /* it has passed the interface of its destination */
-	struct sim_segment segment; /* of TCP */
+	bool received;		    /* it has passed the destination's interface */
+	struct sim_segment segment; /* TCP only */
 	uint32_t length;	    /* of the payload */
 	uint8_t octets[];
 };
 
 struct sim_host *sim_host_of(const struct siw_addr *addr);
 struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to);
-/* The MTU that the sender knows of, in octets. */
+/* The path MTU that the sender knows, in octets */
 uint32_t sim_path_known(const struct sim_path *path);
 /*
- * The fate of a packet of so many octets, which peer is the other end of, by the path's plan. sock: whose
- * send buffer has it while it waits for the rate, or NULL. False: it is lost, which is counted.
+ * Applies the path's fault plan to a packet of this many octets; peer: the address of its other
+ * end. sock: the socket whose send buffer holds the packet while it waits for the rate limit, or
+ * NULL. Returns false if the packet is lost; the loss is then already counted.
  */
 bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
 		    struct siw_llp_sock *sock, struct siw_fault_fate *fate);
-/* A plan of this world; NULL: siw_sim_why() says what is wrong with the text. */
+/*
+ * Parses a fault plan for this world. NULL: the text is invalid, siw_sim_why() returns the reason.
+ */
 struct sim_plan *sim_plan_new(const char *text);
-/* Sends a datagram, or to a group one to each host with a member: 0, or -EMSGSIZE. */
+/* Sends a datagram; to a group, one datagram to each host with a member. Returns 0 or -errno. */
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
 		 int n);
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
 				  const struct siw_addr *to, uint32_t length);
 void sim_packet_free(struct sim_packet *packet);
-/* Sends a TCP segment; the packet is the network's from now on. */
+/* Sends a TCP segment and takes ownership of the packet. */
 void sim_segment_send(struct sim_packet *packet);
 void sim_segment_trace(enum sim_event what, const struct sim_packet *packet);
 void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet);
-/* Where a connection is in the random numbers of its path's plan. */
+/* A connection's own position in the random numbers of the path's fault plan */
 struct sim_flow {
-	uint32_t number; /* of the connection */
+	uint32_t number; /* number of the connection */
 	const struct sim_plan *plan;
 	struct siw_fault_path state;
 };
 /*
- * How many of `length` octets one call moves by the path's plan (reset=, short=): 0, the connection
- * is to be reset. *reset_at: when it is to be reset anyway (siw_sim_now); SIM_NEVER.
+ * Returns how many of `length` octets one call may move according to the path's plan (reset=,
+ * short=); 0: the connection must be reset. *reset_at: the time (of siw_sim_now) at which the plan
+ * resets the connection in any case, or SIM_NEVER.
  */
 size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct siw_addr *peer,
 		      size_t length, uint64_t *reset_at);
-/* Writes a datagram to the capture, if one is on. */
+/* Writes a datagram to the capture file, if a capture is running. */
 void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length);
-/* Frees hosts, paths and what is under way. */
+/* Frees hosts, paths and packets in flight. */
 void sim_net_close(void);
 
 void sim_trace(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
 	       uint64_t length, const void *octets);
 
-/* ---- ports and sockets ------------------------------------------------------------------------- */
+/* ---- ports and sockets ----------------------------------------------------------------------- */
 
 struct siw_llp_port {
 	struct siw_link all;
@@ -198,16 +216,17 @@ struct siw_llp_port {
 	bool woken;
 	uint32_t changes;
 	struct sim_host *host;	 /* NULL until it has a watch or a socket */
-	struct siw_link waiters; /* tasks that wait on it */
-	/* The scheduler's, which serves the device. */
-	struct siw_context *context; /* of the device; NULL until that is opened */
-	bool served;		     /* the scheduler serves it */
+	struct siw_link waiters; /* tasks that wait on the port */
+	/* The fields below belong to the scheduler, which serves the device. */
+	struct siw_context *context; /* the port's device; NULL until it is opened */
+	bool served;		     /* the scheduler makes the device's progress rounds */
 	struct sim_timer timer;
 	uint64_t nap_until;
-	struct siw_link due; /* in the world's list of those to look at */
-	bool has_work;	     /* it is in the world's list of those */
-	bool nap_over;	     /* a nap has ended, behind which a round is due */
-	uint64_t round_at;   /* when its last round was, and how many there were then */
+	struct siw_link due; /* link in sim.due: the port must be checked */
+	bool has_work;	     /* the port is in sim.work */
+	bool nap_over;	     /* a nap has ended, and a progress round must follow */
+	/* time of the last progress round, and number of rounds at that instant */
+	uint64_t round_at;
 	uint32_t rounds;
 	pid_t owner;
 	uint8_t *room;
@@ -223,7 +242,7 @@ enum sim_kind {
 };
 
 enum sim_cut {
-	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragments what is longer than the known path MTU */
+	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragments datagrams longer than the known path MTU */
 	SIM_CUT_ALL,
 	SIM_CUT_NONE,  /* as IP_PMTUDISC_DO */
 	SIM_CUT_PROBE, /* as IP_PMTUDISC_PROBE */
@@ -235,26 +254,26 @@ struct siw_llp_sock {
 	struct siw_io_handler *handler;
 	struct sim_host *host;
 	struct siw_addr local;
-	bool open; /* it has its port; false after its host crashed */
+	bool open; /* bound to its port; false after a crash of its host */
 	bool ready, held, want_write, timed;
 	uint64_t due_ns;
 	struct siw_link ring, of_port, of_host, in_timed;
-	struct siw_llp_sock *next; /* in its bucket */
+	struct siw_llp_sock *next; /* in its hash bucket */
 	/* UDP */
 	struct siw_link inbox, refusals;
 	uint32_t n_inbox, inbox_octets;
 	uint32_t streak;
-	uint32_t out_octets;   /* in its send buffer: they wait for a rate */
-	struct sim_timer room; /* when that has room again */
+	uint32_t out_octets;   /* octets in its send buffer, which wait for a rate limit */
+	struct sim_timer room; /* fires when the send buffer has room again */
 	bool hears, group;
-	uint8_t ecn;	 /* of what it sends */
-	uint8_t got_ecn; /* of what it received last */
+	uint8_t ecn;	 /* ECN code point of datagrams it sends */
+	uint8_t got_ecn; /* ECN code point of the last datagram received */
 	int ttl;
 	enum sim_cut cut;
 	/* TCP: sim_tcp.c */
-	struct sim_stream *stream; /* NULL: of a listener */
-	struct siw_link coming;	   /* of a listener: connections that are not complete */
-	struct siw_link waiting;   /* ... and those that wait for accept */
+	struct sim_stream *stream; /* NULL for a listener */
+	struct siw_link coming;	   /* listener: connections whose handshake is not complete */
+	struct siw_link waiting;   /* listener: connections that wait for accept */
 	uint32_t n_waiting, backlog;
 };
 
@@ -270,75 +289,91 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 		  struct siw_io_handler *handler);
 void sim_sock_fini(struct siw_llp_sock *sock);
 void sim_sock_drained(struct siw_llp_sock *sock);
-/* The sockets that have this address and port, one after another; host: of a wildcard address. */
+/*
+ * Finds the sockets with this address and port, one per call, after `after`. host: the host to
+ * search if addr is the wildcard address.
+ */
 struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr,
 				 const struct sim_host *host, const struct siw_llp_sock *after);
-/* Gives it the address: 0, -EADDRINUSE or -EADDRNOTAVAIL. *local gets the port. */
+/*
+ * Binds the socket to the address. *local gets the port. Returns 0, -EADDRINUSE, -EADDRNOTAVAIL or
+ * -EAFNOSUPPORT.
+ */
 int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares);
 void sim_sock_unbind(struct siw_llp_sock *sock);
-/* Its packets that wait for a rate are in no send buffer from now on. */
+/*
+ * Removes the socket's packets that wait for a rate limit from the accounting of its send buffer.
+ */
 void sim_net_forget(struct siw_llp_sock *sock);
-/* Whether the send buffer takes so many octets more. If not, sock->room is set. */
+/*
+ * Returns whether the send buffer has room for this many octets. If not, sets the timer
+ * sock->room.
+ */
 bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, uint32_t octets);
-/* A datagram, or what ICMP says, arrives at the host. */
+/* Delivers a datagram or an ICMP message to the host. */
 void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host);
 void sim_udp_drop_all(struct siw_llp_sock *sock);
-/* A segment arrives at the host. */
+/* Delivers a TCP segment to the host. */
 void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host);
-/* Closes the connections of the host's processes as the kernel does when they are killed. */
+/* Closes the connections of the host's processes, as the kernel does when processes are killed. */
 void sim_tcp_crash(const struct sim_host *host);
 void sim_tcp_close(void);
-/* The port has something to do: wakes the tasks that wait on it, or marks it for the scheduler. */
+/*
+ * Reports that the port has work: wakes the tasks that wait on it, or marks it for the scheduler.
+ */
 void sim_port_kick(struct siw_llp_port *port);
-/* The scheduler checks the port before it next picks a task or a device. */
+/* Makes the scheduler check the port before it picks the next task or device. */
 void sim_port_due(struct siw_llp_port *port);
 void sim_port_look(struct siw_llp_port *port);
 /*
- * Returns a descriptor that keeps a port (0: a free one, which is stored in *local) for sockets of
- * this kind, or -errno. Like Linux, one of UDP excludes other sockets, and one of TCP conflicts
- * with listeners only. In a world of several hosts a wildcard address conflicts with nothing, since
- * the caller's host is not known.
+ * Reserves a port of this kind of socket and returns the descriptor that holds the reservation, or
+ * -errno. Port 0: a free port, which is stored in *local. Like Linux, a reserved UDP port excludes
+ * other sockets, and a reserved TCP port conflicts with listeners only. In a world of several
+ * hosts a wildcard address conflicts with nothing, because the caller's host is not known.
  */
 int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only);
-/* The host has crashed: its descriptors keep no ports any more. */
+/* Releases the port reservations of a host that has crashed. */
 void sim_keep_none(const struct sim_host *host);
 void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_news news);
 
-/* sim_device.c: the device of a port that the scheduler serves */
-bool sim_device_round(struct siw_llp_port *port);	   /* whether it moved something */
-uint64_t sim_device_tick(const struct siw_llp_port *port); /* SIM_NEVER: none */
+/* sim_device.c: a port's device, while the scheduler serves it */
+/* returns whether the round found work */
+bool sim_device_round(struct siw_llp_port *port);
+/* time of the next tick; SIM_NEVER: none */
+uint64_t sim_device_tick(const struct siw_llp_port *port);
 void sim_device_close_all(const struct sim_host *host);
 
-/* ---- event descriptors ------------------------------------------------------------------------- */
+/* ---- event descriptors ----------------------------------------------------------------------- */
 
-/* A bound address that is kept for sockets which are opened later (siw_llp_tcp_keep). */
+/* An address and port that are reserved for sockets opened later (siw_llp_tcp_keep). */
 struct sim_kept {
 	enum sim_kind kind; /* SIM_UDP or SIM_LISTENER */
 	struct siw_addr addr;
-	const struct sim_host *host; /* NULL: of a wildcard address where there are several hosts */
-	bool both;		     /* the IPv6 wildcard address without IPV6_V6ONLY: IPv4, too */
+	const struct sim_host *host; /* NULL: a wildcard address in a world of several hosts */
+	/* the IPv6 wildcard address without IPV6_V6ONLY, which includes IPv4 */
+	bool both;
 };
 
 struct sim_fd {
 	int fd;
 	bool set;
-	bool keeps; /* it keeps a port, and is not for events */
+	bool keeps; /* the descriptor reserves a port and is not an event descriptor */
 	struct sim_kept kept;
 	struct siw_link waiters;
-	struct siw_link members; /* of sets */
+	struct siw_link members; /* its memberships of descriptor sets */
 };
 
 struct siw_sim_set {
 	struct siw_link members, readable, waiters;
-	int *gone; /* that were closed, and not reported yet */
+	int *gone; /* descriptors that have been closed, but not yet reported */
 	uint32_t n_gone, gone_room;
 };
 
-struct sim_fd *sim_fd_of(int fd); /* NULL: it is none of ours */
+struct sim_fd *sim_fd_of(int fd); /* NULL: the descriptor was not made here */
 
-/* ---- tasks ------------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* One thing that a task waits for: in that thing's list of waiters. */
+/* A task's entry in the waiters list of one object. A task has one for each object it waits for. */
 struct sim_wait {
 	struct siw_link link;
 	struct sim_task *task;
@@ -347,52 +382,62 @@ struct sim_wait {
 enum sim_state {
 	SIM_READY,
 	SIM_BLOCKED,
-	SIM_STEPPING, /* runs again when nothing else can run at this instant */
+	/* inside siw_sim_step(): runs again when nothing else can run at this instant */
+	SIM_STEPPING,
 	SIM_ENDED,
 };
 
 struct sim_task {
 	int number;
 	enum sim_state state;
-	_Atomic uint32_t turn; /* a futex: 1 while it is this task's turn */
+	_Atomic uint32_t turn; /* a futex: 1 while the task has the turn */
 	struct sim_timer timer;
-	bool woken;    /* by what it waits for, not by the timer */
-	bool unparked; /* before it parked */
+	bool woken;    /* woken by an object it waits for, not by the timer */
+	bool unparked; /* unpark came before park */
 	bool parked;
-	uint64_t until; /* of a step */
-	bool runs;	/* of a step: it does not end with the instant */
+	uint64_t until; /* end time of its step */
+	bool runs;	/* siw_sim_run(): the step does not end with the instant */
 	int stepped;
-	uint64_t pause; /* ns, after its next poll that finds nothing */
+	uint64_t pause; /* ns to wait after its next poll that finds nothing */
 	struct sim_wait *waits;
 	uint32_t n_waits, waits_room;
 };
 
-/* The running task waits for this, too, when it next calls sim_block(). */
+/* Adds these waiters to the objects that the running task waits for in its next sim_block(). */
 void sim_wait_add(struct siw_link *waiters);
-/* A scheduling point. True: something woke it; false: it is `until`, or that is past. */
+/*
+ * A scheduling point. Returns true if an event woke the task, false if the time is `until` or
+ * later.
+ */
 bool sim_block(uint64_t until);
-/* A poll of the running task found nothing; it may wait for something, as before sim_block(). */
+/*
+ * Call after a poll of the running task found nothing. Objects may be added with sim_wait_add()
+ * before, as for sim_block().
+ */
 void sim_empty_poll(void);
-/* What the list's tasks wait for has come. */
+/* Wakes all tasks in the list. */
 void sim_wake_all(struct siw_link *waiters);
-/* The running task; aborts if the calling thread is none. */
+/* Returns the running task; aborts if the calling thread is not a task. */
 struct sim_task *sim_me(void);
 
-/* ---- world ------------------------------------------------------------------------------------- */
+/* ---- world ----------------------------------------------------------------------------------- */
 
-/* A stream of random numbers (SplitMix64). */
+/* Generator of random numbers (SplitMix64) */
 struct sim_random {
 	uint64_t state;
 };
 uint64_t sim_random(struct sim_random *random);
 
-/* As those of the C library, for the simulator's own memory: the world has none of them fail. */
+/*
+ * As those of the C library, for the simulator's own memory: siw_sim_fail_memory() does not affect
+ * them.
+ */
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t n, size_t size);
 void *sim_realloc(void *old, size_t size);
 
 #define SIM_BUCKETS	 4096
-#define SIM_PATH_BUCKETS 65536 /* there may be one for each pair of hosts */
+#define SIM_PATH_BUCKETS 65536 /* large, since each pair of hosts may have a path */
 
 struct sim_world {
 	bool open;
@@ -400,22 +445,23 @@ struct sim_world {
 	uint64_t order;
 	uint64_t hash;
 	struct sim_random choose, numbers, net, tcp, memory;
-	uint32_t memory_fails; /* of 1,000,000 allocations */
+	uint32_t memory_fails; /* of 1,000,000 allocations, how many fail */
 	enum {
 		SIM_MEMORY_OPEN,
 		SIM_MEMORY_FAILS,
 		SIM_MEMORY_IS_THERE
-	} memory_decided; /* of the next */
-	/* What siw_first_number() was called with, in a world whose numbers begin near their wrap. */
+	} memory_decided; /* whether the next allocation fails */
+	/* Arguments of siw_first_number() so far, in a world whose numbers begin near their wrap */
 	bool near_wrap;
 	uint32_t *firsts;
 	uint32_t n_firsts, firsts_room;
 	struct siw_sim_stats stats;
-	uint64_t handed; /* handlers that polls returned, so far */
-	bool in_round;	 /* of a device */
-	bool in_poll;	 /* of a queue: a yield in it is the poll's */
+	uint64_t handed; /* number of handlers that polls have returned so far */
+	bool in_round;	 /* a progress round of a device is running */
+	/* a poll of a completion queue is running: a yield inside it belongs to that poll */
+	bool in_poll;
 
-	struct sim_due *heap; /* from 1 */
+	struct sim_due *heap; /* index 0 is not used */
 	uint32_t n_heap, heap_room;
 
 	struct sim_task **tasks;
@@ -423,12 +469,12 @@ struct sim_world {
 	uint32_t n_stepping;
 	bool stopped; /* siw_sim_stop() was called, and no siw_sim_run() has returned since */
 	struct sim_task *running;
-	/* What can run at this instant: tasks that are ready, and ports with work. */
+	/* What can run at this instant: tasks that are ready, and ports that have work */
 	struct sim_task **ready;
 	uint32_t n_ready, ready_room;
 	struct siw_llp_port **work;
 	uint32_t n_work, work_room;
-	struct siw_link due; /* ports to look at */
+	struct siw_link due; /* ports that the scheduler must check */
 	struct siw_link ports;
 	uint32_t n_ports;
 
@@ -437,9 +483,9 @@ struct sim_world {
 	struct sim_plan *plans, *plan;
 	struct sim_path *paths[SIM_PATH_BUCKETS];
 	struct siw_llp_sock *socks[SIM_BUCKETS];
-	struct siw_link streams; /* every connection's end */
+	struct siw_link streams; /* all connection endpoints */
 	struct sim_stream *streams_at[SIM_BUCKETS];
-	uint64_t n_streams; /* so far */
+	uint64_t n_streams; /* number of endpoints created so far */
 	struct sim_host_addr {
 		struct siw_addr addr;
 		struct sim_host *host;
@@ -449,9 +495,12 @@ struct sim_world {
 
 extern struct sim_world sim;
 
-/* Memory, all zero. Without any left the process is aborted: nothing that depends on it may differ. */
+/*
+ * Allocates zeroed memory. Aborts the process if there is none, because the run must not depend on
+ * the machine's memory.
+ */
 void *sim_alloc(size_t octets);
-/* Makes room for one more element of an array that has n. */
+/* Makes room for one more element of an array that has n elements. */
 void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size);
 
 static inline uint64_t sim_clock(void)

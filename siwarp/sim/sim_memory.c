@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_memory.c - counts the memory that this library holds, and has allocations fail, by
- * functions in the place of the C library's. A world that is run again must leave as much behind as
- * it did the first time.
+ * sim/sim_memory.c - replaces the C library's allocation functions, to count the memory that this
+ * library holds and to make allocations fail. If the same world runs twice, the second run must
+ * not increase the number of blocks.
  */
 #include <errno.h>
 #include <malloc.h>
@@ -38,7 +38,7 @@ static void *taken(void *memory)
 	return memory;
 }
 
-/* Whether the world refuses what is to be allocated now; errno says why. */
+/* Returns whether the next allocation must fail; sets errno if so. */
 static bool refused(void)
 {
 	if (__builtin_expect(!sim.memory_fails, 1) || !sim.open)
@@ -135,12 +135,13 @@ int64_t siw_sim_blocks(void)
 	return atomic_load_explicit(&blocks, memory_order_relaxed);
 }
 
-/* ---- what an earlier world left ---------------------------------------------------------------- */
+/* ---- memory kept from earlier worlds --------------------------------------------------------- */
 
 /*
- * The library keeps some memory for the next user: destroyed objects of a device, closed devices, blocks
- * of streams. Where there is some, nothing is allocated. So that the same seed gives the same run in any
- * process, the same is decided in both cases, once.
+ * The library keeps some freed memory for reuse: destroyed objects of a device, closed devices,
+ * buffers of streams. Reusing it allocates nothing. The wrappers below make the same decision of
+ * success or failure, exactly once, whether an object is reused or allocated, so that the same
+ * seed produces the same run in any process.
  */
 struct siw_link *__real_siw_verbs_freelist_take(struct siw_freelist *list);
 struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list);
@@ -149,7 +150,8 @@ struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list)
 {
 	struct siw_link *kept = __real_siw_verbs_freelist_take(list);
 
-	if (kept && refused()) { /* the caller allocates one, which is to fail */
+	/* the caller now allocates an object, and that allocation must fail */
+	if (kept && refused()) {
 		siw_verbs_freelist_give(list, kept);
 		sim.stats.allocations_failed--;
 		sim.memory_decided = SIM_MEMORY_FAILS;
@@ -161,7 +163,10 @@ struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list)
 void __real_siw_verbs_free_freelist_memory(struct siw_context *ctx);
 void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx);
 
-/* It takes all of them to free them, and allocates nothing. */
+/*
+ * This function empties the freelists to free the objects and allocates nothing, so nothing may
+ * fail.
+ */
 void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx)
 {
 	uint32_t before = sim.memory_fails;
@@ -174,7 +179,7 @@ void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx)
 struct siw_context *__real_siw_verbs_context_take(void);
 struct siw_context *__wrap_siw_verbs_context_take(void);
 
-/* The struct of a device is there, whether it is one that was kept or not. */
+/* The struct of a device must be available, whether it is reused or newly allocated. */
 struct siw_context *__wrap_siw_verbs_context_take(void)
 {
 	struct siw_context *kept = __real_siw_verbs_context_take();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* sim/sim_net.c - hosts, the paths between them, and datagrams on their way. */
+/* sim/sim_net.c - hosts, the paths between them, and packets in flight. */
 #include <stdio.h>
 
 #include "base/capture.h"
@@ -9,20 +9,21 @@
 #include "base/settings.h"
 #include "sim/sim_impl.h"
 
-#define IPV4_HEAD	20
-#define IPV6_HEAD	40
-#define IPV6_FRAG_HEAD	8
-#define UDP_HEAD	8
-#define TCP_HEAD	32 /* with time stamps */
-#define LOCAL_MTU	65536
-#define USUAL_MTU	1500
-#define LEAST_MTU	68
-#define ICMP_BURST	6
-#define ICMP_EACH_NS	1000000000ull
-#define QUOTED		548 /* octets of payload in an ICMP message of 576 (RFC 1812 section 4.3.2.3) */
+#define IPV4_HEAD      20
+#define IPV6_HEAD      40
+#define IPV6_FRAG_HEAD 8
+#define UDP_HEAD       8
+#define TCP_HEAD       32 /* with the time stamp option */
+#define LOCAL_MTU      65536
+#define USUAL_MTU      1500
+#define LEAST_MTU      68
+#define ICMP_BURST     6
+#define ICMP_EACH_NS   1000000000ull
+/* octets of payload quoted in an ICMP message of 576 octets (RFC 1812 section 4.3.2.3) */
+#define QUOTED		548
 #define PASSED_FOR_SURE SIW_FAULT_ASIDE_NS
 
-/* ---- the trace --------------------------------------------------------------------------------- */
+/* ---- the trace ------------------------------------------------------------------------------- */
 
 static void mix(uint64_t word)
 {
@@ -52,14 +53,17 @@ void sim_trace(enum sim_event what, const struct siw_addr *from, const struct si
 	mix_addr(from);
 	mix_addr(to);
 	mix(length);
-	/* What is behind may hold tagged offsets, and so does the CRC. */
+	/*
+	 * Only the header is hashed: the octets behind it may hold tagged offsets, and so does the
+	 * CRC.
+	 */
 	if (octets && length >= SIW_DGRAM_LEN && siw_dgram_is(*(const uint8_t *)octets))
 		memcpy(head, octets, SIW_DGRAM_LEN);
 	mix(head[0]);
 	mix(head[1]);
 }
 
-/* ---- addresses --------------------------------------------------------------------------------- */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 uint32_t sim_addr_bucket(const struct siw_addr *addr, uint64_t more)
 {
@@ -205,7 +209,7 @@ int siw_sim_host_link_up(int number, int up)
 	return 0;
 }
 
-/* ---- paths ------------------------------------------------------------------------------------- */
+/* ---- paths ----------------------------------------------------------------------------------- */
 
 static struct sim_path **path_bucket(const struct sim_host *from, const struct sim_host *to)
 {
@@ -302,7 +306,7 @@ static uint32_t path_limit(const struct sim_path *path)
 
 static const struct siw_faults nothing;
 
-/* Has the line follow this plan, from whose beginning on packets are numbered. */
+/* Makes the line use this plan. The plan numbers packets from its beginning. */
 static const struct siw_faults *follow(struct sim_line *line, const struct sim_plan *plan,
 				       enum siw_fault_dir dir, uint32_t flow)
 {
@@ -314,7 +318,7 @@ static const struct siw_faults *follow(struct sim_line *line, const struct sim_p
 	return &plan->faults;
 }
 
-/* The plan that is in force. */
+/* The plan in force on this path */
 static const struct siw_faults *plan_of(struct sim_path *path)
 {
 	const struct sim_plan *plan = path->own ? path->own : sim.plan;
@@ -378,7 +382,10 @@ static void note_leaving(struct sim_line *line, uint64_t at, uint32_t octets,
 		sock->out_octets += octets + SIM_OVERHEAD;
 }
 
-/* The fate of a packet on a line. False: it is lost, which is counted. */
+/*
+ * Applies a fault plan to a packet on a line. Returns false if the packet is lost; the loss is
+ * then counted.
+ */
 static bool judge(struct sim_line *line, const struct siw_faults *plan, const struct siw_addr *peer,
 		  uint32_t octets, struct siw_llp_sock *sock, struct siw_fault_fate *fate)
 {
@@ -409,9 +416,11 @@ bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t
 	return judge(&path->line, plan, peer, octets, sock, fate);
 }
 
-/* ---- send buffers ------------------------------------------------------------------------------ */
+/* ---- send buffers ---------------------------------------------------------------------------- */
 
-/* Where what the socket sends to this address first waits for a rate. */
+/*
+ * The first line with a rate limit on the way from the socket to this address; NULL: no such host
+ */
 static struct sim_line *first_line(const struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	struct sim_host *to = sim_host_of(dest);
@@ -439,7 +448,7 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 	rest = sock->out_octets;
 	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer() || !line)
 		return true;
-	/* As the kernel's, it is writable again once half of it is free. */
+	/* Like the kernel's, the buffer becomes writable again once half of it is free. */
 	for (uint32_t i = 0; i < line->n_leaving; i++) {
 		const struct sim_leaving *l =
 			&line->leaving[(line->leaving_at + i) % line->leaving_room];
@@ -479,7 +488,7 @@ void sim_net_forget(struct siw_llp_sock *sock)
 	sock->out_octets = 0;
 }
 
-/* ---- datagrams --------------------------------------------------------------------------------- */
+/* ---- datagrams ------------------------------------------------------------------------------- */
 
 void sim_packet_free(struct sim_packet *packet)
 {
@@ -498,7 +507,7 @@ static void launch(struct sim_packet *packet, struct siw_llp_sock *sock);
 static void refuse(struct sim_packet *packet);
 static void arrive(struct sim_timer *timer);
 
-/* What the plan's rates count of it. */
+/* Octets of the packet that count against the plan's rates */
 static uint32_t counted(const struct sim_packet *packet)
 {
 	if (packet->refusal)
@@ -506,11 +515,11 @@ static uint32_t counted(const struct sim_packet *packet)
 	return packet->tcp ? packet->length + TCP_HEAD + head_of(&packet->to) : packet->length;
 }
 
-/* Where a packet is judged. */
+/* Stage at which a fault plan is applied to a packet */
 enum stage {
-	SENDS,	  /* by the interface that sends it */
-	PASSES,	  /* by the path */
-	RECEIVES, /* by the interface that receives it */
+	SENDS,	  /* interface of the sender */
+	PASSES,	  /* path between the hosts */
+	RECEIVES, /* interface of the receiver */
 };
 
 static bool judge_one(struct sim_packet *packet, enum stage stage, uint32_t octets,
@@ -527,7 +536,10 @@ static bool judge_one(struct sim_packet *packet, enum stage stage, uint32_t octe
 		     octets, sock, fate);
 }
 
-/* A datagram that is too long for the path has as many fragments as it takes, none of which may be lost. */
+/*
+ * Applies the fault plan to every fragment of a datagram that is longer than the path MTU. The
+ * datagram is lost if any fragment is.
+ */
 static bool judge_all(struct sim_packet *packet, enum stage stage, struct siw_llp_sock *sock,
 		      struct siw_fault_fate *fate)
 {
@@ -551,7 +563,7 @@ static bool judge_all(struct sim_packet *packet, enum stage stage, struct siw_ll
 	return passes;
 }
 
-/* It is lost, which is counted already. */
+/* Discards a packet whose loss is already counted. */
 static void drop(struct sim_packet *packet)
 {
 	if (packet->tcp)
@@ -583,8 +595,8 @@ static void damage(struct sim_packet *packet, const struct siw_fault_fate *fate)
 }
 
 /*
- * It passes the interface of its destination. False: it is lost, or it is there later. What a plan of an
- * interface delays stays in order.
+ * Passes the packet through the interface of its destination. Returns false if the packet is lost
+ * or arrives later. Packets that an interface's plan delays stay in order.
  */
 static bool receive(struct sim_packet *packet)
 {
@@ -647,7 +659,10 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
 	return packet;
 }
 
-/* One more packet goes by those that wait to be overtaken, and arrives at that time. */
+/*
+ * Notes that one more packet, which arrives at that time, overtakes the packets that reorder=
+ * holds back.
+ */
 static void pass_by(struct sim_path *path, uint64_t arrives)
 {
 	struct siw_link *next;
@@ -693,7 +708,7 @@ static void send_copy(const struct sim_packet *packet, const struct siw_fault_fa
 	depart(copy, fate);
 }
 
-/* No socket has the port: answers with an ICMP port unreachable, at the rate of the kernel. */
+/* No socket has the port: answers with an ICMP port unreachable, limited to the kernel's rate. */
 static void refuse(struct sim_packet *packet)
 {
 	struct sim_path *back = path_back(packet->path);
@@ -719,7 +734,7 @@ static void refuse(struct sim_packet *packet)
 	sim_packet_free(packet);
 }
 
-/* It enters the path between the hosts. */
+/* Sends the packet along the path between the hosts. */
 static void pass(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
 	struct siw_fault_fate fate;
@@ -742,7 +757,10 @@ static void enter(struct sim_timer *timer)
 	pass(siw_container(timer, struct sim_packet, timer), NULL);
 }
 
-/* A packet leaves its host. sock: whose send buffer it is in while it waits for a rate, or NULL. */
+/*
+ * Sends a packet from its host. sock: the socket whose send buffer holds the packet while it waits
+ * for a rate limit, or NULL.
+ */
 static void launch(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
 	struct sim_path *path = packet->path;
@@ -777,7 +795,7 @@ int siw_sim_mutate(int number, int of_1000)
 	return 0;
 }
 
-/* Changes a datagram as a peer would that lies, which computes a right CRC, too. */
+/* Changes a datagram as a malicious peer would: the CRC is recomputed and correct. */
 static void mutate(struct sim_packet *packet)
 {
 	uint32_t body = packet->length - SIW_DGRAM_CRC_LEN;
@@ -791,7 +809,7 @@ static void mutate(struct sim_packet *packet)
 		body = 1 + (uint32_t)((draw >> 40) % body);
 	for (uint32_t i = 0; i <= (draw >> 36 & 3); i++) {
 		uint64_t where = siw_sim_random();
-		/* Mostly headers, which are in front. */
+		/* Mostly changes the first 64 octets, where the headers are. */
 		uint32_t most = where & 1 && body > 64 ? 64 : body;
 
 		packet->octets[(where >> 32) % most] ^= (uint8_t)(1u << (where >> 8 & 7));
@@ -813,8 +831,8 @@ static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const stru
 }
 
 /*
- * The longest of the packets that a datagram leaves in, of those that no router may cut: over IPv6
- * only the sender cuts, for the path that it knows of.
+ * The length of the longest packet of this datagram that routers may not fragment; 0: routers may
+ * fragment all of them. Over IPv6 only the sender fragments, for the path MTU it knows.
  */
 static uint32_t uncut(const struct siw_addr *dest, uint32_t packet, uint32_t known, bool whole)
 {
@@ -827,7 +845,10 @@ static uint32_t uncut(const struct siw_addr *dest, uint32_t packet, uint32_t kno
 	return packet <= known ? packet : head + ((known - head) & ~7u);
 }
 
-/* Whether it may leave; *lost: it leaves, and is too long for the path. */
+/*
+ * Checks the length against the socket's fragmentation mode: 0 or -EMSGSIZE. *lost: the datagram
+ * is sent, but is too long for the path.
+ */
 static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 		      const struct siw_addr *dest, uint32_t length, bool *lost)
 {
@@ -881,7 +902,7 @@ static const struct siw_addr *first_addr(const struct sim_host *host, uint16_t f
 	return NULL;
 }
 
-/* One datagram for each host that has a member, its own among them. */
+/* Sends one datagram to each host that has a member of the group, including the sender's host. */
 static void send_to_group(struct siw_llp_sock *sock, const struct siw_addr *from,
 			  const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
 {
@@ -918,7 +939,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 
 	to.scope = 0;
 	if (!sock->open)
-		return 0; /* its host has crashed: nothing leaves */
+		return 0; /* its host has crashed: nothing is sent */
 	if (!rv && dest->family != sock->local.family)
 		rv = -EAFNOSUPPORT;
 	if (!rv && length > 65535 - UDP_HEAD - (dest->family == AF_INET ? IPV4_HEAD : 0u))
@@ -949,14 +970,14 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 	sim_trace(SIM_SENT, &from, &to, length, octets);
 	if (host && !lost) {
 		send_to(sock, sim_path_of(sock->host, host), &from, &to, octets, length);
-	} else { /* too long for the path, or no host has the address */
+	} else { /* the datagram is too long for the path, or no host has the address */
 		sim.stats.lost++;
 		sim_trace(SIM_LOST, &from, &to, length, NULL);
 	}
 	return 0;
 }
 
-/* ---- segments ---------------------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------------------- */
 
 void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
 {
@@ -966,7 +987,7 @@ void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
 		  (uint64_t)segment->flags << 56 ^ segment->seq << 20 ^ packet->length, NULL);
 }
 
-/* In the file each connection's end has a first sequence number of its own. */
+/* Initial sequence number of a connection endpoint in the capture file */
 static uint32_t first_number(uint64_t connection)
 {
 	return (uint32_t)connection * 2654435761u;
@@ -1029,7 +1050,7 @@ size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct
 void sim_net_close(void)
 {
 	sim_tcp_close();
-	/* Packets on their way are all that has timers by now. */
+	/* Only packets in flight have timers at this point. */
 	while (sim.n_heap)
 		sim_packet_free(siw_container(sim.heap[1].timer, struct sim_packet, timer));
 	for (int i = 0; i < SIM_PATH_BUCKETS; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_port.c - ports, sockets and their addresses, waiting, event descriptors and interfaces: llp.h's
- * but for UDP and TCP.
+ * sim/sim_port.c - ports, sockets and their addresses, waiting, event descriptors and interfaces:
+ * the functions of llp.h except those of UDP and TCP.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static uint64_t of_clock(uint64_t ns)
 	return ns == SIM_NEVER ? SIM_NEVER : ns > SIW_SIM_MONOTONIC ? ns - SIW_SIM_MONOTONIC : 0;
 }
 
-/* ---- what a port has to do --------------------------------------------------------------------- */
+/* ---- work of a port -------------------------------------------------------------------------- */
 
 void sim_port_due(struct siw_llp_port *port)
 {
@@ -182,7 +182,10 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 	(void)port;
 }
 
-/* As a device's thread: it sleeps on the sockets unless it naps, because others poll. */
+/*
+ * Like a device's progress thread, a port sleeps on its sockets, except during a nap while other
+ * threads poll.
+ */
 bool siw_llp_port_armed(const struct siw_llp_port *port)
 {
 	return port->served && sim.now >= port->nap_until;
@@ -216,7 +219,7 @@ bool siw_llp_port_more(const struct siw_llp_port *port)
 	return port->room_at < port->room_end;
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set)
 {
@@ -263,9 +266,9 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 	return siw_llp_wait_cancel(set, extra_fd, timeout_us);
 }
 
-/* ---- event descriptors: the system's, so that programs can use them as such -------------------- */
+/* ---- event descriptors: eventfds, so that programs can use them as such ---------------------- */
 
-static struct sim_fd **fds; /* by number */
+static struct sim_fd **fds; /* indexed by descriptor number */
 static int n_fds;
 
 struct sim_fd *sim_fd_of(int fd)
@@ -302,12 +305,12 @@ bool siw_llp_event_nonblocking(int fd)
 	return fcntl(fd, F_GETFL) & O_NONBLOCK;
 }
 
-/* A descriptor in a set. */
+/* Membership of a descriptor in a set */
 struct member {
 	struct siw_sim_set *set;
 	int fd;
 	struct siw_link of_set, of_event;
-	struct siw_link readable; /* in the set's list */
+	struct siw_link readable; /* link in the set's list readable */
 };
 
 static void note_readable(struct sim_fd *event)
@@ -335,7 +338,7 @@ static void leave_set(struct member *member)
 	free(member);
 }
 
-/* Each set reports it once more, so that its user finds out. */
+/* Each set reports the closed descriptor once more, so that the set's user notices. */
 static void note_closed(struct sim_fd *event)
 {
 	while (!siw_link_alone(&event->members)) {
@@ -372,7 +375,7 @@ void siw_llp_event_clear(int fd)
 		return;
 	event->set = false;
 	note_cleared(event);
-	/* The program may have read it. */
+	/* The program may have read the descriptor itself. */
 	if (preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
 		perror("siwarp.sim: reading an event descriptor");
 }
@@ -540,7 +543,7 @@ static bool is_kept(uint16_t port_be)
 	return false;
 }
 
-/* ---- sockets ----------------------------------------------------------------------------------- */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 static void have_room(struct sim_timer *timer)
 {
@@ -618,7 +621,7 @@ struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr
 	return sock;
 }
 
-/* Whether the port cannot be had at this address. */
+/* Returns whether the port is not available at this address. */
 static bool is_taken(enum sim_kind kind, const struct siw_addr *addr, const struct sim_host *host)
 {
 	if (sim_sock_at(kind, addr, host, NULL))
@@ -640,7 +643,7 @@ static bool same_address(const struct siw_addr *a, const struct siw_addr *b)
 	return !memcmp(a->v4, b->v4, 4) && !memcmp(a->v6, b->v6, 16);
 }
 
-/* both: addr is the IPv6 wildcard address, and for IPv4, too. */
+/* both: addr is the IPv6 wildcard address and includes IPv4. */
 static bool overlaps(const struct sim_kept *kept, const struct siw_addr *addr, bool both)
 {
 	if (kept->addr.port_be != addr->port_be)
@@ -651,7 +654,10 @@ static bool overlaps(const struct sim_kept *kept, const struct siw_addr *addr, b
 	       same_address(&kept->addr, addr);
 }
 
-/* Whether the port of this address is kept for UDP: that of TCP may be had by several. */
+/*
+ * Returns whether the port is reserved for UDP at this address. Only UDP: several sockets may use
+ * a reserved TCP port.
+ */
 static bool is_kept_udp(const struct siw_addr *addr, const struct sim_host *host, bool both)
 {
 	for (int i = 0; i < n_fds; i++) {
@@ -796,7 +802,7 @@ int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
 	return 0;
 }
 
-/* ---- interfaces -------------------------------------------------------------------------------- */
+/* ---- reserved port numbers ------------------------------------------------------------------- */
 
 int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 {
@@ -867,7 +873,7 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 	free(watch);
 }
 
-/* ---- what keeps a port number ------------------------------------------------------------------ */
+/* ---- what keeps a port number ---------------------------------------------------------------- */
 
 static bool cannot_be_kept(const struct sim_kept *kept)
 {

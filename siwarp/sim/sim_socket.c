@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * sim/sim_socket.c - plain sockets, by which a program takes part in the network without a device. Each
- * is one socket of llp.h on a port of its own, which no device polls.
+ * sim/sim_socket.c - plain sockets: a program uses them to take part in the network without a
+ * device. Each is one socket of llp.h on its own port, which no device polls.
  */
 #include "sim/sim_impl.h"
 
 struct siw_sim_socket {
-	struct siw_io_handler handler; /* never called: nobody polls the port */
+	struct siw_io_handler handler; /* never called, because nothing polls the port */
 	struct siw_llp_port *port;
 	struct siw_llp_sock *sock;
 };
@@ -34,19 +34,22 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
 	free(socket);
 }
 
-/* UDP sockets and listeners lose their port in a crash; what a connection says, sim_tcp.c knows. */
+/*
+ * UDP sockets and listeners lose their port in a crash. For connections, sim_tcp.c returns the
+ * error.
+ */
 static bool is_stale(const struct siw_sim_socket *socket)
 {
 	return !socket->sock->stream && !socket->sock->open;
 }
 
 /*
- * A call found nothing. True: it is to be tried again. `again`: whether it has been since the time
- * was over.
+ * Called when a call found nothing. Returns whether the call must be retried. *again: a retry
+ * after `until` has already been granted.
  */
 static bool await(struct siw_sim_socket *socket, uint64_t until, bool *again)
 {
-	/* A socket that is ready for something else would wake no waiter. */
+	/* Clear the ready state: a socket that is already ready would not wake its waiters. */
 	sim_sock_drained(socket->sock);
 	if (*again)
 		return false;
@@ -60,7 +63,7 @@ static bool await(struct siw_sim_socket *socket, uint64_t until, bool *again)
 	return true;
 }
 
-/* ---- UDP --------------------------------------------------------------------------------------- */
+/* ---- UDP ------------------------------------------------------------------------------------- */
 
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out)
 {
@@ -105,7 +108,7 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 	return got;
 }
 
-/* ---- TCP --------------------------------------------------------------------------------------- */
+/* ---- TCP ------------------------------------------------------------------------------------- */
 
 int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out)
 {
@@ -122,7 +125,7 @@ int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim
 	return rv;
 }
 
-/* A connection that was accepted is on its listener's port, and gets one of its own. */
+/* Moves an accepted connection from its listener's port to its own port. */
 static void move(struct siw_llp_sock *sock, struct siw_llp_port *to)
 {
 	bool ready = sock->ready;
@@ -212,7 +215,7 @@ int siw_sim_tcp_shutdown(struct siw_sim_socket *socket)
 	return siw_llp_tcp_shutdown(socket->sock);
 }
 
-/* ---- either ------------------------------------------------------------------------------------ */
+/* ---- both protocols -------------------------------------------------------------------------- */
 
 void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out)
 {

@@ -4,17 +4,17 @@
  *
  * The sender cuts its stream into segments, which the path's fault plan delays, loses, reorders or
  * duplicates like any packet. The receiver acknowledges every segment and names the transmission
- * that it answers, which serves as selective acknowledgement. A segment is considered lost once three
- * that were sent after it have arrived, or after a retransmission timeout (RFC 6298, with Linux's
- * bounds). What arrives behind a lost segment waits at the receiver, so loss shows as delay and
- * head-of-line blocking. A congestion window (RFC 5681) and the receiver's window limit what is in
- * flight.
+ * that it answers, which serves as selective acknowledgement. A segment is considered lost once
+ * three segments sent after it have arrived, or after a retransmission time-out (RFC 6298, with
+ * Linux's bounds). Data that arrives behind a lost segment waits at the receiver, so loss shows as
+ * delay and head-of-line blocking. A congestion window (RFC 5681) and the receiver's window limit
+ * the data in flight.
  *
- * The seed decides where the stream is cut, and how much a read returns or a write accepts.
+ * The seed decides where the stream is cut, how much a read returns and how much a write accepts.
  *
- * Like Linux: what calls return and in which order, resets, half-closed connections, TIME-WAIT, the
- * backlog. Not simulated: keepalive, delayed acknowledgements, urgent data, detection of path MTU
- * black holes.
+ * Like Linux: the results of calls and their order, resets, half-closed connections, TIME-WAIT,
+ * the backlog. Not simulated: keepalive, delayed acknowledgements, urgent data, detection of path
+ * MTU black holes.
  */
 #include "base/capture.h"
 #include "base/pieces.h"
@@ -22,14 +22,14 @@
 
 #define SEND_ROOM    (256u << 10) /* octets of a send buffer: a power of two */
 #define RECEIVE_ROOM (256u << 10) /* octets of a receive buffer */
-#define FIRST_ROOM   (16u << 10)  /* what a send buffer allocates at first */
-#define HEADS_IPV4   52		  /* octets of IP and TCP headers, with time stamps */
+#define FIRST_ROOM   (16u << 10)  /* initial size of a send buffer */
+#define HEADS_IPV4   52		  /* octets of IPv4 and TCP headers, with the time stamp option */
 #define HEADS_IPV6   72
 #define LEAST_MSS    48
 #define FIRST_CWND   10 /* segments (RFC 6928) */
 #define REORDERING   3	/* later segments received before one is considered lost (RFC 5681) */
 #define MOST_BACKLOG 4096
-#define PORT_TRIES   100 /* of free ports, for one without a connection to the same peer */
+#define PORT_TRIES   100 /* free ports tried, to find one without a connection to the same peer */
 
 #define MS	      1000000ull
 #define SECOND	      1000000000ull
@@ -39,7 +39,7 @@
 #define SYN_LIMIT     (127 * SECOND) /* net.ipv4.tcp_syn_retries=6 */
 #define SYN_ACK_LIMIT (63 * SECOND)  /* net.ipv4.tcp_synack_retries=5 */
 #define LIMIT	      (924600 * MS)  /* net.ipv4.tcp_retries2=15 */
-#define CLOSED_LIMIT  (102200 * MS)  /* of a closed socket: net.ipv4.tcp_orphan_retries=8 */
+#define CLOSED_LIMIT  (102200 * MS)  /* for a closed socket: net.ipv4.tcp_orphan_retries=8 */
 #define TIME_WAIT     (60 * SECOND)
 /* On average one of this many segments, reads or writes is cut short. */
 #define SHORT_SEGMENT_IN 4
@@ -50,27 +50,27 @@ enum tcp_state {
 	CONNECTING, /* SYN-SENT */
 	ANSWERING,  /* SYN-RECEIVED */
 	OPEN,
-	CLOSED, /* also in TIME-WAIT: then it still answers */
+	CLOSED, /* also in TIME-WAIT, where it still answers segments */
 };
 
-/* A segment that was sent and is not acknowledged yet, or only selectively. */
+/* A segment that was sent and is not acknowledged yet, or only selectively */
 struct sent {
 	struct siw_link link;
 	uint64_t seq, at;
-	uint64_t number; /* of its last transmission */
-	uint32_t length; /* SYN and FIN count as one */
+	uint64_t number; /* number of its last transmission */
+	uint32_t length; /* sequence numbers it occupies: SYN and FIN count as one */
 	uint8_t flags;
-	bool arrived; /* acknowledged, while one before it is not */
-	bool lost;    /* to be sent again */
-	bool again;   /* sent more than once: no round trip is measured by it */
+	bool arrived; /* selectively acknowledged, while an earlier segment is not */
+	bool lost;    /* to be retransmitted */
+	bool again;   /* sent more than once, so it gives no round-trip sample */
 };
 
 struct sim_stream {
 	struct sim_timer timer, reset;
 	struct siw_link all;
-	struct sim_stream *next; /* in its bucket */
-	bool listed;		 /* in a bucket: segments find it */
-	struct siw_link queue;	 /* in its listener's coming or waiting */
+	struct sim_stream *next; /* in its hash bucket */
+	bool listed;		 /* in a hash bucket, where segments find it */
+	struct siw_link queue;	 /* in its listener's list coming or waiting */
 	struct siw_llp_sock *listener;
 	struct siw_llp_sock *sock; /* NULL: not accepted yet, or closed */
 	struct sim_host *host;
@@ -78,9 +78,9 @@ struct sim_stream {
 	uint64_t id, peer_id;
 	enum tcp_state state;
 	bool active;  /* opened by connect */
-	bool known;   /* the program was told that it is complete */
+	bool known;   /* the program knows that the connection is established */
 	bool aborted; /* close sends a reset */
-	int error;    /* for the next call to return */
+	int error;    /* error that the next call returns */
 	struct sim_flow out_flow, in_flow;
 	/*
 	 * Sending. Octet i of the stream has the sequence number i + 1, and is at that index of the
@@ -90,15 +90,17 @@ struct sim_stream {
 	uint32_t ring_room;
 	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to be written */
 	uint64_t edge;		/* the right edge of the peer's window */
-	bool shut;		/* a FIN follows */
+	bool shut;		/* the sending direction is shut: a FIN follows */
 	struct siw_link flight; /* struct sent */
 	uint64_t pipe;		/* sequence numbers in flight that are not lost */
 	uint32_t n_lost;
-	uint64_t numbers, newest; /* transmissions: so far; the newest one that arrived */
+	/* numbers of transmissions: the last one used; the newest one that arrived */
+	uint64_t numbers, newest;
 	uint64_t cwnd, ssthresh, recover;
 	uint64_t srtt, rttvar;
 	uint32_t backoff;
-	uint64_t progress; /* when the peer last acknowledged something, or nothing was in flight */
+	/* when the peer last acknowledged something, or last had nothing to acknowledge */
+	uint64_t progress;
 	uint64_t rto_from;
 	/* Receiving */
 	struct siw_link early; /* packets behind a gap, by sequence number */
@@ -129,7 +131,7 @@ static uint64_t most(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* One time in n a random length from 1 to length - 1, otherwise length. */
+/* Returns a random length from 1 to length - 1 in one of n cases on average, otherwise length. */
 static size_t perhaps_less(size_t length, uint64_t n)
 {
 	if (length < 2 || sim_random(&sim.tcp) % n)
@@ -137,7 +139,7 @@ static size_t perhaps_less(size_t length, uint64_t n)
 	return 1 + (size_t)(sim_random(&sim.tcp) % (length - 1));
 }
 
-/* ---- connections by their addresses ------------------------------------------------------------ */
+/* ---- connections by their addresses ---------------------------------------------------------- */
 
 static struct sim_stream **bucket_of(const struct siw_addr *local, const struct siw_addr *peer)
 {
@@ -212,7 +214,7 @@ static void drop_packets(struct siw_link *packets)
 	}
 }
 
-/* Stops sending and receiving. What was received can still be read. */
+/* Stops sending and receiving. Received octets can still be read. */
 static void stop(struct sim_stream *s)
 {
 	s->state = CLOSED;
@@ -242,7 +244,7 @@ static void stream_free(struct sim_stream *s)
 	free(s);
 }
 
-/* ---- readiness --------------------------------------------------------------------------------- */
+/* ---- readiness ------------------------------------------------------------------------------- */
 
 static bool has_room(const struct sim_stream *s)
 {
@@ -262,8 +264,8 @@ static void notify_room(struct sim_stream *s)
 }
 
 /*
- * Ends it after a reset or a timeout. Frees s if no socket and no listener's queue of complete
- * connections has it.
+ * Ends the connection after a reset or a time-out. Frees s if neither a socket nor a listener's
+ * queue of established connections holds it.
  */
 static void fail(struct sim_stream *s, int error)
 {
@@ -278,7 +280,7 @@ static void fail(struct sim_stream *s, int error)
 		stream_free(s);
 }
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static uint32_t mss_of(const struct sim_stream *s)
 {
@@ -286,13 +288,13 @@ static uint32_t mss_of(const struct sim_stream *s)
 	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
 	uint32_t mtu = to ? sim_path_known(sim_path_of(s->host, to)) : s->host->netif.mtu;
 
-	if (to && to != s->host && mtu > to->netif.mtu) /* which the peer's SYN has told */
+	if (to && to != s->host && mtu > to->netif.mtu) /* known from the MSS in the peer's SYN */
 		mtu = to->netif.mtu;
 	mtu = (uint32_t)most(mtu, heads + LEAST_MSS);
 	return (uint32_t)least(mtu - heads, SIW_CAPTURE_TCP_MAX);
 }
 
-/* Copies octets out of the ring, or into it (write). */
+/* Copies octets out of the ring (write false) or into it (write true). */
 static void ring_copy(struct sim_stream *s, uint64_t seq, uint8_t *octets, uint32_t length,
 		      bool write)
 {
@@ -343,7 +345,7 @@ static void send_reset(struct sim_stream *s)
 	emit(s, (struct sim_segment){ .flags = SIW_TCP_RST, .seq = s->nxt }, 0);
 }
 
-/* Answers a segment for which there is no connection with a reset. */
+/* Answers a segment that belongs to no connection with a reset. */
 static void refuse(const struct sim_packet *packet, struct sim_host *host)
 {
 	struct sim_packet *reset;
@@ -398,7 +400,7 @@ static void transmit_new(struct sim_stream *s, uint32_t length, uint8_t flags)
 	transmit(s, sent);
 }
 
-/* Splits the segment if it has become too long for the path. */
+/* Retransmits a segment. Splits it first if the path MTU has shrunk below its length. */
 static void retransmit(struct sim_stream *s, struct sent *sent, uint32_t mss)
 {
 	uint32_t fin = !!(sent->flags & SIW_TCP_FIN);
@@ -447,7 +449,7 @@ static void send_lost(struct sim_stream *s, uint32_t mss)
 			retransmit(s, sent_of(l), mss);
 }
 
-/* Sends what the windows permit. */
+/* Sends as much as the congestion window and the peer's window permit. */
 static void push(struct sim_stream *s)
 {
 	uint32_t mss = mss_of(s);
@@ -477,12 +479,12 @@ static void time_out(struct sim_stream *s)
 {
 	s->backoff++;
 	s->rto_from = sim.now;
-	if (siw_link_alone(&s->flight)) { /* the peer's window is closed */
+	if (siw_link_alone(&s->flight)) { /* the peer's window is closed: send a window probe */
 		emit(s, (struct sim_segment){ .seq = s->nxt, .probe = true }, 0);
 		arm(s);
 		return;
 	}
-	if (s->state != OPEN) { /* the SYN */
+	if (s->state != OPEN) { /* the SYN, or its answer, is retransmitted */
 		s->pipe = 0;
 		sent_of(s->flight.next)->again = true;
 		transmit(s, sent_of(s->flight.next));
@@ -528,7 +530,7 @@ static void on_timer(struct sim_timer *timer)
 	}
 }
 
-/* ---- acknowledgements -------------------------------------------------------------------------- */
+/* ---- acknowledgements ------------------------------------------------------------------------ */
 
 static void sample(struct sim_stream *s, const struct sent *sent)
 {
@@ -612,11 +614,11 @@ static void find_lost(struct sim_stream *s)
 static void take_ack(struct sim_stream *s, const struct sim_segment *segment)
 {
 	if (segment->edge > s->edge && siw_link_alone(&s->flight))
-		s->backoff = 0; /* of probes */
+		s->backoff = 0; /* backoff of window probes */
 	s->edge = most(s->edge, segment->edge);
 	if (segment->ack > s->una && segment->ack <= s->nxt)
 		take_cumulative_ack(s, segment->ack);
-	if (siw_link_alone(&s->flight)) { /* it answers probes */
+	if (siw_link_alone(&s->flight)) { /* the segment answers window probes */
 		s->progress = sim.now;
 		return;
 	}
@@ -630,7 +632,7 @@ static void take_ack(struct sim_stream *s, const struct sim_segment *segment)
 	find_lost(s);
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void send_syn(struct sim_stream *s, enum tcp_state state)
 {
@@ -667,7 +669,8 @@ static void take_first_syn(struct sim_packet *packet, struct sim_host *host)
 		refuse(packet, host);
 		return;
 	}
-	if (listener->n_waiting > listener->backlog) { /* like Linux: the peer repeats its SYN */
+	/* like Linux, drop the SYN: the peer retransmits it */
+	if (listener->n_waiting > listener->backlog) {
 		sim.stats.overflowed++;
 		return;
 	}
@@ -702,8 +705,9 @@ static void take_syn(struct sim_stream *s, const struct sim_segment *segment)
 }
 
 /*
- * Closes the connection if both directions have ended. by_fin: the peer's FIN came last, otherwise
- * the acknowledgement of ours did, and there is no TIME-WAIT. Frees s if no socket has it.
+ * Closes the connection if both directions have ended. by_fin: the peer's FIN arrived last.
+ * Otherwise the acknowledgement of our FIN did, and there is no TIME-WAIT. Frees s if no socket
+ * holds it.
  */
 static void close_if_ended(struct sim_stream *s, bool by_fin)
 {
@@ -729,7 +733,7 @@ static void take_reset(struct sim_stream *s)
 	fail(s, s->state == CONNECTING ? ECONNREFUSED : s->ended ? EPIPE : ECONNRESET);
 }
 
-/* ---- receiving --------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static uint32_t span(const struct sim_packet *packet)
 {
@@ -738,7 +742,7 @@ static uint32_t span(const struct sim_packet *packet)
 	return packet->length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
 }
 
-/* Adds the packet to those that wait behind a gap. */
+/* Adds the packet to the out-of-order packets, sorted by sequence number. */
 static void keep(struct sim_stream *s, struct sim_packet *packet)
 {
 	struct siw_link *l = s->early.prev;
@@ -748,7 +752,7 @@ static void keep(struct sim_stream *s, struct sim_packet *packet)
 	siw_link_add(l->next, &packet->link);
 }
 
-/* Moves the packets without a gap before them to the inbox. */
+/* Moves packets without a gap in front of them to the inbox. */
 static void close_gap(struct sim_stream *s)
 {
 	while (!siw_link_alone(&s->early)) {
@@ -778,7 +782,7 @@ static void close_gap(struct sim_stream *s)
 	}
 }
 
-/* Takes a segment with octets or a FIN. False: the packet is still the caller's. */
+/* Handles a segment with octets or a FIN. Returns false if the caller still owns the packet. */
 static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
 {
 	uint64_t behind = packet->segment.seq + span(packet), number = packet->segment.number;
@@ -805,8 +809,8 @@ static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
 }
 
 /*
- * Processes a segment of this connection other than a SYN. Returns true if it took ownership of the
- * packet, false if the caller has to free it.
+ * Handles a segment of this connection other than its first SYN. Returns true if it took ownership
+ * of the packet, false if the caller has to free it.
  */
 static bool take(struct sim_stream *s, struct sim_packet *packet)
 {
@@ -846,7 +850,7 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 
 	sim_segment_trace(SIM_SEGMENT_DELIVERED, packet);
 	sim_segment_capture(host, false, packet);
-	/* A SYN of a new connection takes the place of one in TIME-WAIT. */
+	/* A SYN of a new connection replaces a connection in TIME-WAIT. */
 	if (s && syn && s->state == CLOSED && segment->from != s->peer_id) {
 		sim_timer_stop(&s->timer);
 		unlist(s);
@@ -863,13 +867,13 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 	} else if (s && syn && s->state == CONNECTING && (ours || !segment->to)) {
 		take_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
-		s->pipe = 0; /* its answer was lost */
+		s->pipe = 0; /* the answer to the peer's SYN was lost */
 		transmit(s, sent_of(s->flight.next));
 	} else if (ours) {
 		if (take(s, packet))
 			return;
 	} else if (s && syn && s->state != CONNECTING) {
-		acknowledge(s, 0); /* the peer, which has forgotten the connection, resets it */
+		acknowledge(s, 0); /* the peer has forgotten the connection and will reset it */
 	} else {
 		refuse(packet, host);
 	}
@@ -887,7 +891,7 @@ static void on_reset(struct sim_timer *timer)
 	fail(s, ECONNRESET);
 }
 
-/* ---- listeners --------------------------------------------------------------------------------- */
+/* ---- listeners ------------------------------------------------------------------------------- */
 
 int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 {
@@ -945,7 +949,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	listener->n_waiting--;
 	sock = sim_alloc(sizeof(*sock));
 	sim_sock_init(sock, listener->port, SIM_STREAM_SOCK, handler);
-	/* It is not bound: its port is the listener's. */
+	/* The socket is not bound; it uses the listener's port. */
 	sock->host = s->host;
 	sock->local = s->local;
 	sock->stream = s;
@@ -958,7 +962,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	return 0;
 }
 
-/* ---- connecting -------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static const struct siw_addr *own_addr(const struct sim_host *host, uint16_t family)
 {
@@ -968,7 +972,7 @@ static const struct siw_addr *own_addr(const struct sim_host *host, uint16_t fam
 	return NULL;
 }
 
-/* Sets the source address of the host's connections to dest. */
+/* Stores the source address for connections from the host to dest in *local. */
 static int choose_source(struct sim_host *host, const struct siw_addr *dest, struct siw_addr *local)
 {
 	const struct siw_addr *own;
@@ -985,8 +989,8 @@ static int choose_source(struct sim_host *host, const struct siw_addr *dest, str
 }
 
 /*
- * Binds the socket to local for a connection to dest (NULL: to itself), and sets the addresses of
- * both ends. 0, -EADDRINUSE, -EADDRNOTAVAIL.
+ * Binds the socket to *local for a connection to dest (NULL: to the socket itself), and stores the
+ * addresses of both ends. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL.
  */
 static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, struct siw_addr *local,
 		     struct siw_addr *peer)
@@ -999,14 +1003,17 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 		if (rv)
 			return rv;
 		*peer = dest ? *dest : *local;
-		if (sim_addr_is_any(peer)) { /* like Linux: this host */
+		if (sim_addr_is_any(peer)) { /* like Linux: the wildcard address means this host */
 			*peer = *local;
 			peer->port_be = dest ? dest->port_be : local->port_be;
 		}
 		peer->scope = 0;
 		if (!find(local, peer))
 			return 0;
-		/* A connection of these addresses is in TIME-WAIT, or was accepted. */
+		/*
+		 * Another connection has this pair of addresses: in TIME-WAIT, or accepted by a
+		 * listener.
+		 */
 		if (!any_port)
 			return -EADDRINUSE;
 		sim_sock_unbind(sock);
@@ -1015,7 +1022,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 	return -EADDRNOTAVAIL;
 }
 
-/* dest NULL: connects to itself. */
+/* dest NULL: connects the socket to itself. */
 static int connect_to(struct siw_llp_port *port, const struct siw_addr *dest, struct siw_addr local,
 		      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
@@ -1087,10 +1094,10 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
 {
-	(void)sock, (void)tos; /* the network does not look at it */
+	(void)sock, (void)tos; /* the simulated network ignores it */
 }
 
-/* ---- octets ------------------------------------------------------------------------------------ */
+/* ---- reading and writing --------------------------------------------------------------------- */
 
 static int take_error(struct sim_stream *s, int otherwise)
 {
@@ -1100,7 +1107,10 @@ static int take_error(struct sim_stream *s, int otherwise)
 	return -error;
 }
 
-/* How many octets this call moves by the path's plan; 0: it has reset the connection. */
+/*
+ * Returns how many octets this call may move according to the path's fault plan; 0: the plan has
+ * reset the connection.
+ */
 static size_t share(struct sim_stream *s, bool sends, size_t length)
 {
 	struct sim_host *peer = sim_host_of(&s->peer);
@@ -1121,7 +1131,7 @@ static size_t share(struct sim_stream *s, bool sends, size_t length)
 	return planned;
 }
 
-/* Makes room in the ring for so many more octets. */
+/* Makes room in the ring for `more` octets. */
 static void grow_ring(struct sim_stream *s, size_t more)
 {
 	uint64_t from = most(s->una, 1);
@@ -1147,7 +1157,7 @@ static void grow_ring(struct sim_stream *s, size_t more)
 	s->ring_room = room;
 }
 
-/* Copies the program's octets into the ring: 0 or -EFAULT. */
+/* Copies the program's octets into the ring. Returns 0 or -EFAULT. */
 static int write_ring(struct sim_stream *s, const struct iovec *iov, size_t length)
 {
 	uint64_t seq = s->end;
@@ -1205,7 +1215,7 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	return (ssize_t)length;
 }
 
-/* Copies received octets to the program: 0 or -EFAULT. */
+/* Copies received octets to the program. Returns 0 or -EFAULT. */
 static int read_inbox(const struct sim_stream *s, const struct iovec *iov, size_t length)
 {
 	struct siw_link *l = s->inbox.next;
@@ -1246,7 +1256,10 @@ static void drop_read(struct sim_stream *s, size_t length)
 		sim_packet_free(packet);
 	}
 	s->taken = (uint32_t)length;
-	/* Like Linux: no window update before the window has grown considerably. */
+	/*
+	 * Like Linux: send no window update before the window has grown by a quarter of the
+	 * buffer.
+	 */
 	if (s->state == OPEN && !s->ended &&
 	    1 + s->read + RECEIVE_ROOM - s->told_edge >= RECEIVE_ROOM / 4)
 		acknowledge(s, 0);
@@ -1267,7 +1280,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 		return (ssize_t)length;
 	}
 	if (s->unread && s->state == OPEN)
-		return 0; /* iov has no octets */
+		return 0; /* iov has room for no octet */
 	sim_sock_drained(sock);
 	if (s->error && !s->ended)
 		return take_error(s, 0);
@@ -1290,7 +1303,7 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 
 	if (s->state == CLOSED)
 		return -ENOTCONN;
-	if (s->state == CONNECTING) { /* like Linux: this ends the attempt */
+	if (s->state == CONNECTING) { /* like Linux: shutdown ends the connection attempt */
 		fail(s, 0);
 		return 0;
 	}
@@ -1314,12 +1327,12 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 	return 0;
 }
 
-/* ---- closing ----------------------------------------------------------------------------------- */
+/* ---- closing --------------------------------------------------------------------------------- */
 
 static void close_stream(struct sim_stream *s)
 {
 	s->sock = NULL;
-	if (s->state == CLOSED && s->listed) { /* TIME-WAIT goes on */
+	if (s->state == CLOSED && s->listed) { /* TIME-WAIT continues without the socket */
 		drop_packets(&s->inbox);
 		s->unread = 0;
 		return;
@@ -1358,7 +1371,10 @@ void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 		siw_llp_sock_ready(sock);
 }
 
-/* The stream is closed; the socket keeps one that has been reset, for calls that still come. */
+/*
+ * Closes the stream of a killed process. The socket gets a stream that has been reset, for later
+ * calls.
+ */
 static void close_of_killed(struct sim_stream *s)
 {
 	struct siw_llp_sock *sock = s->sock;

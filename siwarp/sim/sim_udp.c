@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* sim/sim_udp.c - UDP sockets: llp.h's functions, on the datagrams of sim_net.c. */
+/* sim/sim_udp.c - UDP sockets: the functions of llp.h, on the datagrams of sim_net.c. */
 #include <stdio.h>
 
 #include "base/settings.h"
@@ -8,9 +8,10 @@
 #define IPV4_HEAD 20
 #define IPV6_HEAD 40
 #define UDP_HEAD  8
-#define DENSE	  32 /* datagrams in a row behind which a socket asks for trains, as llp_udp_dense.c */
-#define TRAIN	  64  /* datagrams in one at most */
-#define MOST_HELD 256 /* ICMP messages that a socket keeps */
+/* consecutive datagrams after which a socket receives in batches, as llp_udp_dense.c */
+#define DENSE	  32
+#define TRAIN	  64  /* maximum number of datagrams in a batch */
+#define MOST_HELD 256 /* ICMP messages that a socket queues */
 
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
@@ -35,7 +36,7 @@ int siw_llp_udp_keep(struct siw_addr *local, bool v6_only)
 	return sim_keep(SIM_UDP, local, v6_only);
 }
 
-/* A descriptor of the program's is no simulated socket. */
+/* Always fails: a descriptor of the program is not a simulated socket. */
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
 		      struct siw_llp_sock **out)
 {
@@ -87,9 +88,9 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 	return 0;
 }
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
-/* As of the kernel: a train is in the send buffer as a whole, or not at all. */
+/* As in the kernel, the send buffer takes all datagrams of a batch or none. */
 static int check_room(struct siw_llp_sock *sock, const struct siw_addr *dest, size_t octets)
 {
 	if (sim_net_has_room(sock, dest, (uint32_t)octets))
@@ -121,7 +122,9 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return rv;
 }
 
-/* The kernel refuses a train whose datagrams are longer than the interface takes whole. */
+/*
+ * Like the kernel, refuses a batch whose datagrams are too long to be sent without fragmentation.
+ */
 static bool takes_trains(const struct siw_llp_sock *sock, const struct siw_addr *dest, uint16_t seg)
 {
 	uint32_t head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
@@ -185,7 +188,7 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return rv;
 }
 
-/* ---- receiving --------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static bool has_room(const struct siw_llp_sock *sock, uint32_t length)
 {
@@ -225,7 +228,7 @@ static void hear_refusal(struct siw_llp_sock *sock, struct sim_packet *packet)
 		sim_packet_free(packet);
 		return;
 	}
-	/* The kernel has it as the socket's pending error, too, which llp counts and passes over. */
+	/* The kernel also sets the socket's pending error, which llp counts and ignores. */
 	siw_count(SIW_COUNTER_icmp_errors, 1);
 	siw_link_add(&sock->refusals, &packet->link);
 	siw_llp_sock_ready(sock);
@@ -242,7 +245,7 @@ void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
 			sim_packet_free(packet);
 		return;
 	}
-	/* Each member of a group on this host has a copy. */
+	/* Each member of the group on this host gets a copy. */
 	for (; sock && siw_addr_is_group(&packet->to); sock = next) {
 		struct sim_packet *copy;
 
@@ -308,7 +311,10 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 	return got;
 }
 
-/* As the kernel with UDP_GRO: datagrams of one source and length, and a shorter one behind them. */
+/*
+ * As the kernel with UDP_GRO: returns several datagrams of one source and length at once; the last
+ * one may be shorter.
+ */
 ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint32_t *seg)
 {
@@ -380,7 +386,7 @@ ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, vo
 	return (ssize_t)length;
 }
 
-/* ---- what a path takes ------------------------------------------------------------------------- */
+/* ---- what a path can carry ------------------------------------------------------------------- */
 
 int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 {

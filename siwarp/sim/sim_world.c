@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * sim/sim_world.c - the world: its heap of timers, its tasks and their scheduler, the clock and
- * randomness.
+ * random numbers.
  *
  * A task is a thread. It runs until a scheduling point, where its own thread picks what runs next:
- * a device with work, whose round it makes in its own thread, or a task, to which it hands the
- * turn. The clock advances only when nothing can run.
+ * a device with work, whose progress round the thread makes itself, or a task, to which it passes
+ * the turn. The clock advances only when nothing can run.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,7 +19,8 @@
 
 #include "sim/sim_impl.h"
 
-#define FIRST_PAUSE_NS 1000    /* after a poll that found nothing, doubled each time ... */
+/* first pause after an empty poll; doubles with each further one ... */
+#define FIRST_PAUSE_NS 1000
 #define MOST_PAUSE_NS  1000000 /* ... up to this */
 
 /* linux/prctl.h of 6.16 */
@@ -28,15 +29,17 @@
 #define PR_FUTEX_HASH_SET_SLOTS 1
 #endif
 
-#define MOST_ROUNDS 1000000 /* of one device at one instant */
-#define FREE_ROUNDS 16	    /* ... before one that finds no socket ready takes time */
+/* limit of rounds of one device at one instant: more is an endless loop */
+#define MOST_ROUNDS 1000000
+/* rounds at one instant, after which a round that handled no socket takes time */
+#define FREE_ROUNDS 16
 
 struct sim_world sim;
 
 static _Thread_local struct sim_task *own;
 static _Thread_local char why[256];
 
-/* ---- memory, random numbers -------------------------------------------------------------------- */
+/* ---- memory, random numbers ------------------------------------------------------------------ */
 
 static __attribute__((noreturn)) void give_up(const char *what)
 {
@@ -78,7 +81,7 @@ uint64_t siw_sim_random(void)
 	return sim_random(&sim.numbers);
 }
 
-#define NUMBERS_NEAR_WRAP 4096 /* so many epochs in a row differ */
+#define NUMBERS_NEAR_WRAP 4096 /* this many epochs in a row are distinct */
 
 void siw_sim_near_wrap(int on)
 {
@@ -87,7 +90,7 @@ void siw_sim_near_wrap(int on)
 
 uint32_t __wrap_siw_first_number(uint32_t usual);
 
-/* All MSNs begin with the same number. Epochs have to differ, so each gets another number. */
+/* All MSNs begin with the same number. Epochs must be distinct, so each one gets another number. */
 uint32_t __wrap_siw_first_number(uint32_t usual)
 {
 	uint32_t i = 0;
@@ -105,7 +108,7 @@ uint32_t __wrap_siw_first_number(uint32_t usual)
 	return SIW_SIM_NEAR_WRAP - i % NUMBERS_NEAR_WRAP;
 }
 
-/* ---- the heap ---------------------------------------------------------------------------------- */
+/* ---- the heap -------------------------------------------------------------------------------- */
 
 static bool before(const struct sim_due *a, const struct sim_due *b)
 {
@@ -118,7 +121,7 @@ static void put(const struct sim_due *due, uint32_t place)
 	due->timer->place = place;
 }
 
-/* Puts the timer where it belongs, from a place that is free. */
+/* Finds the timer's position in the heap, starting at a free position. */
 static void sift(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
@@ -166,7 +169,7 @@ static uint64_t next_instant(void)
 	return sim.n_heap ? sim.heap[1].at : SIM_NEVER;
 }
 
-/* The clock goes on, and what is due happens. */
+/* Advances the clock, and fires the timers that have expired. */
 static void advance(uint64_t to)
 {
 	if (to > sim.now) {
@@ -181,7 +184,7 @@ static void advance(uint64_t to)
 	}
 }
 
-/* ---- turns ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 static void await_turn(struct sim_task *task)
 {
@@ -234,7 +237,7 @@ static void time_out(struct sim_timer *timer)
 	wake(siw_container(timer, struct sim_task, timer), false);
 }
 
-/* The task with the lowest number that is in siw_sim_step(); NULL if none is. */
+/* Returns the lowest-numbered task that is inside siw_sim_step() or siw_sim_run(); NULL: none. */
 static struct sim_task *stepper(void)
 {
 	for (uint32_t i = 0; sim.n_stepping && i < sim.n_tasks; i++)
@@ -301,8 +304,9 @@ static void make_round(uint32_t which)
 	sim.in_round = true;
 	if (sim_device_round(port)) {
 		/*
-		 * There may be more to do. But the device may also be polling the clock, as it does to
-		 * keep delivery counts 5 us apart: then time has to pass between its rounds.
+		 * There may be more work. But the device may also be polling the clock, for
+		 * example to keep delivery counts 5 us apart; then time has to pass between its
+		 * rounds.
 		 */
 		if (sim.handed != handed || port->rounds < FREE_ROUNDS)
 			port->nap_over = true;
@@ -335,7 +339,10 @@ static struct sim_task *next_task(void)
 	}
 }
 
-/* The running task has said what it waits for. Returns when it is its turn again. */
+/*
+ * Runs other tasks and devices. Returns when the calling task has the turn again; the caller has
+ * set its state, and what it waits for.
+ */
 static void schedule(struct sim_task *me)
 {
 	struct sim_task *next = next_task();
@@ -362,7 +369,8 @@ void sim_wait_add(struct siw_link *waiters)
 
 		more = sim_alloc((n ? 2 * n : 4) * sizeof(*more));
 		me->waits_room = n ? 2 * n : 4;
-		for (uint32_t i = 0; i < n; i++) { /* they are in lists */
+		/* The entries are members of lists, so each one must be relinked. */
+		for (uint32_t i = 0; i < n; i++) {
 			more[i].task = me;
 			siw_link_add(&me->waits[i].link, &more[i].link);
 			siw_link_del(&me->waits[i].link);
@@ -399,14 +407,14 @@ void sim_empty_poll(void)
 	sim_block(sim.now + me->pause);
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
-/* For threads that begin, while the task that runs makes others. */
+/* Protects the array sim.tasks: a starting thread may read it while the running task adds tasks. */
 static pthread_mutex_t tasks_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /*
- * Linux from 6.16 on gives a process some 16 buckets for all its futexes, so that each turn would look at
- * a share of all tasks.
+ * Since 6.16, Linux gives a process only about 16 hash buckets for its private futexes, so that
+ * passing the turn would search a sixteenth of all tasks. Request four buckets per task.
  */
 static void spread_futexes(void)
 {
@@ -549,7 +557,7 @@ void siw_sim_unpark(int number)
 		wake(task, true);
 }
 
-/* ---- what the engine asks the system for, by the linker's --wrap ------------------------------- */
+/* ---- system calls of the engine, replaced by the linker's --wrap ----------------------------- */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
@@ -605,7 +613,7 @@ ssize_t __wrap_getrandom(void *to, size_t n, unsigned int flags)
 	return (ssize_t)n;
 }
 
-/* ---- open, close ------------------------------------------------------------------------------- */
+/* ---- open, close ----------------------------------------------------------------------------- */
 
 const char *siw_sim_why(void)
 {
@@ -631,7 +639,7 @@ struct sim_plan *sim_plan_new(const char *text)
 	return plan;
 }
 
-/* A world of nothing, as it is between two worlds. */
+/* Resets the world to its empty state between two worlds. */
 static void make_empty(void)
 {
 	memset(&sim, 0, sizeof(sim));
@@ -721,7 +729,7 @@ uint64_t siw_sim_trace_hash(void)
 	return sim.hash;
 }
 
-/* ---- plans ------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 int siw_sim_faults(const char *faults)
 {

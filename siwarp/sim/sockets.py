@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Plain sockets of a world: for a peer that a test writes by hand, octet by octet."""
+"""Plain sockets of a world: for a peer whose protocol a test implements itself."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _LARGEST = 65536
 
 
 class _Socket:
-    """What they share. Methods are those of ``socket.socket``, and raise what those raise."""
+    """Base class; its methods work, and raise exceptions, like those of ``socket.socket``."""
 
     def __init__(self, c: Any) -> None:
         self._c = c
         self._timeout: float | None = None
 
     def settimeout(self, seconds: float | None) -> None:
-        """Have calls that wait raise TimeoutError after this time of the world's; 0: not wait."""
+        """Set the time-out, on the world's clock, of calls that wait (TimeoutError); 0: no wait."""
         if seconds is not None:
             nanoseconds(seconds)
         self._timeout = seconds
 
     def setblocking(self, blocking: bool) -> None:
-        """As ``settimeout(None)`` or ``settimeout(0)``."""
+        """Equivalent to ``settimeout(None)`` or ``settimeout(0)``."""
         self.settimeout(None if blocking else 0)
 
     def gettimeout(self) -> float | None:
-        """Return what ``settimeout`` set."""
+        """Return the time-out that ``settimeout`` set."""
         return self._timeout
 
     def getsockname(self) -> Address:
@@ -50,7 +50,7 @@ class _Socket:
         return address
 
     def close(self) -> None:
-        """Close it; a second call does nothing."""
+        """Close the socket; a second call has no effect."""
         self._close(reset=False)
 
     def _close(self, reset: bool) -> None:
@@ -64,7 +64,7 @@ class _Socket:
         return self._c
 
     def _until(self) -> int:
-        """Return when a call that begins now gives up."""
+        """Return the time, in ns since the world began, at which a call made now times out."""
         if self._timeout is None:
             return NEVER
         return int(lib.siw_sim_now()) + nanoseconds(self._timeout) if self._timeout else 0
@@ -85,7 +85,7 @@ class _Socket:
 
 
 def check(rc: int) -> int:
-    """Return a result that is no error, or raise it as the socket module does."""
+    """Return the result of a C call; raise an error as the socket module does."""
     if rc == -errno.ESTALE:
         raise StateError(errno.ESTALE, "the socket's host has crashed: open another one")
     if rc < 0:
@@ -96,9 +96,9 @@ def check(rc: int) -> int:
 class UDPSocket(_Socket):
     """A UDP socket at an address of a world; made by ``World.udp``."""
 
-    #: The ECN code point of what it sends, 0 to 3.
+    #: ECN code point of the datagrams it sends, 0 to 3.
     ecn = 0
-    #: That of what it received last.
+    #: ECN code point of the datagram received last.
     received_ecn = 0
 
     def sendto(self, data: bytes | bytearray | memoryview, address: tuple[Any, ...]) -> int:
@@ -109,7 +109,7 @@ class UDPSocket(_Socket):
         return len(octets)
 
     def recvfrom(self, size: int = _LARGEST) -> tuple[bytes, Address]:
-        """Wait for a datagram and return at most so much of it, and where it is from."""
+        """Wait for a datagram; return at most ``size`` octets of it, and its source address."""
         source, ecn = ffi.new("struct siw_addr *"), ffi.new("int *")
         to = ffi.new("uint8_t[]", max(size, 1))
         c, until = self._open(), self._until()
@@ -120,12 +120,12 @@ class UDPSocket(_Socket):
         return bytes(ffi.buffer(to, min(got, size))), address
 
     def recv(self, size: int = _LARGEST) -> bytes:
-        """As ``recvfrom``, without the address."""
+        """Wait for a datagram as ``recvfrom`` does, and return it without the address."""
         return self.recvfrom(size)[0]
 
 
 class TCPSocket(_Socket):
-    """An end of a TCP connection in a world; made by ``World.tcp_connect`` and ``accept``."""
+    """One end of a TCP connection in a world; made by ``World.tcp_connect`` and ``accept``."""
 
     _reset = False
 
@@ -138,7 +138,7 @@ class TCPSocket(_Socket):
         return address
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Send some of the octets, and return how many."""
+        """Send some of the octets, and return how many were sent."""
         octets = ffi.from_buffer(data)
         c, until = self._open(), self._until()
         return self._check(lib.siw_sim_tcp_send(c, octets, len(octets), until))
@@ -150,17 +150,18 @@ class TCPSocket(_Socket):
             left = left[self.send(left) :]
 
     def recv(self, size: int) -> bytes:
-        """Wait for octets and return at most so many; none at the end of the peer's stream."""
+        """Wait for octets; return at most ``size`` of them, or b"" at the end of the stream."""
         to = ffi.new("uint8_t[]", max(size, 1))
         c, until = self._open(), self._until()
         got = self._check(lib.siw_sim_tcp_recv(c, to, size, until))
         return bytes(ffi.buffer(to, got))
 
     def shutdown(self, how: int) -> None:
-        """End this side's stream; ``how`` is ``socket.SHUT_WR``.
+        """End the sending direction; ``how`` must be ``socket.SHUT_WR``.
 
         Raises:
-            OSError: it is another, which a world does not have (EOPNOTSUPP), or ENOTCONN.
+            OSError: ``how`` is not supported in a world (EOPNOTSUPP), or the socket is not
+                connected (ENOTCONN).
 
         """
         if how != socket.SHUT_WR:
@@ -168,10 +169,12 @@ class TCPSocket(_Socket):
         check(lib.siw_sim_tcp_shutdown(self._open()))
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
-        """Set SO_LINGER of no time, so that ``close`` resets, or TCP_NODELAY, which is always on.
+        """Set an option: SO_LINGER or TCP_NODELAY.
+
+        With SO_LINGER of zero seconds ``close`` resets the connection. TCP_NODELAY is always on.
 
         Raises:
-            OSError: it is another option (ENOPROTOOPT).
+            OSError: another option (ENOPROTOOPT).
 
         """
         if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER) and isinstance(value, bytes):
@@ -180,19 +183,19 @@ class TCPSocket(_Socket):
             raise OSError(errno.ENOPROTOOPT, "a world has TCP_NODELAY and SO_LINGER alone: use it")
 
     def close(self) -> None:
-        """Close it: what was sent arrives first, unless SO_LINGER says otherwise."""
+        """Close the socket: sent data still arrives, unless SO_LINGER requests a reset."""
         self._close(reset=self._reset)
 
 
 class TCPListener(_Socket):
-    """A socket that listens in a world; made by ``World.tcp_listen``."""
+    """A listening TCP socket in a world; made by ``World.tcp_listen``."""
 
     def __init__(self, c: Any, adopt: Callable[[TCPSocket], object]) -> None:
         super().__init__(c)
         self._adopt = adopt
 
     def accept(self) -> tuple[TCPSocket, Address]:
-        """Wait for a connection, and return it and where it is from."""
+        """Wait for a connection; return it and the peer's address."""
         out = ffi.new("struct siw_sim_socket **")
         c, until = self._open(), self._until()
         self._check(lib.siw_sim_tcp_accept(c, until, out))

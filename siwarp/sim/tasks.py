@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Tasks: threads of which one runs at a time, and locks that they may hold while others run."""
+"""Tasks: threads of which exactly one runs at a time; and locks for them."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from siwarp.sim.units import NEVER
 __all__ = ["Ended", "SimLock", "SimRLock", "Task", "current", "home", "leave_if_over", "start"]
 
 
-#: Whether the world ends: tasks that still wait are to end.
+#: True while the world is being closed: tasks that still wait must end.
 ending = False
 
 
 class Ended(BaseException):
-    """Raised inside of a task that still runs when its world ends."""
+    """Raised inside a task that still runs when its world ends."""
 
 
 class Task:
     """A function that runs in a world; made by ``World.spawn``."""
 
     def __init__(self, name: str, home: str | None) -> None:
-        #: Its name in messages.
+        #: Name of the task in messages.
         self.name = name
-        #: The address of the device that ``siwarp.connect`` and its like use in it, or None.
+        #: First address of the task's host, which ``siwarp.connect`` uses, or None: no host.
         self.home = home
-        #: Its number in the world.
+        #: Number of the task in the world.
         self.number = -1
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._told = False
-        self._crashes = 0  # of its host when it started
+        self._crashes = 0  # number of crashes of its host before the task started
 
     def done(self) -> bool:
-        """Whether the function has returned or raised."""
+        """Return whether the function has returned or raised an exception."""
         return self._done
 
     def result(self) -> Any:
-        """Return what the function returned, or raise what it raised.
+        """Return the function's result, or raise the exception that it raised.
 
         Raises:
-            RuntimeError: it has not ended.
+            RuntimeError: the task has not ended.
 
         """
         if not self._done:
@@ -62,33 +62,34 @@ class Task:
         return f"<Task {self.number} {self.name} {state}>"
 
 
-#: The running task of each thread; none for the thread that opened the world.
+#: Task of each thread; the thread that opened the world has none.
 _local = threading.local()
 
 
 def current() -> Task | None:
-    """Return the task that this thread is; None for the one that opened the world."""
+    """Return the calling thread's task; None for the thread that opened the world."""
     task: Task | None = getattr(_local, "task", None)
     return task
 
 
 def home() -> str | None:
-    """Return the address of the device on whose host the running task runs, or None."""
+    """Return the first address of the running task's host, or None: the task has no host."""
     task = current()
     return None if task is None else task.home
 
 
 def leave_if_over() -> None:
-    """Raise Ended in a task whose world ends."""
+    """Raise Ended if the calling task's world is being closed."""
     if ending and current() is not None:
         raise Ended
 
 
 def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) -> None:
-    """Start a task's thread; ``ended`` is called in it, when the function is over.
+    """Start a task's thread, which calls ``ended`` after the function ``call`` has ended.
 
     Raises:
-        MemoryError, RuntimeError: no memory, or no threads are left.
+        MemoryError: no memory is left.
+        RuntimeError: the thread cannot be started.
 
     """
     number = lib.siw_sim_task_new()
@@ -109,7 +110,7 @@ def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) ->
             lib.siw_sim_task_end()
 
     try:
-        # A daemon: what is left of a world that could not end must not keep the process.
+        # A daemon thread: a task of a world that could not be closed must not block process exit.
         threading.Thread(target=run, name=f"siwarp-sim-{task.name}", daemon=True).start()
     except RuntimeError:
         lib.siw_sim_task_drop(number)
@@ -117,7 +118,7 @@ def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) ->
 
 
 class SimLock:
-    """A lock for tasks. While a task waits for it others run; it goes to the first that waits."""
+    """A lock for tasks: other tasks run while one waits; release passes it to the first waiter."""
 
     _reentrant = False
 
@@ -127,7 +128,7 @@ class SimLock:
         self._waiting: deque[int] = deque()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it, or return False."""
+        """Acquire the lock; return False if it is held and ``blocking`` is False."""
         me = lib.siw_sim_task()
         if self._owner is None or (self._reentrant and self._owner == me):
             self._owner = me
@@ -136,7 +137,7 @@ class SimLock:
         if not blocking:
             return False
         self._waiting.append(me)
-        while self._owner != me:  # release() hands it to the first that waits
+        while self._owner != me:  # release() passes the lock to the first waiter
             lib.siw_sim_park(NEVER)
             if self._owner != me and ending and current() is not None:
                 self._waiting.remove(me)
@@ -144,7 +145,7 @@ class SimLock:
         return True
 
     def release(self) -> None:
-        """Give it back.
+        """Release the lock.
 
         Raises:
             RuntimeError: no task holds it.
@@ -175,6 +176,6 @@ class SimLock:
 
 
 class SimRLock(SimLock):
-    """A lock that its task may take again."""
+    """A reentrant lock: the task that holds it may acquire it again."""
 
     _reentrant = True

@@ -9,10 +9,10 @@ from decimal import Decimal
 
 __all__ = ["NEVER", "Duration", "nanoseconds"]
 
-#: Seconds, or text as "250us", "1.5s", "10min".
+#: A number of seconds, or text such as "250us", "1.5s" or "10min".
 Duration = float | int | str
 
-#: The time that never comes.
+#: A time that is never reached.
 NEVER = (1 << 64) - 1
 
 _UNITS = {
@@ -30,7 +30,7 @@ def nanoseconds(duration: Duration) -> int:
     """Return a duration in nanoseconds: a number of seconds, or text with ns, us, ms, s, min or h.
 
     Raises:
-        ValueError: it is negative, infinite, or no such text.
+        ValueError: the duration is negative, infinite, or malformed text.
 
     """
     if isinstance(duration, str):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The world: devices, links, a clock, tasks, and the seed that all of it follows from."""
+"""The world: devices, links, a clock, tasks, and the seed that determines everything."""
 
 from __future__ import annotations
 
@@ -29,74 +29,76 @@ __all__ = ["Deadlock", "Stats", "World"]
 T = TypeVar("T")
 _S = TypeVar("_S", UDPSocket, TCPSocket, TCPListener)
 
-#: A device of a world: an open one, or an address of its.
+#: A host of a world: an open device on it, or one of its addresses.
 Where = Context | str
 
-#: Instants that the tasks of a world that ends have for their own ends.
+#: Number of instants for which close() waits for the tasks to end.
 _LAST_INSTANTS = 10_000
 
 
 class Deadlock(Error):
-    """Nothing will ever happen again in this world, and what was waited for has not (EDEADLK)."""
+    """No event will ever occur in this world, and the awaited condition is false (EDEADLK)."""
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What has happened since the world began (``struct siw_sim_stats``)."""
+    """Counters since the world began (``struct siw_sim_stats``)."""
 
-    #: Datagrams.
+    #: Datagrams sent.
     sent: int
     delivered: int
     lost: int
     duplicated: int
-    #: Datagrams that no socket had the port of.
+    #: Packets to a port without a socket.
     refused: int
-    #: Datagrams for which a receive buffer had no room.
+    #: Datagrams dropped because the receive buffer was full; connections beyond a backlog.
     overflowed: int
-    #: TCP.
+    #: TCP connections established.
     connections: int
+    #: TCP segments sent, including retransmissions.
     segments: int
-    #: Times that a device was served by itself.
+    #: Progress rounds of devices that the scheduler made.
     rounds: int
-    #: Times that another task went on.
+    #: Switches from one task to another.
     switches: int
-    #: Times that the clock went on.
+    #: How often the clock advanced.
     instants: int
-    #: That ``fail_memory`` had fail.
+    #: Allocations that failed because of ``fail_memory``.
     allocations_failed: int
 
 
 def _normal(address: str) -> str:
-    """Return an address as it is compared.
+    """Return an IP address in normal form, without a scope, for comparisons.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not an IP address.
 
     """
     return str(ipaddress.ip_address(address.partition("%")[0]))
 
 
 class World:
-    """A network of memory with a clock of its own; a process has one at a time.
+    """A simulated network with its own clock; a process has at most one open world.
 
-    The same seed gives the same run: in any process, however busy the machine is. Time stands still
-    while code runs, and goes on when all tasks wait.
+    The same seed produces the same run in any process, regardless of the load of the machine. Time
+    stands still while code runs, and advances when all tasks wait.
 
-    The thread that opens it says how long the world runs: ``run_for``, ``run_until``, ``run``. It
-    may also call what blocks, as any task may.
+    The thread that opens the world decides how long the world runs: ``run_for``, ``run_until``,
+    ``run``. Like any task, it may also make blocking calls.
 
     Args:
-        seed: decides all that is random: which task goes on, what links do, the engine's numbers.
-        faults: the plan of every link that ``link`` gives none, as ``"loss=1%,delay=2ms"``. Without
-            one packets arrive at once and in order.
+        seed: determines everything random: the choice of the next task, the links' faults, and the
+            engine's random numbers.
+        faults: the fault plan of all links that have no plan of their own (``link``), for example
+            ``"loss=1%,delay=2ms"``. Without a plan packets arrive at once and in order.
         near_wrap: message sequence numbers, and RD's packet sequence numbers and epochs, begin just
-            below 2^32, so that a short test crosses their wrap. A peer written by hand then begins
-            with MSN 0xfffffff0 in place of 1.
+            below 2^32, so that a short test crosses their wrap. A peer that a test implements
+            itself must then begin with MSN 0xfffffff0 instead of 1.
 
     Raises:
-        RuntimeError: this process is a real one.
-        Error: ``faults`` is no plan (EINVAL), or SIWARP_FAULTS is set (EOPNOTSUPP).
-        StateError: there is a world already (EBUSY).
+        RuntimeError: the process is not a simulated one.
+        Error: ``faults`` is not a valid plan (EINVAL), or SIWARP_FAULTS is set (EOPNOTSUPP).
+        StateError: a world is already open (EBUSY).
 
     """
 
@@ -119,17 +121,17 @@ class World:
             raise StateError(errno.EBUSY, "a process has one world at a time: end the other first")
         self._plan(rc, f"making a world of faults {faults!r}")
         lib.siw_sim_near_wrap(near_wrap)
-        #: What ``fail_memory`` was last given.
+        #: Argument of the last ``fail_memory`` call.
         self.memory_failing = 0
-        self._hosts: dict[str, int] = {}  # by address
-        self._first: list[str] = []  # the first address of each
+        self._hosts: dict[str, int] = {}  # host numbers, by address
+        self._first: list[str] = []  # the first address of each host
         self._with_device: set[int] = set()
         self._cuts: set[tuple[int, int]] = set()
         self._sockets: list[UDPSocket | TCPSocket | TCPListener] = []
-        self._tasks: dict[Task, None] = {}  # those that have not ended, in order
+        self._tasks: dict[Task, None] = {}  # tasks that have not ended, in order of their start
         self._failed: list[Task] = []
-        self._crashes: Counter[int] = Counter()  # by host
-        self._loop: Loop | None = None  # of the thread that opened the world
+        self._crashes: Counter[int] = Counter()  # number of crashes of each host
+        self._loop: Loop | None = None  # event loop of the thread that opened the world
         self._closed = False
         doors.set_starter(lambda call, name: self._start(Task(name, tasks.home()), call))
         doors.set_router(self._source_toward, self._address_of_home)
@@ -138,19 +140,19 @@ class World:
     # ---- devices and links
 
     def device(self, *addresses: str, mtu: int = 1500, faults: str | None = None) -> Context:
-        """Add a host that has these addresses, IPv4 or IPv6, and open its device.
+        """Add a host with these addresses, IPv4 or IPv6, and open its device.
 
-        ``siwarp.verbs.Context(address)`` opens it once more.
+        ``siwarp.verbs.Context(address)`` opens the device again.
 
         Args:
-            addresses: one to 16, which no other host of the world has.
-            mtu: of its interface, in octets.
-            faults: the plan of its interface (``interface``).
+            addresses: 1 to 16 addresses that no other host of the world has.
+            mtu: MTU of the host's interface, in octets.
+            faults: fault plan of the host's interface (see ``interface``).
 
         Raises:
-            ValueError: one is no address.
-            Error: another host has one (EADDRINUSE), they cannot be a host's, or ``faults`` is no
-                plan (EINVAL).
+            ValueError: one of the addresses is malformed.
+            Error: another host has one of the addresses (EADDRINUSE), one is not a unicast address
+                (EINVAL), or ``faults`` is not a valid plan (EINVAL).
 
         """
         first = self._add_host(addresses, mtu)
@@ -179,78 +181,80 @@ class World:
         return host
 
     def link(self, a: Where, b: Where, faults: str | None = None) -> None:
-        """Give the link of two devices a plan of its own; ``None``: that of the world.
+        """Set the fault plan of the link between two hosts; ``None``: the world's plan applies.
 
-        Clauses with ``tx:`` are for what ``a`` sends to ``b``, with ``rx:`` for the other way.
+        ``tx:`` clauses apply to packets from ``a`` to ``b``, ``rx:`` clauses to packets from ``b``
+        to ``a``.
 
         Raises:
-            Error: it is no plan (EINVAL).
+            Error: the plan is not valid (EINVAL).
 
         """
         plan = ffi.NULL if faults is None else faults.encode()
         self._plan(lib.siw_sim_link(self._host(a), self._host(b), plan), f"the plan {faults!r}")
 
     def interface(self, device: Where, faults: str | None = None) -> None:
-        """Give a device's interface a plan, which all its packets pass; ``None``: none.
+        """Set the fault plan of a host's interface, for all its packets; ``None``: no plan.
 
-        Clauses with ``tx:`` are for what it sends, with ``rx:`` for what it receives from all:
-        ``"rx:rate=1Gbit,limit=256KiB"`` is a bottleneck that all senders share. ``dup`` and
-        ``reorder`` are a link's alone.
+        ``tx:`` clauses apply to packets that the host sends, ``rx:`` clauses to packets that it
+        receives from any host: ``"rx:rate=1Gbit,limit=256KiB"`` is a bottleneck that all senders
+        share. ``dup`` and ``reorder`` have an effect in plans of links only.
 
         Raises:
-            Error: it is no plan (EINVAL).
+            Error: the plan is not valid (EINVAL).
 
         """
         plan = ffi.NULL if faults is None else faults.encode()
         self._plan(lib.siw_sim_host_plan(self._host(device), plan), f"the plan {faults!r}")
 
     def faults(self, plan: str) -> None:
-        """Change the plan of all links that have none of their own.
+        """Change the fault plan of all links that have no plan of their own.
 
         Raises:
-            Error: it is no plan (EINVAL).
+            Error: the plan is not valid (EINVAL).
 
         """
         self._plan(lib.siw_sim_faults(plan.encode()), f"the plan {plan!r}")
 
     def path_mtu(self, a: Where, b: Where, mtu: int, *, told: bool = True) -> None:
-        """Set the MTU, in octets, of the path between two devices; 0: their interfaces' own.
+        """Set the path MTU between two hosts, in octets; 0: the MTU of their interfaces applies.
 
-        Larger packets are lost, and with ``told`` ICMP reports that to the sender.
+        Larger packets are lost. With ``told``, ICMP reports the loss to the sender.
         """
         rc = lib.siw_sim_path_mtu(self._host(a), self._host(b), mtu, told)
         self._check(rc, f"a path MTU of {mtu}")
 
     def link_up(self, device: Where, up: bool) -> None:
-        """Take the interface of a device down, or up again."""
+        """Set the interface of a host up or down."""
         self._check(lib.siw_sim_host_link_up(self._host(device), up), "changing an interface")
 
     def mutate(self, device: Where, of_1000: int) -> None:
-        """Have a device send so many of 1,000 datagrams mutated, with a CRC that is right.
+        """Mutate ``of_1000`` of 1,000 datagrams that a host sends, and recompute their CRC.
 
-        It is a peer that lies: a few octets are others, or the datagram is shorter.
+        The host acts as a malicious peer: in a mutated datagram a few octets have changed, or the
+        datagram is shorter.
         """
         self._check(lib.siw_sim_mutate(self._host(device), of_1000), f"{of_1000} of 1,000 mutated")
 
     def fail_memory(self, of_million: int) -> None:
-        """Have so many of 1,000,000 allocations of siwarp fail from now on; 0: none.
+        """Make ``of_million`` of 1,000,000 allocations of siwarp fail from now on; 0: none.
 
-        The seed decides which. A call that needs memory then raises an error (ENOMEM), and what
-        happens by itself, such as a message that arrives, fails as the documentation of its queue
-        pair type says. Python's own allocations, and those of the simulated network, do not fail.
+        The seed decides which ones fail. A call that needs memory then raises an error (ENOMEM).
+        Operations without a caller, such as the arrival of a message, fail as documented for the
+        queue pair type. Allocations of Python and of the simulated network do not fail.
         """
         self._check(lib.siw_sim_fail_memory(of_million), f"{of_million} failures in a million")
         self.memory_failing = of_million
 
     def partition(self, *groups: Where | Iterable[Where], one_way: bool = False) -> None:
-        """Let nothing pass between devices of different groups, until ``heal``.
+        """Drop all packets between hosts of different groups, until ``heal``.
 
-        Each group is a device or several. A device in no group reaches all others. What is under
-        way is lost.
+        Each group is one host or several. A host in no group reaches all others. Packets in flight
+        between the groups are lost.
 
         Args:
-            groups: two or more.
-            one_way: only what goes from a group to a later one is lost.
+            groups: two or more groups.
+            one_way: drop only packets from a group to a group later in the list.
 
         """
         hosts = [
@@ -278,25 +282,25 @@ class World:
         self._cuts.clear()
 
     def crash(self, device: Where) -> None:
-        """Have all that runs on the device's host vanish at this instant, as by kill -9.
+        """Kill everything that runs on the device's host at this instant, as kill -9 does.
 
-        Nothing more is sent, and its ports are closed, so that peers are refused or reset. Calls on
-        handles of its devices raise StateError (ESTALE), also those that wait. A task of that host
-        (``spawn(on=device)``) that ends by this error was killed: ``run_for`` and its like do not
-        raise it, ``task.result()`` does.
+        The host's ports are closed, so that peers are refused or reset. Calls on handles of its
+        devices raise StateError (ESTALE), including calls that already wait. A task of that host
+        (``spawn(on=device)``) that ends with this error counts as killed: ``task.result()`` raises
+        the error, but ``run_for`` and similar calls do not.
         """
         host = self._host(device)
         self._crashes[host] += 1
         self._check(lib.siw_sim_host_crash(host), "crashing a host")
 
     def restart(self, device: Where) -> Context:
-        """Start the host of a device again, after ``crash``, and open a new device there."""
+        """Restart a host after ``crash``, and open a new device on it."""
         host = self._host(device)
         self._check(lib.siw_sim_host_restart(host), "restarting a host")
         return Context(self._first[host])
 
     def _source_toward(self, peer: str) -> str:
-        """Return the address that the running task reaches a peer from."""
+        """Return the source address for the running task's connections to a peer."""
         family = ipaddress.ip_address(peer).version
         task = tasks.current()
         homes = [a for a in self._hosts if ipaddress.ip_address(a).version == family]
@@ -304,7 +308,7 @@ class World:
             host = self._hosts[task.home]
             homes = [a for a in homes if self._hosts[a] == host]
         elif peer in self._hosts and len(set(self._hosts.values())) > 1:
-            # As between two hosts: the first that is not the peer.
+            # Without a host of its own, the task uses the first host that is not the peer.
             homes = [a for a in homes if self._hosts[a] != self._hosts[peer]] or homes
         if not homes:
             raise OSError(
@@ -314,7 +318,7 @@ class World:
         return homes[0]
 
     def _address_of_home(self, wildcard: str) -> str:
-        """Return an address of the running task's host, of a wildcard address's family."""
+        """Return an address of the running task's host, in the wildcard address's family."""
         home = tasks.home()
         hosts = {self._hosts[home]} if home is not None else self._with_device
         if len(hosts) != 1:
@@ -330,12 +334,12 @@ class World:
         raise Error(errno.ENODEV, f"this host has no IPv{family} address: give it one")
 
     def _qkey_of(self, address: str) -> int:
-        """Return the default Q_Key of a host, which draws another one when it restarts."""
+        """Return the default Q_Key of a host; the Q_Key changes when the host restarts."""
         host = self._host(address)
         drawn = hashlib.shake_128(f"{self.seed} {host} {self._crashes[host]}".encode()).digest(4)
         return int.from_bytes(drawn, "big") & 0x7FFFFFFF or 1
 
-    # ---- plain sockets, for a peer that a test writes by hand
+    # ---- plain sockets, for a peer whose protocol a test implements
 
     def _local(self, address: str, port: int) -> Any:
         if _normal(address) not in self._hosts:
@@ -348,11 +352,11 @@ class World:
         return made
 
     def udp(self, address: str, port: int = 0) -> UDPSocket:
-        """Open a UDP socket at an address: of a host with a device, or of a new host without one.
+        """Open a UDP socket at the address of a host, which is added without a device if needed.
 
         Args:
             address: IPv4 or IPv6.
-            port: 0 for a free one.
+            port: 0 for a free port.
 
         Raises:
             OSError: the port is in use (EADDRINUSE).
@@ -363,12 +367,12 @@ class World:
         return self._keep(UDPSocket(out[0]))
 
     def tcp_listen(self, address: str, port: int = 0, backlog: int = 128) -> TCPListener:
-        """Listen for TCP connections at an address; as ``udp``.
+        """Listen for TCP connections at an address; a host is added if needed, as for ``udp``.
 
         Args:
             address: IPv4 or IPv6.
-            port: 0 for a free one.
-            backlog: how many connections wait for ``accept``.
+            port: 0 for a free port.
+            backlog: maximum number of connections that wait for ``accept``.
 
         """
         out = ffi.new("struct siw_sim_socket **")
@@ -378,16 +382,16 @@ class World:
     def tcp_connect(
         self, address: str, to: tuple[Any, ...], within: Duration = "127s"
     ) -> TCPSocket:
-        """Connect by TCP from an address; as ``udp``. Blocks.
+        """Connect by TCP from an address; a host is added if needed, as for ``udp``. Blocks.
 
         Args:
-            address: IPv4 or IPv6.
+            address: local address, IPv4 or IPv6.
             to: address and port of the other end.
-            within: how long to try.
+            within: time-out, on the world's clock.
 
         Raises:
-            TimeoutError: it was not ``within`` this time.
-            OSError: it was refused (ECONNREFUSED), or cannot be reached.
+            TimeoutError: the peer did not answer ``within`` this time.
+            OSError: the connection was refused (ECONNREFUSED), or the peer is not reachable.
 
         """
         out = ffi.new("struct siw_sim_socket **")
@@ -416,7 +420,7 @@ class World:
         return int(lib.siw_sim_now())
 
     def sleep(self, duration: Duration) -> None:
-        """Have the calling task sleep; 0 lets the others run first, at the same instant."""
+        """Suspend the calling task; 0 lets other tasks run first, at the same instant."""
         ns = nanoseconds(duration)
         if ns:
             lib.siw_sim_sleep_until(self.now_ns + ns)
@@ -425,31 +429,31 @@ class World:
         tasks.leave_if_over()
 
     def run_for(self, duration: Duration) -> None:
-        """Let the world run so long, by its own clock.
+        """Run the world for this time on its own clock.
 
         Raises:
-            ValueError: it is no duration.
-            BaseException: what a task raised meanwhile.
+            ValueError: the duration is malformed.
+            BaseException: an exception that a task raised in the meantime.
 
         """
         self._run(self.now_ns + nanoseconds(duration), None)
 
     def run_until(self, condition: Callable[[], bool], within: Duration = "1h") -> None:
-        """Let the world run until ``condition()`` is true, which is called at each instant.
+        """Run the world until ``condition()`` returns true; it is called at each instant.
 
-        A task's own ``done`` costs less: it is called only when a task ends.
+        The method ``done`` of a task is cheaper as a condition: it is called only when a task ends.
 
         Raises:
-            Timeout: it was not ``within`` this time.
-            Deadlock: nothing will ever happen any more.
-            BaseException: what a task raised meanwhile.
+            Timeout: the condition did not become true ``within`` this time.
+            Deadlock: no event will ever occur.
+            BaseException: an exception that a task raised in the meantime.
 
         """
         of_task = isinstance(getattr(condition, "__self__", None), Task)
         self._run_until(condition, within, each_instant=not of_task)
 
     def run_tasks(self, within: Duration = "1h") -> None:
-        """Let the world run until all tasks have ended; as ``run_until``."""
+        """Run the world until all tasks have ended; raises exceptions like ``run_until``."""
         self._run_until(lambda: not self._tasks, within, each_instant=False)
 
     def _run_until(
@@ -466,16 +470,16 @@ class World:
     def _run(
         self, until: int, condition: Callable[[], bool] | None, each_instant: bool = False
     ) -> bool:
-        """Run until this time, or until the condition is true, and return whether it is.
+        """Run until this time or until the condition is true; return whether it is true.
 
-        Between instants the tasks' errors are raised. With ``each_instant`` the condition is called
-        at each; without, only where a task has ended.
+        Exceptions of tasks are raised between instants. With ``each_instant`` the condition is
+        checked at each instant, otherwise only when a task has ended.
         """
         if tasks.current() is not None:
             raise RuntimeError("a task cannot run the world: let others go on with world.sleep")
         go_on = lib.siw_sim_step if each_instant else lib.siw_sim_run
         while True:
-            # All that can run at this instant does, and the clock stands still.
+            # Run everything that can run at this instant; the clock does not advance.
             lib.siw_sim_step(self.now_ns)
             self._raise_failed()
             if condition is not None and condition():
@@ -501,19 +505,19 @@ class World:
         name: str | None = None,
         **kwargs: Any,
     ) -> Task:
-        """Start a task: a function that runs from now on, at the world's own time.
+        """Start a task: a function that runs in its own thread, on the world's clock.
 
-        Exactly one task runs at a time. Each call of siwarp that blocks, and each poll that finds
-        nothing, lets others go on; the seed picks who. So programs run in tasks as they are, but
-        they must not wait for each other by other means (``threading``, ``time.sleep``).
+        Exactly one task runs at a time. Each blocking call of siwarp, and each poll that finds
+        nothing, lets other tasks run; the seed decides which. So programs run in tasks unchanged,
+        but tasks must not wait for each other by other means (``threading``, ``time.sleep``).
 
         Args:
             function: called with ``args`` and ``kwargs``.
-            args: for ``function``.
-            on: the device on whose host it runs: ``siwarp.connect`` and its like connect from
-                there. What it starts runs there, too.
-            name: in messages; the function's unless given.
-            kwargs: for ``function``.
+            args: arguments of ``function``.
+            on: the device on whose host the task runs: ``siwarp.connect`` and similar calls use
+                that host's address. Tasks that this task starts run on the same host.
+            name: name of the task in messages; default: the function's name.
+            kwargs: keyword arguments of ``function``.
 
         """
         home = tasks.home() if on is None else self._first[self._host(on)]
@@ -552,13 +556,14 @@ class World:
                 raise task._error
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on an event loop whose time is the world's, and return its result.
+        """Run a coroutine on an event loop that uses the world's clock, and return its result.
 
-        As ``asyncio.run``. Tasks of ``spawn`` run meanwhile. ``asyncio.to_thread`` makes a task.
-        Tasks may have loops, too: ``world.spawn(world.run, main(), on=device)``.
+        Works like ``asyncio.run``. Tasks started by ``spawn`` run at the same time.
+        ``asyncio.to_thread`` starts a task. A task may have its own event loop:
+        ``world.spawn(world.run, main(), on=device)``.
 
         Raises:
-            BaseException: what it raised, or a task meanwhile.
+            BaseException: an exception of the coroutine, or of a task.
 
         """
 
@@ -573,24 +578,24 @@ class World:
         finally:
             self._loop = None
 
-    # ---- what can be seen of it
+    # ---- observation
 
     @property
     def trace_hash(self) -> int:
-        """A hash of all that has happened on the network: equal in each run of the same seed."""
+        """Hash of all network events so far: equal in all runs of a program with one seed."""
         return int(lib.siw_sim_trace_hash())
 
     @property
     def stats(self) -> Stats:
-        """What has happened so far, in numbers."""
+        """Counters of the world so far."""
         c = ffi.new("struct siw_sim_stats *")
         lib.siw_sim_stats(c)
         return Stats(**{name: int(getattr(c, name)) for name in Stats.__annotations__})
 
     def capture(self, path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[None]:
-        """Write all packets to a pcapng file while a ``with`` block runs; times are the world's.
+        """Write all packets to a pcapng file while a ``with`` block runs.
 
-        The world began at 2020-01-01 00:00:00 UTC.
+        Time stamps are those of the world's clock, which starts at 2020-01-01 00:00:00 UTC.
 
         Raises:
             Error: the file cannot be written.
@@ -598,12 +603,12 @@ class World:
         """
         return capture(path)
 
-    # ---- its end
+    # ---- closing
 
     def close(self) -> None:
-        """End the world and all that is left in it; a second call does nothing.
+        """Close the world and everything left in it; a second call has no effect.
 
-        Every host crashes, so that tasks which wait get StateError, and open devices close.
+        Every host crashes, so that waiting tasks get StateError and open devices are closed.
 
         Raises:
             StateError: a task does not end (EBUSY).
@@ -652,7 +657,7 @@ class World:
             finally:
                 self.close()
             return
-        # The block's own error is the one to be seen.
+        # Raise the block's own error, not an error of close().
         with contextlib.suppress(Error):
             self.close()
 
