@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Random programs of verbs in simulated worlds, and what must hold while they run.
+"""Random programs of verbs in simulated worlds, and the invariants checked while they run.
 
-``siwarp sim`` runs them, each seed in a process that it may lose. ``program`` draws a list of
-operations from a seed, ``model`` says what the verbs promise, and ``execution`` runs a prefix of
-the list in a world and holds each result against the model.
+``siwarp sim`` runs each seed in a child process, which may crash. ``program`` generates a list of
+operations from a seed, ``model`` defines the guarantees of the verbs, and ``execution`` runs a
+prefix of the list in a world and checks each result against the model.
 """
 
 from __future__ import annotations

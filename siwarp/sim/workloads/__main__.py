@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Runs programs for ``siwarp sim``: takes a request a line, in JSON, and answers in one line.
+"""Runs programs for ``siwarp sim``: reads JSON requests, one per line, and prints one line each.
 
-Each program runs twice. The second run must have the same trace, and must leave as much memory
-behind as the first.
+Each program runs twice. The second run must produce the same trace as the first, and must not
+leave more memory allocated.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from siwarp.base.library import lib
 from siwarp.sim.workloads import Outcome, generate, run
 
-#: Blocks by which lists of free objects may grow in a run.
+#: Number of blocks by which freelists may grow in a run.
 SPARE = 16
 
 
 def twice(workload: str, seed: int, operations: int | None, capture: str | None) -> Outcome:
-    """Run a program twice and return the outcome of both."""
+    """Run a program twice and return the outcome of both runs."""
     program = generate(workload, seed)
     first = run(program, operations, capture)
     if first.failure:
@@ -30,15 +30,15 @@ def twice(workload: str, seed: int, operations: int | None, capture: str | None)
     failure = second.failure
     if not failure and second != first:
         failure = f"the second run had another trace: {second.hash:016x}, not {first.hash:016x}"
-    # Of what was open on hosts that crashed the structs stay, of some objects two. Lists of free
-    # objects may get a little longer.
+    # The structs of objects that were open on crashed hosts remain allocated, two structs for some
+    # objects. Freelists may grow a little.
     if not failure and grown > second.stale * 5 // 4 + SPARE:
         failure = f"the second run left {grown} blocks of memory behind, {second.stale} of crashes"
     return dataclasses.replace(second, failure=failure, failed_at=second.operations * bool(failure))
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the end of standard input."""
     for line in sys.stdin:
         ask = json.loads(line)
         outcome = twice(ask["workload"], ask["seed"], ask["operations"], ask["capture"])

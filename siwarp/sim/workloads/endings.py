@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What each program ends with, on a network whose faults have ended, one thing after another.
+"""Checks at the end of each program, one after another, on a network without faults.
 
-Here it is known what has to happen, and when: what a random program rarely comes to, or what its
-faults would excuse, is done on purpose.
+Without faults it is known what must happen, and when. These checks deliberately create situations
+that random programs rarely reach, or that faults would excuse.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Endings"]
 
-#: What Execution.greet takes for a message of 3,000 octets, and for one that fills its slot.
+#: Arguments of Execution.greet for a message of 3,000 octets, and for one that fills its slot.
 LONG, LONGEST = 21, 5
-#: Sends on RD before a pause: more than eight bits count.
+#: Number of RD Sends before a pause: too many for an 8-bit counter.
 MANY = 300
-#: Seconds after which an RD peer's record rests.
+#: Seconds of silence after which RD removes the state of an idle peer.
 REST_S = 130
-#: Pairs of each type that are tried.
+#: Number of queue pair pairs of each type that are checked.
 TRIED = 3
-#: Seconds that all datagrams of one direction are lost: less than any limit of a connection.
+#: Seconds for which all packets of one direction are lost: less than any connection time-out.
 OUTAGE_S = 0.1
-#: Write-Records that are under way at a time, and the octets of each: two datagrams.
+#: Number of Write-Records in flight at a time, and the octets of each: two datagrams.
 RECORDS, RECORD = 4, 1500
-#: Seconds after which a Write-Record is over, whatever was lost: SIWARP_REC_TIMEOUT_MS, and some.
+#: Seconds after which a Write-Record has ended in any case: above SIWARP_REC_TIMEOUT_MS.
 RECORD_S = 0.2
 
 
@@ -43,7 +43,7 @@ class Endings:
 
     Args:
         run: the program.
-        access: what peers may do in a target.
+        access: access rights of peers to targets.
 
     """
 
@@ -53,7 +53,7 @@ class Endings:
         self.rng = random.Random(run.program.seed)
 
     def all(self) -> None:
-        """Do everything, in a fixed order."""
+        """Run all checks in a fixed order."""
         self.arrive()
         self.outages()
         self.replies()
@@ -64,17 +64,19 @@ class Endings:
         self.part()
         self.revoke()
 
-    # ---- whom it is tried with
+    # ---- choice of queue pairs
 
     def _ready(self, *kinds: QPType) -> list[End]:
-        """Queue pairs of these types in RTS that nothing is wrong with."""
+        """Return the undisturbed queue pairs of these types in RTS."""
         ends = [e for e in self.run.live() if e.kind in kinds and e.qp.qp_state == QPState.RTS]
         ends = [e for e in ends if not (e.liar or e.send.small or e.disturbance.faults)]
-        # A receive that is too short, or whose region is closed, would take a message.
+        # A receive that is too short, or whose region is closed, would consume a message.
         return [e for e in ends if not e.short]
 
     def _pairs(self, kind: QPType) -> list[tuple[End, End]]:
-        """Some pairs of queue pairs of a type, each with another end that is ready, too."""
+        """Return up to TRIED pairs of connected or addressable queue pairs, all of them
+        undisturbed.
+        """
         ends = self._ready(kind)
         if kind in (QPType.UD, QPType.RD):
             found = list(zip(ends, ends[1:] + ends[:1], strict=True))
@@ -89,7 +91,7 @@ class Endings:
     # ---- all types
 
     def arrive(self) -> None:
-        """Send on UD and UC, which lose nothing now."""
+        """Send on UD and UC: the network loses nothing now, so each message must arrive."""
         run = self.run
         for kind in (QPType.UD, QPType.UC):
             for end, peer in self._pairs(kind):
@@ -106,7 +108,9 @@ class Endings:
                 )
 
     def outages(self) -> None:
-        """Lose all of one direction for a while: what is posted meanwhile is repeated."""
+        """Interrupt one direction for a moment: the requests posted meanwhile must be
+        retransmitted.
+        """
         run = self.run
         for kind in (QPType.RD, QPType.RC):
             for end, peer in self._pairs(kind):
@@ -121,7 +125,9 @@ class Endings:
                             self._must(request, "the way was interrupted for a moment")
 
     def read(self, end: End, peer: End, length: int = 4096) -> Request | None:
-        """Post a Read of a peer's target; None: there is no room, or no target."""
+        """Post a Read of a peer's target; None: the target is closed, or the request was not
+        posted.
+        """
         run = self.run
         if peer.host.target.memory.mr is None:
             return None
@@ -132,7 +138,7 @@ class Endings:
         return request if run.read(request, peer.host.target, length, 0) else None
 
     def _must(self, request: Request, why: str) -> None:
-        """Raise a Violation unless a request completes without an error, and a message arrives."""
+        """Raise a Violation unless the request completes with success and its message arrives."""
         what = f"{request.verb} {request.wr_id} of {request.end!r} to {request.dest}"
         require(
             self.done(request, 60) and request.status == WCStatus.SUCCESS,
@@ -144,7 +150,7 @@ class Endings:
             require(bool(message.taken), f"{what} completed, did not arrive, and only {why}")
 
     def _arrives(self, message: Message) -> None:
-        """Poll until a message has arrived, or for some seconds: TCP may repeat it late."""
+        """Poll until a message has arrived, for up to 5 s, because TCP may retransmit late."""
         run = self.run
         began = run.world.now
         while not message.taken and run.world.now - began < 5:
@@ -152,7 +158,7 @@ class Endings:
             run.world.run_for(0.005)
 
     def replies(self) -> None:
-        """Answer messages on RD as they arrive: a Send completes before its answer is there."""
+        """Answer RD messages at once: a Send must complete before the answer arrives."""
         run = self.run
         for end, peer in self._pairs(QPType.RD):
             run.receive_everywhere()
@@ -175,7 +181,7 @@ class Endings:
             )
 
     def count(self) -> None:
-        """Send more than 255 messages on RD, pause until the pair rests, and send again."""
+        """Send over 255 messages on RD, pause until the peers' state expires, and send again."""
         run = self.run
         for end, peer in self._pairs(QPType.RD)[:1]:
             for number in range(MANY):
@@ -196,7 +202,9 @@ class Endings:
     # ---- Write-Records of UD
 
     def records(self) -> None:
-        """Lose datagrams of Write-Records: each of which anything came is reported."""
+        """Lose datagrams of Write-Records: each one of which any datagram arrived must be
+        reported.
+        """
         run = self.run
         ends = [e for e in self._ready(QPType.UD) if e.host.up]
         for end, peer in self._pairs(QPType.UD)[:1]:
@@ -230,10 +238,10 @@ class Endings:
             f"{run.reports - before} were reported",
         )
 
-    # ---- receives that are missing
+    # ---- missing receives
 
     def starve(self) -> None:
-        """Have two Sends of a new pair wait, and a receive for one: the other ends in time."""
+        """Post two Sends to a new peer that posts one receive: the second must fail in time."""
         run = self.run
         up = [host for host in run.hosts if host.up]
         if "RC" not in run.program.kinds or len(up) < 2:
@@ -260,7 +268,7 @@ class Endings:
         run.world.run_for(0.001)
         run.post_receive(peer)
         timer = RNR_NS[peer.min_rnr_timer or 0] / 1e9
-        # Its time begins where the first has its receive. done() looks every 5 ms.
+        # The second Send's time starts when the first gets its receive. done() polls every 5 ms.
         limit = retry * timer + 0.02
         require(
             self.done(second, limit, end.host),
@@ -269,9 +277,9 @@ class Endings:
         )
 
     def share(self) -> None:
-        """Have Sends to several queue pairs wait for one shared queue, and post it what they need.
+        """Let Sends to several queue pairs wait for one shared receive queue, then post receives.
 
-        At the end, on a network without faults: all of them have to get their receives.
+        The network has no faults, so all Sends must get their receives.
         """
         run = self.run
         up = [host for host in run.hosts if host.up and not host.liar]
@@ -286,7 +294,7 @@ class Endings:
                 break
             sent = run.greet(end, dest=peer.address)
             if sent is None or not self.done(sent, 60):
-                return  # which is noticed elsewhere
+                return  # another check reports this
         sends = [run.greet(end, dest=peer.address) for end, peer in pairs]
         waiting = [request for request in sends if request is not None]
         run.world.run_for(0.05)
@@ -299,7 +307,7 @@ class Endings:
             )
 
     def _sharers(self, source: Host, host: Host, rng: random.Random) -> Iterator[tuple[End, End]]:
-        """Make queue pairs that share a host's receives, and a peer of each."""
+        """Make queue pairs that use a host's shared receive queue, each with a peer."""
         run = self.run
         for _ in range(3):
             if "RC" in run.program.kinds:
@@ -315,10 +323,10 @@ class Endings:
                     run.make_end(host, QPType.RD, plain=True, shares=True),
                 )
 
-    # ---- a connection that ends
+    # ---- orderly end of a connection
 
     def part(self) -> None:
-        """Have an end leave in order while both send: what completed there still arrives."""
+        """Close one end while both send: messages that completed there must still arrive."""
         if not self.run.program.settings["linger_ms"]:
             return
         self.run.world.faults("delay=2ms,rate=10Mbit")
@@ -335,11 +343,11 @@ class Endings:
         run = self.run
         run.receive_everywhere()
         sent = [run.greet(end, LONG) for _ in range(8)]
-        for _ in sent:  # what arrives at an end that is closed must not reset the connection
+        for _ in sent:  # data that arrives at the closed end must not reset the connection
             run.greet(peer, LONG)
         requests = [request for request in sent if request is not None]
         if not all(self.done(request, 60) for request in requests):
-            return  # which is noticed elsewhere
+            return  # another check reports this
         messages = [request.message for request in requests if request.message is not None]
         run.destroy(end)
         for _ in range(200):
@@ -352,13 +360,13 @@ class Endings:
                 f"not arrive at {peer!r}",
             )
 
-    # ---- a region that is closed
+    # ---- deregistration
 
     def revoke(self) -> None:
-        """Close a region that peers are reading from, and use its memory for something else.
+        """Close a region that peers are reading, and overwrite its memory.
 
-        What the host sends first fills its socket, so that responses are still to be sent. Without
-        a CRC nothing but the octets says that they are wrong.
+        The host's earlier Sends fill its socket buffer, so that read responses are still queued.
+        The CRC may be off, so that only the octets can show an error.
         """
         run = self.run
         up = [h for h in run.hosts if h.up and not h.liar and h.target.memory.mr is not None]
@@ -382,7 +390,8 @@ class Endings:
         for end, peer in pairs:
             for _ in range(16 if end.kind == QPType.RC else 2):
                 run.greet(peer, LONGEST, dest=end.address)
-            # Of a response of several segments the others would fail: only its last can be wrong.
+            # Of a response with several segments, later segments would fail: only the last can
+            # have wrong octets.
             for length in [Target.STATIC - 100] * 2 if self.rng.random() < 0.3 else [8000] * 12:
                 self.read(end, peer, length)
         run.world.run_for(0.01 + self.rng.random() * 0.02)
@@ -400,7 +409,7 @@ class Endings:
             self._must(sent, "it is the first")
 
     def done(self, request: Request, within: float, only: Host | None = None) -> bool:
-        """Poll, on all hosts or on one, until a request has completed; whether it has."""
+        """Poll all hosts, or ``only`` one, until a request has completed; return whether it has."""
         run = self.run
         began = run.world.now
         while not request.done and run.world.now - began < within:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Runs a prefix of a program in a world, and holds each result against the model."""
+"""Runs a prefix of a program in a world, and checks each result against the model."""
 
 from __future__ import annotations
 
@@ -72,30 +72,31 @@ REMOTE = (
     | AccessFlag.REMOTE_READ
     | AccessFlag.REMOTE_ATOMIC
 )
-#: Operations that make what the model needs: in them no allocation fails (``do_no_memory``).
+#: Operations that create objects which the model needs: no allocation fails while they run.
 MAKING = frozenset(
     (
         *("create", "recover", "reset", "restart", "overflow", "register", "reregister"),
         *("deregister", "bind", "join", "resize", "srq_limit"),
     )
 )
-#: Octets of a slot, by type.
+#: Size of a slot in octets, by queue pair type.
 SLOT = {QPType.UD: 4096, QPType.UC: 16384, QPType.RD: 16384, QPType.RC: 16384}
-#: Types that connect two queue pairs.
+#: Types whose queue pairs are connected to one peer.
 PAIRED = (QPType.UC, QPType.RC)
-#: Types that have Reads and atomics.
+#: Types that support Reads and atomics.
 READS = (QPType.RD, QPType.RC)
 SLOTS = 24
 INLINE = 64
 QKEY = 0x5EED
 RECORDS = 8
-#: The first number of a datagram, where numbers start just below the wrap.
+#: First datagram number in a program whose numbers start just below the wrap.
 BELOW_WRAP = (1 << 32) - 20
-#: Messages of 16,000 octets of the burst that shows that no credit was lost.
+#: Number of messages of 16,000 octets in the burst that shows that no credit was lost.
 BURST = 6
-#: Octets of closed regions that are looked at after each operation, in turn.
+#: Octets of closed regions that are checked after each operation, in turn.
 CLOSED_OCTETS = 256 << 10
-#: What ends last: the meeting of an RD peer, and its repeats.
+#: Seconds after which everything must have ended; an RD handshake and its retransmissions take
+#: longest.
 END_S = 240
 LOSS = (WCStatus.RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
 REFUSED = (
@@ -108,18 +109,18 @@ REFUSED = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        hash: of the world's trace.
-        operations: that were executed.
-        packets: datagrams and segments of TCP that were sent.
-        drops: of these, what was lost, refused, or found no room.
-        crashes: of hosts.
-        refusals: calls that were refused, as they must be.
-        stale: objects of hosts that crashed, which stay so that late calls on them are refused.
-        failure: what went wrong; empty if nothing did.
-        failed_at: operations up to the failure, that one included.
+        hash: hash of the world's trace.
+        operations: number of operations executed.
+        packets: number of datagrams and TCP segments sent.
+        drops: number of these that were lost, refused, or dropped by a full buffer.
+        crashes: number of host crashes.
+        refusals: number of calls that were refused, as required.
+        stale: number of objects left by crashed hosts, so that late calls on them are refused.
+        failure: description of the failure; empty if there was none.
+        failed_at: number of operations up to and including the failed one.
 
     """
 
@@ -137,12 +138,12 @@ class Outcome:
 def run(
     program: Program, operations: int | None = None, capture: str | os.PathLike[str] | None = None
 ) -> Outcome:
-    """Run the first operations of a program, or all, and then what ends every program.
+    """Run the first operations of a program, or all of them, and then the checks at its end.
 
     Args:
-        program: of ``generate``.
-        operations: how many.
-        capture: a pcapng file for all that is sent.
+        program: result of ``generate``.
+        operations: number of operations to run; None: all.
+        capture: path of a pcapng file for all packets sent.
 
     """
     ops = program.ops[:operations]
@@ -177,7 +178,7 @@ def run(
 
 
 class Execution:
-    """A program that runs: hosts, queue pairs, and the model of what they owe each other."""
+    """A running program: hosts, queue pairs, and the model of what they guarantee each other."""
 
     def __init__(self, world: World, program: Program) -> None:
         self.world = world
@@ -185,23 +186,25 @@ class Execution:
         self.ending = False
         self.steps = self.crashes = self.refusals = self.stale = 0
         self.hosts: list[Host] = []
-        #: Every life of every queue pair.
+        #: All lives of all queue pairs.
         self.ends: list[End] = []
-        self.at: dict[Address, End] = {}  # the last at each address
+        self.at: dict[Address, End] = {}  # the last queue pair at each address
         self.requests: dict[int, Request] = {}
         self.messages: dict[int, Message] = {}
         self.frozen: list[Memory] = []
         self._next_frozen = 0
-        #: Write-Records that have completed, by their target, source and number.
+        #: Write-Records that have completed, by target, source and message number.
         self.recorded: set[tuple[int, ...]] = set()
-        self.reports = 0  # of Write-Records
-        self.plan = program.plan  # of all links that have none of their own
+        self.reports = 0  # number of Write-Records reported
+        self.plan = program.plan  # fault plan of all links without a plan of their own
         self.link_plans: dict[frozenset[str], str] = {}
         self.duplicates = "dup=" in program.plan
         short = program.settings["peer_timeout_ms"] < 10000
         short |= program.settings["rd_meet_ms"] < 60000
-        self.impatient = short  # RD peers may be lost by a network that loses and delays much
-        self.harsh = programs.is_harsh(program.plan)  # it did so at some time
+        # time-outs are short: RD may lose a peer on a network with high loss or delay
+        self.impatient = short
+        # the network had high loss or delay at some time
+        self.harsh = programs.is_harsh(program.plan)
         self._numbers = 0
         self.rc = Connections(self, REMOTE)
         self.objects = Objects(self, REMOTE)
@@ -211,10 +214,10 @@ class Execution:
         self._numbers += 1
         return self._numbers
 
-    # ---- the beginning, a step, and what is looked at after each
+    # ---- start, steps, and the checks after each step
 
     def start(self) -> None:
-        """Open all hosts, with a queue pair of each type."""
+        """Open all hosts, and create queue pairs of each type."""
         program = self.program
         for i in range(program.devices):
             address = f"fd00::{i + 1}" if program.ipv6 else f"10.0.0.{i + 1}"
@@ -230,7 +233,7 @@ class Execution:
                     self._make_pair(kind, a, b, small=False)
 
     def step(self, op: Op) -> None:
-        """Run one operation, let some time pass, and look at what must hold."""
+        """Run one operation, let the world run for its pause, and check the invariants."""
         self.steps += 1
         self.world.fail_memory(0 if op.kind in MAKING else self.program.memory)
         self._call(op)
@@ -249,7 +252,7 @@ class Execution:
 
     @contextlib.contextmanager
     def plenty(self) -> Iterator[None]:
-        """Have no allocation fail while a ``with`` block makes what the model needs."""
+        """Let no allocation fail while a ``with`` block creates objects that the model needs."""
         before = self.world.memory_failing
         self.world.fail_memory(0)
         try:
@@ -258,7 +261,7 @@ class Execution:
             self.world.fail_memory(before)
 
     def _look(self, *, at_all: bool = False) -> None:
-        """Look at all memory and at all states; of closed regions at some, or at all."""
+        """Check open regions and queue pair states, and some or (``at_all``) all closed regions."""
         for host in self.hosts:
             host.target.check(bool(self.program.liars))
             if host.srq is not None:
@@ -279,12 +282,12 @@ class Execution:
                 require(end.may_err, f"{end!r} is in {state.name}, and nothing went wrong")
 
     def abandon(self) -> None:
-        """Leave everything to the end of the world."""
+        """Stop after a failure; the world's close releases everything."""
 
-    # ---- making things
+    # ---- creation of objects
 
     def _furnish(self, host: Host) -> None:
-        """Make what a host has, on its open device."""
+        """Create a host's objects on its open device."""
         host.up, host.life = True, host.life + 1
         host.ends, host.completions, host.handles = [], [], {}
         host.most = {}
@@ -296,7 +299,7 @@ class Execution:
         host.srq_limit = 0
         before = host.target.closed_at if host.life > 1 else -1
         host.target = Target(host)
-        host.target.closed_at = before  # what was posted then may complete after a restart
+        host.target.closed_at = before  # requests posted earlier may complete after a restart
         self.register(host, host.target.memory, REMOTE)
         self._make_completions(host, 8192)
         for kind in (QPType[name] for name in self.program.kinds):
@@ -326,17 +329,17 @@ class Execution:
         plain: bool = False,
         shares: bool | None = None,
     ) -> End:
-        """Make a queue pair; UD and RD go to RTS.
+        """Make a queue pair; UD and RD queue pairs are moved to RTS.
 
         Args:
-            host: where.
+            host: its host.
             kind: its type.
-            small: with a completion queue that overflows.
-            port: of its address; 0 for a free one.
-            by_qpn: of RC: it connects without the connection manager.
-            private: of RC: it may send immediate data.
-            plain: with persona roce, receives of its own, and Sends that wait for receives.
-            shares: whether it has the receives of the host's shared queue; None: its number says.
+            small: use a small completion queue, which may overflow.
+            port: port of its address; 0: a free port.
+            by_qpn: RC: connect by address and QPN instead of the connection manager.
+            private: RC: allow immediate data.
+            plain: persona roce, its own receive queue, and Sends that wait for receives.
+            shares: use the host's shared receive queue; None: depends on its number.
 
         """
         number = self.number()
@@ -418,8 +421,8 @@ class Execution:
             )
             return
         assert end.peer is not None
-        # Both ends are given the same, and another one in each life, so that no datagram of an
-        # earlier life looks like one of this.
+        # Both ends get the same PSN, and a new one in each life, so that datagrams of an earlier
+        # life are not mistaken for current ones.
         pair = end.number + end.peer.number << 8 | end.life
         psn = random.Random(pair).getrandbits(32)
         if self.program.near_wrap and not end.life:
@@ -430,7 +433,7 @@ class Execution:
         )
 
     def _reset(self, end: End, *, on: bool) -> None:
-        """Move a queue pair to RESET, of a pair both ends, and then on to RTS."""
+        """Move a queue pair to RESET and, if ``on``, back to RTS; connected types: both ends."""
         ends = [end]
         if end.kind in PAIRED and end.peer is not None and not end.peer.gone:
             ends.append(end.peer)
@@ -458,18 +461,18 @@ class Execution:
                 handles[dest] = AH(end.host.pd, dest)
         return handles[dest]
 
-    # ---- who there is
+    # ---- selection
 
     def live(self) -> list[End]:
         return [end for end in self.ends if not end.gone]
 
     def pick_end(self, op: Op, which: int = 0, *kinds: QPType) -> End | None:
-        """Pick a queue pair that is there, of one of these types."""
+        """Pick an open queue pair of one of these types."""
         ends = [e for e in self.live() if not kinds or e.kind in kinds]
         return ends[op.pick(which, len(ends))] if ends else None
 
     def _dest(self, op: Op, end: End, which: int) -> Address:
-        """Pick whom a queue pair sends to: mostly someone who is there."""
+        """Pick the destination of a message: mostly a queue pair that exists."""
         if end.kind in PAIRED:
             assert end.peer is not None
             return end.peer.address
@@ -485,9 +488,9 @@ class Execution:
     # ---- sends
 
     def request(self, end: End, verb: str, op: Op | None = None) -> Request | None:
-        """Return a request with a slot of its own for its octets; None: there is no slot.
+        """Return a request with a buffer slot of its own; None: no slot is free.
 
-        Without an operation it is signaled.
+        Without an operation the request is signaled.
         """
         if not end.sends.free:
             return None
@@ -508,7 +511,7 @@ class Execution:
         if request.order % 3 == 0:
             flags |= SendFlag.SOLICITED
         sg = [slots.memory.mr.sge(slots.at(request.slot), length)]
-        if length > 200 and request.order % 2:  # in two elements
+        if length > 200 and request.order % 2:  # two scatter/gather elements
             at, first = slots.at(request.slot), (100, length * 2 // 3)[request.order // 2 % 2]
             sg = [slots.memory.mr.sge(at, first), slots.memory.mr.sge(at + first, length - first)]
         if request.order % 7 == 0:
@@ -529,7 +532,9 @@ class Execution:
         return message
 
     def post(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
-        """Post requests together; whether all were taken. Those that were not are forgotten."""
+        """Post requests in one call, and forget those that were refused; return whether all were
+        accepted.
+        """
         state = end.qp.qp_state
         taken = len(some)
         try:
@@ -537,7 +542,7 @@ class Execution:
         except Error as e:
             taken = [id(wr) for _, wr in some].index(id(e.bad_wr))
             self.refusals += 1
-            # Without a connection nobody knows what it permits.
+            # Before its connection is established, an RC queue pair does not know its limits.
             early = state == QPState.ERR and end.kind == QPType.RC and not end.connected
             early &= e.errno == errno.EINVAL
             if state in (QPState.RESET, QPState.INIT, QPState.RTR) or early:
@@ -603,16 +608,16 @@ class Execution:
         return request, self.wr(request, opcode, length, imm_data=message.number if imm else 0)
 
     def do_send(self, op: Op) -> None:
-        """Post a Send of any size, with immediate data or without."""
+        """Post a Send of any size, with or without immediate data."""
         end = self.pick_end(op)
         prepared = end and self._prepare_send(op, end, op.numbers[2])
         if end and prepared:
             self.post(end, [prepared])
 
     def greet(self, end: End, number: int = 1, dest: Address | None = None) -> Request | None:
-        """Post a Send, of 16 octets unless a number says otherwise; None: there is no room.
+        """Post a Send, of 16 octets by default; None: there is no room.
 
-        The responder of a connection may send nothing before the initiator's first.
+        The responder of a connection must not send before the initiator's first message.
         """
         op = Op("send", (0, 0, 1, 0, 99, 0), 0)
         prepared = self._prepare_send(op, end, number, dest=dest)
@@ -631,7 +636,7 @@ class Execution:
             self.post(end, ready)
 
     def do_bad_send(self, op: Op) -> None:
-        """Post a Send from memory that no region has."""
+        """Post a Send whose memory is not registered."""
         end = self.pick_end(op)
         prepared = end and self._prepare_send(op, end, 1 + op.numbers[2] * 4, "local")
         if end is None or not prepared:
@@ -645,7 +650,7 @@ class Execution:
         self.post(end, [prepared])
 
     def do_overfill(self, op: Op) -> None:
-        """Post until a queue is full: exactly as many are taken as it has room for."""
+        """Post until a queue is full: it must accept exactly as many requests as it can hold."""
         end = self.pick_end(op)
         if end is None:
             return
@@ -658,10 +663,10 @@ class Execution:
             if prepared is None or not self.post(end, [prepared]):
                 return
 
-    # ---- one-sided
+    # ---- one-sided operations
 
     def _target(self, request: Request) -> Target | None:
-        """Return the target of the host that a request goes to, if its region is open."""
+        """Return the target on a request's destination host, if the target is registered."""
         end = self.at.get(request.dest) if request.dest else None
         if end is None or end.gone or not end.host.up or end.host.target.memory.mr is None:
             return None
@@ -724,7 +729,7 @@ class Execution:
         self.post(end, [(request, wr)])
 
     def write_record(self, end: End, peer: End, cell: Cell, at: int, length: int) -> None:
-        """Post a Write-Record of a part of a cell of the peer."""
+        """Post a Write-Record to a part of a cell in the peer's target."""
         request = self.request(end, "write_record")
         if request is None:
             return
@@ -736,7 +741,7 @@ class Execution:
         self.post(end, [(request, wr)])
 
     def do_write(self, op: Op) -> None:
-        """Post an RDMA Write to a cell of one's own."""
+        """Post an RDMA Write to the queue pair's own cell in the target."""
         self._write(op, "write", WROpcode.RDMA_WRITE, *READS, QPType.UC)
 
     def do_write_imm(self, op: Op) -> None:
@@ -748,16 +753,16 @@ class Execution:
         self._write(op, "write_record", WROpcode.RDMA_WRITE_RECORD, QPType.RD, QPType.UD)
 
     def do_read(self, op: Op) -> None:
-        """Post an RDMA Read of what never changes."""
+        """Post an RDMA Read of the target's constant part."""
         aimed = self._aim(op, "read", *READS)
         if aimed is not None:
             length = (0, 1, 64, 1000, 4096, Target.STATIC - 100)[op.pick(2, 6)]
             self.read(*aimed, length, op.numbers[3])
 
     def read(self, request: Request, target: Target, length: int, at: int) -> bool:
-        """Post a Read of so many octets of a target, from a place that a number decides.
+        """Post a Read of ``length`` octets of a target; ``at`` determines the offset.
 
-        Whether it was taken.
+        Return whether the request was accepted.
         """
         assert request.end is not None
         if length > 4096 and request.end.large.free:
@@ -772,7 +777,7 @@ class Execution:
         return self.post(request.end, [(request, wr)])
 
     def do_fetch_add(self, op: Op) -> None:
-        """Add 1 to a counter that all may add to."""
+        """Add 1 to a counter that all peers add to."""
         aimed = self._aim(op, "atomic", *READS)
         if aimed is None:
             return
@@ -791,7 +796,7 @@ class Execution:
         self.post(request.end, [(request, wr)])
 
     def do_compare_swap(self, op: Op) -> None:
-        """Compare with what is not there, so that nothing changes."""
+        """Post a compare-and-swap with a value that does not match, so that nothing changes."""
         aimed = self._aim(op, "atomic", *READS)
         if aimed is None:
             return
@@ -811,7 +816,7 @@ class Execution:
         self.post(request.end, [(request, wr)])
 
     def do_bad_remote(self, op: Op) -> None:
-        """Write or read where it is not allowed: past the end, a wrong key, a region of another."""
+        """Write or read without permission: out of bounds, or with a wrong key."""
         aimed = self._aim(op, "write", *READS, QPType.UC)
         if aimed is None:
             return
@@ -838,7 +843,7 @@ class Execution:
     # ---- receives
 
     def post_receive(self, end: End) -> bool:
-        """Post a receive that has room for any message; whether there was room for it."""
+        """Post a receive that is large enough for any message; return whether it was accepted."""
         return self._post_receive(end, SLOT[end.kind])
 
     def _post_receive(self, end: End, length: int) -> bool:
@@ -872,20 +877,22 @@ class Execution:
         return True
 
     def _receive(self, slots: Slots, end: End | None, length: int) -> tuple[Request, RecvWR]:
-        """Return a receive of this length; end None: for a shared queue."""
+        """Return a receive of this length; ``end`` None: for a shared receive queue."""
         request = Request(self.number(), end, "receive", self._numbers)
         request.slots, request.slot, request.length = slots, slots.free.pop(), length
         slots.fill(request.slot, bytes([BLANK]) * length)
         assert slots.memory.mr is not None
         at, first = slots.at(request.slot), length
-        if request.order % 2 and end is not None:  # in two elements
+        if request.order % 2 and end is not None:  # two scatter/gather elements
             first = length // 5
         parts = ((at, first), (at + first, length - first))
         sg = [slots.memory.mr.sge(*part) for part in parts if part[1]]
         return request, RecvWR(request.wr_id, sg=sg)
 
     def post_shared(self, host: Host, n: int) -> int:
-        """Post up to n receives to a host's shared queue, in one call; how many were taken."""
+        """Post up to n receives to a host's shared receive queue in one call; return how many it
+        took.
+        """
         srq, slots = host.srq, host.srq_slots
         assert srq is not None
         some = [self._receive(slots, None, slots.size) for _ in range(min(n, len(slots.free)))]
@@ -908,7 +915,7 @@ class Execution:
         return taken
 
     def do_receive(self, op: Op) -> None:
-        """Post a few receives."""
+        """Post up to 6 receives."""
         end = self.pick_end(op)
         if end is None or end.host.slow:
             return
@@ -932,7 +939,7 @@ class Execution:
     # ---- completions
 
     def do_arm(self, op: Op) -> None:
-        """Arm a completion queue, whatever it holds."""
+        """Arm a completion queue, also if it is not empty."""
         host = self.pick_host(op)
         if host is None:
             return
@@ -947,7 +954,7 @@ class Execution:
         completions.armed = completions.cq.pending
 
     def _announced(self, completions: Completions) -> None:
-        """What came since the queue was armed has raised an event."""
+        """Check that a completion added since the queue was armed has raised an event."""
         cq, armed = completions.cq, completions.armed
         if armed is None or completions.overflowed or cq.pending <= armed:
             return
@@ -961,7 +968,7 @@ class Execution:
         completions.armed = None
 
     def poll(self, host: Host, completions: Completions, n: int) -> int:
-        """Poll a completion queue for at most n completions, judge and count them."""
+        """Poll a completion queue for at most n completions, check them, return their number."""
         self._announced(completions)
         try:
             wcs = completions.cq.poll(n)
@@ -986,7 +993,7 @@ class Execution:
                 end.disturbance.begin("overflow")
 
     def do_poll(self, op: Op) -> None:
-        """Poll a completion queue for a few completions."""
+        """Poll a completion queue for up to 16 completions."""
         host = self.pick_host(op)
         if host is not None and not host.slow:
             completions = host.completions[op.pick(1, len(host.completions))]
@@ -1000,12 +1007,12 @@ class Execution:
         self.poll_everything()
 
     def do_wait(self, op: Op) -> None:
-        """Have a task wait for completions."""
+        """Start a task that waits for completions."""
         host = self.pick_host(op)
         if host is None or host.slow:
             return
         completions = host.completions[op.pick(1, len(host.completions))]
-        if completions.armed is not None:  # the wait would take its event
+        if completions.armed is not None:  # the wait would consume the event of that arming
             return
         completions.waiters += 1
         limit = (1 + op.pick(2, 200)) / 1000
@@ -1027,7 +1034,7 @@ class Execution:
         self.world.spawn(wait)
 
     def do_rest(self, op: Op) -> None:
-        """Let some time pass."""
+        """Let 1 to 100 ms pass."""
         self.world.run_for((1 + op.pick(0, 100)) / 1000)
 
     def _complete(self, host: Host, completions: Completions, wc: WC) -> None:
@@ -1054,7 +1061,7 @@ class Execution:
         key = request.dest if end.kind == QPType.RD else None
         require(end.last_done.get(key, 0) < request.order, f"{what} completed after a later one")
         end.last_done[key] = request.order
-        # Those that are silent are complete with it.
+        # Earlier unsignaled requests have completed as well.
         for other in [r for r in end.posted.values() if r.order < request.order]:
             if key is not None and other.dest != key:
                 continue
@@ -1073,12 +1080,12 @@ class Execution:
         elif request.cell is not None:
             request.cell.tainted = True
         if request.verb not in ("read", "atomic") and request.slot >= 0:
-            # Its memory may be used again.
+            # The request is complete, so its buffer may be reused.
             assert request.slots is not None
             request.slots.fill(request.slot, b"\xee" * min(64, request.length))
 
     def _judge(self, request: Request, end: End, wc: WC, what: str) -> None:
-        """Hold the status of a send request against what may have gone wrong."""
+        """Check a send request's status against the faults that may have caused it."""
         if self.program.liars and (end.liar or self._of_liar(request.dest)):
             return
         status = WCStatus(wc.status)
@@ -1090,7 +1097,8 @@ class Execution:
                 f"{what} from no region: {status.name}",
             )
         elif request.bad == "remote" and end.kind == QPType.RD:
-            # A Write that is complete when the error message comes stays so (DGRAM-RDV-8).
+            # A Write that has completed before the error message arrives keeps its status
+            # (DGRAM-RDV-8).
             require(
                 not wc.ok or request.verb == "write",
                 f"{what}, from memory that is not granted, succeeded",
@@ -1138,15 +1146,16 @@ class Execution:
         )
 
     def _may_be_lost(self, end: End, peer: End) -> bool:
-        """Whether an RD pair may have ended by something that happened to either end.
+        """Return whether an RD pair may have failed because of a disturbance at either end.
 
-        That is so until a request that was posted after it has completed: the pair has met again.
+        Once a request posted after the disturbance has completed, the pair has reconnected, and
+        the disturbance no longer excuses a failure.
         """
         now = self.world.now_ns
         if end.gone or peer.gone:
             return True
         happened = [one.disturbance.last_ns(now) for one in (end, peer, end.host, peer.host)]
-        # An earlier one at that address left.
+        # An earlier queue pair at the peer's address may have closed.
         happened += [e.disturbance.last_ns(now) for e in self.ends if e.address == peer.address]
         proven = [end.proven_ns.get(peer.address, 0)]
         if end.address in peer.next_index:
@@ -1154,7 +1163,7 @@ class Execution:
         return max(happened) >= min(proven)
 
     def waited(self, request: Request, retry: int, peer: End | None, what: str) -> None:
-        """A Send waits for its receive as long as was said, at least."""
+        """Check that a Send has waited for its receive at least as long as configured."""
         timer = peer.min_rnr_timer if peer is not None else None
         least = 0 if timer is None else retry * RNR_NS[timer]
         waited = self.world.now_ns - request.posted_ns
@@ -1167,7 +1176,7 @@ class Execution:
         if slots is None:
             return
         honest = not (self.program.liars and (end.liar or self._of_liar(request.dest)))
-        # A liar has the target's key, and may write over what others read (Target.check).
+        # A liar has the target's key, and may overwrite what others read (Target.check).
         if request.expected is not None and not request.bad and not self.program.liars:
             got = slots.read(request.slot, len(request.expected))
             require(got == request.expected, f"{what} got octets that are not there")
@@ -1254,7 +1263,7 @@ class Execution:
             rest = slots.read(request.slot, request.length)[wc.byte_len :]
             require(not rest.strip(bytes([BLANK])), f"{what}: octets behind it were written")
         life = end.number << 16 | end.life
-        # The network may bring a UD message twice, and nobody looks for that.
+        # The network may duplicate a UD message, and UD does not detect duplicates.
         again = sum(message.taken.values()) if end.kind == QPType.RD else message.taken.get(life, 0)
         may_twice = end.kind == QPType.UD and self.duplicates
         require(not again or may_twice, f"{what} arrived twice")
@@ -1313,7 +1322,7 @@ class Execution:
     # ---- lives of queue pairs
 
     def _drop(self, end: End) -> None:
-        """Forget what is posted to a queue pair: it ends without completions."""
+        """Forget the requests posted to a queue pair that ends without completing them."""
         for request in [*end.posted.values(), *end.waiting.values()]:
             self.forget(request)
             if request.cell is not None:
@@ -1328,7 +1337,7 @@ class Execution:
         end.life += 1
 
     def do_to_error(self, op: Op) -> None:
-        """Move a queue pair to ERR: what is posted flushes."""
+        """Move a queue pair to ERR, so that its posted requests are flushed."""
         end = self.pick_end(op)
         if end is not None:
             end.may_err = end.lost = True
@@ -1336,14 +1345,14 @@ class Execution:
             end.qp.modify(QPAttr(qp_state=QPState.ERR))
 
     def do_reset(self, op: Op) -> None:
-        """Move a queue pair to RESET, and mostly on to RTS."""
+        """Move a queue pair to RESET, and mostly back to RTS."""
         end = self.pick_end(op)
         if end is None:
             return
         self._reset(end, on=op.chance(1, 80))
 
     def do_recover(self, op: Op) -> None:
-        """Bring a queue pair back to RTS from wherever it is."""
+        """Bring a queue pair back to RTS from any state."""
         ends = [end for end in self.live() if end.qp.qp_state != QPState.RTS]
         if not ends:
             return
@@ -1389,7 +1398,7 @@ class Execution:
             channel.close()
 
     def do_create(self, op: Op) -> None:
-        """Make a queue pair; of UC, both ends."""
+        """Create a queue pair; for connected types, both ends."""
         host, kind = (
             self.pick_host(op),
             QPType[self.program.kinds[op.pick(1, len(self.program.kinds))]],
@@ -1409,7 +1418,9 @@ class Execution:
             self._make_pair(kind, host, other, small=small)
 
     def do_overflow(self, op: Op) -> None:
-        """Have more complete than a small completion queue holds."""
+        """Create a queue pair with a small completion queue, and post enough requests to overflow
+        it.
+        """
         host = self.pick_host(op)
         if host is None or len(host.ends) > 6:
             return
@@ -1426,7 +1437,7 @@ class Execution:
     # ---- the network and its hosts
 
     def do_plan(self, op: Op) -> None:
-        """Change the plan of all links."""
+        """Change the fault plan of all links."""
         plan = programs.draw_plan(random.Random(op.numbers[0]))
         self.duplicates |= "dup=" in plan
         self.harsh |= programs.is_harsh(plan)
@@ -1435,7 +1446,7 @@ class Execution:
         self.world.faults(plan)
 
     def do_link_plan(self, op: Op) -> None:
-        """Give a link a plan of its own, or take it away."""
+        """Set or remove the fault plan of one link."""
         a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
         plan = programs.draw_plan(random.Random(op.numbers[2])) if op.chance(3, 70) else None
         self.duplicates |= plan is not None and "dup=" in plan
@@ -1449,7 +1460,7 @@ class Execution:
         self.world.link(a.address, b.address, plan)
 
     def do_partition(self, op: Op) -> None:
-        """Part the hosts in two groups."""
+        """Partition the hosts into two groups."""
         groups: tuple[list[str], list[str]] = ([], [])
         for i, host in enumerate(self.hosts):
             groups[op.numbers[0] >> i & 1].append(host.address)
@@ -1466,20 +1477,20 @@ class Execution:
             host.disturbance.end("partition", self.world.now_ns)
 
     def do_link_down(self, op: Op) -> None:
-        """Take an interface down."""
+        """Set an interface down."""
         host = self.hosts[op.pick(0, len(self.hosts))]
         host.disturbance.begin("link")
         self.world.link_up(host.address, False)
 
     def do_link_up(self, op: Op | None) -> None:
-        """Bring all interfaces up."""
+        """Set all interfaces up."""
         del op
         for host in self.hosts:
             self.world.link_up(host.address, True)
             host.disturbance.end("link", self.world.now_ns)
 
     def do_path_mtu(self, op: Op) -> None:
-        """Change the MTU of a path, with ICMP or without."""
+        """Change the MTU of a path, with or without ICMP messages."""
         a, b = self.hosts[op.pick(0, len(self.hosts))], self.hosts[op.pick(1, len(self.hosts))]
         if a is not b:
             mtu = (0, 1280, 1400)[op.pick(2, 3)]
@@ -1494,27 +1505,27 @@ class Execution:
         self.world.path_mtu(a.address, b.address, mtu, told=told)
 
     def do_slow(self, op: Op) -> None:
-        """Have a host stop polling and posting receives."""
+        """Make a host stop polling and posting receives."""
         self.hosts[op.pick(0, len(self.hosts))].slow = True
 
     def do_quick(self, op: Op) -> None:
-        """Have a host go on."""
+        """Make a slow host continue."""
         self.hosts[op.pick(0, len(self.hosts))].slow = False
 
     def do_crash(self, op: Op) -> None:
-        """Crash a host, unless it is the last."""
+        """Crash a host, unless it is the last one."""
         host = self.pick_host(op)
         if host is None or sum(h.up for h in self.hosts) < 2:
             return
         self.crashes += 1
         self.stale += len(host.context._below()) + 1
-        # The structs of objects that were destroyed are kept for the next ones of their type: of a
-        # queue pair its own, and those of its regions.
+        # The structs of destroyed objects are kept for later objects of their type: for a queue
+        # pair, its own struct and those of its regions.
         self.stale += 4 * (sum(host.most.values()) - len(host.ends))
         host.up = False
         host.disturbance.note(self.world.now_ns)
         for end in host.ends:
-            if end.pair is not None:  # tasks of its peer may hear of it at once
+            if end.pair is not None:  # tasks of its peer may notice the crash at once
                 end.pair.causes.add("lost")
         self.world.crash(host.address)
         for end in host.ends:
@@ -1526,7 +1537,7 @@ class Execution:
             if memory not in self.frozen:
                 memory.freeze()
                 self.frozen.append(memory)
-        self.world.run_for(0)  # tasks that wait there find that out
+        self.world.run_for(0)  # tasks that wait on this host notice the crash
         host.context.close(force=True)
         for completions in host.completions:
             require(not completions.waiters, f"a wait on {host.address} did not end")
@@ -1546,7 +1557,9 @@ class Execution:
     # ---- the end
 
     def finish(self) -> None:
-        """End all faults, and see that everything ends, arrived, and returns."""
+        """End all faults, then check that all requests complete and all messages arrive, and
+        close.
+        """
         world = self.world
         world.fail_memory(0)
         self.ending = True
@@ -1566,7 +1579,7 @@ class Execution:
             if end.qp.qp_state in (QPState.SQD, QPState.SQE):
                 end.qp.to_rts()
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
-                self._reset(end, on=True)  # RD has its peers wait
+                self._reset(end, on=True)  # RD makes its peers wait while it is in RESET
         self._settle(
             "to complete",
             lambda end: any(r.signaled for r in end.posted.values()) and self.rc.busy(end),
@@ -1621,7 +1634,9 @@ class Execution:
                         pass
 
     def _burst(self) -> None:
-        """Send more than the smallest window between all RD queue pairs: no credit was lost."""
+        """Send more than the smallest window between all RD queue pairs, to show that no credit
+        was lost.
+        """
         for end in self.live():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
@@ -1634,7 +1649,8 @@ class Execution:
     def _burst_to(self, end: End, other: End) -> None:
         for _ in range(BURST):
             request = Request(self.number(), end, "send", self._numbers)
-            if not end.sends.free:  # silent requests have them, of which nobody hears any more
+            # unsignaled requests hold the slots, and nothing reports their completion any more
+            if not end.sends.free:
                 break
             request.slots, request.slot = end.sends, end.sends.free.pop()
             request.dest = other.address
@@ -1647,10 +1663,11 @@ class Execution:
         )
 
     def _arrivals(self) -> None:
-        """What completed on RD has arrived, unless its receiver lost or refused it.
+        """Check that each RD message that completed has arrived, or was lost or refused by its
+        receiver.
 
-        A Send that is complete when the error message comes stays so, and the error is in the
-        queue of its sender's errors (DGRAM-RDV-8).
+        A Send that has completed before the error message arrives keeps its status; the error is
+        then in the sender's error queue (DGRAM-RDV-8).
         """
         for message in self.messages.values():
             source = message.source
@@ -1661,7 +1678,7 @@ class Execution:
                 continue
             what = f"message {message.number} of {source!r} to {message.dest} completed"
             refused = any(e.short for e in takers)
-            if message.wide:  # a Write with Immediate, to a region that was closed meanwhile
+            if message.wide:  # a Write with Immediate to a region that was closed in the meantime
                 refused |= any(e.host.target.closed_at > message.number for e in takers)
             require(refused, f"{what}, and did not arrive")
             if not source.gone and not source.lost:
@@ -1669,7 +1686,7 @@ class Execution:
                 require(source.errors > 0, f"{what}, was refused, and no error says so")
 
     def _flush(self) -> None:
-        """Move all queue pairs to ERR: all that is posted completes."""
+        """Move all queue pairs to ERR: all posted requests must complete."""
         for end in self.live():
             if end.qp.qp_state != QPState.RESET:
                 end.may_err = end.lost = True
@@ -1686,8 +1703,8 @@ class Execution:
             require(not left, f"{len(left)} requests of {end!r} were not flushed in ERR")
 
     def _close(self) -> None:
-        """Close everything, in order: nothing says that it is in use."""
-        self.world.run_for("1s")  # tasks that wait end
+        """Close everything in order: no close may fail with EBUSY."""
+        self.world.run_for("1s")  # waiting tasks end
         for end in self.live():
             self.destroy(end)
         for host in self.hosts:

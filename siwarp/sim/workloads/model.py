@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What the verbs promise, by type of queue pair, as values that results are held against.
+"""The guarantees of the verbs, by queue pair type, as values that results are checked against.
 
-The model knows what was posted where, and nothing of how the engine works.
+The model knows which requests were posted, and nothing about the implementation of the engine.
 """
 
 from __future__ import annotations
@@ -45,28 +45,28 @@ __all__ = [
     "require",
 ]
 
-#: Octets before and behind each region, and before each slot.
+#: Octets of the guards before and behind each region, and before each slot.
 GUARD = 64
 _GUARD = b"\xa5" * GUARD
-#: What a slot of a receive holds before it is posted.
+#: Value of each octet of a receive slot before the receive is posted.
 BLANK = 0x5A
-#: In front of each message that has room for it: number and length.
+#: Tag at the start of each message that has room for it: mark, number and length.
 TAG = struct.Struct("!4sQI")
 _MARK = b"siws"
 
 
 class Violation(Exception):
-    """What happened is not what the verbs promise."""
+    """The engine did not behave as the verbs guarantee."""
 
 
 def require(holds: bool, text: str) -> None:
-    """Raise a Violation with this text unless it holds."""
+    """Raise a Violation with this text if the condition is false."""
     if not holds:
         raise Violation(text)
 
 
 def content(number: int, length: int) -> bytes:
-    """Return the octets of a message: its tag, if that fits, and what follows from its number."""
+    """Return the octets of a message: its tag, if it fits, then octets derived from its number."""
     octets = hashlib.shake_128(number.to_bytes(8, "big")).digest(length)
     if length < TAG.size:
         return octets
@@ -74,7 +74,7 @@ def content(number: int, length: int) -> bytes:
 
 
 def number_of(octets: bytes) -> int | None:
-    """Return the number in a message's tag; None: it has none."""
+    """Return the number in a message's tag; None: the message has no tag."""
     if len(octets) < TAG.size:
         return None
     mark, number, _ = TAG.unpack_from(octets)
@@ -82,7 +82,7 @@ def number_of(octets: bytes) -> int | None:
 
 
 class Memory:
-    """Octets between two guards, and the region that they are registered as."""
+    """Memory between two guards, and its memory region."""
 
     def __init__(self, name: str, length: int) -> None:
         self.name = name
@@ -92,17 +92,17 @@ class Memory:
         self._frozen: bytes | None = None
 
     def check(self) -> None:
-        """Raise a Violation if a guard was written to."""
+        """Raise a Violation if a guard was overwritten."""
         whole = self._all
         if whole[:GUARD] != _GUARD or whole[-GUARD:] != _GUARD:
             raise Violation(f"a write outside of a region: a guard of {self.name} has changed")
 
     def freeze(self) -> None:
-        """Note that nothing may write to it any more: its region is closed."""
+        """Record that the region is closed: from now on nothing may write to the memory."""
         self._frozen = bytes(self._all)
 
     def thaw(self) -> None:
-        """Note that it is registered again."""
+        """Record that the memory is registered again."""
         self.check_frozen()
         self._frozen = None
 
@@ -110,21 +110,21 @@ class Memory:
         return len(self._all)
 
     def octets(self, at: int, length: int) -> bytearray:
-        """Return a copy of these octets."""
+        """Return a copy of ``length`` octets at an offset."""
         return self._all[GUARD + at : GUARD + at + length]
 
     def guards(self, layout: struct.Struct) -> tuple[bytes, ...]:
-        """Return the guards, at the places that a layout says."""
+        """Return the guards at the positions that a layout describes."""
         return layout.unpack_from(self._all)
 
     def check_frozen(self) -> None:
-        """Raise a Violation if it was written to after its region was closed."""
+        """Raise a Violation if the memory was written after its region was closed."""
         if self._frozen is not None and self._frozen != self._all:
             raise Violation(f"a write to {self.name}, whose region is closed")
 
 
 class Slots:
-    """Memory for messages in slots of one size, each behind a guard of its own."""
+    """Memory for messages, divided into slots of one size, each with a guard in front of it."""
 
     def __init__(self, name: str, count: int, size: int) -> None:
         self.size = size
@@ -133,7 +133,7 @@ class Slots:
         for i in range(count):
             self.memory.view[i * self._stride : i * self._stride + GUARD] = _GUARD
         self.free = list(range(count - 1, -1, -1))
-        # One call takes all guards out of the memory, which is looked at after each operation.
+        # One unpack call extracts all guards, because they are checked after each operation.
         self._layout = struct.Struct(f"{GUARD}s" + f"{GUARD}s{size}x" * count + f"{GUARD}s")
         self._intact = (_GUARD,) * (count + 2)
 
@@ -142,7 +142,7 @@ class Slots:
         return slot * self._stride + GUARD
 
     def fill(self, slot: int, octets: bytes) -> None:
-        """Write to a slot."""
+        """Write octets to a slot."""
         at = self.at(slot)
         self.memory.view[at : at + len(octets)] = octets
 
@@ -152,7 +152,7 @@ class Slots:
         return bytes(self.memory.view[at : at + length])
 
     def check(self) -> None:
-        """Raise a Violation if a guard was written to."""
+        """Raise a Violation if a guard was overwritten."""
         if self.memory.guards(self._layout) != self._intact:
             self.memory.check()
             raise Violation(f"a write past a slot: a guard within {self.memory.name} changed")
@@ -160,24 +160,24 @@ class Slots:
 
 @dataclass(eq=False)
 class Message:
-    """Something that takes a receive of the peer, or that a completion there reports."""
+    """A Send, or a Write with Immediate: it consumes a receive of the peer."""
 
     number: int
     source: End
-    life: int  # of its source, when it was posted
+    life: int  # life of the source when the message was posted
     dest: Address
-    index: int  # among those of this source to this destination
+    index: int  # number among the messages of this source to this destination
     length: int
     imm: int | None
-    wide: bool  # carries the octets of a Write, which lie elsewhere
+    wide: bool  # a Write with Immediate: its octets are in the target
     cell: Cell | None = None
     offset: int = 0
     status: int | None = None
-    #: RC: the Write before it in its queue, which is in its place when the message arrives.
+    #: RC: the last Write posted before the message; it must be placed when the message arrives.
     behind: tuple[Cell, int] | None = None
     #: RC: the key that a Send with Invalidate invalidates.
     inv_key: int | None = None
-    #: How often it arrived, by the incarnation that took it.
+    #: How often the message arrived, by life of the receiving queue pair.
     taken: dict[int, int] = field(default_factory=dict)
 
 
@@ -186,7 +186,7 @@ class Request:
     """A posted work request."""
 
     wr_id: int
-    end: End | None  # None: a receive of a shared queue
+    end: End | None  # None: a receive of a shared receive queue
     verb: str
     order: int
     signaled: bool = True
@@ -197,21 +197,21 @@ class Request:
     message: Message | None = None
     cell: Cell | None = None
     version: int = 0
-    expected: bytes | None = None  # of a Read
+    expected: bytes | None = None  # expected octets of a Read
     counter: Counter | None = None
     amount: int = 0
-    bad: str = ""  # what is wrong with it, on purpose
+    bad: str = ""  # kind of a deliberate error; empty: none
     posted_ns: int = 0
     done: bool = False
-    status: int | None = None  # that it completed with
+    status: int | None = None  # status of its completion
 
 
 @dataclass(eq=False)
 class Cell:
     """A part of a target that one queue pair writes to.
 
-    ``steady`` ones have the same octets in all Writes, so that those that are there are right
-    whatever was lost; of the others the last Write decides.
+    All Writes to a ``steady`` cell write the same octets, so that any octets that arrived are
+    correct, whatever was lost. In other cells the last Write determines the content.
     """
 
     number: int
@@ -225,7 +225,7 @@ class Cell:
 
 @dataclass(eq=False)
 class Counter:
-    """64 bits that atomics of any number of peers add 1 to."""
+    """A 64-bit counter, to which any number of peers add 1 by atomics."""
 
     at: int
     done: int = 0
@@ -234,13 +234,13 @@ class Counter:
 
 
 class Target:
-    """Memory of a host that peers write to, read from, and count in."""
+    """Memory of a host that peers write, read, and use as counters."""
 
     STATIC = 40000
     COUNTERS = 8
     CELL = 1024
     CELLS = 64
-    #: Of Write-Records: four datagrams or five.
+    #: Size of a cell for Write-Records: four or five datagrams.
     RECORD = 6000
     RECORDS = 6
 
@@ -254,9 +254,11 @@ class Target:
         self.memory.view[: self.STATIC] = self.static
         self.counters = [Counter(self.STATIC + 8 * i) for i in range(self.COUNTERS)]
         self.cells: dict[tuple[int, Address, bool], Cell] = {}
-        self._seen = bytearray(self._octets_of_cells())  # the cells, as they were looked at last
-        self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}  # of the next cell
-        self.closed_at = -1  # the step at which its region was last closed
+        # content of all cells when they were last checked
+        self._seen = bytearray(self._octets_of_cells())
+        # offset of the next free cell, by cell size
+        self._at = {self.CELL: 0, self.RECORD: self.CELL * self.CELLS}
+        self.closed_at = -1  # number of the step in which the region was last closed
 
     def _octets_of_cells(self) -> int:
         return self.CELL * self.CELLS + self.RECORD * self.RECORDS
@@ -264,7 +266,9 @@ class Target:
     def cell(
         self, writer: End, dest: Address, *, steady: bool, record: bool = False
     ) -> Cell | None:
-        """Return the cell that this end writes to through that one; None: there are no more."""
+        """Return the cell that ``writer`` writes to through the queue pair at ``dest``; None: no
+        cell is left.
+        """
         key = (writer.number, dest, steady)
         if key not in self.cells:
             length = self.RECORD if record else self.CELL
@@ -278,21 +282,23 @@ class Target:
         return self.cells[key]
 
     def spoil(self) -> None:
-        """Use what is read for something else, as its region is closed: no Read may get that."""
+        """Overwrite the constant part when its region is closed: no Read may return the new
+        octets.
+        """
         self._present = b"\xdd" * self.STATIC
         self.memory.view[: self.STATIC] = self._present
 
     def restore(self) -> None:
-        """Write back what is read, before it is registered again."""
+        """Restore the constant part before the memory is registered again."""
         self._present = self.static
         self.memory.view[: self.STATIC] = self.static
 
     def octets(self, cell: Cell) -> bytes:
-        """Return what a cell holds now."""
+        """Return the current content of a cell."""
         return bytes(self.memory.view[cell.at : cell.at + cell.length])
 
     def check(self, liars: bool) -> None:
-        """Raise a Violation if something is there that nobody wrote."""
+        """Raise a Violation if the target contains octets that nothing wrote."""
         self.memory.check()
         if liars:
             return
@@ -325,25 +331,26 @@ class Target:
 
 
 class Disturbance:
-    """What happened to a host or a queue pair that may lose its RD peers: faults, and when.
+    """Faults of a host or a queue pair that may make it lose its RD peers, and their times.
 
-    It lasts while there is a fault, and excuses a loss until requests complete again.
+    A disturbance lasts while there is a fault. It excuses a lost message until requests complete
+    again.
     """
 
     def __init__(self) -> None:
-        self.faults: set[str] = set()  # that have not ended
-        self.ended_ns = -1  # when the last one did; -1: there was none
+        self.faults: set[str] = set()  # names of faults that have not ended
+        self.ended_ns = -1  # when the last fault ended; -1: there was none
 
     def note(self, now_ns: int) -> None:
-        """Note something that is over at once."""
+        """Record a fault that ended at once."""
         self.ended_ns = now_ns
 
     def begin(self, fault: str) -> None:
-        """Note a fault that lasts."""
+        """Record the beginning of a fault."""
         self.faults.add(fault)
 
     def end(self, fault: str, now_ns: int) -> None:
-        """Note that a fault is over."""
+        """Record the end of a fault."""
         if fault in self.faults:
             self.faults.remove(fault)
             self.ended_ns = now_ns
@@ -354,18 +361,19 @@ class Disturbance:
 
 
 class Completions:
-    """A completion queue."""
+    """A completion queue and its expected state."""
 
     def __init__(self, cq: CQ, small: bool) -> None:
         self.cq = cq
         self.small = small
         self.overflowed = False
         self.waiters = 0
-        self.armed: int | None = None  # with how many completions in it
+        # number of completions in the queue when it was armed; None: not armed
+        self.armed: int | None = None
 
 
 class Host:
-    """A host of the world, and what is open on it."""
+    """A host of the world, and the objects open on it."""
 
     def __init__(self, number: int, address: str, liar: bool) -> None:
         self.number = number
@@ -373,24 +381,25 @@ class Host:
         self.liar = liar
         self.up = True
         self.life = 0
-        self.slow = False  # does not poll or post receives
+        self.slow = False  # does not poll and post receives
         self.disturbance = Disturbance()
         self.context: Context
         self.pd: PD
         self.srq: SRQ | None = None
         self.srq_slots: Slots
         self.srq_posted: dict[int, Request] = {}
-        self.srq_limit = 0  # that is armed
+        self.srq_limit = 0  # armed limit of the shared receive queue; 0: none
         self.ends: list[End] = []
-        self.most: dict[QPType, int] = {}  # queue pairs that were open at a time, in this life
+        # maximum number of queue pairs open at a time in this life
+        self.most: dict[QPType, int] = {}
         self.completions: list[Completions] = []
-        self.channel: CMEventChannel | None = None  # RC by the connection manager
+        self.channel: CMEventChannel | None = None  # for RC by the connection manager
         self.listener: CMID | None = None
         self.target: Target
         self.handles: dict[Address, AH] = {}
 
     def memories(self) -> Iterator[Memory]:
-        """All memory that is or was registered in this life of the host."""
+        """Yield all memory that is or was registered in this life of the host."""
         yield self.target.memory
         if self.srq is not None:
             yield self.srq_slots.memory
@@ -403,10 +412,10 @@ class Host:
 
 @dataclass(eq=False)
 class Window:
-    """A memory window of type 2 of an RC queue pair, and the region that it is bound to.
+    """A type 2 memory window of an RC queue pair, and the region that it is bound to.
 
-    ``key`` is what the peer may use, once the bind has completed and until an invalidation is
-    posted by either end.
+    ``key`` is valid for the peer from the completion of the bind until either end posts an
+    invalidation.
     """
 
     memory: Memory
@@ -414,36 +423,37 @@ class Window:
     remote: RemoteBuffer | None = None
     key: int | None = None
     bound: bool = False  # until an invalidation has completed
-    binding: int | None = None  # the number of the bind or invalidation that is posted
+    binding: int | None = None  # number of the posted bind or invalidation, until it completes
 
 
 @dataclass(eq=False)
 class Pair:
     """Two RC queue pairs that connect to each other, in one life of both.
 
-    ``causes`` has what may end the connection or fail a request, beside a program's own wish:
-    ``rnr``, a Send that may find no receive; ``refused``, an access that is not granted; ``local``,
-    an error of an end's own; ``ended``, an end that left in order; ``lost``, one that left without
-    its peer being certain to hear of it; ``meeting``, a start-up that may fail; ``corrupt``, a link
-    that alters what TCP carries. Without one of them nothing may fail.
+    ``causes`` lists what may end the connection or fail a request, other than the program itself:
+    ``rnr``, a Send that may find no receive; ``refused``, an access without permission; ``local``,
+    a local error of one end; ``ended``, an orderly end of one end; ``lost``, an end of which the
+    peer may not be notified; ``meeting``, a connection start-up that may fail; ``memory``, a
+    failed allocation; ``corrupt``, a link that alters the octets of TCP. Without any cause nothing
+    may fail.
     """
 
     a: End
     b: End
     by_qpn: bool
-    #: RDMA Reads outstanding, of each to the other.
+    #: Maximum number of outstanding RDMA Reads in each direction.
     depth: int
-    #: By the connection manager: what its initiator opens the connection with; 0: a Send.
+    #: Connection manager: RTR with which the initiator opens the connection; 0: by a Send.
     rtr: RTR
-    #: By QPN: InfiniBand's code of the time that a request waits for a peer; 0: without limit.
+    #: By QPN: InfiniBand's time-out code for requests to an unreachable peer; 0: no limit.
     timeout: int
     causes: set[str] = field(default_factory=set)
-    #: By the connection manager: the ends that are established.
+    #: Connection manager: numbers of the ends that are established.
     established: set[int] = field(default_factory=set)
 
 
 class End:
-    """One life of a queue pair."""
+    """A queue pair and its expected state; it may have several lives, separated by RESET."""
 
     def __init__(self, number: int, host: Host, kind: QPType) -> None:
         self.number = number
@@ -455,36 +465,36 @@ class End:
         self.recv: Completions
         self.sends: Slots
         self.receives: Slots
-        self.large: Slots  # for Reads of more than a slot, of the types that have Reads
-        self.shares = False  # takes receives from the shared queue
+        self.large: Slots  # for Reads larger than a slot, on types that support Reads
+        self.shares = False  # uses the shared receive queue
         self.grh = False
-        self.groups: set[str] = set()  # UD: that it is or was a member of
-        self.rnr_retry: int | None = None  # RD, RC; None: that of the device, without limit
+        self.groups: set[str] = set()  # UD: multicast groups that it is or was a member of
+        self.rnr_retry: int | None = None  # RD, RC; None: the device's default, which is no limit
         self.min_rnr_timer: int | None = None
-        self.window: Window | None = None  # RC
+        self.window: Window | None = None  # RC only
         self.address: Address = ("", 0)
-        self.peer: End | None = None  # UC, RC
-        self.posted: dict[int, Request] = {}  # sends, in the order of the queue
-        self.waiting: dict[int, Request] = {}  # receives
-        self.life = 0  # of its number of incarnations by RESET
-        self.short = False  # has posted receives that are too short
-        self.errors = 0  # that its queue of errors had
+        self.peer: End | None = None  # UC and RC only
+        self.posted: dict[int, Request] = {}  # send requests, in the order of the queue
+        self.waiting: dict[int, Request] = {}  # receive requests
+        self.life = 0  # number of the current life; RESET begins a new one
+        self.short = False  # it has posted receives that are too short
+        self.errors = 0  # number of errors read from its error queue
         self.gone = False  # destroyed, or its host crashed
         self.disturbance = Disturbance()
-        #: RD: when the last request was posted to a peer that completed without an error.
+        #: RD: by peer, when the last request that completed with success was posted.
         self.proven_ns: dict[Address, int] = {}
-        self.lost = False  # completions of it may have been lost
+        self.lost = False  # completions of this queue pair may have been lost
         self._may_err = False
-        self.pair: Pair | None = None  # RC
-        self.by_qpn = False  # RC
+        self.pair: Pair | None = None  # RC only
+        self.by_qpn = False  # RC: connected by address and QPN
         self.persona = Persona.IWARP
-        self.private = False  # RC: it may send immediate data by Send
+        self.private = False  # RC: it may send immediate data with Sends
         self.id: CMID | None = None
         self.failed = False  # RC: a request of this life has failed
         self.waits = False  # RC: a message of this life may have had to wait for a receive
-        self.offered = 0  # receives posted in this life
-        self.promised = 0  # RC: messages posted in this life
-        self.last_write: tuple[Cell, int] | None = None  # RC
+        self.offered = 0  # number of receives posted in this life
+        self.promised = 0  # RC: number of messages posted in this life
+        self.last_write: tuple[Cell, int] | None = None  # RC only
         self.next_index: dict[Address, int] = {}
         self.last_taken: dict[tuple[int, int], int] = {}
         self.last_done: dict[Address | None, int] = {}
@@ -492,7 +502,7 @@ class End:
 
     @property
     def may_err(self) -> bool:
-        """Whether it may be in ERR or SQE."""
+        """Whether the queue pair may be in state ERR or SQE."""
         return self._may_err or bool(self.pair and self.pair.causes)
 
     @may_err.setter
@@ -502,17 +512,17 @@ class End:
             self.pair.causes.add("ended")
 
     def all_slots(self) -> list[Slots]:
-        """Return its memory for messages."""
+        """Return the memory of its messages."""
         return [self.sends, self.receives, *([self.large] if hasattr(self, "large") else [])]
 
     @property
     def connected(self) -> bool:
-        """RC: whether it knows what its connection permits."""
+        """RC: whether the limits of its connection are known."""
         return self.by_qpn or bool(self.pair and self.number in self.pair.established)
 
     @property
     def liar(self) -> bool:
-        """Whether its host mutates what it sends."""
+        """Whether its host mutates the datagrams it sends."""
         return self.host.liar
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What comes, goes and changes beside queue pairs: regions, windows, groups, queues, limits."""
+"""Operations on objects other than queue pairs: regions, windows, groups, queues and limits."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ __all__ = ["Objects"]
 
 
 class _Closes(Protocol):
-    """What a program makes and closes."""
+    """An object that a program makes and closes."""
 
     def close(self) -> None: ...
 
 
-#: Octets of a region that a window is bound to.
+#: Size in octets of a region that a window is bound to.
 WINDOW = 1024
 _WINDOW_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND
 
@@ -65,7 +65,7 @@ class Objects:
 
     Args:
         run: the program.
-        access: what peers may do in a target.
+        access: access rights of peers to targets.
 
     """
 
@@ -73,10 +73,10 @@ class Objects:
         self.run = run
         self.access = access
 
-    # ---- memory that is missing
+    # ---- failing allocations
 
     def do_no_memory(self, op: Op) -> None:
-        """Make an object while a third of all allocations fail: it is there, or ENOMEM says why."""
+        """Make an object while 30% of all allocations fail: success or ENOMEM."""
         run = self.run
         host = run.pick_host(op)
         if host is None:
@@ -110,7 +110,7 @@ class Objects:
     # ---- regions
 
     def do_deregister(self, op: Op) -> None:
-        """Close a region that peers may be writing to, or one that this end sends from."""
+        """Close a region that peers may be writing to, or one for Sends or receives."""
         run = self.run
         host = run.pick_host(op)
         if host is None:
@@ -136,7 +136,8 @@ class Objects:
                 continue
             if slots is end.receives:
                 for request in users.values():
-                    request.bad = "closed"  # a message that takes it completes it with an error
+                    # a message that consumes this receive completes it with an error
+                    request.bad = "closed"
                 end.short |= bool(users)
                 if end.pair is not None and users:
                     end.pair.causes.add("refused")
@@ -145,7 +146,7 @@ class Objects:
             run.register(end.host, slots.memory, AccessFlag.LOCAL_WRITE)
 
     def close_target(self, host: Host) -> None:
-        """Close the region of a host's target, and use its memory for something else."""
+        """Close the region of a host's target, and overwrite its memory."""
         memory = host.target.memory
         assert memory.mr is not None
         memory.mr.close()
@@ -156,7 +157,7 @@ class Objects:
         self.run.frozen.append(memory)
 
     def _read_from(self, op: Op, host: Host) -> None:
-        """Have peers read much from a host, so that it is still responding when this returns."""
+        """Post large Reads of a host's target, so that the host is still responding on return."""
         run = self.run
         there = [end for end in host.ends if end.kind == QPType.RD]
         for end in run.live():
@@ -173,7 +174,7 @@ class Objects:
         run.world.run_for(op.pick(4, 2000) / 1e6)
 
     def _ends_access(self, target: Target, host: Host) -> None:
-        """Note that keys of a target are invalid from now on: what is on its way is refused."""
+        """Record that a target's keys are invalid from now on: later accesses are refused."""
         target.closed_at = self.run.number()
         for cell in target.cells.values():
             cell.tainted = True
@@ -182,7 +183,7 @@ class Objects:
                 taker.pair.causes.add("refused")
 
     def do_register(self, op: Op) -> None:
-        """Register closed targets again."""
+        """Register the closed targets again."""
         del op
         for host in self.run.hosts:
             memory = host.target.memory
@@ -193,7 +194,9 @@ class Objects:
                 self.run.register(host, memory, self.access)
 
     def do_reregister(self, op: Op) -> None:
-        """Register a target anew, by which it gets other keys, or only with other rights."""
+        """Reregister a target with its memory, which changes its keys, or only with new access
+        rights.
+        """
         host = self.run.pick_host(op)
         mr = host.target.memory.mr if host is not None else None
         if host is None or mr is None:
@@ -210,7 +213,7 @@ class Objects:
     # ---- windows
 
     def do_bind(self, op: Op) -> None:
-        """Bind a window of an RC queue pair to a region of its own."""
+        """Bind a window of an RC queue pair to a region of the same host."""
         end = self.run.pick_end(op, 0, QPType.RC)
         if end is None or end.qp.qp_state != QPState.RTS or not end.connected:
             return
@@ -229,7 +232,7 @@ class Objects:
             self._full(end, request, e)
 
     def _local(self, end: End, verb: str) -> Request:
-        """Return a request that has no octets, as posted."""
+        """Return a request without a buffer, and record it as posted."""
         number = self.run.number()
         request = Request(number, end, verb, number)
         request.posted_ns = self.run.world.now_ns
@@ -239,7 +242,7 @@ class Objects:
         return request
 
     def _full(self, end: End, request: Request, e: Error) -> None:
-        """The request was not taken, as the send queue was full."""
+        """Handle a request that was refused because the send queue was full."""
         self.run.refusals += 1
         del end.posted[request.wr_id]
         request.done = True
@@ -249,7 +252,7 @@ class Objects:
         require(e.errno == errno.ENOMEM and full, f"{request.verb} of {end!r}: {e}")
 
     def completed(self, request: Request, wc: WC) -> None:
-        """Note that a bind or an invalidation has completed."""
+        """Record the completion of a bind or an invalidation."""
         end = request.end
         window = end.window if end is not None else None
         if window is None or window.binding != request.wr_id:
@@ -262,7 +265,7 @@ class Objects:
             window.mw.rkey = inc_rkey(window.mw.rkey)
 
     def do_window_write(self, op: Op) -> None:
-        """Write through a window of the peer; rarely past it, or by a key that is invalid."""
+        """Write through the peer's window; rarely out of bounds, or with an invalid key."""
         end = self.run.pick_end(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.remote is None:
@@ -270,7 +273,7 @@ class Objects:
         bad = not window.bound or op.chance(1, 5)
         if not window.bound and not op.chance(1, 5):
             return
-        # A bind or an invalidation is on its way.
+        # A bind or an invalidation is in progress.
         if window.binding is not None or (window.bound and window.key is None):
             return
         request = self.run.request(end, "write", op)
@@ -291,7 +294,7 @@ class Objects:
         )
 
     def do_invalidate(self, op: Op) -> None:
-        """Invalidate a window by its owner, while its peer may still write."""
+        """Invalidate the queue pair's own window, while its peer may still write through it."""
         end = self.run.pick_end(op, 0, QPType.RC)
         if end is None or end.window is None or end.window.key is None or end.pair is None:
             return
@@ -306,7 +309,7 @@ class Objects:
             self._full(end, request, e)
 
     def do_send_invalidate(self, op: Op) -> None:
-        """Send, and have the peer's window be invalid where that arrives."""
+        """Post a Send with Invalidate for the peer's window."""
         end = self.run.pick_end(op, 0, QPType.RC)
         window = end.peer.window if end is not None and end.peer is not None else None
         if end is None or window is None or window.key is None:
@@ -325,7 +328,7 @@ class Objects:
             window.key = None
 
     def invalidated(self, end: End, message: Message, wc: WC, what: str) -> None:
-        """Hold what a receive says of an invalidation against its message."""
+        """Check the invalidated key in a receive completion against the message."""
         require(
             wc.invalidated_rkey == message.inv_key,
             f"{what} invalidated {wc.invalidated_rkey}, and not {message.inv_key}",
@@ -335,7 +338,7 @@ class Objects:
             end.window.mw.rkey = inc_rkey(end.window.mw.rkey)
 
     def close_window(self, end: End) -> None:
-        """Close the window of a queue pair that goes to RESET or is destroyed, and its region."""
+        """Close the window, and its region, of a queue pair that is reset or destroyed."""
         window, end.window = end.window, None
         if window is None:
             return
@@ -352,7 +355,7 @@ class Objects:
         return f"ff15::{which + 1}" if self.run.program.ipv6 else f"239.1.1.{which + 1}"
 
     def do_join(self, op: Op) -> None:
-        """Have a UD queue pair join a group."""
+        """Attach a UD queue pair to a multicast group."""
         end = self.run.pick_end(op, 0, QPType.UD)
         if end is not None:
             group = self.group(op.pick(1, 2))
@@ -360,7 +363,7 @@ class Objects:
             end.qp.attach_mcast(group)
 
     def do_part(self, op: Op) -> None:
-        """Have a UD queue pair leave a group."""
+        """Detach a UD queue pair from a multicast group."""
         members = [e for e in self.run.live() if e.kind == QPType.UD and e.qp._groups]
         if members:
             end = members[op.pick(0, len(members))]
@@ -369,7 +372,7 @@ class Objects:
     # ---- queues
 
     def do_resize(self, op: Op) -> None:
-        """Give a completion queue another size."""
+        """Resize a completion queue."""
         host = self.run.pick_host(op)
         if host is None:
             return
@@ -386,11 +389,11 @@ class Objects:
             )
             return
         require(cq.capacity >= size, f"a queue of {size} completions holds {cq.capacity}")
-        if size < 4096:  # what is outstanding needs more
+        if size < 4096:  # too small for the outstanding requests
             cq.resize(8192)
 
     def do_srq_limit(self, op: Op) -> None:
-        """Arm the limit of a shared queue."""
+        """Arm the limit of a shared receive queue."""
         host = self.run.pick_host(op)
         if host is None or host.srq is None:
             return
@@ -399,7 +402,7 @@ class Objects:
         host.srq_limit = limit
 
     def events(self, host: Host) -> None:
-        """Once fewer receives wait than its limit says, a shared queue has said so."""
+        """Check that a shared receive queue below its limit has raised SRQ_LIMIT_REACHED."""
         limit, srq = host.srq_limit, host.srq
         if not limit or srq is None or len(host.srq_posted) >= limit:
             return

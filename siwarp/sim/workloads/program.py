@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Programs: a list of operations that follows from a workload and a seed alone.
+"""Programs: a list of operations that depends only on a workload and a seed.
 
-An operation has a kind and a few random numbers. What they select is decided when it runs, by what
-there is then, so that each prefix of a program is a program too.
+An operation has a kind and a few random numbers. When an operation runs, its numbers select from
+the objects that exist then, so that each prefix of a program is a valid program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from siwarp.base.library import ffi, lib
 
 __all__ = ["WORKLOADS", "Op", "Program", "Workload", "generate", "set_to"]
 
-#: Numbers of an operation.
+#: Number of random numbers of an operation.
 _NUMBERS = 6
 
 
@@ -25,9 +25,9 @@ class Op:
     """One operation.
 
     Attributes:
-        kind: the method of ``Execution`` that runs it.
-        numbers: random, 32 bits each.
-        pause_ns: how long the world runs after it.
+        kind: its method is ``do_`` + kind, of ``Execution``, ``Connections`` or ``Objects``.
+        numbers: random numbers of 32 bits.
+        pause_ns: how long the world runs after the operation, in ns.
 
     """
 
@@ -40,20 +40,20 @@ class Op:
         return self.numbers[which] % n
 
     def chance(self, which: int, percent: int) -> bool:
-        """Whether number ``which`` is among the lowest ``percent`` of 100."""
+        """Return whether number ``which`` selects an event of ``percent`` probability."""
         return self.numbers[which] % 100 < percent
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a family of programs is drawn from.
+    """The distribution from which a family of programs is drawn.
 
     Attributes:
-        help: one line.
+        help: a description of one line.
         kinds: names of queue pair types.
-        weights: of each operation.
-        devices: the fewest and the most.
-        liars: how many hosts send mutated datagrams.
+        weights: relative frequency of each operation.
+        devices: minimum and maximum number of devices.
+        liars: number of hosts that send mutated datagrams.
 
     """
 
@@ -64,7 +64,7 @@ class Workload:
     liars: int = 0
 
 
-#: Faults and their ends, which every workload has.
+#: Operations that begin and end faults; all workloads have them.
 _FAULTS = {
     "plan": 6,
     "link_plan": 6,
@@ -171,16 +171,16 @@ class Program:
 
     Attributes:
         workload: the name of its workload.
-        seed: of the program and of its world.
+        seed: seed of the program and of its world.
         kinds: queue pair types of each host.
-        devices: hosts, with one device each.
-        liars: how many of them, from the last on, send mutated datagrams.
+        devices: number of hosts, with one device each.
+        liars: how many of the hosts, counted from the last, send mutated datagrams.
         ipv6: whether the hosts have IPv6 addresses.
-        plan: the plan of faults at the beginning.
-        settings: by name.
+        plan: the initial fault plan.
+        settings: values of settings, by name.
         near_wrap: whether message and packet numbers start just below their wrap.
-        memory: so many of 1,000,000 allocations fail while the operations run.
-        mtu: of the interfaces. Only long segments of TCP are sent from where they lie.
+        memory: how many of 1,000,000 allocations fail while the operations run.
+        mtu: MTU of the interfaces. Only long TCP segments are sent without a copy.
         ops: the operations.
 
     """
@@ -200,7 +200,7 @@ class Program:
 
 
 def draw_plan(rng: random.Random) -> str:
-    """Return a plan of faults for a link."""
+    """Draw a fault plan for a link."""
     if rng.random() < 0.15:
         return ""
     clauses = []
@@ -229,14 +229,14 @@ def draw_plan(rng: random.Random) -> str:
 
 
 def is_harsh(plan: str) -> bool:
-    """Whether a plan may lose a peer that has little time: it loses, or delays, much."""
+    """Return whether a plan's loss or delay is high: RD with short time-outs may lose peers."""
     clauses = dict(clause.partition("=")[::2] for clause in plan.split(","))
     loss, delay = clauses.get("loss", "0%"), clauses.get("delay", "0us")
     return float(loss[:-1]) > 1 or int(delay[:-2]) > 1000 or "rate" in clauses
 
 
 def _settings(rng: random.Random) -> dict[str, int]:
-    """Draw settings, most of which stay as they are."""
+    """Draw values for some settings; most of them are the defaults."""
     choices: dict[str, tuple[int, ...]] = {
         "budget": (1, 64, 64),
         "hot_sockets": (1, 4, 4),
@@ -260,7 +260,7 @@ def _settings(rng: random.Random) -> dict[str, int]:
 
 @contextlib.contextmanager
 def set_to(values: dict[str, int]) -> Iterator[None]:
-    """Give settings other values while a ``with`` block runs."""
+    """Change settings while a ``with`` block runs."""
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name.encode())) for name in values}
     for name, value in values.items():
@@ -274,7 +274,7 @@ def set_to(values: dict[str, int]) -> Iterator[None]:
 
 
 def _pause(rng: random.Random) -> int:
-    """Draw a pause: mostly none or short, now and then longer than any timer of a connection."""
+    """Draw a pause in ns: mostly none or short, rarely longer than all timers of a connection."""
     at = rng.random()
     if at < 0.5:
         return 0
@@ -297,7 +297,7 @@ def generate(workload: str, seed: int, operations: int = 600) -> Program:
     if workload not in WORKLOADS:
         raise ValueError(f"no workload {workload!r}: use one of {', '.join(WORKLOADS)}")
     family = WORKLOADS[workload]
-    # A text seeds it the same in every process and version of Python.
+    # A seed of type str gives the same numbers in all processes and versions of Python.
     rng = random.Random(f"siwarp {workload} {seed}")
     kinds, weights = list(family.weights), list(family.weights.values())
 
@@ -308,7 +308,7 @@ def generate(workload: str, seed: int, operations: int = 600) -> Program:
     ipv6, near_wrap = rng.random() < 0.2, rng.random() < 0.3
     plan, settings = draw_plan(rng), _settings(rng)
     ops = [op(kind) for kind in rng.choices(kinds, weights, k=operations)]
-    # What each program has, so that none runs without a fault, a crash or a refusal.
+    # Each program has these operations, so that none runs without a crash or a refusal.
     for kind, at in (("overfill", 0.4), ("crash", 0.6), ("restart", 0.7)):
         ops.insert(int(len(ops) * at) + rng.randint(0, len(ops) // 20), op(kind))
     return Program(

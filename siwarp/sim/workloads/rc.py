@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""RC in random programs: pairs, how they connect and end, and what their completions may say."""
+"""RC in random programs: pairs, how they connect and end, and which completions are valid."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["ENDLESS", "RNR_NS", "Connections"]
 
 PORT = 7471
-#: Who connects, in private data: number and life.
+#: Private data of a connection request: number and life of the connecting queue pair.
 _WHO = struct.Struct("!II")
-#: Nanoseconds of InfiniBand's codes of min_rnr_timer.
+#: Nanoseconds of InfiniBand's min_rnr_timer codes.
 RNR_NS = tuple(
     10_000 * n
     for n in (
@@ -49,7 +49,7 @@ class Connections:
 
     Args:
         run: the program.
-        access: what peers may do.
+        access: access rights of peers.
 
     """
 
@@ -60,7 +60,7 @@ class Connections:
     # ---- pairs
 
     def furnish(self, host: Host) -> None:
-        """Have a host listen."""
+        """Make a host listen for connection requests."""
         host.channel = CMEventChannel(host.context)
         host.listener = CMID(host.channel)
         host.listener.listen((host.address, PORT))
@@ -73,14 +73,14 @@ class Connections:
         retries: tuple[int, ...] | None = None,
         depth: int = 0,
     ) -> None:
-        """Make a pair of two queue pairs in RESET, and have them connect.
+        """Pair two queue pairs in RESET, and connect them.
 
         Args:
-            a: the end that connects, if the connection manager does.
+            a: the initiator, if the connection manager connects them.
             b: its peer.
-            rng: decides what the pair is like.
-            retries: rnr_retry of each end.
-            depth: Reads outstanding; 0: rng decides.
+            rng: draws the properties of the pair.
+            retries: rnr_retry of each end; None: drawn from rng.
+            depth: maximum number of outstanding Reads; 0: drawn from rng.
 
         """
         pair = Pair(
@@ -100,7 +100,7 @@ class Connections:
         self.connect(pair)
 
     def connect(self, pair: Pair) -> None:
-        """Have a pair connect, both of whose ends are in RESET."""
+        """Connect a pair; both ends are in RESET."""
         pair.causes.clear()
         pair.established.clear()
         for end in (pair.a, pair.b):
@@ -124,7 +124,7 @@ class Connections:
             self.to_rts(end)
 
     def _known(self, end: End) -> None:
-        """Take what an end has written to its peer for known: nothing is on its way any more."""
+        """Update the expected content of an end's cells: no Writes are in flight any more."""
         assert end.peer is not None
         target = end.peer.host.target
         for (writer, dest, _), cell in target.cells.items():
@@ -133,7 +133,7 @@ class Connections:
                 cell.tainted = target.memory.mr is None
 
     def planned(self) -> None:
-        """Note that the plans of links have changed."""
+        """Record that fault plans of links have changed."""
         for end in self.run.ends:
             if end.pair is not None and end is end.pair.a and not end.gone:
                 self._planned(end.pair)
@@ -141,10 +141,10 @@ class Connections:
     def _planned(self, pair: Pair) -> None:
         link = frozenset((pair.a.host.address, pair.b.host.address))
         if "corrupt" in self.run.link_plans.get(link, self.run.plan):
-            pair.causes.add("corrupt")  # the CRC ends the connection
+            pair.causes.add("corrupt")  # a CRC error ends the connection
 
     def to_rts(self, end: End) -> None:
-        """Bring an end by QPN from INIT to RTS."""
+        """Move an end that connects by QPN from INIT to RTS."""
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
         end.qp.to_rts(
@@ -161,7 +161,7 @@ class Connections:
         )
 
     def _receives(self, end: End) -> None:
-        """Post a few receives before there is a connection."""
+        """Post 4 receives before the connection is established."""
         for _ in range(4):
             self.run.post_receive(end)
 
@@ -193,17 +193,17 @@ class Connections:
         self._receives(end)
 
     def leave(self, end: End, cause: str) -> None:
-        """Note that an end leaves its pair, and close its connection."""
+        """Record that an end leaves its pair, and close its connection."""
         if end.pair is not None:
             end.pair.causes.add(cause)
         if end.id is not None:
             end.id.close()
             end.id = None
 
-    # ---- events of the connection manager
+    # ---- connection manager events
 
     def events(self, host: Host) -> None:
-        """Take what has come on a host's channel."""
+        """Handle the pending events of a host's event channel."""
         while host.up and host.channel is not None:
             event = host.channel.get_event(0)
             if event is None:
@@ -243,7 +243,7 @@ class Connections:
             event.id.reject()
             event.id.close()
             return
-        if b.qp.qp_state != QPState.RESET:  # it was moved to ERR meanwhile
+        if b.qp.qp_state != QPState.RESET:  # it was moved to ERR in the meantime
             event.id.reject()
             event.id.close()
             return
@@ -253,11 +253,11 @@ class Connections:
         depth = b.pair.depth
         try:
             b.id.accept(ConnParam(initiator_depth=depth, responder_resources=depth))
-        except Error:  # the peer is gone
+        except Error:  # the peer has gone
             b.pair.causes.add("ended")
 
     def do_disconnect(self, op: Op) -> None:
-        """End a connection in order."""
+        """Disconnect a connection."""
         ends = [e for e in self.run.live() if e.id is not None and e.pair is not None]
         if not ends:
             return
@@ -266,14 +266,16 @@ class Connections:
         end.pair.causes.add("ended")
         try:
             end.id.disconnect()
-        except StateError as e:  # not connected yet, or no more
+        except StateError as e:  # not connected yet, or no longer
             self.run.refusals += 1
             require(end.qp.qp_state != QPState.RTS, f"disconnecting {end!r}: {e}")
 
-    # ---- what may happen to a request
+    # ---- results of requests
 
     def posted(self, end: End, message: Message | None) -> None:
-        """Note a posted request: whether its peer has a receive for it, if it needs one."""
+        """Record a posted request, and whether the peer has posted a receive for it, if it needs
+        one.
+        """
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
         if message is None:
@@ -286,7 +288,7 @@ class Connections:
             pair.causes.add("rnr")
 
     def _retries(self, end: End) -> list[int]:
-        """How often a Send of this end may be tried: its own number, if its peer was told that."""
+        """Return the RNR retry limits of a Send: only its own limit if the peer knows it."""
         peer = end.peer
         assert peer is not None
         told = end.by_qpn and end.persona == Persona.ROCE
@@ -294,12 +296,12 @@ class Connections:
         return [ENDLESS if one.rnr_retry is None else one.rnr_retry for one in ends]
 
     def judge(self, request: Request, end: End, wc: WC, what: str) -> None:
-        """Hold the status of a request against what may have gone wrong with its pair."""
+        """Check the status of a request against the causes of failure of its pair."""
         pair, status = end.pair, WCStatus(wc.status)
         assert pair is not None
         if wc.ok:
-            # What is behind a Send without a receive goes on, and may be done before that fails.
-            # A bind takes effect where it is begun.
+            # Requests behind a Send without a receive continue, and may complete before that Send
+            # fails. A bind takes effect at once, before earlier requests complete.
             local = request.verb in ("bind", "invalidate")
             passed = local or (end.waits and request.message is None)
             require(not end.failed or passed, f"{what} succeeded after one that failed")
@@ -314,13 +316,13 @@ class Connections:
         causes = pair.causes
         require(bool(causes), f"{what}: {status.name}, and nothing went wrong with its pair")
         if status == WCStatus.WR_FLUSH_ERR and request.verb in ("read", "atomic"):
-            # The peer refused one behind it, and its response does not come any more. What is
-            # between the two has arrived.
+            # The peer refused a later request, and the Read's response will not arrive. The
+            # requests between the two have arrived.
             return
         first, end.failed = not end.failed, True
         if status == WCStatus.WR_FLUSH_ERR:
             return
-        # One that waits for nothing may be found wrong while those before it still wait.
+        # A request that needs no receive may fail while earlier ones still wait.
         first |= request.bad == "local" or end.waits
         require(first, f"{what}: {status.name} after one that failed, and not flushed")
         if status == WCStatus.RNR_RETRY_EXC_ERR:
@@ -342,10 +344,10 @@ class Connections:
             )
 
     def arrived(self, end: End, message: Message, what: str) -> None:
-        """Hold an arrival against its stream: a prefix of what was posted arrives, in order."""
+        """Check an arrival against its stream: messages arrive in order, without gaps."""
         require(message.life == end.life, f"{what} is of an earlier connection")
         if end.pair is not None and end.pair.by_qpn:
-            end.pair.causes.discard("meeting")  # there is a stream
+            end.pair.causes.discard("meeting")  # the connection is established
         if message.behind is not None:
             cell, version = message.behind
             if version == cell.version and not cell.tainted:
@@ -355,29 +357,30 @@ class Connections:
                 )
 
     def busy(self, end: End) -> bool:
-        """Whether a pair's requests end by themselves."""
+        """Return whether the requests of a pair complete without further action."""
         pair = end.pair
         if pair is None or not pair.causes:
             return True
-        # A corrupted length of an FPDU makes its receiver wait for octets that nobody sends.
+        # A corrupted FPDU length makes the receiver wait for octets that are never sent.
         if pair.causes & {"lost", "corrupt"}:
             return False
         return not pair.by_qpn or pair.timeout > 0
 
     def owed(self) -> Iterator[tuple[Message, bool]]:
-        """What has to arrive, and whether it has."""
+        """Yield the messages that must arrive, and whether they have arrived."""
         for message in self.run.messages.values():
             source, taker = message.source, message.source.peer
             if source.kind != QPType.RC or message.status != WCStatus.SUCCESS or taker is None:
                 continue
             if taker.gone or taker.send.overflowed or message.life != taker.life:
                 continue
-            # Persona roce: what completed has arrived. Persona iwarp: unless its connection ended.
+            # Persona roce: completed messages have arrived. Persona iwarp: unless the connection
+            # ended.
             if source.persona == Persona.ROCE or (source.pair and not source.pair.causes):
                 yield message, bool(sum(message.taken.values()))
 
     def arrivals(self, settle: Callable[[], None]) -> None:
-        """Raise a Violation unless all that has to arrive does."""
+        """Raise a Violation unless all messages that must arrive do arrive."""
         for _ in range(200):
             if all(there for _, there in self.owed()):
                 return
