@@ -4,30 +4,31 @@
 ::
 
     async with aio.listen(("127.0.0.1", 0)) as listener:
-        async for conn in listener:  # many at a time: a task for each
+        async for conn in listener:  # concurrently: one task per connection
             asyncio.create_task(serve(conn))
 
     async with asyncio.timeout(5), aio.connect(address) as conn:
         await conn.send(b"hello")
         print(await conn.recv())
 
-``connect``, ``listen``, ``open_ud`` and ``open_rd`` are the short way; ``completions``, ``wait``
-and ``cm_event`` await events of objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are
-those of the blocking interface, and deadlines are asyncio's (``asyncio.timeout``,
+``connect``, ``listen``, ``open_ud`` and ``open_rd`` are the high-level interface; ``completions``,
+``wait`` and ``cm_event`` await events of objects of ``siwarp.verbs`` and ``siwarp.cm``. Errors are
+those of the blocking interface, and time-outs are asyncio's (``asyncio.timeout``,
 ``asyncio.wait_for``).
 
-Everything that one event loop does on one device shares one open device: two descriptors in the
-loop, one thread of the library. A connection adds its socket alone. The device closes with its last
-user. As in asyncio itself, nothing here may be called from another thread than the loop's.
+All objects of one event loop on one device share one open device, with two descriptors in the loop
+and one thread of the library. Each connection adds only its socket. The device closes with its last
+user. As in asyncio itself, only the loop's thread may call these functions.
 
-What cancellation does:
+Effects of cancellation:
 
-- ``recv``, ``accept``, ``wait`` and iterating lose nothing: the next call returns the message or
+- ``recv``, ``accept``, ``wait`` and iteration lose nothing: the next call returns the message or
   the connection.
-- ``connect`` closes what it began. So does ``Request.accept``.
-- ``send``, ``write``, ``read``: the operation is done wholly, perhaps later, or not at all, and the
-  connection goes on. But if the operation uses the caller's own memory (more than 64 KiB, an MR,
-  ``read_into``), cancelling closes the connection, so that the caller may use the memory again.
+- ``connect`` and ``Request.accept`` close the connection that they started.
+- ``send``, ``write``, ``read``: the operation is executed completely, perhaps later, or not at all,
+  and the connection stays open. But if the operation uses the caller's own memory (more than
+  64 KiB, an MR, ``read_into``), cancellation closes the connection, so that the caller may reuse
+  the memory.
 """
 
 from siwarp.aio.conn import Connection, connect

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""RC connections whose operations are awaited: what ``siwarp.cm.Connection`` is to threads."""
+"""RC connections with awaitable operations: the asyncio counterpart of ``siwarp.cm.Connection``."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from siwarp.verbs.wanted import an_address
 
 __all__ = ["Connection", "Opening", "connect"]
 
-#: Octets of one posted receive, and how many are posted.
+#: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
-#: Requests outstanding; the most octets that are sent inline, and that are copied to be sent.
+#: Maximum number of outstanding requests; maximum octets sent inline, and sent from a copy.
 SENDS = 16
 INLINE = 256
 STAGED = 64 * 1024
-#: Seconds after which a start-up is given up by itself.
+#: Seconds after which a connection start-up is aborted.
 START_UP_S = 30.0
 
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class _Op:
-    """A posted request: the future that awaits it, and what to do when it has completed."""
+    """A posted request: its future, and a function to call when the request has completed."""
 
     __slots__ = ("counted", "done", "waiter")
 
@@ -66,18 +66,19 @@ class _Op:
 
 
 class Connection(User):
-    """A connected RC queue pair with memory around it; made by ``connect`` or a ``Listener``.
+    """A connected RC queue pair with its memory; made by ``connect`` or a ``Listener``.
 
-    Messages have up to ``recv_size`` octets; a longer one breaks the connection. They arrive in
-    ``recv_depth`` receives posted in advance. More of them wait for ``recv``: up to setting
-    ``rnr_octets`` here, the rest at the peer, whose ``send`` then takes longer. So do its Writes
-    and this end's Reads, which follow these messages. A peer that was not made by siwarp's
-    ``connect`` or ``listen`` may end the connection when a message finds no receive there, so the
-    protocol should let it answer from time to time. With ``Persona.ROCE`` at this end, the peer has
-    the data when ``send`` or ``write`` returns.
+    Messages have up to ``recv_size`` octets; a longer one breaks the connection. Messages arrive
+    in ``recv_depth`` receives posted in advance. Further messages wait until ``recv`` is called:
+    up to ``rnr_octets`` (a setting) at this end, the rest at the peer, whose ``send`` then takes
+    longer. The peer's Writes and this end's Reads wait behind these messages. A peer that was not
+    made by siwarp's ``connect`` or ``listen`` may end the connection when a message finds no
+    receive, so the protocol should let the peer answer from time to time. With ``Persona.ROCE`` at
+    this end, the peer has the data when ``send`` or ``write`` returns.
 
-    Any number of tasks may use it; messages of one task keep their order. Iterating yields messages
-    until the peer closes the connection; if it breaks, iterating raises what ``recv`` raises.
+    Any number of tasks may use a connection; messages of one task keep their order. Iteration
+    yields messages until the peer closes the connection; if the connection breaks, iteration
+    raises the same exception as ``recv``.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Connection(User):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        """Make the queue pair; takes over one use of the source."""
+        """Make the queue pair, and take ownership of one use of the source."""
         self._source = source
         self._closed = False
         source.members[self] = None
@@ -107,7 +108,7 @@ class Connection(User):
         self._peer: Address | None = None
         self._local: Address | None = None
         self._established: asyncio.Future[CMEvent] = source.loop.create_future()
-        #: What the peer said with its Request or Reply.
+        #: Private data of the peer's Request or Reply.
         self.private_data = b""
         self.id = cm_id
         cm_id.context = self._on_event
@@ -144,21 +145,21 @@ class Connection(User):
     # ---- messages
 
     async def send(self, data: Buffer | MR) -> None:
-        """Send one message: any buffer, or an MR; returns when the memory may be used again.
+        """Send one message, a buffer or an MR; return when its memory may be reused.
 
         Raises:
-            PeerGone: the connection is over.
-            ProtocolError: the peer refused something; the error says what.
+            PeerGone: the connection has ended.
+            ProtocolError: the peer refused an operation; the error describes it.
 
         """
         await self._out(WROpcode.SEND, data, None)
 
     async def recv(self) -> bytes:
-        """Wait for the next message and return it. Cancelling loses none.
+        """Wait for the next message and return it. Cancellation loses no message.
 
         Raises:
             PeerGone: the peer closed the connection, or it broke.
-            ProtocolError: one end broke the protocol; the error says how.
+            ProtocolError: one end violated the protocol; the error describes it.
 
         """
         self._alive()
@@ -185,18 +186,18 @@ class Connection(User):
     # ---- the peer's memory
 
     def register(self, buffer: Buffer | int, access: int = _ALL_ACCESS) -> MR:
-        """Register a buffer, or new memory of so many octets, for the peer to read and write.
+        """Register a buffer, or ``buffer`` octets of new memory, for the peer to read and write.
 
-        Send ``mr.remote().pack()`` to the peer. The region closes with the connection.
+        Send ``mr.remote().pack()`` to the peer. The region is closed with the connection.
         """
         self._alive()
         return MR(self.pd, buffer, access)
 
     async def write(self, remote: RemoteBuffer, data: Buffer | MR, offset: int = 0) -> None:
-        """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
+        """RDMA Write ``data`` (a buffer or an MR) into the peer's memory at ``offset``.
 
-        It returns when TCP has taken the data, as RFC 5040 defines it. The peer sees all of it
-        before any message that is sent afterwards.
+        Returns when TCP has accepted the data, as RFC 5040 defines completion. The peer sees all
+        of the data before any message that is sent later.
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
         within(remote, offset, size, "writing")
@@ -225,9 +226,9 @@ class Connection(User):
         return data
 
     async def read_into(self, remote: RemoteBuffer, into: Buffer | MR, offset: int = 0) -> None:
-        """RDMA Read from the peer's memory at ``offset`` as much as ``into`` holds.
+        """RDMA Read from the peer's memory at ``offset``, until ``into`` is full.
 
-        ``into`` is a writable buffer, or an MR with local writing. Cancelling closes the
+        ``into`` is a writable buffer, or an MR with local write access. Cancellation closes the
         connection.
         """
         self._alive()
@@ -236,7 +237,7 @@ class Connection(User):
         with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
             await self._pieces(WROpcode.RDMA_READ, mr, _at(remote, offset))
 
-    # ---- how
+    # ---- implementation
 
     async def _out(self, opcode: WROpcode, data: Buffer | MR, remote: RemoteBuffer | None) -> None:
         self._alive()
@@ -244,7 +245,8 @@ class Connection(User):
             with self._lent(data, AccessFlag(0)) as mr:
                 await self._pieces(opcode, mr, remote)
             return
-        # Released here: a traceback that holds it would keep the caller from resizing the buffer.
+        # Release the view here: a traceback that holds it would prevent the caller from resizing
+        # the buffer.
         with octets(data) as view:
             if len(view) <= INLINE:
                 await self._do(self._inline(opcode, view, remote))
@@ -268,7 +270,7 @@ class Connection(User):
     def _inline(
         self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> Callable[[], SendWR]:
-        """Return what makes the request; it is called just before posting copies the octets."""
+        """Return a function that makes the request; call it directly before posting the request."""
 
         def make() -> SendWR:
             self._memory.write(view, offset=self._inline_at)
@@ -280,7 +282,7 @@ class Connection(User):
 
     @contextlib.contextmanager
     def _lent(self, data: Buffer | MR, access: AccessFlag) -> Generator[MR, None, None]:
-        """Yield an MR over the caller's memory; cancellation closes the connection to free it."""
+        """Yield an MR for the caller's memory; cancellation closes the connection to release it."""
         mr = data if isinstance(data, MR) else MR(self.pd, data, access)
         try:
             yield mr
@@ -306,8 +308,8 @@ class Connection(User):
     ) -> Any:
         """Post a request, wait for it, and return the result of ``done``.
 
-        ``done`` is called once: when the request has completed, even if nobody waits any more, or
-        when it could not be posted.
+        ``done`` is called exactly once: when the request has completed, even if its caller was
+        cancelled, or when the request could not be posted.
         """
         try:
             await self._slot_admission.enter()
@@ -326,7 +328,7 @@ class Connection(User):
         except BaseException:
             self._forget(slot)
             raise
-        self._sq.drain()  # most have completed by now
+        self._sq.drain()  # most requests have completed by now
         if not op.waiter.done():
             op.counted = True
             self._sq.wanted += 1
@@ -336,7 +338,7 @@ class Connection(User):
         return result
 
     def _forget(self, slot: int) -> Any:
-        """Forget a request, and return the result of its ``done``."""
+        """Remove a request, and return the result of its ``done``."""
         op = self._ops.pop(slot)
         self._slots.append(slot)
         if op.counted:
@@ -357,7 +359,7 @@ class Connection(User):
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
             self._inbox.end(lambda: self._error(wc, "receiving"))
-        # otherwise the connection has ended, and the event that follows says why
+        # otherwise the connection has ended, and the next event contains the reason
 
     def _error(self, wc: WC, what: str) -> BaseException:
         try:
@@ -372,7 +374,7 @@ class Connection(User):
         wc.check()
 
     def _end(self, event: CMEvent) -> BaseException:
-        """Return what ``recv`` raises after the connection's end."""
+        """Return the exception that ``recv`` raises after the end of the connection."""
         what = f"receiving from {self._peer_name()}"
         if event.wire_error:
             return ProtocolError.from_vendor_err(event.wire_error, what)
@@ -393,14 +395,14 @@ class Connection(User):
     def _is_closed(self) -> Error:
         return self._closed_error(errno.ENOTCONN, "this connection is closed: connect again")
 
-    # ---- its beginning and its end
+    # ---- start-up and close
 
     def _on_event(self, event: CMEvent) -> None:
         if event.type == CMEventType.ESTABLISHED:
-            with contextlib.suppress(Error):  # the peer may have left already
+            with contextlib.suppress(Error):  # the peer may have closed the connection already
                 self._peer, self._local = self.qp.peer, self.qp.addr
         elif self._established.done():
-            # What arrived before the end is in the queues by now.
+            # All completions before the end of the connection are in the queues by now.
             self._rq.drain()
             self._sq.drain()
             self._left_in_order = event.status == 0 and not event.wire_error
@@ -409,23 +411,25 @@ class Connection(User):
             self._established.set_result(event)
 
     async def established(self) -> CMEvent:
-        """Wait until start-up has succeeded or failed (for ``connect`` and ``Listener``)."""
+        """Wait until start-up has succeeded or failed (used by ``connect``, ``Request`` and
+        ``Listener``).
+        """
         return await asyncio.shield(self._established)
 
     @property
     def is_established(self) -> bool | None:
-        """Whether start-up succeeded; ``None`` while it goes on."""
+        """Whether start-up succeeded; ``None`` while it is in progress."""
         if not self._established.done():
             return None
         return self._established.result().type == CMEventType.ESTABLISHED
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed at this end."""
+        """Whether this end has closed the connection."""
         return self._closed
 
     def on_outcome(self, call: Callable[[Any], object]) -> None:
-        """Have ``call`` called when the start-up is over."""
+        """Call ``call`` when start-up has succeeded or failed."""
         self._established.add_done_callback(call)
 
     def _peer_name(self) -> str:
@@ -442,9 +446,9 @@ class Connection(User):
         return self.qp.addr if self._local is None else self._local
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device if this was its last user.
+        """Close at once, without waiting for the device to close if this was its last user.
 
-        What was sent still arrives. Calls that wait in other tasks raise StateError.
+        Sent data still arrives. Calls that wait in other tasks raise StateError.
         """
         if self._closed:
             return
@@ -469,7 +473,7 @@ class Connection(User):
                 self._established.cancel()
             else:
                 self._established.set_exception(self._source.lost)
-                self._established.exception()  # perhaps nobody waits for it
+                self._established.exception()  # perhaps no task waits for it
         del self._source.members[self]
         self._source.leave()
 
@@ -482,7 +486,9 @@ def _at(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
 
 
 class Opening(Generic[T]):
-    """What ``connect``, ``listen`` and ``open_ud`` return: for ``await`` or ``async with``."""
+    """Result of ``connect``, ``listen``, ``open_ud`` and ``open_rd``: use ``await`` or ``async
+    with``.
+    """
 
     def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
         self._begin = begin
@@ -507,12 +513,12 @@ def connect(
     recv_depth: int = RECV_DEPTH,
     persona: int = Persona.AUTO,
 ) -> Opening[Connection]:
-    """Connect to a listener at (host, port): ``await`` it, or enter it by ``async with``.
+    """Connect to a listener at (host, port): use ``await`` or ``async with``.
 
-    Cancelling ends the attempt. A peer that does not answer is given up after 30 seconds.
+    Cancellation ends the attempt. If the peer does not answer, the attempt fails after 30 seconds.
 
     Raises:
-        PeerGone: nobody listens there, it rejected, or it did not answer.
+        PeerGone: no listener at the address, the peer rejected the request, or it did not answer.
 
     """
 
@@ -527,8 +533,8 @@ def connect(
             raise
         conn = Connection(source, cm_id, recv_size, recv_depth, persona)
         try:
-            # Peer to peer, so that either end may send first (RFC 6581). Without it the responder
-            # must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
+            # Peer-to-peer mode, so that either end may send first (RFC 6581). Without it the
+            # responder must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
             rtr = RTR.FPDU | RTR.WRITE | RTR.READ
             param = ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=START_UP_S)
             cm_id.connect((host, port), param)

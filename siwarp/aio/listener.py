@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Listening: connections, or requests to be decided one by one, as async iterators."""
+"""Listeners: async iterators over connections, or over connection requests to answer one by one."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from siwarp.verbs.wanted import an_address
 
 __all__ = ["Listener", "Request", "listen"]
 
-#: Requests that nobody has taken yet; one more is rejected.
+#: Maximum number of requests that wait for ``requests``; further ones are rejected.
 MOST_WAITING = 4096
 
 
 class Request:
-    """A peer asks for a connection: ``accept`` or ``reject`` it. If dropped, it is closed."""
+    """A connection request of a peer, to ``accept`` or ``reject``. If dropped, it is closed."""
 
     def __init__(self, listener: Listener, event: CMEvent) -> None:
         self._listener = listener
         self._id = event.id
-        #: The private data of the peer's Request.
+        #: Private data of the peer's Request.
         self.private_data = event.private_data
         self._answered = False
 
     @property
     def peer(self) -> Address:
-        """The peer that asks: (ip, port)."""
+        """Address of the requesting peer: (ip, port)."""
         return self._id.peer_addr
 
     def _answer(self) -> None:
@@ -40,15 +40,15 @@ class Request:
         self._answered = True
 
     def begin(self, private_data: bytes) -> Connection:
-        """Accept, without waiting until the connection is established (for ``Listener``)."""
+        """Accept the request without waiting for the connection (for ``Listener``)."""
         self._answer()
         return self._listener._begin(self, private_data)
 
     async def accept(self, private_data: bytes = b"") -> Connection:
-        """Accept, and wait until the connection is established. Cancelling closes it.
+        """Accept, and wait until the connection is established. Cancellation closes it.
 
         Raises:
-            PeerGone: the peer left meanwhile.
+            PeerGone: the peer has gone in the meantime.
 
         """
         conn = self.begin(private_data)
@@ -63,26 +63,27 @@ class Request:
         return conn
 
     def reject(self, private_data: bytes = b"") -> None:
-        """Reject, with private data that may say why."""
+        """Reject the request, with private data that may contain the reason."""
         self._answer()
         try:
             self._id.reject(private_data)
         except PeerGone:
-            pass  # the peer has left; nobody needs the answer
+            pass  # the peer has gone, so no answer is needed
         finally:
             self._id.close()
 
     def drop(self) -> None:
-        """Close it without an answer."""
+        """Close the request without an answer."""
         self._answered = True
         self._id.close()
 
 
 class Listener(User):
-    """A listening address: iterate over it, or ``accept``, for connections.
+    """A listening address: iterate over it, or call ``accept``, to get connections.
 
-    ``requests()`` yields the requests instead, for servers that decide by their private data.
-    Cancelling loses nothing: the next call returns what was accepted meanwhile.
+    ``requests()`` yields the connection requests instead, for servers that use the peers' private
+    data to decide. Cancellation loses nothing: the next call returns what was accepted in the
+    meantime.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Listener(User):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        """Listen; takes over one use of the source."""
+        """Listen, and take ownership of one use of the source."""
         self._source = source
         self._recv = recv_size, recv_depth, persona
         self._closed = False
@@ -113,7 +114,7 @@ class Listener(User):
 
     @property
     def address(self) -> Address:
-        """Where it listens: the port that was taken if 0 was asked for."""
+        """The listening address; the port is the one chosen if port 0 was requested."""
         return self._address
 
     def _on_event(self, event: CMEvent) -> None:
@@ -132,8 +133,7 @@ class Listener(User):
     async def accept(self, private_data: bytes = b"") -> Connection:
         """Accept requests, with ``private_data``, and return the next established connection.
 
-        Requests are accepted as they arrive, so a peer that is slow in its start-up delays no
-        other.
+        Requests are accepted as they arrive, so a peer with a slow start-up does not delay others.
 
         Raises:
             StateError: the listener is closed.
@@ -165,12 +165,12 @@ class Listener(User):
         try:
             conn = request.begin(self._private_data)
         except PeerGone:
-            return  # the peer has left already
+            return  # the peer has gone already
         except Error as e:
             error = e
             self._made.fail(
                 lambda: error
-            )  # no memory or no descriptors: the waiting call raises it
+            )  # out of memory or descriptors: the waiting call raises the error
             return
         self._making[conn] = self._source.loop.call_later(START_UP_S, conn.abandon)
         conn.on_outcome(lambda _outcome: self._outcome(conn))
@@ -194,13 +194,13 @@ class Listener(User):
             try:
                 conn = await self.accept()
             except StateError:
-                return  # closed meanwhile
+                return  # closed in the meantime
             yield conn
 
     # ---- requests
 
     async def requests(self) -> AsyncIterator[Request]:
-        """Yield each request, to be accepted or rejected, until the listener closes."""
+        """Yield connection requests, to be accepted or rejected, until the listener closes."""
         while not self._closed:
             try:
                 request: Request = await self._requests.get()
@@ -208,7 +208,7 @@ class Listener(User):
                 return
             yield request
 
-    # ---- its end
+    # ---- close
 
     def _alive(self) -> None:
         if self._closed:
@@ -218,9 +218,9 @@ class Listener(User):
         return self._closed_error(errno.EBADF, "this listener is closed: listen again")
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device if this was its last user.
+        """Close at once, without waiting for the device to close if this was its last user.
 
-        Connections that ``accept`` returned live on, others are closed.
+        Connections that ``accept`` has returned stay open; all others are closed.
         """
         if self._closed:
             return
@@ -251,12 +251,12 @@ def listen(
     recv_depth: int = RECV_DEPTH,
     persona: int = Persona.AUTO,
 ) -> Opening[Listener]:
-    """Listen at (host, port): host ``""`` is every IPv4 address, port 0 takes a free one.
+    """Listen at (host, port); host ``""``: all IPv4 addresses, port 0: a free port.
 
-    ``await`` it, or enter it by ``async with``.
+    Use ``await`` or ``async with``.
 
     Raises:
-        Error: the address is in use or not this machine's, or needs a privilege.
+        Error: the address is in use or not an address of this machine, or a privilege is missing.
 
     """
     host, port = an_address(address)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""RD for asyncio: messages to and from any peer, whole, once and in order for each peer."""
+"""RD for asyncio: messages to and from any peer, delivered once and in order per peer."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from siwarp.verbs.wanted import an_address
 
 __all__ = ["RDEndpoint", "open_rd"]
 
-#: Octets of one posted receive, and how many are posted.
+#: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 32
-#: How long a message waits for ``recv`` of its peer: so many times the time that the peer tells,
-#: which is 655 ms (InfiniBand's code 0) for this end.
+#: How long a sent message waits until the peer calls ``recv``: RNR_RETRY times the peer's RNR
+#: timer; this end's own RNR timer is 655 ms (InfiniBand's code 0).
 RNR_RETRY, RNR_TIMER = 6, 0
 
-#: How a message ends whose peer is lost, or has a new incarnation.
+#: Completion statuses of messages whose peer is lost or has a new incarnation.
 _LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR)
 
 
 class RDEndpoint(Endpoint):
-    """An RD queue pair with memory around it; made by ``open_rd``.
+    """An RD queue pair with its memory; made by ``open_rd``.
 
-    It exchanges messages with any number of RD peers, without setting up connections.
-    ``recv_depth`` messages of all peers together wait for ``recv``; further ones wait at their
-    senders, which give up a peer that takes none for 4 s. A message longer than ``recv_size`` is
-    dropped. Messages of one task to one peer arrive in their order.
+    It exchanges messages with any number of RD peers, without connection set-up. ``recv_depth``
+    messages of all peers together wait for ``recv``; further messages wait at their senders, which
+    treat the peer as lost if it accepts none for 4 s. A message longer than ``recv_size`` is
+    dropped. Messages of one task to one peer arrive in order.
     """
 
     _type = QPType.RD
     _attr = QPAttr(rnr_retry=RNR_RETRY, min_rnr_timer=RNR_TIMER)
 
     async def send(self, data: Buffer, to: Address) -> None:
-        """Send one message to (host, port); returns when the peer has it.
+        """Send one message to (host, port); return when the peer has received it.
 
-        The host is numeric. Cancelling leaves the message sent. Up to 128 messages are under way at
-        a time, 32 of them to any peer; from a quarter of them on, each peer and each host has a
-        share (``shares``). When they are used up, the peer that has held one longest is given up.
+        The host is a numeric address. Cancellation does not undo the send. Up to 128 messages are
+        in flight at a time, up to 32 of them to one peer; once a quarter of the 128 is in use, each
+        peer and each host is limited to a share (see ``shares``). When all are in use, the peer
+        that has held one longest is dropped.
 
         Raises:
-            LimitError: it has more than 65535 octets.
-            PeerGone: the peer was silent for ``peer_timeout``, closed or restarted, or it took
-                nothing for so long that it was given up; it is unknown whether it has the message.
+            LimitError: the message has more than 65535 octets.
+            PeerGone: the peer was silent for ``peer_timeout``, closed or restarted, or it accepted
+                no message for so long that it was dropped. It is unknown whether it has the
+                message.
             Error: the message was refused.
 
         """
@@ -76,14 +78,14 @@ def open_rd(
     recv_depth: int = RECV_DEPTH,
     peer_timeout: float = 0.0,
 ) -> Opening[RDEndpoint]:
-    """Bind an RD queue pair at (host, port) of this machine; port 0 takes a free one.
+    """Bind an RD queue pair at (host, port) of this machine; port 0: a free port.
 
-    ``peer_timeout``: seconds of silence after which a peer with a response due counts as lost; 0:
-    setting ``peer_timeout_ms``. ``qkey``: as of ``open_ud``. ``await`` it, or
-    enter it by ``async with``.
+    ``peer_timeout``: seconds of silence after which a peer that owes a response is considered lost;
+    0: the setting ``peer_timeout_ms``. ``qkey``: as for ``open_ud``. Use ``await`` or ``async
+    with``.
 
     Raises:
-        Error: the address is in use or not this machine's.
+        Error: the address is in use or not an address of this machine.
 
     """
     host, port = an_address(address)

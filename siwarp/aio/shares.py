@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Shares of what peers use up: they bind once it is scarce, and some is left for newcomers.
+"""Shares of a limited resource: limits per peer apply when it is scarce, with a reserve for new
+peers.
 
-A peer is an address with its port, a source an IPv4 address or an IPv6 /64: a host has as many
-ports as it likes, and whoever has an IPv6 address has the whole /64.
+A peer is an address and port. A source is an IPv4 address or an IPv6 /64, because a host may use
+any number of ports, and the owner of an IPv6 address usually has the complete /64.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Admission", "Ration", "Shares", "source_of"]
 
 @functools.lru_cache(maxsize=4096)
 def source_of(address: Address) -> str:
-    """Return what the peers of one host have in common."""
+    """Return the source of a peer address: its IPv4 address or IPv6 /64."""
     host = address[0].partition("%")[0]
     ip = ipaddress.ip_address(host)
     if ip.version == 4:
@@ -32,28 +33,28 @@ def source_of(address: Address) -> str:
 
 
 class Shares:
-    """Counts the places that peers hold, of ``places`` in all.
+    """Counts the places that peers hold, out of ``places`` in total.
 
-    - While a quarter or less is in use, any peer may have any number.
-    - From then on a peer has at most a sixteenth, and its source a quarter; a peer that has none
-      may have one while its source has less than three quarters.
-    - The last quarter is for sources that have none.
+    - While less than a quarter is in use, any peer may have any number of places.
+    - From then on a peer may have at most a sixteenth, and its source a quarter; a peer that has
+      none may have one while its source has less than three quarters.
+    - The last quarter is reserved for sources that have none.
 
-    A peer without a place that may have none displaces another (``longest_held``), so that peers
-    that give no place back do not keep others out. A peer gives its places back in order.
+    If a peer without a place cannot have one, another peer is displaced (``longest_held``), so that
+    peers that never release places do not keep others out. A peer releases its places in order.
     """
 
-    #: Seconds for which a place is safe. Peers that take what they are sent need less.
+    #: Seconds for which a place is safe from displacement; a responsive peer needs less.
     SAFE = 0.1
 
     def __init__(self, places: int) -> None:
         self.places, self.used = places, 0
-        #: When each peer took the places that it holds.
+        #: For each peer, the times at which it took the places that it holds.
         self._peers: dict[Address, deque[float]] = {}
         self._sources: Counter[str] = Counter()
 
     def may_take(self, peer: Address) -> bool:
-        """Whether it may have one more."""
+        """Return whether the peer may take one more place."""
         quarter = self.places // 4
         if self.used < quarter:
             return True
@@ -69,9 +70,10 @@ class Shares:
         return len(self._peers.get(peer, ()))
 
     def longest_held(self) -> tuple[Address, float] | None:
-        """Return who is displaced next, and when that may be.
+        """Return the peer to displace next, and the time from which it may be displaced.
 
-        That is the peer that has held a place for the longest time, at the source that holds most.
+        The peer is the one that has held a place longest, among the peers of the source with most
+        places.
         """
         most = max(self._sources.values(), default=0)
         holders = [
@@ -85,13 +87,13 @@ class Shares:
         return peer, taken + self.SAFE
 
     def take(self, peer: Address) -> None:
-        """Count one more."""
+        """Add one place to the peer's count."""
         self.used += 1
         self._peers.setdefault(peer, deque()).append(system.monotonic())
         self._sources[source_of(peer)] += 1
 
     def give(self, peer: Address) -> None:
-        """Count one less."""
+        """Remove one place from the peer's count."""
         self.used -= 1
         self._peers[peer].popleft()
         if not self._peers[peer]:
@@ -103,10 +105,10 @@ class Shares:
 
 
 class Admission:
-    """Admits tasks by shares; the others wait, each peer's in order. Cancelling loses no place.
+    """Admits tasks by shares; others wait, in order per peer. Cancellation loses no place.
 
-    ``displace(peer)`` has a peer's places given back soon. It is called for who holds one longest
-    while a peer without a place waits.
+    ``displace(peer)`` must make a peer release its places soon. It is called for the peer that has
+    held a place longest, while a peer without a place waits.
     """
 
     def __init__(self, places: int, displace: Callable[[Address], object] | None = None) -> None:
@@ -117,7 +119,7 @@ class Admission:
         self._waiting: OrderedDict[Address, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, peer: Address) -> None:
-        """Wait for admission."""
+        """Wait until a place of this peer is available, and take it."""
         if peer not in self._waiting and self._shares.may_take(peer):
             self._shares.take(peer)
             return
@@ -129,13 +131,15 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(peer)  # admitted and cancelled at once
+                self.leave(peer)  # admitted and cancelled at the same time
             else:
                 self._forget(peer, turn)
             raise
 
     def _make_room(self) -> None:
-        """Displace a peer, now or when its place is safe no more, if one without a place waits."""
+        """Displace a peer, now or once its place is no longer safe, if a peer without a place
+        waits.
+        """
         self._look = None
         if self._displace is None or all(self._shares.held(peer) for peer in self._waiting):
             return
@@ -144,7 +148,7 @@ class Admission:
             return
         peer, safe_until = longest
         left = safe_until - system.monotonic()
-        if left <= 0.001:  # timers may be early by the clock's resolution
+        if left <= 0.001:  # a timer may fire early by the clock's resolution
             self._displaced = peer
             self._displace(peer)
             left = Shares.SAFE
@@ -158,7 +162,7 @@ class Admission:
                 del self._waiting[peer]
 
     def leave(self, peer: Address) -> None:
-        """Give a place back, and admit those that may have one now."""
+        """Release a place, and admit waiting tasks that may have one now."""
         self._shares.give(peer)
         for one in list(self._waiting):
             if self._shares.used >= self._shares.places:
@@ -183,14 +187,14 @@ class Admission:
             del self._waiting[peer]
 
     def close(self) -> None:
-        """Displace nobody any more."""
+        """Stop displacing peers."""
         self._displace = None
         if self._look is not None:
             self._look.cancel()
 
 
 class Ration:
-    """So much a second for each source, ``burst`` at once; of the last ``SOURCES`` sources."""
+    """Rate limit per source, with bursts of up to ``burst``; keeps the last ``SOURCES`` sources."""
 
     SOURCES = 1024
 
@@ -199,7 +203,7 @@ class Ration:
         self._due: OrderedDict[str, float] = OrderedDict()
 
     def take(self, peer: Address) -> bool:
-        """Whether its source may have one more now."""
+        """Return whether the peer's source may send one more now."""
         source, now = source_of(peer), system.monotonic()
         due = max(self._due.pop(source, now), now)
         if len(self._due) >= self.SOURCES:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A device as an event loop uses it: one open context, whose events wake tasks.
+"""A device as used by one event loop: an open context, whose events wake tasks.
 
 There is one open device per loop and device, with a completion channel and a CM channel: two
-descriptors in the loop. Queue pairs share completion queues, in which each has room reserved. The
-high half of a completion's wr_id names its queue pair. The loop asks how many completions wait and
-polls only for those, since an empty poll would make the device's thread sleep. A device is closed
-in a thread of its own, since that may take time.
+descriptors in the loop. Queue pairs share completion queues, and reserve room in them. The high
+half of a completion's wr_id identifies its queue pair. The loop checks how many completions are
+pending and polls only for those, since an empty poll would make the device's thread sleep. A
+device is closed in a separate thread, since closing may take time.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from siwarp.verbs import CQ, WC, CompChannel, Context, Error, StateError, source
 
 __all__ = ["Admission", "Inbox", "Queue", "Source", "User"]
 
-#: Completions that one shared queue holds, and how many are taken at a time.
+#: Capacity of a shared completion queue, and number of completions polled at a time.
 QUEUE_SIZE = 4096
 BATCH = 256
 
-#: Called for a completion with its slot (wr_id's low 32 bits) and the completion.
+#: Called for each completion with its slot (the low 32 bits of its wr_id) and the completion.
 Handler = Callable[[int, WC], None]
 
 
 class Queue:
-    """A completion queue that many queue pairs share; each has room in it for all it may post."""
+    """A completion queue shared by many queue pairs; each reserves room for all its requests."""
 
     def __init__(self, source: Source, size: int) -> None:
         self.cq = CQ(source.context, size, cq_context=self, channel=source.channel)
         self.room = self.cq.capacity
         self.handlers: dict[int, Handler] = {}
-        #: How many tasks wait for a completion here; the queue is armed while there are any.
+        #: Number of tasks that wait for a completion here; the queue is armed while it is not 0.
         self.wanted = 0
         self._armed = False
         self._next = 0
 
     def join(self, room: int, handler: Handler) -> int:
-        """Reserve room; return the number that goes into wr_id's high 32 bits."""
+        """Reserve room; return the queue pair's key, shifted to the high 32 bits of wr_id."""
         self.room -= room
         self._next += 1
         self.handlers[self._next] = handler
         return self._next << 32
 
     def leave(self, key: int, room: int) -> None:
-        """Release the room."""
+        """Release the reserved room."""
         del self.handlers[key >> 32]
         self.room += room
 
     def drain(self) -> None:
-        """Pass on what has completed; the device's thread keeps moving the traffic."""
+        """Handle the pending completions; the device's thread continues to make progress."""
         while self.cq.pending:
             for wc in self.cq.poll(BATCH):
                 handler = self.handlers.get(wc.wr_id >> 32)
@@ -67,14 +67,14 @@ class Queue:
                     handler(wc.wr_id & 0xFFFFFFFF, wc)
 
     def want(self) -> None:
-        """Count a waiter: arm the queue for events, and pass on what has completed before."""
+        """Arm the queue for a new waiter, and handle completions that preceded the arming."""
         if not self._armed:
             self._armed = True
             self.cq.req_notify()
             self.drain()
 
     def event(self) -> None:
-        """Handle its event."""
+        """Handle an event of the completion queue."""
         self._armed = False
         self.cq.ack_events(1)
         self.drain()
@@ -83,14 +83,15 @@ class Queue:
 
 
 class Source:
-    """An open device as one loop uses it; it closes when its last user has left."""
+    """An open device, as used by one loop; it closes with its last user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str) -> None:
         self.loop = loop
         self.users = 0
-        #: What was made on the device and is not closed, in the order in which it was made.
+        #: Open objects on the device, in the order of their creation.
         self.members: dict[User, None] = {}
-        #: Why the device is gone: it was closed by force, or in a world its host crashed.
+        #: Reason why the device was lost: a forced close or, in a simulated world, a crash of its
+        #: host.
         self.lost: Error | None = None
         self.gone: asyncio.Future[None] | None = None
         self.context = Context(host)
@@ -107,7 +108,7 @@ class Source:
 
     @classmethod
     def of(cls, host: str) -> Source:
-        """Return the running loop's source for an address; the caller must ``leave`` it."""
+        """Return the running loop's source for an address; the caller must ``leave`` the source."""
         loop = running_loop()
         here = _sources.setdefault(loop, {})
         source = here.get(host)
@@ -124,18 +125,18 @@ class Source:
 
     @classmethod
     async def toward(cls, host: str, port: int) -> tuple[Source, str]:
-        """Return the loop's device through which a peer is reached, and the peer's address."""
+        """Return the loop's source for the device that reaches a peer, and the peer's address."""
         numeric = await _numeric(host, port)
         return cls.of(source_toward((numeric, port))), numeric
 
     @classmethod
     async def at(cls, host: str) -> tuple[Source, str]:
-        """Return the loop's device that has an address, and the address."""
+        """Return the loop's source for the device with an address, and the numeric address."""
         numeric = await _numeric(host, 9)
         return cls.of(numeric), numeric
 
     def queue(self, room: int) -> Queue:
-        """Return a completion queue with so much room."""
+        """Return a completion queue with at least this much room."""
         for queue in self._queues:
             if queue.room >= room:
                 return queue
@@ -144,7 +145,7 @@ class Source:
         return queue
 
     def leave(self) -> None:
-        """End one user's use; after the last, the device closes and ``closed`` waits for that."""
+        """Remove one user; after the last one the device closes, and ``closed`` waits for that."""
         self.users -= 1
         if self.users == 0:
             here = _sources.get(self.loop, {})
@@ -158,7 +159,7 @@ class Source:
                 self.loop.remove_reader(fd)
         with contextlib.suppress(RuntimeError):
             self.gone = self.loop.create_future()
-        # Closing may wait until peers end their streams, and the loop must not wait.
+        # Closing may wait until the peers have ended their streams, and must not block the loop.
         system.start_thread(self._close, "siwarp-aio-close")
 
     def _close(self) -> None:
@@ -219,7 +220,7 @@ _sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]
 
 
 async def _numeric(host: str, port: int) -> str:
-    """Return a host's address; names are looked up in the loop's own way."""
+    """Return a host's numeric address; the loop's resolver looks up names."""
     if ":" in host or all(c in "0123456789." for c in host):
         return host
     try:
@@ -233,20 +234,20 @@ U = TypeVar("U", bound="User")
 
 
 class User(ABC):
-    """Base of what uses a source: ``async with`` closes it."""
+    """Base class of the users of a source: ``async with`` closes a user."""
 
     _source: Source
 
     def _closed_error(self, number: int, text: str) -> Error:
-        """Return what its calls raise once it is closed."""
+        """Return the exception that calls raise after the close."""
         return self._source.lost or StateError(number, text)
 
     @abstractmethod
     def abandon(self) -> None:
-        """Close at once, without waiting for the device if this was its last user."""
+        """Close at once, without waiting for the device to close if this was its last user."""
 
     async def close(self) -> None:
-        """Close as ``abandon`` does, and wait for the device if this was its last user."""
+        """Close as ``abandon`` does, and wait for the device to close if this was its last user."""
         self.abandon()
         await self._source.closed()
 
@@ -258,14 +259,14 @@ class User(ABC):
 
 
 class Admission:
-    """Admits a number of tasks at a time; the others wait in order. Cancelling loses no place."""
+    """Admits a number of tasks at a time; others wait in order. Cancellation loses no place."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> None:
-        """Wait for admission."""
+        """Wait for a free place, and take it."""
         if self._room > 0 and not self._waiting:
             self._room -= 1
             return
@@ -275,14 +276,14 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave()  # admitted and cancelled at once
+                self.leave()  # admitted and cancelled at the same time
             else:
-                with contextlib.suppress(ValueError):  # it was skipped already
+                with contextlib.suppress(ValueError):  # its turn was skipped already
                     self._waiting.remove(turn)
             raise
 
     def leave(self) -> None:
-        """Admit the next task."""
+        """Release the place, and admit the next task."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -292,14 +293,14 @@ class Admission:
 
 
 class _Failure:
-    """An error, in the place of an item."""
+    """A queue entry that makes ``get`` raise an exception."""
 
     def __init__(self, why: Callable[[], BaseException]) -> None:
         self.why = why
 
 
 class Inbox:
-    """A queue of items; a task that is cancelled while it waits loses none."""
+    """A queue of items; cancelling a waiting task loses no item."""
 
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
@@ -307,12 +308,12 @@ class Inbox:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def put(self, item: Any) -> None:
-        """Add an item and wake a task that waits."""
+        """Add an item and wake a waiting task."""
         self.items.append(item)
         self._wake_one()
 
     def end(self, why: Callable[[], BaseException]) -> None:
-        """Note that no items will follow, and why; the first reason counts."""
+        """Record that no more items will follow, and the reason; only the first reason is kept."""
         if self._end is None:
             self._end = why
         for waiter in self._waiting:
@@ -326,11 +327,11 @@ class Inbox:
                 return
 
     def fail(self, why: Callable[[], BaseException]) -> None:
-        """Let one ``get`` raise this; later items are not affected."""
+        """Make one ``get`` call raise this exception; later items are not affected."""
         self.put(_Failure(why))
 
     async def get(self) -> Any:
-        """Wait for the oldest item and take it; once no more will follow, raise the reason."""
+        """Wait for the oldest item and remove it; raise the reason if no more items will follow."""
         while not self.items:
             if self._end is not None:
                 raise self._end()
@@ -340,7 +341,7 @@ class Inbox:
                 await waiter
             except asyncio.CancelledError:
                 if self.items:
-                    self._wake_one()  # the item that woke this task is for another one
+                    self._wake_one()  # pass the item that woke this task to another task
                 raise
             finally:
                 self._waiting.remove(waiter)

@@ -38,15 +38,15 @@ from siwarp.verbs.wanted import an_address
 
 __all__ = ["Datagram", "UDEndpoint", "open_ud"]
 
-#: Octets of one posted receive, and how many are posted.
+#: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 2048
 RECV_DEPTH = 128
-#: Messages that are under way, by shares of their peers, and octets of one.
+#: Maximum number of messages in flight, shared by all peers, and maximum octets of a message.
 SENDS = 128
 SEND_SIZE = 65535
-#: How often a message is posted again that was flushed because another one failed.
+#: How often a message is posted if it is flushed because another message failed.
 TRIES = 16
-#: Destinations that are remembered.
+#: Number of destinations whose address handles are cached.
 DESTINATIONS = 1024
 
 
@@ -58,14 +58,14 @@ class _Message(NamedTuple):
 class Datagram(_Message):
     """A received message, and its source: (ip, port)."""
 
-    #: The number of the queue pair that sent it, to answer it if several share a socket.
+    #: Number of the queue pair that sent it, for answers if several queue pairs share a socket.
     qpn: int = 0
     #: RD: the instance of its source, as ``WC.source_instance``.
     instance: int = 0
 
 
 class Endpoint(User):
-    """A queue pair of UD or RD with memory around it."""
+    """A UD or RD queue pair with its memory."""
 
     _type: QPType
     _attr: QPAttr | None = None
@@ -79,7 +79,7 @@ class Endpoint(User):
         recv_depth: int,
         peer_timeout: float = 0.0,
     ) -> None:
-        """Bind; takes over one use of the source."""
+        """Bind the queue pair, and take ownership of one use of the source."""
         self._source = source
         self._closed = False
         source.members[self] = None
@@ -101,7 +101,9 @@ class Endpoint(User):
             raise
 
     def _displace(self, peer: Address) -> None:
-        """Give up a peer that holds its place for too long; UD has none, since nothing waits."""
+        """Drop an RD peer that holds a place for too long; UD needs no action, as its sends do not
+        wait.
+        """
         if not self._closed and self._type == QPType.RD:
             self.qp.end_peer(peer)
 
@@ -133,12 +135,12 @@ class Endpoint(User):
 
     @property
     def address(self) -> Address:
-        """Where it is bound: the port that was taken if 0 was asked for."""
+        """The bound address; the port is the one chosen if port 0 was requested."""
         return self._address
 
     @property
     def qkey(self) -> int:
-        """Its Q_Key, which its peers must have, too."""
+        """The Q_Key of the queue pair; its peers must use the same one."""
         return self._qkey
 
     async def _post(self, message: memoryview, to: Address, qpn: int) -> WC:
@@ -158,7 +160,7 @@ class Endpoint(User):
         except BaseException:
             self._forget(slot)
             raise
-        self._sq.drain()  # most are on their way by now
+        self._sq.drain()  # most messages have been sent by now
         if not done.done():
             self._sq.want()
         wc: WC = await done
@@ -168,8 +170,8 @@ class Endpoint(User):
         handle = self._handles.get(to)
         if handle is None:
             handle = self._handles[to] = AH(self.pd, to)
-            # Posting copies a request, its destination included. An address handle is closed once
-            # no message to it waits for a full socket.
+            # Posting copies the request and its destination. Closing the address handle fails
+            # while a message to the destination waits for a full socket.
             if len(self._handles) > DESTINATIONS:
                 with contextlib.suppress(StateError):
                     self._handles.popitem(last=False)[1].close()
@@ -187,7 +189,8 @@ class Endpoint(User):
     def _on_sent(self, slot: int, wc: WC) -> None:
         if slot in self._sent:
             done = self._forget(slot)
-            # A refused message stops the send queue; it must run again for the others.
+            # A refused message stops the send queue (state SQE); restart it for the other
+            # messages.
             if not wc.ok and not self._closed and self.qp.qp_state == QPState.SQE:
                 self.qp.to_rts()
             if not done.done():
@@ -196,15 +199,15 @@ class Endpoint(User):
     def _on_received(self, slot: int, wc: WC) -> None:
         if wc.ok:
             self._inbox.put((slot, wc))
-        elif not self._closed:  # too long for its receive, which is posted again
+        elif not self._closed:  # too long for its receive: post the receive again
             with contextlib.suppress(StateError):
                 self.qp.post_recv(self._recvs[slot])
 
     async def recv(self) -> Datagram:
-        """Wait for the next message; cancelling loses none.
+        """Wait for the next message; cancellation loses none.
 
         Raises:
-            StateError: it is closed.
+            StateError: the endpoint is closed.
 
         """
         self._alive()
@@ -235,7 +238,7 @@ class Endpoint(User):
         return self._closed_error(errno.EBADF, "this endpoint is closed: open a new one")
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device if this was its last user."""
+        """Close at once, without waiting for the device to close if this was its last user."""
         if self._closed:
             return
         self._closed = True
@@ -262,25 +265,24 @@ class Endpoint(User):
 
 
 class UDEndpoint(Endpoint):
-    """A UD queue pair with memory around it; made by ``open_ud``.
+    """A UD queue pair with its memory; made by ``open_ud``.
 
-    A message that finds no receive posted is dropped, as UD defines it: ``recv_depth`` of them wait
-    for
-    ``recv``. One longer than ``recv_size`` is dropped, too.
+    As UD defines, a message that finds no receive is dropped: up to ``recv_depth`` messages wait
+    for ``recv``. A message longer than ``recv_size`` is dropped, too.
     """
 
     _type = QPType.UD
 
     async def send(self, data: Buffer, to: Address, *, qpn: int = 0) -> None:
-        """Send one message to (host, port); returns when UD has taken it.
+        """Send one message to (host, port); return when UDP has accepted it.
 
-        The host is numeric. If several queue pairs share a socket there, the first one gets it, or
-        the one with number ``qpn``: ``send(data, d.source, qpn=d.qpn)`` answers the sender of
-        ``d``. After cancelling, the message may be sent or not.
+        The host is a numeric address. If several queue pairs share a socket there, the message goes
+        to the first one, or to the one with number ``qpn``: ``send(data, d.source, qpn=d.qpn)``
+        answers the sender of ``d``. After cancellation, the message may have been sent or not.
 
         Raises:
-            LimitError: it is longer than a datagram.
-            Error: the network refuses it (no route).
+            LimitError: the message does not fit into a datagram.
+            Error: the network refused it (no route).
 
         """
         self._alive()
@@ -289,7 +291,7 @@ class UDEndpoint(Endpoint):
                 raise LimitError(errno.EMSGSIZE, f"{len(view)} octets do not fit a datagram")
             for _ in range(TRIES):
                 wc = await self._post(view, to, qpn)
-                # Another message was refused, and this one was flushed behind it, unsent.
+                # Another message was refused, and this one was flushed without being sent.
                 if wc.status != WCStatus.WR_FLUSH_ERR:
                     break
         wc.check()
@@ -302,14 +304,14 @@ def open_ud(
     recv_size: int = RECV_SIZE,
     recv_depth: int = RECV_DEPTH,
 ) -> Opening[UDEndpoint]:
-    """Bind a UD queue pair at (host, port) of this machine; port 0 takes a free one.
+    """Bind a UD queue pair at (host, port) of this machine; port 0: a free port.
 
-    Both ends have the same Q_Key: ``qkey``, or setting ``qkey``, or else a random one that only
-    this process has, to be told to the other (``endpoint.qkey``). ``await`` it, or enter it by
+    Both ends must use the same Q_Key: ``qkey``, or the setting ``qkey``, or else a random one of
+    this process, which the program must tell to the peer (``endpoint.qkey``). Use ``await`` or
     ``async with``.
 
     Raises:
-        Error: the address is in use or not this machine's.
+        Error: the address is in use or not an address of this machine.
 
     """
     host, port = an_address(address)

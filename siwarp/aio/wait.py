@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Awaiting events of verbs objects: completions, connection events."""
+"""Waiting for events of verbs objects: completions and connection events."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from siwarp.verbs._ffi import Waitable
 
 __all__ = ["EVENTS_A_TURN", "cm_event", "completions", "running_loop", "wait"]
 
-#: Events handled before the loop's other work has its turn.
+#: Number of events handled before the loop continues with other work.
 EVENTS_A_TURN = 64
 
-# For each loop: the channels that it watches, and the waits on each.
+# For each loop: the channels it watches, and the waits on each channel.
 _watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Waitable, set[_Wait]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class _Wait:
-    """One task's wait on a channel, registered when it is made, so the queue may be armed then.
+    """One task's wait on a channel. It is registered at creation; arm the queue only afterwards.
 
-    The loop watches the channel's descriptor while any task waits there. The loop itself takes the
-    events of completion queues and wakes the tasks that wait for that queue, so no task takes an
-    event that another waits for.
+    The loop watches the channel's descriptor while any task waits on the channel. The loop itself
+    gets the events of completion queues, and wakes the tasks that wait for the queue, so that no
+    task consumes an event for which another task waits.
     """
 
     def __init__(self, channel: Waitable, about: CQ | None = None) -> None:
@@ -49,7 +49,7 @@ class _Wait:
         channel._watch(self._call, about)
 
     def _call(self) -> None:
-        """Wake the task; called by the thread that took the event, which may be any."""
+        """Wake the task; called by the thread that got the event, which may be any thread."""
         if self._loop.is_closed():
             self._channel._unwatch(self._call)
         elif asyncio._get_running_loop() is self._loop or not self._loop.is_running():
@@ -57,7 +57,7 @@ class _Wait:
         else:
             try:
                 self._loop.call_soon_threadsafe(self._end)
-            except RuntimeError:  # it was closed meanwhile
+            except RuntimeError:  # the loop was closed in the meantime
                 self._channel._unwatch(self._call)
 
     def _end(self) -> None:
@@ -66,13 +66,13 @@ class _Wait:
             self._woken.set_result(None)
 
     async def woken(self) -> None:
-        """Wait until there may be something."""
+        """Wait until the channel may have an event."""
         await self._woken
 
     def leave(self) -> None:
         """End the wait; the loop stops watching a channel after its last wait.
 
-        Who closes the channel in another thread waits for that.
+        A thread that closes the channel waits for that.
         """
         others = self._here.get(self._channel, set())
         if self in others:
@@ -84,14 +84,14 @@ class _Wait:
 
 
 def _take_events(channel: CompChannel) -> None:
-    """Take the events that are there, which wakes the tasks that they are for."""
+    """Get the pending events of a channel, which wakes the tasks that wait for them."""
     for _ in range(EVENTS_A_TURN):
         if channel.closed:
             return
         try:
             which = channel.get_cq_event(0) if system.readable_now(channel.fileno()) else None
         except Error:
-            channel._wake()  # its device is gone, which the tasks find out, too
+            channel._wake()  # the device is gone, and the tasks' next calls report that
             return
         if which is None:
             return
@@ -99,13 +99,13 @@ def _take_events(channel: CompChannel) -> None:
 
 
 async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
-    """Wait for completions and take up to ``num_entries``; at least one.
+    """Wait for completions and return up to ``num_entries``; at least one.
 
-    The queue needs a channel, which any number of queues and tasks may share. Cancelling takes
-    nothing.
+    The queue needs a channel, which any number of queues and tasks may share. Cancellation loses no
+    completion.
 
     Raises:
-        StateError: the queue has no channel, or is closed, perhaps meanwhile.
+        StateError: the queue has no channel, or is closed, possibly while waiting.
 
     """
     channel = cq.channel
@@ -126,16 +126,16 @@ async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
 
 
 async def completions(cq: CQ, num_entries: int = 16) -> AsyncIterator[list[WC]]:
-    """Yield batches of completions, each of 1 to ``num_entries``, for ever."""
+    """Yield batches of completions, each of 1 to ``num_entries``, without end."""
     while True:
         yield await wait(cq, num_entries)
 
 
 async def cm_event(channel: CMEventChannel) -> CMEvent:
-    """Wait for the next event of connections. Cancelling takes nothing.
+    """Wait for the next connection manager event. Cancellation loses no event.
 
     Raises:
-        StateError: the channel is closed, perhaps meanwhile.
+        StateError: the channel is closed, possibly while waiting.
 
     """
     while True:
@@ -154,7 +154,8 @@ def running_loop() -> asyncio.AbstractEventLoop:
     """Return the running loop.
 
     Raises:
-        RuntimeError: none runs here, or in a simulated process one that is no world's.
+        RuntimeError: no loop runs in this thread, or the process is simulated and the loop is not a
+            world's.
 
     """
     try:

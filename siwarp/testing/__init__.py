@@ -7,9 +7,9 @@
         a.send(b"hello")
         assert b.recv() == b"hello"
 
-``pair`` gives all that verbs have at each end: device, PD, CQ, queue pair and registered memory.
-``aio_pair`` gives two connections of ``siwarp.aio``. pytest is not needed; for those who use it
-``siwarp.pytest_plugin`` has the same as fixtures.
+``pair`` provides all verbs objects of each end: device, PD, CQ, queue pair and registered memory.
+``aio_pair`` provides two connections of ``siwarp.aio``. pytest is not needed;
+``siwarp.pytest_plugin`` provides the same objects as pytest fixtures.
 """
 
 from siwarp.testing.aio_pair import aio_pair

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Two connections for asyncio that are each other's peer."""
+"""Two asyncio connections that are connected to each other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["aio_pair"]
 
 @contextlib.asynccontextmanager
 async def aio_pair(host: str = "127.0.0.1") -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
-    """Yield two RC connections of ``siwarp.aio`` that are each other's peer; close them.
+    """Yield two RC connections of ``siwarp.aio`` that are connected to each other; close them.
 
-    As ``async with aio_pair() as (a, b)``. ``host`` is an address of this machine. The first one
-    connected, the second one was accepted.
+    Use it as ``async with aio_pair() as (a, b)``. ``host`` is an address of this machine. The first
+    connection is the initiator, the second one the responder.
 
     Raises:
-        Error: ``host`` is no address of this machine.
+        Error: ``host`` is not an address of this machine.
 
     """
     async with aio.listen((host, 0)) as listener:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One end of a pair: verbs objects that are ready, and messages in a line each."""
+"""One end of a pair: verbs objects that are ready for use, and one call per message."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from siwarp.verbs import (
 
 __all__ = ["LIMIT_S", "End"]
 
-#: Seconds that a call waits unless it is told otherwise.
+#: Default time-out of calls, in seconds.
 LIMIT_S = 10.0
 
-#: What the peer may do with ``End.mr``.
+#: Access rights of the peer to ``End.mr``.
 ACCESS = (
     AccessFlag.LOCAL_WRITE
     | AccessFlag.REMOTE_WRITE
@@ -50,9 +50,9 @@ ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 
-#: Requests that a test posts itself fit into these queues, besides the receives of the end.
+#: Room in the queues for requests that a test posts itself, besides the receives of the end.
 _DEPTH = 64
-#: From here on work request ids are those of this module: below are a test's own.
+#: Work request ids from here on belong to this module; smaller ones are for the test's requests.
 _SENDS = 1 << 61
 _RECEIVES = 1 << 62
 
@@ -60,14 +60,15 @@ _RECEIVES = 1 << 62
 class End(Closing):
     """One end of a pair; ``pair`` makes it, and it belongs to one thread at a time.
 
-    ``send``, ``recv``, ``write`` and ``read`` post, wait and check. A test that wants more posts to
-    ``qp`` itself, with ``wr_id`` below 2**61, and gets its completions from ``wait``.
+    ``send``, ``recv``, ``write`` and ``read`` post a request, wait for its completion and check it.
+    A test may also post requests to ``qp`` itself, with ``wr_id`` below 2**61, and get their
+    completions from ``wait``.
 
     Attributes:
         device, pd, cq, qp: the open device, which both ends share, and this end's objects. Sends
-            and receives complete in ``cq``, which has a channel.
-        mr: memory that is registered for all that the peer may do; ``write`` and ``read`` of the
-            peer reach it.
+            and receives complete in ``cq``, which has a completion channel.
+        mr: memory that is registered with all remote access rights; the peer's ``write`` and
+            ``read`` access it.
         ah: UD, RD: the address handle of the peer, for requests; ``None`` for RC and UC.
         peer: the other end.
         cm_id: RC: the id of the connection.
@@ -83,7 +84,7 @@ class End(Closing):
         self.device = device
         self.ah: AH | None = None
         self._ids = itertools.count(_SENDS)
-        # Memory of requests that have not completed; completions that nobody has asked for yet.
+        # Memory of requests that have not completed; completions that no call has returned yet.
         self._lent: dict[int, MR] = {}
         self._kept: list[WC] = []
         self._recv_size = recv_size
@@ -92,7 +93,7 @@ class End(Closing):
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             self.cq = part(CQ(device, 2 * _DEPTH + receives, channel=part(CompChannel(device))))
-            self.pd = part(PD(device))  # closes first, with all that was made from it
+            self.pd = part(PD(device))  # the PD closes first, with all objects made from it
             cap = QPCap(max_send_wr=_DEPTH, max_recv_wr=_DEPTH + receives, max_send_sge=4)
             self.qp = QP(self.pd, replace(init, scq=self.cq, cap=cap))
             self.mr = MR(self.pd, size, ACCESS)
@@ -104,21 +105,21 @@ class End(Closing):
             on_error.pop_all()
 
     def take_id(self, cm_id: CMID) -> None:
-        """Take over the id of the connection that is to be, and post the receives."""
+        """Take ownership of the id of the future connection, and post the receives."""
         self.cm_id = cm_id
         cm_id.bind_qp(self.qp)
         self.post_receives()
 
     def post_receives(self) -> None:
-        """Post all receives of this end; ``pair`` has done so."""
+        """Post all receives of this end; ``pair`` calls this."""
         self.qp.post_recv(self._recvs)
 
     # ---- messages
 
     def send(self, data: Buffer, timeout: float = LIMIT_S) -> None:
-        """Send one message, any buffer, and wait for its completion.
+        """Send one message, a buffer, and wait for its completion.
 
-        RD: the peer has it then. RC, UC, UD: the network has it.
+        RD: the peer has received the message then. RC, UC, UD: the network has accepted it.
 
         Raises:
             ProtocolError: the peer refused it.
@@ -132,9 +133,9 @@ class End(Closing):
         """Return the next message.
 
         Raises:
-            ProtocolError: one end broke the protocol.
-            PeerGone: RC: the connection is over.
-            Timeout: none came within ``timeout`` seconds.
+            ProtocolError: one end violated the protocol.
+            PeerGone: RC: the connection has ended.
+            Timeout: no message arrived within ``timeout`` seconds.
             StateError: the pair was made without receives.
 
         """
@@ -147,21 +148,21 @@ class End(Closing):
         wc = self._await(lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving")
         slot = self._checked(wc, "receiving").wr_id ^ _RECEIVES
         data = self._inbox.read(wc.byte_len, slot * self._recv_size)
-        with contextlib.suppress(StateError):  # it may be over after this message
+        with contextlib.suppress(StateError):  # the connection may have ended after this message
             self.qp.post_recv(self._recvs[slot])
         return data
 
     # ---- the peer's memory
 
     def write(self, data: Buffer, offset: int = 0, timeout: float = LIMIT_S) -> None:
-        """RDMA Write ``data``, any buffer, into ``peer.mr`` at ``offset``: RC, UC, RD.
+        """RDMA Write ``data``, a buffer, into ``peer.mr`` at ``offset``: RC, UC, RD.
 
         Raises:
-            ValueError: it does not fit there.
-            ProtocolError, PeerGone, Timeout: as of ``send``.
+            ValueError: the data does not fit into the memory.
+            ProtocolError, PeerGone, Timeout: as for ``send``.
 
         """
-        # A copy: a request that takes too long does not use the caller's memory.
+        # Copy the data, so that a request that times out does not use the caller's memory.
         source = bytearray(octets(data))
         remote = self.peer.mr.remote(offset, len(source))
         self._request(WROpcode.RDMA_WRITE, source, remote, timeout)
@@ -170,8 +171,8 @@ class End(Closing):
         """RDMA Read ``length`` octets of ``peer.mr`` from ``offset`` on: RC, RD.
 
         Raises:
-            ValueError: there are fewer.
-            ProtocolError, PeerGone, Timeout: as of ``send``.
+            ValueError: the memory has fewer octets.
+            ProtocolError, PeerGone, Timeout: as for ``send``.
 
         """
         into = bytearray(length)
@@ -179,13 +180,13 @@ class End(Closing):
         self._request(WROpcode.RDMA_READ, into, remote, timeout)
         return bytes(into)
 
-    # ---- a test's own requests
+    # ---- requests of the test
 
     def wait(self, n: int = 1, timeout: float = LIMIT_S) -> list[WC]:
         """Return ``n`` completions of requests that the test itself posted, unchecked.
 
         Raises:
-            Timeout: there were fewer within ``timeout`` seconds.
+            Timeout: fewer requests completed within ``timeout`` seconds.
 
         """
         deadline = system.monotonic() + timeout
@@ -196,7 +197,7 @@ class End(Closing):
             for i in range(n)
         ]
 
-    # ---- how
+    # ---- implementation
 
     def _request(
         self, opcode: WROpcode, memory: bytearray, remote: RemoteBuffer | None, timeout: float
@@ -213,7 +214,7 @@ class End(Closing):
         self._checked(self._await(lambda wc: wc.wr_id == wr_id, timeout, what), what)
 
     def _await(self, wanted: Callable[[WC], bool], timeout: float, what: str) -> WC:
-        """Return the next such completion; keep the others for who asks for them."""
+        """Return the next matching completion; keep all others for later calls."""
         deadline = system.monotonic() + timeout
         while True:
             for i, wc in enumerate(self._kept):
@@ -230,9 +231,10 @@ class End(Closing):
             self._kept += [wc for wc in wcs if self._returned(wc) or wanted(wc)]
 
     def _returned(self, wc: WC) -> bool:
-        """Close the memory of a request of this module; whether it was none.
+        """Close the memory of a completed request; return whether it was not a request of this
+        module.
 
-        One that took too long completes when nobody waits for it any more.
+        A request that timed out completes later, when no call waits for it.
         """
         mr = self._lent.pop(wc.wr_id, None)
         if mr is not None:
@@ -248,7 +250,7 @@ class End(Closing):
         return wc.check()
 
     def close(self) -> None:
-        """End it, as a program that leaves: the peer is told. A second call does nothing."""
+        """Close this end in order: the peer is notified. A second call has no effect."""
         cm_id = self.__dict__.pop("cm_id", None)
         if cm_id is not None:
             with contextlib.suppress(Error):

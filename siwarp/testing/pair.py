@@ -14,12 +14,12 @@ from siwarp.verbs import AH, Context, Persona, QPAttr, QPInitAttr, QPType, Timeo
 
 __all__ = ["Kind", "Pair", "pair"]
 
-#: How the two ends are connected: over TCP, or over UDP as UC, UD or RD.
+#: Queue pair type of both ends: RC over TCP; UC, UD or RD over UDP.
 Kind = Literal["rc", "uc", "ud", "rd"]
 
 
 class Pair(NamedTuple):
-    """Two ends that are each other's peer."""
+    """Two ends that are connected to each other."""
 
     a: End
     b: End
@@ -35,22 +35,22 @@ def pair(
     recv_size: int = 64 * 1024,
     persona: int = Persona.AUTO,
 ) -> Iterator[Pair]:
-    """Yield two ends that are each other's peer, on one device; close both afterwards.
+    """Yield two ends on one device that are connected to each other; close both afterwards.
 
     Args:
         kind: ``"rc"``, ``"uc"``, ``"ud"`` or ``"rd"``. RC is connected by ``siwarp.cm``, and either
             end may send first.
-        device: an open device, which stays open, or the name or address of one to open; the
-            default is loopback's.
+        device: an open device, which stays open, or the name or address of a device to open;
+            default: the loopback device.
         size: octets of the memory that each end registers for its peer.
-        receives: how many receives each end posts, and posts again after ``End.recv``. With 0 the
-            test posts its own.
-        recv_size: octets of one of them.
-        persona: RC: whether the queue pairs behave as iWARP's or as RoCE's.
+        receives: number of receives that each end posts, and posts again after ``End.recv``. With 0
+            the test posts its own receives.
+        recv_size: octets of a receive.
+        persona: RC: whether the queue pairs behave like iWARP or like RoCE.
 
     Raises:
-        ValueError: no such kind.
-        Error: no such device, or a limit of it is exceeded.
+        ValueError: unknown kind.
+        Error: no such device, or one of its limits is exceeded.
 
     """
     if kind not in get_args(Kind):
@@ -75,7 +75,7 @@ def pair(
 
 
 def _name(ends: Pair, stack: contextlib.ExitStack) -> None:
-    """UD and RD: each request names its peer."""
+    """Prepare UD or RD: each request contains the address handle of the peer."""
     for end in ends:
         end.qp.to_rts()
         end.post_receives()
@@ -84,19 +84,19 @@ def _name(ends: Pair, stack: contextlib.ExitStack) -> None:
 
 
 def _tell(ends: Pair) -> None:
-    """UC: a queue pair is told its peer."""
+    """Prepare UC: each queue pair gets the address of its peer."""
     for end in ends:
         end.qp.to_rts(QPAttr(ah_attr=end.peer.qp.addr))
         end.post_receives()
 
 
 def _connect(ends: Pair, host: str, stack: contextlib.ExitStack) -> None:
-    """RC: ``a`` connects, ``b`` is the queue pair of what is accepted."""
+    """Connect RC: ``a`` is the initiator, ``b`` the responder."""
     channel = stack.enter_context(CMEventChannel(ends.a.device))
     with CMID(channel) as listener:
         listener.listen((host, 0))
         ends.a.take_id(CMID(channel))
-        stack.callback(ends.a.close)  # before the channel closes
+        stack.callback(ends.a.close)  # close the connection before its channel
         # Either end may send first (RFC 6581).
         rtr = RTR.FPDU | RTR.WRITE | RTR.READ
         param = ConnParam(peer_to_peer=rtr, timeout=LIMIT_S)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * wan/wan.h - a relay of IP packets between two network namespaces, a and b, that impairs them by a
- * plan of faults (base/faults.h): tx: is from a to b, rx: from b to a, a peer is b's end of the
- * packet. Without root everything is in a user namespace of its own.
+ * wan/wan.h - a relay of IP packets between two network namespaces, a and b, that applies a fault
+ * plan to them (base/faults.h): tx: is from a to b, rx: from b to a, and a peer in the plan is b's
+ * end of a packet. Without root privileges everything is in a new user namespace.
  *
- * What this program does NOT do: look into packets beyond addresses and ports. Reset and short are
- * of streams and mean nothing here.
+ * What this program does NOT do: inspect packets beyond addresses and ports. reset= and short=
+ * apply to streams and have no effect here.
  */
 #ifndef SIW_WAN_H
 #define SIW_WAN_H
@@ -21,7 +21,7 @@
 #define WAN_ADDR6_A "fd77::1"
 #define WAN_ADDR6_B "fd77::2"
 
-/* Where another process finds the namespaces of a relay: /proc/PID/fd/... */
+/* Descriptors of the relay's namespaces; other processes open them as /proc/PID/fd/... */
 #define WAN_FD_A 200
 #define WAN_FD_B 201
 
@@ -31,21 +31,24 @@ enum { WAN_A, WAN_B };
 
 struct wan_space {
 	int ns;	 /* descriptor of the network namespace */
-	int tun; /* of its interface wan0; packets without a header */
+	int tun; /* descriptor of its interface wan0; packets without a header */
 };
 
-/* Makes both namespaces, up and with addresses. This process ends up in b. */
+/* Creates both namespaces, with interfaces up and addresses set. The process is in b afterwards. */
 int wan_spaces_open(struct wan_space spaces[2], int mtu);
-/* Starts a program in a namespace; in a process group of its own if `apart`. Its PID or -1. */
+/* Starts a program in a namespace, with `apart` in a new process group. Returns its PID or -1. */
 pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart);
-/* Becomes a program in namespace which of the relay `pid`; returns an exit status if it cannot. */
+/*
+ * Replaces this process by a program in namespace `which` of the relay process `pid`. Returns only
+ * on failure, with an exit status.
+ */
 int wan_enter(pid_t pid, int which, char *const argv[]);
 
 /* ---- wan_relay.c ----------------------------------------------------------------------------- */
 
 struct wan_stats {
-	uint64_t packets, octets; /* that came to the relay */
-	uint64_t passed;	  /* that left it, copies too */
+	uint64_t packets, octets; /* received by the relay */
+	uint64_t passed;	  /* sent by the relay, including copies */
 	uint64_t lost, blackout, full, copies, reordered, corrupted, marked;
 };
 
@@ -53,11 +56,11 @@ struct wan_relay;
 struct wan_relay *wan_relay_new(const struct siw_faults *plan, const struct wan_space spaces[2]);
 void wan_relay_free(struct wan_relay *relay);
 /*
- * Moves packets until other_fd (or -1) is readable or so many ns are over (-1: none).
- * 0, or -1 and a message.
+ * Relays packets until other_fd (-1: none) is readable, or for ns nanoseconds (-1: no limit).
+ * Returns 0, or -1 after a message on stderr.
  */
 int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns);
-/* From a to b, and from b to a. */
+/* Returns the statistics of one direction; from: WAN_A for a to b, WAN_B for b to a. */
 const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * wan/wan_main.c - siwarp-wan, the program behind `siwarp wan`, which is how to call it:
+ * wan/wan_main.c - siwarp-wan, the program behind `siwarp wan`. Usage:
  *
- *   siwarp-wan PLAN MTU STATS_FD B_COMMAND A_COMMAND [ARGUMENT]... siwarp-wan --enter PID a|b
- *   COMMAND [ARGUMENT]...
+ *   siwarp-wan PLAN MTU STATS_FD B_COMMAND A_COMMAND [ARGUMENT]...
+ *   siwarp-wan --enter PID a|b COMMAND [ARGUMENT]...
  *
- * B_COMMAND is for a shell, or empty. Statistics go to STATS_FD as JSON when A_COMMAND is over,
- * whose exit status is the program's.
+ * B_COMMAND is a shell command, or empty. When A_COMMAND ends, the relay writes its statistics to
+ * STATS_FD as JSON and exits with the exit status of A_COMMAND.
  */
 #include <errno.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 
 #include "wan/wan.h"
 
-#define GRACE_NS 3000000000ll /* between asking b's command to end and ending it */
+#define GRACE_NS 3000000000ll /* time from SIGTERM to SIGKILL for b's command */
 
 static int status_of(int status)
 {
@@ -28,12 +28,12 @@ static int status_of(int status)
 
 struct run {
 	struct wan_relay *relay;
-	int signals; /* descriptor */
-	pid_t a, b;  /* 0: not there, or over */
-	int status;  /* a's */
+	int signals; /* signalfd descriptor */
+	pid_t a, b;  /* PID of the command; 0: none, or ended */
+	int status;  /* exit status of a's command */
 };
 
-/* What ended, and what we are told to end. */
+/* Handles ended commands, and forwards SIGTERM to a's command. */
 static void look_at_signals(struct run *run)
 {
 	struct signalfd_siginfo info;
@@ -89,7 +89,7 @@ static int block_signals(void)
 {
 	sigset_t set;
 
-	signal(SIGINT, SIG_IGN); /* it is for the command in a */
+	signal(SIGINT, SIG_IGN); /* SIGINT is for the command in a */
 	sigemptyset(&set);
 	sigaddset(&set, SIGCHLD);
 	sigaddset(&set, SIGTERM);

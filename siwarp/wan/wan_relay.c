@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* wan/wan_relay.c - packets from one end to the other, by the plan. */
+/* wan/wan_relay.c - relays packets between both ends, subject to the fault plan. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "base/faults_queue.h"
 #include "wan/wan.h"
 
-#define BATCH  64 /* packets of one end that are read before the other has its turn */
+#define BATCH  64 /* maximum packets read from one end before the other end is read */
 #define PACKET 65536
 #define NS     1000000000ll
 
@@ -26,7 +26,7 @@ struct way {
 
 struct wan_relay {
 	struct siw_faults plan;
-	struct way ways[2]; /* by where packets come from */
+	struct way ways[2]; /* indexed by the end that sends */
 	uint8_t packet[PACKET];
 };
 
@@ -65,7 +65,8 @@ const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from)
 }
 
 /*
- * The end at b of a packet, with its port if it shows one; the length of the IP header, 0: no IP.
+ * Finds b's end of a packet, with its port if the packet contains one. Returns the length of the
+ * IP header; 0: not an IP packet.
  */
 static size_t look(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
 {
@@ -103,7 +104,7 @@ static void count_drop(struct wan_stats *stats, int why)
 		stats->full++;
 }
 
-/* Sets CE where the sender said that it understands it (RFC 3168 section 5). */
+/* Sets CE if the sender declared support for ECN (RFC 3168 section 5). */
 static bool mark(uint8_t *p)
 {
 	uint32_t sum;
@@ -116,7 +117,7 @@ static bool mark(uint8_t *p)
 	}
 	if (!(p[1] & 3))
 		return false;
-	/* The header's checksum: RFC 1624, for a word that grows by the bits that are set. */
+	/* Update of the header checksum (RFC 1624): the word grows by the bits that are set. */
 	sum = (uint32_t)(p[10] << 8 | p[11]);
 	sum = (~sum & 0xffff) + (uint32_t)((p[1] | 3) - p[1]);
 	sum = ~(sum + (sum >> 16)) & 0xffff;
@@ -128,7 +129,7 @@ static bool mark(uint8_t *p)
 
 static void put(struct way *way, const uint8_t *packet, size_t n)
 {
-	/* An end that is down, or has no room, drops it, as a network interface does. */
+	/* An end that is down, or has no room, drops the packet, as a network interface does. */
 	if (write(way->out, packet, n) == (ssize_t)n)
 		way->stats.passed++;
 }
@@ -183,7 +184,10 @@ static void take(struct wan_relay *relay, struct way *way, size_t n)
 	release(way, now);
 }
 
-/* 1 if there may be more, 0, or -1 and a message. */
+/*
+ * Relays the pending packets of one end. Returns 1 if there may be more, 0 if not, or -1 after a
+ * message on stderr.
+ */
 static int drain(struct wan_relay *relay, struct way *way)
 {
 	for (int i = 0; i < BATCH; i++) {

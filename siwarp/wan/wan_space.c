@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* wan/wan_space.c - two network namespaces with an interface each, root or not. */
+/* wan/wan_space.c - two network namespaces with one interface each, with or without root. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if.h>
@@ -41,7 +41,10 @@ static int write_file(const char *path, const char *text)
 	return n == (ssize_t)strlen(text) ? 0 : -1;
 }
 
-/* A user namespace in which we are root, so that network namespaces may be made. */
+/*
+ * Enters a new user namespace, in which this process has root privileges and may create network
+ * namespaces.
+ */
 static int become_root(void)
 {
 	uid_t uid = geteuid();
@@ -51,7 +54,7 @@ static int become_root(void)
 	if (unshare(CLONE_NEWUSER))
 		return fail("this system gives no user namespace, and without one it takes root");
 	write_file("/proc/self/setgroups",
-		   "deny"); /* older kernels have no such file, nor need it */
+		   "deny"); /* older kernels have no such file and do not need it */
 	snprintf(text, sizeof(text), "0 %u 1", uid);
 	if (write_file("/proc/self/uid_map", text))
 		return fail("mapping the user");
@@ -90,7 +93,7 @@ static int open_space(struct wan_space *space, int keep)
 	return space->tun < 0 ? -1 : 0;
 }
 
-/* Addresses by ip(8): lines to its standard input. */
+/* Configures the interface with ip(8), whose standard input gets the commands. */
 static int configure(const struct wan_space *space, const char *v4, const char *v6, int mtu)
 {
 	char *argv[] = { "ip", "-force", "-batch", "-", NULL };
@@ -159,7 +162,7 @@ pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != relay)
-		_exit(126); /* it was gone before that */
+		_exit(126); /* the relay ended before PR_SET_PDEATHSIG was set */
 	if (apart)
 		setpgid(0, 0);
 	if (setns(space->ns, CLONE_NEWNET)) {
