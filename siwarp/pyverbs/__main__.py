@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``python -m siwarp.pyverbs PROGRAM [ARGS]``: a program of pyverbs, unchanged, on siwarp."""
+"""``python -m siwarp.pyverbs PROGRAM [ARGS]``: runs an unchanged pyverbs program on siwarp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ run it on adapters. `siwarp devices` lists the devices; programs take one by its
 
 
 def _namespace(program: str) -> types.ModuleType:
-    """Return a module ``__main__`` like the one that Python makes for a program."""
+    """Return a module ``__main__`` like the one that Python creates for a program."""
     main = types.ModuleType("__main__")
     main.__file__ = program
     main.__loader__ = SourceFileLoader("__main__", program)
@@ -27,7 +27,7 @@ def _namespace(program: str) -> types.ModuleType:
 
 
 def _show_without(own: types.CodeType) -> None:
-    """Have tracebacks begin with the program, as without this module."""
+    """Make tracebacks start at the program, as if it had been run without this module."""
     show = sys.excepthook
 
     def hook(
@@ -38,7 +38,7 @@ def _show_without(own: types.CodeType) -> None:
             here = here.tb_next
         if here is not None:
             trace = here.tb_next
-            error.__traceback__ = trace  # this is what is shown
+            error.__traceback__ = trace  # the traceback that Python prints
         show(kind, error, trace)
 
     sys.excepthook = hook
@@ -48,7 +48,7 @@ def run(program: str, args: list[str]) -> None:
     """Run a program as ``__main__``, with these arguments.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the program cannot be read.
 
     """
     with io.open_code(str(Path(program).absolute())) as file:

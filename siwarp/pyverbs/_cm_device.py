@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The devices of connection ids: each is opened when it is first needed, and stays open."""
+"""Devices of connection ids: each device is opened when it is first needed, and stays open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD as NativePD
 
 _open: dict[str, tuple[verbs_device.Context, NativePD]] = {}
-# In a child of fork() the parent's devices are of no use.
+# In a child of fork() the parent's open devices cannot be used.
 os.register_at_fork(after_in_child=_open.clear)
 
 
@@ -24,12 +24,12 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def is_any(host: str) -> bool:
-    """Return whether it is the wildcard address."""
+    """Return whether the address is a wildcard address."""
     return _ip(host).is_unspecified
 
 
 def is_group(host: str) -> bool:
-    """Return whether it is a multicast group's."""
+    """Return whether the address is a multicast address."""
     return _ip(host).is_multicast
 
 
@@ -42,15 +42,15 @@ def _opened(name: str) -> verbs_device.Context:
 
 
 def pd_of(context: verbs_device.Context) -> NativePD:
-    """Return the protection domain of a device's ids."""
+    """Return the protection domain that the connection ids of a device share."""
     return next(pd for mine, pd in _open.values() if mine is context)
 
 
 def device_of(host: str) -> verbs_device.Context:
-    """Return the device that has an address; loopback's is the first one, as with rdma_cm.
+    """Return the device with an address; a loopback address means the first device, as in rdma_cm.
 
     Raises:
-        Error: there is none (ENODEV).
+        Error: there is no such device (ENODEV).
 
     """
     names = [one.name.decode() for one in get_device_list()]
@@ -65,7 +65,7 @@ def device_of(host: str) -> verbs_device.Context:
 
 
 def device_of_id(native: NativeCMID) -> verbs_device.Context | None:
-    """Return the device that an id has been given, as one that a request brought."""
+    """Return the device of a connection id, for example of an id made by a request; or None."""
     c = lib.siw_cm_device(native._live())
     if c == ffi.NULL:
         return None
@@ -73,6 +73,6 @@ def device_of_id(native: NativeCMID) -> verbs_device.Context | None:
 
 
 def every_address() -> list[tuple[verbs_device.Context, str]]:
-    """Return all addresses of this machine, with the device of each."""
+    """Return all addresses of this machine, each with its device."""
     found = verbs_device.get_device_list()
     return [(device_of(address), address) for one in found for address in one.addresses]

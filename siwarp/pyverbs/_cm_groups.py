@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The multicast groups of a connection id (``pyverbs.cmid.CMID``).
+"""Multicast groups of a connection id (``pyverbs.cmid.CMID``).
 
-An IP group needs nobody's leave, so a join has its event at once; the queue pair becomes a member
-when the program takes that event.
+Joining an IP multicast group needs no permission, so a join raises its event at once. The queue
+pair is attached to the group when the program gets that event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Group:
 
 
 class Groups(Wrapper[cm.CMID]):
-    """What an id does with groups."""
+    """Multicast operations of a connection id."""
 
     _QKEY: int
     _qp: QP | None
@@ -62,10 +62,11 @@ class Groups(Wrapper[cm.CMID]):
         mc_attr: JoinMCAttrEx | None = None,
         context: object = None,
     ) -> None:
-        """Join a group; MULTICAST_JOIN comes at once.
+        """Join a group; the event MULTICAST_JOIN is raised at once.
 
         Raises:
-            PyverbsRDMAError: it is no group's address, or the id is not of datagrams (EINVAL).
+            PyverbsRDMAError: the address is not a multicast address, or the id is not for datagrams
+                (EINVAL).
 
         """
         flags = int(ce.RDMA_MC_JOIN_FLAG_FULLMEMBER)
@@ -93,7 +94,9 @@ class Groups(Wrapper[cm.CMID]):
         return found
 
     def _joined(self) -> int | None:
-        """Make the queue pair a member; return the program's event, ``None``: it has left."""
+        """Attach the queue pair; return the event for the program, ``None``: the group was left
+        again.
+        """
         group = next((one for one in self._groups if not one.told), None)
         if group is None:
             return None
@@ -107,7 +110,7 @@ class Groups(Wrapper[cm.CMID]):
         return int(ce.RDMA_CM_EVENT_MULTICAST_JOIN)
 
     def _last_group_way(self) -> tuple[int, int, AHAttr] | None:
-        """Return how to send to the group that was told last."""
+        """Return how to send to the group of the last join event: QPN, Q_Key and address vector."""
         if self._told is None:
             return None
         return _ALL_MEMBERS, self._QKEY, self._way_to(self._told.host)
@@ -116,7 +119,7 @@ class Groups(Wrapper[cm.CMID]):
         """Leave a group.
 
         Raises:
-            PyverbsRDMAError: it has not joined it (EADDRNOTAVAIL).
+            PyverbsRDMAError: the id has not joined the group (EADDRNOTAVAIL).
 
         """
         host = self._host(addr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Addresses, parameters and events of connections, as ``pyverbs.cmid`` has them."""
+"""Addresses, parameters and events of connections, for ``pyverbs.cmid``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from siwarp.verbs._ffi import Address
 if TYPE_CHECKING:
     from siwarp.pyverbs.cmid import CMID
 
-#: Octets of private data that ``struct rdma_conn_param`` can say.
+#: Maximum octets of private data in a ``struct rdma_conn_param``.
 MOST_PRIVATE = 255
-#: Programs connect while their peer is about to listen: seconds for which that is tried again.
+#: Seconds for which a refused connect is retried, as programs connect before their peer listens.
 _REFUSED_S = 0.5
 
 
@@ -46,10 +46,10 @@ def _looked_up(node: str | None, service: str | int | None, flags: int) -> Addre
 
 
 class AddrInfo(PyverbsObject):
-    """Two ends by names or addresses, looked up: ``src`` is this one, ``dst`` the peer.
+    """The addresses of both ends, resolved from names: ``src`` is this end, ``dst`` the peer.
 
     Raises:
-        PyverbsRDMAError: there is no such name (EINVAL).
+        PyverbsRDMAError: a name cannot be resolved (EINVAL).
 
     """
 
@@ -67,7 +67,7 @@ class AddrInfo(PyverbsObject):
         self._dst = _looked_up(dst, dst_service, self._flags)
 
     def close(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing: an AddrInfo holds no resources."""
 
 
 class ConnParam(PyverbsObject):
@@ -98,14 +98,14 @@ class ConnParam(PyverbsObject):
 
     @property
     def private_data(self) -> bytes:
-        """What the peer's event has."""
+        """Private data for the peer's event."""
         return self._data
 
     def set_private_data(self, val: bytes | str) -> None:
-        """Set what the peer's event has: at most 255 octets.
+        """Set the private data for the peer's event: at most 255 octets.
 
         Raises:
-            PyverbsUserError: there are more.
+            PyverbsUserError: there are more octets.
 
         """
         data = val.encode() if isinstance(val, str) else bytes(val)
@@ -118,7 +118,7 @@ class ConnParam(PyverbsObject):
             private_data=self._data,
             initiator_depth=min(self.depth, most_ord),
             responder_resources=min(self.resources, most_ird),
-            # As with adapters of InfiniBand, either end may send first.
+            # Either end may send first, as on InfiniBand adapters.
             peer_to_peer=cm.RTR.WRITE | cm.RTR.READ,
             refused=_REFUSED_S,
             hold=hold,
@@ -132,7 +132,7 @@ class ConnParam(PyverbsObject):
 
 
 class JoinMCAttrEx(PyverbsObject):
-    """Which group to join, and how."""
+    """The multicast group to join, and the options of the join."""
 
     comp_mask = UInt(32)
     join_flags = UInt(32)
@@ -142,7 +142,7 @@ class JoinMCAttrEx(PyverbsObject):
 
 
 class CMEventChannel(Wrapper[cm.CMEventChannel]):
-    """Where the events of ids arrive."""
+    """A channel for the events of connection ids."""
 
     _RANK = 9
 
@@ -156,7 +156,7 @@ class CMEventChannel(Wrapper[cm.CMEventChannel]):
         self._ids[id(native)] = cmid
 
     def _next(self) -> CMEvent:
-        """Wait for the next event that a program is told."""
+        """Wait for the next event that the program must get."""
         while True:
             with rdma("Failed to get CM event"):
                 native = self._native().get_event()
@@ -169,7 +169,9 @@ class CMEventChannel(Wrapper[cm.CMEventChannel]):
 
 
 class CMEvent(PyverbsObject):
-    """The next event of a channel; the call waits for it. ``ack_cm_event()`` it."""
+    """The next event of a channel; the constructor waits for it. Acknowledge it:
+    ``ack_cm_event()``.
+    """
 
     def __init__(self, channel: CMEventChannel) -> None:
         self.__dict__.update(channel._next().__dict__)
@@ -184,36 +186,36 @@ class CMEvent(PyverbsObject):
     _native: cm.CMEvent
     _id: CMID
     _kind: int
-    #: Queue pair, Q_Key and where it is, of an id of datagrams.
+    #: For ids of datagrams: QPN, Q_Key and address vector of the remote queue pair.
     _ud: tuple[int, int, AHAttr] | None
 
     @property
     def event_type(self) -> int:
-        """One of ``rdma_cm_event_type``."""
+        """A value of ``rdma_cm_event_type``."""
         return self._kind
 
     @property
     def private_data(self) -> bytes:
-        """What the peer said with it."""
+        """The private data sent by the peer."""
         return self._native.private_data
 
     def event_str(self) -> str:
-        """Return the event's name."""
+        """Return the name of the event."""
         try:
             return ce.rdma_cm_event_type(self._kind).name
         except ValueError:
             return "UNKNOWN EVENT"
 
     def ack_cm_event(self) -> None:
-        """Acknowledge it: nothing more waits for that here."""
+        """Acknowledge the event; this has no effect, because nothing waits for it."""
 
     def close(self) -> None:
-        """Acknowledge it."""
+        """Acknowledge the event."""
         self.ack_cm_event()
 
 
 class UDParam(PyverbsObject):
-    """How to send to the queue pair that an event of datagrams is about."""
+    """The remote queue pair in an event of datagrams: how to send to it."""
 
     def __init__(self, cm_event: CMEvent) -> None:
         if cm_event._ud is None:
@@ -222,15 +224,15 @@ class UDParam(PyverbsObject):
 
     @property
     def qp_num(self) -> int:
-        """Its number."""
+        """Number of the queue pair."""
         return self._qp_num
 
     @property
     def qkey(self) -> int:
-        """Its Q_Key."""
+        """Q_Key of the queue pair."""
         return self._qkey
 
     @property
     def ah_attr(self) -> AHAttr:
-        """The address vector to it."""
+        """Address vector of the queue pair."""
         return self._ah._copy()

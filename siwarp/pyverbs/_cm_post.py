@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The queue pair of a connection id: made, posted to, and waited for (``pyverbs.cmid.CMID``)."""
+"""The queue pair of a connection id: creation, posting, completions (``pyverbs.cmid.CMID``)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from siwarp.verbs import qp as verbs_qp
 
 
 class Posting(Wrapper[cm.CMID]):
-    """What an id does with its queue pair."""
+    """Queue pair operations of a connection id."""
 
-    #: The Q_Key of queue pairs that ids move to RTS.
+    #: Q_Key of UD queue pairs that connection ids move to RTS.
     _QKEY = 0x01234567
 
     def _begin_posting(self) -> None:
@@ -33,7 +33,7 @@ class Posting(Wrapper[cm.CMID]):
     @property
     @abstractmethod
     def pd(self) -> PD:
-        """Its protection domain."""
+        """The protection domain of the id."""
 
     @property
     @abstractmethod
@@ -42,11 +42,11 @@ class Posting(Wrapper[cm.CMID]):
     # ---- the queue pair
 
     def create_qp(self, qp_init: QPInitAttr) -> None:
-        """Make its queue pair, and the completion queues that ``qp_init`` does not name.
+        """Make the queue pair, and completion queues where ``qp_init`` has none.
 
         Raises:
-            PyverbsRDMAError: it has one, or no device yet, or ``qp_init`` is of another type
-                (EINVAL); as of QP.
+            PyverbsRDMAError: the id has a queue pair already, or no device yet, or ``qp_init`` has
+                the wrong type (EINVAL); as for QP.
 
         """
         what = "Failed to create QP"
@@ -90,7 +90,7 @@ class Posting(Wrapper[cm.CMID]):
 
     @property
     def qpn(self) -> int:
-        """The number of its queue pair."""
+        """The number of the queue pair."""
         return self._own_qp().qp_num
 
     def _close_posting(self) -> None:

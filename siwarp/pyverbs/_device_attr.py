@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a device and its port say of themselves, as values that cannot be changed."""
+"""Attributes of a device and its port, as read-only values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEVICE_CAPS = (
     | e.IBV_DEVICE_MEM_MGT_EXTENSIONS
     | e.IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
-#: No vendor's: 0 looks as if the query had failed.
+#: A vendor id that no vendor uses; 0 would look as if the query had failed.
 _NO_VENDOR = 0xFFFFFF
 _ODP_UD = e.IBV_ODP_SUPPORT_SEND | e.IBV_ODP_SUPPORT_RECV | e.IBV_ODP_SUPPORT_SRQ_RECV
 _ODP_UC = e.IBV_ODP_SUPPORT_SEND | e.IBV_ODP_SUPPORT_RECV | e.IBV_ODP_SUPPORT_WRITE
@@ -27,7 +27,7 @@ _ODP_RC = _ODP_UD | _ODP_UC | e.IBV_ODP_SUPPORT_READ | e.IBV_ODP_SUPPORT_ATOMIC
 
 
 class DeviceAttr(PyverbsObject):
-    """A device's limits (``struct ibv_device_attr``); those that are 0 it does not have."""
+    """A device's limits (``struct ibv_device_attr``); 0: the device does not have such objects."""
 
     fw_version = Shown("")
     node_guid = Shown(0)
@@ -74,7 +74,7 @@ class DeviceAttr(PyverbsObject):
 
 
 class QueryDeviceExInput(PyverbsObject):
-    """For later kinds of ``query_device_ex``: its mask has no bit yet."""
+    """Input of ``query_device_ex``; no bit of its mask is defined yet."""
 
     comp_mask = UInt(32)
 
@@ -83,7 +83,7 @@ class QueryDeviceExInput(PyverbsObject):
 
 
 class ODPCaps(PyverbsObject):
-    """Paging on demand: everything is, since nothing is pinned, but no whole address space."""
+    """On-demand paging: supported for all regions, as nothing is pinned; no implicit regions."""
 
     general_caps = Shown(int(e.IBV_ODP_SUPPORT))
     rc_odp_caps = Shown(int(_ODP_RC))
@@ -98,7 +98,7 @@ class ODPCaps(PyverbsObject):
 
 
 class PCIAtomicCaps(PyverbsObject):
-    """Atomics over PCI: none, as there is no PCI."""
+    """Atomics over PCI: not supported, because the device is software."""
 
     fetch_add = Shown(0)
     swap = Shown(0)
@@ -106,14 +106,14 @@ class PCIAtomicCaps(PyverbsObject):
 
 
 class TSOCaps(PyverbsObject):
-    """Cutting of TCP segments by an adapter: none."""
+    """TCP segmentation offload: not supported."""
 
     max_tso = Shown(0)
     supported_qpts = Shown(0)
 
 
 class RSSCaps(PyverbsObject):
-    """Spreading of frames over queues: none."""
+    """Receive side scaling: not supported."""
 
     supported_qpts = Shown(0)
     max_rwq_indirection_tables = Shown(0)
@@ -123,7 +123,7 @@ class RSSCaps(PyverbsObject):
 
 
 class PacketPacingCaps(PyverbsObject):
-    """Limits of a queue pair's rate, in kbit/s: of UD and UC."""
+    """Limits of a queue pair's rate, in kbit/s; supported for UD and UC."""
 
     qp_rate_limit_min = Shown(1)
     qp_rate_limit_max = Shown(0xFFFFFFFF)
@@ -131,7 +131,7 @@ class PacketPacingCaps(PyverbsObject):
 
 
 class TMCaps(PyverbsObject):
-    """Matching of tags by an adapter: none."""
+    """Tag matching: not supported."""
 
     max_rndv_hdr_size = Shown(0)
     max_num_tags = Shown(0)
@@ -141,20 +141,20 @@ class TMCaps(PyverbsObject):
 
 
 class CQModerationCaps(PyverbsObject):
-    """Fewer events than completions: none, as each completion raises its event at once."""
+    """Event moderation: not supported, each completion raises its event at once."""
 
     max_cq_count = Shown(0)
     max_cq_period = Shown(0)
 
 
 class DeviceAttrEx(PyverbsObject):
-    """A device's limits, and what siwarp does not have (``struct ibv_device_attr_ex``)."""
+    """A device's limits and unsupported features (``struct ibv_device_attr_ex``)."""
 
     orig_attr = Shown(DeviceAttr())
     comp_mask = Shown(0)
     odp_caps = Shown(ODPCaps())
     completion_timestamp_mask = Shown(0xFFFFFFFFFFFFFFFF)
-    #: Of the clock of time stamps, in kHz: it counts nanoseconds.
+    #: Frequency of the time stamp clock in kHz: it counts nanoseconds.
     hca_core_clock = Shown(1_000_000)
     device_cap_flags_ex = Shown(_DEVICE_CAPS)
     tso_caps = Shown(TSOCaps())
@@ -170,7 +170,7 @@ class DeviceAttrEx(PyverbsObject):
 
 
 class AllocDmAttr(PyverbsObject):
-    """How much memory of a device to allocate."""
+    """Size of the device memory to allocate."""
 
     length = UInt(64)
     log_align_req = UInt(32)
@@ -180,7 +180,7 @@ class AllocDmAttr(PyverbsObject):
         self.length, self.log_align_req, self.comp_mask = length, log_align_req, comp_mask
 
 
-#: What ``port_cap_flags`` says, and that each address vector needs a GID.
+#: ``port_cap_flags``, and the flag that each address vector needs a GID.
 _PORT_CAPS = int(e.IBV_PORT_CM_SUP | e.IBV_PORT_IP_BASED_GIDS)
 
 
@@ -215,7 +215,7 @@ class PortAttr(PyverbsObject):
 
 
 class GIDEntry(PyverbsObject):
-    """One entry of a device's table of GIDs (``struct ibv_gid_entry``)."""
+    """An entry of a device's GID table (``struct ibv_gid_entry``)."""
 
     gid_subnet_prefix = Shown(0)
     gid_interface_id = Shown(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Numbers of devices and ports as text, as ``pyverbs.device`` has them."""
+"""Text for numbers of devices and ports, for ``pyverbs.device``."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def speed_to_str(speed: int) -> str:
 
 
 def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
-    """Return the names of the flags that are set, each on a line."""
+    """Return the names of the flags that are set, one per line."""
     return "\n  " + "".join(f"{name}\n  " for bit, name in dictionary.items() if flags & bit)
 
 
@@ -117,16 +117,16 @@ def translate_port_cap_flags(flags: int) -> str:
 
 
 def translate_port_cap_flags2(flags: int) -> str:
-    """Return a port's later capabilities as text."""
+    """Return a port's capabilities of the second flag word as text."""
     return str_from_flags(flags, _names(ibv_port_cap_flags2))
 
 
 def guid_format(num: int) -> str:
-    """Return a GUID, which is in the network's octet order, as four words."""
+    """Return a GUID, given in network byte order, as four words."""
     digits = num.to_bytes(8, "little").hex()
     return ":".join(digits[i : i + 4] for i in range(0, 16, 4))
 
 
 def guid_to_hex(node_guid: int) -> str:
-    """Return a GUID's number in hexadecimal digits."""
+    """Return a GUID as a hexadecimal number."""
     return f"{node_guid:x}"

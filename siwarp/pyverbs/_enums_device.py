@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Numbers about devices, ports and events (``pyverbs.enums``)."""
+"""Enumerations for devices, ports and events (``pyverbs.enums``)."""
 
 from __future__ import annotations
 

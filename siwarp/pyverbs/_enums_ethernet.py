@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Numbers of what adapters for Ethernet and InfiniBand alone have (``pyverbs.enums``)."""
+"""Enumerations for features of Ethernet and InfiniBand adapters only (``pyverbs.enums``)."""
 
 from __future__ import annotations
 

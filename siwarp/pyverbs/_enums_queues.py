@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Numbers about memory, queues and requests (``pyverbs.enums``)."""
+"""Enumerations for memory, queues and requests (``pyverbs.enums``)."""
 
 from __future__ import annotations
 

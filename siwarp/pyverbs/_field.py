@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Attributes that hold what a member of a C structure can, and the text of objects with them."""
+"""Attributes with the value range of a C structure's member, and text of objects with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class UInt:
-    """An attribute for an unsigned number of so many bits; OverflowError says if it is none."""
+    """An unsigned integer attribute of ``bits`` bits; OverflowError: the value is out of range."""
 
     def __init__(self, bits: int, default: int = 0) -> None:
         self._limit = 1 << bits
@@ -31,7 +31,7 @@ class UInt:
         return value
 
     def __set__(self, of: object, value: int) -> None:
-        # As Cython, which pyverbs is written in: max_cqe / 2 is a float.
+        # Accept float values as Cython does, in which pyverbs is written: max_cqe / 2 is a float.
         number = int(value) if isinstance(value, float) else operator.index(value)
         if not 0 <= number < self._limit:
             raise OverflowError(f"{self._name} is one of 0 to {self._limit - 1}, not {number}")
@@ -39,7 +39,7 @@ class UInt:
 
 
 class PartOf:
-    """An attribute that is one of an attribute's own: ``max_send_wr`` of ``cap``."""
+    """An attribute that is stored in another attribute: ``max_send_wr`` in ``cap``."""
 
     def __init__(self, whole: str) -> None:
         self._whole = whole
@@ -63,7 +63,7 @@ class PartOf:
 
 
 class Shown(Generic[T]):
-    """An attribute that only siwarp sets."""
+    """A read-only attribute, whose value only siwarp sets (``fill``)."""
 
     def __init__(self, default: T) -> None:
         self._default = default
@@ -87,11 +87,11 @@ class Shown(Generic[T]):
 
 
 def fill(of: object, **values: Any) -> None:
-    """Set attributes that only siwarp sets."""
+    """Set read-only attributes."""
     of.__dict__.update(values)
 
 
 def text_of(of: object, *names: str) -> str:
-    """Return lines of names and values."""
+    """Return a line of text for each attribute: its name and its value."""
     lines = [(name.replace("_", " "), getattr(of, name)) for name in names]
     return "".join(f"{name:<22}: {value!s:<20}\n" for name, value in lines)

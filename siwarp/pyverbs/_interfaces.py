@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a device says of the interface that it stands on: its GUID, its index, its speed."""
+"""Attributes of a device's network interface: GUID, index and speed."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from siwarp.base import system
 
-#: Where the system says no speed, in Mbit/s.
+#: Speed in Mbit/s of interfaces that report none.
 _USUAL_MBPS = 10_000
-#: Mbit/s: width and speed per lane, by the codes of ``ibv_query_port``.
+#: Codes of link width and speed per lane (``ibv_query_port``), by total rate in Mbit/s.
 _RATES = {
     2_500: (1, 1),
     5_000: (1, 2),
@@ -26,7 +26,7 @@ _RATES = {
 
 
 def _said(netdev: str, name: str) -> str:
-    """Return what the system says of an interface, or nothing."""
+    """Return an attribute of an interface from sysfs, or ""."""
     try:
         return Path("/sys/class/net", netdev, name).read_text(encoding="ascii").strip()
     except (OSError, UnicodeError):
@@ -34,10 +34,10 @@ def _said(netdev: str, name: str) -> str:
 
 
 def guid_of(netdev: str) -> int:
-    """Return the GUID of the device on an interface, in the network's octet order.
+    """Return the GUID of the device on an interface, in network byte order.
 
-    It is the interface's hardware address (RFC 7042: an EUI-48 in an EUI-64), or one made of its
-    index where it has none, as ``lo``.
+    It is the interface's hardware address (RFC 7042: an EUI-48 in an EUI-64), or derived from the
+    interface index if there is none, as for ``lo``.
     """
     try:
         mac = bytes.fromhex(_said(netdev, "address").replace(":", ""))
@@ -50,7 +50,7 @@ def guid_of(netdev: str) -> int:
 
 
 def rate_of(netdev: str) -> tuple[int, int]:
-    """Return the codes of a link's width and speed that hold the interface's rate."""
+    """Return the codes of the link width and speed that are at least the interface's rate."""
     try:
         mbps = int(_said(netdev, "speed"))
     except ValueError:

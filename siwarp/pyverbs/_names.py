@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The members of enumerations as names of a module, as ``pyverbs.enums`` has them."""
+"""Exports enumeration members as module attributes, as in ``pyverbs.enums``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def export(namespace: dict[str, Any]) -> None:
-    """Give a module the members of all enumerations in it as names of its own."""
+    """Add the members of all enumerations in a module as names of the module."""
     for found in list(namespace.values()):
         if isinstance(found, EnumMeta) and found is not IntEnum:
             namespace.update(found.__members__)

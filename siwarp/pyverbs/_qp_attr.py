@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What queue pairs are made with, and their attributes, as ``pyverbs.qp`` has them."""
+"""Creation parameters and attributes of queue pairs, for ``pyverbs.qp``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAPS = ("max_send_wr", "max_recv_wr", "max_send_sge", "max_recv_sge", "max_inlin
 
 
 class QPCap(PyverbsObject):
-    """How much a queue pair holds."""
+    """Capacities of a queue pair."""
 
     max_send_wr = UInt(32)
     max_recv_wr = UInt(32)
@@ -71,7 +71,7 @@ class _Init(PyverbsObject):
 
     @property
     def cap(self) -> QPCap:
-        """What it holds; once a queue pair was made, what was granted."""
+        """The requested capacities; after creation of the queue pair, the granted ones."""
         return self._cap
 
     @cap.setter
@@ -100,7 +100,7 @@ class _Init(PyverbsObject):
 
 
 class QPInitAttr(_Init):
-    """What a queue pair of a PD is made with."""
+    """Creation parameters of a queue pair of a PD."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class QPInitAttr(_Init):
 
 
 class QPInitAttrEx(_Init):
-    """What a queue pair of a Context is made with."""
+    """Creation parameters of a queue pair of a Context."""
 
     comp_mask = UInt(32)
     create_flags = UInt(32)
@@ -157,7 +157,7 @@ class QPInitAttrEx(_Init):
         return flags_to_text(mask, {one.value: one.name for one in e.ibv_qp_init_attr_mask})
 
     def flags_to_str(self, flags: int) -> str:
-        """Return flags of creation as text."""
+        """Return creation flags as text."""
         return flags_to_text(flags, {one.value: one.name for one in e.ibv_qp_create_flags})
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class QPInitAttrEx(_Init):
 
 
 class QPAttr(PyverbsObject):
-    """Attributes of a queue pair, of which a mask says which ones are meant."""
+    """Attributes of a queue pair; a separate mask selects the valid ones."""
 
     qp_state = UInt(32)
     cur_qp_state = UInt(32)
@@ -211,7 +211,7 @@ class QPAttr(PyverbsObject):
 
     @property
     def cap(self) -> QPCap:
-        """What the queue pair holds."""
+        """Capacities of the queue pair."""
         return self._cap._copy()
 
     @cap.setter
@@ -220,7 +220,7 @@ class QPAttr(PyverbsObject):
 
     @property
     def ah_attr(self) -> AHAttr:
-        """Where the peer is: a copy; set it anew to change it."""
+        """Address vector of the peer. This is a copy: assign a new value to change it."""
         return self._ah._copy()
 
     @ah_attr.setter
@@ -229,7 +229,7 @@ class QPAttr(PyverbsObject):
 
     @property
     def alt_ah_attr(self) -> AHAttr:
-        """A second path, which siwarp does not have."""
+        """Address vector of the alternate path, which siwarp does not support."""
         return self._alt_ah._copy()
 
     @alt_ah_attr.setter
@@ -254,7 +254,7 @@ class QPAttr(PyverbsObject):
 
 
 class ECE(PyverbsCM):
-    """Options of a vendor."""
+    """Vendor options for connection establishment (enhanced connection establishment)."""
 
     vendor_id = UInt(32)
     options = UInt(32)
@@ -271,7 +271,7 @@ class ECE(PyverbsCM):
 
 
 class DataBuffer(PyverbsCM):
-    """Memory whose octets are copied into a request."""
+    """A buffer whose octets are copied into a request."""
 
     def __init__(self, addr: int, length: int) -> None:
         self.addr, self.length = addr, length

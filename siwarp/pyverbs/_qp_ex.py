@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Extended queue pairs: requests built one after the other, and posted as one list."""
+"""Extended queue pairs: requests are built one after another, and posted as one list."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Request:
         self.keep: Any = None
 
     def built(self) -> verbs_wr.SendWR:
-        """Return it as ``siwarp.verbs`` posts it."""
+        """Return the request in the form that ``siwarp.verbs`` posts."""
         flags = self.flags & ~e.IBV_SEND_INLINE | (e.IBV_SEND_INLINE if self.inline else 0)
         plain = {name: self.more[name] for name in ("imm_data",) if name in self.more}
         wr = verbs_wr.SendWR(self.wr_id, self.opcode, send_flags=flags, sg=self.sg, **plain)
@@ -70,7 +70,7 @@ class _Request:
 
 
 def _big_endian(imm_data: int) -> int:
-    """Return immediate data as it is on the wire: ``wr_send_imm`` takes the machine's order."""
+    """Return immediate data in network byte order; ``wr_send_imm`` takes host byte order."""
     return socket.htonl(imm_data)
 
 
@@ -80,7 +80,8 @@ class QPEx(QP):
     An error in one of the requests drops all of them.
 
     Raises:
-        PyverbsRDMAError: as of QP; ``send_ops_flags`` that its type does not have (EOPNOTSUPP).
+        PyverbsRDMAError: as for QP; ``send_ops_flags`` has operations that the type does not
+            support (EOPNOTSUPP).
 
     """
 
@@ -107,22 +108,22 @@ class QPEx(QP):
 
     @property
     def ind_table(self) -> None:
-        """There is no receive side scaling."""
+        """None: receive side scaling is not supported."""
         return
 
     # ---- the list
 
     def wr_start(self) -> None:
-        """Begin a list of requests; another thread that does so waits for its end."""
+        """Begin a list of requests; another thread that calls this waits for the end of it."""
         self._building.acquire()
         self._started = True
         self._requests, self._why = [], None
 
     def wr_complete(self) -> None:
-        """Post the list: all of it, or nothing.
+        """Post the list, completely or not at all.
 
         Raises:
-            PyverbsRDMAError: what the first wrong request says.
+            PyverbsRDMAError: the error of the first invalid request.
 
         """
         if not self._started:
@@ -139,7 +140,7 @@ class QPEx(QP):
             self._building.release()
 
     def wr_abort(self) -> None:
-        """Drop the list."""
+        """Discard the list."""
         if self._started:
             self._requests = []
             self._started = False
@@ -164,11 +165,11 @@ class QPEx(QP):
         self._begin(e.IBV_WR_SEND)
 
     def wr_send_imm(self, imm_data: int) -> None:
-        """Begin a Send with immediate data, in the machine's octet order."""
+        """Begin a Send with immediate data, given in host byte order."""
         self._begin(e.IBV_WR_SEND_WITH_IMM, imm_data=_big_endian(imm_data))
 
     def wr_send_inv(self, invalidate_rkey: int) -> None:
-        """Begin a Send that invalidates a key of the peer."""
+        """Begin a Send with Invalidate of a key of the peer."""
         self._begin(e.IBV_WR_SEND_WITH_INV, imm_data=invalidate_rkey)
 
     def wr_rdma_read(self, rkey: int, remote_addr: int) -> None:
@@ -180,7 +181,7 @@ class QPEx(QP):
         self._begin(e.IBV_WR_RDMA_WRITE, remote=(rkey, remote_addr))
 
     def wr_rdma_write_imm(self, rkey: int, remote_addr: int, data: int) -> None:
-        """Begin a Write with immediate data, in the machine's octet order."""
+        """Begin a Write with immediate data, given in host byte order."""
         self._begin(
             e.IBV_WR_RDMA_WRITE_WITH_IMM, remote=(rkey, remote_addr), imm_data=_big_endian(data)
         )
@@ -194,38 +195,38 @@ class QPEx(QP):
         self._begin(e.IBV_WR_ATOMIC_FETCH_AND_ADD, atomic=(rkey, remote_addr, add))
 
     def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
-        """Begin a bind of a window of type 2, which gives it this key."""
+        """Begin a bind of a type 2 window, which sets the window's key to ``rkey``."""
         bind = mw._native(), bind_info._native_info(), rkey
         self._begin(e.IBV_WR_BIND_MW, bind=bind)
 
     def wr_local_inv(self, invalidate_rkey: int) -> None:
-        """Begin the end of a key of this end."""
+        """Begin a local invalidation of a key."""
         self._begin(e.IBV_WR_LOCAL_INV, imm_data=invalidate_rkey)
 
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
-        """There is no TSO: ``wr_complete`` says so."""
+        """Not supported: ``wr_complete`` raises an error."""
         self._refuse("siwarp has no TSO: it is about frames of Ethernet", errno.EOPNOTSUPP)
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
-        """There is no atomic write: ``wr_complete`` says so."""
+        """Not supported: ``wr_complete`` raises an error."""
         self._refuse("siwarp has no atomic write: RFC 7306 has none", errno.EOPNOTSUPP)
 
-    # ---- setters, of the request begun last
+    # ---- setters for the last request
 
     def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
-        """Set where a datagram goes."""
+        """Set the destination of a datagram."""
         self._last().to = ah._native(), remote_qpn, remote_rkey
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
-        """There is no XRC: ``wr_complete`` says so."""
+        """Not supported: ``wr_complete`` raises an error."""
         self._refuse("siwarp has no XRC: queues are memory of one process", errno.EOPNOTSUPP)
 
     def wr_set_sge(self, sge: SGE) -> None:
-        """Set its one element."""
+        """Set a single scatter/gather element."""
         self.wr_set_sge_list(1, [sge])
 
     def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
-        """Set its elements."""
+        """Set the scatter/gather elements."""
         last = self._last()
         if not 0 <= num_sge <= len(sg_list):
             self._refuse(f"There are {len(sg_list)} elements, not {num_sge}", errno.EINVAL)
@@ -234,11 +235,11 @@ class QPEx(QP):
         last.inline = False
 
     def wr_set_inline_data(self, addr: int, length: int) -> None:
-        """Copy its data now."""
+        """Set inline data, which is copied at once."""
         self.wr_set_inline_data_list(1, [DataBuffer(addr, length)])
 
     def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
-        """Copy its data now, from several places."""
+        """Set inline data from several buffers, which is copied at once."""
         last, most = self._last(), self._native().cap.max_inline_data
         chosen = list(buf_list)[:num_buf]
         total = sum(one.length for one in chosen)

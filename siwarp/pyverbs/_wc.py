@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Completions as values, and their numbers as text."""
+"""Completions as values, and text for their numbers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def cqe_flags_to_str(flags: int) -> str:
 
 
 def create_wc_flags_to_str(flags: int) -> str:
-    """Return the readers that an extended queue is made with as text."""
+    """Return the ``wc_flags`` of an extended completion queue as text."""
     return flags_to_text(flags, {one.value: one.name for one in ibv_create_cq_wc_flags})
 
 

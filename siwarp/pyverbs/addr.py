@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """GIDs, address vectors and address handles: ``pyverbs.addr``.
 
-A GID is an IP address, as RoCE v2 has it: IPv4's is ``::ffff:a.b.c.d``. There are no LIDs.
+A GID is an IP address, as for RoCE v2; an IPv4 address is mapped to ``::ffff:a.b.c.d``. There are
+no LIDs.
 """
 
 from __future__ import annotations
@@ -36,22 +37,23 @@ __all__ = [
 ]
 
 _MAPPED = bytes(10) + b"\xff\xff"
-#: A GRH of InfiniBand (8.3), which is IPv6's header, and RoCE v2's of IPv4: in its second half.
+#: A GRH (InfiniBand 8.3) has the layout of an IPv6 header; for IPv4 the second half holds the IPv4
+#: header.
 _GRH = struct.Struct("!IHBB16s16s")
 GRH_OCTETS = 40
 _IPV4_AT = 20
-#: Of 24 bits: to all members of a group.
+#: The number of the device's only port.
 _PORT = 1
 
 
 def raw_of_address(address: str) -> bytes:
-    """Return the 16 octets of the GID that an address of this machine has."""
+    """Return the 16 octets of the GID for an address of this machine."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return _MAPPED + ip.packed if ip.version == 4 else ip.packed
 
 
 def address_of_raw(raw: bytes, netdev: str) -> str:
-    """Return the address that a GID means; ``netdev`` is where one of a link is reached."""
+    """Return the IP address of a GID; ``netdev`` is the interface of a link-local address."""
     group = raw[0] == 0xFF
     mapped = raw[2:12] == _MAPPED[2:] if group else raw[:12] == _MAPPED
     if mapped:
@@ -62,7 +64,7 @@ def address_of_raw(raw: bytes, netdev: str) -> str:
 
 
 class GID(PyverbsObject):
-    """A GID (``union ibv_gid``): 16 octets, as text eight words of four digits."""
+    """A GID (``union ibv_gid``): 16 octets; as text, eight words of four hexadecimal digits."""
 
     def __init__(self, val: str | None = None) -> None:
         self._raw = bytes(16)
@@ -77,7 +79,7 @@ class GID(PyverbsObject):
 
     @property
     def gid(self) -> str:
-        """Its eight words."""
+        """The GID as eight words."""
         return gid_text(self._raw)
 
     @gid.setter
@@ -96,7 +98,7 @@ def _raw(gid: GID | None) -> bytes:
 
 
 class GRH(PyverbsObject):
-    """A global routing header (``struct ibv_grh``), of a datagram that came."""
+    """The global routing header (``struct ibv_grh``) of a received datagram."""
 
     version_tclass_flow = UInt(32)
     paylen = UInt(16)
@@ -118,7 +120,7 @@ class GRH(PyverbsObject):
 
     @property
     def sgid(self) -> str:
-        """Whose datagram it is."""
+        """GID of the sender."""
         return gid_text(self._sgid)
 
     @sgid.setter
@@ -127,7 +129,7 @@ class GRH(PyverbsObject):
 
     @property
     def dgid(self) -> str:
-        """Where it came to."""
+        """GID of the destination."""
         return gid_text(self._dgid)
 
     @dgid.setter
@@ -141,10 +143,10 @@ class GRH(PyverbsObject):
 
 
 class GlobalRoute(PyverbsObject):
-    """Where a packet goes (``struct ibv_global_route``).
+    """Route of a packet (``struct ibv_global_route``).
 
-    ``dgid`` is the peer's GID, ``sgid_index`` the index of this end's among the device's. The
-    others are stored, and not sent.
+    ``dgid`` is the peer's GID, ``sgid_index`` the index of the local GID in the device's GID
+    table. The other attributes are stored, but not used.
     """
 
     flow_label = UInt(32)
@@ -189,8 +191,8 @@ class GlobalRoute(PyverbsObject):
 class AHAttr(PyverbsObject):
     """An address vector (``struct ibv_ah_attr``).
 
-    It needs ``is_global`` and a GlobalRoute, since there are no LIDs. Without ``is_global`` what is
-    of the route is ``None``.
+    ``is_global`` and a GlobalRoute are required, because there are no LIDs. Without ``is_global``
+    the attributes of the route are ``None``.
     """
 
     port_num = UInt(8, 1)
@@ -230,7 +232,7 @@ class AHAttr(PyverbsObject):
 
     @property
     def dgid(self) -> str | None:
-        """The peer's GID; set it to a GID."""
+        """The peer's GID; assign a GID object to change it."""
         return gid_text(self._gr._dgid) if self.is_global else None
 
     @dgid.setter
@@ -239,7 +241,7 @@ class AHAttr(PyverbsObject):
 
     @property
     def flow_label(self) -> int | None:
-        """The route's, of 20 bits."""
+        """Flow label of the route, 20 bits."""
         value: int | None = self._route("flow_label")
         return value
 
@@ -249,7 +251,7 @@ class AHAttr(PyverbsObject):
 
     @property
     def sgid_index(self) -> int | None:
-        """The index of this end's GID."""
+        """Index of the local GID."""
         value: int | None = self._route("sgid_index")
         return value
 
@@ -259,7 +261,7 @@ class AHAttr(PyverbsObject):
 
     @property
     def hop_limit(self) -> int | None:
-        """The route's."""
+        """Hop limit of the route."""
         value: int | None = self._route("hop_limit")
         return value
 
@@ -269,7 +271,7 @@ class AHAttr(PyverbsObject):
 
     @property
     def traffic_class(self) -> int | None:
-        """The route's."""
+        """Traffic class of the route."""
         value: int | None = self._route("traffic_class")
         return value
 
@@ -285,11 +287,11 @@ class AHAttr(PyverbsObject):
 
 
 def native_vector(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
-    """Return what an address vector means: an address, and this end's.
+    """Convert an address vector to the peer's IP address and the local IP address.
 
     Raises:
-        PyverbsRDMAError: it has no GID, or its port, index or family is none of this device's
-            (EINVAL).
+        PyverbsRDMAError: the vector has no GID, or its port, GID index or address family does not
+            exist on this device (EINVAL).
 
     """
     own = context._addresses()
@@ -319,7 +321,7 @@ def _octets_of(grh: GRH | int) -> bytes:
 
 
 def _reversed(octets: bytes) -> tuple[bytes, bytes] | None:
-    """Return whose datagram it is and where it came to, as GIDs, if that is a header."""
+    """Return the GIDs of a datagram's sender and destination, or None if there is no header."""
     if octets[0] >> 4 == 6:
         return octets[8:24], octets[24:40]
     ip = octets[_IPV4_AT:]
@@ -329,7 +331,7 @@ def _reversed(octets: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int) -> AHAttr:
-    """Return the address vector to the sender of a datagram."""
+    """Return an address vector to the sender of a datagram."""
     reason, ends = "", None
     if not wc.wc_flags & 1:  # IBV_WC_GRH
         reason = "the completion is of no datagram"
@@ -351,7 +353,8 @@ def _vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int
 class AH(Wrapper[NativeAH]):
     """An address handle: ``AH(pd, attr=AHAttr(...))``, or ``AH(pd, wc=, grh=, port_num=)``.
 
-    The second is for the sender of a datagram; ``grh`` is the address of its receive, or a GRH.
+    The second form is for the sender of a datagram; ``grh`` is the address of its receive buffer,
+    or a GRH.
     """
 
     _RANK = 4

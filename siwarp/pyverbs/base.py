@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What the objects of pyverbs have in common: closing, and errors with an errno value."""
+"""Base classes of pyverbs: closing of objects, and errors with an errno value."""
 
 from __future__ import annotations
 
@@ -23,38 +23,40 @@ LOG_FORMAT = "[%(levelname)s] %(asctime)s %(filename)s:%(lineno)s: %(message)s"
 
 
 def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
-    """Return the exception for the errno value of this thread's last call of the library."""
+    """Return an exception with the errno value of this thread's last library call."""
     return PyverbsRDMAError(msg, int(ffi.errno))
 
 
 @contextlib.contextmanager
 def rdma(what: str) -> Iterator[None]:
-    """Raise an error of ``siwarp.verbs`` as PyverbsRDMAError, which says what failed and why."""
+    """Convert errors of ``siwarp.verbs`` to PyverbsRDMAError with the text ``what`` and the
+    reason.
+    """
     try:
         yield
     except Error as e:
         raise failed(what, e) from e
-    except (ValueError, OverflowError) as e:  # no number that C takes
+    except (ValueError, OverflowError) as e:  # a number out of range for C
         raise PyverbsRDMAError(f"{what}: {e}", errno.EINVAL) from e
 
 
 def failed(what: str, error: Error) -> PyverbsRDMAError:
-    """Return the exception for an error of ``siwarp.verbs``."""
+    """Convert an error of ``siwarp.verbs`` to an exception of pyverbs."""
     return PyverbsRDMAError(f"{what}: {error.strerror}", error.errno or errno.EIO)
 
 
 def refuse(what: str, why: str) -> NoReturn:
-    """Raise that siwarp does not have this (EOPNOTSUPP), and why."""
+    """Raise an error: siwarp does not support ``what`` (EOPNOTSUPP), because of ``why``."""
     raise PyverbsRDMAError(f"siwarp has no {what}: {why}", errno.EOPNOTSUPP)
 
 
 class PyverbsObject:
-    """What everything in pyverbs is derived from."""
+    """Base class of all classes of pyverbs."""
 
     logger = logging.getLogger("pyverbs")
 
     def set_log_level(self, val: int) -> None:
-        """Set the level from which on pyverbs' logger says something."""
+        """Set the level of pyverbs' logger."""
         self.logger.setLevel(val)
 
 
@@ -64,13 +66,13 @@ H = TypeVar("H", bound=Handle)
 
 
 class PyverbsCM(PyverbsObject):
-    """An object that a ``with`` block or ``close()`` ends, after all that was made from it."""
+    """An object that ``close()`` or the end of a ``with`` block closes, after its children."""
 
-    #: Of the children of one object, those with the lowest rank close first.
+    #: Close order of children: the lowest rank closes first.
     _RANK: ClassVar[int] = 0
 
     def _made_from(self, *parents: PyverbsCM) -> None:
-        """Have these objects close this one before they close themselves."""
+        """Register this object with its parents, which close it before they close themselves."""
         self._serial = next(_serials)
         for parent in parents:
             parent._below().add(self)
@@ -83,7 +85,7 @@ class PyverbsCM(PyverbsObject):
         return found
 
     def _of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the open objects of this kind that were made from it."""
+        """Return the open children of this type."""
         return [one for one in list(self._below()) if isinstance(one, kind) and not one._is_closed]
 
     @property
@@ -93,7 +95,7 @@ class PyverbsCM(PyverbsObject):
     def _close_children(self) -> None:
         below = self._below()
         for child in sorted(below, key=lambda one: (one._RANK, -one._serial)):
-            below.discard(child)  # it may close what it was made from
+            below.discard(child)  # the child may close its own parents
             try:
                 child.close()
             except BaseException:
@@ -101,7 +103,7 @@ class PyverbsCM(PyverbsObject):
                 raise
 
     def close(self) -> None:
-        """End it; a second call does nothing."""
+        """Close the object; a second call has no effect."""
         self._close_children()
 
     def __enter__(self: Kind) -> Kind:
@@ -112,9 +114,9 @@ class PyverbsCM(PyverbsObject):
 
 
 class Wrapper(PyverbsCM, Generic[H]):
-    """An object of pyverbs around a handle of ``siwarp.verbs`` or ``siwarp.cm``."""
+    """A pyverbs object that wraps a handle of ``siwarp.verbs`` or ``siwarp.cm``."""
 
-    #: Whether the handle is another object's, which closes it.
+    #: True if another object owns and closes the handle.
     _shared = False
     _h: H | None = None
 
@@ -128,10 +130,10 @@ class Wrapper(PyverbsCM, Generic[H]):
         return self._h
 
     def close(self) -> None:
-        """End it, after all that was made from it; a second call does nothing.
+        """Close the object, after its children; a second call has no effect.
 
         Raises:
-            PyverbsRDMAError: something still uses it (EBUSY).
+            PyverbsRDMAError: the object is still in use (EBUSY).
 
         """
         self._close_children()

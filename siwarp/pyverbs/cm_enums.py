@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Numbers of the connection manager: ``pyverbs.cm_enums``."""
+"""Enumerations of the connection manager: ``pyverbs.cm_enums``."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ export(globals())
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> int:
-        """Any member of the enumerations above."""
+        """Return a member of the enumerations above by its name."""

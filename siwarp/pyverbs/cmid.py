@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Connection ids: ``pyverbs.cmid``, rdma_cm on ``siwarp.cm``.
+"""Connection ids: ``pyverbs.cmid``, the interface of rdma_cm on ``siwarp.cm``.
 
-An id made of an AddrInfo is synchronous: it has an event channel of its own, and each call waits
-for the event that tells its end.
+An id made from an AddrInfo is synchronous: it has its own event channel, and each call waits for
+the event that reports its result.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ __all__ = [
 
 _DATAGRAMS = (ce.RDMA_PS_UDP, ce.RDMA_PS_IPOIB)
 _HOPS = 64
-#: Sends of the peer are tried again without limit, every 655 ms (code 0), for want of a receive.
+#: The peer's Sends are retried without limit, every 655 ms (code 0), while there is no receive.
 _RETRIES, _RNR_TIMER = 7, 0
 _ACK_TIMEOUT = 14
 _OPTION_TOS, _OPTION_REUSEADDR, _OPTION_AFONLY = 0, 1, 2
 _OPTION_ACK_TIMEOUT = ce.RDMA_OPTION_ID_ACK_TIMEOUT
-#: There is no way to the address: an event tells that, and the call succeeds.
+#: Errors of an unreachable address: an event reports them, and the call itself succeeds.
 _OF_NETWORK = (
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
@@ -82,12 +82,12 @@ _RIGHTS = (
 class CMID(Posting, Groups):
     """A connection, or a listener.
 
-    ``creator`` is an AddrInfo (synchronous), a CMEventChannel (events tell), or with ``listen_id``
-    the CMEvent of a request.
+    ``creator`` is an AddrInfo (synchronous), a CMEventChannel (asynchronous), or, with
+    ``listen_id``, the CMEvent of a connection request.
 
     Raises:
-        PyverbsRDMAError: an address is not this machine's, or there is no way to the peer;
-            RDMA_PS_IB (EOPNOTSUPP).
+        PyverbsRDMAError: an address does not belong to this machine, or the peer is not reachable;
+            the port space is RDMA_PS_IB (EOPNOTSUPP).
 
     """
 
@@ -113,7 +113,7 @@ class CMID(Posting, Groups):
         elif listen_id is None:
             raise PyverbsUserError("A CMID is made of an AddrInfo, a CMEventChannel or a CMEvent")
 
-    # ---- how it begins
+    # ---- creation
 
     def _begin_empty(self, pd: PD | None, attr: QPInitAttr | None) -> None:
         self._given_pd, self._ep_attr = pd, attr
@@ -142,7 +142,7 @@ class CMID(Posting, Groups):
         self._made_from(channel)
 
     def _adopt(self, event: CMEvent, listener: CMID) -> None:
-        """Take over the id that a request brought."""
+        """Take ownership of the new id in a connection request."""
         native = event._native
         if event._kind != ce.RDMA_CM_EVENT_CONNECT_REQUEST:
             raise PyverbsUserError(f"{event.event_str()} brings no new CMID")
@@ -166,7 +166,7 @@ class CMID(Posting, Groups):
             attr.qp_type = self._qp_type
             self.create_qp(attr)
 
-    # ---- what it is
+    # ---- attributes
 
     @property
     def _is_ud(self) -> bool:
@@ -189,7 +189,7 @@ class CMID(Posting, Groups):
 
     @property
     def pd(self) -> PD:
-        """Its protection domain: that it was given, or that of its device's ids."""
+        """The protection domain: the given one, or the one that the device's ids share."""
         if self._given_pd is not None:
             return self._given_pd
         if self._own_pd is None:
@@ -198,34 +198,34 @@ class CMID(Posting, Groups):
 
     @property
     def context(self) -> Context:
-        """Its device."""
+        """The device of the id."""
         return self.pd._context
 
     @property
     def dev_name(self) -> str:
-        """The name of its device."""
+        """The name of the device."""
         return self._device().name
 
     @property
     def port_num(self) -> int:
-        """The port of its device."""
+        """The number of the device's port."""
         return 1
 
     @property
     def event_channel(self) -> CMEventChannel:
-        """Where its events arrive."""
+        """The channel for events of the id."""
         return self._channel
 
     # ---- events
 
     def _follow(self, event: cm.CMEvent) -> int | None:
-        """Keep what an event says of it; return the program's event, ``None``: it has none."""
+        """Update the state for an event; return the program's event number, ``None``: no event."""
         kind = int(event.type)
         if kind == cm.CMEventType.CONNECT_REQUEST:
             return kind
         if kind == cm.CMEventType.ESTABLISHED:
             self._established = True
-            if self._holds:  # who completes a connection is not told so
+            if self._holds:  # the active side of such a connection gets no ESTABLISHED event
                 return None
         ended = kind == cm.CMEventType.DISCONNECTED
         if ended and self._accepted and not self._established and not self._ends:
@@ -238,7 +238,7 @@ class CMID(Posting, Groups):
         return kind
 
     def _ud_of(self, event: cm.CMEvent, kind: int) -> tuple[int, int, AHAttr] | None:
-        """Return how to send to what an event of datagrams is about."""
+        """Return QPN, Q_Key and address vector of the remote end in an event of datagrams."""
         if not self._is_ud:
             return None
         if kind in (ce.RDMA_CM_EVENT_MULTICAST_JOIN, ce.RDMA_CM_EVENT_MULTICAST_ERROR):
@@ -249,7 +249,7 @@ class CMID(Posting, Groups):
         return event.qpn, event.qkey, self._way_to(peer[0])
 
     def _way_to(self, host: str) -> AHAttr:
-        """Return the address vector to a host or group."""
+        """Return an address vector to a host or a multicast group."""
         own = self._device().query_info().addresses
         family = [i for i, one in enumerate(own) if (":" in one) == (":" in host)]
         mine = self._source[0] if self._source else None
@@ -275,7 +275,7 @@ class CMID(Posting, Groups):
     # ---- addresses
 
     def bind_addr(self, lai: AddrInfo) -> None:
-        """Bind it to this end's address, ``src``."""
+        """Bind the id to the local address ``src``."""
         if lai._src is None or self._bound:
             raise PyverbsRDMAError("Failed to bind ID: no source, or bound already", errno.EINVAL)
         self._bind(lai._src)
@@ -291,7 +291,7 @@ class CMID(Posting, Groups):
         self._bound, self._any = True, self._device_ is None
 
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
-        """Find the device and the address toward ``dst``; ADDR_RESOLVED comes at once."""
+        """Find the device and local address for ``dst``; ADDR_RESOLVED is raised at once."""
         dest = rai._dst
         if dest is None or is_any(dest[0]) or self._asks or self._listening or self._resolved:
             raise PyverbsRDMAError(
@@ -326,7 +326,7 @@ class CMID(Posting, Groups):
         self._source = found, port
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
-        """Find the route; ROUTE_RESOLVED comes at once."""
+        """Resolve the route; ROUTE_RESOLVED is raised at once."""
         if not self._resolved or self._routed:
             raise PyverbsRDMAError(
                 "Failed to resolve route: resolve the address first, once", errno.EINVAL
@@ -339,7 +339,7 @@ class CMID(Posting, Groups):
     # ---- the passive side
 
     def listen(self, backlog: int = 0) -> None:
-        """Take requests: at the address that it is bound to, or at every one."""
+        """Listen for connection requests at the bound address, or at all addresses."""
         if self._listening or self._asks or self._qp is not None:
             raise PyverbsRDMAError("Failed to listen: it is in use", errno.EINVAL)
         if not self._bound:
@@ -362,15 +362,15 @@ class CMID(Posting, Groups):
         try:
             native.listen_also(device, (address, self._source[1]), backlog)
         except Error as error:
-            # One that is still being tried for duplicates is left out.
+            # Skip an address that is still in duplicate address detection.
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
 
     def get_request(self) -> CMID:
-        """Wait for the next request, and return the id that it brings; of a synchronous listener.
+        """Wait for the next connection request and return its new id; synchronous listeners only.
 
         Raises:
-            PyverbsRDMAError: it is not synchronous, or does not listen (EINVAL).
+            PyverbsRDMAError: the id is not synchronous, or does not listen (EINVAL).
 
         """
         if not self._sync or not self._listening:
@@ -395,7 +395,7 @@ class CMID(Posting, Groups):
         return new
 
     def accept(self, param: ConnParam | None = None) -> None:
-        """Accept the request that brought it."""
+        """Accept the connection request of this id."""
         if not self._asks:
             raise PyverbsRDMAError("Failed to accept: it has no request", errno.EINVAL)
         if self._qp is None:
@@ -403,7 +403,7 @@ class CMID(Posting, Groups):
         if param is None:
             param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
         self._set_retries(param)
-        self._accepted = True  # before another thread may take its events
+        self._accepted = True  # before another thread may handle its events
         try:
             with rdma("Failed to accept"):
                 self._native().accept(self._param(param, hold=False))
@@ -411,11 +411,11 @@ class CMID(Posting, Groups):
             self._accepted = False
             raise
         self._asks = False
-        if not self._is_ud:  # nobody tells who answers whether the answer came
+        if not self._is_ud:  # the passive side of datagrams gets no event that its answer arrived
             self._complete()
 
     def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
-        """Reject the request that brought it."""
+        """Reject the connection request of this id."""
         data = private_data.encode() if isinstance(private_data, str) else private_data or b""
         if private_data_len:
             data = data[:private_data_len]
@@ -425,7 +425,7 @@ class CMID(Posting, Groups):
             self._native().reject(data)
         self._asks = False
 
-    # ---- the active side, and the end
+    # ---- the active side, and disconnecting
 
     def _param(self, param: ConnParam, hold: bool) -> cm.ConnParam:
         if self._is_ud:
@@ -436,7 +436,7 @@ class CMID(Posting, Groups):
         return param._native(hold, self._tos, *most)
 
     def _take_other(self, param: ConnParam | None) -> None:
-        """Take a queue pair that the program made by itself, and gives by its number."""
+        """Use a queue pair that the program made itself, and identified by its number."""
         qp = find(self._device(), param.qpn) if param is not None else None
         if qp is None:
             raise PyverbsRDMAError(
@@ -453,11 +453,11 @@ class CMID(Posting, Groups):
                 self._qp._native().modify(NativeQPAttr(rnr_retry=retries, min_rnr_timer=_RNR_TIMER))
 
     def connect(self, param: ConnParam | None = None) -> None:
-        """Connect to what was resolved; ESTABLISHED, REJECTED or another event tells the end.
+        """Connect to the resolved address; an event such as ESTABLISHED or REJECTED has the result.
 
         Raises:
-            PyverbsRDMAError: nothing was resolved, or it has no queue pair (EINVAL); of a
-                synchronous id also that the peer refuses or does not answer.
+            PyverbsRDMAError: no route has been resolved, or there is no queue pair (EINVAL); for a
+                synchronous id also: the peer refused or did not answer.
 
         """
         if self._dest is None or not self._routed:
@@ -473,14 +473,14 @@ class CMID(Posting, Groups):
         self._complete()
 
     def establish(self) -> None:
-        """Complete a connection of a queue pair that the program made by itself."""
+        """Complete the connection of a queue pair that the program made itself."""
         if not self._holds:
             raise PyverbsRDMAError("Failed to establish: the CMID does that", errno.EINVAL)
         with rdma("Failed to establish"):
             self._native().establish()
 
     def disconnect(self) -> None:
-        """End the connection; of datagrams its queue pair goes to ERR, and nobody is told."""
+        """Disconnect. For datagrams the queue pair moves to ERR, and the peer is not notified."""
         if self._asks or self._listening:
             raise PyverbsRDMAError("Failed to disconnect: it is not connected", errno.EINVAL)
         if self._is_ud:
@@ -490,14 +490,14 @@ class CMID(Posting, Groups):
         self._ends = True
         with rdma("Failed to disconnect"):
             self._native().disconnect()
-        # One that has seen the end, or never was connected, has nothing to wait for.
+        # Without a connection, or after its end, there is no event to wait for.
         if not self._over and (self._accepted or self._established or self._holds):
             self._complete()
 
     # ---- options and attributes
 
     def set_option(self, level: int, optname: int, optval: int, optlen: int) -> None:
-        """Set the type of service, or what ``init_qp_attr`` says of the time-out."""
+        """Set the type of service, or the time-out in the result of ``init_qp_attr``."""
         known = level == ce.RDMA_OPTION_ID and 0 <= optname <= _OPTION_ACK_TIMEOUT
         if not known or (optname == _OPTION_ACK_TIMEOUT and not 0 <= optval <= 31):
             raise PyverbsRDMAError(f"Failed to set option {optname} to {optval}", errno.EINVAL)
@@ -511,7 +511,9 @@ class CMID(Posting, Groups):
             self._ack_timeout = optval or _ACK_TIMEOUT
 
     def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
-        """Return the attributes of a step of a queue pair that the program made by itself."""
+        """Return the attributes and mask for a state transition of a queue pair that the program
+        made.
+        """
         attr = QPAttr(qp_state=qp_state)
         mask = int(e.IBV_QP_STATE)
         if qp_state == e.IBV_QPS_INIT:
@@ -536,20 +538,20 @@ class CMID(Posting, Groups):
         return attr, mask
 
     def set_local_ece(self, ece: ECE) -> None:
-        """Take options of a vendor: siwarp has none."""
+        """Refuse vendor options: siwarp has none."""
         if ece.vendor_id or ece.options:
             raise PyverbsRDMAError("siwarp has no options of that vendor", errno.EOPNOTSUPP)
 
     def get_remote_ece(self) -> ECE:
-        """Return the peer's options, of which MPA's frames have none."""
+        """Return the peer's vendor options: none, as MPA frames have no place for them."""
         return ECE()
 
     def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
-        """Return the attributes of its queue pair, and what it was made with."""
+        """Return the attributes and creation parameters of the queue pair."""
         return self._own_qp().query(attr_mask)
 
     def close(self) -> None:
-        """End it, then its queue pair, what it registered, and its queues."""
+        """Close the id, then its queue pair, its memory regions and its completion queues."""
         super(Posting, self).close()
         self._close_posting()
         if self._sync:

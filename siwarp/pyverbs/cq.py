@@ -51,7 +51,7 @@ __all__ = [
     "flags_to_str",
 ]
 
-#: A queue is for at least so many completions, as with adapters.
+#: Minimum capacity of a completion queue, as with adapters.
 _LEAST = 256
 _FLAGS = {
     1: "IBV_CREATE_CQ_ATTR_SINGLE_THREADED",
@@ -60,7 +60,7 @@ _FLAGS = {
 
 
 def flags_to_str(flags: int) -> str:
-    """Return the flags that an extended queue is made with as text."""
+    """Return the creation flags of an extended completion queue as text."""
     return flags_to_text(flags, _FLAGS)
 
 
@@ -76,10 +76,10 @@ class CompChannel(Wrapper[verbs_cq.CompChannel]):
         self._made_from(context)
 
     def get_cq_event(self, expected_cq: CQ | CQEX) -> None:
-        """Wait for the next event, which must be of this queue; Ctrl-C interrupts.
+        """Wait for the next event, which must be of ``expected_cq``; Ctrl-C interrupts the wait.
 
         Raises:
-            PyverbsRDMAError: it is of another queue.
+            PyverbsRDMAError: the event is of another queue.
 
         """
         with rdma("Failed to get a CQ event"):
@@ -91,12 +91,12 @@ class CompChannel(Wrapper[verbs_cq.CompChannel]):
 
     @property
     def fd(self) -> int:
-        """A descriptor that is readable while an event waits."""
+        """A descriptor that is readable while an event is pending."""
         return self._native().fileno()
 
 
 def _make(context: Context, cqe: int, channel: CompChannel | None, comp_vector: int) -> verbs_cq.CQ:
-    # As Cython, which takes max_cqe / 2, a float, for a number.
+    # Accept float values as Cython does: max_cqe / 2 is a float.
     size = max(_LEAST, int(cqe)) if cqe > 0 else int(cqe)
     with rdma("Failed to create a CQ"):
         native = None if channel is None else channel._native()
@@ -113,28 +113,28 @@ class _Queue(Wrapper[verbs_cq.CQ]):
 
     @property
     def comp_channel(self) -> CompChannel | None:
-        """The channel that it was made with."""
+        """The completion channel of the queue."""
         return self._channel
 
     def req_notify(self, solicited_only: bool = False) -> None:
-        """Ask for one event at the next completion; without a channel that means nothing."""
+        """Request one event for the next completion; without a channel this has no effect."""
         if self._channel is not None:
             with rdma("Failed to request notification"):
                 self._native().req_notify(bool(solicited_only))
 
     def ack_events(self, num_events: int) -> None:
-        """Acknowledge events that the channel gave."""
+        """Acknowledge events that the channel returned."""
         with rdma("Failed to acknowledge events"):
             self._native().ack_events(num_events)
 
     def resize(self, cqe: int) -> None:
-        """Make it a queue for at least so many completions."""
+        """Resize the queue to hold at least ``cqe`` completions."""
         with rdma("Failed to resize CQ"):
             self._native().resize(int(cqe))
 
     @property
     def cqe(self) -> int:
-        """How many completions it holds."""
+        """The capacity of the queue, in completions."""
         return self._native().capacity
 
 
@@ -142,8 +142,8 @@ class CQ(_Queue):
     """A completion queue.
 
     Raises:
-        PyverbsRDMAError: ``cqe`` is below 1 or more than the device has (EINVAL), or there is no
-            room for one more (ENOMEM).
+        PyverbsRDMAError: ``cqe`` is below 1 or above the device's limit (EINVAL), or the device has
+            no room for another queue (ENOMEM).
 
     """
 
@@ -159,10 +159,10 @@ class CQ(_Queue):
         self._begin(context, _make(context, cqe, channel, comp_vector), channel)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
-        """Take up to so many completions; return how many, and them.
+        """Poll up to ``num_entries`` completions; return their number, and a list of them.
 
         Raises:
-            PyverbsRDMAError: it overflowed.
+            PyverbsRDMAError: the queue has overflowed.
 
         """
         if num_entries < 1:
@@ -179,20 +179,20 @@ class CQ(_Queue):
 
 
 class PollCqAttr(PyverbsObject):
-    """For later kinds of ``start_poll``: its mask has no bit yet."""
+    """Input of ``start_poll``; no bit of its mask is defined yet."""
 
     comp_mask = UInt(32)
 
 
 class WcTmInfo(PyverbsObject):
-    """What a completion of a matched tag has: there are none."""
+    """Tag matching information of a completion; always 0, because tag matching is not supported."""
 
     tag = Shown(0)
     priv = Shown(0)
 
 
 class CqInitAttrEx(PyverbsObject):
-    """What an extended queue is made with."""
+    """Creation parameters of an extended completion queue."""
 
     cqe = UInt(32, 100)
     comp_vector = UInt(32)
@@ -236,10 +236,11 @@ _NONE = WC()
 
 
 class CQEX(_Queue):
-    """An extended completion queue: ``start_poll``, readers, ``next_poll``, ``end_poll``.
+    """An extended completion queue: ``start_poll``, read functions, ``poll_next``, ``end_poll``.
 
     Raises:
-        PyverbsRDMAError: as of CQ; readers of frames and tags, or IGNORE_OVERRUN (EOPNOTSUPP).
+        PyverbsRDMAError: as for CQ; read functions for Ethernet frames or tag matching, or
+            IGNORE_OVERRUN (EOPNOTSUPP).
 
     """
 
@@ -271,7 +272,7 @@ class CQEX(_Queue):
         return 0
 
     def start_poll(self, attr: PollCqAttr) -> int:
-        """Begin a batch with the next completion: 0, ENOENT if there is none, or another errno."""
+        """Start a batch with the next completion: 0, ENOENT if there is none, or another errno."""
         if (attr is not None and attr.comp_mask) or self._polling:
             return errno.EINVAL
         result = self._next()
@@ -279,7 +280,7 @@ class CQEX(_Queue):
         return result
 
     def poll_next(self) -> int:
-        """Go on to the next completion: as ``start_poll``."""
+        """Advance to the next completion; results as for ``start_poll``."""
         return self._next() if self._polling else errno.EINVAL
 
     def end_poll(self) -> None:
@@ -288,40 +289,40 @@ class CQEX(_Queue):
 
     @property
     def wr_id(self) -> int:
-        """Of the present completion."""
+        """wr_id of the current completion."""
         return self._wc.wr_id
 
     @property
     def status(self) -> int:
-        """Of the present completion."""
+        """Status of the current completion."""
         return self._wc.status
 
     def read_opcode(self) -> int:
-        """Return what completed."""
+        """Return the opcode of the current completion."""
         return self._wc.opcode
 
     def read_vendor_err(self) -> int:
-        """Return the Terminate behind an error, as ``layer << 16 | type << 8 | code``."""
+        """Return the Terminate code of an error, as ``layer << 16 | type << 8 | code``."""
         return self._wc.vendor_err
 
     def read_byte_len(self) -> int:
-        """Return the octets received or read."""
+        """Return the number of octets received or read."""
         return self._wc.byte_len
 
     def read_imm_data(self) -> int:
-        """Return the immediate data, in the octet order in which the peer gave it."""
+        """Return the immediate data, in the byte order in which the peer passed it."""
         return self._wc.imm_data
 
     def read_qp_num(self) -> int:
-        """Return this end's queue pair."""
+        """Return the number of the local queue pair."""
         return self._wc.qp_num
 
     def read_src_qp(self) -> int:
-        """Return the sender's queue pair, of a datagram."""
+        """Return the number of a datagram's sending queue pair."""
         return self._wc.src_qp
 
     def read_wc_flags(self) -> int:
-        """Return the flags of ``ibv_wc_flags``."""
+        """Return flags of ``ibv_wc_flags``."""
         return self._wc.wc_flags
 
     def read_slid(self) -> int:
@@ -329,7 +330,7 @@ class CQEX(_Queue):
         return self._wc.slid
 
     def read_sl(self) -> int:
-        """Return 10 for a datagram of IPv4, 9 for one of IPv6."""
+        """Return 10 for a datagram over IPv4, 9 for a datagram over IPv6."""
         return self._wc.sl
 
     def read_dlid_path_bits(self) -> int:
@@ -337,23 +338,23 @@ class CQEX(_Queue):
         return self._wc.dlid_path_bits
 
     def read_timestamp(self) -> int:
-        """Return when it was polled, in nanoseconds of CLOCK_MONOTONIC."""
+        """Return the time of polling the completion, in nanoseconds of CLOCK_MONOTONIC."""
         return self._monotonic_ns
 
     def read_completion_wallclock_ns(self) -> int:
-        """Return when it was polled, in nanoseconds of the wall clock."""
+        """Return the time of polling the completion, in nanoseconds of the wall clock."""
         return self._wallclock_ns
 
     def read_cvlan(self) -> int:
-        """Return 0: there are no frames."""
+        """Return 0: there are no Ethernet frames."""
         return 0
 
     def read_flow_tag(self) -> int:
-        """Return 0: there are no frames."""
+        """Return 0: there are no Ethernet frames."""
         return 0
 
     def read_tm_info(self, info: WcTmInfo | None = None) -> WcTmInfo:
-        """Return what is of no tag."""
+        """Return zeros, because tag matching is not supported."""
         return info or WcTmInfo()
 
     def __str__(self) -> str:

@@ -110,47 +110,47 @@ __all__ = [
 _PORT = 1
 _GIDS = 16
 _PKEY = 0xFFFF
-#: The physical states that a port of ours may have (InfiniBand 14.2.5.6).
+#: Physical states of a port (InfiniBand 14.2.5.6).
 _LINK_UP, _DISABLED = 5, 3
-#: Of counts in ``struct ibv_device_attr``.
+#: Limit of the counts in ``struct ibv_device_attr``.
 _INT_MAX = 0x7FFFFFFF
 
 
 def persona() -> Persona:
-    """Return what devices are to programs of verbs: ROCE, unless setting ``persona`` says IWARP."""
+    """Return the persona of devices: ROCE, unless the setting ``persona`` selects IWARP."""
     of_setting = int(_ffi.lib.siw_persona_setting())
     return Persona.IWARP if of_setting == Persona.IWARP else Persona.ROCE
 
 
 class Device(PyverbsObject):
-    """A device (``struct ibv_device``); ``name`` is of bytes."""
+    """A device (``struct ibv_device``); ``name`` is of type bytes."""
 
     def __init__(self, name: bytes, guid: int, node: int, transport: int, index: int) -> None:
         self._values = (name, guid, node, transport, index)
 
     @property
     def name(self) -> bytes:
-        """Its name, as ``b"siw_lo"``."""
+        """Name of the device, for example ``b"siw_lo"``."""
         return self._values[0]
 
     @property
     def guid(self) -> int:
-        """Its GUID, in the network's octet order."""
+        """GUID of the device, in network byte order."""
         return self._values[1]
 
     @property
     def node_type(self) -> int:
-        """A channel adapter; with setting ``persona`` iwarp an RNIC."""
+        """Node type: a channel adapter, or an RNIC if the setting ``persona`` is iwarp."""
         return self._values[2]
 
     @property
     def transport_type(self) -> int:
-        """As its node type."""
+        """Transport type, consistent with the node type."""
         return self._values[3]
 
     @property
     def index(self) -> int:
-        """The index of its interface."""
+        """Index of the device's network interface."""
         return self._values[4]
 
     def __str__(self) -> str:
@@ -162,7 +162,7 @@ class Device(PyverbsObject):
 
 
 def get_device_list() -> list[Device]:
-    """Return the devices of this machine: one for each interface with an address, ``siw_lo`` last.
+    """Return this machine's devices: one per interface with an address; ``siw_lo`` is last.
 
     Raises:
         PyverbsRDMAError: the interfaces cannot be listed.
@@ -187,12 +187,14 @@ def get_device_list() -> list[Device]:
 
 
 def rdma_get_devices() -> list[Device]:
-    """Return the devices that the connection manager uses, which are all of them."""
+    """Return the devices that the connection manager uses: all devices."""
     return get_device_list()
 
 
 class AsyncEvent(PyverbsObject):
-    """Something that happened to an object (``struct ibv_async_event``); ``ack()`` it."""
+    """An asynchronous event of an object (``struct ibv_async_event``); acknowledge it by
+    ``ack()``.
+    """
 
     def __init__(self, event_type: int = 0) -> None:
         self._type = event_type
@@ -206,11 +208,11 @@ class AsyncEvent(PyverbsObject):
 
     @property
     def event_type(self) -> int:
-        """One of ``ibv_event_type``."""
+        """A value of ``ibv_event_type``."""
         return self._type
 
     def ack(self) -> None:
-        """Acknowledge it: before that its object cannot be closed."""
+        """Acknowledge the event; before that, its object cannot be closed."""
         if self._native is not None:
             self._native.ack()
 
@@ -231,11 +233,12 @@ def _same_file(a: int, b: int) -> bool:
 class Context(Wrapper[verbs_device.Context]):
     """An open device: ``Context(name="siw_lo")``.
 
-    ``cmid`` gives that of a connection id, ``cmd_fd`` one of this process by its descriptor.
+    ``cmid``: the device of a connection id. ``cmd_fd``: an open device of this process, by its
+    descriptor.
 
     Raises:
-        PyverbsUserError: no name.
-        PyverbsRDMAError: no such device, or it cannot be opened.
+        PyverbsUserError: there is no name.
+        PyverbsRDMAError: there is no such device, or it cannot be opened.
 
     """
 
@@ -274,7 +277,7 @@ class Context(Wrapper[verbs_device.Context]):
         for other in list(_contexts):
             if not other._is_closed and other._cmd_fd >= 0 and _same_file(fd, other._cmd_fd):
                 self._share(other._native())
-                self._other = other  # it stays as long as this one
+                self._other = other  # keeps the imported Context open as long as this one
                 self._cmd_fd = fd
                 return
         raise PyverbsRDMAError(
@@ -283,11 +286,11 @@ class Context(Wrapper[verbs_device.Context]):
         )
 
     def close(self) -> None:
-        """Close the device, after all that was made from it; a second call does nothing."""
+        """Close the device, after its children; a second call has no effect."""
         super().close()
         fd, self._cmd_fd = self._cmd_fd, -1
         if fd >= 0 and not self._shared:
-            with contextlib.suppress(OSError):  # the program may have closed it
+            with contextlib.suppress(OSError):  # the program may have closed the descriptor
                 os.close(fd)
 
     def __del__(self) -> None:
@@ -296,7 +299,7 @@ class Context(Wrapper[verbs_device.Context]):
             with contextlib.suppress(OSError):
                 os.close(fd)
 
-    # ---- what it is
+    # ---- attributes
 
     @property
     def name(self) -> str:
@@ -305,12 +308,12 @@ class Context(Wrapper[verbs_device.Context]):
 
     @property
     def num_comp_vectors(self) -> int:
-        """One: all completions are made in the same way."""
+        """The number of completion vectors: 1."""
         return 1
 
     @property
     def cmd_fd(self) -> int:
-        """A descriptor that ``Context(cmd_fd=...)`` of this process takes."""
+        """A descriptor for ``Context(cmd_fd=...)`` in this process."""
         self._native()
         if self._cmd_fd < 0:
             self._cmd_fd = os.memfd_create("siwarp")
@@ -318,7 +321,7 @@ class Context(Wrapper[verbs_device.Context]):
 
     @property
     def context(self) -> int:
-        """A number that only this open device has."""
+        """A unique number of this open device."""
         return id(self._native())
 
     @property
@@ -330,7 +333,7 @@ class Context(Wrapper[verbs_device.Context]):
             return self._native().query_info()
 
     def _addresses(self) -> tuple[str, ...]:
-        """Return the addresses behind its GIDs, by their index."""
+        """Return the IP addresses of the device's GIDs, in the order of the GID table."""
         return self._info().addresses[:_GIDS]
 
     # ---- queries
@@ -359,7 +362,7 @@ class Context(Wrapper[verbs_device.Context]):
         return attr
 
     def query_device_ex(self, ex_input: QueryDeviceExInput | None = None) -> DeviceAttrEx:
-        """Return the device's limits, and what it does not have."""
+        """Return the device's limits and extended attributes."""
         if ex_input is not None and ex_input.comp_mask:
             raise PyverbsRDMAError(
                 "Failed to query extended device attributes: comp_mask is 0", errno.EINVAL
@@ -376,7 +379,7 @@ class Context(Wrapper[verbs_device.Context]):
             )
 
     def query_port(self, port_num: int) -> PortAttr:
-        """Return the state of the port, 1."""
+        """Return the state of the port; its number is 1."""
         self._check_port(port_num, "port")
         info, native = self._info(), self._native()
         with rdma("Failed to query the port"):
@@ -396,7 +399,7 @@ class Context(Wrapper[verbs_device.Context]):
         return attr
 
     def query_gid(self, port_num: int, index: int) -> GID:
-        """Return a GID of the port; one without an address is zero."""
+        """Return a GID of the port; an unused entry is zero."""
         self._check_gid(port_num, index)
         own = self._addresses()
         return GID() if index >= len(own) else gid_of(raw_of_address(own[index]))
@@ -409,7 +412,7 @@ class Context(Wrapper[verbs_device.Context]):
             )
 
     def query_gid_type(self, port_num: int, index: int) -> int:
-        """Return a GID's type as sysfs counts: RoCE v2."""
+        """Return the type of a GID in the numbering of sysfs: RoCE v2."""
         self._check_gid(port_num, index)
         return e.IBV_GID_TYPE_SYSFS_ROCE_V2
 
@@ -421,10 +424,10 @@ class Context(Wrapper[verbs_device.Context]):
         return GIDEntry(prefix, interface, index, _PORT, e.IBV_GID_TYPE_ROCE_V2, netdev)
 
     def query_gid_ex(self, port_num: int, gid_index: int, flags: int = 0) -> GIDEntry:
-        """Return an entry of the port's table of GIDs.
+        """Return an entry of the port's GID table.
 
         Raises:
-            PyverbsRDMAError: there is none (ENODATA), or ``flags`` is not 0 (EOPNOTSUPP).
+            PyverbsRDMAError: the entry is unused (ENODATA), or ``flags`` is not 0 (EOPNOTSUPP).
 
         """
         self._check_gid(port_num, gid_index)
@@ -441,8 +444,8 @@ class Context(Wrapper[verbs_device.Context]):
         """Return the device's GIDs.
 
         Raises:
-            PyverbsRDMAError: there are more than ``max_entries``, or ``flags`` is not 0. As in
-                pyverbs, whose call returns a negative number, ``error_code`` is negative.
+            PyverbsRDMAError: there are more than ``max_entries``, or ``flags`` is not 0.
+                ``error_code`` is negative, as in pyverbs.
 
         """
         if flags:
@@ -457,7 +460,7 @@ class Context(Wrapper[verbs_device.Context]):
         return [self._entry(index, address) for index, address in enumerate(own)]
 
     def query_pkey(self, port_num: int, index: int) -> int:
-        """Return the one P_Key."""
+        """Return the only P_Key."""
         self._check_port(port_num, f"P_Key {index} of port")
         if index:
             raise PyverbsRDMAError(f"Failed to query P_Key {index}: there is one", errno.EINVAL)
@@ -466,20 +469,20 @@ class Context(Wrapper[verbs_device.Context]):
     def query_rt_values_ex(
         self, comp_mask: int = e.IBV_VALUES_MASK_RAW_CLOCK
     ) -> tuple[int, int] | None:
-        """Return the clock of time stamps, as (0, nanoseconds)."""
+        """Return the time of the time stamp clock, as (0, nanoseconds)."""
         self._native()
         if not comp_mask & e.IBV_VALUES_MASK_RAW_CLOCK:
             return None
         return 0, system.clock_ns(False)
 
     def get_async_event(self) -> AsyncEvent:
-        """Wait for an asynchronous event; Ctrl-C interrupts."""
+        """Wait for an asynchronous event; Ctrl-C interrupts the wait."""
         while True:
             with rdma("Failed to get async event"):
                 native = self._native().get_async_event()
             if native is not None and int(native.event_type) in _EVENTS:
                 return AsyncEvent._of(native)
-            if native is not None:  # one of siwarp's own, that pyverbs has no number for
+            if native is not None:  # a siwarp event for which pyverbs has no number
                 native.ack()
 
 
@@ -487,7 +490,7 @@ _EVENTS = frozenset(int(one) for one in e.ibv_event_type)
 
 
 class DM(PyverbsCM):
-    """Memory on a device: siwarp has none.
+    """Device memory, which siwarp does not support.
 
     Raises:
         PyverbsUserError: always.
@@ -503,20 +506,21 @@ class DM(PyverbsCM):
         )
 
     def copy_to_dm(self, dm_offset: int, data: bytes | str, length: int) -> NoReturn:
-        """There is no memory to copy to."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("device memory", "a device in software has none of its own")
 
     def copy_from_dm(self, dm_offset: int, length: int) -> NoReturn:
-        """There is no memory to copy from."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("device memory", "a device in software has none of its own")
 
     def unimport(self) -> NoReturn:
-        """There is nothing to import."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("device memory", "a device in software has none of its own")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DMMR":  # pyverbs.device has it, too; regions import this module
+    # pyverbs.device exports DMMR as well; imported late, because pyverbs.mr imports this module
+    if name == "DMMR":
         from siwarp.pyverbs.mr import DMMR
 
         return DMMR

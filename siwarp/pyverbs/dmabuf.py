@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory of graphics cards, which siwarp does not allocate: ``pyverbs.dmabuf``."""
+"""GPU memory, which siwarp cannot allocate: ``pyverbs.dmabuf``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["DmaBuf", "PyverbsRDMAErrno"]
 
 
 class DmaBuf:
-    """Memory of a graphics card: ``DmaBufMR`` takes the descriptor of one.
+    """GPU memory; ``DmaBufMR`` accepts the descriptor of existing GPU memory.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).
@@ -28,4 +28,4 @@ class DmaBuf:
         refuse("DmaBuf", "it asks no graphics card for memory; DmaBufMR takes a descriptor")
 
     def close(self) -> None:
-        """Do nothing: there is none."""
+        """Do nothing: no memory was allocated."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The numbers of verbs, all of those that ``pyverbs.enums`` has: enumerations and their members.
+"""All enumerations of ``pyverbs.enums``, and their members.
 
-Numbers of what siwarp does not have are here, too. A call that is given one says why it refuses.
+They include numbers of unsupported features. A call that gets such a number raises an error with
+the reason.
 """
 
 from __future__ import annotations
@@ -31,4 +32,4 @@ export(globals())
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> int:
-        """Any member of the enumerations above."""
+        """Return a member of the enumerations above by its name."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Steering of frames, which siwarp does not have: ``pyverbs.flow``."""
+"""Flow steering, which siwarp does not support: ``pyverbs.flow``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class FlowAttr(PyverbsObject):
-    """Which frames a flow would steer."""
+    """Description of the Ethernet frames that a flow steers."""
 
     num_of_specs = UInt(8)
     type = UInt(32)
@@ -48,7 +48,7 @@ class FlowAttr(PyverbsObject):
 
 
 class Flow(PyverbsCM):
-    """A rule that steers frames to a queue pair.
+    """A rule that steers Ethernet frames to a queue pair.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).
@@ -60,4 +60,4 @@ class Flow(PyverbsCM):
 
 
 class FlowAction(PyverbsObject):
-    """What an adapter would do to the frames of a flow; a vendor's are derived from it."""
+    """An action of an adapter on the frames of a flow; base class of vendors' classes."""

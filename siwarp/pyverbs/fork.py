@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Forks: ``pyverbs.fork``. Nothing is pinned, so there is nothing to protect."""
+"""Support of fork(): ``pyverbs.fork``. Memory is not pinned, so it needs no protection."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["PyverbsRDMAError", "fork_init", "is_fork_initialized"]
 
 
 def fork_init() -> None:
-    """Do nothing: what is open stays the parent's, and the child opens its own."""
+    """Do nothing: open objects remain the parent's, and the child opens its own."""
 
 
 def is_fork_initialized() -> ibv_fork_status:
-    """Return that it is not needed."""
+    """Return IBV_FORK_UNNEEDED."""
     return ibv_fork_status.IBV_FORK_UNNEEDED

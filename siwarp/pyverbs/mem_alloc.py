@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory by its address: ``pyverbs.mem_alloc``, the C library's functions.
+"""Memory access by address: ``pyverbs.mem_alloc``, the C library's functions.
 
-As in C, nothing here knows what lies at an address: a wrong one ends the process.
+As in C, addresses are not checked: a wrong one crashes the process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAP_SHARED_ = _mmap.MAP_SHARED
 MAP_PRIVATE_ = _mmap.MAP_PRIVATE
 MAP_ANONYMOUS_ = _mmap.MAP_ANONYMOUS
 MAP_STACK_ = 0x20000
-# Of Linux, on every processor that siwarp is built for.
+# Values on Linux, on all processors that siwarp supports.
 MAP_FIXED_ = 0x10
 MAP_GROWSDOWN_ = 0x100
 MAP_LOCKED_ = 0x2000
@@ -48,20 +48,20 @@ def _failed(what: str) -> PyverbsRDMAError:
 
 
 def malloc(size: int) -> int:
-    """Return the address of so many octets; 0: there is no memory."""
+    """Allocate ``size`` octets and return their address; 0: out of memory."""
     return int(_libc.malloc(size) or 0)
 
 
 def free(ptr: int) -> None:
-    """Give memory of ``malloc`` or ``posix_memalign`` back."""
+    """Free memory of ``malloc`` or ``posix_memalign``."""
     _libc.free(ptr)
 
 
 def posix_memalign(size: int, alignment: int = 8) -> int:
-    """Return the address of so many octets of zero, a multiple of ``alignment``.
+    """Allocate ``size`` zeroed octets and return their address, a multiple of ``alignment``.
 
     Raises:
-        PyverbsError: there is no memory, or ``alignment`` is no power of two above 4.
+        PyverbsError: out of memory, or ``alignment`` is not a power of two above 4.
 
     """
     ptr = ctypes.c_void_p()
@@ -84,7 +84,7 @@ def mmap(
     """Map memory or a file, as mmap(2); return its address.
 
     Raises:
-        PyverbsRDMAError: the system refuses.
+        PyverbsRDMAError: the system call failed.
 
     """
     found = _libc.mmap(addr or None, length, prot, flags, fd, offset)
@@ -97,7 +97,7 @@ def munmap(addr: int, length: int) -> None:
     """Unmap memory, as munmap(2).
 
     Raises:
-        PyverbsRDMAError: the system refuses.
+        PyverbsRDMAError: the system call failed.
 
     """
     if _libc.munmap(addr, length):
@@ -108,7 +108,7 @@ def madvise(addr: int, length: int, flags: int = MADV_DONTNEED_) -> None:
     """Give advice about memory, as madvise(2).
 
     Raises:
-        PyverbsRDMAError: the system refuses.
+        PyverbsRDMAError: the system call failed.
 
     """
     if _libc.madvise(addr, length, flags):
@@ -119,7 +119,7 @@ def write(addr: int, data: bytes | str, length: int, offset: int = 0) -> None:
     """Write ``length`` octets of ``data`` at ``addr + offset``.
 
     Raises:
-        PyverbsError: ``data`` has fewer.
+        PyverbsError: ``data`` is shorter.
 
     """
     octets = data.encode() if isinstance(data, str) else bytes(data)
@@ -136,20 +136,20 @@ def read(addr: int, length: int, offset: int = 0) -> bytes:
 
 
 def read32(addr: int, offset: int = 0) -> int:
-    """Return the number of 32 bits with this index."""
+    """Return the 32-bit number at index ``offset`` of an array."""
     return int.from_bytes(read(addr, 4, 4 * offset), sys.byteorder)
 
 
 def read64(addr: int, offset: int = 0) -> int:
-    """Return the number of 64 bits with this index."""
+    """Return the 64-bit number at index ``offset`` of an array."""
     return int.from_bytes(read(addr, 8, 8 * offset), sys.byteorder)
 
 
 def writebe32(addr: int, val: int, offset: int = 0) -> None:
-    """Write a number of 32 bits at this index, in the network's octet order."""
+    """Write a 32-bit number at index ``offset`` of an array, in network byte order."""
     write(addr, struct.pack("!I", val), 4, 4 * offset)
 
 
 def writebe64(addr: int, val: int, offset: int = 0) -> None:
-    """Write a number of 64 bits at this index, in the network's octet order."""
+    """Write a 64-bit number at index ``offset`` of an array, in network byte order."""
     write(addr, struct.pack("!Q", val), 8, 8 * offset)

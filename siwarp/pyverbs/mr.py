@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 HUGE_PAGE_SIZE = 0x200000
-#: What a region may allow; the rest changes nothing here, or is refused.
+#: Access flags that take effect; other flags are ignored or refused.
 _RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE
     | e.IBV_ACCESS_REMOTE_WRITE
@@ -50,7 +50,7 @@ _RIGHTS = (
     | e.IBV_ACCESS_MW_BIND
     | e.IBV_ACCESS_ZERO_BASED
 )
-#: Optional flags, as ``ibv_reg_mr`` calls those that a device may ignore.
+#: Optional access flags, which a device may ignore (``ibv_reg_mr``).
 _OPTIONAL = range(20, 30)
 _IGNORED = e.IBV_ACCESS_ON_DEMAND | e.IBV_ACCESS_HUGETLB | sum(1 << bit for bit in _OPTIONAL)
 
@@ -59,10 +59,10 @@ _open: weakref.WeakValueDictionary[int, MR] = weakref.WeakValueDictionary()
 
 
 def rights_of(access: int, what: str) -> int:
-    """Return the rights among access flags.
+    """Return the access rights in a set of access flags.
 
     Raises:
-        PyverbsRDMAError: one of them is none (EINVAL).
+        PyverbsRDMAError: a flag is not defined (EINVAL).
 
     """
     unknown = int(access) & ~(_RIGHTS | _IGNORED)
@@ -72,19 +72,20 @@ def rights_of(access: int, what: str) -> int:
 
 
 def memory_at(address: int, length: int) -> Any:
-    """Return memory by its address as a buffer."""
+    """Return the memory at an address as a buffer."""
     return ffi.buffer(ffi.cast("char *", address), length) if length else bytearray()
 
 
 class MR(Wrapper[verbs_mr.MR]):
-    """A memory region: new memory of ``length`` octets, or what is at ``address``.
+    """A memory region: new memory of ``length`` octets, or existing memory at ``address``.
 
-    ``creator`` is a PD, or a CMID, which registers for messages, reading or writing. ``handle``
-    imports a region of the process.
+    ``creator`` is a PD, or a CMID, which registers memory for messages, reads or writes. ``handle``
+    imports a region of the same process.
 
     Raises:
-        PyverbsRDMAError: no such right (EINVAL), no memory there (EFAULT), no room for one more
-            (ENOMEM); ``implicit`` (EOPNOTSUPP).
+        PyverbsRDMAError: an access flag is not defined (EINVAL), the memory does not exist
+            (EFAULT), or the device has no room for another region (ENOMEM); ``implicit``
+            (EOPNOTSUPP).
 
     """
 
@@ -130,7 +131,7 @@ class MR(Wrapper[verbs_mr.MR]):
         self._h, self._shared, self._handle, self._other = other._h, True, handle, other
 
     def unimport(self) -> None:
-        """End an import; what was imported stays."""
+        """End an import; the imported region stays registered."""
         self._unimport()
 
     def _has(self, element: SGE) -> bool:
@@ -138,31 +139,31 @@ class MR(Wrapper[verbs_mr.MR]):
         start = element.addr - native.iova
         return element.lkey == native.lkey and 0 <= start <= native.length - element.length
 
-    # ---- what it is
+    # ---- attributes
 
     @property
     def buf(self) -> int:
-        """The address of its first octet."""
+        """Address of the first octet."""
         return 0 if self._is_closed else self._native().addr
 
     @property
     def length(self) -> int:
-        """Octets."""
+        """Length in octets."""
         return self._native().length
 
     @property
     def lkey(self) -> int:
-        """The key for elements of requests."""
+        """Local key, for scatter/gather elements."""
         return self._native().lkey
 
     @property
     def rkey(self) -> int:
-        """The key for the peer."""
+        """Remote key, for the peer."""
         return self._native().rkey
 
     @property
     def handle(self) -> int:
-        """The number that ``MR(pd, handle=...)`` takes."""
+        """Number for ``MR(pd, handle=...)``."""
         return self._handle
 
     # ---- its memory
@@ -178,7 +179,7 @@ class MR(Wrapper[verbs_mr.MR]):
         """Write ``length`` octets of ``data`` into the memory at ``offset``.
 
         Raises:
-            PyverbsUserError: they are not inside, or ``data`` has fewer.
+            PyverbsUserError: the range is outside the region, or ``data`` is shorter.
 
         """
         octets = data.encode() if isinstance(data, str) else memoryview(data).cast("B")
@@ -191,7 +192,7 @@ class MR(Wrapper[verbs_mr.MR]):
         """Return ``length`` octets of the memory from ``offset`` on.
 
         Raises:
-            PyverbsUserError: they are not inside.
+            PyverbsUserError: the range is outside the region.
 
         """
         self._check(length, offset)
@@ -205,10 +206,10 @@ class MR(Wrapper[verbs_mr.MR]):
         length: int = 0,
         access: int = 0,
     ) -> None:
-        """Change memory, domain or rights; it gets new keys, but for rights alone.
+        """Change memory, domain or rights; the keys change, unless only rights change.
 
         Raises:
-            PyverbsRDMAError: as for a new one; then nothing was changed.
+            PyverbsRDMAError: as for a new region; the region is then unchanged.
 
         """
         what = "Failed to rereg MR"
@@ -239,7 +240,7 @@ class MR(Wrapper[verbs_mr.MR]):
 
 
 class MWBindInfo(PyverbsCM):
-    """What a window is bound to: octets of a region, and what the peer may do."""
+    """Range of a region to which a window is bound, and the peer's access rights."""
 
     addr = UInt(64)
     length = UInt(64)
@@ -251,11 +252,11 @@ class MWBindInfo(PyverbsCM):
 
     @property
     def mr(self) -> MR:
-        """The region."""
+        """The region of the window."""
         return self._mr
 
     def _native_info(self) -> verbs_mw.MWBindInfo:
-        # A window is for peers: what this end may do is nothing to grant.
+        # Local access rights are ignored: a window is for access by peers.
         access = self.mw_access_flags & ~e.IBV_ACCESS_LOCAL_WRITE
         return verbs_mw.MWBindInfo(self._mr._native(), self.addr, self.length, access)
 
@@ -264,7 +265,7 @@ class MWBindInfo(PyverbsCM):
 
 
 class MWBind(PyverbsCM):
-    """A bind of a window of type 1, for ``QP.bind_mw``."""
+    """A bind of a type 1 window, for ``QP.bind_mw``."""
 
     wr_id = UInt(64)
     send_flags = UInt(32)
@@ -281,7 +282,8 @@ class MW(Wrapper[verbs_mw.MW]):
     """A memory window.
 
     Raises:
-        PyverbsRDMAError: no such type (EINVAL), or no room for one more (ENOMEM).
+        PyverbsRDMAError: the type is not defined (EINVAL), or the device has no room for another
+            window (ENOMEM).
 
     """
 
@@ -295,17 +297,17 @@ class MW(Wrapper[verbs_mw.MW]):
 
     @property
     def handle(self) -> int:
-        """A number that only this window has."""
+        """A unique number of the window."""
         return self._handle
 
     @property
     def rkey(self) -> int:
-        """The key for the peer: that of the bind posted last."""
+        """Remote key, for the peer: the key of the last bind posted."""
         return self._native().rkey
 
     @property
     def type(self) -> int:
-        """One of ``ibv_mw_type``."""
+        """A value of ``ibv_mw_type``."""
         return int(self._native().type)
 
     def __str__(self) -> str:
@@ -321,7 +323,7 @@ def mwtype2str(mw_type: int) -> str:
 
 
 class DMMR(MR):
-    """A region in memory of a device: siwarp's devices have none.
+    """A region in device memory, which siwarp does not support.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).
@@ -333,10 +335,10 @@ class DMMR(MR):
 
 
 class DmaBufMR(MR):
-    """A region in memory that another device shares by a descriptor, if ``mmap`` takes that.
+    """A region in a dma-buf, memory of another device that a descriptor refers to, using ``mmap``.
 
     Raises:
-        PyverbsRDMAError: without a descriptor, or for memory that the CPU cannot map (EOPNOTSUPP).
+        PyverbsRDMAError: there is no descriptor, or the CPU cannot map the memory (EOPNOTSUPP).
 
     """
 
@@ -358,16 +360,16 @@ class DmaBufMR(MR):
         except (OSError, ValueError) as error:
             refuse(f"MR for descriptor {fd}", f"the CPU cannot map it ({error})")
         self._pd, self._dmabuf, self._offset = pd, dmabuf, offset
-        # Requests name its octets by their places in the descriptor, as pyverbs has it.
+        # As in pyverbs, requests address the octets by their offset in the dma-buf.
         self._register(memoryview(mapped)[offset:], access, offset)
         self._made_from(pd)
 
     @property
     def dmabuf(self) -> Any:
-        """The descriptor."""
+        """The descriptor of the dma-buf."""
         return self._dmabuf
 
     @property
     def offset(self) -> int:
-        """Where in it the region begins."""
+        """Offset of the region in the dma-buf."""
         return self._offset

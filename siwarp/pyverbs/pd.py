@@ -38,11 +38,11 @@ _PREFETCHES = range(3)
 
 
 class PD(Wrapper[NativePD]):
-    """A protection domain of a Context, or that of a CMID; ``handle`` imports one of the process.
+    """A protection domain of a Context or a CMID; ``handle`` imports one of the same process.
 
     Raises:
-        PyverbsRDMAError: the device has no room for one more (ENOMEM), or there is none with this
-            handle (EINVAL).
+        PyverbsRDMAError: the device has no room for another protection domain (ENOMEM), or none has
+            this handle (EINVAL).
 
     """
 
@@ -82,17 +82,17 @@ class PD(Wrapper[NativePD]):
         self._h, self._shared, self._handle, self._other = other._h, True, handle, other
 
     def unimport(self) -> None:
-        """End an import; what was imported stays."""
+        """End an import; the imported protection domain stays open."""
         self._unimport()
 
     @property
     def handle(self) -> int:
-        """The number that ``PD(context, handle=...)`` takes."""
+        """Number for ``PD(context, handle=...)``."""
         return self._handle
 
     @property
     def pd(self) -> int:
-        """A number that only this domain has."""
+        """A unique number of the protection domain."""
         return id(self._native())
 
     def _regions(self) -> list[MR]:
@@ -101,10 +101,11 @@ class PD(Wrapper[NativePD]):
         return self._of(MR)
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
-        """Take advice about memory; nothing is paged in before it is used.
+        """Check advice about memory and ignore it; memory is paged in only when it is used.
 
         Raises:
-            PyverbsRDMAError: no such advice or flag, or an element is in no region (EINVAL).
+            PyverbsRDMAError: an advice or flag is not defined, or an element is in no region
+                (EINVAL).
 
         """
         reason = ""
@@ -120,7 +121,7 @@ class PD(Wrapper[NativePD]):
 
 
 class ParentDomainContext(PyverbsObject):
-    """Functions of the program's own that would allocate memory for queues."""
+    """The program's functions for allocating the memory of queues."""
 
     user_data: object = None
 
@@ -136,7 +137,7 @@ class ParentDomainContext(PyverbsObject):
 
 
 class ParentDomainInitAttr(PyverbsObject):
-    """What a parent domain is made of."""
+    """Creation parameters of a parent domain."""
 
     comp_mask = UInt(32)
 
@@ -149,10 +150,10 @@ class ParentDomainInitAttr(PyverbsObject):
 
 
 class ParentDomain(PD):
-    """Another name of a protection domain.
+    """A parent domain: another object for an existing protection domain.
 
     Raises:
-        PyverbsRDMAError: with allocators of the program's own (EOPNOTSUPP).
+        PyverbsRDMAError: the program supplies allocators (EOPNOTSUPP).
 
     """
 

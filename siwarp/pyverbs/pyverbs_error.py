@@ -9,7 +9,7 @@ __all__ = ["PyverbsError", "PyverbsRDMAError", "PyverbsUserError"]
 
 
 class PyverbsError(Exception):
-    """What the exceptions of pyverbs are derived from."""
+    """Base class of the exceptions of pyverbs."""
 
     def __init__(self, msg: str, error_code: int = -1) -> None:
         if error_code != -1:
@@ -18,7 +18,7 @@ class PyverbsError(Exception):
 
 
 class PyverbsRDMAError(PyverbsError):
-    """A call of verbs or of rdma_cm failed; ``error_code`` has its errno value, or -1."""
+    """A call of verbs or of rdma_cm failed; ``error_code`` is its errno value, or -1."""
 
     def __init__(self, msg: str, error_code: int = -1) -> None:
         super().__init__(msg, error_code)
@@ -34,14 +34,14 @@ class PyverbsRDMAError(PyverbsError):
 
 
 def _again(text: str, error_code: int) -> PyverbsRDMAError:
-    """Return the exception that has this text already, as one that came from another process."""
+    """Return an exception with a complete text; used to unpickle one from another process."""
     error = PyverbsRDMAError(text)
     error._error_code = error_code
     return error
 
 
 class PyverbsUserError(PyverbsError):
-    """The program used pyverbs in a wrong way."""
+    """The program used pyverbs incorrectly."""
 
     def __init__(self, msg: str) -> None:
         super().__init__(msg)

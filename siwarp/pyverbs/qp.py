@@ -61,7 +61,7 @@ __all__ = [
     "qp_type_to_str",
 ]
 
-#: What a queue pair is granted at least, as with adapters.
+#: Minimum granted capacities of a queue pair, as with adapters.
 _LEAST_WR, _INLINE = 32, 64
 _MISSING = {
     e.IBV_QPT_RAW_PACKET: "a socket is no Ethernet port",
@@ -73,13 +73,13 @@ _TYPES = (e.IBV_QPT_RC, e.IBV_QPT_UC, e.IBV_QPT_UD)
 _KNOWN_INIT = (
     e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_CREATE_FLAGS | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
 )
-#: The number of the peer of a queue pair that a connection id connects.
+#: The dest_qp_num of queue pairs that a connection id connects.
 QPN_OF_CM = 0xFF0000
 
 _PORT = e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT
 _AV = e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
 _SENDER = e.IBV_QP_TIMEOUT | e.IBV_QP_RETRY_CNT | e.IBV_QP_RNR_RETRY | e.IBV_QP_MAX_QP_RD_ATOMIC
-#: The attributes of the steps to INIT, RTR and RTS, by type.
+#: Attributes of the transitions to INIT, RTR and RTS, by type.
 _STEPS = {
     e.IBV_QPT_RC: (
         _PORT | e.IBV_QP_ACCESS_FLAGS,
@@ -96,7 +96,7 @@ _NOT_OURS = {
     e.IBV_QP_CAP: ("queue that changes its size", "make a new queue pair"),
 }
 _ALL_MASKS = sum(e.ibv_qp_attr_mask)
-#: What a program set, of which the engine has no copy for each type.
+#: Attributes set by the program that the engine does not keep for all types.
 _REMEMBERED = {
     e.IBV_QP_PKEY_INDEX: "pkey_index",
     e.IBV_QP_PORT: "port_num",
@@ -113,9 +113,9 @@ _REMEMBERED = {
     e.IBV_QP_DEST_QPN: "dest_qp_num",
     e.IBV_QP_EN_SQD_ASYNC_NOTIFY: "en_sqd_async_notify",
 }
-#: Adapters keep these bits of what a program sets, and show them when asked.
+#: Bits of attribute values that adapters keep, and return in queries.
 _BITS = {"timeout": 0x1F, "retry_cnt": 7, "rnr_retry": 7, "min_rnr_timer": 0x1F}
-#: The rights of a queue pair; that to bind windows is a region's.
+#: Access rights of a queue pair; the right to bind windows belongs to regions.
 _RIGHTS = (
     e.IBV_ACCESS_LOCAL_WRITE
     | e.IBV_ACCESS_REMOTE_WRITE
@@ -125,7 +125,7 @@ _RIGHTS = (
 
 
 def refuse_type(qp_type: int) -> None:
-    """Raise why there is no such queue pair, if there is none."""
+    """Raise an error with the reason if siwarp does not support a queue pair type."""
     if qp_type in _MISSING:
         refuse(f"QP of type {qp_type_to_str(qp_type)}", _MISSING[qp_type])
     if qp_type not in _TYPES:
@@ -133,7 +133,7 @@ def refuse_type(qp_type: int) -> None:
 
 
 def native_init(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitAttr:
-    """Return what the engine makes a queue pair of."""
+    """Convert creation parameters to those of ``siwarp.verbs``."""
     what = "Failed to create QP"
     if init.send_cq is None or init.recv_cq is None:
         raise PyverbsRDMAError(f"{what}: it needs a CQ for sends, one for receives", errno.EINVAL)
@@ -161,7 +161,7 @@ def native_init(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitA
 
 
 def granted(native: verbs_qp.QP) -> QPCap:
-    """Return what a queue pair was granted."""
+    """Return the granted capacities of a queue pair."""
     return QPCap(*(getattr(native.cap, name) for name in CAPS))
 
 
@@ -177,19 +177,20 @@ def find(context: verbs_device.Context, qp_num: int) -> QP | None:
 
 
 def _kept(attr: QPAttr, name: str) -> Any:
-    """Return an attribute as an adapter keeps it."""
+    """Return the value of an attribute that an adapter would keep."""
     value = getattr(attr, name)
     return value & _BITS[name] if name in _BITS else value
 
 
 class QP(Wrapper[verbs_qp.QP]):
-    """A queue pair of a PD with QPInitAttr, or of a Context with QPInitAttrEx.
+    """A queue pair of a PD, made from a QPInitAttr, or of a Context, made from a QPInitAttrEx.
 
-    With ``qp_attr`` UD goes on to RTS, RC and UC to INIT.
+    With ``qp_attr`` a UD queue pair is moved to RTS, an RC or UC queue pair to INIT.
 
     Raises:
-        PyverbsRDMAError: what it is made with is wrong or more than the device has (EINVAL), there
-            is no room for one more (ENOMEM), or siwarp has no such thing (EOPNOTSUPP).
+        PyverbsRDMAError: a parameter is invalid or above the device's limit (EINVAL), the device
+            has no room for another queue pair (ENOMEM), or siwarp does not support the feature
+            (EOPNOTSUPP).
 
     """
 
@@ -220,13 +221,13 @@ class QP(Wrapper[verbs_qp.QP]):
         init_attr.cap = granted(native)
 
     def _take(self, pd: PD, native: verbs_qp.QP, init_attr: QPInitAttr | QPInitAttrEx) -> None:
-        """Take over the engine's queue pair."""
+        """Take ownership of a queue pair of ``siwarp.verbs``."""
         self._h, self._pd, self._context = native, pd, pd._context
         self._type, self._num = init_attr.qp_type, native.qp_num
         self._scq, self._rcq, self._srq = init_attr.send_cq, init_attr.recv_cq, init_attr.srq
         self._sig_all, self._user = init_attr.sq_sig_all, init_attr.qp_context
         self._set = QPAttr(port_num=0, path_mtu=0)
-        #: The state that a connection id takes it to with the connection.
+        #: State to which the connection id will move the queue pair once it is connected.
         self._of_cm: int | None = None
         owners = [one for one in (self._scq, self._rcq, self._srq) if one is not None]
         self._made_from(pd, *owners)
@@ -249,26 +250,26 @@ class QP(Wrapper[verbs_qp.QP]):
             )
         self._create_qp(pd, init_attr)
 
-    # ---- what it is
+    # ---- attributes
 
     @property
     def qp_num(self) -> int:
-        """Its number."""
+        """Number of the queue pair."""
         return self._num
 
     @property
     def qp_type(self) -> int:
-        """One of ``ibv_qp_type``."""
+        """A value of ``ibv_qp_type``."""
         return self._type
 
     @property
     def qp_state(self) -> int:
-        """One of ``ibv_qp_state``."""
+        """A value of ``ibv_qp_state``."""
         state = int(self._native().qp_state)
         return self._of_cm if self._of_cm is not None and state == e.IBV_QPS_INIT else state
 
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
-        """Return its attributes, all of them, and what it was made with."""
+        """Return all attributes and the creation parameters; ``attr_mask`` is ignored."""
         with rdma("Failed to query QP"):
             now, _ = self._native().query()
         attr, known = QPAttr(), self._set
@@ -286,18 +287,18 @@ class QP(Wrapper[verbs_qp.QP]):
         return attr, init
 
     def _get_comp_mask(self, dst: str) -> int:
-        """Return the attributes of the step to "INIT", "RTR" or "RTS"."""
+        """Return the attribute mask of the transition to "INIT", "RTR" or "RTS"."""
         index = list(_STATES.values()).index(dst)
         return _STEPS[self._type][index] | e.IBV_QP_STATE
 
     # ---- states
 
     def modify(self, qp_attr: QPAttr, comp_mask: int) -> None:
-        """Change the attributes that the mask names, such as the state.
+        """Change the attributes in the mask, including the state.
 
         Raises:
-            PyverbsRDMAError: there is no such step, or a value is wrong (EINVAL); siwarp has no
-                such attribute (EOPNOTSUPP).
+            PyverbsRDMAError: the state transition is not allowed, or a value is invalid (EINVAL);
+                siwarp does not support the attribute (EOPNOTSUPP).
 
         """
         self._modify(qp_attr, int(comp_mask), "Failed to modify QP")
@@ -316,7 +317,7 @@ class QP(Wrapper[verbs_qp.QP]):
                 setattr(self._set, name, _kept(attr, name))
 
     def _check(self, attr: QPAttr, mask: int, what: str) -> None:
-        """Raise for values that the engine does not look at, or not on each step."""
+        """Raise an error for invalid values that the engine does not check in all transitions."""
         for bit, (name, why) in _NOT_OURS.items():
             if mask & bit:
                 refuse(name, why)
@@ -336,7 +337,7 @@ class QP(Wrapper[verbs_qp.QP]):
             raise PyverbsRDMAError(f"{what}: {', '.join(found)} out of range", errno.EINVAL)
 
     def _waits_for_cm(self, attr: QPAttr, mask: int, state: int, to: int) -> bool:
-        """Return whether a connection id takes this step with the queue pair, once connected."""
+        """Return whether the connection id makes this transition, once it is connected."""
         rtr = (state, to) == (e.IBV_QPS_INIT, e.IBV_QPS_RTR)
         if rtr and mask & e.IBV_QP_DEST_QPN and attr.dest_qp_num == QPN_OF_CM:
             self._of_cm = to
@@ -371,17 +372,17 @@ class QP(Wrapper[verbs_qp.QP]):
         self._modify(step, self._get_comp_mask(name), f"Failed to modify QP state to {name}")
 
     def to_init(self, qp_attr: QPAttr) -> None:
-        """Go to INIT."""
+        """Move to INIT."""
         self._to(qp_attr, e.IBV_QPS_INIT)
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
-        """Go to RTR, through INIT if it is not there."""
+        """Move to RTR; first to INIT, unless the state is INIT already."""
         if self.qp_state != e.IBV_QPS_INIT:
             self.to_init(qp_attr)
         self._to(qp_attr, e.IBV_QPS_RTR)
 
     def to_rts(self, qp_attr: QPAttr) -> None:
-        """Go to RTS, through INIT and RTR if it is not there."""
+        """Move to RTS; first through INIT and RTR, unless the state is RTR already."""
         if self.qp_state != e.IBV_QPS_RTR:
             self.to_rtr(qp_attr)
         self._to(qp_attr, e.IBV_QPS_RTS)
@@ -389,11 +390,11 @@ class QP(Wrapper[verbs_qp.QP]):
     # ---- requests
 
     def post_send(self, wr: SendWR, bad_wr: SendWR | None = None) -> None:
-        """Post a send request, and those that follow it by ``next_wr``.
+        """Post a send request, and the requests linked to it by ``next_wr``.
 
         Raises:
-            PyverbsRDMAError: the queue is full (ENOMEM), or a request is wrong (EINVAL);
-                ``bad_wr`` becomes the first that was not taken.
+            PyverbsRDMAError: the queue is full (ENOMEM), or a request is invalid (EINVAL);
+                ``bad_wr`` becomes the first request that was not posted.
 
         """
         wrs = chain(wr)
@@ -405,10 +406,10 @@ class QP(Wrapper[verbs_qp.QP]):
             raise failed("Failed to post send", error) from error
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
-        """Post a receive request, and those that follow it by ``next_wr``.
+        """Post a receive request, and the requests linked to it by ``next_wr``.
 
         Raises:
-            PyverbsRDMAError: as of ``post_send``.
+            PyverbsRDMAError: as for ``post_send``.
 
         """
         wrs = chain(wr)
@@ -420,20 +421,20 @@ class QP(Wrapper[verbs_qp.QP]):
             raise failed("Failed to post recv", error) from error
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
-        """Post a bind of a window of type 1."""
+        """Post a bind of a type 1 window."""
         bind = NativeMWBind(mw_bind._info._native_info(), mw_bind.wr_id, mw_bind.send_flags)
         with rdma("Failed to bind MW"):
             self._native().bind_mw(mw._native(), bind)
 
-    # ---- what adapters have
+    # ---- features of adapters
 
     def query_data_in_order(self, op: int, flags: int = 0) -> int:
-        """Return 0: the octets of a segment are placed in no certain order."""
+        """Return 0: the octets of a segment are not placed in a defined order."""
         self._native()
         return 0
 
     def set_ece(self, ece: ECE) -> None:
-        """Take options of a vendor: those that ``query_ece`` returns."""
+        """Set vendor options: only empty options, as ``query_ece`` returns, are accepted."""
         self._native()
         if ece.comp_mask:
             raise PyverbsRDMAError("Failed to set ECE: comp_mask is 0", errno.EINVAL)
@@ -441,7 +442,7 @@ class QP(Wrapper[verbs_qp.QP]):
             refuse("options of that vendor", "siwarp has none of its own, and takes no other's")
 
     def query_ece(self) -> ECE:
-        """Return its options, of which there are none."""
+        """Return the vendor options, which are empty."""
         self._native()
         return ECE()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What frames a flow would match: ``pyverbs.spec``. ``Flow`` says why there are none."""
+"""Match conditions for flows: ``pyverbs.spec``. Creating a ``Flow`` raises an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ U32_MASK = 0xFFFFFFFF
 
 
 class Spec(PyverbsObject):
-    """What one header must have; the classes of headers are derived from it."""
+    """Match condition for one header; base class of the conditions below."""
 
     spec_type = UInt(32)
     size = UInt(16)
@@ -54,7 +54,7 @@ class Spec(PyverbsObject):
 
 
 class EthSpec(Spec):
-    """What a frame's header must have."""
+    """Match condition for an Ethernet header."""
 
     MAC_LEN = 6
     MAC_MASK = "ff:ff:ff:ff:ff:ff"
@@ -93,7 +93,7 @@ class EthSpec(Spec):
 
 
 class Ipv4ExtSpec(Spec):
-    """What an IPv4 header must have."""
+    """Match condition for an IPv4 header."""
 
     proto = UInt(8)
     proto_mask = UInt(8)
@@ -141,7 +141,7 @@ class Ipv4ExtSpec(Spec):
 
 
 class Ipv6Spec(Spec):
-    """What an IPv6 header must have."""
+    """Match condition for an IPv6 header."""
 
     EMPTY_IPV6 = (0,) * 16
     IPV6_MASK = ":".join(["ffff"] * 8)
@@ -195,7 +195,7 @@ class Ipv6Spec(Spec):
 
 
 class TcpUdpSpec(Spec):
-    """What a TCP or UDP header must have."""
+    """Match condition for a TCP or UDP header."""
 
     dst_port = UInt(16)
     dst_port_mask = UInt(16)

@@ -41,7 +41,7 @@ __all__ = [
 
 
 class SrqAttr(PyverbsObject):
-    """How much a queue holds, and below which number of receives it raises an event."""
+    """Capacities of a shared receive queue, and its limit: fewer receives raise an event."""
 
     max_wr = UInt(32)
     max_sge = UInt(32)
@@ -55,7 +55,7 @@ class SrqAttr(PyverbsObject):
 
 
 class SrqInitAttr(PyverbsObject):
-    """What a queue of a PD is made with; the limit counts from ``SRQ.modify`` on."""
+    """Creation parameters of a queue of a PD; the limit takes effect only by ``SRQ.modify``."""
 
     max_wr = PartOf("_attr")
     max_sge = PartOf("_attr")
@@ -68,7 +68,7 @@ class SrqInitAttr(PyverbsObject):
 
 
 class SrqInitAttrEx(SrqInitAttr):
-    """What a queue of a Context is made with."""
+    """Creation parameters of a queue of a Context."""
 
     comp_mask = UInt(32)
     srq_type = UInt(32)
@@ -83,7 +83,7 @@ class SrqInitAttrEx(SrqInitAttr):
 
 
 class OpsWr(PyverbsCM):
-    """A request about tags; no queue takes it."""
+    """A tag matching request; no queue accepts it."""
 
     wr_id = UInt(64)
     opcode = UInt(32)
@@ -114,10 +114,10 @@ class OpsWr(PyverbsCM):
 
 
 class SRQ(Wrapper[verbs_srq.SRQ]):
-    """A queue of receives that queue pairs share: of a PD, or with SrqInitAttrEx of a Context.
+    """A shared receive queue of a PD, or, made from a SrqInitAttrEx, of a Context.
 
     Raises:
-        PyverbsRDMAError: sizes that the device does not have (EINVAL), no room for one more
+        PyverbsRDMAError: sizes above the device's limits (EINVAL), no room for another queue
             (ENOMEM), types XRC and TM (EOPNOTSUPP).
 
     """
@@ -160,21 +160,21 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
             self._native().modify(attr._native_attr(), int(comp_mask))
 
     def query(self) -> SrqAttr:
-        """Return its size, and the limit while it is armed."""
+        """Return the size, and the limit if it is armed."""
         with rdma("Failed to query SRQ"):
             found = self._native().query()
         return SrqAttr(found.max_wr, found.max_sge, found.srq_limit)
 
     def get_srq_num(self) -> int:
-        """Return its number on this device."""
+        """Return the number of the queue on its device."""
         return self._native().srq_num
 
     def post_recv(self, recv_wr: RecvWR, bad_recv_wr: RecvWR | None = None) -> None:
-        """Post a receive, and those that follow it by ``next_wr``.
+        """Post a receive, and the receives linked to it by ``next_wr``.
 
         Raises:
-            PyverbsRDMAError: the queue is full (ENOMEM), or a request is wrong (EINVAL);
-                ``bad_recv_wr`` becomes the first that was not taken.
+            PyverbsRDMAError: the queue is full (ENOMEM), or a request is invalid (EINVAL);
+                ``bad_recv_wr`` becomes the first request that was not posted.
 
         """
         wrs = chain(recv_wr)
@@ -186,5 +186,5 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
             raise failed("Failed to post receive to SRQ", error) from error
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> NoReturn:
-        """There is no matching of tags."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("matching of tags", "adapters do that")

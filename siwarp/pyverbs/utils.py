@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Numbers as text, and GIDs as text: ``pyverbs.utils``."""
+"""Text for numbers and GIDs: ``pyverbs.utils``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REREG_ERRORS = {
 
 
 def be64toh(num: int) -> int:
-    """Return a number of 64 bits, in the network's octet order, in the machine's."""
+    """Convert a 64-bit number from network byte order to host byte order."""
     return int.from_bytes(num.to_bytes(8, "big"), sys.byteorder)
 
 
@@ -49,17 +49,17 @@ def gid_text(raw: bytes) -> str:
 
 
 def gid_str(subnet_prefix: int, interface_id: int) -> str:
-    """Return a GID as eight words of four digits; its halves are in the network's octet order."""
+    """Return a GID as eight words of four digits; its halves are in network byte order."""
     return gid_text(
         subnet_prefix.to_bytes(8, sys.byteorder) + interface_id.to_bytes(8, sys.byteorder)
     )
 
 
 def gid_str_to_array(val: str) -> list[str]:
-    """Return the 16 octets of a GID, each as two digits.
+    """Return the 16 octets of a GID, each as two hexadecimal digits.
 
     Raises:
-        PyverbsUserError: it is not eight words of four hexadecimal digits.
+        PyverbsUserError: ``val`` is not eight words of four hexadecimal digits.
 
     """
     words = val.split(":")
@@ -76,7 +76,7 @@ def gid_str_to_array(val: str) -> list[str]:
 
 
 def flags_to_text(flags: int, names: Mapping[int, str]) -> str:
-    """Return the names of the flags that are set, each with a space behind it."""
+    """Return the names of the flags that are set, each followed by a space."""
     return "".join(f"{name} " for bit, name in names.items() if flags & bit)
 
 
@@ -95,7 +95,7 @@ def qp_state_to_str(qp_state: int) -> str:
 
 
 def mtu_to_str(mtu: int) -> int:
-    """Return the octets of an MTU's number; 0 for what is none."""
+    """Return the octets of an MTU code; 0: an undefined code."""
     return 128 << mtu if 1 <= mtu <= 5 else 0
 
 
@@ -105,10 +105,10 @@ def access_flags_to_str(flags: int) -> str:
 
 
 def mig_state_to_str(mig: int) -> str:
-    """Return the state of a path's migration as text."""
+    """Return a path migration state as text."""
     return _one_of(_MIG_STATES, mig)
 
 
 def rereg_error_to_str(code: int) -> str:
-    """Return what a failed ``ibv_rereg_mr`` returned as text."""
+    """Return an error code of ``ibv_rereg_mr`` as text."""
     return _REREG_ERRORS.get(code, f"Unknown error ({code})")

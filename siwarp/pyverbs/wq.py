@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Receive side scaling, which siwarp does not have: ``pyverbs.wq``."""
+"""Receive side scaling, which siwarp does not support: ``pyverbs.wq``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WHY = "receive side scaling is about frames of Ethernet"
 
 
 class WQInitAttr(PyverbsObject):
-    """What a work queue would be made with."""
+    """Creation parameters of a work queue."""
 
     wq_type = UInt(32)
     max_wr = UInt(32)
@@ -81,7 +81,7 @@ class WQAttr(PyverbsObject):
 
 
 class WQ(PyverbsCM):
-    """A work queue of frames.
+    """A work queue for Ethernet frames.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).
@@ -94,20 +94,20 @@ class WQ(PyverbsCM):
         refuse("WQ", _WHY)
 
     def modify(self, wq_attr: WQAttr) -> NoReturn:
-        """There is none to modify."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("WQ", _WHY)
 
     def post_recv(self, wr: object, bad_wr: object = None) -> NoReturn:
-        """There is none to post to."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("WQ", _WHY)
 
     def add_ref(self, obj: object) -> NoReturn:
-        """There is none to refer to."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("WQ", _WHY)
 
 
 class RwqIndTableInitAttr(PyverbsObject):
-    """What a table of work queues would be made with."""
+    """Creation parameters of an indirection table."""
 
     def __init__(self, log_ind_tbl_size: int, wqs_list: Sequence[WQ], comp_mask: int = 0) -> None:
         self.log_ind_tbl_size, self.wqs_list = log_ind_tbl_size, list(wqs_list)
@@ -115,7 +115,7 @@ class RwqIndTableInitAttr(PyverbsObject):
 
 
 class RwqIndTable(PyverbsCM):
-    """A table of work queues.
+    """An indirection table of work queues.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).
@@ -127,16 +127,16 @@ class RwqIndTable(PyverbsCM):
 
     @property
     def wqs(self) -> list[WQ]:
-        """There are none."""
+        """Empty: there are no work queues."""
         return []
 
     def add_ref(self, obj: object) -> NoReturn:
-        """There is none to refer to."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("RwqIndTable", _WHY)
 
 
 class RxHashConf(PyverbsObject):
-    """How frames would be spread."""
+    """Hash function that distributes frames over work queues."""
 
     rx_hash_function = UInt(8)
     rx_hash_key_len = UInt(8)

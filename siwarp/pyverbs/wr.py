@@ -44,7 +44,7 @@ def send_flags_to_str(flags: int) -> str:
 
 
 class SGE(PyverbsCM):
-    """A piece of memory: address, octets, and the key of its region."""
+    """A scatter/gather element: address, octets, and the key of its region."""
 
     addr = UInt(64)
     length = UInt(32)
@@ -54,7 +54,7 @@ class SGE(PyverbsCM):
         self.addr, self.length, self.lkey = addr, length, lkey
 
     def read(self, length: int, offset: int) -> bytes:
-        """Return ``length`` octets from ``offset`` on."""
+        """Return ``length`` octets of the element from ``offset`` on."""
         from siwarp.pyverbs import mem_alloc
 
         return mem_alloc.read(self.addr, length, offset)
@@ -77,10 +77,10 @@ W = TypeVar("W", "RecvWR", "SendWR")
 
 
 def chain(first: W) -> list[W]:
-    """Return a request and those that follow it by ``next_wr``.
+    """Return a request and the requests linked to it by ``next_wr``.
 
     Raises:
-        PyverbsUserError: they go in a circle.
+        PyverbsUserError: the list is circular.
 
     """
     found, here = [first], first.next_wr
@@ -113,7 +113,7 @@ class RecvWR(PyverbsCM):
 
     @property
     def wr_id(self) -> int:
-        """The number that comes back in the completion."""
+        """Number that the completion returns."""
         return self._wr.wr_id
 
     @wr_id.setter
@@ -122,7 +122,7 @@ class RecvWR(PyverbsCM):
 
     @property
     def num_sge(self) -> int:
-        """How many elements it has."""
+        """Number of scatter/gather elements."""
         return self._wr.num_sge
 
     def _become(self, other: RecvWR) -> None:
@@ -161,7 +161,7 @@ class SendWR(PyverbsCM):
 
     @property
     def wr_id(self) -> int:
-        """The number that comes back in the completion."""
+        """Number that the completion returns."""
         return self._wr.wr_id
 
     @wr_id.setter
@@ -170,12 +170,12 @@ class SendWR(PyverbsCM):
 
     @property
     def num_sge(self) -> int:
-        """How many elements it has."""
+        """Number of scatter/gather elements."""
         return self._wr.num_sge
 
     @property
     def opcode(self) -> int:
-        """One of ``ibv_wr_opcode``."""
+        """A value of ``ibv_wr_opcode``."""
         return int(self._wr._c.opcode)
 
     @opcode.setter
@@ -193,7 +193,7 @@ class SendWR(PyverbsCM):
 
     @property
     def imm_data(self) -> int:
-        """32 bits for the peer; of a request that invalidates, the key."""
+        """32 bits for the peer; the key in a request that invalidates one."""
         return self._wr.imm_data
 
     @imm_data.setter
@@ -202,16 +202,16 @@ class SendWR(PyverbsCM):
 
     @property
     def sg_list(self) -> int:
-        """The address of its elements in C; 0: it has none."""
+        """Address of the scatter/gather list in C; 0: no elements."""
         return int(ffi.cast("uintptr_t", self._wr._c.sg_list))
 
     @property
     def rkey(self) -> int:
-        """The key that a BIND_MW gives its window."""
+        """Key that a BIND_MW request sets for its window."""
         return self._wr.rkey
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
-        """Set where a datagram goes."""
+        """Set the destination of a datagram."""
         with rdma("Failed to set the AH of a WR"):
             self._wr.set_wr_ud(ah._native(), int(rqpn), int(rqkey))
 
@@ -224,12 +224,12 @@ class SendWR(PyverbsCM):
         self._wr.set_wr_atomic(rkey, addr, compare_add, swap)
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
-        """Set the window of type 2 that a BIND_MW binds, and to what; ``rkey`` is its next key."""
+        """Set the type 2 window of a BIND_MW request, and its region; ``rkey`` is its next key."""
         with rdma("Failed to set the MW of a WR"):
             self._wr.set_bind_wr(mw._native(), bind_info._native_info())
 
     def set_qp_type_xrc(self, remote_srqn: int) -> NoReturn:
-        """There is no XRC."""
+        """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
         refuse("XRC", "queues here are memory of one process")
 
     def _become(self, other: SendWR) -> None:

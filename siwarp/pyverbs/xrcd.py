@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""XRC domains, which siwarp does not have: ``pyverbs.xrcd``."""
+"""XRC domains, which siwarp does not support: ``pyverbs.xrcd``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["XRCD", "PyverbsError", "PyverbsRDMAErrno", "PyverbsRDMAError", "XRCD
 
 
 class XRCDInitAttr(PyverbsObject):
-    """What an XRC domain would be made with."""
+    """Creation parameters of an XRC domain."""
 
     comp_mask = UInt(32)
     oflags = UInt(32)
@@ -23,7 +23,7 @@ class XRCDInitAttr(PyverbsObject):
 
 
 class XRCD(PyverbsCM):
-    """An XRC domain: receive queues that processes share.
+    """An XRC domain, for receive queues shared by processes.
 
     Raises:
         PyverbsRDMAError: always (EOPNOTSUPP).

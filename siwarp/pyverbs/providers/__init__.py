@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What vendors add to pyverbs: each name can be imported, and says that it is not here when used.
+"""Vendors' modules of pyverbs: all names can be imported, but using them raises an error.
 
-Programs for several adapters import these modules whether their machine has the adapter or not.
+Programs for several adapters import these modules regardless of the installed adapter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = __name__
 
 
 class _Missing(type):
-    """A class of which nothing can be made, and a number that is 0."""
+    """A class without instances; as a number it is 0."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -26,7 +26,8 @@ class _Missing(type):
         return _Missing(name, (Missing,), {})
 
     def __call__(cls, *args: object, **more: object) -> object:
-        if not cls.__name__.endswith("Attr"):  # an Attr only describes what is to be made
+        # an Attr class only describes an object, so instances are allowed
+        if not cls.__name__.endswith("Attr"):
             refuse(f"{cls.__name__} of a vendor", "it is no adapter")
         return types.SimpleNamespace(args=args, **more)
 
@@ -47,7 +48,7 @@ class _Missing(type):
 
 
 class Missing(metaclass=_Missing):
-    """What the names of vendors' modules are derived from."""
+    """Base class of all names in vendors' modules."""
 
 
 class _Module(types.ModuleType):
@@ -60,7 +61,7 @@ class _Module(types.ModuleType):
 
 
 class _Finder:
-    """Finds a module of each name below this package."""
+    """Finds a module for any name below this package."""
 
     @classmethod
     def find_spec(
@@ -76,7 +77,7 @@ class _Finder:
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """There is nothing in it."""
+        """Do nothing: the module has no code."""
 
 
 sys.meta_path.append(_Finder)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``pyverbs`` for programs that import that name: ``siwarp.pyverbs`` and each of its modules.
+"""The package ``pyverbs``: an alias of ``siwarp.pyverbs`` and all of its modules.
 
-The folder of this package is on the path of programs that ``python -m siwarp.pyverbs`` runs, and
-of the processes that their ``multiprocessing`` starts.
+The folder of this package is on the module search path of programs that ``python -m
+siwarp.pyverbs`` runs, and of the processes that their ``multiprocessing`` starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALIAS, _MEANT = __name__, "siwarp.pyverbs"
 
 
 class _Loader:
-    """Gives a module of ``siwarp.pyverbs`` for its name in ``pyverbs``."""
+    """Loads a module of ``siwarp.pyverbs`` under its name in ``pyverbs``."""
 
     def __init__(self, meant: types.ModuleType) -> None:
         self._meant, self._spec = meant, meant.__spec__
@@ -26,12 +26,12 @@ class _Loader:
         return self._meant
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing is to be run, but the import has changed what the module says of itself."""
+        """Restore the module's own spec, which the import has replaced; there is no code to run."""
         module.__spec__ = self._spec
 
 
 class _Finder:
-    """Finds what stands for a module of ``pyverbs``."""
+    """Finds the module of ``siwarp.pyverbs`` for a module of ``pyverbs``."""
 
     @staticmethod
     def find_spec(
