@@ -359,7 +359,7 @@ class Connection(User):
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
             self._inbox.end(lambda: self._error(wc, "receiving"))
-        # otherwise the connection has ended, and the next event contains the reason
+        # otherwise the connection has ended, and its DISCONNECTED event contains the reason
 
     def _error(self, wc: WC, what: str) -> BaseException:
         try:
@@ -411,9 +411,7 @@ class Connection(User):
             self._established.set_result(event)
 
     async def established(self) -> CMEvent:
-        """Wait until start-up has succeeded or failed (used by ``connect``, ``Request`` and
-        ``Listener``).
-        """
+        """Wait until start-up has succeeded or failed, and return the event."""
         return await asyncio.shield(self._established)
 
     @property
@@ -486,9 +484,7 @@ def _at(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
 
 
 class Opening(Generic[T]):
-    """Result of ``connect``, ``listen``, ``open_ud`` and ``open_rd``: use ``await`` or ``async
-    with``.
-    """
+    """Result of ``connect``, ``listen`` and ``open_ud``: use ``await`` or ``async with``."""
 
     def __init__(self, begin: Callable[[], Awaitable[T]]) -> None:
         self._begin = begin

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Shares of a limited resource: limits per peer apply when it is scarce, with a reserve for new
-peers.
+"""Fair shares of a limited resource: peers are limited only when the resource is scarce.
 
 A peer is an address and port. A source is an IPv4 address or an IPv6 /64, because a host may use
 any number of ports, and the owner of an IPv6 address usually has the complete /64.
@@ -137,9 +136,7 @@ class Admission:
             raise
 
     def _make_room(self) -> None:
-        """Displace a peer, now or once its place is no longer safe, if a peer without a place
-        waits.
-        """
+        """Displace a peer, at once or when its place is no longer safe, if a new peer waits."""
         self._look = None
         if self._displace is None or all(self._shares.held(peer) for peer in self._waiting):
             return

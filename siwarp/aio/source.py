@@ -278,7 +278,7 @@ class Admission:
             if turn.done() and not turn.cancelled():
                 self.leave()  # admitted and cancelled at the same time
             else:
-                with contextlib.suppress(ValueError):  # its turn was skipped already
+                with contextlib.suppress(ValueError):  # its turn was already removed from the list
                     self._waiting.remove(turn)
             raise
 

@@ -101,9 +101,7 @@ class Endpoint(User):
             raise
 
     def _displace(self, peer: Address) -> None:
-        """Drop an RD peer that holds a place for too long; UD needs no action, as its sends do not
-        wait.
-        """
+        """Drop an RD peer that holds a place for too long. UD sends never wait for a peer."""
         if not self._closed and self._type == QPType.RD:
             self.qp.end_peer(peer)
 

@@ -94,9 +94,7 @@ class Groups(Wrapper[cm.CMID]):
         return found
 
     def _joined(self) -> int | None:
-        """Attach the queue pair; return the event for the program, ``None``: the group was left
-        again.
-        """
+        """Attach the queue pair; return the program's event, ``None``: the group was left."""
         group = next((one for one in self._groups if not one.told), None)
         if group is None:
             return None

@@ -169,9 +169,7 @@ class CMEventChannel(Wrapper[cm.CMEventChannel]):
 
 
 class CMEvent(PyverbsObject):
-    """The next event of a channel; the constructor waits for it. Acknowledge it:
-    ``ack_cm_event()``.
-    """
+    """The next event of a channel; the constructor waits for it."""
 
     def __init__(self, channel: CMEventChannel) -> None:
         self.__dict__.update(channel._next().__dict__)

@@ -29,9 +29,7 @@ def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
 
 @contextlib.contextmanager
 def rdma(what: str) -> Iterator[None]:
-    """Convert errors of ``siwarp.verbs`` to PyverbsRDMAError with the text ``what`` and the
-    reason.
-    """
+    """Convert errors of ``siwarp.verbs`` to PyverbsRDMAError: ``what``, then the reason."""
     try:
         yield
     except Error as e:

@@ -511,9 +511,7 @@ class CMID(Posting, Groups):
             self._ack_timeout = optval or _ACK_TIMEOUT
 
     def init_qp_attr(self, qp_state: int) -> tuple[QPAttr, int]:
-        """Return the attributes and mask for a state transition of a queue pair that the program
-        made.
-        """
+        """Return the attributes and mask for a state transition of the program's queue pair."""
         attr = QPAttr(qp_state=qp_state)
         mask = int(e.IBV_QP_STATE)
         if qp_state == e.IBV_QPS_INIT:

@@ -192,9 +192,7 @@ def rdma_get_devices() -> list[Device]:
 
 
 class AsyncEvent(PyverbsObject):
-    """An asynchronous event of an object (``struct ibv_async_event``); acknowledge it by
-    ``ack()``.
-    """
+    """An asynchronous event (``struct ibv_async_event``); acknowledge it by ``ack()``."""
 
     def __init__(self, event_type: int = 0) -> None:
         self._type = event_type

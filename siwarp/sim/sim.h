@@ -74,18 +74,19 @@ void siw_sim_near_wrap(int on);
  * has not ended; -ENOENT: no world is open.
  */
 int siw_sim_close(void);
-/* Whether a world is open. Any thread. */
+/* Returns whether a world is open. Any thread. */
 int siw_sim_is_open(void);
-/* Explains why the last call with a fault plan returned -EINVAL. */
+/* Returns the reason why the last call with a fault plan returned -EINVAL. */
 const char *siw_sim_why(void);
 
-/* Time since the world was opened, in ns. Any thread. */
+/* Returns the time since the world was opened, in ns. Any thread. */
 uint64_t siw_sim_now(void);
 /*
  * siw_sim_now() plus SIW_SIM_MONOTONIC is CLOCK_MONOTONIC; plus SIW_SIM_REALTIME, CLOCK_REALTIME.
  */
 #define SIW_SIM_MONOTONIC 1000000000000ull
-#define SIW_SIM_REALTIME  1577836800000000000ull /* 2020-01-01T00:00:00Z */
+/* 2020-01-01T00:00:00Z, the time at which a world begins */
+#define SIW_SIM_REALTIME 1577836800000000000ull
 /* Returns a random number that is derived from the seed. */
 uint64_t siw_sim_random(void);
 
@@ -98,8 +99,8 @@ uint64_t siw_sim_random(void);
 uint64_t siw_sim_trace_hash(void);
 
 struct siw_sim_stats {
-	uint64_t sent, delivered;  /* datagrams */
-	uint64_t lost, duplicated; /* packets, because of plans, partitions and crashes */
+	uint64_t sent, delivered;  /* datagrams sent; datagrams delivered to a socket */
+	uint64_t lost, duplicated; /* packets lost or duplicated by plans, partitions and crashes */
 	/* packets to a port without a socket: answered by ICMP or a reset */
 	uint64_t refused;
 	/* datagrams without buffer space; connections beyond a backlog */
@@ -109,15 +110,15 @@ struct siw_sim_stats {
 		segments;
 	uint64_t rounds;	     /* progress rounds of devices, made by the scheduler */
 	uint64_t switches;	     /* switches from one task to another */
-	uint64_t instants;	     /* how often the clock advanced */
+	uint64_t instants;	     /* number of times that the clock advanced */
 	uint64_t allocations_failed; /* allocations that siw_sim_fail_memory made fail */
 };
 void siw_sim_stats(struct siw_sim_stats *out);
 
 /*
- * Number of memory blocks that this library has allocated from the C library and not freed. Some
- * blocks are kept for the next world, so compare two values only if the same world had run before
- * the first of them. Any thread.
+ * Returns the number of memory blocks that this library has allocated from the C library and not
+ * freed. Some blocks are kept for the next world, so compare two values only if the same world had
+ * run before the first of them. Any thread.
  */
 int64_t siw_sim_blocks(void);
 /*
@@ -174,7 +175,8 @@ int siw_sim_link(int a, int b, const char *faults);
 /* Replaces the fault plan of the world. On each link, its "a" is the host that was added first. */
 int siw_sim_faults(const char *faults);
 /*
- * cut != 0: drops all packets from a to b from now on, and those in flight. 0: ends the partition.
+ * Starts (cut != 0) or ends (0) a partition: all packets from a to b are lost, including those in
+ * flight.
  */
 int siw_sim_cut(int a, int b, int cut);
 /*
@@ -192,9 +194,10 @@ int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told);
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 /*
- * Task creation has three steps: a running task calls task_new (returns the number of the task, or
- * -ENOMEM) and starts a thread, and that thread calls task_begin, which returns when the scheduler
- * first picks the task. task_end must be the thread's last call.
+ * Task creation has three steps: a running task calls siw_sim_task_new (which returns the number
+ * of the new task, or -ENOMEM) and starts a thread; the new thread calls siw_sim_task_begin, which
+ * returns when the scheduler first picks the task. siw_sim_task_end must be the thread's last
+ * call.
  */
 int siw_sim_task_new(void);
 void siw_sim_task_begin(int task);
@@ -207,8 +210,9 @@ int siw_sim_task(void);
 int siw_sim_task_ended(int task);
 
 /*
- * Scheduling points. yield: other tasks may run first, at the same instant. sleep_until: returns
- * exactly at that time (of siw_sim_now), or at once if it has passed.
+ * Scheduling points. siw_sim_yield lets other tasks run first, at the same instant.
+ * siw_sim_sleep_until returns exactly at the time `at` (of siw_sim_now), or at once if that time
+ * has passed.
  */
 void siw_sim_yield(void);
 void siw_sim_sleep_until(uint64_t at);
@@ -227,22 +231,23 @@ int siw_sim_step(uint64_t until);
 int siw_sim_run(uint64_t until);
 void siw_sim_stop(void);
 /*
- * park: blocks until the task is unparked, or until the time `until`. Returns 1, or 0 on time-out;
- * returns at once if an unpark preceded it. unpark: for any task.
+ * siw_sim_park blocks until siw_sim_unpark is called for the task (returns 1), or until the time
+ * `until` (returns 0). It returns at once if the unpark came first. Any task may be unparked.
  */
 int siw_sim_park(uint64_t until);
 void siw_sim_unpark(int task);
 /*
  * Blocks until at least one of n descriptors is readable, the task is unparked, or the time is
- * `until`. The descriptors must be made by siw_llp_event_open: those of completion channels,
- * asynchronous events and connection events. Sets ready[i] to 1 for each readable one. Returns the
- * number of readable descriptors, which is 0 on time-out and after an unpark; -EBADF: a descriptor
- * is not of this world.
+ * `until`. The descriptors must come from siw_llp_event_open: those of completion channels,
+ * asynchronous events and connection events. Sets ready[i] to 1 for each readable descriptor.
+ * Returns the number of readable descriptors, which is 0 on time-out and after an unpark; -EBADF:
+ * a descriptor is not of this world.
  */
 int siw_sim_poll(const int *fds, int n, uint64_t until, uint8_t *ready);
 /*
- * Descriptors for siw_sim_poll() that only the program sets. event_open returns one, or -errno. A
- * descriptor is readable from event_set until event_clear.
+ * Descriptors for siw_sim_poll() that only the program sets. siw_sim_event_open returns a
+ * descriptor, or -errno. A descriptor is readable from siw_sim_event_set until
+ * siw_sim_event_clear.
  */
 int siw_sim_event_open(void);
 /* Returns whether siw_sim_poll() accepts the descriptor. */
@@ -251,13 +256,14 @@ void siw_sim_event_set(int fd);
 void siw_sim_event_clear(int fd);
 void siw_sim_event_close(int fd);
 /*
- * A set of such descriptors; the cost of waiting does not grow with the size of the set. NULL: no
- * world is open. A descriptor leaves the set when it is closed. Close the set before the world.
+ * A set of event descriptors, for waits whose cost does not grow with the number of descriptors.
+ * NULL: no world is open. A descriptor leaves the set when it is closed. Close the set before the
+ * world.
  */
 struct siw_sim_set;
 struct siw_sim_set *siw_sim_set_open(void);
 void siw_sim_set_close(struct siw_sim_set *set);
-/* Returns 0, also if the set already has the descriptor; -EBADF: it is not of this world. */
+/* Adds a descriptor. Returns 0, also if the set already has it; -EBADF: it is not of this world. */
 int siw_sim_set_add(struct siw_sim_set *set, int fd);
 void siw_sim_set_del(struct siw_sim_set *set, int fd);
 /*
@@ -276,7 +282,7 @@ int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int ma
  */
 struct siw_sim_socket;
 
-/* Port 0: a free port is chosen. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL. */
+/* Opens a UDP socket. Port 0: a free port is chosen. Returns 0, -EADDRINUSE or -EADDRNOTAVAIL. */
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out);
 /*
  * Sends one datagram with this ECN code point (0 to 3). Returns 0, -EMSGSIZE, -EAFNOSUPPORT or
@@ -285,8 +291,8 @@ int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out);
 int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest, const void *octets,
 		     size_t length, int ecn);
 /*
- * Returns the datagram's length; a length above size means that it was truncated. *ecn: its ECN
- * code point.
+ * Receives one datagram and returns its length; a length above size means that the datagram was
+ * truncated. *ecn: its ECN code point.
  */
 ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source, void *to,
 			 size_t size, uint64_t until, int *ecn);
@@ -295,8 +301,8 @@ int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim
 int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until,
 		       struct siw_sim_socket **out);
 /*
- * local: the source address. Returns 0, -EAGAIN, or the error of the connect, such as
- * -ECONNREFUSED.
+ * Connects by TCP. local: the source address. Returns 0, -EAGAIN, or the error of the connect,
+ * such as -ECONNREFUSED.
  */
 int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *dest, uint64_t until,
 			struct siw_sim_socket **out);
@@ -314,9 +320,9 @@ ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, u
 int siw_sim_tcp_shutdown(struct siw_sim_socket *socket);
 
 void siw_sim_socket_local(struct siw_sim_socket *socket, struct siw_addr *out);
-/* TCP only: returns 0 or -ENOTCONN. */
+/* Stores the peer's address of a TCP connection. Returns 0 or -ENOTCONN. */
 int siw_sim_socket_peer(struct siw_sim_socket *socket, struct siw_addr *out);
-/* reset != 0: a TCP connection is reset, and its unsent data is dropped. */
+/* Closes a socket. With reset, a TCP connection is reset and its unsent data is dropped. */
 void siw_sim_socket_close(struct siw_sim_socket *socket, int reset);
 
 /* cffi: end */

@@ -28,7 +28,8 @@ void __wrap_siw_verbs_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
 	ctx->port->served = false;
-	ctx->port->context = NULL; /* after a crash, the task that uses the device closes it */
+	/* after a crash, the task that uses the device closes the context */
+	ctx->port->context = NULL;
 }
 
 void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)

@@ -31,14 +31,14 @@
 #define SIM_ECN_ECT0 2
 #define SIM_ECN_CE   3
 
-/* octets of a socket's buffer that a datagram uses in addition to its own */
+/* octets of a socket's buffer used by each datagram in addition to its payload */
 #define SIM_OVERHEAD 768
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
 struct sim_timer {
 	uint64_t at;
-	uint32_t place; /* index in the heap, from 1; 0: not set */
+	uint32_t place; /* index in the heap, counted from 1; 0: the timer is not set */
 	void (*fire)(struct sim_timer *self);
 };
 
@@ -63,7 +63,7 @@ struct sim_plan {
 
 /* State of a fault plan for the packets that pass in one direction, in order. */
 struct sim_line {
-	const struct sim_plan *plan; /* the plan that state belongs to */
+	const struct sim_plan *plan; /* plan that the member state belongs to */
 	struct siw_fault_path state;
 	/* Packets that wait for the rate limit: a ring of departure times and sizes. */
 	struct sim_leaving {
@@ -78,16 +78,17 @@ struct sim_line {
 
 struct sim_host {
 	uint32_t number;
-	struct siw_llp_interface netif; /* the port of its addresses is 0 */
-	bool dead;			/* crashed, and not restarted */
-	uint32_t mutated;		/* of 1,000 datagrams it sends, how many are mutated */
+	struct siw_llp_interface netif; /* the ports of its addresses are 0 */
+	bool dead;			/* the host has crashed and has not been restarted */
+	/* how many of 1,000 datagrams sent by the host are mutated */
+	uint32_t mutated;
 	struct siw_link watches;
 	struct siw_link socks;
 	const struct sim_plan *plan; /* fault plan of the interface; NULL: none */
 	struct sim_line sends, receives;
 };
 
-/* One direction between two hosts */
+/* A path: one direction of the link between two hosts */
 struct sim_path {
 	struct sim_host *from, *to;
 	const struct sim_plan *own; /* fault plan of this link; NULL: the world's plan applies */
@@ -98,14 +99,14 @@ struct sim_path {
 	uint32_t cuts;
 	uint32_t mtu;	       /* 0: the MTU of the interfaces applies */
 	uint32_t known;	       /* the path MTU that ICMP has reported; 0: none */
-	struct siw_link aside; /* packets held back for reorder=, until others overtake them */
+	struct siw_link aside; /* packets held back by reorder= until other packets overtake them */
 	/*
 	 * Rate limit of ICMP, as Linux's net.ipv4.icmp_ratelimit: a burst of 6, then 1 message per
 	 * second.
 	 */
 	uint64_t icmp_since;
 	uint32_t icmp_tokens;
-	struct sim_path *next; /* in its hash bucket */
+	struct sim_path *next; /* link in the hash bucket */
 };
 
 enum sim_event {
@@ -131,19 +132,19 @@ struct sim_segment {
 	bool probe;		 /* a window probe */
 	uint64_t seq, ack, edge; /* edge: right edge of the receive window */
 	/*
-	 * For selective acknowledgement: number of this transmission, and number of the
-	 * acknowledged one
+	 * For selective acknowledgement: number of this transmission, and of the transmission that
+	 * the segment acknowledges
 	 */
 	uint64_t number, answers;
-	/* Connections of both ends; to is 0 while the sender does not know the peer's. */
+	/* Connection ids of both ends; to is 0 while the sender does not know the peer's id. */
 	uint64_t from, to;
 };
 
 struct sim_packet {
 	struct sim_timer timer;
-	struct siw_link link; /* in a socket's inbox, or in a list of a connection */
+	struct siw_link link; /* in a socket's inbox, or in one of a connection's packet lists */
 	struct siw_link aside;
-	/* how many packets are still to overtake it; not 0: in the path's list aside */
+	/* number of packets that still have to overtake this one; if not 0, it is in path->aside */
 	uint8_t passes;
 	struct sim_path *path;
 	uint32_t cuts; /* value of path->cuts when the packet was sent */
@@ -151,9 +152,9 @@ struct sim_packet {
 	uint8_t ecn;
 	bool refusal; /* an ICMP port unreachable message; octets holds the quoted datagram */
 	bool tcp;
-	bool received;		    /* it has passed the destination's interface */
-	struct sim_segment segment; /* TCP only */
-	uint32_t length;	    /* of the payload */
+	bool received;		    /* the packet has passed the destination's interface */
+	struct sim_segment segment; /* TCP packets only */
+	uint32_t length;	    /* octets of payload */
 	uint8_t octets[];
 };
 
@@ -178,7 +179,7 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *from,
 				  const struct siw_addr *to, uint32_t length);
 void sim_packet_free(struct sim_packet *packet);
-/* Sends a TCP segment and takes ownership of the packet. */
+/* Sends a TCP segment. The network takes ownership of the packet. */
 void sim_segment_send(struct sim_packet *packet);
 void sim_segment_trace(enum sim_event what, const struct sim_packet *packet);
 void sim_segment_capture(const struct sim_host *host, bool sent, const struct sim_packet *packet);
@@ -208,22 +209,22 @@ void sim_trace(enum sim_event what, const struct siw_addr *from, const struct si
 
 struct siw_llp_port {
 	struct siw_link all;
-	struct siw_link ring; /* sockets that are ready */
+	struct siw_link ring; /* sockets that are ready, in the order of polling */
 	uint32_t n_ring;
 	struct siw_link socks;
 	struct siw_link timed;
 	uint64_t timed_due;
 	bool woken;
 	uint32_t changes;
-	struct sim_host *host;	 /* NULL until it has a watch or a socket */
+	struct sim_host *host;	 /* host of the port; NULL until the port has a watch or a socket */
 	struct siw_link waiters; /* tasks that wait on the port */
 	/* The fields below belong to the scheduler, which serves the device. */
 	struct siw_context *context; /* the port's device; NULL until it is opened */
 	bool served;		     /* the scheduler makes the device's progress rounds */
 	struct sim_timer timer;
 	uint64_t nap_until;
-	struct siw_link due; /* link in sim.due: the port must be checked */
-	bool has_work;	     /* the port is in sim.work */
+	struct siw_link due; /* link in the list sim.due of ports that the scheduler must check */
+	bool has_work;	     /* the port is in the array sim.work */
 	bool nap_over;	     /* a nap has ended, and a progress round must follow */
 	/* time of the last progress round, and number of rounds at that instant */
 	uint64_t round_at;
@@ -242,7 +243,7 @@ enum sim_kind {
 };
 
 enum sim_cut {
-	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragments datagrams longer than the known path MTU */
+	SIM_CUT_KNOWN, /* as IP_PMTUDISC_WANT: fragments datagrams that exceed the known path MTU */
 	SIM_CUT_ALL,
 	SIM_CUT_NONE,  /* as IP_PMTUDISC_DO */
 	SIM_CUT_PROBE, /* as IP_PMTUDISC_PROBE */
@@ -254,12 +255,12 @@ struct siw_llp_sock {
 	struct siw_io_handler *handler;
 	struct sim_host *host;
 	struct siw_addr local;
-	bool open; /* bound to its port; false after a crash of its host */
+	bool open; /* the socket is bound; false after a crash of its host */
 	bool ready, held, want_write, timed;
 	uint64_t due_ns;
 	struct siw_link ring, of_port, of_host, in_timed;
-	struct siw_llp_sock *next; /* in its hash bucket */
-	/* UDP */
+	struct siw_llp_sock *next; /* link in the hash bucket */
+	/* UDP sockets */
 	struct siw_link inbox, refusals;
 	uint32_t n_inbox, inbox_octets;
 	uint32_t streak;
@@ -270,9 +271,9 @@ struct siw_llp_sock {
 	uint8_t got_ecn; /* ECN code point of the last datagram received */
 	int ttl;
 	enum sim_cut cut;
-	/* TCP: sim_tcp.c */
+	/* TCP sockets (sim_tcp.c) */
 	struct sim_stream *stream; /* NULL for a listener */
-	struct siw_link coming;	   /* listener: connections whose handshake is not complete */
+	struct siw_link coming;	   /* listener: connections that are not established yet */
 	struct siw_link waiting;   /* listener: connections that wait for accept */
 	uint32_t n_waiting, backlog;
 };
@@ -296,8 +297,8 @@ void sim_sock_drained(struct siw_llp_sock *sock);
 struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr,
 				 const struct sim_host *host, const struct siw_llp_sock *after);
 /*
- * Binds the socket to the address. *local gets the port. Returns 0, -EADDRINUSE, -EADDRNOTAVAIL or
- * -EAFNOSUPPORT.
+ * Binds the socket to an address, and stores the port in *local. Returns 0, -EADDRINUSE,
+ * -EADDRNOTAVAIL or -EAFNOSUPPORT.
  */
 int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares);
 void sim_sock_unbind(struct siw_llp_sock *sock);
@@ -337,7 +338,7 @@ void sim_keep_none(const struct sim_host *host);
 void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_news news);
 
 /* sim_device.c: a port's device, while the scheduler serves it */
-/* returns whether the round found work */
+/* returns whether the round handled anything */
 bool sim_device_round(struct siw_llp_port *port);
 /* time of the next tick; SIM_NEVER: none */
 uint64_t sim_device_tick(const struct siw_llp_port *port);
@@ -382,7 +383,9 @@ struct sim_wait {
 enum sim_state {
 	SIM_READY,
 	SIM_BLOCKED,
-	/* inside siw_sim_step(): runs again when nothing else can run at this instant */
+	/*
+	 * in siw_sim_step() or siw_sim_run(): runs again when nothing else can run at this instant
+	 */
 	SIM_STEPPING,
 	SIM_ENDED,
 };
@@ -395,7 +398,7 @@ struct sim_task {
 	bool woken;    /* woken by an object it waits for, not by the timer */
 	bool unparked; /* unpark came before park */
 	bool parked;
-	uint64_t until; /* end time of its step */
+	uint64_t until; /* end time of the current step */
 	bool runs;	/* siw_sim_run(): the step does not end with the instant */
 	int stepped;
 	uint64_t pause; /* ns to wait after its next poll that finds nothing */
@@ -417,7 +420,7 @@ bool sim_block(uint64_t until);
 void sim_empty_poll(void);
 /* Wakes all tasks in the list. */
 void sim_wake_all(struct siw_link *waiters);
-/* Returns the running task; aborts if the calling thread is not a task. */
+/* Returns the running task. Aborts the process if the calling thread is not a task. */
 struct sim_task *sim_me(void);
 
 /* ---- world ----------------------------------------------------------------------------------- */
@@ -429,15 +432,15 @@ struct sim_random {
 uint64_t sim_random(struct sim_random *random);
 
 /*
- * As those of the C library, for the simulator's own memory: siw_sim_fail_memory() does not affect
- * them.
+ * Like malloc, calloc and realloc, for the simulator's own memory: siw_sim_fail_memory() has no
+ * effect on them.
  */
 void *sim_malloc(size_t size);
 void *sim_calloc(size_t n, size_t size);
 void *sim_realloc(void *old, size_t size);
 
 #define SIM_BUCKETS	 4096
-#define SIM_PATH_BUCKETS 65536 /* large, since each pair of hosts may have a path */
+#define SIM_PATH_BUCKETS 65536 /* large, since there may be a path for each pair of hosts */
 
 struct sim_world {
 	bool open;
@@ -445,7 +448,7 @@ struct sim_world {
 	uint64_t order;
 	uint64_t hash;
 	struct sim_random choose, numbers, net, tcp, memory;
-	uint32_t memory_fails; /* of 1,000,000 allocations, how many fail */
+	uint32_t memory_fails; /* how many of 1,000,000 allocations fail */
 	enum {
 		SIM_MEMORY_OPEN,
 		SIM_MEMORY_FAILS,
@@ -461,7 +464,7 @@ struct sim_world {
 	/* a poll of a completion queue is running: a yield inside it belongs to that poll */
 	bool in_poll;
 
-	struct sim_due *heap; /* index 0 is not used */
+	struct sim_due *heap; /* a binary heap; index 0 is not used */
 	uint32_t n_heap, heap_room;
 
 	struct sim_task **tasks;

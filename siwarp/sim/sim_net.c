@@ -13,7 +13,7 @@
 #define IPV6_HEAD      40
 #define IPV6_FRAG_HEAD 8
 #define UDP_HEAD       8
-#define TCP_HEAD       32 /* with the time stamp option */
+#define TCP_HEAD       32 /* TCP header with the time stamp option */
 #define LOCAL_MTU      65536
 #define USUAL_MTU      1500
 #define LEAST_MTU      68
@@ -152,7 +152,7 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 	host->netif.up = 1;
 	siw_link_init(&host->watches);
 	siw_link_init(&host->socks);
-	for (int i = 0; i < n; i++) /* IPv4 first */
+	for (int i = 0; i < n; i++) /* IPv4 addresses first */
 		if (addrs[i].family == AF_INET)
 			add_addr(host, &addrs[i]);
 	for (int i = 0; i < n; i++)
@@ -645,7 +645,7 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
 	struct sim_packet *packet = sim_malloc(sizeof(*packet) + length);
 
 	if (!packet)
-		packet = sim_alloc(sizeof(*packet) + length); /* aborts */
+		packet = sim_alloc(sizeof(*packet) + length); /* aborts the process */
 	*packet = (struct sim_packet){
 		.path = path,
 		.cuts = path->cuts,

@@ -35,8 +35,8 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
 }
 
 /*
- * UDP sockets and listeners lose their port in a crash. For connections, sim_tcp.c returns the
- * error.
+ * Returns whether the host of a UDP socket or listener has crashed: they lose their port then. For
+ * connections, sim_tcp.c returns the error.
  */
 static bool is_stale(const struct siw_sim_socket *socket)
 {

@@ -26,20 +26,20 @@
 #define HEADS_IPV4   52		  /* octets of IPv4 and TCP headers, with the time stamp option */
 #define HEADS_IPV6   72
 #define LEAST_MSS    48
-#define FIRST_CWND   10 /* segments (RFC 6928) */
+#define FIRST_CWND   10 /* initial congestion window in segments (RFC 6928) */
 #define REORDERING   3	/* later segments received before one is considered lost (RFC 5681) */
 #define MOST_BACKLOG 4096
 #define PORT_TRIES   100 /* free ports tried, to find one without a connection to the same peer */
 
 #define MS	      1000000ull
 #define SECOND	      1000000000ull
-#define FIRST_RTO     SECOND /* RFC 6298 */
+#define FIRST_RTO     SECOND /* initial retransmission time-out (RFC 6298) */
 #define LEAST_RTO     (200 * MS)
 #define MOST_RTO      (120 * SECOND)
-#define SYN_LIMIT     (127 * SECOND) /* net.ipv4.tcp_syn_retries=6 */
-#define SYN_ACK_LIMIT (63 * SECOND)  /* net.ipv4.tcp_synack_retries=5 */
-#define LIMIT	      (924600 * MS)  /* net.ipv4.tcp_retries2=15 */
-#define CLOSED_LIMIT  (102200 * MS)  /* for a closed socket: net.ipv4.tcp_orphan_retries=8 */
+#define SYN_LIMIT     (127 * SECOND) /* time-out of a connect: net.ipv4.tcp_syn_retries=6 */
+#define SYN_ACK_LIMIT (63 * SECOND)  /* time-out of a SYN-ACK: net.ipv4.tcp_synack_retries=5 */
+#define LIMIT	      (924600 * MS)  /* time-out of a connection: net.ipv4.tcp_retries2=15 */
+#define CLOSED_LIMIT  (102200 * MS)  /* time-out after close: net.ipv4.tcp_orphan_retries=8 */
 #define TIME_WAIT     (60 * SECOND)
 /* On average one of this many segments, reads or writes is cut short. */
 #define SHORT_SEGMENT_IN 4
@@ -68,11 +68,11 @@ struct sent {
 struct sim_stream {
 	struct sim_timer timer, reset;
 	struct siw_link all;
-	struct sim_stream *next; /* in its hash bucket */
-	bool listed;		 /* in a hash bucket, where segments find it */
+	struct sim_stream *next; /* link in the hash bucket */
+	bool listed;		 /* the stream is in a hash bucket, where segments find it */
 	struct siw_link queue;	 /* in its listener's list coming or waiting */
 	struct siw_llp_sock *listener;
-	struct siw_llp_sock *sock; /* NULL: not accepted yet, or closed */
+	struct siw_llp_sock *sock; /* NULL: the connection is not accepted yet, or closed */
 	struct sim_host *host;
 	struct siw_addr local, peer;
 	uint64_t id, peer_id;
@@ -91,7 +91,7 @@ struct sim_stream {
 	uint64_t una, nxt, end; /* first unacknowledged, next to send, next to be written */
 	uint64_t edge;		/* the right edge of the peer's window */
 	bool shut;		/* the sending direction is shut: a FIN follows */
-	struct siw_link flight; /* struct sent */
+	struct siw_link flight; /* list of struct sent: segments not acknowledged yet */
 	uint64_t pipe;		/* sequence numbers in flight that are not lost */
 	uint32_t n_lost;
 	/* numbers of transmissions: the last one used; the newest one that arrived */
@@ -323,7 +323,7 @@ static void emit(struct sim_stream *s, struct sim_segment segment, uint32_t leng
 	segment.edge = s->told_edge = 1 + s->read + RECEIVE_ROOM;
 	if (s->state != CONNECTING)
 		segment.flags |= SIW_TCP_ACK;
-	if (!to) { /* no host has the address */
+	if (!to) { /* no host has the peer's address */
 		sim.stats.lost++;
 		sim.stats.segments++;
 		return;
@@ -436,7 +436,7 @@ static void arm(struct sim_stream *s)
 		return;
 	if (!siw_link_alone(&s->flight) || s->nxt < s->end)
 		sim_timer_set(&s->timer, most(s->rto_from + rto_of(s), sim.now));
-	else if (!s->sock && fin_is_acked(s)) /* closed in FIN-WAIT-2 */
+	else if (!s->sock && fin_is_acked(s)) /* closed, in FIN-WAIT-2 */
 		sim_timer_set(&s->timer, s->rto_from + TIME_WAIT);
 	else
 		sim_timer_stop(&s->timer);
@@ -484,7 +484,7 @@ static void time_out(struct sim_stream *s)
 		arm(s);
 		return;
 	}
-	if (s->state != OPEN) { /* the SYN, or its answer, is retransmitted */
+	if (s->state != OPEN) { /* retransmit the SYN or SYN-ACK */
 		s->pipe = 0;
 		sent_of(s->flight.next)->again = true;
 		transmit(s, sent_of(s->flight.next));
@@ -726,7 +726,7 @@ static void close_if_ended(struct sim_stream *s, bool by_fin)
 
 static void take_reset(struct sim_stream *s)
 {
-	if (s->state == CLOSED) { /* TIME-WAIT */
+	if (s->state == CLOSED) { /* in TIME-WAIT: the reset ends it */
 		sim_timer_set(&s->timer, sim.now);
 		return;
 	}
@@ -793,7 +793,8 @@ static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
 		acknowledge(s, number);
 		return false;
 	}
-	if (!s->sock && !s->listener && packet->length) { /* the socket is closed */
+	/* data for a closed socket: reset the connection */
+	if (!s->sock && !s->listener && packet->length) {
 		send_reset(s);
 		fail(s, ECONNRESET);
 		return false;
@@ -1011,7 +1012,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 		if (!find(local, peer))
 			return 0;
 		/*
-		 * Another connection has this pair of addresses: in TIME-WAIT, or accepted by a
+		 * Another connection uses this pair of addresses: in TIME-WAIT, or accepted by a
 		 * listener.
 		 */
 		if (!any_port)
@@ -1022,7 +1023,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 	return -EADDRNOTAVAIL;
 }
 
-/* dest NULL: connects the socket to itself. */
+/* Connects a socket to dest; NULL: to itself. */
 static int connect_to(struct siw_llp_port *port, const struct siw_addr *dest, struct siw_addr local,
 		      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {

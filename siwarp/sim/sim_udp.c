@@ -8,10 +8,10 @@
 #define IPV4_HEAD 20
 #define IPV6_HEAD 40
 #define UDP_HEAD  8
-/* consecutive datagrams after which a socket receives in batches, as llp_udp_dense.c */
+/* a socket receives in batches after this many consecutive datagrams, as llp_udp_dense.c */
 #define DENSE	  32
 #define TRAIN	  64  /* maximum number of datagrams in a batch */
-#define MOST_HELD 256 /* ICMP messages that a socket queues */
+#define MOST_HELD 256 /* maximum number of ICMP messages that a socket queues */
 
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)

@@ -19,11 +19,11 @@
 
 #include "sim/sim_impl.h"
 
-/* first pause after an empty poll; doubles with each further one ... */
+/* pause after the first empty poll; doubled by each further empty poll ... */
 #define FIRST_PAUSE_NS 1000
 #define MOST_PAUSE_NS  1000000 /* ... up to this */
 
-/* linux/prctl.h of 6.16 */
+/* from linux/prctl.h of Linux 6.16 */
 #ifndef PR_FUTEX_HASH
 #define PR_FUTEX_HASH		78
 #define PR_FUTEX_HASH_SET_SLOTS 1
@@ -81,7 +81,7 @@ uint64_t siw_sim_random(void)
 	return sim_random(&sim.numbers);
 }
 
-#define NUMBERS_NEAR_WRAP 4096 /* this many epochs in a row are distinct */
+#define NUMBERS_NEAR_WRAP 4096 /* number of consecutive epochs that are distinct */
 
 void siw_sim_near_wrap(int on)
 {

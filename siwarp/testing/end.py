@@ -231,8 +231,7 @@ class End(Closing):
             self._kept += [wc for wc in wcs if self._returned(wc) or wanted(wc)]
 
     def _returned(self, wc: WC) -> bool:
-        """Close the memory of a completed request; return whether it was not a request of this
-        module.
+        """Close the memory of a completed request of this module; return False if it was one.
 
         A request that timed out completes later, when no call waits for it.
         """

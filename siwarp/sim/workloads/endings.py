@@ -26,9 +26,9 @@ __all__ = ["Endings"]
 LONG, LONGEST = 21, 5
 #: Number of RD Sends before a pause: too many for an 8-bit counter.
 MANY = 300
-#: Seconds of silence after which RD removes the state of an idle peer.
+#: Seconds of silence after which an RD peer's record counts as idle and may be evicted.
 REST_S = 130
-#: Number of queue pair pairs of each type that are checked.
+#: Maximum number of pairs of queue pairs that each check uses, by type.
 TRIED = 3
 #: Seconds for which all packets of one direction are lost: less than any connection time-out.
 OUTAGE_S = 0.1
@@ -74,9 +74,7 @@ class Endings:
         return [e for e in ends if not e.short]
 
     def _pairs(self, kind: QPType) -> list[tuple[End, End]]:
-        """Return up to TRIED pairs of connected or addressable queue pairs, all of them
-        undisturbed.
-        """
+        """Return up to TRIED pairs of queue pairs of a type that can exchange messages."""
         ends = self._ready(kind)
         if kind in (QPType.UD, QPType.RD):
             found = list(zip(ends, ends[1:] + ends[:1], strict=True))
@@ -108,9 +106,7 @@ class Endings:
                 )
 
     def outages(self) -> None:
-        """Interrupt one direction for a moment: the requests posted meanwhile must be
-        retransmitted.
-        """
+        """Interrupt one direction briefly: requests posted meanwhile must be retransmitted."""
         run = self.run
         for kind in (QPType.RD, QPType.RC):
             for end, peer in self._pairs(kind):
@@ -125,9 +121,7 @@ class Endings:
                             self._must(request, "the way was interrupted for a moment")
 
     def read(self, end: End, peer: End, length: int = 4096) -> Request | None:
-        """Post a Read of a peer's target; None: the target is closed, or the request was not
-        posted.
-        """
+        """Post a Read of a peer's target; None: the target is closed, or posting failed."""
         run = self.run
         if peer.host.target.memory.mr is None:
             return None
@@ -181,7 +175,7 @@ class Endings:
             )
 
     def count(self) -> None:
-        """Send over 255 messages on RD, pause until the peers' state expires, and send again."""
+        """Send over 255 messages on RD, pause until the peers' records are idle, and send again."""
         run = self.run
         for end, peer in self._pairs(QPType.RD)[:1]:
             for number in range(MANY):
@@ -202,9 +196,7 @@ class Endings:
     # ---- Write-Records of UD
 
     def records(self) -> None:
-        """Lose datagrams of Write-Records: each one of which any datagram arrived must be
-        reported.
-        """
+        """Lose datagrams of Write-Records: those that arrived in part must be reported."""
         run = self.run
         ends = [e for e in self._ready(QPType.UD) if e.host.up]
         for end, peer in self._pairs(QPType.UD)[:1]:
@@ -294,7 +286,7 @@ class Endings:
                 break
             sent = run.greet(end, dest=peer.address)
             if sent is None or not self.done(sent, 60):
-                return  # another check reports this
+                return  # another check reports the missing completion
         sends = [run.greet(end, dest=peer.address) for end, peer in pairs]
         waiting = [request for request in sends if request is not None]
         run.world.run_for(0.05)
@@ -347,7 +339,7 @@ class Endings:
             run.greet(peer, LONG)
         requests = [request for request in sent if request is not None]
         if not all(self.done(request, 60) for request in requests):
-            return  # another check reports this
+            return  # another check reports the missing completions
         messages = [request.message for request in requests if request.message is not None]
         run.destroy(end)
         for _ in range(200):

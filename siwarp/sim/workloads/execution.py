@@ -532,9 +532,7 @@ class Execution:
         return message
 
     def post(self, end: End, some: list[tuple[Request, SendWR]]) -> bool:
-        """Post requests in one call, and forget those that were refused; return whether all were
-        accepted.
-        """
+        """Post requests in one call and forget refused ones; return whether none was refused."""
         state = end.qp.qp_state
         taken = len(some)
         try:
@@ -890,9 +888,7 @@ class Execution:
         return request, RecvWR(request.wr_id, sg=sg)
 
     def post_shared(self, host: Host, n: int) -> int:
-        """Post up to n receives to a host's shared receive queue in one call; return how many it
-        took.
-        """
+        """Post up to n receives to a host's shared receive queue in one call; return how many."""
         srq, slots = host.srq, host.srq_slots
         assert srq is not None
         some = [self._receive(slots, None, slots.size) for _ in range(min(n, len(slots.free)))]
@@ -1418,9 +1414,7 @@ class Execution:
             self._make_pair(kind, host, other, small=small)
 
     def do_overflow(self, op: Op) -> None:
-        """Create a queue pair with a small completion queue, and post enough requests to overflow
-        it.
-        """
+        """Create a queue pair with a small completion queue, and overflow that queue."""
         host = self.pick_host(op)
         if host is None or len(host.ends) > 6:
             return
@@ -1557,9 +1551,7 @@ class Execution:
     # ---- the end
 
     def finish(self) -> None:
-        """End all faults, then check that all requests complete and all messages arrive, and
-        close.
-        """
+        """End all faults, check that requests complete and messages arrive, then close."""
         world = self.world
         world.fail_memory(0)
         self.ending = True
@@ -1634,9 +1626,7 @@ class Execution:
                         pass
 
     def _burst(self) -> None:
-        """Send more than the smallest window between all RD queue pairs, to show that no credit
-        was lost.
-        """
+        """Send more than a window between all RD queue pairs, to show that no credit was lost."""
         for end in self.live():
             if end.kind != QPType.RD or end.send.small or end.qp.qp_state != QPState.RTS:
                 continue
@@ -1663,8 +1653,7 @@ class Execution:
         )
 
     def _arrivals(self) -> None:
-        """Check that each RD message that completed has arrived, or was lost or refused by its
-        receiver.
+        """Check that completed RD messages arrived, or were lost or refused by their receivers.
 
         A Send that has completed before the error message arrives keeps its status; the error is
         then in the sender's error queue (DGRAM-RDV-8).

@@ -266,8 +266,9 @@ class Target:
     def cell(
         self, writer: End, dest: Address, *, steady: bool, record: bool = False
     ) -> Cell | None:
-        """Return the cell that ``writer`` writes to through the queue pair at ``dest``; None: no
-        cell is left.
+        """Return the cell for Writes of ``writer`` to the queue pair at ``dest``; None: none left.
+
+        A cell belongs to one pair of writer and destination.
         """
         key = (writer.number, dest, steady)
         if key not in self.cells:
@@ -282,9 +283,7 @@ class Target:
         return self.cells[key]
 
     def spoil(self) -> None:
-        """Overwrite the constant part when its region is closed: no Read may return the new
-        octets.
-        """
+        """Overwrite the constant part after its region was closed: no Read may return that."""
         self._present = b"\xdd" * self.STATIC
         self.memory.view[: self.STATIC] = self._present
 
@@ -478,7 +477,7 @@ class End:
         self.waiting: dict[int, Request] = {}  # receive requests
         self.life = 0  # number of the current life; RESET begins a new one
         self.short = False  # it has posted receives that are too short
-        self.errors = 0  # number of errors read from its error queue
+        self.errors = 0  # number of entries read from its error queue
         self.gone = False  # destroyed, or its host crashed
         self.disturbance = Disturbance()
         #: RD: by peer, when the last request that completed with success was posted.

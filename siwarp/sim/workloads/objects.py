@@ -194,9 +194,7 @@ class Objects:
                 self.run.register(host, memory, self.access)
 
     def do_reregister(self, op: Op) -> None:
-        """Reregister a target with its memory, which changes its keys, or only with new access
-        rights.
-        """
+        """Reregister a target's memory, which changes its keys, or only its access rights."""
         host = self.run.pick_host(op)
         mr = host.target.memory.mr if host is not None else None
         if host is None or mr is None:

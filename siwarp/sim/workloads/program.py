@@ -40,7 +40,7 @@ class Op:
         return self.numbers[which] % n
 
     def chance(self, which: int, percent: int) -> bool:
-        """Return whether number ``which`` selects an event of ``percent`` probability."""
+        """Return True with a probability of ``percent``/100, depending on number ``which``."""
         return self.numbers[which] % 100 < percent
 
 

@@ -273,9 +273,7 @@ class Connections:
     # ---- results of requests
 
     def posted(self, end: End, message: Message | None) -> None:
-        """Record a posted request, and whether the peer has posted a receive for it, if it needs
-        one.
-        """
+        """Record a posted request, and whether its peer has posted a receive for it."""
         pair, peer = end.pair, end.peer
         assert pair is not None and peer is not None
         if message is None:
