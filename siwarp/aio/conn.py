@@ -444,7 +444,7 @@ class Connection(User):
         return self.qp.addr if self._local is None else self._local
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device to close if this was its last user.
+        """Close at once; do not wait for the device, which closes after its last user.
 
         Sent data still arrives. Calls that wait in other tasks raise StateError.
         """

@@ -218,7 +218,7 @@ class Listener(User):
         return self._closed_error(errno.EBADF, "this listener is closed: listen again")
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device to close if this was its last user.
+        """Close at once; do not wait for the device, which closes after its last user.
 
         Connections that ``accept`` has returned stay open; all others are closed.
         """

@@ -244,10 +244,10 @@ class User(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Close at once, without waiting for the device to close if this was its last user."""
+        """Close at once; do not wait for the device, which closes after its last user."""
 
     async def close(self) -> None:
-        """Close as ``abandon`` does, and wait for the device to close if this was its last user."""
+        """Close as ``abandon`` does, and wait for the device if this was its last user."""
         self.abandon()
         await self._source.closed()
 

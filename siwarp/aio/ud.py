@@ -236,7 +236,7 @@ class Endpoint(User):
         return self._closed_error(errno.EBADF, "this endpoint is closed: open a new one")
 
     def abandon(self) -> None:
-        """Close at once, without waiting for the device to close if this was its last user."""
+        """Close at once; do not wait for the device, which closes after its last user."""
         if self._closed:
             return
         self._closed = True

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from siwarp.pyverbs._enums_device import *  # noqa: F403  all of them are names of this module
-from siwarp.pyverbs._enums_ethernet import *  # noqa: F403  all of them are names of this module
-from siwarp.pyverbs._enums_queues import *  # noqa: F403  all of them are names of this module
+from siwarp.pyverbs._enums_device import *  # noqa: F403  re-exported
+from siwarp.pyverbs._enums_ethernet import *  # noqa: F403  re-exported
+from siwarp.pyverbs._enums_queues import *  # noqa: F403  re-exported
 from siwarp.pyverbs._names import export
 
 _IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34

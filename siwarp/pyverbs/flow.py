@@ -32,7 +32,7 @@ class FlowAttr(PyverbsObject):
     priority = UInt(16)
     port = UInt(8)
     flags = UInt(32)
-    specs: list[Spec] = []  # noqa: RUF012  each has its own
+    specs: list[Spec] = []  # noqa: RUF012  __init__ replaces it
 
     def __init__(
         self,

@@ -454,4 +454,4 @@ class QP(Wrapper[verbs_qp.QP]):
         )
 
 
-from siwarp.pyverbs._qp_ex import QPEx  # noqa: E402  it is derived from what stands here
+from siwarp.pyverbs._qp_ex import QPEx  # noqa: E402  imported last: QPEx derives from QP

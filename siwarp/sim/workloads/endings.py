@@ -382,8 +382,8 @@ class Endings:
         for end, peer in pairs:
             for _ in range(16 if end.kind == QPType.RC else 2):
                 run.greet(peer, LONGEST, dest=end.address)
-            # Of a response with several segments, later segments would fail: only the last can
-            # have wrong octets.
+            # When the region is closed, all later segments of a response fail. So only the last
+            # segment sent can contain wrong octets.
             for length in [Target.STATIC - 100] * 2 if self.rng.random() < 0.3 else [8000] * 12:
                 self.read(end, peer, length)
         run.world.run_for(0.01 + self.rng.random() * 0.02)
