@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * <siwarp/cm.h> - connects RC queue pairs, in the steps of librdmacm, by MPA's start-up frames with
- * their private data (RFC 5044 section 7.1, RFC 6581), and finds UD queue pairs.
+ * <siwarp/cm.h> - the connection manager: connects RC queue pairs in the same steps as librdmacm,
+ * by MPA start-up frames with private data (RFC 5044 section 7.1, RFC 6581), and resolves addresses
+ * to UD queue pairs.
  *
- * active    siw_cm_create_id, siw_create_qp, siw_cm_bind_qp, siw_cm_connect: then an event
- *           ESTABLISHED, REJECTED (by the peer's frame, or, with rev 0, since nobody listens
- *           there), UNREACHABLE or CONNECT_ERROR
- * passive   siw_cm_create_id, siw_cm_listen: then CONNECT_REQUEST events, each with a new id;
- *           with that id siw_create_qp, siw_cm_bind_qp, siw_cm_accept: then ESTABLISHED; or
- *           siw_cm_reject
- * both      siw_cm_disconnect here or at the peer: then DISCONNECTED, and the QP goes to ERR
+ * active    siw_cm_create_id, siw_create_qp, siw_cm_bind_qp, siw_cm_connect; the result is an
+ *           event ESTABLISHED, REJECTED (by the peer's frame, or with rev 0 if no listener exists),
+ *           UNREACHABLE or CONNECT_ERROR
+ * passive   siw_cm_create_id, siw_cm_listen; then CONNECT_REQUEST events, each with a new id. For
+ *           that id call either siw_create_qp, siw_cm_bind_qp and siw_cm_accept, which result in
+ *           ESTABLISHED, or siw_cm_reject
+ * both      siw_cm_disconnect at either end: the event is DISCONNECTED, and the QP goes to ERR
  *
- * UD        with ids of siw_cm_create_ud_id the same calls ask a listener for the QPN and Q_Key of
- *           its UD queue pair (spec/cm-udp.md): ESTABLISHED has them, siw_cm_addr the address.
- *           There is no connection: the listener learns nothing but that it was asked, and nobody
- *           is told when the other one leaves.
+ * UD        with ids of siw_cm_create_ud_id, the same calls query a listener for the QPN and Q_Key
+ *           of its UD queue pair (spec/cm-udp.md). The event ESTABLISHED contains both, and
+ *           siw_cm_addr returns the address. No connection exists: the listener learns only that
+ *           it was queried, and neither end is notified when the other leaves.
  *
  * These functions move the QP through INIT, RTR and RTS. siw_cm_bind_qp moves it to INIT, so that
- * receives can be posted before the connection is made.
+ * receives can be posted before the connection is established.
  *
- * Conventions as in <siwarp/siw.h>. The events of an id come on its channel. An id that an event
- * brings is valid until the user destroys it.
+ * Conventions are those of <siwarp/siw.h>. Events of an id are queued on its channel. A new id that
+ * an event delivers is owned by the user, who must destroy it.
  */
 #ifndef SIWARP_CM_H
 #define SIWARP_CM_H
@@ -38,7 +39,8 @@ struct siw_cm_channel;
 struct siw_cm_id;
 
 enum siw_cm_event_type {
-	SIW_CM_ADDR_RESOLVED = 0, /* numbers as in librdmacm; the first four by siw_cm_tell */
+	/* numbers as in librdmacm; the first four are raised by siw_cm_tell only */
+	SIW_CM_ADDR_RESOLVED = 0,
 	SIW_CM_ADDR_ERROR = 1,
 	SIW_CM_ROUTE_RESOLVED = 2,
 	SIW_CM_ROUTE_ERROR = 3,
@@ -49,7 +51,7 @@ enum siw_cm_event_type {
 	SIW_CM_REJECTED = 8,
 	SIW_CM_ESTABLISHED = 9,
 	SIW_CM_DISCONNECTED = 10,
-	SIW_CM_MULTICAST_JOIN = 12, /* these two by siw_cm_tell alone, too */
+	SIW_CM_MULTICAST_JOIN = 12, /* the last two are raised by siw_cm_tell only */
 	SIW_CM_MULTICAST_ERROR = 13,
 };
 
@@ -60,96 +62,106 @@ enum siw_cm_rtr {
 	SIW_CM_RTR_READ = 4,
 };
 
-/* The Q_Key of UD queue pairs of ids: RDMA_UDP_QKEY of librdmacm. */
+/* The Q_Key of UD queue pairs bound to ids: RDMA_UDP_QKEY of librdmacm. */
 enum siw_cm_qkey {
 	SIW_CM_UD_QKEY = 0x01234567,
 };
 
 /*
- * Zeroed memory means the defaults. Of a UD id private data and timeout_ms count alone: 180 octets
- * in a connect, 136 in an answer; the default is setting sidr_timeout_ms.
+ * Parameters of siw_cm_connect and siw_cm_accept. A zeroed struct selects the defaults. For a UD id
+ * only private_data, private_data_len and timeout_ms are used. The private data of a UD id is at
+ * most 180 octets in a connect and 136 octets in a reply; its default timeout_ms is setting
+ * sidr_timeout_ms.
  */
 struct siw_cm_param {
 	const void *private_data;
-	uint32_t private_data_len; /* at most 508 octets in rev 2, 512 in rev 1 */
-	int initiator_depth; /* ORD wanted; 0 = the device's limit, -1 = none (persona roce: one) */
-	int responder_resources; /* IRD offered; the same */
-	int rev;		 /* MPA revision of a connect: 2, or 1; 0 = 2 */
-	int no_crc;		 /* 1 = CRC only if the peer wants it */
-	int peer_to_peer;	 /* of a connect, rev 2: set of enum siw_cm_rtr that may open it */
-	int markers;		 /* 1 = ask the peer for Markers; setting markers does, too */
-	int timeout_ms;		 /* of start-up; 0 = the default (setting mpa_timeout_ms) */
-	int hold; /* of a connect: the peer's Reply is CONNECT_RESPONSE; siw_cm_establish */
+	uint32_t private_data_len; /* at most 508 octets in MPA revision 2, 512 in revision 1 */
+	/* requested ORD; 0 = the device's limit, -1 = no Reads (persona roce: 1) */
+	int initiator_depth;
+	int responder_resources; /* offered IRD; 0 and -1 as for initiator_depth */
+	int rev;		 /* connect: MPA revision, 1 or 2; 0 = 2 */
+	int no_crc;		 /* 1 = use CRCs only if the peer requires them */
+	int peer_to_peer; /* connect, revision 2: set of enum siw_cm_rtr that is offered as RTR */
+	int markers;	  /* 1 = request Markers from the peer, as setting markers does */
+	int timeout_ms;	  /* time limit of MPA start-up; 0 = setting mpa_timeout_ms */
+	/* connect: 1 = report the peer's Reply as CONNECT_RESPONSE and wait for siw_cm_establish */
+	int hold;
 	/*
-	 * of a connect: so long it is tried again while nobody listens there; while it is reset, as
-	 * by a listener that has too many from one source, until timeout_ms is over
+	 * connect: time in milliseconds for which a refused connect is retried because no listener
+	 * exists. A connect that is reset, for example by a listener that has too many start-ups
+	 * from one source, is retried until timeout_ms has elapsed.
 	 */
 	int refused_ms;
-	int tos; /* type of service, or traffic class, of what is sent: to 255; 0 = none */
+	int tos; /* type of service or traffic class of sent packets, at most 255; 0 = not set */
 	/*
-	 * persona roce: rnr_retry for Sends of the peer to this end, as rdma_cm's rnr_retry_count:
-	 * 1 to 7, -1 = none; it takes precedence over what the peer says. 0 = as the peer says, or
-	 * else the attribute of this queue pair (struct siw_qp_attr).
+	 * persona roce: rnr_retry for the peer's Sends to this end, as rnr_retry_count of rdma_cm:
+	 * 1 to 7, or -1 for no retry. It takes precedence over the value that the peer transmits. 0
+	 * = the value that the peer transmits, or else the attribute of the local queue pair
+	 * (struct siw_qp_attr).
 	 */
 	int rnr_retry;
 };
 
 struct siw_cm_event {
-	struct siw_cm_id *id;	     /* CONNECT_REQUEST: the new one */
-	struct siw_cm_id *listen_id; /* CONNECT_REQUEST only */
-	void *context;		     /* of id (of listen_id in a CONNECT_REQUEST) */
+	struct siw_cm_id *id;	     /* CONNECT_REQUEST: the new id */
+	struct siw_cm_id *listen_id; /* valid in CONNECT_REQUEST only */
+	void *context;		     /* context of id (CONNECT_REQUEST: of listen_id) */
 	int event;		     /* enum siw_cm_event_type */
 	int status;		     /* 0 or -errno: -ECONNREFUSED, -ETIMEDOUT, -EPROTO, ... */
-	int rev, crc, peer_to_peer;  /* of the peer's frame; ESTABLISHED: as both ends agreed */
-	int markers;		     /* 1 = the peer's frame asks for Markers in what it receives */
-	int initiator_depth;	     /* ORD of this end after negotiation; request: at most this */
-	int responder_resources;     /* IRD of this end; request: the ORD that the peer wants */
-	int peer_ird, peer_ord;	     /* of the peer's frame; -1: it has none */
+	int rev, crc, peer_to_peer;  /* as in the peer's frame; ESTABLISHED: as negotiated */
+	int markers;	     /* 1 = the peer requests Markers in the stream that it receives */
+	int initiator_depth; /* negotiated local ORD; CONNECT_REQUEST: its upper limit */
+	/* negotiated local IRD; CONNECT_REQUEST: ORD that the peer requests */
+	int responder_resources;
+	int peer_ird, peer_ord; /* values in the peer's frame; -1: the frame has none */
 	/*
-	 * As siw_wc.vendor_err: of the Terminate that ended it, or 0. UD, REJECTED: 1 the listener
-	 * is closed, 2 its program rejected.
+	 * The Terminate that ended the connection, in the format of siw_wc.vendor_err, or 0. UD,
+	 * REJECTED: 1 = the listener is closed, 2 = its program rejected the request.
 	 */
 	uint32_t wire_error;
-	uint32_t qpn, qkey; /* UD, ESTABLISHED: of the queue pair that was asked for */
+	uint32_t qpn, qkey; /* UD, ESTABLISHED: QPN and Q_Key of the listener's queue pair */
 	uint32_t private_data_len;
 	uint8_t private_data[512];
 };
 
 /*
- * context NULL: the channel belongs to no device. Its ids get theirs later, each by
- * siw_cm_set_device, and its events are those of ids of any device. Who waits for them leaves
- * progress to the devices' own threads, so without one (setting progress) nothing comes.
+ * Creates an event channel for ids. With context NULL the channel belongs to no device: each of its
+ * ids is assigned a device later by siw_cm_set_device, and the channel delivers the events of ids
+ * of any device. A thread that waits on such a channel makes no progress itself, so the devices'
+ * progress threads must be enabled (setting progress), or no event arrives.
  */
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
-/* EBUSY while an id of it is alive. */
+/* -EBUSY: an id of the channel still exists. */
 int siw_cm_destroy_channel(struct siw_cm_channel *channel);
-/* Readable while an event waits; for poll(2) and its like. */
+/*
+ * Returns a descriptor, for poll(2) and similar calls, that is readable while an event is queued.
+ */
 int siw_cm_channel_fd(struct siw_cm_channel *channel);
 /*
- * Waits as siw_get_async_event does, and writes the next event to *event: 0; -EAGAIN after
- * timeout_ms milliseconds; -EINTR after a signal.
+ * Removes the next event from the channel and writes it to *event, blocking as siw_get_async_event
+ * does. Returns 0; -EAGAIN after timeout_ms milliseconds; -EINTR after a signal.
  */
 int siw_cm_get_event(struct siw_cm_channel *channel, struct siw_cm_event *event, int timeout_ms);
 
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *channel, void *context);
-/* An id for UD queue pairs: see above. */
+/* Creates an id for UD queue pairs; see UD at the top of this header. */
 struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *channel, void *context);
 /*
- * Destroys the id. Its listening, start-up or connection ends; its QP, if any, goes to ERR, and is
- * the user's to destroy.
+ * Destroys the id. Its listener, start-up or connection ends. Its QP, if any, goes to ERR and must
+ * be destroyed by the user.
  */
 int siw_cm_destroy_id(struct siw_cm_id *id);
 void siw_cm_set_context(struct siw_cm_id *id, void *context);
 /*
- * Gives the id of a channel of no device its device, which cannot be closed before the id is
- * destroyed. -EINVAL: it has another.
+ * Assigns a device to an id whose channel belongs to no device. The device cannot be closed before
+ * the id is destroyed. -EINVAL: the id already has another device.
  */
 int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context);
-/* The id's device; NULL: it has none. */
+/* Returns the device of the id, or NULL if the id has none. */
 struct siw_context *siw_cm_device(struct siw_cm_id *id);
 /*
- * From now on the id's events come on that channel, in their order, and so do those that nobody has
- * taken. The channel is one of no device, or of the id's.
+ * Moves the id to another channel. Events that are still queued for the id move with it, in order.
+ * The new channel must belong to no device or to the device of the id.
  */
 int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *channel);
 /*
@@ -167,60 +179,66 @@ int siw_cm_set_v6only(struct siw_cm_id *id, int on);
  */
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr);
 /*
- * Puts an event of the caller's on the id's channel, behind those that wait: for callers that
- * resolve addresses, or join groups, by themselves. event may be any number, status is passed on.
+ * Queues an event chosen by the caller on the id's channel, behind the queued events. Intended for
+ * callers that resolve addresses or join groups themselves. event may be any number; status is
+ * passed through unchanged.
  */
 int siw_cm_tell(struct siw_cm_id *id, int event, int status);
 /*
- * The addresses of a listener, which has no peer, or of a connection. Either pointer may be NULL.
+ * Returns the addresses of a connection, or the address of a listener, which has no peer. local and
+ * peer may each be NULL.
  */
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer);
 
 /*
- * Gives the id its QP (RC, of the same device) and moves the QP to INIT: receives may be posted.
- * One that was made with by_qpn, and is in RESET or INIT, connects no longer by number.
+ * Binds an RC QP of the same device to the id and moves the QP to INIT, so that receives can be
+ * posted. A QP with by_qpn must be in RESET or INIT; it can then no longer be connected by QPN.
  *
- * A UD id takes UD queue pairs: one in RESET goes to RTS with SIW_CM_UD_QKEY, others stay as they
- * are. Only who accepts needs one.
+ * A UD id accepts UD queue pairs. A UD QP in RESET is moved to RTS with Q_Key SIW_CM_UD_QKEY; in
+ * any other state it is left unchanged. Only an id that accepts requests needs a UD QP.
  */
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp);
 
 /*
- * Listens on addr; NULL: where siw_cm_bind_addr bound it. Port 0 takes a free one, which
- * siw_cm_addr returns. backlog as for listen(2).
- * -EADDRINUSE, -EADDRNOTAVAIL, -EACCES.
+ * Listens on addr, or with addr NULL on the address bound by siw_cm_bind_addr. Port 0 selects a
+ * free port, which siw_cm_addr returns. backlog is as for listen(2). -EADDRINUSE, -EADDRNOTAVAIL,
+ * -EACCES.
  *
- * Family 0: on every address that the device has now, on one port; a descriptor, a backlog and
- * bounds of what may be pending for each. siw_cm_addr of the id gives the first of them, and that
- * of an id of a CONNECT_REQUEST the one that it came to. An address that the device gets later is
- * not listened on.
+ * Family 0 listens on every current address of the device, on one port. Each address has its own
+ * descriptor, its own backlog and its own limits of pending connections (settings max_startups,
+ * max_requests). siw_cm_addr returns the first address for the listening id, and for the id of a
+ * CONNECT_REQUEST the address that the request was sent to. Addresses that the device gains later
+ * are not listened on.
  */
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog);
 /*
- * The id, of a channel of no device, listens there, too, and may have no device itself. The id of a
- * CONNECT_REQUEST gets the device that it came in on. Any number of times; destroying the id ends
- * them all. Errors as siw_cm_listen.
+ * Adds a listening address on another device. The channel of the id must belong to no device; the
+ * id itself needs no device. The id of a CONNECT_REQUEST is assigned the device on which the
+ * request arrived. May be called any number of times; destroying the id ends all its listeners.
+ * Errors as for siw_cm_listen.
  */
 int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		       const struct siw_addr *addr, int backlog);
-/* Starts to connect the id's QP; an event has the result. source and param may be NULL. */
+/*
+ * Starts to connect the id's QP to dest; an event reports the result. source and param may be NULL.
+ */
 int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const struct siw_addr *source,
 		   const struct siw_cm_param *param);
-/* Accepts a CONNECT_REQUEST with the id's QP; ESTABLISHED follows. param may be NULL. */
+/* Accepts a CONNECT_REQUEST with the id's QP. The event ESTABLISHED follows. param may be NULL. */
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
 /*
- * Completes a connect with hold, after its CONNECT_RESPONSE; ESTABLISHED follows. Till then the
- * peer waits.
+ * Completes a connect that set hold in its parameters, after the event CONNECT_RESPONSE. The peer
+ * waits until this call. The event ESTABLISHED follows.
  */
 int siw_cm_establish(struct siw_cm_id *id);
 /*
- * Rejects a CONNECT_REQUEST (R=1), with private data. The id can then only be destroyed. 0, too, if
- * the peer has left.
+ * Rejects a CONNECT_REQUEST with an MPA Reply that has R=1 and the given private data. Afterwards
+ * the id can only be destroyed. Returns 0 even if the peer has already closed the connection.
  */
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len);
 /*
- * Ends the connection; both QPs go to ERR. Requests that completed with success before still reach
- * the peer.
+ * Ends the connection and moves both QPs to ERR. Data of requests that completed with success still
+ * reaches the peer.
  */
 int siw_cm_disconnect(struct siw_cm_id *id);
 const char *siw_cm_event_str(int event);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * <siwarp/siw_ext.h> - what siwarp offers beyond OF verbs: functions that have no namesake in
- * libibverbs, and the types that only they use. Conventions are those of <siwarp/siw.h>, which this
- * header includes.
+ * <siwarp/siw_ext.h> - extensions of siwarp beyond verbs: functions without a counterpart in
+ * libibverbs, and the types that only these functions use. The conventions are those of
+ * <siwarp/siw.h>, which this header includes.
  *
  * Reliable datagrams (SIW_QPT_RD), Write-Records (SIW_WR_RDMA_WRITE_RECORD), shared sockets,
- * personas and error policies are members of structs and numbers of enums in <siwarp/siw.h>: the
- * calls that take those have their namesakes.
+ * personas and error policies are declared in <siwarp/siw.h> as struct members and enum values,
+ * because they are used by functions that have a libibverbs counterpart.
  */
 #ifndef SIWARP_SIW_EXT_H
 #define SIWARP_SIW_EXT_H
@@ -22,252 +22,280 @@ extern "C" {
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-/* Opens the device that has this address (its port is ignored), or ENODEV. A wildcard opens lo. */
+/*
+ * Opens the device that has address addr (the port is ignored). The wildcard address opens lo.
+ * ENODEV: no device has the address.
+ */
 struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /*
- * Closes the device with whatever children it has. What completed reaches the peers, as when the
- * process exits: within setting linger_ms. Threads that wait for its events return -ESTALE, and so
- * does every later call on the device or a child, also to destroy or to acknowledge it. Other
- * threads may post and poll meanwhile, but not make or destroy children. Some hundred octets a
- * child stay allocated, so that late calls find out; siw_close_device leaves nothing. -ESTALE: it
- * was closed.
+ * Closes the device together with all its children. Data of completed requests still reaches the
+ * peers, within setting linger_ms, as at the exit of the process. Threads that wait for events of
+ * the device return -ESTALE, and so does every later call on the device or on one of its children,
+ * including calls that destroy or acknowledge. Meanwhile other threads may post and poll, but not
+ * create or destroy children. Several hundred octets per child stay allocated so that late calls
+ * can be detected; siw_close_device leaves nothing allocated. -ESTALE: the device is already
+ * closed.
  */
 int siw_close_device_forced(struct siw_context *context);
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 /*
- * Why the last call of this thread was refused, that is returned NULL or a negative number: the
- * rule, the value, the limit and what to do, in one line. For functions of <siwarp/siw.h>,
- * <siwarp/siw_ext.h> and <siwarp/cm.h>; call it before the thread calls another of them. The text
- * is valid until this thread calls siw_reason again. "" after a call that was not refused; but
- * calls that post, poll or return a number (as siw_cq_capacity) do not clear the reason of the call
- * before.
+ * Returns why the last call of this thread was refused, that is, returned NULL or a negative
+ * number. The text is one line that names the rule, the value, the limit and the remedy. It covers
+ * the functions of <siwarp/siw.h>, <siwarp/siw_ext.h> and <siwarp/cm.h>; call it before the thread
+ * calls another of these functions. The text stays valid until the same thread calls siw_reason
+ * again. Returns "" after a call that was not refused. Exception: functions that post, poll or
+ * return a number (such as siw_cq_capacity) do not clear the reason of an earlier call.
  */
 const char *siw_reason(void);
 /*
- * The same as a word, for instance CQ_SIZE, for programs: it stays the same when a text is
- * reworded.
+ * Returns the same reason as a symbolic name, such as CQ_SIZE, for use by programs. Names remain
+ * stable when texts are reworded.
  */
 const char *siw_reason_name(void);
 /*
- * For libraries on top of this one that notice by themselves that a thread used an object that was
- * destroyed: records that as the reason (DESTROYED) and returns -EINVAL.
+ * For libraries on top of siwarp that detect the use of a destroyed object themselves: records the
+ * reason DESTROYED for the calling thread and returns -EINVAL.
  */
 int siw_reason_destroyed(void);
 
 /* ---- capture --------------------------------------------------------------------------------- */
 
 /*
- * From now on writes what this process sends and receives to a pcapng file; no root is needed. %p
- * in the path is the PID. Ethernet, IP, TCP and UDP headers are made up; the comment of a dropped
- * datagram says why. A forked child has a file of its own, with -PID before the suffix.
- * SIWARP_CAPTURE=FILE does the same when the first device is opened.
+ * Starts to write everything that this process sends and receives to a pcapng file. No root
+ * privileges are needed. %p in path is replaced by the PID. The Ethernet, IP, TCP and UDP headers
+ * are synthesized; the packet comment of a dropped datagram gives the reason. A forked child writes
+ * a separate file, with -PID inserted before the suffix. Environment variable SIWARP_CAPTURE=FILE
+ * has the same effect when the first device is opened.
  *
- * Connections made before the capture are written without their start. When the file cannot grow,
- * or has SIWARP_CAPTURE_MB million octets, it ends after a whole packet, with a line on stderr.
+ * Connections that existed before the capture are recorded without their handshake. If the file
+ * cannot grow, or reaches SIWARP_CAPTURE_MB million octets, the capture ends after a complete
+ * packet and a line is written to stderr.
  *
- * 0; -EBUSY: a capture is on; -ESPIPE: no regular file; or an error of open() or write().
+ * Returns 0; -EBUSY: a capture is already running; -ESPIPE: path is not a regular file; or an error
+ * of open(2) or write(2).
  */
 int siw_capture_start(const char *path);
-/* Ends the capture, if one is on. */
+/* Ends the running capture, if any. */
 void siw_capture_stop(void);
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 /*
- * A plan of what goes wrong on the way between this process's queue pairs and their peers from now
- * on: of datagrams loss, bursts, duplication, reordering, corruption, delay, jitter, rate,
- * blackout; of streams delay, jitter, rate, blackout, reset, short reads and writes, corruption. As
- * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7": `siwarp wan --help` has the
- * language. It is seeded: the same plan does the same to the same sequence of packets, for each
- * socket and direction separately. It replaces the plan before, and packets that one delayed are
- * released. SIWARP_FAULTS=PLAN does the same when the first device is opened, which fails with
- * EINVAL if the plan is wrong. 0; -EINVAL: the plan is wrong, and nothing changed;
- * siw_faults_error() says where and why.
+ * Sets a plan of faults to inject between the queue pairs of this process and their peers from now
+ * on. Datagrams: loss, bursts, duplication, reordering, corruption, delay, jitter, rate, blackout.
+ * Streams: delay, jitter, rate, blackout, reset, short reads and writes, corruption. Example:
+ * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7"; `siwarp wan --help`
+ * describes the syntax.
+ *
+ * Faults are drawn from a seeded generator: for each socket and direction separately, the same plan
+ * treats the same sequence of packets in the same way. A new plan replaces the previous plan and
+ * releases the packets that it delayed. Environment variable SIWARP_FAULTS=PLAN has the same effect
+ * when the first device is opened; an invalid plan makes that call fail with EINVAL.
+ *
+ * Returns 0; -EINVAL: the plan is invalid, and nothing has changed; siw_faults_error() returns the
+ * position and the cause.
  */
 int siw_faults_set(const char *plan);
-/* Ends the plan, if one is set. */
+/* Removes the current plan of faults, if any. */
 void siw_faults_clear(void);
-/* What was wrong with the plan of this thread's last call that failed, in one line; "". */
+/* Returns one line about the error in the plan of this thread's last failed call, or "". */
 const char *siw_faults_error(void);
 /*
- * Writes the plan that is set as text for siw_faults_set(), "" if none is, of at most size octets
- * with its NUL; returns the length of the whole text.
+ * Writes the current plan, in the syntax of siw_faults_set(), to plan: at most size octets
+ * including the terminating NUL, and "" if no plan is set. Returns the length of the complete text
+ * in octets.
  */
 size_t siw_faults_get(char *plan, size_t size);
 
 /* ---- memory of one queue pair ---------------------------------------------------------------- */
 
 /*
- * As siw_reg_mr, in the QP's protection domain; but only the QP's peer may access the region, in
- * every connection that the QP will have. Another peer that tries is sent a Terminate. Local use,
- * as an lkey, is not limited to the QP, which may be destroyed before the region.
+ * As siw_reg_mr, in the QP's protection domain, but only the QP's peer may access the region, in
+ * every connection of the QP. Any other peer that tries to access it receives a Terminate. Local
+ * use with the lkey is not limited to the QP. The QP may be destroyed before the region.
  *
- * With SIW_ACCESS_REMOTE_INVALIDATE that peer may invalidate the region by a Send with Invalidate.
- * When the receive completes (SIW_WC_WITH_INV), both keys are invalid and no peer accesses the
- * memory any more; siw_dereg_mr is still needed. If a Read of the region by that peer still has to
- * be responded to, its connection is reset instead. A Send with Invalidate of an STag without that
- * right, or of another QP, changes nothing, and the peer is sent a Terminate. This end can
- * invalidate the region in the same way, by SIW_WR_LOCAL_INV on that QP.
+ * With SIW_ACCESS_REMOTE_INVALIDATE the peer may invalidate the region by a Send with Invalidate.
+ * When the receive of that Send completes (SIW_WC_WITH_INV), both keys are invalid and no peer
+ * accesses the memory any more; siw_dereg_mr is still required. If a response to a Read of the
+ * region by that peer is still outstanding at that time, the connection is reset instead. A Send
+ * with Invalidate for an STag without this access right, or for an STag of another QP, has no
+ * effect except that its sender receives a Terminate. The local program can invalidate the region
+ * by SIW_WR_LOCAL_INV on the same QP.
  */
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access);
 
 /* ---- completion queues, address handles ------------------------------------------------------ */
 
 /*
- * The number of completions in the queue, or -errno. Unlike siw_poll_cq on an empty queue it makes
- * no progress, and the device's thread goes on with that at once. For programs that sleep in an
- * event loop of their own.
+ * Returns the number of completions in the CQ, or -errno. Unlike siw_poll_cq on an empty CQ, this
+ * call makes no progress on traffic; instead the device's progress thread resumes at once. Intended
+ * for programs that wait in their own event loop.
  */
 int siw_cq_pending(struct siw_cq *cq);
 /*
- * As siw_poll_cq; sources[i] is the source address of the message of wc[i] (family 0: no datagram's
- * receive).
+ * As siw_poll_cq. In addition sources[i] is set to the source address of the message that wc[i]
+ * completes (family 0: wc[i] is not a datagram receive).
  */
 int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		     struct siw_addr *sources);
 /*
- * The same, and dests[i] is the address of this end that it came to, or the multicast group, with
- * the port (family 0: not known, as of a Write-Record). An address handle of siw_create_ah_from
- * with it answers from there. Either array may be NULL.
+ * As siw_poll_cq_from. In addition dests[i] is set to the local address and port, or the multicast
+ * group, that the message was sent to (family 0: not known, for example for a Write-Record). A
+ * reply through an address handle of siw_create_ah_from with source dests[i] leaves from the same
+ * address. sources and dests may be NULL.
  */
 int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			struct siw_addr *sources, struct siw_addr *dests);
 /*
- * The same, and instances[i] is the instance of an RD message's source: a number that each RD QP
- * draws when it is made. Another one from the same address is another QP, mostly of another
- * process. 0: no RD receive, or the peer tells none. Each array but wc may be NULL.
+ * As siw_poll_cq_between. In addition instances[i] is set to the instance of an RD message's
+ * source: a random number that each RD QP chooses when it is created. A changed instance at an
+ * unchanged address means another QP, usually of a restarted process. 0: wc[i] is not an RD
+ * receive, or the peer reports no instance. Every array except wc may be NULL.
  */
 int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances);
 /*
- * As siw_create_ah; messages leave by source, an address of the device (its port is ignored; family
- * 0: as siw_create_ah). EINVAL also: the device has no such address, or dest is of another family.
- * To post by it, a UD QP must have every_addr or be bound to that address: else siw_post_send is
- * EINVAL. An RD QP sends from where it is bound, whatever source is.
+ * As siw_create_ah, but messages leave from source, an address of the device (the port is ignored;
+ * family 0: as siw_create_ah). Additional causes of EINVAL: the device does not have the address,
+ * or dest is of another address family. A UD QP that posts with the handle must have every_addr or
+ * be bound to source; otherwise siw_post_send returns -EINVAL. An RD QP always sends from its bound
+ * address and ignores source.
  */
 struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest,
 				  const struct siw_addr *source);
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 /*
- * SIW_AH_ROOM octets at the handle's own address, zero at first, for a struct of the caller's. A
- * library that has handles of a layout of its own lays them there, and can cast lists of requests
- * instead of copying them. siwarp never reads them. EINVAL if ah is NULL.
+ * Returns SIW_AH_ROOM octets of caller-owned memory, initially zero, at the same address as the
+ * handle. A library with its own layout of address handles can store them there, and can then cast
+ * lists of work requests instead of copying them. siwarp never reads this memory. EINVAL: ah is
+ * NULL.
  */
 #define SIW_AH_ROOM 64
 void *siw_ah_room(struct siw_ah *ah);
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
-/* Setting persona: enum siw_persona; what SIW_PERSONA_AUTO stands for, and IWARP if it is AUTO. */
+/*
+ * Returns setting persona (enum siw_persona), which SIW_PERSONA_AUTO selects; IWARP if the setting
+ * is AUTO.
+ */
 int siw_persona_setting(void);
 
 /*
- * The attributes (set of enum siw_qp_attr_mask) that siw_modify_qp takes on the step of such a QP
- * from one state to another, or on none when to is -1; -EINVAL where the table has no such step.
+ * Returns the attributes (a set of enum siw_qp_attr_mask) that siw_modify_qp accepts for a QP of
+ * type qp_type on the transition from one state to another. With to = -1 the attributes are those
+ * accepted without a change of state. -EINVAL: the transition does not exist.
  */
 int siw_qp_step_attrs(int qp_type, int from, int to);
 /*
- * UD, UC: where the QP is bound, and UC's peer once it is given. RC: its end of the connection;
- * peer may be NULL. -ENOTCONN otherwise.
+ * UD, UC: writes the bound address to *local and, on UC, the address of the peer once it is known
+ * to *peer. RC: writes the addresses of the connection. peer may be NULL. -ENOTCONN: the address is
+ * not known yet.
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
 /*
- * UD: the source addresses of datagrams that were dropped because no receive was posted, those with
- * most drops first. Writes up to max to out; returns how many are known, at most 32. -EINVAL: no UD
- * QP.
+ * UD: lists the source addresses whose datagrams were dropped because no receive was posted, those
+ * with the most drops first. Writes up to max entries to out; returns the number of known sources,
+ * at most 32. -EINVAL: not a UD QP.
  */
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max);
 
 /*
- * RD: the peers with whom a message waits for a receive, here or there (its receiver tells). Writes
- * up to max to out; returns how many it wrote. -EINVAL: no RD QP.
+ * RD: lists the peers with a message that waits for a receive, either here or at the peer (which
+ * reports this to the sender). Writes up to max entries to out; returns the number written.
+ * -EINVAL: not an RD QP.
  */
 int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max);
 /*
- * RD: takes the peers that were met as another instance (siw_poll_cq_instances) than before, each
- * once; SIW_EVENT_PEER_RESTARTED says that there are some. Writes up to max to out; returns how
- * many it wrote. Requests that were posted for the instance before, that is until the meeting,
- * complete with SIW_WC_WR_FLUSH_ERR; with setting rd_follow those that were not begun go to the new
- * one, as they do where a pair ends and begins again without another instance. Forgotten with the
- * peer's record (setting rd_peers). -EINVAL: no RD QP.
+ * RD: returns the peers that came back as another instance (see siw_poll_cq_instances), each once.
+ * SIW_EVENT_PEER_RESTARTED reports that there are such peers. Writes up to max entries to out;
+ * returns the number written. Requests posted for the previous instance, that is, before the new
+ * instance was detected, complete with SIW_WC_WR_FLUSH_ERR. With setting rd_follow, requests that
+ * were not started are sent to the new instance instead, as is always the case when an association
+ * is set up again with the same instance. An unread entry is lost when the record of the peer is
+ * evicted (setting rd_peers). -EINVAL: not an RD QP.
  */
 int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max);
 /*
- * RD: gives a peer up. It is told (a BYE); the first request to it that was begun completes with
- * SIW_WC_RETRY_EXC_ERR and the rest with SIW_WC_WR_FLUSH_ERR, at a later poll. A next request meets
- * it anew. For servers whose send queue peers fill that take nothing. Returns 1, or 0: nothing is
- * in progress with it. -EINVAL: no RD QP.
+ * RD: ends the association with a peer. The peer is notified by a BYE. At a later poll, the first
+ * request to the peer that was started completes with SIW_WC_RETRY_EXC_ERR and all others with
+ * SIW_WC_WR_FLUSH_ERR. A later request sets up a new association. Intended for servers whose send
+ * queue is filled by requests to peers that accept nothing. Returns 1, or 0 if nothing is in
+ * progress with the peer. -EINVAL: not an RD QP.
  */
 int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer);
 
 /*
- * siw_post_send that posts all requests of the list or none: when one is refused, or finds no room
- * behind those before it, *bad_wr is that one and nothing was posted. Each is checked twice.
+ * As siw_post_send, but posts either all requests of the list or none: if a request is refused, or
+ * does not fit behind those before it, *bad_wr points to that request and nothing has been posted.
+ * Each request is checked twice, which costs time.
  */
 int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr);
 
 /* ---- error queue ----------------------------------------------------------------------------- */
 
 enum siw_err_origin {
-	SIW_ERR_FOUND = 1,    /* this end found it in a message that source sent */
-	SIW_ERR_REPORTED = 2, /* source found it in a message that this end sent there */
+	SIW_ERR_FOUND = 1,    /* detected here, in a message that source sent */
+	SIW_ERR_REPORTED = 2, /* detected by source, in a message that this end sent to it */
 };
 
-/* An error of a datagram queue pair. */
+/* An error of a datagram queue pair, as siw_poll_err returns it. */
 struct siw_err_entry {
 	int origin;	  /* enum siw_err_origin */
-	uint32_t src_qpn; /* source's QPN */
+	uint32_t src_qpn; /* QPN of the source */
 	struct siw_addr source;
-	uint64_t wr_id;	  /* REPORTED: of the send request */
-	uint32_t msn;	  /* of the wrong message; of a Write-Record its id */
-	uint32_t seg_len; /* octets of its segment, header included */
-	uint8_t layer;	  /* the three numbers of a Terminate (RFC 5040 section 4.8) */
+	uint64_t wr_id;	  /* REPORTED: wr_id of the send request */
+	uint32_t msn;	  /* of the message in error; for a Write-Record its id */
+	uint32_t seg_len; /* octets of the segment in error, header included */
+	uint8_t layer;	  /* layer, type and code as in a Terminate (RFC 5040 section 4.8) */
 	uint8_t type;
 	uint8_t code;
-	uint8_t header_len; /* octets used in header */
-	uint8_t header[20]; /* its DDP header, as it was on the wire */
+	uint8_t header_len; /* number of valid octets in header */
+	uint8_t header[20]; /* DDP header of the segment, in wire format */
 };
 
 /*
- * UD: takes up to num_entries errors, oldest first: their count, 0 if there are none, or -errno.
- * -EINVAL: no UD QP. If there are none, it makes progress as siw_poll_cq does. Errors stay when the
- * QP is reset. A QP stores err_queue (a setting) of them, half for each origin. Those that come
- * while their half is full are dropped (counter err_lost), since the first is mostly the cause of
- * the others.
+ * UD: removes up to num_entries errors from the QP's error queue, oldest first. Returns their
+ * number, 0 if there are none, or -errno. -EINVAL: not a UD QP. If there are none, the call makes
+ * progress on traffic as siw_poll_cq does. A reset of the QP keeps the errors. The capacity of the
+ * queue is setting err_queue, half of it for each origin. Errors that arrive while their half is
+ * full are dropped (counter err_lost), because the first error is usually the cause of the others.
  *
- * An error that this end finds stops a QP of policy ERROR. One exception: a Write-Record to memory
- * that it may not access is not reported to its sender, who would learn which keys exist.
+ * An error detected at this end stops a QP of policy ERROR. Exception: a Write-Record to memory
+ * that it may not access is not reported to its sender, because the report would reveal which keys
+ * exist.
  *
- * An error that a peer reports changes no state. It is accepted only if it is about one of the last
- * err_window (a setting) messages or Write-Records, if that was sent to this peer with the Q_Key
- * that the report has, and once per message.
+ * An error that a peer reports does not change the state of the QP. The report is accepted only if
+ * it refers to one of the last messages or Write-Records (setting err_window), if that message was
+ * sent to this peer with the Q_Key that the report carries, and only once per message.
  */
 int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entries);
 
 /* ---- Write-Records --------------------------------------------------------------------------- */
 
-/* A Write-Record, as siw_query_record returns it. */
+/* Description of a Write-Record, as returned by siw_query_record. */
 struct siw_record {
 	struct siw_addr source;
 	uint32_t src_qp;
-	uint32_t id;	 /* the source's own number of it */
-	uint64_t addr;	 /* where it was written: of its first octet */
-	uint32_t rkey;	 /* ... and under which key */
-	uint32_t length; /* octets of the whole message */
-	uint32_t valid;	 /* octets that came */
+	uint32_t id;	 /* number that the source gave to the Write-Record */
+	uint64_t addr;	 /* target address of the first octet */
+	uint32_t rkey;	 /* key of the target region */
+	uint32_t length; /* length of the complete message in octets */
+	uint32_t valid;	 /* number of octets that arrived */
 };
-/* Octets [start, end) of a message, from its first one on. */
+/* Octets [start, end) of a message, counted from its first octet. */
 struct siw_record_range {
 	uint32_t start;
 	uint32_t end;
 };
 /*
- * The Write-Record whose completion had this wr_id. Writes up to max ranges of octets that came, in
- * order, no two adjacent; returns how many there are, at most 32: further ones are left out. record
- * may be NULL. Octets outside of the ranges may have been written, too. -ENOENT: it is not stored
- * any more, as max_write_records / 2 came after it; -EINVAL: no UD or RD QP.
+ * Returns the state of the Write-Record whose completion had this wr_id. Writes up to max ranges of
+ * octets that arrived, in ascending order and never adjacent; returns the total number of ranges,
+ * at most 32 (further ranges are not recorded). record may be NULL. Octets outside the ranges may
+ * have been written as well. -ENOENT: the Write-Record is no longer stored, because
+ * max_write_records / 2 others have completed since; -EINVAL: not a UD or RD QP.
  */
 int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *record,
 		     struct siw_record_range *ranges, int max);

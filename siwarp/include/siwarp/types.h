@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * <siwarp/types.h> - plain values that every layer and every user shares:
- * an address, a scatter/gather element. No functions but the two that read and
- * print an address.
+ * <siwarp/types.h> - value types shared by all layers and users: addresses, scatter/gather elements
+ * and entries of query results. The only functions parse and format an address.
  */
 #ifndef SIWARP_TYPES_H
 #define SIWARP_TYPES_H
@@ -18,11 +17,10 @@ extern "C" {
 /* cffi: begin */
 
 /*
- * An IPv4 or IPv6 address with a port. The octets lie as in struct sockaddr_in
- * (family, port, v4) and struct sockaddr_in6 (family, port, zero v4 in the place
- * of the flow label, v6, scope), so a pointer to one can be handed to a socket
- * call as it is; the port is therefore in network byte order.
- * family: AF_INET, AF_INET6, or 0 for "none given".
+ * An IPv4 or IPv6 address with a port. The layout matches struct sockaddr_in (family, port, v4) and
+ * struct sockaddr_in6 (family, port, v4 = 0 in place of the flow label, v6, scope), so a pointer to
+ * it can be passed to socket calls. The port is therefore in network byte order. family is AF_INET,
+ * AF_INET6, or 0 for no address.
  */
 struct siw_addr {
 	uint16_t family;
@@ -32,40 +30,48 @@ struct siw_addr {
 	uint32_t scope;
 };
 
-/* A piece of registered memory: as struct ibv_sge. length is in octets. */
+/*
+ * A scatter/gather element: a range of registered memory, as struct ibv_sge. length is in octets.
+ */
 struct siw_sge {
 	uint64_t addr;
 	uint32_t length;
 	uint32_t lkey;
 };
 
-/* Datagrams of one source address (port 0) dropped without a receive: siw_query_drops. */
+/*
+ * Datagrams of one source address (port 0) that were dropped because no receive was posted.
+ * Returned by siw_query_drops.
+ */
 struct siw_source_drops {
 	struct siw_addr source;
-	uint64_t drops; /* datagrams */
-	uint64_t over;	/* up to so many of these may be of sources that are not stored any more */
+	uint64_t drops; /* number of dropped datagrams */
+	uint64_t over;	/* upper bound of those that came from sources no longer stored */
 };
 
-/* A peer of reliable datagrams with whom a message waits for a receive: siw_query_waits. */
+/* An RD peer with a message that waits for a receive. Returned by siw_query_waits. */
 struct siw_rd_wait {
 	struct siw_addr peer;
-	uint64_t ms; /* for so long */
-	int here;    /* 1: the peer's message for a receive of this end; 0: the other way round */
+	uint64_t ms; /* waiting time so far in milliseconds */
+	int here;    /* 1: a message of the peer waits here; 0: a message of this end waits there */
 };
 
-/* A peer of reliable datagrams that was met as another instance: siw_poll_restarts. */
+/* An RD peer that came back as another instance. Returned by siw_poll_restarts. */
 struct siw_rd_restart {
 	struct siw_addr peer;
-	uint64_t instance; /* its own of now, as completions have it; 0: it tells none */
+	uint64_t instance; /* present instance of the peer; 0: the peer reports none */
 };
 
 /*
- * Reads a numeric address ("127.0.0.1", "::1", "fe80::1%eth0") into *out with the port
- * (host byte order). Returns 0, or -EINVAL if the text is no numeric address.
+ * Parses a numeric address ("127.0.0.1", "::1", "fe80::1%eth0") into *out, together with port (host
+ * byte order). Returns 0, or -EINVAL if text is not a numeric address.
  */
 int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out);
 
-/* Writes "1.2.3.4:5" or "[::1]:5" into text (size octets, 64 always suffice). Returns text. */
+/*
+ * Formats addr as "1.2.3.4:5" or "[::1]:5" into text, of size octets (64 always suffice). Returns
+ * text.
+ */
 char *siw_addr_format(const struct siw_addr *addr, char *text, size_t size);
 
 /* cffi: end */
