@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/addr.c - converts addresses to and from text: <siwarp/types.h>. */
+/* base/addr.c - conversion of addresses to and from text; declared in <siwarp/types.h>. */
 #include <errno.h>
 #include <net/if.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/addr.h"
 #include "base/reason.h"
 
-/* The index of an interface that text names or numbers; 0: it does neither. */
+/* Returns the index of the interface that text gives by name or number; 0: no such interface. */
 static uint32_t scope_of(const char *text)
 {
 	uint32_t index = if_nametoindex(text);
@@ -53,7 +53,7 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 	return 0;
 }
 
-/* "%eth0", or the index if the interface has disappeared; "" without a scope. */
+/* Formats a scope as "%eth0", or as "%index" if the interface no longer exists; "" for scope 0. */
 static const char *scope_text(uint32_t scope, char text[IF_NAMESIZE + 1])
 {
 	text[0] = '\0';

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/addr.h - functions on struct siw_addr, an IP address with a port. No sockets here. */
+/* base/addr.h - functions on struct siw_addr, an IP address with a port. They use no sockets. */
 #ifndef SIW_BASE_ADDR_H
 #define SIW_BASE_ADDR_H
 
@@ -16,7 +16,7 @@ _Static_assert(offsetof(struct siw_addr, v6) == offsetof(struct sockaddr_in6, si
 _Static_assert(offsetof(struct siw_addr, scope) == offsetof(struct sockaddr_in6, sin6_scope_id),
 	       "scope");
 
-/* Octets of the struct sockaddr that this address is; 0: it is none. */
+/* Length in octets of the address as a struct sockaddr; 0 if no address is set. */
 static inline socklen_t siw_addr_len(const struct siw_addr *a)
 {
 	return a->family == AF_INET    ? sizeof(struct sockaddr_in)
@@ -29,14 +29,14 @@ static inline uint16_t siw_addr_port(const struct siw_addr *a)
 	return ntohs(a->port_be);
 }
 
-/* Whether it is a multicast group's. */
+/* Whether the address is a multicast group. */
 static inline bool siw_addr_is_group(const struct siw_addr *a)
 {
 	return a->family == AF_INET ? a->v4[0] >> 4 == 14
 				    : a->family == AF_INET6 && a->v6[0] == 0xff;
 }
 
-/* Same family, address and port; the scope counts only where both have one. */
+/* Whether family, address and port are equal. Scopes are compared only if both are set. */
 static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr *b)
 {
 	if (a->family != b->family || a->port_be != b->port_be)
@@ -46,7 +46,7 @@ static inline bool siw_addr_same(const struct siw_addr *a, const struct siw_addr
 	return memcmp(a->v6, b->v6, 16) == 0 && (a->scope == b->scope || !a->scope || !b->scope);
 }
 
-/* The same, whatever the ports are. */
+/* As siw_addr_same, but ignores the ports. */
 static inline bool siw_addr_same_host(const struct siw_addr *a, const struct siw_addr *b)
 {
 	struct siw_addr x = *a;
@@ -55,14 +55,17 @@ static inline bool siw_addr_same_host(const struct siw_addr *a, const struct siw
 	return siw_addr_same(&x, b);
 }
 
-/* Whether it is an IPv6 address that counts on one link alone (RFC 4291 section 2.5.6). */
+/* Whether the address is an IPv6 address valid on one link only (RFC 4291 section 2.5.6). */
 static inline bool siw_addr_is_link_local(const struct siw_addr *a)
 {
 	return a->family == AF_INET6 && ((a->v6[0] == 0xfe && a->v6[1] >> 6 == 2) ||
 					 (a->v6[0] == 0xff && (a->v6[1] & 15) == 2));
 }
 
-/* Its GID: the address, an IPv4 one as an IPv4-mapped one (RFC 4291 section 2.5.5.2). */
+/*
+ * Converts an address to a GID: an IPv4 address becomes an IPv4-mapped IPv6 address (RFC 4291
+ * section 2.5.5.2).
+ */
 static inline void siw_addr_to_gid(const struct siw_addr *a, uint8_t gid[16])
 {
 	if (a->family == AF_INET6) {
@@ -74,7 +77,7 @@ static inline void siw_addr_to_gid(const struct siw_addr *a, uint8_t gid[16])
 	memcpy(gid + 12, a->v4, 4);
 }
 
-/* The address of a GID; its port and scope are 0. */
+/* Converts a GID to an address with port and scope 0. */
 static inline struct siw_addr siw_addr_of_gid(const uint8_t gid[16])
 {
 	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
@@ -89,7 +92,7 @@ static inline struct siw_addr siw_addr_of_gid(const uint8_t gid[16])
 	return addr;
 }
 
-/* Whether it is of this machine alone. */
+/* Whether the address is a loopback address. */
 static inline bool siw_addr_is_loopback(const struct siw_addr *a)
 {
 	static const uint8_t one[16] = { [15] = 1 };

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/cancel.h - pthread_cancel(3) in a thread that is inside a call of siwarp.
+ * base/cancel.h - thread cancellation, pthread_cancel(3), inside functions of siwarp.
  *
- * A thread must not end with a lock held, with a count raised or with half of an object made. So
- * the calls of siwarp are no cancellation points, but for those that wait for an event: they look
- * at their beginning and in each of their sleeps, with no lock held and nothing taken, and take
- * their counts back (siw_verbs_wait, siw_llp_wait_cancel).
+ * A thread must not be cancelled while it holds a lock, has raised a counter or has half
+ * initialized an object. Therefore only the functions that wait for an event are cancellation
+ * points. They test for cancellation at the start and in each sleep, when they hold no lock and
+ * have removed no event, and a cleanup handler restores their counters (siw_verbs_wait,
+ * siw_llp_wait_cancel).
  *
- * The C library's functions for system calls are cancellation points. The calls of the data path
- * are made without them (llp_sock.h), which costs nothing; the rest run with cancellation put off.
- * tests/unit/base/test_base_cancel.py looks at what the library imports.
+ * The C library's wrappers of system calls are cancellation points. The data path makes its system
+ * calls without these wrappers (llp_sock.h), at no cost; all other calls run with cancellation
+ * disabled. tests/unit/base/test_base_cancel.py checks the functions that the library imports.
  *
- * A thread whose type is PTHREAD_CANCEL_ASYNCHRONOUS may call nothing of siwarp, as POSIX has it.
+ * As POSIX requires, a thread with PTHREAD_CANCEL_ASYNCHRONOUS must not call siwarp.
  */
 #ifndef SIW_BASE_CANCEL_H
 #define SIW_BASE_CANCEL_H
@@ -19,7 +20,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Puts cancellation of this thread off, until siw_cancel_back() with the value returned. */
+/*
+ * Disables cancellation of the calling thread until siw_cancel_back() is called with the returned
+ * value.
+ */
 static inline int siw_cancel_off(void)
 {
 	int before;

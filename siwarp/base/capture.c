@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * base/capture.c - writes capture files: see capture.h. The format is pcapng, in the host's octet
- * order.
- */
+/* base/capture.c - writes capture files; see capture.h. The format is pcapng in host byte order. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,12 +22,12 @@
 #define BLOCK_PACKET	6u
 #define OPT_END		0
 #define OPT_COMMENT	1
-#define OPT_FLAGS	2      /* of a packet: 1 inbound, 2 outbound */
-#define OPT_APPLICATION 4      /* of the section */
-#define OPT_NAME	2      /* of an interface */
-#define OPT_RESOLUTION	9      /* of an interface: 10^-n seconds */
-#define OPT_ROOM	0xf51a /* local use: reserves room for a comment; readers skip it */
-#define ROOM		76     /* octets of that room */
+#define OPT_FLAGS	2      /* packet option: 1 inbound, 2 outbound */
+#define OPT_APPLICATION 4      /* section option */
+#define OPT_NAME	2      /* interface option */
+#define OPT_RESOLUTION	9      /* interface option: 10^-n seconds */
+#define OPT_ROOM	0xf51a /* local use: reserves space for a comment; readers skip it */
+#define ROOM		76     /* octets of the reserved space */
 
 #define MAX_INTERFACES 64
 #define BLOCK_MAX      (32 + SIW_CAPTURE_HEADERS_MAX + 65536 + 4 + 8 + 4 + ROOM + 4 + 4)
@@ -39,22 +36,25 @@ _Atomic uint32_t siw_capture_active;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Under the lock. */
+/* Protected by lock. */
 static struct {
 	int fd; /* valid if generation is not 0 */
 	uint32_t generation, generations;
-	bool forked; /* this process was forked; the file is its parent's */
+	bool forked; /* this process is a forked child; the file is its parent's */
 	off_t end, limit;
-	char path[PATH_MAX]; /* as the user gave it */
-	char file[PATH_MAX]; /* as it was opened */
+	char path[PATH_MAX]; /* as given by the user */
+	char file[PATH_MAX]; /* as opened */
 	int n_interfaces;
 	char interfaces[MAX_INTERFACES][16];
 	uint8_t block[BLOCK_MAX];
 	size_t len;
-	int cancel; /* of the thread that has the lock: its state before */
+	int cancel; /* previous cancellation state of the thread that holds the lock */
 } cap;
 
-/* Writing a file is a cancellation point (base/cancel.h). */
+/*
+ * Takes the lock. Cancellation is disabled, because writing a file is a cancellation point
+ * (base/cancel.h).
+ */
 static void take(void)
 {
 	int cancel = siw_cancel_off();
@@ -71,7 +71,7 @@ static void release(void)
 	siw_cancel_back(cancel);
 }
 
-/* Where to write the comment of the datagram that this thread received last. */
+/* File offset for the comment of the datagram that this thread received last. */
 static __thread struct {
 	uint32_t generation;
 	off_t room;
@@ -117,8 +117,8 @@ static void fail(const char *what)
 	siw_trace_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
 	if (ftruncate(cap.fd,
 		      /*
-		       * an incomplete block would make the file unreadable; nothing can be done if
-		       * this fails
+		       * an incomplete block would make the file unreadable; if ftruncate fails,
+		       * nothing more can be done
 		       */
 		      cap.end))
 		errno = 0;
@@ -127,7 +127,7 @@ static void fail(const char *what)
 	atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 }
 
-/* Ends the block and writes it. */
+/* Completes the current block and writes it to the file. Returns 0 or -errno. */
 static int finish(void)
 {
 	uint32_t size;
@@ -138,8 +138,8 @@ static int finish(void)
 	memcpy(cap.block + 4, &size, sizeof(size));
 	if (cap.end + (off_t)cap.len > cap.limit) {
 		/*
-		 * Checked before the write: exceeding ulimit -f raises SIGXFSZ, which ends most
-		 * programs.
+		 * The size is checked before the write, because exceeding ulimit -f raises SIGXFSZ,
+		 * which terminates most programs.
 		 */
 		errno = EFBIG;
 		fail("its file has the size that SIWARP_CAPTURE_MB or ulimit -f allows");
@@ -179,8 +179,8 @@ static int write_section(void)
 /* ---- the file -------------------------------------------------------------------------------- */
 
 /*
- * Copies path to out with the process ID for each %p. suffixed: also inserts -PID before the
- * suffix.
+ * Copies path to out and replaces each %p by the process ID. suffixed: also inserts -PID before the
+ * suffix. Returns 0 or -ENAMETOOLONG.
  */
 static int expand(char *out, const char *path, bool suffixed)
 {
@@ -209,7 +209,10 @@ static int expand(char *out, const char *path, bool suffixed)
 	return 0;
 }
 
-/* The largest size that the setting and the process's resource limit allow. */
+/*
+ * Returns the maximum file size: the smaller of setting capture_mb and the process's resource
+ * limit.
+ */
 static off_t size_limit(void)
 {
 	off_t limit = siw_settings()->capture_mb * 1000000;
@@ -234,7 +237,7 @@ static int open_file(bool suffixed, int how)
 	if (fd < 0)
 		return -errno;
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
-		/* comments are written later, at an earlier offset, which a pipe does not allow */
+		/* comments are written later at an earlier offset, which a pipe does not support */
 		close(fd);
 		return -ESPIPE;
 	}
@@ -267,8 +270,8 @@ static void in_child(void)
 static void follow_forks(void)
 {
 	/*
-	 * Without this handler a child would write into its parent's file. It fails for lack of
-	 * memory only.
+	 * Without this handler a forked child would write into its parent's file. pthread_atfork
+	 * fails only if memory is exhausted.
 	 */
 	if (pthread_atfork(before_fork, in_parent, in_child))
 		abort();
@@ -384,7 +387,7 @@ int siw_capture_interface(const char *name)
 		return 0;
 	begin(BLOCK_INTERFACE);
 	put32(1); /* Ethernet */
-	put32(0); /* packets have no length limit */
+	put32(0); /* no snapshot length limit */
 	put_option(OPT_NAME, name, strlen(name));
 	put_option(OPT_RESOLUTION, &nanoseconds, 1);
 	put_option(OPT_END, "", 0);
@@ -435,7 +438,7 @@ void siw_capture_note(int why)
 
 	if (strncmp(help, prefix, sizeof(prefix) - 1) == 0)
 		help += sizeof(prefix) - 1;
-	/* The rest of the room must hold at least the header of an option. */
+	/* The unused part of the reserved space must hold at least an option header. */
 	n = snprintf((char *)room + 4, ROOM - 4 + 1, "%s: %s", siw_counter_name(why), help);
 	if (n > ROOM - 4)
 		n = ROOM - 4;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/capture.h - a pcapng file of what this process sends and receives, with Ethernet, IP and
- * TCP or UDP headers made up, so that no root and no network interface is needed. llp writes the
- * packets; the code that drops a datagram gives the reason, which becomes that packet's comment.
+ * base/capture.h - writes what this process sends and receives to a pcapng file. Ethernet, IP and
+ * TCP or UDP headers are synthesized, so neither root privileges nor a network interface are
+ * needed. llp writes the packets; the code that drops a datagram supplies the reason, which becomes
+ * the comment of that packet.
  *
- * While off it costs a relaxed load and a branch for each system call of llp. While on, one lock is
- * held from before a send until the packet is written, so that no response is in the file before
- * its request.
+ * Cost while no capture is running: a relaxed load and a branch per system call of llp. While a
+ * capture is running, a lock is held from before a send until its packet is written, so that a
+ * response never precedes its request in the file.
  *
- * Nothing is buffered: each packet is in the file when the call that moved it returns. The block of
- * a received datagram has room for a comment, which siw_capture_note() fills in place.
+ * Nothing is buffered: when the function that transferred a packet returns, the packet is in the
+ * file. The block of a received datagram has reserved space for a comment, which siw_capture_note()
+ * fills in place.
  */
 #ifndef SIW_BASE_CAPTURE_H
 #define SIW_BASE_CAPTURE_H
@@ -25,7 +27,8 @@
 #include "base/counters.h"
 
 /*
- * Whether a capture may be on. Stored, relaxed, by open and close; the capture's data has a lock.
+ * Whether a capture may be running. Written by open and close with relaxed order, because the data
+ * of the capture is protected by a lock.
  */
 extern _Atomic uint32_t siw_capture_active;
 
@@ -42,50 +45,56 @@ enum siw_capture_tcp_flags {
 	SIW_TCP_ACK = 0x10,
 };
 
-/* A TCP segment's payload at most: some readers take no frame of more than 65535 octets. */
+/*
+ * Maximum payload of a captured TCP segment: some readers reject frames longer than 65535 octets.
+ */
 #define SIW_CAPTURE_TCP_MAX 65460
 
 struct siw_capture_packet {
 	uint64_t when_ns; /* CLOCK_REALTIME */
-	int interface;	  /* what siw_capture_interface() gave */
+	int interface;	  /* as returned by siw_capture_interface() */
 	bool sent;
 	bool tcp;
 	uint8_t flags;		      /* enum siw_capture_tcp_flags */
-	uint32_t seq, ack;	      /* of TCP */
-	struct siw_addr source, dest; /* with ports; of one family */
-	/* The payload: length octets behind the first skip ones. */
+	uint32_t seq, ack;	      /* TCP sequence and acknowledgement numbers */
+	struct siw_addr source, dest; /* with ports; both of the same family */
+	/* The payload: length octets of iov after the first skip octets. */
 	const struct iovec *iov;
 	size_t skip, length;
-	size_t missing; /* octets of a datagram behind these that were cut off */
+	size_t missing; /* octets of the datagram after these that were truncated */
 };
 
-/* ---- for llp: all but the first two between lock and unlock ---------------------------------- */
+/*
+ * ---- for llp: call all but the first two functions between lock and unlock --------------------
+ */
 
-/* Takes the lock, and returns the time (CLOCK_REALTIME, ns), as siw_capture_now() does. */
+/* Takes the lock and returns the time as siw_capture_now() does (CLOCK_REALTIME, ns). */
 uint64_t siw_capture_lock(void);
 void siw_capture_unlock(void);
 uint64_t siw_capture_now(void);
 /*
- * The number of the file, another one for each; 0: there is none. In a forked child the first call
- * makes the child's own file.
+ * Returns the number of the current capture file, which differs for each file, or 0 if no capture
+ * is running. The first call in a forked child opens the child's own file.
  */
 uint32_t siw_capture_generation(void);
-/* The number in the file of the interface of this name, which is added if it is new. */
+/* Returns the index in the file of the interface called name, which is added if necessary. */
 int siw_capture_interface(const char *name);
 void siw_capture_write(const struct siw_capture_packet *packet);
 
-/* ---- for the code that drops ----------------------------------------------------------------- */
+/*
+ * ---- for code that drops datagrams --------------------------------------------------------------
+ */
 
 /* cffi: begin */
 
-/* Says why the datagram that this thread received last was dropped: an enum siw_counter. */
+/* Records why the datagram that this thread received last was dropped: an enum siw_counter. */
 void siw_capture_note(int why);
 
 /* cffi: end */
 
 /*
- * Counts a dropped datagram and notes the reason in the capture. Always false, for a check to
- * return.
+ * Counts a dropped datagram and records the reason in the capture. Returns false, so that a check
+ * can return the call directly.
  */
 static inline bool siw_drop(enum siw_counter why)
 {
@@ -97,22 +106,27 @@ static inline bool siw_drop(enum siw_counter why)
 
 /* cffi: begin */
 
-/* ---- the file --------------------------------------------------------------------------------
+/*
+ * ---- the file --------------------------------------------------------------------------------
  *
- * In path each %p stands for the process's PID. The file must be a regular one. A forked child has
- * a file of its own: the same name with its PID for %p, or with -PID before the suffix, which must
- * not exist yet. When the file cannot grow, because the disk is full or it has SIWARP_CAPTURE_MB
- * million octets, the capture ends after a whole packet with a line on stderr; traffic goes on.
+ * Each %p in path is replaced by the PID of the process. The file must be a regular file. A forked
+ * child writes a separate file with its own PID for %p, or with -PID before the suffix; that file
+ * must not exist. If the file cannot grow, because the disk is full or SIWARP_CAPTURE_MB million
+ * octets are reached, the capture ends after a complete packet with a line on stderr. Traffic
+ * continues.
  */
 
-/* Starts a capture; an existing file is overwritten. 0; -EBUSY: a capture is on; or -errno. */
+/*
+ * Starts a capture and overwrites an existing file. 0; -EBUSY: a capture is already running; or
+ * -errno.
+ */
 int siw_capture_open(const char *path);
-/* Ends the capture, if one is on. */
+/* Ends the running capture, if any. */
 void siw_capture_close(void);
 /*
- * Starts the capture that SIWARP_CAPTURE names, at the first call of a process. If the file exists,
- * another process with the same variable has it, and this one writes to FILE with -PID before the
- * suffix. No file is overwritten and no symbolic link followed.
+ * At its first call in a process, starts the capture that SIWARP_CAPTURE names. An existing file is
+ * assumed to belong to another process with the same environment; this process then writes to a
+ * file with -PID before the suffix. No file is overwritten and no symbolic link is followed.
  */
 void siw_capture_init(void);
 

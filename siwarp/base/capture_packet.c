@@ -11,7 +11,7 @@
 #define IPV6	 40
 #define UDP	 8
 #define TCP	 20
-#define SYN_MORE 8 /* octets of the options of a SYN */
+#define SYN_MORE 8 /* octets of TCP options in a SYN */
 
 static void put16(uint8_t *at, uint32_t v)
 {
@@ -26,7 +26,8 @@ static void put32(uint8_t *at, uint32_t v)
 }
 
 /*
- * Adds len octets to an Internet checksum, not folded yet. Only the last call may have an odd len.
+ * Adds len octets to an Internet checksum without folding the carries. Only the last call for a
+ * checksum may have an odd len.
  */
 static uint64_t sum16(uint64_t sum, const uint8_t *at, size_t len)
 {
@@ -47,8 +48,9 @@ static uint16_t fold(uint64_t sum)
 }
 
 /*
- * The MAC address for an IP address: a locally administered one with the IP address in it, or the
- * group's own (RFC 1112 section 6.4, RFC 2464 section 7).
+ * Writes the MAC address that corresponds to an IP address: a locally administered address that
+ * contains the IP address, or the MAC address of the multicast group (RFC 1112 section 6.4, RFC
+ * 2464 section 7).
  */
 static void put_mac(uint8_t *at, const struct siw_addr *a)
 {
@@ -76,7 +78,7 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 		memset(at, 0, IPV4);
 		at[0] = 0x45;
 		put16(at + 2, (uint32_t)(IPV4 + len));
-		at[6] = 0x40; /* don't fragment, so that the identification may be 0 */
+		at[6] = 0x40; /* don't fragment: allows an identification of 0 */
 		at[8] = 64;
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
@@ -104,8 +106,8 @@ static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
 }
 
 /*
- * The SYN announces the largest segments and windows, so that no tool reports a large flight as an
- * error.
+ * Writes the TCP header. The SYN announces the maximum segment size and window scale, so that
+ * analyzers do not report large flights of data as errors.
  */
 static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
 {
@@ -121,7 +123,7 @@ static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
 	put32(at + 16, 0);
 	if (p->flags & SIW_TCP_SYN) {
 		put32(at + TCP, 0x02040000 | SIW_CAPTURE_TCP_MAX); /* MSS */
-		put32(at + TCP + 4, 0x0103030e);		   /* no-op, window scale 14 */
+		put32(at + TCP + 4, 0x0103030e); /* no-operation, window scale 14 */
 	}
 	return len;
 }
@@ -137,7 +139,7 @@ static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
 		for (; skip >= iov->iov_len; iov++)
 			skip -= iov->iov_len;
 		n = iov->iov_len - skip < left ? iov->iov_len - skip : left;
-		/* Memory that the program unmapped after the send shows as zeros. */
+		/* Memory that the program has unmapped since the send is captured as zeros. */
 		if (siw_guard_read(out, (const uint8_t *)iov->iov_base + skip, n))
 			memset(out, 0, n);
 		out += n;
@@ -146,7 +148,7 @@ static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
 	}
 }
 
-/* The checksum of TCP or UDP. Its pseudo header has the same sum for IPv4 and IPv6. */
+/* Returns the TCP or UDP checksum. The pseudo-headers of IPv4 and IPv6 have the same sum. */
 static uint16_t checksum(const struct siw_capture_packet *p, const uint8_t *segment, size_t len)
 {
 	uint64_t sum = len + (p->tcp ? IPPROTO_TCP : IPPROTO_UDP);
@@ -169,11 +171,11 @@ size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out
 	copy_payload(segment + len, p);
 	len += p->length;
 	put_ip(out + ETHERNET, p, len + p->missing);
-	/* If a datagram was truncated, its checksum is unknown; 0 means that there is none. */
+	/* The checksum of a truncated datagram is unknown; 0 means no checksum. */
 	if (!p->missing) {
 		uint16_t sum = checksum(p, segment, len);
 
-		/* In UDP 0 means no checksum, so a sum of 0 is sent as 0xffff. */
+		/* In UDP 0 means no checksum, so a computed sum of 0 is written as 0xffff. */
 		put16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
 	}
 	return ETHERNET + ip + len;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/clock.h - the clock of the whole project: CLOCK_MONOTONIC, in nanoseconds. */
+/* base/clock.h - the time source of all code: CLOCK_MONOTONIC in nanoseconds. */
 #ifndef SIW_BASE_CLOCK_H
 #define SIW_BASE_CLOCK_H
 

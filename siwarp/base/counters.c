@@ -2,9 +2,10 @@
 /*
  * base/counters.c - see counters.h.
  *
- * The file of a page stays open and locked (flock) while its process lives. So whoever gets the
- * lock knows that the owner is gone, even across PID namespaces that share the folder, and may
- * remove the file. Files are created, locked and removed under a lock on the folder.
+ * The counters file of a process stays open and locked by flock(2) while the process lives. Whoever
+ * obtains the lock therefore knows that the owner has exited, even across PID namespaces that share
+ * the folder, and may remove the file. Files are created, locked and removed under a lock on the
+ * folder.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -31,12 +32,12 @@
 static struct siw_counters_page private_page;
 struct siw_counters_page *_Atomic siw_counters_page = &private_page;
 
-/* Guarded by lock, which the fork handlers take and release. */
+/* Protected by lock, which the fork handlers take and release. */
 static siw_lock_t lock = SIW_LOCK_INIT;
 static struct {
 	pid_t pid;	 /* the process that called siw_counters_init, or 0 */
-	int fd;		 /* the file, locked */
-	char path[4096]; /* "" without a file */
+	int fd;		 /* the counters file, locked by flock; -1 if there is none */
+	char path[4096]; /* "" if there is no file */
 } own = { .fd = -1 };
 
 static const struct {
@@ -48,8 +49,8 @@ static const struct {
 };
 
 /*
- * When this process started, in clock ticks since boot: field 22 of stat. Fields are counted from
- * the closing parenthesis of the name, which may contain blanks.
+ * Returns when this process started, in clock ticks since boot: field 22 of /proc/self/stat. Fields
+ * are counted from the closing parenthesis of the process name, which may contain blanks.
  */
 static uint64_t start_ticks(void)
 {
@@ -71,8 +72,8 @@ static uint64_t start_ticks(void)
 }
 
 /*
- * Another process of this user holds the lock for a few microseconds. If that process hangs, this
- * one must not.
+ * Locks the folder. Other processes of the user hold this lock for a few microseconds only; the
+ * retries are limited so that a hung process does not block this one.
  */
 static bool lock_folder(int dir)
 {
@@ -87,8 +88,8 @@ static bool lock_folder(int dir)
 }
 
 /*
- * Opens and locks the folder, and creates it if needed. -1: that failed, or the folder is not safe
- * to use.
+ * Opens and locks the folder, creating it if necessary. -1: failure, or the folder is not safe to
+ * use.
  */
 static int open_folder(const char *path)
 {
@@ -108,7 +109,7 @@ static int open_folder(const char *path)
 	return dir;
 }
 
-/* Removes the file if its owner is gone. Files of other users stay. */
+/* Removes a counters file if its owner has exited. Files of other users are kept. */
 static void remove_stale(int dir, const char *name)
 {
 	int fd = openat(dir, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -139,7 +140,7 @@ static void clean_folder(int dir)
 	closedir(d);
 }
 
-/* Creates, locks and sizes the file. Returns the mapping, or NULL with no file left behind. */
+/* Creates, locks and sizes the file. Returns its mapping, or NULL after removing the file. */
 static struct siw_counters_page *make_file(int dir, const char *name, int *out)
 {
 	const size_t size = sizeof(struct siw_counters_page);
@@ -148,7 +149,10 @@ static struct siw_counters_page *make_file(int dir, const char *name, int *out)
 
 	if (fd < 0)
 		return NULL;
-	/* posix_fallocate: a full file system makes this fail, and not a later count by SIGBUS. */
+	/*
+	 * With posix_fallocate a full file system fails here instead of raising SIGBUS when a
+	 * counter is written.
+	 */
 	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && posix_fallocate(fd, 0, (off_t)size) == 0)
 		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) {
@@ -175,7 +179,7 @@ static void fill_page(struct siw_counters_page *p)
 		p->value[i] = atomic_load_explicit(&private_page.value[i], memory_order_relaxed);
 		snprintf(p->name[i], sizeof(p->name[i]), "%s", table[i].name);
 	}
-	/* The magic is stored last: a reader that sees it sees everything else. */
+	/* The magic is stored last: a reader that sees the magic sees all other fields. */
 	memcpy(&magic, SIW_COUNTERS_MAGIC, sizeof(magic));
 	atomic_store_explicit(&p->magic, magic, memory_order_release);
 }
@@ -191,7 +195,7 @@ static bool open_page(const char *folder)
 	clean_folder(dir);
 	snprintf(name, sizeof(name), "%d", (int)getpid());
 	p = make_file(dir, name, &own.fd);
-	close(dir); /* which also unlocks the folder */
+	close(dir); /* also unlocks the folder */
 	if (!p)
 		return false;
 	fill_page(p);
@@ -210,7 +214,7 @@ static void fork_parent(void)
 	siw_unlock(&lock);
 }
 
-/* The child starts counting from 0, and closes the parent's file. */
+/* The child starts with counters of 0 and closes the parent's file. */
 static void fork_child(void)
 {
 	struct siw_counters_page *p =
@@ -240,7 +244,7 @@ void siw_counters_init(void)
 		goto out;
 	own.pid = getpid();
 	if (!watching_fork && pthread_atfork(fork_prepare, fork_parent, fork_child))
-		goto out; /* without the handlers, a child would count in its parent's page */
+		goto out; /* without the handlers, a child would write to its parent's page */
 	watching_fork = true;
 	if (run && run[0] == '/' && strlen(run) < sizeof(folder) - 16) {
 		snprintf(folder, sizeof(folder), "%s/siwarp", run);
@@ -255,8 +259,9 @@ out:
 }
 
 /*
- * The mapping stays, since other threads may still be counting. The PID identifies a child that did
- * not run the fork handlers (vfork, clone), and the inode a file that replaced ours.
+ * Removes the file at exit. The page stays mapped, because other threads may still write counters.
+ * The PID test detects a child that did not run the fork handlers (vfork, clone); the inode test
+ * detects a file that has replaced this one.
  */
 __attribute__((destructor)) static void remove_own(void)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/counters.h - what this process has done and dropped, in numbers that another
- * process of the same user can read (`siwarp counters PID`, siwarp/base/counters.py).
+ * base/counters.h - event and error counters of this process, which another process of the same
+ * user can read (`siwarp counters PID`, siwarp/base/counters.py).
  *
- * They live in a page mapped from <dir>/<pid>, where <dir> is $XDG_RUNTIME_DIR/siwarp or
- * else /tmp/siwarp-<uid>: mode 0700, the user's own and no symbolic link, or it is not
- * used; the file has mode 0600. Where no file can be had, and in a process that has opened
- * no device (a forked child too), they count in memory that nobody else sees.
+ * The counters live in a page mapped from the file <dir>/<pid>, where <dir> is
+ * $XDG_RUNTIME_DIR/siwarp or else /tmp/siwarp-<uid>. <dir> is used only if it has mode 0700,
+ * belongs to the user and is not a symbolic link; the file has mode 0600. If no file can be
+ * created, and in a process that has not opened a device (including a forked child), the counters
+ * are kept in private memory.
  */
 #ifndef SIW_BASE_COUNTERS_H
 #define SIW_BASE_COUNTERS_H
@@ -127,23 +128,26 @@ enum siw_counter {
 #define SIW_COUNTERS_VERSION   1
 #define SIW_COUNTERS_NAME_SIZE 32
 
-/* The file: all in the host's own octet order. counters.py states it again. */
+/* Layout of the file, in host byte order. counters.py must be kept in step. */
 struct siw_counters_page {
 	_Atomic uint64_t magic; /* the octets SIW_COUNTERS_MAGIC */
 	uint32_t version;
-	uint32_t count; /* of values */
+	uint32_t count; /* number of elements in value */
 	uint32_t pid;
 	uint32_t zero;
-	uint64_t start_ticks; /* the process's, as in /proc/<pid>/stat; 0: unknown */
-	uint64_t opened_ns;   /* CLOCK_REALTIME when the page was made */
+	uint64_t start_ticks; /* start of the process as in /proc/<pid>/stat; 0: unknown */
+	uint64_t opened_ns;   /* CLOCK_REALTIME at the creation of the page, ns */
 	uint64_t unused[3];
 	_Atomic uint64_t value[SIW_COUNTER_N];
-	/* So that a reader of another version shows them too; padded with zeros. */
+	/* Allows a reader of another version to display the counters; padded with zeros. */
 	char name[SIW_COUNTER_N][SIW_COUNTERS_NAME_SIZE];
 };
 _Static_assert(__builtin_offsetof(struct siw_counters_page, value) == 64, "counters.py");
 
-/* Where to count: stored with release by siw_counters_init() and in a forked child. */
+/*
+ * The page that siw_count() updates. Stored with release order by siw_counters_init() and in a
+ * forked child.
+ */
 extern struct siw_counters_page *_Atomic siw_counters_page;
 
 static inline void siw_count(enum siw_counter c, uint64_t n)
@@ -154,24 +158,27 @@ static inline void siw_count(enum siw_counter c, uint64_t n)
 	atomic_fetch_add_explicit(&p->value[c], n, memory_order_relaxed);
 }
 
-/* The package reads these too, so they leave the library. */
+/* Exported from the library, because the Python package calls these functions. */
 #pragma GCC visibility push(default)
 /* cffi: begin */
 
-/* Makes the page, once per process; called when a device is opened. It cannot fail. */
+/*
+ * Creates the page, once per process; called when a device is opened. Cannot fail: without a file,
+ * private memory is used.
+ */
 void siw_counters_init(void);
 
 int siw_counters_count(void);
 
-/* About counter c of 0..count-1; 0 or NULL elsewhere. */
+/* Value, name and description of counter c, 0 <= c < siw_counters_count(); otherwise 0 or NULL. */
 uint64_t siw_counter_get(int c);
 const char *siw_counter_name(int c);
 const char *siw_counter_help(int c);
 
-/* The page's file, NULL while there is none. */
+/* Path of the counters file, or NULL if there is none. */
 const char *siw_counters_path(void);
 
-/* For tests: siw_count() from Python. */
+/* For tests: calls siw_count() from Python. */
 void siw_counters_test_count(int c, uint64_t n);
 
 /* cffi: end */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/crc32c.c - selects the implementation, and has the one that runs on every CPU. */
+/* base/crc32c.c - selects the CRC32C implementation; contains the portable implementation. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void table_init(void)
 			table[k][b] = (table[k - 1][b] >> 8) ^ table[0][table[k - 1][b] & 0xff];
 }
 
-/* Little endian on every CPU. Compilers make a single load of it. */
+/* Loads 32 bits in little-endian order on every CPU. Compilers generate a single load. */
 static inline uint32_t load32(const uint8_t *p)
 {
 	return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
@@ -50,7 +50,7 @@ static uint32_t table_sum(uint32_t crc, const uint8_t *p, size_t len)
 static uint32_t table_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
 			   size_t len)
 {
-	if (len) /* memcpy() must not get NULL, even for 0 octets */
+	if (len) /* memcpy() must not be passed NULL, even for 0 octets */
 		memcpy(dst, src, len);
 	return table_sum(crc, src, len);
 }
@@ -67,7 +67,7 @@ static const struct siw_crc32c_ops siw_crc32c_table = {
 	table_copy,
 };
 
-/* Best first. */
+/* Fastest first. */
 static const struct siw_crc32c_ops *const all[] = {
 #if SIW_CRC32C_X86
 	&siw_crc32c_avx512,
@@ -80,8 +80,8 @@ static const struct siw_crc32c_ops *const all[] = {
 #define N_ALL ((int)(sizeof(all) / sizeof(all[0])))
 
 /*
- * Written when the library is loaded, before there is a second thread, and by tests. Relaxed
- * suffices, since it points to constants.
+ * Written when the library is loaded, before a second thread exists, and by tests. Relaxed order
+ * suffices because the pointer refers to constants.
  */
 static const struct siw_crc32c_ops *_Atomic chosen;
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/crc32c.h - CRC32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4)
- * and of the datagram edge.
+ * base/crc32c.h - CRC32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4) and of siwarp's
+ * datagrams.
  *
- * It knows nothing of frames. The first argument is the value so far, 0 at the start:
- * crc(a || b) == crc(crc(0, a), b).
+ * The functions have no knowledge of frames. Their first argument is the CRC of the preceding data,
+ * 0 at the start: crc(a || b) == crc(crc(0, a), b).
  */
 #ifndef SIW_BASE_CRC32C_H
 #define SIW_BASE_CRC32C_H
@@ -20,21 +20,24 @@
 
 uint32_t siw_crc32c(uint32_t crc, const void *buf, size_t len);
 
-/* Copies len octets and returns their CRC, in one pass. The two ranges must not overlap. */
+/*
+ * Copies len octets from src to dst and returns the updated CRC, in one pass. The ranges must not
+ * overlap.
+ */
 uint32_t siw_crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len);
 
 uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n);
 
-/* Name of the implementation in use: the best that this CPU has. */
+/* Returns the name of the implementation in use: the fastest that the CPU supports. */
 const char *siw_crc32c_impl(void);
 
 /*
- * For tests: use the named implementation from now on, in the whole process.
- * -ENOENT: this build has none of that name, -ENOSYS: the CPU cannot run it.
+ * For tests: selects an implementation by name for the complete process. -ENOENT: this build has no
+ * implementation of that name; -ENOSYS: the CPU does not support it.
  */
 int siw_crc32c_test_impl(const char *name);
 
-/* For tests: the name of implementation i, best first, NULL past the last. */
+/* For tests: returns the name of implementation i, fastest first; NULL beyond the last. */
 const char *siw_crc32c_test_name(int i);
 
 /* cffi: end */
@@ -42,9 +45,9 @@ const char *siw_crc32c_test_name(int i);
 #define SIW_CRC32C_OCTETS 4
 
 /*
- * On the wire it stands as iSCSI sends its digests: the polynomial's highest power is bit 0 of the
- * first octet (RFC5044-4.4-10), which for the usual reflected register is least significant octet
- * first.
+ * Stores a CRC in wire format, the same as for iSCSI digests: the polynomial's highest power is bit
+ * 0 of the first octet (RFC5044-4.4-10). For the usual reflected register this means least
+ * significant octet first.
  */
 static inline void siw_crc32c_put(uint8_t *at, uint32_t crc)
 {
@@ -60,7 +63,7 @@ static inline uint32_t siw_crc32c_get(const uint8_t *at)
 	return le32toh(crc);
 }
 
-/* Whether the last of these octets are the CRC of those before. */
+/* Whether the last four octets are the CRC of the octets before them. */
 static inline bool siw_crc32c_ends(const uint8_t *octets, size_t len)
 {
 	len -= SIW_CRC32C_OCTETS;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/crc32c_arm.c - CRC32C by the CRC instructions of ARMv8, if compiled for a CPU that has them.
+ * base/crc32c_arm.c - CRC32C with the CRC instructions of ARMv8, if the compiler targets a CPU that
+ * has them.
  */
 #include <string.h>
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/crc32c_impl.h - what the files crc32c*.c share, for them alone.
+ * base/crc32c_impl.h - internal interface of the crc32c*.c files.
  *
- * Inside an implementation the CRC is the bare register: the inversions before and
- * after are made once, in crc32c.c.
+ * Implementations work on the bare CRC register: crc32c.c performs the inversions before and after.
  */
 #ifndef SIW_BASE_CRC32C_IMPL_H
 #define SIW_BASE_CRC32C_IMPL_H

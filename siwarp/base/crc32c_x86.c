@@ -2,19 +2,19 @@
 /*
  * base/crc32c_x86.c - CRC32C on x86-64.
  *
- *  sse42:  crc32q has a latency of 3 cycles and a throughput of 1. So three streams run
- *          side by side over three adjacent blocks, and two carry-less products shift the
- *          first two results to their place.
- *  avx512: four 64-octet accumulators. Each step multiplies them by x^2048 and adds the
- *          next 256 octets. In the end the four are combined into one, and crc32q reduces it.
- * Both process short input, and a short rest, as one stream of crc32q.
+ *  sse42:  crc32q has a latency of 3 cycles and a throughput of 1 per cycle. Three streams are
+ *          therefore computed in parallel over three adjacent blocks, and two carry-less products
+ *          shift the first two results into position.
+ *  avx512: four 64-octet accumulators. Each step multiplies them by x^2048 and adds the next
+ *          256 octets. At the end the four are combined into one, which crc32q reduces.
+ * Both process short input, and a short remainder, as one stream of crc32q.
  *
  * Polynomials are bit-reflected: bit i of a w-bit word is the coefficient of x^(w-1-i), so the
  * first octet holds the highest powers. The carry-less product of two such words is the product of
- * the polynomials times x; hence the odd exponents. To shift an accumulator by D bits, its low half
- * (the higher powers) is multiplied by x^(D+64-1), and its high half by x^(D-1). To shift a 32-bit
- * CRC by n octets it is multiplied by x^(8n-33), since the crc32q that reduces the product adds
- * another 32.
+ * the polynomials times x, which is why the exponents are odd. To shift an accumulator by D bits,
+ * its low half (the higher powers) is multiplied by x^(D+64-1) and its high half by x^(D-1). To
+ * shift a 32-bit CRC by n octets, it is multiplied by x^(8n-33), because the crc32q that reduces
+ * the product adds another 32.
  */
 #include <string.h>
 
@@ -23,7 +23,9 @@
 #if SIW_CRC32C_X86
 #include <immintrin.h>
 
-/* RXw_n is x^n mod P, as a reflected word of w bits. A test computes each again from its name. */
+/*
+ * RXw_n is x^n mod P as a reflected word of w bits. A test recomputes each constant from its name.
+ */
 #define RX64_2111  0xe9a5d8be00000000ull
 #define RX64_2047  0x1426a81500000000ull
 #define RX64_1599  0x7ccbbbf200000000ull
@@ -50,13 +52,16 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /*
- * Each function below is compiled twice: with dst NULL it only computes the CRC, otherwise it also
- * stores at dst what it loads from src. Inlining makes dst a constant NULL in one copy; in the
- * other, NOT_NULL tells the compiler that dst is set.
+ * Each function below is compiled twice: with dst NULL it only computes the CRC; otherwise it also
+ * copies src to dst. Inlining makes dst a constant NULL in one instance; in the other, NOT_NULL
+ * tells the compiler that dst is not NULL.
  */
 #define NOT_NULL __attribute__((nonnull))
 
-/* Loads the octets from src + i on as one word, and copies them to dst + i. */
+/*
+ * Defines a function that loads a value of type from src + i and, unless dst is NULL, stores it at
+ * dst + i.
+ */
 #define DEFINE_TAKE(type, name)                                      \
 	INLINE type name(uint8_t *dst, const uint8_t *src, size_t i) \
 	{                                                            \
@@ -77,7 +82,7 @@ INLINE uint8_t *advance(uint8_t *dst, size_t i)
 	return dst ? dst + i : NULL;
 }
 
-/* One stream of crc32q, the fastest way for less than about 100 octets. */
+/* One stream of crc32q, the fastest method for less than about 100 octets. */
 INLINE SSE42 uint32_t one_stream(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
 	uint64_t c = crc;
@@ -108,8 +113,9 @@ INLINE SSE42 uint64_t clmul32(uint32_t crc, uint64_t k)
 }
 
 /*
- * Three streams of n octets each. far and near shift a CRC by 2n and n octets. The shifted values
- * are added to the last 8 octets of the third stream, so they need no reduction of their own.
+ * Computes three streams of n octets each. far and near are the constants that shift a CRC by 2n
+ * and n octets. The shifted values are added to the last 8 octets of the third stream, so they need
+ * no separate reduction.
  */
 INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *src, const size_t n,
 				    uint64_t far, uint64_t near)
@@ -131,8 +137,8 @@ INLINE SSE42 uint32_t three_streams(uint32_t crc, uint8_t *dst, const uint8_t *s
 }
 
 /*
- * Block lengths: 2048 for long input, 336 so that 1 KiB is one group of three blocks, 64 for the
- * rest.
+ * Block lengths are 2048 octets for long input, 336 so that 1 KiB is one group of three blocks, and
+ * 64 for the remainder.
  */
 INLINE SSE42 uint32_t sse42_run(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
@@ -179,19 +185,21 @@ INLINE AVX512 __m512i take512(uint8_t *dst, const uint8_t *src, size_t i)
 	return v;
 }
 
-/* acc shifted as k says, plus data */
+/* Returns acc, shifted by the distance that k encodes, plus data. */
 INLINE AVX512 __m512i fold(__m512i acc, __m512i k, __m512i data)
 {
 	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(acc, k, 0x00),
 					 _mm512_clmulepi64_epi128(acc, k, 0x11), data, 0x96);
 }
 
-/* In each 128-bit lane the low word shifts the higher powers, and has the larger exponent. */
+/*
+ * In each 128-bit lane, low applies to the word with the higher powers and has the larger exponent.
+ */
 #define K2(low, high) _mm512_broadcast_i32x4(_mm_set_epi64x((long long)(high), (long long)(low)))
 
 /*
- * Four separate members and no array: of an array, gcc 12 at -O2 keeps the elements in memory,
- * which costs a quarter of the speed.
+ * Four separate members instead of an array: gcc 12 at -O2 keeps array elements in memory, which
+ * reduces the speed by a quarter.
  */
 struct zmm4 {
 	__m512i z0, z1, z2, z3;
@@ -218,8 +226,8 @@ INLINE AVX512 __m512i fold4(struct zmm4 a)
 }
 
 /*
- * Reduces four lanes of 128 bits to a CRC of 32: the first three are shifted to the place of the
- * fourth.
+ * Reduces four 128-bit lanes to a 32-bit CRC: the first three lanes are shifted to the position of
+ * the fourth.
  */
 INLINE AVX512 uint32_t reduce(__m512i z)
 {
@@ -234,13 +242,16 @@ INLINE AVX512 uint32_t reduce(__m512i z)
 	return (uint32_t)_mm_crc32_u64(c, (uint64_t)_mm_extract_epi64(x, 1));
 }
 
-/* From this length on, folding is faster than one stream. */
+/* Minimum length in octets at which folding is faster than one stream. */
 #define FOLD_MIN 128
 
-/* From this length on, aligned stores gain more than the few octets processed separately cost. */
+/*
+ * Minimum length in octets at which aligned stores gain more than processing the unaligned head
+ * separately costs.
+ */
 #define ALIGN_MIN 2048
 
-/* len >= 64 */
+/* Requires len >= 64. */
 INLINE AVX512 uint32_t avx512_long(uint32_t crc, uint8_t *dst, const uint8_t *src, size_t len)
 {
 	const __m512i init = _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc));
@@ -271,7 +282,7 @@ INLINE AVX512 uint32_t avx512_long(uint32_t crc, uint8_t *dst, const uint8_t *sr
 	return one_stream(reduce(acc), advance(dst, i), src + i, len - i);
 }
 
-/* Separate functions, so that short input does not pay for saving wide registers. */
+/* Separate functions, so that short input does not incur the saving of wide registers. */
 static AVX512 __attribute__((noinline)) uint32_t avx512_sum_long(uint32_t crc, const uint8_t *src,
 								 size_t len)
 {
@@ -282,7 +293,7 @@ static AVX512 NOT_NULL __attribute__((noinline)) uint32_t
 avx512_copy_long(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t len)
 {
 	/*
-	 * A store that crosses a cache line costs a quarter more time. Processing the octets before
+	 * A store that crosses a cache line takes a quarter longer. Processing the octets before
 	 * the first line boundary separately costs less.
 	 */
 	if (len >= ALIGN_MIN) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/err.h - a protocol error as the three numbers that a Terminate Message
- * carries (RFC 5040 section 4.8), and the names of those numbers.
+ * base/err.h - a protocol error as the layer, type and code of a Terminate Message (RFC 5040
+ * section 4.8), with names for these numbers.
  */
 #ifndef SIW_BASE_ERR_H
 #define SIW_BASE_ERR_H
@@ -19,7 +19,7 @@ struct siw_wire_err {
 enum siw_layer {
 	SIW_LAYER_RDMAP = 0,
 	SIW_LAYER_DDP = 1,
-	SIW_LAYER_LLP = 2, /* MPA, on TCP */
+	SIW_LAYER_LLP = 2, /* MPA over TCP */
 };
 
 /* RDMAP (RFC 5040 figure 9) */
@@ -64,7 +64,7 @@ enum siw_ddp_untagged_ecode {
 	SIW_DDP_UNTAGGED_VERSION = 0x06,
 };
 
-/* MPA (RFC 5044 section 8, RFC 6581 section 8); its error type is always 0 */
+/* MPA (RFC 5044 section 8, RFC 6581 section 8); the error type is always 0 */
 enum siw_mpa_ecode {
 	SIW_MPA_CLOSED = 0x01,
 	SIW_MPA_CRC = 0x02,
