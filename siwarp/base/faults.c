@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* base/faults.c - the plan of this process, and its decision about each packet: see faults.h. */
+/*
+ * base/faults.c - the fault plan of this process, and the decision about each packet; see faults.h.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -14,10 +16,10 @@
 #include "base/trace.h"
 
 #define MAX_PASSES    3
-#define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate */
+#define DEFAULT_LIMIT 1000	 /* packets that may wait for a rate, unless limit= is given */
 #define STREAM_LIMIT  (4 << 20)	 /* octets of a stream that may be held back */
-#define STREAM_PIECE  (64 << 10) /* the most octets of a stream that are released together */
-#define PIECE_NS      1000000	 /* under a rate, a piece has about this much time's octets */
+#define STREAM_PIECE  (64 << 10) /* maximum octets of a stream that are released together */
+#define PIECE_NS      1000000	 /* with a rate, a piece holds about this much time's octets */
 #define NS	      1000000000ull
 
 /* ---- the plan of this process ---------------------------------------------------------------- */
@@ -25,12 +27,14 @@
 _Atomic uint32_t siw_faults_active;
 
 static siw_lock_t lock = SIW_LOCK_INIT;
-/* Under the lock. generation is also loaded without it, relaxed, to notice a change. */
+/*
+ * Protected by lock. generation is also loaded without it, relaxed, to detect a change of the plan.
+ */
 static struct siw_faults current;
 static uint64_t began;
-static _Atomic uint32_t generation; /* odd while there is a plan */
+static _Atomic uint32_t generation; /* odd while a plan is set */
 static uint32_t flows;
-static bool installed; /* counted in siw_faults_active */
+static bool installed; /* a plan is set and counted in siw_faults_active */
 
 static __thread char why[192];
 static char why_environment[192];
@@ -126,10 +130,12 @@ uint32_t siw_faults_next_flow(uint32_t of)
 /* ---- random numbers -------------------------------------------------------------------------- */
 
 /*
- * What a random number decides. Each fault has its own sequence, so that adding one fault to a plan
- * does not change the decisions about another.
+ * The decisions that random numbers make. Each kind of fault has a separate sequence, so that
+ * adding one fault to a plan does not change the decisions about another.
  */
-/* Marks have numbers of their own, and leave those of the other faults as they were. */
+/*
+ * Key of the sequence for marks, which is separate so that marks do not change the other decisions.
+ */
 #define MARK_KEY 0x6d61726bull
 
 enum draw { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
@@ -155,7 +161,7 @@ static bool chance(uint64_t key, uint64_t number, enum draw what, uint32_t share
 	return share && (uint64_t)(scaled >> 64) < share;
 }
 
-/* a number from 0 to n - 1 */
+/* Returns a random number from 0 to n - 1. */
 static uint64_t below(uint64_t key, uint64_t number, enum draw what, uint64_t n)
 {
 	return (uint64_t)((unsigned __int128)draw(key, number, what) * n >> 64);
@@ -203,9 +209,9 @@ static bool in_blackout(const struct siw_fault_clause *c, const struct siw_fault
 }
 
 /*
- * Losses come in bursts of burst datagrams. q, the probability that a datagram outside a burst
- * begins one, is chosen so that loss is the share of all datagrams: gaps last (1-q)/q datagrams on
- * average, so loss = burst / (burst + (1-q)/q).
+ * Whether the datagram is lost. Losses come in bursts of `burst` datagrams. q, the probability that
+ * a datagram outside a burst starts one, is chosen so that the fraction of lost datagrams is
+ * `loss`: gaps last (1-q)/q datagrams on average, so loss = burst / (burst + (1-q)/q).
  */
 static bool lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
 {
@@ -236,8 +242,8 @@ static bool is_full(const struct siw_fault_clause *c, size_t length, uint64_t pa
 }
 
 /*
- * Returns when a packet of this clause is released that enters at t. *depart: when it has passed
- * the rate.
+ * Returns the time at which clause i releases a packet that enters at time t. *depart is set to the
+ * time at which the packet has passed the rate limit.
  */
 static uint64_t pass_through(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
 			     size_t length, uint64_t t, uint64_t *depart)
@@ -263,7 +269,10 @@ static int drops(const struct siw_fault_clause *c, struct siw_fault_path *path, 
 		return SIW_COUNTER_fault_blackout;
 	if (is_lost)
 		return SIW_COUNTER_fault_loss;
-	/* The limit concerns packets that have to wait: if the rate is free, a packet passes. */
+	/*
+	 * The limit applies only to packets that have to wait: a packet passes if the rate is not
+	 * in use.
+	 */
 	if (c->rate && path->clause[i].busy_ns > now && is_full(c, length, packets, octets))
 		return SIW_COUNTER_fault_limit;
 	return -1;
@@ -378,8 +387,8 @@ uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_faul
 }
 
 /*
- * Whether a piece is changed, and which octet of it, depends on its position in the stream alone,
- * not on the lengths of the calls.
+ * Whether a piece is corrupted, and in which octet, depends only on its position in the stream, not
+ * on the lengths of the calls.
  */
 int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
 			     const struct siw_addr *peer, uint8_t *octets, size_t length)

@@ -1,42 +1,43 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/faults.h - a plan of faults, which simulates a bad network: its text, its values, and its
- * decision about each datagram and octet. It is seeded: the same plan does the same to the same
- * sequence of packets, independent of time. It uses no sockets: llp applies the decisions to
- * sockets, and wan/ to the packets of a relay.
+ * base/faults.h - fault plans, which simulate a bad network: their syntax, their values, and the
+ * decision about each datagram and octet. Decisions are seeded: the same plan treats the same
+ * sequence of packets in the same way, independent of time. No sockets are used here: llp applies
+ * the decisions to sockets, and wan/ to the packets of a relay.
  *
  *   plan    clause [; clause]...
  *   clause  [tx: | rx:] name=value [, name=value]...
  *
- *   loss=1%          datagrams that are lost
- *   burst=5          ... so many in a row; loss stays their share of all datagrams
+ *   loss=1%          fraction of datagrams that are lost
+ *   burst=5          losses come in bursts of this many datagrams; the fraction stays the same
  *   dup=0.5%         datagrams that arrive twice
  *   reorder=2%       datagrams held until 1 to 3 later ones have passed, or for 50 ms
- *   corrupt=0.1%     datagrams with one bit changed; of a stream, pieces of 1460 octets
- *   mark=1%          packets that can have it (ECT) get CE, as by a queue that grows (RFC 3168)
- *   delay=10ms       everything is delayed by this time, and stays in order
- *   jitter=2ms       ... plus a random time up to this
- *   rate=50Mbit      bits per second at most
- *   limit=100        how much may wait for the rate: a number of packets (1000 unless given) or
- *                    octets, as 256KB; datagrams beyond it are dropped, a stream has to wait
- *   blackout=2s@10s  nothing passes for 2 s, beginning 10 s after the plan; streams wait meanwhile
+ *   corrupt=0.1%     datagrams with one bit flipped; of a stream, pieces of 1460 octets
+ *   mark=1%          ECN-capable (ECT) packets that are marked CE, as by a growing queue (RFC 3168)
+ *   delay=10ms       constant delay; the order is kept
+ *   jitter=2ms       additional random delay up to this time
+ *   rate=50Mbit      maximum bits per second
+ *   limit=100        maximum amount that waits for the rate: a number of packets (default 1000) or
+ *                    octets, such as 256KB; datagrams beyond it are dropped, a stream waits
+ *   blackout=2s@10s  nothing passes for 2 s, starting 10 s after the plan; streams wait meanwhile
  *   reset=1MB        streams: the connection is reset after this many octets in one direction
- *   reset=5s         ... or this long after the plan began; a connection that is older than the
- *                    plan is reset only if it has moved data since
- *   short=10%        streams: reads and writes that move only a part
- *   peer=ADDR[/LEN][:PORT]  only what goes to or comes from there; for IPv6 [ADDR][/LEN][:PORT]
- *   seed=7           the seed; 1 unless given
+ *   reset=5s         streams: the connection is reset this long after the start of the plan; a
+ *                    connection older than the plan is reset only if it has moved data since
+ *   short=10%        streams: reads and writes that transfer only a part
+ *   peer=ADDR[/LEN][:PORT]  only traffic to or from this peer; for IPv6 [ADDR][/LEN][:PORT]
+ *   seed=7           the seed; default 1
  *
- * At most 65,536 packets and 32 MiB are held back in each direction, and more is dropped. Of a
- * stream at most 4 MiB are held back, and then it has to wait.
+ * At most 65,536 packets and 32 MiB are held back in each direction; packets beyond that are
+ * dropped. Of a stream at most 4 MiB are held back; then the stream waits.
  *
- * All clauses that match a packet act on it, in their order. tx: matches what this end sends, rx:
- * what it receives; without either, a clause matches both. A share has up to seven decimals. A time
- * is given in ns, us, ms or s, a rate in bit, kbit, Mbit or Gbit, octets in B, KB, MB, GB (powers
- * of 1000), KiB or MiB. loss, burst, dup and reorder act on datagrams only (TCP would repair them:
- * see `siwarp wan`), reset and short on streams only, mark on the packets of `siwarp wan`.
+ * All clauses that match a packet act on it, in order. tx: matches packets that this end sends, rx:
+ * packets that it receives; without either, a clause matches both. A percentage has up to seven
+ * decimals. The units are ns, us, ms and s for times, bit, kbit, Mbit and Gbit for rates, and B,
+ * KB, MB, GB (powers of 1000), KiB and MiB for octets. loss, burst, dup and reorder act only on
+ * datagrams (TCP would hide their effect: see `siwarp wan`), reset and short only on streams, mark
+ * only on the packets of `siwarp wan`.
  *
- * Locks: functions marked "any thread" have their own. The caller guards paths and queues.
+ * Locking: functions marked "any thread" lock internally. The caller must protect paths and queues.
  */
 #ifndef SIW_BASE_FAULTS_H
 #define SIW_BASE_FAULTS_H
@@ -51,7 +52,7 @@
 /* cffi: begin */
 
 #define SIW_FAULTS_CLAUSES 8
-#define SIW_FAULTS_WHOLE   1000000000 /* shares are in parts of 10^9 */
+#define SIW_FAULTS_WHOLE   1000000000 /* percentages are stored in parts of 10^9 */
 #define SIW_FAULTS_PIECE   1460	      /* octets of a stream that corrupt= treats as one packet */
 
 enum siw_fault_dir {
@@ -59,15 +60,15 @@ enum siw_fault_dir {
 	SIW_FAULT_RX = 1,
 };
 
-/* A member of 0 means that the clause does not have this fault. */
+/* One clause of a plan. A member of 0 means that the clause does not contain this fault. */
 struct siw_fault_clause {
-	uint8_t dirs; /* 1 << enum siw_fault_dir */
+	uint8_t dirs; /* set of 1 << enum siw_fault_dir */
 	bool has_blackout, has_reset_at;
-	bool limit_octets; /* limit is octets, not packets */
-	/* bits of the peer's address that are compared */
+	bool limit_octets; /* unit of limit: octets instead of packets */
+	/* number of leading bits of the peer's address that are compared */
 	uint8_t prefix;
-	struct siw_addr peer;				     /* family 0: any; port 0: any */
-	uint32_t loss, dup, reorder, corrupt, mark, partial; /* shares */
+	struct siw_addr peer; /* family 0: any address; port 0: any port */
+	uint32_t loss, dup, reorder, corrupt, mark, partial; /* in parts of SIW_FAULTS_WHOLE */
 	uint32_t burst;
 	uint64_t delay, jitter; /* ns */
 	uint64_t rate;		/* bit/s */
@@ -84,35 +85,40 @@ struct siw_faults {
 };
 
 /*
- * Parses a plan. Returns 0, or -EINVAL with one line in `why` (size octets) that names the clause
- * and the character and says what was expected. The empty text is a plan without clauses.
+ * Parses a plan. Returns 0, or -EINVAL with one line in `why` (of `size` octets) that names the
+ * clause and the character and states what was expected. An empty text is a plan without clauses.
  */
 int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t size);
 /*
- * Writes a plan as text that parses to the same plan. Returns the text's length without the final
- * zero, even if that does not fit; the text is then truncated.
+ * Formats a plan as text that parses to the same plan. Returns the length of the complete text
+ * without the terminating NUL, even if size is too small; the text is then truncated.
  */
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size);
 
 /* ---- the plan of this process: any thread ---------------------------------------------------- */
 
-/* Setting a plan restarts the time and the numbering of packets. */
+/* Setting a plan restarts its time and its packet numbers. */
 
-/* Sets the plan; NULL or "" ends it. 0, or -EINVAL: siw_faults_why() has the reason. */
+/*
+ * Sets the plan; NULL or "" removes it. Returns 0, or -EINVAL; siw_faults_why() returns the reason.
+ */
 int siw_faults_install(const char *text);
 /*
- * Sets the plan that SIWARP_FAULTS contains, once per process. 0, or at each call -EINVAL if it is
- * not valid.
+ * Sets the plan given by SIWARP_FAULTS, once per process. Returns 0, or, at each call, -EINVAL if
+ * that plan is invalid.
  */
 int siw_faults_init(void);
-/* The reason of this thread's last siw_faults_install or _init that failed; "" if none did. */
+/*
+ * Returns why this thread's last failed siw_faults_install or siw_faults_init failed; "" if none
+ * failed.
+ */
 const char *siw_faults_why(void);
-/* Writes the current plan as text, "" without one. Returns its length. */
+/* Writes the current plan as text, "" if there is none. Returns the length of the text. */
 size_t siw_faults_current(char *text, size_t size);
 
 /* cffi: end */
 
-/* Not 0 while there is a plan, or something is held back. Relaxed: it guards no data. */
+/* Not 0 while a plan is set or packets are held back. Relaxed order: it guards no data. */
 extern _Atomic uint32_t siw_faults_active;
 
 static inline bool siw_faults_on(void)
@@ -121,15 +127,18 @@ static inline bool siw_faults_on(void)
 }
 
 /*
- * Adds change to the number of sockets that hold something back, which keeps siw_faults_on() true
- * without a plan.
+ * Adds change to the number of sockets that hold packets back. A number above 0 keeps
+ * siw_faults_on() true even without a plan.
  */
 void siw_faults_hold(int change);
-/* A number that changes with each plan that is set; even: there is none. */
+/*
+ * Returns the generation number of the plan, which changes each time a plan is set; even: no plan
+ * is set.
+ */
 uint32_t siw_faults_generation(void);
-/* Copies the plan and the time when it began (base/clock.h). Returns its generation. */
+/* Copies the plan and its start time (base/clock.h). Returns the generation number of the plan. */
 uint32_t siw_faults_copy(struct siw_faults *out, uint64_t *began_ns);
-/* The next flow number for siw_fault_path_init(); each plan begins with 0. */
+/* Returns the next flow number for siw_fault_path_init(). Numbers start at 0 with each plan. */
 uint32_t siw_faults_next_flow(uint32_t generation);
 
 /* ---- one direction of one flow --------------------------------------------------------------- */
@@ -138,68 +147,69 @@ uint32_t siw_faults_next_flow(uint32_t generation);
 
 struct siw_fault_path {
 	uint8_t dir;	   /* enum siw_fault_dir */
-	uint64_t began_ns; /* when the plan began */
-	uint64_t packets;  /* so far; of a stream, pieces */
-	uint64_t octets;   /* of a stream, so far */
-	uint64_t calls;	   /* of a stream, so far */
-	uint64_t last_ns;  /* the latest release so far, to keep the order */
+	uint64_t began_ns; /* start time of the plan */
+	uint64_t packets;  /* packets so far; for a stream, pieces so far */
+	uint64_t octets;   /* stream: octets so far */
+	uint64_t calls;	   /* stream: calls so far */
+	uint64_t last_ns;  /* latest release time so far, to keep the order */
 	struct {
-		uint64_t key;	  /* of this clause's random numbers */
-		uint64_t busy_ns; /* until then the rate is used up */
-		uint32_t burst;	  /* datagrams of the current burst still to be lost */
+		uint64_t key;	  /* key of the clause's random numbers */
+		uint64_t busy_ns; /* the rate is in use until this time */
+		uint32_t burst;	  /* datagrams of the current burst that are still to be lost */
 	} clause[SIW_FAULTS_CLAUSES];
 };
 
 /* The decision about a packet. */
 struct siw_fault_fate {
-	int drop; /* enum siw_counter to count the drop by, or -1 */
+	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;
-	uint8_t passes;	     /* how many later packets overtake it */
-	uint64_t depart_ns;  /* when it has passed the rate */
-	uint64_t release_ns; /* when it is delivered */
-	uint64_t flip;	     /* a random number that selects the changed bit */
+	uint8_t passes;	     /* number of later packets that overtake it */
+	uint64_t depart_ns;  /* time at which it has passed the rate limit */
+	uint64_t release_ns; /* time of delivery */
+	uint64_t flip;	     /* random number that selects the flipped bit */
 };
 
-/* flow: different for each flow of a plan. */
+/* Initializes one direction of a flow. flow must be different for each flow of a plan. */
 void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *plan,
 			 uint64_t began_ns, enum siw_fault_dir dir, uint32_t flow);
 bool siw_fault_matches(const struct siw_fault_clause *clause, enum siw_fault_dir dir,
 		       const struct siw_addr *peer);
 /*
- * Decides about the next datagram, of `length` octets. `packets` datagrams with `octets` octets
- * wait for the rate. Advances the path: the caller keeps a copy if the datagram may be refused and
- * sent again.
+ * Decides about the next datagram, of `length` octets, while `packets` datagrams with `octets`
+ * octets wait for the rate. Advances the path; a caller whose datagram may be refused and sent
+ * again must keep a copy of the path.
  */
 void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
 		     const struct siw_addr *peer, size_t length, uint64_t now_ns, uint64_t packets,
 		     uint64_t octets, struct siw_fault_fate *fate);
-/* Flips the bit that fate->flip selects among `length` octets. */
+/* Flips the bit that `flip` selects among the `length` octets. */
 void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* How many octets a call may move that would move `length`: at least 1. 0: the reset is due. */
+/* Returns how many of `length` octets a call may transfer, at least 1; 0: a reset is due. */
 size_t siw_fault_stream_share(const struct siw_faults *plan, struct siw_fault_path *path,
 			      const struct siw_addr *peer, size_t length, uint64_t now_ns);
-/* Whether octets have to wait. If not, they may pass directly. */
+/* Whether octets of the stream have to wait. Otherwise they may pass directly. */
 bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
 			    const struct siw_addr *peer, uint64_t now_ns);
-/* When the next `length` octets are released. Advances the path. */
+/* Returns the release time of the next `length` octets. Advances the path. */
 uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_fault_path *path,
 				  const struct siw_addr *peer, size_t length, uint64_t now_ns);
 /*
- * Corrupts the next `length` octets of the stream as the plan says, and advances the path. Returns
- * how many octets it changed. With octets NULL it only returns how many it would change.
+ * Corrupts the next `length` octets of the stream according to the plan, and advances the path.
+ * Returns the number of octets changed. With octets NULL it only returns the number that would be
+ * changed.
  */
 int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_path *path,
 			     const struct siw_addr *peer, uint8_t *octets, size_t length);
-/* The most octets that may wait for their release. */
+/* Returns the maximum number of octets that may wait for their release. */
 size_t siw_fault_stream_limit(const struct siw_faults *plan, const struct siw_fault_path *path,
 			      const struct siw_addr *peer);
-/* The most octets of one piece, so that a rate is smooth. */
+/* Returns the maximum number of octets of one piece, which keeps a limited rate smooth. */
 size_t siw_fault_stream_piece(const struct siw_faults *plan, const struct siw_fault_path *path,
 			      const struct siw_addr *peer);
-/* The time of a reset= that has one (base/clock.h); UINT64_MAX: never. */
+/* Returns the time (base/clock.h) of the first reset= that has a time; UINT64_MAX: none. */
 uint64_t siw_fault_reset_at(const struct siw_faults *plan, const struct siw_fault_path *path,
 			    const struct siw_addr *peer);
 

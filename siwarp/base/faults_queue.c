@@ -120,7 +120,8 @@ struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t n
 void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
 	/*
-	 * A packet's release is never before its departure, so this one waits for the rate no more.
+	 * A packet is never released before it has passed the rate limit, so this packet no longer
+	 * waits for the rate.
 	 */
 	if (q->waiting == &held->link) {
 		q->waiting = held->link.next;

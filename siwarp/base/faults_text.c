@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * base/faults_text.c - parses and formats the text of a plan of faults; faults.h has the language.
- */
+/* base/faults_text.c - parses and formats fault plans; faults.h describes the syntax. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,7 +34,7 @@ static const struct unit octets[] = { { "GB", 1000000000 }, { "MB", 1000000 },	{
 /* ---- reading --------------------------------------------------------------------------------- */
 
 struct reader {
-	const char *text, *at; /* the whole text, and the position in it */
+	const char *text, *at; /* the complete text, and the current position */
 	int clause;	       /* number of the current clause, from 1 */
 	char *why;
 	size_t size;
@@ -62,7 +60,7 @@ static void skip_blanks(struct reader *r)
 		r->at++;
 }
 
-/* Copies all up to a separator or a blank. */
+/* Copies the text up to a character of stops into word. Returns 0 or -EINVAL. */
 static int take_word(struct reader *r, const char *stops, char *word, size_t size)
 {
 	size_t n = strcspn(r->at, stops);
@@ -76,7 +74,8 @@ static int take_word(struct reader *r, const char *stops, char *word, size_t siz
 }
 
 /*
- * Parses digits[.digits]unit. A value that is not a whole number of the smallest unit is refused.
+ * Parses digits[.digits]unit. A value that is not an integral multiple of the smallest unit is
+ * refused (-EDOM).
  */
 static int parse_number(const char *word, const struct unit *units, uint64_t most, uint64_t *out)
 {
@@ -389,7 +388,7 @@ int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t
 struct writer {
 	char *text;
 	size_t size, length;
-	bool first; /* whether nothing of the clause is written yet */
+	bool first; /* nothing of the clause is written yet */
 };
 
 static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const char *fmt, ...)
@@ -485,7 +484,7 @@ static void put_clause(struct writer *w, const struct siw_fault_clause *c)
 	put_if(w, "short", c->partial, shares);
 	if (c->peer.family)
 		put_peer(w, c);
-	/* A clause must not be empty, so one without faults shows its seed. */
+	/* A clause must not be empty, so a clause without faults shows its seed. */
 	if (c->seed != 1 || w->first) {
 		put_name(w, "seed");
 		put_number(w, c->seed, plain);

@@ -6,11 +6,12 @@
 #include <stddef.h>
 
 /*
- * Held over a fork like the locks in the list, and taken first, so that the list does not change.
+ * Protects the list of watched locks. Held during a fork like the locks in the list, and taken
+ * first, so that the list does not change.
  */
 static siw_lock_t lock = SIW_LOCK_INIT;
-static struct siw_fork_lock *watched; /* under lock; the newest first */
-static bool registered;		      /* under lock */
+static struct siw_fork_lock *watched; /* protected by lock; the newest first */
+static bool registered;		      /* protected by lock */
 
 static void before_fork(void)
 {
@@ -31,7 +32,8 @@ static void in_child(void)
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		l->in_child();
 	/*
-	 * Initialized again, since threads that do not exist in the child may have waited for them.
+	 * The locks are initialized instead of released, because threads that do not exist in the
+	 * child may have been waiting for them.
 	 */
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		siw_lock_init(&l->lock);
@@ -42,7 +44,10 @@ int siw_fork_watch(struct siw_fork_lock *l)
 {
 	bool done;
 
-	/* Pairs with the store below. Only the first call takes the lock, which a fork may hold. */
+	/*
+	 * Pairs with the store below. Only the first call for a lock takes `lock`, which a fork may
+	 * hold.
+	 */
 	if (atomic_load_explicit(&l->watched, memory_order_acquire))
 		return 0;
 	siw_lock(&lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/fork.h - a lock that survives fork: no thread holds it while the process forks, so its data
- * is consistent in the child, and the child can take it.
+ * base/fork.h - a lock that survives fork(2): no other thread holds it while the process forks, so
+ * its data is consistent in the child, and the child can take it.
  */
 #ifndef SIW_BASE_FORK_H
 #define SIW_BASE_FORK_H
@@ -10,15 +10,18 @@
 
 struct siw_fork_lock {
 	siw_lock_t lock;
-	/* Called in the child, with the lock held and no other thread, to change the data. */
+	/*
+	 * Called in the child, with the lock held and no other thread running, to update the
+	 * protected data.
+	 */
 	void (*in_child)(void);
-	struct siw_fork_lock *next; /* base/fork.c */
-	_Atomic bool watched;	    /* base/fork.c */
+	struct siw_fork_lock *next; /* used by base/fork.c */
+	_Atomic bool watched;	    /* used by base/fork.c */
 };
 
 /*
- * From now on fork takes the lock, those watched last first. 0 or -ENOMEM. A second call does
- * nothing. The caller holds no such lock.
+ * From now on fork(2) takes this lock; locks that were added last are taken first. Returns 0 or
+ * -ENOMEM. A second call for the same lock has no effect. The caller must not hold a watched lock.
  */
 int siw_fork_watch(struct siw_fork_lock *l);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/guard.c - accesses to the user's memory that end with -EFAULT if the memory is not mapped,
- * and the signal handlers that make this possible.
+ * base/guard.c - accesses to user memory that return -EFAULT if the memory is not mapped, and the
+ * signal handlers that implement this.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -18,11 +18,11 @@
 #include "base/lock.h"
 
 /*
- * Where execution continues after a fault. The compiler's setjmp saves the frame pointer, the
- * address and the stack pointer, and treats all other registers as lost; that is three stores. The
- * handler continues there by changing the context that its return restores. So the return also
- * restores the signal mask and the floating-point modes, and handlers of sanitizers in between
- * return normally. Elsewhere the C library's setjmp is used.
+ * The place where execution continues after a fault. The compiler's setjmp saves the frame pointer,
+ * the address and the stack pointer with three stores, and treats all other registers as lost. The
+ * signal handler continues there by changing the context that its return restores. The return
+ * therefore also restores the signal mask and the floating-point modes, and sanitizer handlers in
+ * between return normally. On other platforms the C library's setjmp is used.
  */
 #if defined(__x86_64__) || (defined(__aarch64__) && !defined(__clang__))
 #define BY_CONTEXT   1
@@ -36,37 +36,37 @@ typedef jmp_buf jump_t;
 
 struct guard {
 	jump_t jump;
-	uintptr_t start, end; /* the octets whose access may fault */
+	uintptr_t start, end; /* the address range whose access may fault */
 };
 
 /*
- * The access that this thread is making. Initial-exec: a signal handler must not call the function
- * that looks up thread-local variables, which may allocate.
+ * The guarded access that this thread is making, or NULL. Initial-exec, because a signal handler
+ * must not call the lookup function of thread-local variables, which may allocate memory.
  */
 static __thread struct guard *now __attribute__((tls_model("initial-exec")));
 
 #define BARRIER() __asm__ volatile("" ::: "memory")
 
 /*
- * The body of a guarded function. Local variables may be in registers, which a fault loses, so
- * these functions have none.
+ * The body of a guarded function. Such functions have no local variables, because a fault loses
+ * variables that are kept in registers.
  */
-#define GUARDED(theirs, len, access)                                              \
-	do {                                                                      \
-		struct guard g;                                                   \
-                                                                                  \
-		if (!(len))                                                       \
-			return 0;                                                 \
-		g.start = (uintptr_t)(theirs);                                    \
-		g.end = g.start + (len);                                          \
-		if (SAVE_HERE(&g)) /* after a fault; the handler has reset now */ \
-			return -EFAULT;                                           \
-		now = &g;                                                         \
-		BARRIER();                                                        \
-		access;                                                           \
-		BARRIER();                                                        \
-		now = NULL;                                                       \
-		return 0;                                                         \
+#define GUARDED(theirs, len, access)                                                            \
+	do {                                                                                    \
+		struct guard g;                                                                 \
+                                                                                                \
+		if (!(len))                                                                     \
+			return 0;                                                               \
+		g.start = (uintptr_t)(theirs);                                                  \
+		g.end = g.start + (len);                                                        \
+		if (SAVE_HERE(&g)) /* reached after a fault; the handler has set now to NULL */ \
+			return -EFAULT;                                                         \
+		now = &g;                                                                       \
+		BARRIER();                                                                      \
+		access;                                                                         \
+		BARRIER();                                                                      \
+		now = NULL;                                                                     \
+		return 0;                                                                       \
 	} while (0)
 
 __attribute__((noinline)) int siw_guard_read(void *own, const void *theirs, size_t len)
@@ -96,33 +96,38 @@ __attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, c
 	GUARDED(theirs, len, *crc = siw_crc32c_copy(*crc, theirs, own, len));
 }
 
-/* ---- atomic accesses of 64 bits -------------------------------------------------------------- */
+/*
+ * ---- 64-bit atomic accesses --------------------------------------------------------------------
+ */
 
 _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK_FREE == 2,
 	       "an atomic word of the user's is a plain one");
 
-/* A word of the user's memory, which other threads of the program may change at the same time. */
+/* Accesses a word of user memory that other threads of the program may change concurrently. */
 static inline _Atomic uint64_t *shared(uint64_t *word)
 {
 	return (_Atomic uint64_t *)word;
 }
 
-/* RFC 7306 section 5.1.1: a bit that is set in bounds ends a field, so its carry is dropped. */
+/*
+ * Adds two words field by field (RFC 7306 section 5.1.1): a bit set in bounds is the top bit of a
+ * field, whose carry is dropped.
+ */
 static uint64_t add_fields(uint64_t a, uint64_t b, uint64_t bounds)
 {
 	return ((a & ~bounds) + (b & ~bounds)) ^ ((a ^ b) & bounds);
 }
 
 /*
- * ThreadSanitizer's atomics hold an internal lock while they access the word, and a fault would
- * leave it held. So these functions are not instrumented.
+ * Excludes a function from ThreadSanitizer's instrumentation. ThreadSanitizer's atomics hold an
+ * internal lock while they access the word, and a fault would leave that lock held.
  */
 #define UNSEEN __attribute__((noinline, no_sanitize("thread")))
 
 /*
- * These two must not be inlined. In a guarded function that calls nothing, the compiler assumes
- * that nothing can return to the saved place, and removes it. Both loops repeat only after another
- * thread has changed the word, so some thread always makes progress.
+ * These two functions must not be inlined: in a guarded function that calls no other function, the
+ * compiler assumes that nothing can return to the saved place, and removes it. Both loops repeat
+ * only after another thread has changed the word, so some thread always makes progress.
  */
 static UNSEEN uint64_t fetch_add(_Atomic uint64_t *word, uint64_t add, uint64_t bounds)
 {
@@ -167,12 +172,15 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 /* ---- the signal handlers --------------------------------------------------------------------- */
 
 static const int signals[2] = { SIGSEGV, SIGBUS };
-static struct sigaction before[2]; /* the previous handlers; written before ours are installed */
-static bool placed[2];		   /* ours is installed, or another replaced it since */
+static struct sigaction before[2]; /* previous handlers; written before ours are installed */
+static bool placed[2];		   /* our handler is installed, or was replaced later */
 static unsigned int users;
 static siw_lock_t lock = SIW_LOCK_INIT;
 
-/* Compared by pages: some CPUs report the page of the fault and not the octet. */
+/*
+ * Whether a fault address is in the guarded range. Compared by page, because some CPUs report only
+ * the page of a fault.
+ */
 static bool is_theirs(const struct guard *g, const void *addr)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr;
@@ -187,7 +195,8 @@ static void go_on(struct guard *g, ucontext_t *context)
 	context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)g->jump[1];
 	context->uc_mcontext.gregs[REG_RSP] = (greg_t)(uintptr_t)g->jump[2];
 	/*
-	 * Clears the direction flag: a copy may run backwards, and C code expects it to be clear.
+	 * Clears the direction flag, because a copy may run backwards and C code expects the flag
+	 * to be clear.
 	 */
 	context->uc_mcontext.gregs[REG_EFL] &= ~(greg_t)0x400;
 #elif BY_CONTEXT
@@ -202,15 +211,17 @@ static void go_on(struct guard *g, ucontext_t *context)
 #endif
 }
 
-/* There is no other handler. The default action ends the process, as it would without siwarp. */
+/*
+ * Without another handler, the default action terminates the process, as it would without siwarp.
+ */
 static void by_default(int sig, const siginfo_t *info)
 {
 	struct sigaction action = { .sa_handler = SIG_DFL };
 
 	sigaction(sig, &action, NULL);
 	/*
-	 * A fault happens again by itself when the handler returns; a signal that was sent does
-	 * not.
+	 * When this handler returns, a fault recurs by itself; a signal that was sent must be
+	 * raised again.
 	 */
 	if (info->si_code <= 0)
 		raise(sig);
@@ -253,9 +264,9 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		go_on(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
 		/*
-		 * A handler that was installed after ours saw the fault, restored our handler and
-		 * raised the signal again, as Python's faulthandler does. The fault itself happens
-		 * again, and our handler gets it.
+		 * A handler that was installed after ours caught the fault, restored our handler
+		 * and raised the signal again, as Python's faulthandler does. Nothing to do: the
+		 * fault recurs, and is then handled here.
 		 */
 	} else {
 		hand_on(sig, info, context);
@@ -285,8 +296,8 @@ void siw_guard_install(void)
 
 		sigaction(signals[i], NULL, &found);
 		/*
-		 * A handler that replaced ours may call ours. If ours were installed on top of it,
-		 * the two would call each other without end.
+		 * A handler that replaced ours may call ours. Installing our handler on top of it
+		 * would make the two call each other without end.
 		 */
 		if (is_ours(&found) || (placed[i] && !is_nobodys(&found)))
 			continue;

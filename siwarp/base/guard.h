@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/guard.h - access to memory of the user. A program may unmap, protect or truncate memory that
- * it registered at any time; a peer's Write to it must then end a queue pair, not the process.
- * System calls return EFAULT there; copies and checksums of our own go through these functions,
- * which do so, too.
+ * base/guard.h - guarded access to user memory. A program may unmap, protect or truncate memory
+ * that it has registered at any time; a peer's Write to such memory must then end a queue pair, not
+ * the process. System calls report EFAULT in this case; siwarp's own copies and checksums use these
+ * functions, which do the same.
  *
- * How: a guarded access notes for its thread the range that it accesses and where to continue. A
- * handler of SIGSEGV and SIGBUS continues there after a fault in this very range. It passes every
- * other fault to the handler that was installed before (the program's, Python's faulthandler, a
- * sanitizer's), so that bugs of ours still crash. An access without a fault costs some stores to
- * the stack, about two nanoseconds, and no system call.
+ * Implementation: a guarded access records, for its thread, the address range that it accesses and
+ * the place where to continue. After a fault in this range, a handler of SIGSEGV and SIGBUS
+ * continues at that place. Every other fault is passed to the previously installed handler (of the
+ * program, of Python's faulthandler or of a sanitizer), so that bugs of siwarp still crash the
+ * process. An access without a fault costs a few stores to the stack, about two nanoseconds, and no
+ * system call.
  *
- * What a program must know: a handler for these signals that it installs after its first device was
- * opened must call the one that it replaced (of sigaction()); otherwise memory that vanishes
- * crashes the process. A thread that polls must not block the two signals, since Linux kills the
- * process for a fault in such a thread. After a fault it is undefined which octets of the range
- * were written.
+ * Requirements for programs: a handler for these signals that is installed after the first device
+ * has been opened must call the handler that it replaced (as returned by sigaction()); otherwise
+ * memory that disappears crashes the process. A thread that polls must not block the two signals,
+ * because Linux kills a process whose thread faults with the signal blocked. After a fault it is
+ * undefined which octets of the range were written.
  */
 #ifndef SIW_BASE_GUARD_H
 #define SIW_BASE_GUARD_H
@@ -26,16 +27,17 @@
 /* cffi: begin */
 
 /*
- * Installs the handlers, or counts one more user. The last remove restores the handlers from
- * before, unless ours were replaced meanwhile. Any thread.
+ * Installs the signal handlers, or adds a user if they are already installed. The last remove
+ * restores the previous handlers, unless the handlers have been replaced meanwhile. Any thread.
  */
 void siw_guard_install(void);
 void siw_guard_remove(void);
 
 /*
- * Each returns 0, or -EFAULT if theirs, the user's range, is absent or protected; own is the
- * library's. *crc is a CRC32C so far (crc32c.h), undefined after an error. crc: of theirs. crc_read
- * and crc_write: they copy as read and write do, and sum the octets copied.
+ * Each function returns 0, or -EFAULT if `theirs`, the user's range, is unmapped or protected;
+ * `own` is memory of the library. *crc is a running CRC32C (crc32c.h), undefined after an error:
+ * siw_guard_crc continues it over theirs; siw_guard_crc_read and siw_guard_crc_write copy as
+ * siw_guard_read and siw_guard_write do, and continue it over the copied octets.
  */
 int siw_guard_read(void *own, const void *theirs, size_t len);
 int siw_guard_write(void *theirs, const void *own, size_t len);
@@ -44,11 +46,11 @@ int siw_guard_crc_read(uint32_t *crc, void *own, const void *theirs, size_t len)
 int siw_guard_crc_write(uint32_t *crc, void *theirs, const void *own, size_t len);
 
 /*
- * Atomic operations on 64 bits of theirs, at an address that is a multiple of 8, in this machine's
- * octet order, atomic for every CPU and thread. *before: the value before. fetch_add: each set bit
- * of bounds is the top bit of a field, and fields are added separately; bounds 0: one field of 64
- * bits. cmp_swap: if the bits of compare_mask equal those of compare, the bits of swap_mask are set
- * to those of swap.
+ * Atomic operations on the 64-bit word at theirs, whose address must be a multiple of 8, in host
+ * byte order; atomic with respect to all CPUs and threads. *before receives the previous value.
+ * fetch_add: each set bit of bounds is the top bit of a field, and fields are added separately;
+ * bounds 0 means one 64-bit field. cmp_swap: if the value equals compare in the bits of
+ * compare_mask, the bits of swap_mask are replaced by those of swap.
  */
 int siw_guard_fetch_add(uint64_t *before, uint64_t *theirs, uint64_t add, uint64_t bounds);
 int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs, uint64_t compare, uint64_t compare_mask,

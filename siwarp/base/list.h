@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/list.h - a doubly linked list through its members. A head is a link too; an empty list, or a
- * member that is in none, points at itself.
+ * base/list.h - an intrusive doubly linked list. A list head is a link too. An empty list, and an
+ * element that is in no list, point to themselves.
  */
 #ifndef SIW_BASE_LIST_H
 #define SIW_BASE_LIST_H
@@ -23,7 +23,7 @@ static inline bool siw_link_alone(const struct siw_link *l)
 	return l->next == l;
 }
 
-/* Adds l, which is in no list, at the end of the list. */
+/* Appends l, which must be in no list, to the list. */
 static inline void siw_link_add(struct siw_link *list, struct siw_link *l)
 {
 	l->prev = list->prev;
@@ -39,7 +39,7 @@ static inline void siw_link_del(struct siw_link *l)
 	siw_link_init(l);
 }
 
-/* The object that has ptr as its member. */
+/* The object that contains *ptr as its member. */
 #define siw_container(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 #endif

@@ -5,7 +5,7 @@
 #define SPINS	 200
 #define YIELDS	 50
 #define STEP_NS	 20000
-#define PATIENCE 3 /* after so many sleeps a thread gets precedence: some tenths of a millisecond */
+#define PATIENCE 3 /* sleeps until a thread becomes urgent: some tenths of a millisecond */
 
 static inline void pause_cpu(void)
 {
@@ -16,7 +16,10 @@ static inline void pause_cpu(void)
 #endif
 }
 
-/* Tries to take the lock once. */
+/*
+ * Tries to take the lock once, without waiting. Fails if another thread is urgent and this one is
+ * not.
+ */
 static bool take(siw_lock_t *l, bool urgent)
 {
 	if (!urgent && atomic_load_explicit(&l->urgent, memory_order_relaxed))

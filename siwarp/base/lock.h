@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/lock.h - the one lock of the project: one atomic instruction to take it and a plain store to
- * give it back, where a pthread mutex needs two of them and three times the instructions; a
- * 64-octet message takes a lock five times each way.
+ * base/lock.h - the lock used throughout siwarp. Taking it costs one atomic instruction and
+ * releasing it a plain store; a pthread mutex needs two atomic instructions and three times as many
+ * instructions in total. A 64-octet message takes about five locks in each direction.
  *
- * A thread that finds it held spins for about a microsecond, then yields, then sleeps in short
- * steps, since the holder may be inside a system call. While threads wait, new ones wait with them.
- * A thread that releases the lock and takes it again at once would still be faster than one that
- * sleeps; so a thread that has waited for some tenths of a millisecond becomes urgent, and all
- * others wait for it. Thus no thread starves another.
+ * A thread that finds the lock held spins for about a microsecond, then yields, and then sleeps in
+ * short steps, because the holder may be inside a system call. While threads wait, newly arriving
+ * threads also wait. A thread that releases the lock and retakes it at once would still win over a
+ * sleeping thread; therefore a thread that has waited for some tenths of a millisecond becomes
+ * urgent, and all other threads wait for it. No thread can starve another.
  */
 #ifndef SIW_BASE_LOCK_H
 #define SIW_BASE_LOCK_H
@@ -19,8 +19,8 @@
 
 typedef struct {
 	_Atomic uint32_t held;
-	_Atomic uint32_t wanted; /* threads in siw_lock_wait */
-	_Atomic uint32_t urgent; /* those of them that the others wait for */
+	_Atomic uint32_t wanted; /* number of threads in siw_lock_wait */
+	_Atomic uint32_t urgent; /* number of urgent threads, for which all others wait */
 } siw_lock_t;
 
 #define SIW_LOCK_INIT   \
@@ -28,7 +28,7 @@ typedef struct {
 		0, 0, 0 \
 	}
 
-/* Takes the lock when siw_trylock did not. */
+/* Waits for the lock and takes it. Called when siw_trylock has failed. */
 void siw_lock_wait(siw_lock_t *l);
 
 static inline void siw_lock_init(siw_lock_t *l)
@@ -43,13 +43,16 @@ static inline void siw_lock_destroy(siw_lock_t *l)
 	(void)l;
 }
 
-/* Whether it took the lock; false also while others wait, whose turn comes first. */
+/*
+ * Tries to take the lock; returns whether it did. Also fails while other threads wait, because they
+ * come first.
+ */
 static inline bool siw_trylock(siw_lock_t *l)
 {
 	if (atomic_load_explicit(&l->held, memory_order_relaxed) ||
 	    atomic_load_explicit(&l->wanted, memory_order_relaxed))
 		return false;
-	/* Pairs with the store in siw_unlock. */
+	/* Acquire order pairs with the release store in siw_unlock. */
 	return !atomic_exchange_explicit(&l->held, 1, memory_order_acquire);
 }
 
@@ -64,7 +67,7 @@ static inline void siw_unlock(siw_lock_t *l)
 	atomic_store_explicit(&l->held, 0, memory_order_release);
 }
 
-/* Returns when the thread that held the lock as this was called, if any, has given it back. */
+/* Waits until the thread that holds the lock at the time of the call, if any, has released it. */
 static inline void siw_lock_pass(siw_lock_t *l)
 {
 	if (__builtin_expect(atomic_load_explicit(&l->held, memory_order_relaxed), 0)) {

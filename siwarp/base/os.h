@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/os.h - what the engine asks of the system besides sockets and memory: sleep, yield, threads,
- * randomness and where sequence numbers begin. The time is base/clock.h's. The layers above base and llp call nothing else for
- * these (tests/lint/c_symbols.py), so that a simulation can take their place.
+ * base/os.h - operating system services other than sockets and memory: sleeping, yielding, threads,
+ * random numbers and initial sequence numbers. The time is provided by base/clock.h. Layers above
+ * base and llp obtain these services only from here (tests/lint/c_symbols.py), so that a simulation
+ * can replace them.
  *
- * None of these is a cancellation point (base/cancel.h).
+ * None of these functions is a cancellation point (base/cancel.h).
  */
 #ifndef SIW_BASE_OS_H
 #define SIW_BASE_OS_H
@@ -14,26 +15,27 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Sleeps, not beyond a signal. ns: less than a second. */
+/* Sleeps for ns nanoseconds (less than a second), or until a signal arrives. */
 void siw_sleep_ns(long ns);
 
-/* Offers the CPU to another thread, as sched_yield(2). */
+/* Yields the CPU to another thread, as sched_yield(2). */
 void siw_yield(void);
 
 /* As getrandom(2), with its flags. */
 ssize_t siw_getrandom(void *to, size_t n, unsigned int flags);
 
-/* A number that differs from run to run, also at early boot; for no secret. */
+/* Returns a number that differs from run to run, even early after boot. Not for secrets. */
 unsigned int siw_random(void);
 
 /*
- * The first number of a sequence modulo 2^32, such as message sequence numbers: usual. A simulation
- * may return another one, so that the sequence wraps early: one number for all sequences that begin
- * with 1 (RFC 5041), and the same number for the same value of usual. It is not 0.
+ * Returns the first number of a sequence modulo 2^32, such as message sequence numbers; normally
+ * this is `usual`. A simulation may return another number, so that the sequence wraps early. All
+ * sequences that start with 1 (RFC 5041) then start with the same number, and the same value of
+ * `usual` always gives the same result. The result is never 0.
  */
 uint32_t siw_first_number(uint32_t usual);
 
-/* As pthread_create(3): 0 or a positive errno value. attr may be NULL. */
+/* As pthread_create(3): returns 0 or a positive errno value. attr may be NULL. */
 int siw_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
 		     void *arg);
 

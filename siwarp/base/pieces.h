@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/pieces.h - copies octets out of and into a list of iovecs. The memory is the program's and
- * may be unmapped, so each access is guarded (guard.h). Functions return 0 or -EFAULT unless stated
- * otherwise.
+ * base/pieces.h - copies octets from and to a list of iovecs. The memory belongs to the program and
+ * may be unmapped at any time, so every access is guarded (guard.h). Functions return 0 or -EFAULT
+ * unless stated otherwise.
  */
 #ifndef SIW_BASE_PIECES_H
 #define SIW_BASE_PIECES_H
@@ -20,7 +20,7 @@ static inline size_t siw_pieces_octets(const struct iovec *iov, int n)
 	return sum;
 }
 
-/* Continues *crc over the pieces. */
+/* Continues the CRC32C *crc over the pieces. */
 static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
 {
 	int r = 0;
@@ -31,8 +31,8 @@ static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
 }
 
 /*
- * Copies the pieces to one place and, unless crc is NULL, continues *crc over them. Returns the end
- * of the copy, or NULL for -EFAULT.
+ * Copies the pieces to contiguous memory at `to` and, unless crc is NULL, continues *crc over them.
+ * Returns the end of the copy, or NULL if an access faults.
  */
 static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struct iovec *iov, int n)
 {
@@ -43,7 +43,7 @@ static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struc
 	return to;
 }
 
-/* Copies from one place into all pieces. */
+/* Copies contiguous memory at `from` into all pieces. */
 static inline int siw_pieces_scatter(const struct iovec *iov, int n, const uint8_t *from)
 {
 	int r = 0;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/reason.h - why a call of the public interface was refused: a code and a few numbers, kept
- * for each thread. Recording formats nothing and allocates nothing; siw_reason() makes the text.
+ * base/reason.h - why a function of the public interface refused a call: a code and up to four
+ * numbers, stored per thread. Recording them formats nothing and allocates nothing; siw_reason()
+ * creates the text.
  *
- * A function that refuses says so in one line, which is its negative errno value as well:
+ * A function that refuses a call records the reason and returns the negative errno value in one
+ * statement:
  *
- *	return siw_refuse(SEND_SGE, wr->num_sge, qp->cap.max_send_sge);
+ * 	return siw_refuse(SEND_SGE, wr->num_sge, qp->cap.max_send_sge);
  *
- * A public function begins with siw_reason_begin() and returns siw_refused(err) where err may come
- * from a function that recorded nothing: then the reason is that of the errno value alone.
- * Functions that post and poll do not begin so, but record a reason with each refusal.
+ * A public function begins with siw_reason_begin() and returns siw_refused(err) if err may come
+ * from a function that recorded no reason; the reason is then derived from the errno value.
+ * Functions that post and poll skip siw_reason_begin(), and record a reason with each refusal.
  */
 #ifndef SIW_BASE_REASON_H
 #define SIW_BASE_REASON_H
@@ -18,13 +20,13 @@
 #include <stdint.h>
 
 /*
- * Each reason once: its name, its errno value, its text. {0} to {3} are the numbers, in decimal or
- * as the word behind the colon: hex; text (a string that is valid as long as its thread); errno,
- * state, states, steps, type, attrs (as in <siwarp/siw.h>; a set of states has a bit for each, a
- * set of steps has bit 8 * from + to).
+ * The table of reasons: name, errno value, text. {0} to {3} stand for the numbers, printed in
+ * decimal or in the format after the colon: hex; text (a string that is valid as long as its
+ * thread); errno, state, states, steps, type, attrs (as in <siwarp/siw.h>; a set of states has one
+ * bit per state, a set of steps has bit 8 * from + to).
  */
 #define SIW_REASONS(X)                                                                             \
-	/* ---- any object */                                                                      \
+	/* ---- all objects */                                                                     \
 	X(NULL_ARGUMENT, EINVAL, "{0:text} is NULL: give one")                                     \
 	X(STALE, ESTALE,                                                                           \
 	  "it was opened before fork, in the parent, and works only there, or its device was "     \
@@ -116,7 +118,7 @@
 	X(SRQ_SGE, EINVAL, "{0} elements, but the SRQ takes {1} (max_sge): make it with more")     \
 	X(SGE_LIST, EINVAL,                                                                        \
 	  "the request has {0} elements, but its sg_list is NULL: say where they are")             \
-	/* ---- queue pairs: made, changed, ended */                                               \
+	/* ---- queue pairs: creation, changes, end */                                             \
 	X(QP_TYPE, EINVAL, "qp_type is SIW_QPT_RC, UC, UD or RD, not {0}")                         \
 	X(QP_RECORDS, EINVAL, "max_write_records={0}: it is a UD or RD QP's, from 0 to {1}")       \
 	X(QP_PERSONA, EINVAL, "persona is one of enum siw_persona, not {0}")                       \
@@ -327,7 +329,7 @@
 	X(CM_RTR, EINVAL,                                                                          \
 	  "peer_to_peer {0:hex} has bits that open no connection: give a set of "                  \
 	  "enum siw_cm_rtr")                                                                       \
-	/* ---- what the number alone tells */                                                     \
+	/* ---- reasons derived from errno */                                                      \
 	X(NO_MEMORY, ENOMEM, "the system has no memory left for it: free some")                    \
 	X(NO_DESCRIPTORS, EMFILE, "no file descriptors are left: raise `ulimit -n`")               \
 	X(ADDRESS_IN_USE, EADDRINUSE, "another program has this port: take another, or port 0")    \
@@ -346,11 +348,14 @@ enum siw_why {
 #define SIW_WHY_NUMBERS 4
 
 struct siw_refusal {
-	enum siw_why why; /* the numbers hold if it is not NONE */
+	enum siw_why why; /* number is valid if why is not NONE */
 	uint64_t number[SIW_WHY_NUMBERS];
 };
 
-/* This thread's. Its model lets a refusal cost a store or two, without a call. */
+/*
+ * The last refusal of this thread. With the initial-exec model recording it costs only a few
+ * stores.
+ */
 extern __thread struct siw_refusal siw_refusal __attribute__((tls_model("initial-exec")));
 
 static inline void siw_reason_begin(void)
@@ -358,18 +363,20 @@ static inline void siw_reason_begin(void)
 	siw_refusal.why = SIW_WHY_NONE;
 }
 
-/* Records it: -errno, as SIW_REASONS has it. */
+/* Records a reason; returns the negative errno value that SIW_REASONS gives for it. */
 int siw_refuse_with(enum siw_why why, const uint64_t number[SIW_WHY_NUMBERS]) __attribute__((cold));
 #define siw_refuse(name, ...) \
 	siw_refuse_with(SIW_WHY_##name, (const uint64_t[SIW_WHY_NUMBERS]){ __VA_ARGS__ })
 
-/* A string as one of the numbers. */
+/* Passes a string as one of the numbers. */
 static inline uint64_t siw_reason_text(const char *text)
 {
 	return (uintptr_t)text;
 }
 
-/* Of a queue that is full, which a program may ask many times a second: two stores. */
+/*
+ * Records that a queue is full, with two stores, because a program may retry many times a second.
+ */
 #define siw_refuse_full(name, room) siw_refuse_fast(SIW_WHY_##name, (room))
 static inline int siw_refuse_fast(enum siw_why why, uint32_t room)
 {
@@ -380,14 +387,15 @@ static inline int siw_refuse_fast(enum siw_why why, uint32_t room)
 
 int siw_refuse_number(int err) __attribute__((cold));
 
-/* A pointer that has to be given is NULL. */
+/* Records that a mandatory pointer argument is NULL. Returns -EINVAL. */
 static inline int siw_refuse_null(const char *argument)
 {
 	return siw_refuse(NULL_ARGUMENT, siw_reason_text(argument));
 }
 
 /*
- * The end of a public call: err, and if it is negative and nobody said why, what it says by itself.
+ * Ends a public function: returns err. If err is negative and no reason was recorded, records the
+ * reason that corresponds to err.
  */
 static inline int siw_refused(int err)
 {
@@ -398,7 +406,7 @@ static inline int siw_refused(int err)
 	return err;
 }
 
-/* The same of a call that gives a pointer: NULL, and errno. */
+/* As siw_refused, for a function that returns a pointer: returns NULL and sets errno. */
 void *siw_refused_null(int err) __attribute__((cold));
 
 #endif

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/rnr.h - the times of InfiniBand's codes for receiver not ready, which queue pairs have as
- * min_rnr_timer and datagrams of RD as RNR timer.
+ * base/rnr.h - the receiver-not-ready delays that InfiniBand's codes stand for. Queue pairs use the
+ * codes as min_rnr_timer, RD datagrams as RNR timer.
  */
 #ifndef SIW_RNR_H
 #define SIW_RNR_H
 
 #include <stdint.h>
 
-#define SIW_RNR_NO_LIMIT 7 /* as rnr_retry */
+#define SIW_RNR_NO_LIMIT 7 /* value of rnr_retry that means no limit */
 #define SIW_RNR_CODES	 32
 
-/* Nanoseconds that a message without a receive may wait; retry: below SIW_RNR_NO_LIMIT. */
+/*
+ * Returns the nanoseconds that a message may wait for a receive. retry must be below
+ * SIW_RNR_NO_LIMIT.
+ */
 static inline uint64_t siw_rnr_patience(uint32_t retry, uint32_t code)
 {
-	/* in units of 10 microseconds */
+	/* delay of each code in units of 10 microseconds */
 	static const uint32_t timer_of[SIW_RNR_CODES] = {
 		65536, 1,    2,	   3,	 4,    6,     8,     12,    16,	   24,	  32,
 		48,    64,   96,   128,	 192,  256,   384,   512,   768,   1024,  1536,

@@ -33,11 +33,11 @@ static const struct setting {
 };
 #define N_SETTINGS ((int)(sizeof(table) / sizeof(table[0])))
 
-/* SIWARP_CAPTURE and SIWARP_FAULTS, whose values are text. */
+/* Values of SIWARP_CAPTURE and SIWARP_FAULTS, which are text. */
 static const char *capture, *faults;
 #define CAPTURE ENV_PREFIX "CAPTURE="
 #define FAULTS	ENV_PREFIX "FAULTS="
-/* Which library a Python process loads: siwarp/base/library.py reads it. */
+/* Selects the library that a Python process loads; read by siwarp/base/library.py only. */
 #define SIMULATED ENV_PREFIX "SIM="
 
 static const struct setting *find_name(const char *name)
@@ -55,7 +55,7 @@ static bool is_log(const struct setting *s)
 
 static int store(const struct setting *s, int64_t value);
 
-/* Settings with the values 0 to 2, which have names. */
+/* Settings with values 0 to 2 that have names. */
 static const struct named {
 	const _Atomic int64_t *value;
 	const char *names[3];
@@ -66,7 +66,7 @@ static const struct named {
 	{ &values.error_policy, { "auto", "error", "message" } },
 };
 
-/* The names of a setting's values, or NULL. */
+/* Returns the names of a setting's values, or NULL if they have none. */
 static const char *const *names_of(const struct setting *s)
 {
 	for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
@@ -86,7 +86,8 @@ static int store_name(const struct setting *s, const char *text)
 }
 
 /*
- * Relaxed suffices: no other data depends on a setting, and siw_settings() orders the first read.
+ * Relaxed order suffices: no other data depends on a setting, and siw_settings() orders the first
+ * read.
  */
 static int store(const struct setting *s, int64_t value)
 {
@@ -124,7 +125,10 @@ static const struct setting *find_env(const char *var, size_t len)
 	return NULL;
 }
 
-/* If var is the variable called name, stores a copy of its value. False: it is another one. */
+/*
+ * If var assigns the variable called name, stores a copy of its value. Returns false for another
+ * variable.
+ */
 static bool take_text(const char *var, const char *name, const char **value)
 {
 	size_t n = strlen(name);
@@ -161,8 +165,9 @@ static void take_variable(const char *var)
 }
 
 /*
- * A program with more rights than the user who started it (setuid, setgid, file capabilities) must
- * ignore that user's environment: by SIWARP_CAPTURE it would write to any file.
+ * Returns the environment, or NULL for a program that runs with more privileges than the user who
+ * started it (setuid, setgid, file capabilities). Such a program must ignore the user's
+ * environment: SIWARP_CAPTURE would let the user write to any file.
  */
 static char **environment(void)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/settings.h - every setting of the project, declared once: in C a field, in the
- * environment a SIWARP_ variable, on the command line an option.
+ * base/settings.h - all settings of siwarp, each declared once: a field in C, a SIWARP_ variable in
+ * the environment, an option on the command line.
  *
- * Precedence: a call of siw_setting_set, which an option makes, too; then the environment; then the
- * default. The environment is read once, at the first use of any setting; in a program that is
- * setuid, setgid or has capabilities of its file it is ignored. A value that is no number or out of
- * bounds, and a SIWARP_ variable that is not in the table, cause a line on stderr and change
- * nothing.
+ * Precedence: a call of siw_setting_set, which command-line options use as well; then the
+ * environment; then the default. The environment is read once, at the first use of any setting. It
+ * is ignored in a program that is setuid, setgid or has file capabilities. A value that is not a
+ * number or is out of bounds, and a SIWARP_ variable that is not in the table, cause a line on
+ * stderr and are ignored.
  */
 #ifndef SIW_BASE_SETTINGS_H
 #define SIW_BASE_SETTINGS_H
@@ -127,25 +127,26 @@ struct siw_settings {
 };
 
 /*
- * The values. Most are read when an object is made, so siw_setting_set() comes before that. A
- * device's thread reads some again, so a field may change while it is read.
+ * Returns the current values. Most are read when an object is created, so siw_setting_set() must be
+ * called before that. A device's progress thread reads some of them again, so a field may change at
+ * any time.
  */
 const struct siw_settings *siw_settings(void);
 
 /*
- * The environment variable of this name, which need not be a setting; all C code reads the
- * environment by this function. NULL: it is not set, or the program runs with more rights than the
- * user who started it (AT_SECURE).
+ * Returns the value of the environment variable called name, which need not be a setting. All C
+ * code reads the environment through this function. NULL: the variable is not set, or the program
+ * runs with more privileges than the user who started it (AT_SECURE).
  */
 const char *siw_setting_variable(const char *name);
 
-/* The package reads these too, so they leave the library. */
+/* Exported from the library, because the Python package calls these functions. */
 #pragma GCC visibility push(default)
 /* cffi: begin */
 
 int siw_settings_count(void);
 
-/* About setting i of 0..count-1, in the table's order; NULL or -1 elsewhere. */
+/* Properties of setting i, 0 <= i < siw_settings_count(), in table order; otherwise NULL or -1. */
 const char *siw_setting_name(int i);
 const char *siw_setting_env(int i);
 const char *siw_setting_option(int i);
@@ -155,22 +156,26 @@ int64_t siw_setting_min(int i);
 int64_t siw_setting_max(int i);
 int64_t siw_setting_value(int i);
 
-/* By the field's name. -ENOENT: no such setting, -ERANGE: out of bounds, nothing changed. */
+/*
+ * Sets the setting whose field is called name. -ENOENT: no such setting; -ERANGE: out of bounds,
+ * nothing changed.
+ */
 int siw_setting_set(const char *name, int64_t value);
 
 /*
- * The same from text, as the environment and the command line have it: a decimal number, for
- * "persona" and "error_policy" also a value's name, for "log" also what siw_trace_parse() takes.
- * -EINVAL: none of these.
+ * As siw_setting_set, from text in the syntax of the environment and the command line: a decimal
+ * number; for "persona", "error_policy", "rd_cc" and "company" also the name of a value; for "log"
+ * also the syntax of siw_trace_parse(). -EINVAL: none of these.
  */
 int siw_setting_set_text(const char *name, const char *text);
 
 /*
- * The value of SIWARP_CAPTURE, the file of a capture (base/capture.h); NULL if it is unset or
- * empty. A text, and of the environment alone, so it is not in the table.
+ * Returns the value of SIWARP_CAPTURE, the path of a capture file (base/capture.h); NULL if it is
+ * unset or empty. It is not in the table, because its value is text and is taken from the
+ * environment only.
  */
 const char *siw_setting_capture(void);
-/* The value of SIWARP_FAULTS, likewise: a plan of faults (base/faults.h). */
+/* Returns the value of SIWARP_FAULTS, a fault plan (base/faults.h), in the same way. */
 const char *siw_setting_faults(void);
 
 /* cffi: end */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * base/siphash.h - SipHash-2-4 (Aumasson and Bernstein, 2012): a keyed hash of short inputs.
- * Without the key nobody can compute a hash, or find inputs that collide. For hash tables that
- * peers fill, and for cookies.
+ * Without the key, hashes cannot be computed and colliding inputs cannot be found. Used for hash
+ * tables that peers can fill, and for cookies.
  */
 #ifndef SIW_BASE_SIPHASH_H
 #define SIW_BASE_SIPHASH_H
@@ -17,8 +17,8 @@ struct siw_sipkey {
 };
 
 /*
- * Makes a random key: from the kernel, or from a clock and addresses if the kernel has no entropy
- * yet.
+ * Generates a random key: from the kernel, or from a clock and addresses if the kernel has no
+ * entropy yet.
  */
 void siw_siphash_key(struct siw_sipkey *key);
 uint64_t siw_siphash(const struct siw_sipkey *key, const void *data, size_t len);

@@ -14,7 +14,9 @@ uint64_t siw_source_key(void)
 {
 	uint64_t key;
 
-	/* Harmless: the limits for all sources together do not depend on the key. */
+	/*
+	 * A predictable key is harmless: the limits for all sources together do not depend on it.
+	 */
 	if (siw_getrandom(&key, sizeof(key), GRND_NONBLOCK) < 0)
 		key = (uintptr_t)&key;
 	return key | 1;
@@ -33,7 +35,7 @@ uint32_t siw_source_place(uint64_t key, const struct siw_addr *addr)
 	return (uint32_t)(who >> (64 - SIW_SOURCE_BITS));
 }
 
-/* What bucket->at becomes with one more token taken; 0: there is none. */
+/* Returns the value of bucket->at after one more token is taken; 0: no token is available. */
 static uint64_t taken(const struct siw_bucket *bucket, const struct siw_ration *ration,
 		      uint64_t now)
 {

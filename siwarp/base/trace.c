@@ -34,7 +34,7 @@ static void put(const char *head, const char *fmt, va_list ap)
 	if (n > (int)sizeof(line) - 2)
 		n = (int)sizeof(line) - 2;
 	line[n++] = '\n';
-	/* A line that cannot be written is lost; that is no reason to fail. */
+	/* A line that cannot be written is lost, without an error. */
 	cancel = siw_cancel_off();
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		errno = saved;
@@ -71,7 +71,7 @@ void siw_trace_set(int level)
 		atomic_store_explicit(&siw_trace_levels[i], (uint8_t)level, memory_order_relaxed);
 }
 
-/* The index of the word of len octets in a list of names, or -1. */
+/* Returns the index in names of the word of len octets, or -1. */
 static int find(const char *const *names, int n, const char *word, size_t len)
 {
 	for (int i = 0; i < n; i++)
@@ -124,7 +124,10 @@ int siw_trace_level(const char *layer)
 
 int siw_trace_test_log(const char *layer, int level, const char *text)
 {
-	/* siw_log() takes names and not values, so there is one call for each pair. */
+	/*
+	 * siw_log() takes bare names, not values, so every pair of layer and level needs a separate
+	 * call.
+	 */
 #define LEVELS(l)                                      \
 	if (strcmp(layer, #l) == 0) {                  \
 		switch (level) {                       \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/trace.h - lines for people on stderr: what happened to devices, streams and
- * connections. Never called per message; counters.h is there for that.
+ * base/trace.h - log lines for people on stderr about devices, streams and connections. Never
+ * called per message; counters.h serves that purpose.
  *
- * SIWARP_LOG=level[,layer=level]... sets the levels, e.g. "warn,mpa=debug"; it is read
- * with the other settings (base/settings.h). Silent until then, and by default.
+ * SIWARP_LOG=level[,layer=level]... sets the levels, for example "warn,mpa=debug"; it is read with
+ * the other settings (base/settings.h). By default nothing is logged.
  */
 #ifndef SIW_BASE_TRACE_H
 #define SIW_BASE_TRACE_H
@@ -30,12 +30,15 @@ enum siw_log_level {
 	SIW_LOG_debug = 4,
 };
 
-/* Stored by siw_trace_set() and siw_trace_parse(), relaxed: a level guards no other data. */
+/*
+ * Level of each layer. Stored by siw_trace_set() and siw_trace_parse(), relaxed: a level guards no
+ * data.
+ */
 extern _Atomic uint8_t siw_trace_levels[SIW_TRACE_N];
 
 /*
- * siw_log(mpa, warn, "stream %u: %s", id, why): layer and level by their bare names, no
- * newline at the end. While off it costs one load and one branch, and evaluates nothing.
+ * siw_log(mpa, warn, "stream %u: %s", id, why): layer and level are bare names; the format has no
+ * newline at the end. A disabled level costs one load and one branch, and no argument is evaluated.
  */
 #define siw_log(layer, level, ...)                                                              \
 	do {                                                                                    \
@@ -46,29 +49,35 @@ extern _Atomic uint8_t siw_trace_levels[SIW_TRACE_N];
 			siw_trace_write(SIW_TRACE_##layer, SIW_LOG_##level, __VA_ARGS__);       \
 	} while (0)
 
-/* One line, in one write(2), so that lines of several threads do not mix. Keeps errno. */
+/*
+ * Writes one line by a single write(2), so that lines of several threads do not mix. Preserves
+ * errno.
+ */
 void siw_trace_write(enum siw_trace_layer layer, enum siw_log_level level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* A line to stderr that no level silences: what is wrong with the user's settings. */
+/* Writes a line to stderr regardless of the levels: for errors in the user's settings. */
 void siw_trace_warn_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* cffi: begin */
 
-/* The same level (0 off to 4 debug) for every layer. */
+/* Sets the same level (0 off to 4 debug) for every layer. */
 void siw_trace_set(int level);
 
 /*
- * Takes "level[,layer=level]..." where a level is a name or 0..4, and sets all layers.
- * Returns the level without a layer's name (0 if there is none). -EINVAL: no such layer or
- * level; then nothing is changed.
+ * Parses "level[,layer=level]...", where a level is a name or 0..4, and sets all layers. Returns
+ * the level given without a layer's name (0 if there is none). -EINVAL: no such layer or level;
+ * nothing is changed.
  */
 int siw_trace_parse(const char *text);
 
-/* The level of the layer of that name; -EINVAL if there is none such. */
+/* Returns the level of the layer called layer; -EINVAL if there is no such layer. */
 int siw_trace_level(const char *layer);
 
-/* For tests: one line of that layer and level through siw_log(). -EINVAL as above. */
+/*
+ * For tests: writes one line for this layer and level through siw_log(). -EINVAL: no such layer or
+ * level.
+ */
 int siw_trace_test_log(const char *layer, int level, const char *text);
 
 /* cffi: end */

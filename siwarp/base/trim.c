@@ -8,10 +8,13 @@
 
 #define CROWD 1024u
 
-/* of the process, as the memory is */
+/* One flag per process, because the heap is shared by the process. */
 static atomic_bool wanted;
 
-/* Two threads that change a crowd at a time may miss its largest number by one: that is no harm. */
+/*
+ * Two threads that change a crowd at the same time may record a maximum that is too low by one,
+ * which is harmless.
+ */
 void siw_crowd_join(struct siw_crowd *crowd)
 {
 	uint32_t now = atomic_fetch_add_explicit(&crowd->now, 1, memory_order_relaxed) + 1;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/trim.h - returns free memory to the system after a crowd of peers has left. The C library
- * keeps what lies between memory in use: with glibc a process that had thousands of peers at a time
- * keeps most of what they needed. Other C libraries return it by themselves.
+ * base/trim.h - returns free memory to the system after a large number of peers has left. glibc
+ * keeps free memory that lies between memory in use: a process that once had thousands of peers
+ * keeps most of the memory that they needed. Other C libraries return such memory themselves.
  *
- * Any thread may call all of it, with any locks held but for siw_trim.
+ * All functions may be called by any thread. siw_crowd_join and siw_crowd_leave may be called with
+ * any locks held; siw_trim must be called without locks.
  */
 #ifndef SIW_BASE_TRIM_H
 #define SIW_BASE_TRIM_H
@@ -14,20 +15,26 @@
 #include <stdint.h>
 
 /* cffi: begin */
-/* Objects of a kind, each with some kB that are freed together. Zeroed, it is empty. */
+/*
+ * A group of objects of a kind, each with some kB that are freed together. Zeroed, the group is
+ * empty.
+ */
 struct siw_crowd;
-/* One more object, one less. A quarter is left of at least 1024: siw_trim has work. */
+/*
+ * Add an object to a crowd, and remove one. When a crowd of at least 1024 objects has shrunk to a
+ * quarter, the next siw_trim returns memory.
+ */
 void siw_crowd_join(struct siw_crowd *crowd);
 void siw_crowd_leave(struct siw_crowd *crowd);
 /*
- * Returns free memory if a crowd has left since the last call; whether it did. It may take some ms:
- * for a thread that is about to sleep, with no lock held.
+ * Returns free memory to the system if a crowd has shrunk since the last call. Returns whether it
+ * did. The call may take some ms: for a thread that is about to sleep.
  */
 bool siw_trim(void);
 /* cffi: end */
 
 struct siw_crowd {
-	_Atomic uint32_t now, most; /* most: since the last time that siw_trim was asked for */
+	_Atomic uint32_t now, most; /* most: maximum of now since the last request for siw_trim */
 };
 
 #endif
