@@ -1,1 +1,1 @@
-"""What every layer may use, without the C library."""
+"""Utilities for all layers that do not need the C library."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What octets are taken from: the type, and a view of them."""
+"""The type of objects that provide octets, and a view of their memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ class _Octets(Protocol):
 
 
 class _Array(Protocol):
-    # NumPy's stubs give arrays the method above from Python 3.12 on only.
+    # NumPy's stubs declare __buffer__ for arrays only from Python 3.12 on.
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
 
-#: What lies in memory: bytes, bytearray, memoryview, mmap, array, a NumPy array. Not text.
+#: An object with the buffer protocol: bytes, bytearray, memoryview, mmap, array, a NumPy array.
+#: Not text.
 Buffer = _Octets | _Array
 
 
 def octets(data: Buffer) -> memoryview:
-    """Return a view of the octets of ``data``; releasing it lets the buffer be resized.
+    """Return a view of the octets of ``data``; release the view before you resize the buffer.
 
     Raises:
-        TypeError: it is no contiguous buffer; the message says what to give.
+        TypeError: ``data`` is not a contiguous buffer; the message names accepted types.
 
     """
     whole: Any = data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The base class of all classes that ``with`` closes at its end."""
+"""The base class of all classes whose objects a ``with`` statement closes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ C = TypeVar("C", bound="Closing")
 
 
 class Closing:
-    """``with`` yields the object itself, and closes it at its end."""
+    """A context manager that yields the object itself and closes it at the end."""
 
     __slots__ = ()
 
     def close(self) -> Any:
-        """End it; a second call does nothing."""
+        """Close the object; a second call has no effect."""
         raise NotImplementedError
 
     def _enter(self) -> None:
-        """Raise if a ``with`` block cannot begin with it."""
+        """Raise an exception if the object cannot be used in a ``with`` block."""
 
     def _leave(self) -> None:
-        """End it at the end of a ``with`` block."""
+        """Close the object at the end of a ``with`` block."""
         self.close()
 
     def __enter__(self: C) -> C:

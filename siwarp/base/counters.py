@@ -1,8 +1,8 @@
-"""Read the counters of this process, or of another one of the same user.
+"""Read the counters of this process, or of another process of the same user.
 
-A process that has opened a device keeps its counters in a file named by its PID; base/counters.h
-says where and states the format, and the names come from the same table. Reading takes no lock
-and disturbs nobody.
+A process that has opened a device keeps its counters in a file named by its PID. base/counters.h
+documents the folder and the format; the file contains the names. Reading takes no lock and does not
+disturb the process.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ __all__ = ["CountersError", "folders", "own", "pids", "read"]
 
 MAGIC = b"siwcntrs"
 VERSION = 1
-# magic, version, count, pid, zero, start_ticks, opened_ns, unused[3]; the host's octet order
+# magic, version, count, pid, zero, start_ticks, opened_ns, unused[3]; host byte order
 HEADER = struct.Struct("=8sIIIIQQ24x")
 NAME_SIZE = 32
 
 
 class CountersError(OSError):
-    """The counters of that process cannot be read; the text says why."""
+    """The counters of a process cannot be read; the text gives the reason."""
 
 
 def folders() -> list[Path]:
-    """Return the folders in which a process of this user may keep its page, likeliest first.
+    """Return the folders that may contain the pages of this user's processes, likeliest first.
 
-    A folder that is missing, not the user's own, open to others or a symbolic link is left out:
-    the C code does not use it either.
+    A folder is omitted if it is missing, belongs to another user, is accessible to others or is a
+    symbolic link, because the C code does not use such a folder either.
     """
     run = os.environ.get("XDG_RUNTIME_DIR", "")
     uid = os.geteuid()
@@ -57,7 +57,7 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _pages() -> Iterator[tuple[int, Path]]:
-    """Yield PID and file of every page, checked by name alone."""
+    """Yield PID and file of every page; only the name of the file is checked."""
     for folder in folders():
         try:
             files = sorted(folder.iterdir())
@@ -69,7 +69,7 @@ def _pages() -> Iterator[tuple[int, Path]]:
 
 
 def _parse(pid: int, data: bytes) -> dict[str, int]:
-    """Return the counters of a page; CountersError if it is not that of the running process."""
+    """Return the counters of a page; CountersError unless it belongs to running process ``pid``."""
     if len(data) < HEADER.size:
         raise CountersError(f"process {pid}: its counters page is cut short")
     magic, version, count, owner, _zero, start, _opened = HEADER.unpack_from(data)
@@ -93,7 +93,7 @@ def _parse(pid: int, data: bytes) -> dict[str, int]:
 
 
 def _load(path: Path) -> bytes:
-    """Return a page's octets; never follows a link, and never waits on what is not a file."""
+    """Return the octets of a page. Follows no symbolic link and does not block on special files."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -116,9 +116,9 @@ def _why_none(pid: int) -> str:
 def read(pid: int) -> dict[str, int]:
     """Return the counters of a running process by name, in the order of the C table.
 
-    Messages, datagrams and events are counted one by one, *_octets in octets; all start at 0
-    with the process. Raises CountersError if that process has no page (it opened no device, it
-    belongs to another user, it is gone) or the page is not valid.
+    Counters count single messages, datagrams and events, those called *_octets count octets. All
+    start at 0 when the process starts. Raises CountersError if the process has no page (it opened
+    no device, belongs to another user, or has exited) or the page is not valid.
     """
     error: OSError | None = None
     for found, path in _pages():
@@ -134,7 +134,7 @@ def read(pid: int) -> dict[str, int]:
 
 
 def own() -> dict[str, int]:
-    """Return this process's counters, which it has even if it found no folder for its page."""
+    """Return the counters of this process, which exist even if it has no counters file."""
     from siwarp.base.library import ffi, lib
 
     return {

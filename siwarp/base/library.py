@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The C library of this process: that of real sockets, or the simulated one.
+"""The C library of this process: either the library for real sockets, or the simulation.
 
-Which one is decided once, when this module is imported: SIWARP_SIM=1 in the environment, or
-``import siwarp.sim`` before ``siwarp.verbs``, selects the simulated one.
+The choice is made once, when this module is imported: SIWARP_SIM=1 in the environment, or
+``import siwarp.sim`` before ``siwarp.verbs``, selects the simulation.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Names of hosts as numeric addresses: the stack resolves none."""
+"""Resolve host names to numeric addresses, because the C library does not resolve names."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["numeric"]
 
 
 def numeric(host: str) -> str:
-    """Return a name's address, an IPv4 one if it has any: a server is at these by default.
+    """Return an address of ``host``, preferably IPv4, which servers listen on by default.
 
     Raises:
-        OSError: it has none.
+        OSError: ``host`` has no address.
 
     """
     try:

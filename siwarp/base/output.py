@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Commands whose output is not read to the end, as ``siwarp bench | head``, or that lack typer."""
+"""Run commands whose output pipe may close early (``siwarp bench | head``), or without typer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import TextIO
 
 __all__ = ["BROKEN_PIPE", "unbroken"]
 
-#: Their exit status: what a shell reports for a process that SIGPIPE ended.
+#: Exit status after a closed pipe: the status that a shell reports for death by SIGPIPE.
 BROKEN_PIPE = 141
 
 
 def _flushed(stream: TextIO) -> bool:
-    """Return whether the reader took all that was written.
+    """Return whether the reader read everything that was written.
 
-    The rest is discarded: otherwise the interpreter tries again at exit, and prints an error.
+    Unread output is discarded, because the interpreter would write it again at exit and print an
+    error.
     """
     try:
         stream.flush()
@@ -32,8 +33,8 @@ def _flushed(stream: TextIO) -> bool:
 def unbroken(command: Callable[[], int]) -> int:
     """Run a command and return its exit status: BROKEN_PIPE if its output is not read to the end.
 
-    A SystemExit of the command is its exit status, too. Without what the extra ``cli`` installs it
-    prints so, and the status is 1.
+    A SystemExit raised by the command is passed on. If a package of the extra ``cli`` is missing, a
+    message is printed and the status is 1.
     """
     output, complaints = sys.stdout, sys.stderr
     try:
@@ -51,7 +52,7 @@ def unbroken(command: Callable[[], int]) -> int:
         )
         status = 1
     except SystemExit as e:
-        # typer replaces the standard output by another object after a broken pipe.
+        # After a broken pipe, typer has replaced sys.stdout by another object.
         broken = sys.stdout is not output
         if _flushed(output) and _flushed(complaints) and not broken:
             raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Times of single messages: percentiles, a histogram, and files of them."""
+"""Latencies of single messages: percentiles, histograms, and sample files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 __all__ = ["PERCENTILES", "histogram", "lines", "parse_percentiles", "percentiles", "write"]
 
-#: Those of a summary.
+#: Percentiles of a summary.
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
-#: Bars of a histogram between one power of two and the next.
+#: Histogram bars between two successive powers of two.
 _BARS = 4
 _WIDTH = 40
 _GAP = f"{'...':>10}"
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:
-    """Return percentiles that commas separate.
+    """Parse a comma-separated list of percentiles.
 
     Raises:
-        ValueError: one is no number above 0 and up to 100.
+        ValueError: an element is not a number above 0 and up to 100.
 
     """
     found = []
@@ -37,11 +37,11 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
 
 
 def percentiles(ordered: Sequence[float], wanted: Sequence[float]) -> dict[str, float]:
-    """Return the least sample that so many percent are not above, by ``p99`` and the like.
+    """Return the requested percentiles by name, such as ``p99``, by the nearest-rank method.
 
     Args:
-        ordered: the samples, ascending, one at least.
-        wanted: percentiles, above 0 and up to 100.
+        ordered: the samples in ascending order, at least one.
+        wanted: the percentiles, each above 0 and up to 100.
 
     """
     last = len(ordered) - 1
@@ -52,10 +52,12 @@ def percentiles(ordered: Sequence[float], wanted: Sequence[float]) -> dict[str, 
 
 
 def histogram(ordered: Sequence[float]) -> list[tuple[float, float, int]]:
-    """Return bars (from, below, how many) whose widths grow with the value, without empty ends.
+    """Return histogram bars (lower bound, upper bound, count) of logarithmic width.
+
+    The first and the last bar are not empty.
 
     Args:
-        ordered: samples, ascending; one of 0 counts to the first bar.
+        ordered: samples in ascending order; samples of 0 belong to the first bar.
 
     """
     if not ordered:
@@ -75,9 +77,9 @@ def histogram(ordered: Sequence[float]) -> list[tuple[float, float, int]]:
 
 
 def lines(ordered: Sequence[float]) -> list[str]:
-    """Return a histogram of us as lines: a bar's range, how many, and the bar.
+    """Return a histogram of samples in us as text lines with range, count and bar.
 
-    Where nothing is, one line stands for all.
+    A run of empty bars is shown as one line.
     """
     bars = histogram(ordered)
     most = max((n for *_, n in bars), default=1)
@@ -92,6 +94,6 @@ def lines(ordered: Sequence[float]) -> list[str]:
 
 
 def write(path: Path, samples: Sequence[float]) -> None:
-    """Write samples in us, one a line, in order."""
+    """Write samples in us to a file, one per line, in order."""
     with path.open("w", encoding="ascii") as file:
         file.writelines(f"{value:.3f}\n" for value in samples)

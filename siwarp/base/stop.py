@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How a server is told to stop: by a signal handler or another thread."""
+"""Objects by which a signal handler or another thread stops a server."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ __all__ = ["Stop", "Stopping"]
 
 
 class Stopping(Protocol):
-    """Ends a server: says whether it shall stop, and has a descriptor that is readable then."""
+    """A stop request for a server, with a descriptor that is readable once it is set."""
 
     def is_set(self) -> bool:
-        """Whether it shall stop."""
+        """Return whether the server should stop."""
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the descriptor that becomes readable when the server should stop."""
 
 
 class Stop:
-    """Ends a server; a signal handler or another thread calls ``set``."""
+    """A stop request that a signal handler or another thread makes by calling ``set``."""
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._set = False
 
     def is_set(self) -> bool:
-        """Whether ``set`` was called."""
+        """Return whether ``set`` was called."""
         return self._set
 
     def set(self) -> None:
-        """Tell the server to stop; this wakes it if it sleeps on the descriptor."""
+        """Request that the server stop, and wake it if it sleeps on the descriptor."""
         self._set = True
         os.eventfd_write(self._fd, 1)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable from then on."""
+        """Return the descriptor that is readable after ``set``."""
         return self._fd

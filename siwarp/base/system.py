@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What the Python side asks of the system: time, sleep, threads, locks, readiness, addresses.
+"""Operating system services for the Python code: time, sleep, threads, locks, polling, addresses.
 
-``siwarp.verbs``, ``siwarp.cm``, ``siwarp.aio``, ``siwarp.pyverbs`` and ``siwarp.testing`` ask here
-and nowhere else (tests/lint/py_system.py), as the C library asks base/os.h. In a simulated process
-``siwarp.sim`` replaces these functions; so call them as ``system.monotonic()``.
+``siwarp.verbs``, ``siwarp.cm``, ``siwarp.aio``, ``siwarp.pyverbs`` and ``siwarp.testing`` use these
+services only through this module (tests/lint/py_system.py), as C code uses base/os.h. In a
+simulated process ``siwarp.sim`` replaces the functions, so call them by attribute:
+``system.monotonic()``.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ __all__ = [
 
 
 class Lock(Protocol):
-    """What a lock has, for a ``with`` block that may block inside."""
+    """The interface of a lock, also for a ``with`` block that may block."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it, or return False."""
+        """Acquire the lock; return False if ``blocking`` is false and the lock is held."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
     def __enter__(self) -> bool: ...
 
@@ -62,11 +63,11 @@ class Lock(Protocol):
     ) -> None: ...
 
 
-#: Whether this process works on siwarp.sim's network and clock; settled when siwarp.base.library
-#: is imported.
+#: Whether this process uses the network and clock of siwarp.sim. The value is final once
+#: siwarp.base.library is imported.
 simulated = os.environ.get("SIWARP_SIM", "") not in {"", "0"}
 
-#: Seconds of a monotonic clock.
+#: Return the time of a monotonic clock in seconds.
 monotonic: Callable[[], float] = time.monotonic
 
 
@@ -74,17 +75,18 @@ def _clock_ns(real: bool) -> int:
     return time.time_ns() if real else time.monotonic_ns()
 
 
-#: Return nanoseconds of ``time.CLOCK_MONOTONIC``, or with True of ``time.CLOCK_REALTIME``.
+#: Return ``time.CLOCK_MONOTONIC``, or with argument True ``time.CLOCK_REALTIME``, in nanoseconds.
 clock_ns: Callable[[bool], int] = _clock_ns
 
-#: Sleep so many seconds.
+#: Sleep for a number of seconds.
 sleep: Callable[[float], None] = time.sleep
 
-#: Return so many random octets.
+#: Return a number of random octets.
 random_bytes: Callable[[int], bytes] = os.urandom
 
-#: Drawn once, so that queue pairs of one process, and of its forked children, reach each other. Not
-#: 0, which everybody has, and without the top bit, which stands for the sender's own.
+#: Random Q_Key, chosen once per process so that queue pairs of the process and of its forked
+#: children can reach each other. Not 0, which anyone can guess; the top bit is clear, because in a
+#: work request a set top bit selects the Q_Key of the sender's queue pair.
 _QKEY = int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1
 
 
@@ -92,14 +94,14 @@ def _process_qkey(_address: str) -> int:
     return _QKEY
 
 
-#: Return the random Q_Key of the process that has opened the device of this address.
+#: Return the random Q_Key of the process that has opened the device with this address.
 process_qkey: Callable[[str], int] = _process_qkey
 
-#: Return a new lock, or one that its thread may take again.
+#: Return a new lock (``lock``), or a new reentrant lock (``rlock``).
 lock: Callable[[], Lock] = threading.Lock
 rlock: Callable[[], Lock] = threading.RLock
 
-#: More seconds than the kernel's poll accepts: treated as no limit.
+#: Time-outs in seconds above this value exceed the range of poll(2) and are treated as unlimited.
 _LONG = 1_000_000.0
 
 
@@ -107,7 +109,7 @@ def _start_thread(call: Callable[[], object], name: str) -> None:
     threading.Thread(target=call, name=name).start()
 
 
-#: Start a thread of this name that calls something once.
+#: Start a thread with a given name that runs a function once.
 start_thread: Callable[[Callable[[], object], str], None] = _start_thread
 
 
@@ -117,7 +119,7 @@ def _readable_now(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-#: Whether a descriptor is readable at this moment.
+#: Return whether a descriptor is readable, without waiting.
 readable_now: Callable[[int], bool] = _readable_now
 
 
@@ -125,13 +127,13 @@ class Waker(Protocol):
     """A descriptor by which another thread ends a ``sleep_on``."""
 
     def fileno(self) -> int:
-        """Return it; readable once ``wake`` was called."""
+        """Return the descriptor; it is readable once ``wake`` was called."""
 
     def wake(self) -> None:
-        """Make it readable, from any thread."""
+        """Make the descriptor readable; may be called by any thread."""
 
     def close(self) -> None:
-        """Close it; no thread sleeps on it any more."""
+        """Close the descriptor; no thread may sleep on it any more."""
 
 
 class _EventFD:
@@ -165,17 +167,18 @@ def _sleep_on(fds: list[int], deadline: float | None) -> None:
             sleeper.poll(max(0, int(left * 1000 + 0.999)))
 
 
-#: Sleep until one of these descriptors is readable, a signal arrives, or ``monotonic`` is at the
-#: deadline (None: there is none).
+#: Sleep until one of the descriptors is readable, a signal arrives, or ``monotonic`` reaches the
+#: deadline (None: no deadline).
 sleep_on: Callable[[list[int], float | None], None] = _sleep_on
 
 
 @contextlib.contextmanager
 def _signals_wake(sleeper: select.poll) -> Iterator[None]:
-    """Let a signal that arrives right before the sleep end it, as one during the sleep does.
+    """Make a signal that arrives right before the sleep end it, as a signal during the sleep does.
 
-    Python checks for signals before the call, and not within. If an event loop uses the wake-up
-    descriptor, that stays so. Only the main thread handles signals.
+    Python checks for signals before the system call, not atomically with it. If an event loop
+    already uses the wake-up descriptor, that descriptor is kept and the gap remains. Only the main
+    thread handles signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -206,7 +209,7 @@ def _source_address(name: str, port: int) -> str:
         return f"{host}%{socket.if_indextoname(more[1])}" if scoped else str(host)
 
 
-#: Return this machine's address toward a host and port; nothing is sent. Raises OSError.
+#: Return the local source address for a host and port, without sending anything. Raises OSError.
 source_address: Callable[[str, int], str] = _source_address
 
 
@@ -214,7 +217,7 @@ def _device_name(name: str) -> str:
     return name or "127.0.0.1"
 
 
-#: Return the device that this name or address means, which may be empty or a wildcard address.
+#: Return the device for a name or address, which may be empty (loopback) or a wildcard address.
 device_name: Callable[[str], str] = _device_name
 
 
@@ -222,7 +225,7 @@ def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) 
     return socket.getaddrinfo(host, port, type=kind, flags=flags)
 
 
-#: As ``socket.getaddrinfo`` with this host, port, socket type and these flags. Raises OSError.
+#: As ``socket.getaddrinfo`` with a host, port, socket type and flags. Raises OSError.
 addresses: Callable[[str | None, str | int | None, int, int], list[Any]] = _addresses
 
 
@@ -233,7 +236,7 @@ def _interface_index(name: str) -> int:
         return 0
 
 
-#: Return the index of a network interface, 0 if there is none of this name.
+#: Return the index of the network interface with a given name, 0 if there is none.
 interface_index: Callable[[str], int] = _interface_index
 
 
@@ -241,5 +244,5 @@ def _check_loop(loop: object) -> None:
     pass
 
 
-#: Raises RuntimeError if siwarp's events cannot be awaited on this asyncio event loop.
+#: Raise RuntimeError if siwarp's events cannot be awaited on an asyncio event loop.
 check_loop: Callable[[object], None] = _check_loop
