@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi.h - libibverbs.so.1 over <siwarp/siw.h>: the binary interface that programs for RDMA are
+ * abi/abi.h - libibverbs.so.1 on top of <siwarp/siw.h>: the binary interface that RDMA programs are
  * compiled against.
  *
- * Each object of verbs is one of the engine's with the struct of <infiniband/verbs.h> in front. Work
- * requests, elements and completions have equal layouts on both sides (abi_layout.c checks that), so
- * posting and polling are a cast and a call. Nothing here moves data or keeps protocol state.
+ * Each verbs object wraps a siwarp object and begins with the public struct of
+ * <infiniband/verbs.h>. Work requests, scatter/gather elements and completions have the same layout
+ * on both sides (checked by abi_layout.c), so posting and polling consist of a cast and a call.
+ * This library neither moves data nor keeps protocol state. "The engine" means libsiwarp.so.0.
  *
- * Functions return as their man pages say: 0 or a positive errno value, or NULL, or -1, with errno.
+ * Functions return what their man pages specify: 0 or a positive errno value, or NULL or -1 with
+ * errno set.
  */
 #ifndef SIWARP_ABI_ABI_H
 #define SIWARP_ABI_ABI_H
@@ -20,7 +22,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Only these leave the library: everything else is built hidden. */
+/* Only these declarations are exported; everything else is compiled with hidden visibility. */
 #pragma GCC visibility push(default)
 #include <infiniband/verbs.h>
 #pragma GCC visibility pop
@@ -28,27 +30,31 @@
 #include <siwarp/siw.h>
 #include <siwarp/siw_ext.h>
 
-/* The header makes macros of these. */
+/* <infiniband/verbs.h> defines these functions as macros. */
 #undef ibv_query_port
 #undef ibv_reg_mr
 #undef ibv_reg_mr_iova
 
 #define ABI_EXPORT  __attribute__((visibility("default")))
-#define ABI_PORT    1	   /* a device has one port */
-#define ABI_GIDS    16	   /* length of its GID table: as many addresses as siw_device_info has */
-#define ABI_PKEY    0xffff /* the one partition: the default one, full member */
-#define ABI_MIN_WR  32	   /* a queue that is asked for has room for at least so many requests */
-#define ABI_MIN_CQE 256	   /* a completion queue for at least so many completions */
-#define ABI_INLINE  64	   /* octets that each request may have inline, asked for or not */
+#define ABI_PORT    1  /* a device has one port */
+#define ABI_GIDS    16 /* length of the GID table, equal to the capacity of siw_device_info.addrs */
+#define ABI_PKEY    0xffff /* the only P_Key: default partition, full member */
+#define ABI_MIN_WR  32	   /* minimum size of a queue that a program creates, in requests */
+#define ABI_MIN_CQE 256	   /* minimum size of a completion queue, in completions */
+#define ABI_INLINE  64	   /* minimum inline size of every request, in octets */
 
-/* Rights that change nothing where no memory is pinned, as on-demand paging; and hints. */
+/*
+ * Access flags without effect: hints, and flags such as on-demand paging that are meaningless
+ * because no memory is pinned.
+ */
 #define ABI_ACCESS_IGNORED                         \
 	((unsigned int)IBV_ACCESS_OPTIONAL_RANGE | \
 	 (unsigned int)(IBV_ACCESS_HUGETLB | IBV_ACCESS_ON_DEMAND))
 
 /*
- * A signal ended a wait. Whether waiting goes on, as the system's own calls do (SA_RESTART): each
- * handler of the program asks for that. Which one ran nobody tells.
+ * Called after a signal interrupted a wait. Returns whether the wait should be restarted, as the
+ * kernel does for SA_RESTART: true if every handler of the program is installed with SA_RESTART.
+ * The handler that ran cannot be determined.
  */
 bool abi_restarts(void);
 
@@ -62,28 +68,28 @@ enum abi_kind {
 	ABI_CQ,
 	ABI_QP,
 	ABI_SRQ,
-	ABI_AH, /* lies in the engine's memory, in front of its struct siw_ah */
+	ABI_AH, /* stored in engine memory, in front of the struct siw_ah */
 	ABI_TD,
 	ABI_BUF,
-	ABI_LIST, /* of ibv_get_device_list; its memory is malloc's */
+	ABI_LIST, /* array of ibv_get_device_list, allocated by malloc */
 	ABI_KINDS,
 };
 
 struct abi_device {
-	struct ibv_device ibv; /* first */
+	struct ibv_device ibv; /* must be first */
 	struct siw_device_info info;
 	uint64_t guid_be;
 	int ifindex;
-	atomic_int users; /* lists and contexts that have it */
+	atomic_int users; /* number of device lists and contexts that refer to the device */
 };
 
-/* A descriptor that ibv_import_device was given: it is closed with that import. */
+/* A descriptor that was passed to ibv_import_device. It is closed when that import is closed. */
 struct abi_import {
 	struct abi_import *next;
 	int fd;
 };
 
-/* What was mapped for a dma-buf: until its region is deregistered, or the device closed. */
+/* A mapping of a dma-buf. It exists until its region is deregistered or the device is closed. */
 struct abi_mapping {
 	struct abi_mapping *next;
 	void *addr;
@@ -91,147 +97,168 @@ struct abi_mapping {
 };
 
 struct abi_context {
-	struct verbs_context v; /* first; programs have &v.context */
+	struct verbs_context v; /* must be first; programs hold &v.context */
 	struct siw_context *siw;
 	struct abi_device *device;
-	unsigned int forks;	     /* abi_forks when it was opened */
-	pthread_mutex_t lock;	     /* for the rest */
-	struct siw_device_info info; /* when the program last looked at the port or its GIDs */
+	unsigned int forks;   /* value of abi_forks when the device was opened */
+	pthread_mutex_t lock; /* protects the members below */
+	/* device information at the program's last query of the port or its GIDs */
+	struct siw_device_info info;
 	struct abi_import *imports;
 	struct abi_mapping *mappings;
 };
 
 struct abi_pd {
-	struct ibv_pd ibv; /* first */
+	struct ibv_pd ibv; /* must be first */
 	struct siw_pd *siw;
-	struct abi_pd *parent_of; /* NULL, or the domain that this parent domain stands for */
+	/* NULL, or the protection domain that this parent domain refers to */
+	struct abi_pd *parent_of;
 	struct abi_td *td;
-	atomic_uint users; /* parent domains of it */
-	bool of_ids;	   /* siw_ibv_pd_of_ids */
+	atomic_uint users; /* number of parent domains that refer to this domain */
+	bool of_ids;	   /* marked by siw_ibv_pd_of_ids */
 };
 
 struct abi_td {
-	struct ibv_td ibv; /* first */
+	struct ibv_td ibv; /* must be first */
 	atomic_uint users;
 };
 
-/* Memory of ibv_alloc_buf, which outlives its device until ibv_free_buf. */
+/* Memory allocated by ibv_alloc_buf. It may outlive its device and is freed by ibv_free_buf. */
 struct abi_buf {
-	struct ibv_context *context; /* first */
+	struct ibv_context *context; /* must be first */
 	struct ibv_pd *pd;
 	void *addr;
 	size_t size;
 };
 
 struct abi_mr {
-	struct ibv_mr ibv; /* first */
+	struct ibv_mr ibv; /* must be first */
 	struct siw_mr *siw;
 	uint64_t iova;
 	unsigned int access;
-	struct abi_mapping *mapping; /* NULL, or a dma-buf's */
+	struct abi_mapping *mapping; /* NULL, or the mapping of a dma-buf */
 };
 
 struct abi_mw {
-	struct ibv_mw ibv; /* first */
+	struct ibv_mw ibv; /* must be first */
 	struct siw_mw *siw;
 };
 
 struct abi_channel {
-	struct ibv_comp_channel ibv; /* first */
+	struct ibv_comp_channel ibv; /* must be first */
 	struct siw_comp_channel *siw;
 };
 
 struct abi_cq {
-	struct ibv_cq_ex ibv; /* first; begins as struct ibv_cq does */
+	struct ibv_cq_ex ibv; /* must be first; begins with the members of struct ibv_cq */
 	struct siw_cq *siw;
-	struct ibv_wc wc;	 /* between start_poll and end_poll: the completion read */
-	pthread_mutex_t polling; /* held between them, unless single_threaded */
+	struct ibv_wc wc;	 /* the current completion, between start_poll and end_poll */
+	pthread_mutex_t polling; /* held between start_poll and end_poll, unless single_threaded */
 	bool single_threaded;
-	bool open;			     /* start_poll was called; under polling */
-	unsigned int forks;		     /* abi_forks when it was made */
+	bool open;			     /* start_poll was called; protected by polling */
+	unsigned int forks;		     /* value of abi_forks when the CQ was created */
 	uint64_t wc_flags;		     /* enum ibv_create_cq_wc_flags */
-	uint64_t monotonic_ns, wallclock_ns; /* when wc was taken */
+	uint64_t monotonic_ns, wallclock_ns; /* time at which wc was polled */
 };
 
 struct abi_srq {
-	struct ibv_srq ibv; /* first */
+	struct ibv_srq ibv; /* must be first */
 	struct siw_srq *siw;
-	atomic_bool ending; /* ibv_destroy_srq has begun */
+	atomic_bool ending; /* ibv_destroy_srq is in progress */
 };
 
 struct abi_builder;
 
 struct abi_qp {
-	struct ibv_qp_ex ibv; /* first; begins as struct ibv_qp does */
+	struct ibv_qp_ex ibv; /* must be first; begins with the members of struct ibv_qp */
 	struct siw_qp *siw;
-	atomic_bool ending;	     /* ibv_destroy_qp has begun */
-	struct abi_builder *builder; /* NULL: made without send_ops_flags */
-	pthread_mutex_t lock;	     /* for of_cm, set, ece and the state in ibv */
-	struct ibv_qp_cap cap;	     /* granted */
+	atomic_bool ending;	     /* ibv_destroy_qp is in progress */
+	struct abi_builder *builder; /* NULL: created without send_ops_flags */
+	pthread_mutex_t lock;	     /* protects of_cm, set, ece and the state in ibv */
+	struct ibv_qp_cap cap;	     /* granted capabilities */
 	int sq_sig_all;
-	bool by_cm; /* a connection id connects it, not its peer's GID and number */
-	bool of_cm; /* ibv_modify_qp was told so: its state from RTR on is what the program set */
-	struct ibv_qp_attr set; /* what the program set and the engine does not store */
+	bool by_cm; /* connected by a connection id, not by the peer's GID and QPN */
+	/* ibv_modify_qp got SIW_IBV_QPN_OF_CM: from RTR on, the state is what the program set */
+	bool of_cm;
+	/* attributes that the program has set and the engine does not store */
+	struct ibv_qp_attr set;
 	struct ibv_ece ece;
 };
 
-/* ---- abi_object.c: which handles are alive --------------------------------------------------- */
+/*
+ * ---- abi_object.c: registry of live handles ----------------------------------------------------
+ */
 
 /*
- * How often this process is a child of fork(). A lock that was made before may be another thread's
- * for ever: who finds another number in its object must not take it, but say ESTALE.
+ * The number of fork() generations between this process and the first one. A lock that was created
+ * before a fork may be held by a thread that does not exist in the child; a function that finds
+ * another number in its object must not take the object's lock, and must return ESTALE.
  */
 extern unsigned int abi_forks;
-/* Makes a mutex that says so when its owner takes it again, or another releases it. */
+/*
+ * Initializes a mutex that reports an error if its owner locks it again or another thread unlocks
+ * it.
+ */
 void abi_own_lock(pthread_mutex_t *mutex);
-/* Zeroed memory of that kind, or NULL with errno ENOMEM. It is never given back to malloc. */
+/*
+ * Returns zeroed memory for an object of that kind, or NULL with errno ENOMEM. The memory is never
+ * returned to malloc.
+ */
 void *abi_alloc(enum abi_kind kind);
-/* Memory of abi_alloc that abi_add was never called for, or that abi_end has ended. */
+/* Frees memory of abi_alloc that was not passed to abi_add, or whose object abi_end has ended. */
 void abi_free(enum abi_kind kind, void *memory);
-/* From now on handle is alive; owner may be NULL. false with errno ENOMEM. */
+/* Registers handle as a live object. owner may be NULL. Returns false with errno ENOMEM. */
 bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner);
-/* Whether handle is an object of that kind that is alive; false with errno EINVAL. */
+/* Returns whether handle is a live object of that kind; false with errno EINVAL if it is not. */
 bool abi_live(enum abi_kind kind, const void *handle);
 /*
- * handle is dead: its calls fail with EINVAL, also those that a program's inline code makes. false:
- * another thread was first.
+ * Marks handle as dead: later calls on it fail with EINVAL, including those of inline functions
+ * compiled into the program. Returns false if another thread has ended the object first.
  */
 bool abi_end(enum abi_kind kind, void *handle);
-/* Ends every object of the context, and the context: as abi_end. */
+/* Ends all objects of the context, and then the context. Returns as abi_end. */
 bool abi_end_all(struct ibv_context *context);
-/* Calls visit for each object of that kind until it returns true; the object, or NULL. */
+/*
+ * Calls visit for each object of that kind until visit returns true. Returns that object, or NULL.
+ */
 void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wanted),
 	       const void *wanted);
 
 /* ---- abi_context.c --------------------------------------------------------------------------- */
 
-/* The context of dead objects, whose every function refuses with EINVAL. */
+/* The context of dead objects: all its functions fail with EINVAL. */
 extern struct verbs_context abi_dead_context;
 
 /* ---- abi_newer.c ----------------------------------------------------------------------------- */
 
 /*
- * Makes of a function one that programs know by that name in that version, as the default one.
- * Functions that rdma-core has got since 44 are made so, since the headers may declare them or not.
+ * Exports a function under a versioned name, as the default version of that name. Used for
+ * functions that rdma-core introduced after release 44, which the installed headers may or may not
+ * declare.
  */
 #define ABI_VERSION(of, name, node) __asm__(".symver " #of "," #name "@@IBVERBS_" #node)
 
 /* ---- abi_buf.c ------------------------------------------------------------------------------- */
 
-/* Whether it is of that domain, and the range lies within it. */
+/* Returns whether the buffer belongs to the protection domain and contains the range. */
 bool abi_buf_has(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
 		 size_t length);
 
 /* ---- abi_dmabuf.c ---------------------------------------------------------------------------- */
 
-/* Maps length octets of a dma-buf, from offset on; *at is where they are. NULL with errno. */
+/*
+ * Maps length octets of a dma-buf, starting at offset, and sets *at to their address. NULL with
+ * errno on failure.
+ */
 struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
 			    bool writable, void **at);
 void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping);
-/* Unmaps a list of mappings. */
+/* Unmaps all mappings in a list. */
 void abi_unmap_all(struct abi_mapping *mappings);
 
-/* ---- the tables of functions ----------------------------------------- */
+/*
+ * ---- implementations of the function tables in struct verbs_context ----------------------------
+ */
 
 int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 			struct ibv_device_attr_ex *attr, size_t size);
@@ -264,56 +291,71 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 
 void abi_device_get(struct abi_device *device);
 void abi_device_put(struct abi_device *device);
-/* Whether programs see adapters for Ethernet (persona roce, the default), or iWARP's. */
+/*
+ * Returns whether devices appear as Ethernet channel adapters (persona roce, the default) rather
+ * than as iWARP RNICs.
+ */
 bool abi_roce(void);
 
 /* ---- abi_port.c ------------------------------------------------------------------------------ */
 
-/* The interface's speed in Mbit/s; what has none, as lo, is said to have a lane of 10 Gbit/s. */
+/* Returns the speed of the interface in Mbit/s; 10 Gbit/s if the interface has none, as lo. */
 long abi_speed(const char *netdev);
 
 /* ---- abi_addr.c ------------------------------------------------------------------------------ */
 
-/* The GID of an address: IPv4 as ::ffff:a.b.c.d. */
+/* Converts an address to a GID: IPv4 as ::ffff:a.b.c.d. */
 void abi_gid_of_addr(const struct siw_addr *addr, union ibv_gid *gid);
-/* The address of a GID, port 0; of a multicast GID that maps an IPv4 group, that group. */
+/*
+ * Converts a GID to an address with port 0. A multicast GID that maps an IPv4 group yields that
+ * group.
+ */
 void abi_addr_of_gid(const struct abi_context *ctx, const union ibv_gid *gid,
 		     struct siw_addr *addr);
-/* The addresses of the device now, as the GID table has them: 0 or an errno value. */
+/* Updates the GID table from the device's current addresses. Returns 0 or an errno value. */
 int abi_refresh(struct abi_context *ctx);
-/* The address at index of the table, as the program last saw it; false: there is none. */
+/*
+ * Returns the address at index of the GID table as last seen by the program; false if there is
+ * none.
+ */
 bool abi_source(struct abi_context *ctx, unsigned int index, struct siw_addr *addr);
-/* What an address vector names: 0 or EINVAL. source may be NULL. */
+/*
+ * Resolves an address vector to a destination and a source address. Returns 0 or EINVAL. source may
+ * be NULL.
+ */
 int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 		      struct siw_addr *dest, struct siw_addr *source);
 
 /* ---- abi_cq_ex.c ----------------------------------------------------------------------------- */
 
-/* Makes it an extended queue: fills the functions of struct ibv_cq_ex. */
+/* Turns the CQ into an extended CQ: sets the function pointers of struct ibv_cq_ex. */
 void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags);
-/* Polling it is refused from now on. */
+/* Makes the polling functions of an extended CQ fail from now on. */
 void abi_cq_end(struct abi_cq *cq);
 
 /* ---- abi_qp.c -------------------------------------------------------------------------------- */
 
-/* As ibv_create_qp, with what only siwarp has. */
+/* As ibv_create_qp, with additional attributes that only siwarp supports. */
 struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 			     const struct siw_qp_init_attr *more);
-/* As ibv_create_qp_ex, for a connection id. */
+/* As ibv_create_qp_ex, for a queue pair of a connection id. */
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
-/* Attributes that ibv_query_qp shows from now on. */
+/* Stores attributes for ibv_query_qp. */
 void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
 
 /* ---- abi_modify.c, abi_qp_ex.c --------------------------------------------------------------- */
 
-/* Whether verbs allow the step with that mask: 0 or EINVAL. from and to: enum ibv_qp_state. */
+/*
+ * Returns whether verbs allow the state transition with that attribute mask: 0 or EINVAL. from and
+ * to: enum ibv_qp_state.
+ */
 int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
-/* Fills the functions of struct ibv_qp_ex: 0 or an errno value. */
+/* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
 int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags);
-/* Frees what abi_builder_make made; the functions refuse from now on. */
+/* Frees the builder of abi_builder_make; the functions of the queue pair fail from now on. */
 void abi_builder_end(struct abi_qp *qp);
-/* Makes the engine's bind of verbs' one: 0 or EINVAL. */
+/* Converts a verbs bind request to the engine's. Returns 0 or EINVAL. */
 int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);
 
 static inline struct abi_context *abi_context_of(struct ibv_context *context)
@@ -331,7 +373,9 @@ static inline struct abi_cq *abi_cq_of(struct ibv_cq *cq)
 	return (struct abi_cq *)cq;
 }
 
-/* What the engine answered, a negative errno value or 0, as verbs return it. */
+/*
+ * Converts an engine result (0 or a negative errno value) to the return value of a verbs function.
+ */
 static inline int abi_result(int r)
 {
 	if (r >= 0)
@@ -341,9 +385,9 @@ static inline int abi_result(int r)
 }
 
 /*
- * Of a post to a queue that is destroyed by another thread, or was just before. Adapters' libraries
- * write such a request to a queue that nobody reads, so programs rely on it (Gloo does): it is
- * accepted and dropped. The reason is recorded.
+ * Result of a post to a queue that another thread is destroying or has just destroyed. The
+ * libraries of adapters write such a request to a queue that is no longer read, and programs rely
+ * on this (Gloo does). The request is therefore accepted and dropped; the reason is recorded.
  */
 static inline int abi_post_dropped(void)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_addr.c - GIDs are IP addresses: those of RoCE v2, IPv4 as ::ffff:a.b.c.d. */
+/*
+ * abi/abi_addr.c - conversion between IP addresses and GIDs, as in RoCE v2: IPv4 as ::ffff:a.b.c.d.
+ */
 #include <sys/socket.h>
 
 #include "abi/abi.h"
@@ -21,7 +23,7 @@ void abi_addr_of_gid(const struct abi_context *ctx, const union ibv_gid *gid, st
 	bool group = gid->raw[0] == 0xff;
 	bool v4 = memcmp(gid->raw, mapped, sizeof(mapped)) == 0;
 
-	/* Multicast GIDs of IPv4 groups are ffXY::ffff:a.b.c.d (annex A17 of InfiniBand). */
+	/* The multicast GID of an IPv4 group is ffXY::ffff:a.b.c.d (InfiniBand annex A17). */
 	if (group)
 		v4 = memcmp(gid->raw + 2, mapped + 2, sizeof(mapped) - 2) == 0;
 	memset(addr, 0, sizeof(*addr));
@@ -67,7 +69,7 @@ int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 
 	if (ctx->forks != abi_forks)
 		return ESTALE;
-	/* There are no LIDs: an address vector without a GID names nobody. */
+	/* Without LIDs, an address vector without a GID has no destination. */
 	if (!attr->is_global || attr->port_num != ABI_PORT)
 		return EINVAL;
 	if (!abi_source(ctx, attr->grh.sgid_index, &from))

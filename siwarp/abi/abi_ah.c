@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_ah.c - address handles. A struct ibv_ah lies in the room in front of the engine's handle,
- * so both have one address, and requests that name one are posted as they are.
+ * abi/abi_ah.c - address handles. A struct ibv_ah is stored in the room in front of the engine's
+ * handle, so both have the same address and work requests that contain the handle are posted
+ * unchanged.
  */
 #include <arpa/inet.h>
 #include <netinet/ip.h>
@@ -9,12 +10,13 @@
 
 #include "abi/abi.h"
 
-/* Octets of the room for a GRH before the IPv4 header of RoCE v2 (annex A17 of InfiniBand). */
+/* Offset of the IPv4 header of RoCE v2 within the space for a GRH (InfiniBand annex A17). */
 #define IPV4_AT 20
 
 /*
- * rsockets name their own port by its LID. As there are none, that is 0, and the device's first
- * address; in a domain of ids alone, since adapters for Ethernet refuse it.
+ * Handles an address vector by which rsockets addresses its own port with that port's LID. Without
+ * LIDs the LID is 0 and is taken to mean the device's first address; only in protection domains of
+ * connection ids, because Ethernet adapters refuse such a vector.
  */
 static bool own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
 		     struct ibv_ah_attr *out)
@@ -63,7 +65,7 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 		return EINVAL;
 	context = ah->context;
 	pd = ah->pd;
-	/* Before its memory can be another handle's. */
+	/* The handle must be ended before its memory can be reused for another handle. */
 	abi_end(ABI_AH, ah);
 	r = siw_destroy_ah((struct siw_ah *)ah);
 	if (r < 0) {
@@ -75,8 +77,8 @@ int ibv_destroy_ah(struct ibv_ah *ah)
 }
 
 /*
- * What a GRH of RoCE v2 says of the way back: its GIDs are exchanged. It is an IPv6 header, or an
- * IPv4 header in the second half.
+ * Derives the reverse path from the GRH of a received RoCE v2 message, by exchanging its GIDs. The
+ * GRH is an IPv6 header, or an IPv4 header in the second half.
  */
 static bool reversed(const struct ibv_grh *grh, union ibv_gid *own, struct ibv_global_route *back)
 {
@@ -106,7 +108,10 @@ static bool reversed(const struct ibv_grh *grh, union ibv_gid *own, struct ibv_g
 	return true;
 }
 
-/* The index of a GID in the table; of the first of its family when it is not there, as a group's. */
+/*
+ * Returns the index of a GID in the table or, if it is not in the table (such as a multicast
+ * group), of the first GID of the same family; -1 if there is none.
+ */
 static int index_of(struct abi_context *ctx, const union ibv_gid *gid)
 {
 	struct siw_addr wanted, one;
@@ -134,7 +139,7 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !wc || !ah_attr ||
 	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
-	/* There are no LIDs: without a GRH nobody knows where the message came from. */
+	/* Without LIDs and without a GRH, the source of the message is unknown. */
 	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !reversed(grh, &own, &attr.grh))
 		goto refuse;
 	index = index_of(abi_context_of(context), &own);
@@ -173,7 +178,7 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 		errno = why;
 		return -why;
 	}
-	/* The kernel resolves addresses as it sends; no program sees frames of ours. */
+	/* The kernel resolves MAC addresses when it sends; programs never see the frames. */
 	memset(eth_mac, 0, ETHERNET_LL_SIZE);
 	if (vid)
 		*vid = 0xffff; /* no VLAN */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_buf.c - memory that the library allocates for programs: IBVERBS_1.17 and 1.18. */
+/* abi/abi_buf.c - memory that the library allocates for programs (IBVERBS_1.17 and 1.18). */
 #include <sys/mman.h>
 
 #include "abi/abi.h"
@@ -71,7 +71,7 @@ struct ibv_mr *abi_reg_buf_mr(struct ibv_pd *pd, struct abi_buf *buf, void *addr
 ABI_VERSION(abi_export_buf_dmabuf_fd, ibv_export_buf_dmabuf_fd, 1.18);
 int abi_export_buf_dmabuf_fd(struct abi_buf *buf)
 {
-	/* It is ordinary memory of the process. */
+	/* The buffer is ordinary process memory, which has no dma-buf. */
 	errno = abi_live(ABI_BUF, buf) ? ENODATA : EINVAL;
 	return -1;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_cancel.h - pthread_cancel(3) in a thread that is inside a call of verbs or rdma_cm. As in
- * the engine, only waits for events are cancellation points: a thread that ends elsewhere would
- * leave a lock, a descriptor or half of an object behind.
+ * abi/abi_cancel.h - thread cancellation, pthread_cancel(3), inside functions of verbs and rdma_cm.
+ * As in the engine, only waits for events are cancellation points; a thread cancelled elsewhere
+ * would leave a lock, a descriptor or a partly initialized object behind.
  */
 #ifndef SIW_ABI_CANCEL_H
 #define SIW_ABI_CANCEL_H
@@ -10,7 +10,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Puts cancellation of this thread off, until abi_cancel_back() with the value returned. */
+/*
+ * Disables cancellation of the calling thread until abi_cancel_back() is called with the returned
+ * value.
+ */
 static inline int abi_cancel_off(void)
 {
 	int before;

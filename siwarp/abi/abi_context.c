@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_context.c - open devices: the tables of functions, opening, closing, importing. */
+/* abi/abi_context.c - opening, closing and importing devices, and their function tables. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include "abi/abi.h"
 #include "abi/abi_cancel.h"
 
-/* One vector: all completions are made in the same way. */
+/* One completion vector: all completions are generated in the same way. */
 #define COMP_VECTORS 1
 
 static const struct ibv_context_ops ops = {
@@ -22,7 +22,7 @@ static const struct ibv_context_ops ops = {
 	.post_recv = abi_post_recv,
 };
 
-/* What is not set here is EOPNOTSUPP, which the header's inline functions say by themselves. */
+/* Functions that are not set here fail with EOPNOTSUPP in the header's inline wrappers. */
 static const struct verbs_context extended = {
 	.query_port = abi_query_port,
 	.advise_mr = abi_advise_mr,
@@ -80,7 +80,10 @@ static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 	return abi_post_dropped();
 }
 
-/* Only what does not ask whether its object is alive needs a refusal of its own. */
+/*
+ * Context of dead objects. Functions that do not check whether their object is alive are replaced
+ * by failing ones.
+ */
 struct verbs_context abi_dead_context = {
 	.sz = sizeof(struct verbs_context),
 	.query_port = abi_query_port,
@@ -107,7 +110,9 @@ struct verbs_context abi_dead_context = {
 	},
 };
 
-/* The engine's device for that interface, which may have gone since the list was made. */
+/*
+ * Opens the engine's device for that interface, which may have disappeared since the list was made.
+ */
 static struct siw_context *open_engine(const char *netdev)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
@@ -159,7 +164,10 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 		goto no_engine;
 	}
 	fill(ctx, (struct abi_device *)device);
-	/* Programs poll it, duplicate it and hand it to ibv_import_device: it must be a descriptor. */
+	/*
+	 * Programs poll this descriptor, duplicate it and pass it to ibv_import_device, so it must
+	 * be valid.
+	 */
 	ctx->v.context.cmd_fd = memfd_create("siwarp", MFD_CLOEXEC);
 	if (ctx->v.context.cmd_fd < 0) {
 		why = errno;
@@ -180,7 +188,7 @@ no_engine:
 	return abi_null(why);
 }
 
-/* Whether cmd_fd of the context is that file. */
+/* Whether cmd_fd of the context refers to the file *wanted. */
 static bool has_fd(void *handle, const void *wanted)
 {
 	const struct stat *file = wanted;
@@ -191,7 +199,7 @@ static bool has_fd(void *handle, const void *wanted)
 	       own.st_ino == file->st_ino;
 }
 
-/* Ends one import, if there is one: its descriptor is the library's to close. */
+/* Ends one import of the context and closes its descriptor. Returns false if there is no import. */
 static bool end_import(struct abi_context *ctx)
 {
 	struct abi_import *import;
@@ -204,7 +212,10 @@ static bool end_import(struct abi_context *ctx)
 	pthread_mutex_unlock(&ctx->lock);
 	if (!import)
 		return false;
-	/* A program may have closed it by mistake, and the number be another file's by now. */
+	/*
+	 * The program may have closed the descriptor by mistake, and its number may have been
+	 * reused.
+	 */
 	if (fstat(import->fd, &file) == 0 && has_fd(&ctx->v.context, &file))
 		abi_close_fd(import->fd);
 	free(import);
@@ -228,7 +239,7 @@ int ibv_close_device(struct ibv_context *context)
 	siw = ctx->siw;
 	fd = context->cmd_fd;
 	mappings = ctx->mappings;
-	/* The program may have left objects behind; closing the device takes them along. */
+	/* Closing the device also ends objects that the program has not destroyed. */
 	if (!abi_end_all(context)) {
 		errno = EINVAL;
 		return -1;
@@ -249,7 +260,10 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 
 	if (fstat(cmd_fd, &file) != 0)
 		return NULL;
-	/* A device of another process lives there alone: its queues and sockets are that process's. */
+	/*
+	 * A device of another process cannot be imported: its queues and sockets exist only in that
+	 * process.
+	 */
 	context = abi_find(ABI_CONTEXT, has_fd, &file);
 	if (!context)
 		return abi_null(EINVAL);
@@ -257,7 +271,8 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	if (!import)
 		return abi_null(ENOMEM);
 	ctx = abi_context_of(context);
-	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1; /* not a duplicate: not its own */
+	/* the original descriptor is not a duplicate to close */
+	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1;
 	pthread_mutex_lock(&ctx->lock);
 	import->next = ctx->imports;
 	ctx->imports = import;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_cq.c - completion queues and their channels. */
+/* abi/abi_cq.c - completion queues and completion channels. */
 #include "abi/abi.h"
 
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
@@ -38,7 +38,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 	return abi_result(r);
 }
 
-/* A queue with the members that struct ibv_cq has; the rest of struct ibv_cq_ex is abi_cq_ex.c's. */
+/* Creates a CQ with the members of struct ibv_cq; abi_cq_ex.c sets the rest of struct ibv_cq_ex. */
 static struct abi_cq *make(struct ibv_context *context, int cqe, void *cq_context,
 			   struct ibv_comp_channel *channel, int comp_vector)
 {
@@ -99,7 +99,7 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
 	    (!abi_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
 		return abi_null(EINVAL);
-	/* An overflow ends a queue and its queue pairs: it cannot be ignored. */
+	/* An overflow ends the CQ and its queue pairs, so IGNORE_OVERRUN is not supported. */
 	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
 		return abi_null(EOPNOTSUPP);
 	cq = make(context, (int)attr->cqe, attr->cq_context, attr->channel, (int)attr->comp_vector);
@@ -114,7 +114,10 @@ int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
 	if (!abi_live(ABI_CQ, cq) || !attr || attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
 		return abi_fail(EINVAL);
-	/* cq_mod_caps of query_device_ex is 0: each completion raises its event at once. */
+	/*
+	 * Moderation is not supported (cq_mod_caps of query_device_ex is 0): each completion raises
+	 * its event at once.
+	 */
 	return abi_fail(EOPNOTSUPP);
 }
 
@@ -124,7 +127,7 @@ int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 
 	if (!abi_live(ABI_CQ, cq))
 		return EINVAL;
-	/* No more than is asked for: who makes a queue smaller means it. */
+	/* Not rounded up: a program that shrinks a CQ wants the size that it requests. */
 	r = siw_resize_cq(abi_cq_of(cq)->siw, cqe);
 	if (r == 0)
 		cq->cqe = siw_cq_capacity(abi_cq_of(cq)->siw);
@@ -150,7 +153,7 @@ int abi_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
 
 int abi_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
-	/* Without a channel there is nothing to raise, which is no error to an adapter. */
+	/* Arming a CQ without a channel has no effect, and is not an error for adapters. */
 	if (!cq->channel)
 		return 0;
 	return abi_result(siw_req_notify_cq(abi_cq_of(cq)->siw, solicited_only));

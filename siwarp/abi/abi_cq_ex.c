@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_cq_ex.c - extended completion queues: one completion at a time, read member by member.
+ * abi/abi_cq_ex.c - extended completion queues, which return one completion at a time and one
+ * member per function.
  *
- * Time stamps are those of the poll that took the completion, not of the completion itself.
+ * Time stamps are those of the poll that returned the completion, not of the completion itself.
  */
 #include <time.h>
 
@@ -21,7 +22,7 @@ static uint64_t now_ns(clockid_t clock)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Takes the next completion: 0, ENOENT, or an error. */
+/* Polls the next completion. Returns 0, ENOENT if there is none, or an errno value. */
 static int next_poll(struct ibv_cq_ex *ibv)
 {
 	struct abi_cq *cq = of(ibv);
@@ -38,7 +39,7 @@ static int next_poll(struct ibv_cq_ex *ibv)
 	return 0;
 }
 
-/* Without start_poll there is nothing to end. */
+/* Ends a batch; has no effect unless start_poll has begun one. */
 static void end_poll(struct ibv_cq_ex *cq)
 {
 	if (of(cq)->single_threaded || !of(cq)->open)
@@ -48,8 +49,8 @@ static void end_poll(struct ibv_cq_ex *cq)
 }
 
 /*
- * After an error, ENOENT included, end_poll must not be called: nothing is held. EINVAL: the thread
- * has not ended its last batch.
+ * Begins a batch. After an error, including ENOENT, no lock is held and end_poll must not be
+ * called. EINVAL: the calling thread has not ended its previous batch.
  */
 static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
@@ -130,7 +131,7 @@ static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
 	return of(cq)->wallclock_ns;
 }
 
-/* Of frames and tags, which no queue is made with: they read as none. */
+/* VLANs, flow tags and tag matching are not supported, so these values are always 0. */
 static uint16_t read_cvlan(struct ibv_cq_ex *cq)
 {
 	(void)cq;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_device.c - the list of devices, what each is called, and opening them. */
+/* abi/abi_device.c - the device list, and device names, indices and GUIDs. */
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netpacket/packet.h>
@@ -10,7 +10,9 @@
 #include "abi/abi.h"
 #include "abi/abi_cancel.h"
 
-/* RFC 7042: an EUI-48 in an EUI-64, as node GUIDs of adapters for Ethernet are made. */
+/*
+ * Inserted into an EUI-48 to form an EUI-64 (RFC 7042), as for the node GUIDs of Ethernet adapters.
+ */
 #define EUI64_MIDDLE 0xfffe
 
 bool abi_roce(void)
@@ -18,7 +20,10 @@ bool abi_roce(void)
 	return siw_persona_setting() != SIW_PERSONA_IWARP;
 }
 
-/* The interface's hardware address, or one made of its index where it has none, as lo. */
+/*
+ * Returns a GUID derived from the interface's hardware address, or from its index if it has none,
+ * as lo.
+ */
 static uint64_t guid_of(const char *netdev, int ifindex)
 {
 	uint8_t mac[6] = { 0x02, 0, 0, 0, (uint8_t)(ifindex >> 8), (uint8_t)ifindex };
@@ -64,7 +69,7 @@ static struct abi_device *make(const struct siw_device_info *info)
 	ibv->node_type = abi_roce() ? IBV_NODE_CA : IBV_NODE_RNIC;
 	ibv->transport_type = abi_roce() ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
 	snprintf(ibv->name, sizeof(ibv->name), "%s", info->name);
-	/* `siwarp run` makes these files, under the same names. */
+	/* `siwarp run` creates files with these names. */
 	snprintf(ibv->dev_name, sizeof(ibv->dev_name), "uverbs%d", device->ifindex);
 	snprintf(ibv->dev_path, sizeof(ibv->dev_path), "/sys/class/infiniband_verbs/uverbs%d",
 		 device->ifindex);
@@ -87,7 +92,10 @@ void abi_device_put(struct abi_device *device)
 		abi_end(ABI_DEVICE, device);
 }
 
-/* Programs take the first device, so that one must lead out of this machine if any does. */
+/*
+ * Orders loopback last: programs use the first device, which should reach other machines if any
+ * device does.
+ */
 static int loopback_last(const void *a, const void *b)
 {
 	const struct abi_device *first = *(struct abi_device *const *)a;

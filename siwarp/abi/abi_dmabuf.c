@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_dmabuf.c - dma-bufs, which the CPU reads and writes where they are mapped. */
+/* abi/abi_dmabuf.c - dma-bufs, which are mapped so that the CPU can access them. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,7 +22,10 @@ struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, si
 			     MAP_SHARED, fd, (off_t)(offset - before));
 	if (mapping->addr == MAP_FAILED) {
 		free(mapping);
-		/* Memory that the CPU cannot map, as most of a graphics card's, is out of reach. */
+		/*
+		 * Memory that the CPU cannot map, such as most of a graphics card's memory, is not
+		 * supported.
+		 */
 		return abi_null(errno == EBADF || errno == EINVAL ? errno : EOPNOTSUPP);
 	}
 	*at = (char *)mapping->addr + before;
@@ -57,7 +60,7 @@ void abi_unmap_all(struct abi_mapping *mappings)
 	}
 }
 
-/* What ibv_reg_mr(3) says of the flags. */
+/* The access flags that ibv_reg_mr(3) allows for a dma-buf. */
 #define TAKEN                                                               \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |  \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | \

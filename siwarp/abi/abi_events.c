@@ -2,7 +2,7 @@
 /* abi/abi_events.c - completion events and asynchronous events. */
 #include "abi/abi.h"
 
-#define WAIT (-1) /* as long as it takes; not at all when the descriptor has O_NONBLOCK */
+#define WAIT (-1) /* waits without limit, or not at all if the descriptor has O_NONBLOCK */
 
 static int minus_one(int r)
 {
@@ -36,7 +36,7 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 		siw_ack_cq_events(abi_cq_of(cq)->siw, nevents);
 }
 
-/* Which member of element an event has. */
+/* Returns the kind of object that an event refers to, which selects the member of element. */
 static enum abi_kind kind_of(int event_type)
 {
 	switch (event_type) {
@@ -58,7 +58,7 @@ static enum abi_kind kind_of(int event_type)
 	case IBV_EVENT_SRQ_LIMIT_REACHED:
 		return ABI_SRQ;
 	default:
-		return ABI_CONTEXT; /* the port's */
+		return ABI_CONTEXT; /* an event of the port */
 	}
 }
 
@@ -79,7 +79,10 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	case ABI_CQ:
 	case ABI_QP:
 	case ABI_SRQ:
-		/* The engine's user pointer is this library's object, which each begins with. */
+		/*
+		 * The engine's user pointer is the object of this library, which begins with the
+		 * public struct.
+		 */
 		event->element.cq = taken.user_context;
 		break;
 	default:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_ext.c - <siwarp/ibv_ext.h>: the engine's objects behind those of verbs. */
+/* abi/abi_ext.c - <siwarp/ibv_ext.h>: access to the engine objects behind verbs objects. */
 #include "abi/abi.h"
 
 #define SIWARP_IBV_EXT_DEFINES

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_kern.c - structs of the kernel's interface to verbs' own, as librdmacm has them converted. */
+/*
+ * abi/abi_kern.c - conversion between the kernel's structs and those of verbs, for use by
+ * librdmacm.
+ */
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
 
@@ -61,7 +64,7 @@ void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *dst, struct ib_uverbs_qp_att
 	dst->alt_timeout = src->alt_timeout;
 }
 
-/* The members of both structs that are numbers. */
+/* Copies the numeric members, which both structs have. */
 #define COPY_NUMBERS(dst, src)                                                       \
 	do {                                                                         \
 		(dst)->dlid = (src)->dlid;                                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_layout.c - what lets a request of verbs be cast to the engine's, and a completion back:
- * every member lies at the same offset. Nothing here runs.
+ * abi/abi_layout.c - compile-time checks that work requests and completions of verbs have the same
+ * layout as the engine's, which allows casts between them. Contains no code.
  */
 #include "abi/abi.h"
 
@@ -63,13 +63,16 @@ SAME(ibv_qp_cap, siw_qp_cap, max_inline_data);
 SIZE(ibv_srq_attr, siw_srq_attr);
 SAME(ibv_srq_attr, siw_srq_attr, srq_limit);
 
-/* A program's struct ibv_cq is the beginning of struct ibv_cq_ex; an engine's handle lies behind. */
+/*
+ * struct ibv_cq and struct ibv_qp are the beginnings of their _ex structs. A struct ibv_ah fits
+ * into the room that the engine provides in front of its handle.
+ */
 _Static_assert(offsetof(struct ibv_cq_ex, async_events_completed) ==
 		       offsetof(struct ibv_cq, async_events_completed),
 	       "ibv_cq_ex");
 _Static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0, "ibv_qp_ex");
 _Static_assert(sizeof(struct ibv_ah) <= 64, "an ibv_ah lies in the room of a siw_ah");
-/* Facts of the interface that a change of the headers must not change. */
+/* Properties of the binary interface that must not change with the headers. */
 _Static_assert(offsetof(struct ibv_device, name) == 24, "ibv_device");
 _Static_assert(offsetof(struct ibv_context, ops.post_send) == 208, "ibv_context");
 _Static_assert(offsetof(struct verbs_context, context) ==

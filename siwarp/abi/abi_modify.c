@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_modify.c - which attributes ibv_modify_qp needs and takes on each step: the tables of
- * ibv_modify_qp(3). What a step takes and the engine has no use for is stored for ibv_query_qp.
+ * abi/abi_modify.c - the attributes that ibv_modify_qp requires and accepts for each state
+ * transition: the tables of ibv_modify_qp(3). Accepted attributes that the engine does not use are
+ * stored for ibv_query_qp.
  */
 #include "abi/abi.h"
 
@@ -40,7 +41,7 @@ struct step {
 
 /* clang-format off */
 static const struct step steps[STATES][STATES] = {
-	/*                                needed: taken, too: RC       UC                         UD */
+	/* required, optional: RC UC UD */
 	[IBV_QPS_RESET] = {
 		[IBV_QPS_INIT] = STEP(PORT | ACCESS, 0,           PORT | ACCESS, 0,          PORT | IBV_QP_QKEY, 0),
 	},
@@ -71,14 +72,14 @@ static const struct step steps[STATES][STATES] = {
 int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask)
 {
 	const struct step *step;
-	/* Reliable datagrams of <siwarp/ibv_ext.h> take UD's steps. */
+	/* RD queue pairs of <siwarp/ibv_ext.h> have the transitions of UD. */
 	enum ibv_qp_type as = (int)type == SIW_QPT_RD ? IBV_QPT_UD : type;
 	unsigned int column = (unsigned int)as - IBV_QPT_RC;
 
 	mask &= ~IBV_QP_STATE;
 	if ((unsigned int)from >= STATES || (unsigned int)to >= STATES || column >= TYPES)
 		return EINVAL;
-	/* From every state, and with nothing else. */
+	/* Allowed from every state, without other attributes. */
 	if (to == IBV_QPS_RESET || to == IBV_QPS_ERR)
 		return mask & ~CUR ? EINVAL : 0;
 	step = &steps[from][to];

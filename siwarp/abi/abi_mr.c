@@ -4,7 +4,7 @@
 
 #include "abi/abi.h"
 
-/* What the engine takes; and what this library does, ABI_ACCESS_IGNORED. */
+/* The flags that the engine implements. This library accepts ABI_ACCESS_IGNORED as well. */
 #define ENGINE                                                                                   \
 	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                       \
 			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | \
@@ -43,13 +43,13 @@ static void parent_gone(struct abi_pd *pd)
 		atomic_fetch_sub(&pd->td->users, 1);
 }
 
-/* A region, a window and an address handle begin with their context and this, ... */
+/* Whether an MR, MW or AH, whose pd is the second member, belongs to the protection domain. */
 static bool second_is(void *handle, const void *wanted)
 {
 	return ((struct ibv_mr *)handle)->pd == wanted;
 }
 
-/* ... and queues have the program's pointer between them. */
+/* Whether a QP or SRQ, whose pd is the third member, belongs to the protection domain. */
 static bool third_is(void *handle, const void *wanted)
 {
 	return ((struct ibv_srq *)handle)->pd == wanted;
@@ -59,7 +59,10 @@ _Static_assert(offsetof(struct ibv_mw, pd) == offsetof(struct ibv_mr, pd), "ibv_
 _Static_assert(offsetof(struct ibv_ah, pd) == offsetof(struct ibv_mr, pd), "ibv_ah");
 _Static_assert(offsetof(struct ibv_qp, pd) == offsetof(struct ibv_srq, pd), "ibv_qp");
 
-/* The engine knows what a domain has, but not by which of its names it was made. */
+/*
+ * Whether objects exist that were created with this parent domain. The engine knows only the real
+ * domain.
+ */
 static bool names_any(const struct abi_pd *parent)
 {
 	return abi_find(ABI_MR, second_is, parent) || abi_find(ABI_MW, second_is, parent) ||
@@ -76,7 +79,7 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 		return EINVAL;
 	if (pd->users || (pd->parent_of && names_any(pd)))
 		return abi_fail(EBUSY);
-	/* A parent domain is a name of the domain that it stands for. */
+	/* A parent domain is an alias of the domain that it refers to. */
 	if (!pd->parent_of) {
 		r = siw_dealloc_pd(pd->siw);
 		if (r < 0)
@@ -127,7 +130,7 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 	    (attr->td && (!abi_live(ABI_TD, attr->td) || attr->td->context != context)) ||
 	    ((struct abi_pd *)attr->pd)->parent_of)
 		return abi_null(EINVAL);
-	/* Memory for queues is the engine's, so a program's allocators would never be called. */
+	/* The engine allocates all queue memory, so custom allocators would never be called. */
 	if (attr->comp_mask & ~(uint32_t)IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
 		return abi_null(EOPNOTSUPP);
 	pd = abi_alloc(ABI_PD);
@@ -169,7 +172,7 @@ void ibv_unimport_pd(struct ibv_pd *pd)
 	(void)pd; /* an import is the object itself */
 }
 
-/* Copies what a program sees of the region. */
+/* Copies the public members of the region from the engine's. */
 static void show(struct abi_mr *mr, struct ibv_pd *pd)
 {
 	mr->ibv.context = pd->context;
@@ -235,7 +238,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 	return (struct ibv_mr *)reg(pd, addr, length, iova, access);
 }
 
-/* What the engine counts offsets from after ibv_rereg_mr. */
+/* Returns the address at which the engine's offsets start after ibv_rereg_mr. */
 static uint64_t new_base(const struct abi_mr *mr, int flags, unsigned int access)
 {
 	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION) &&
@@ -324,7 +327,7 @@ static bool has_lkey(void *handle, const void *wanted)
 	return mr->context == advice->pd->context && mr->lkey == advice->lkey;
 }
 
-/* One element of ibv_advise_mr: 0 or an errno value. */
+/* Checks one element of ibv_advise_mr. Returns 0 or an errno value. */
 static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
 {
 	const struct abi_mr *mr = abi_find(ABI_MR, has_lkey, &(struct advice){ pd, sge->lkey });
@@ -343,7 +346,7 @@ static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_s
 	return 0;
 }
 
-/* The kernel brings pages as they are touched: advice is checked, and may then be left at that. */
+/* Advice is only checked, because the kernel loads pages on demand. */
 int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
 		  struct ibv_sge *sg_list, uint32_t num_sge)
 {

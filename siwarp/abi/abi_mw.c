@@ -48,7 +48,7 @@ int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *
 	/* A bind of length 0 needs no region. */
 	if (from->mr && !abi_live(ABI_MR, from->mr))
 		return EINVAL;
-	/* A window is for peers: what this end may do is nothing to refuse, nor to grant. */
+	/* A window grants access to peers only, so the local write flag is ignored. */
 	*to = (struct siw_mw_bind_info){
 		.mr = from->mr ? ((struct abi_mr *)from->mr)->siw : NULL,
 		.addr = from->addr,

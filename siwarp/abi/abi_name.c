@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_name.c - all of libibverbs.so, the name that some programs open. It needs libibverbs.so.1,
- * in which dlsym() then finds everything.
+ * abi/abi_name.c - the complete content of libibverbs.so, a name that some programs open. It
+ * depends on libibverbs.so.1, so dlsym() finds all symbols there.
  */
 #include <infiniband/verbs.h>
 
-/* A reference, without which the linker would drop the need. */
+/* A reference to libibverbs.so.1, without which the linker would drop the dependency. */
 extern struct ibv_device **(*const siw_abi_needs)(int *num_devices);
 struct ibv_device **(*const siw_abi_needs)(int *num_devices) = ibv_get_device_list;

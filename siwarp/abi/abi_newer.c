@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_newer.c - functions that rdma-core has got since release 44: IBVERBS_1.15 (59), 1.16 (62)
- * and 1.18 (65). Their structs are declared here, by what is known of their layout.
+ * abi/abi_newer.c - functions that rdma-core introduced after release 44: IBVERBS_1.15 (release
+ * 59), 1.16 (release 62) and 1.18 (release 65). Their structs are redeclared here according to
+ * their known layout.
  */
 #include "abi/abi.h"
 
-/* As struct ibv_mr_init_attr, and enum ibv_mr_init_attr_mask. */
+/* The layout of struct ibv_mr_init_attr, and the values of enum ibv_mr_init_attr_mask. */
 struct abi_mr_init_attr {
 	size_t length;
 	int access;
@@ -29,7 +30,7 @@ enum {
 _Static_assert(offsetof(struct abi_mr_init_attr, comp_mask) == 16, "ibv_mr_init_attr");
 _Static_assert(offsetof(struct abi_mr_init_attr, fd_offset) == 48, "ibv_mr_init_attr");
 
-/* Whether what the mask says belongs together. */
+/* Whether the members selected by comp_mask may be combined. */
 static bool consistent(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
 {
 	const uint64_t mask = attr->comp_mask;
@@ -78,7 +79,9 @@ int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_
 	return 0;
 }
 
-/* ---- what there is no hardware for ----------------------------------------------------------- */
+/*
+ * ---- functions that need special hardware ------------------------------------------------------
+ */
 
 ABI_EXPORT int abi_refuse_newer(void);
 int abi_refuse_newer(void)

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_object.c - which handles are alive. Every call but posting and polling asks here first, so
- * that garbage, a handle of another kind and one that was destroyed are EINVAL and not a crash.
+ * abi/abi_object.c - registry of live handles. Every function except those that post and poll
+ * checks its handle here first, so that an invalid handle, a handle of another kind or a destroyed
+ * handle causes EINVAL instead of a crash.
  *
- * Posting and polling jump through the object's context, in code that was compiled into the program.
- * So the memory of an object stays that of objects of its kind, and a dead one's context refuses.
+ * Posting and polling jump through the context of the object, in code that is compiled into the
+ * program. Therefore the memory of an object is only ever reused for objects of the same kind, and
+ * the context of a dead object has functions that fail.
  */
 #include <stdlib.h>
 
 #include "abi/abi.h"
 
-/* Memory is used again only when so many of its kind were freed after it: late calls find it dead. */
+/*
+ * Memory is reused only after this many objects of the same kind have been freed since, so that
+ * late calls still find a dead object.
+ */
 #define QUARANTINE 64
 
 struct entry {
-	void *handle; /* NULL: never used; TOMB: used before */
+	void *handle; /* NULL: never used; TOMB: no longer used */
 	struct ibv_context *owner;
 	enum abi_kind kind;
 };
@@ -29,13 +34,15 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 unsigned int abi_forks;
 static struct entry *table;
-static size_t slots, used; /* used: also tombs */
+static size_t slots, used; /* used includes tombstones */
 static struct {
 	struct spare *head, **tail;
 	unsigned int count;
 } spares[ABI_KINDS];
 
-/* The room in front of each memory, for the list of spares: the memory itself stays readable. */
+/*
+ * Header in front of each object, for the list of spares, so that the object itself stays readable.
+ */
 union front {
 	struct spare link;
 	max_align_t align;
@@ -66,7 +73,7 @@ static void in_child(void)
 	release();
 }
 
-/* A child of fork() must find the lock free. */
+/* Registers fork handlers: the child of fork() must find the lock free. */
 static void at_first(void)
 {
 	pthread_atfork(take, release, in_child);
@@ -120,7 +127,7 @@ void abi_free(enum abi_kind kind, void *memory)
 	release();
 }
 
-/* The slot of handle, or one that is free for it. */
+/* Returns the slot of handle, or a free slot for it. */
 static struct entry *slot_of(const void *handle)
 {
 	size_t i = ((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15u >> 7;
@@ -196,14 +203,14 @@ bool abi_live(enum abi_kind kind, const void *handle)
 	return live;
 }
 
-/* The object's calls jump through its context, which refuses from now on. */
+/* Redirects the functions of the object, which are called through its context, to failing ones. */
 static void bury(enum abi_kind kind, void *handle)
 {
 	struct ibv_context *dead = &abi_dead_context.context;
 
 	switch (kind) {
 	case ABI_DEVICE:
-	case ABI_CONTEXT: /* its functions look whether it is alive */
+	case ABI_CONTEXT: /* their functions check whether the handle is alive */
 	case ABI_LIST:
 		break;
 	case ABI_CQ:
@@ -215,7 +222,7 @@ static void bury(enum abi_kind kind, void *handle)
 		abi_builder_end(handle);
 		break;
 	default:
-		/* The first member of all others is their context. */
+		/* The first member of all other objects is the pointer to their context. */
 		*(struct ibv_context **)handle = dead;
 	}
 }
@@ -244,7 +251,7 @@ bool abi_end(enum abi_kind kind, void *handle)
 	return ended;
 }
 
-/* The next entry of the context from slot *i on, which is left behind it. */
+/* Finds the next entry of the context from slot *i on, and sets *i to the slot after it. */
 static bool next_of(struct ibv_context *context, size_t *i, struct entry *found)
 {
 	bool is = false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_port.c - what a device and its port are: limits, state, GIDs, the P_Key. */
+/* abi/abi_port.c - properties of a device and its port: limits, state, GIDs and the P_Key. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,22 +8,25 @@
 #include "abi/abi.h"
 #include "abi/abi_cancel.h"
 
-#define PHYS_LINK_UP	    5 /* InfiniBand 14.2.5.6 */
+#define PHYS_LINK_UP	    5 /* InfiniBand section 14.2.5.6 */
 #define PHYS_DISABLED	    3
-#define GRH_REQUIRED	    1  /* of ibv_port_attr.flags: each address vector needs a GID */
-#define COMPAT_PORT_SIZE    48 /* of what the function ibv_query_port writes */
+#define GRH_REQUIRED	    1  /* in ibv_port_attr.flags: every address vector needs a GID */
+#define COMPAT_PORT_SIZE    48 /* octets that the exported function ibv_query_port writes */
 #define SPEED_PER_LANE_MBPS 10000
 #define ODP_UD		    (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV)
 #define ODP_UC		    (IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE)
 #define ODP_RC		    (ODP_UD | ODP_UC | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC)
-#define NANOSECONDS_KHZ	    1000000 /* of the clock that time stamps count */
+#define NANOSECONDS_KHZ	    1000000 /* frequency of the time stamp clock, in kHz */
 
-/* Releases after 44 have active_speed_ex in struct ibv_port_attr: the same code as active_speed. */
+/*
+ * rdma-core after release 44 has active_speed_ex in struct ibv_port_attr, with the same code as
+ * active_speed.
+ */
 union port_attr {
 	struct ibv_port_attr attr;
 	uint32_t words[14];
 };
-#define ACTIVE_SPEED_EX 13 /* its word */
+#define ACTIVE_SPEED_EX 13 /* index of active_speed_ex in words */
 
 _Static_assert(sizeof(union port_attr) == 56, "ibv_port_attr");
 _Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
@@ -56,7 +59,7 @@ long abi_speed(const char *netdev)
 	return mbps > 0 ? mbps : SPEED_PER_LANE_MBPS;
 }
 
-/* Width and speed per lane as codes: enum of ibv_query_port(3). */
+/* Sets width and speed per lane, as the codes of ibv_query_port(3). */
 static void set_rate(struct ibv_port_attr *attr, long mbps)
 {
 	static const struct {
@@ -117,7 +120,7 @@ int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	pthread_mutex_unlock(&ctx->lock);
 	fill_port(&info, limits.max_rc_msg, &port.attr);
 	port.words[ACTIVE_SPEED_EX] = port.attr.active_speed;
-	/* A newer program's struct has more, an older one's less. */
+	/* The struct of a newer program is longer, that of an older program shorter. */
 	memset(attr, 0, size);
 	memcpy(attr, &port, size < sizeof(port) ? size : sizeof(port));
 	return 0;
@@ -134,7 +137,7 @@ static int at_most(uint64_t limit)
 	return limit < INT32_MAX ? (int)limit : INT32_MAX;
 }
 
-/* Of 24 bits, for an OUI. No vendor has this one, and 0 looks as if the query had failed. */
+/* A 24-bit OUI that no vendor has. 0 would look as if the query had failed. */
 #define NO_VENDOR 0xffffff
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
@@ -191,7 +194,10 @@ int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_devi
 			struct ibv_device_attr_ex *attr, size_t size)
 {
 	struct ibv_device_attr_ex full = {
-		/* No region is pinned, so each is paged on demand. A whole address space is none. */
+		/*
+		 * No region is pinned, so every region is paged on demand. Implicit ODP (the
+		 * complete address space) is not supported.
+		 */
 		.odp_caps = { .general_caps = IBV_ODP_SUPPORT,
 			      .per_transport_caps = { ODP_RC, ODP_UC, ODP_UD } },
 		.completion_timestamp_mask = UINT64_MAX,
@@ -214,14 +220,14 @@ int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_devi
 	return 0;
 }
 
-/* The counter of completions' time stamps: all of it is in tv_nsec, as programs expect of adapters. */
+/* Reads the clock of completion time stamps. The complete value is in tv_nsec, as for adapters. */
 int abi_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
 	struct timespec now;
 
 	if (!abi_live(ABI_CONTEXT, context) || !values)
 		return abi_fail(EINVAL);
-	/* What is left of the mask says what was filled. */
+	/* The remaining bits of comp_mask report which values were set. */
 	values->comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
 	if (!values->comp_mask)
 		return 0;
@@ -242,7 +248,7 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 		errno = r;
 		return -1;
 	}
-	memset(gid, 0, sizeof(*gid)); /* as an adapter's entry that has no address */
+	memset(gid, 0, sizeof(*gid)); /* all zero, as for an unused entry of an adapter */
 	if (abi_source(abi_context_of(context), (unsigned int)index, &addr))
 		abi_gid_of_addr(&addr, gid);
 	return 0;
@@ -309,7 +315,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	return (ssize_t)n;
 }
 
-/* Private to rdma-core, but ibv_devinfo and perftest of distributions call it. */
+/* Private to rdma-core, but called by ibv_devinfo and perftest of Linux distributions. */
 ABI_EXPORT int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
 				  int *type);
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index, int *type)
@@ -318,7 +324,7 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned i
 		errno = EINVAL;
 		return -1;
 	}
-	/* As sysfs counts: 0 is InfiniBand or RoCE v1, 1 is RoCE v2. */
+	/* Encoding of sysfs: 0 is InfiniBand or RoCE v1, 1 is RoCE v2. */
 	*type = 1;
 	return 0;
 }

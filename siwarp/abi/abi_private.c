@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_private.c - what rdma-core exports for its own providers, in nodes named PRIVATE.
+ * abi/abi_private.c - the functions that rdma-core exports for its providers, in the symbol
+ * versions named PRIVATE.
  *
- * Programs of distributions are linked with providers' libraries (libmlx5, libefa), which bind these
- * when they are loaded. Here they register for nothing: there are no devices of theirs, so the calls
- * that would drive one answer EOPNOTSUPP and are never made.
+ * Programs of Linux distributions are linked with provider libraries (libmlx5, libefa), which bind
+ * these functions when they are loaded. Here registering a provider has no effect, because no
+ * device of a provider exists. The functions that would drive a device are therefore never called,
+ * and return EOPNOTSUPP.
  *
- * Each release of rdma-core that changes this interface has a node of its own, with the same names:
- * a library of any of them must load.
+ * Each release of rdma-core that changes this interface has a separate PRIVATE symbol version with
+ * the same function names. Provider libraries of all these releases must be loadable.
  */
 #include "abi/abi.h"
 
-/* Those that pass a command to the kernel's driver. */
+/* Functions that pass a command to the kernel driver. */
 #define COMMANDS(X)                       \
 	X(execute_ioctl)                  \
 	X(ibv_cmd_advise_mr)              \
@@ -74,7 +76,7 @@
 	X(ibv_cmd_rereg_mr)               \
 	X(ibv_cmd_resize_cq)
 
-/* Those of releases after 44. */
+/* Such functions of releases after 44. */
 #define NEWER_COMMANDS(X)               \
 	X(ibv_cmd_alloc_dmah)           \
 	X(ibv_cmd_create_comp_cntr)     \
@@ -105,7 +107,10 @@ void *abi_no_device(void)
 	return abi_null(EOPNOTSUPP);
 }
 
-/* A name for messages: newer headers declare it for programs, too. */
+/*
+ * Returns the name of an opcode for messages. Newer headers declare this function for programs as
+ * well.
+ */
 ABI_EXPORT const char *abi_wr_opcode_str(int opcode);
 const char *abi_wr_opcode_str(int opcode)
 {
@@ -128,14 +133,14 @@ const char *abi_wr_opcode_str(int opcode)
 	return (unsigned int)opcode < n && names[opcode] ? names[opcode] : "unknown";
 }
 
-/* What providers' constructors and destructors call: nothing to do. */
+/* Called by the constructors and destructors of providers; nothing to do. */
 ABI_EXPORT void abi_not_needed(void);
 void abi_not_needed(void)
 {
 }
 
 #define ALIAS(name, of) ABI_EXPORT extern __typeof__(of) name __attribute__((alias(#of)))
-/* at: "@@" makes it the node of programs that name none. */
+/* at is "@@" for the default version, which unversioned references bind to, and "@" for others. */
 #define NODE(gen, at, name, of)         \
 	ALIAS(of##_##gen##_##name, of); \
 	__asm__(".symver " #of "_" #gen "_" #name "," #name at "IBVERBS_PRIVATE_" #gen)
@@ -170,7 +175,7 @@ EACH(verbs_uninit_context, abi_not_needed)
 EACH(verbs_init_cq, abi_not_needed)
 EACH(__verbs_log, abi_not_needed)
 
-/* A provider names the release that it is of. */
+/* Each release of rdma-core has a separate name for the registration function. */
 NODE(34, "@@", verbs_register_driver_34, abi_not_needed);
 NODE(57, "@@", verbs_register_driver_57, abi_not_needed);
 NODE(59, "@@", verbs_register_driver_59, abi_not_needed);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_qp.c - queue pairs: making and destroying, states and attributes, multicast, posting. */
+/*
+ * abi/abi_qp.c - queue pairs: creation and destruction, states and attributes, multicast, posting.
+ */
 #include "abi/abi.h"
 
 #define SIWARP_IBV_EXT_DEFINES
 #include <siwarp/ibv_ext.h>
 
-/* The masks whose names and numbers the engine has, too. */
+/* Attribute mask bits that have the same names and values in the engine. */
 #define SAME_MASKS                                                                            \
 	(IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY | IBV_QP_ACCESS_FLAGS | \
 	 IBV_QP_QKEY | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |      \
@@ -20,7 +22,7 @@ _Static_assert((int)IBV_QP_RATE_LIMIT == (int)SIW_QP_RATE_LIMIT, "masks");
 _Static_assert((int)IBV_QP_SQ_PSN == (int)SIW_QP_SQ_PSN, "masks");
 _Static_assert((int)IBV_QPS_ERR == (int)SIW_QPS_ERR, "states");
 
-/* At least ABI_MIN_WR where there is a queue at all, as adapters round up. */
+/* Rounds a non-zero queue size up to ABI_MIN_WR, as adapters do. */
 static uint32_t generous(uint32_t wr)
 {
 	return wr > 0 && wr < ABI_MIN_WR ? ABI_MIN_WR : wr;
@@ -63,7 +65,7 @@ static int supported_type(const struct ibv_qp_init_attr *init)
 	case IBV_QPT_RC:
 	case IBV_QPT_UD:
 		return 0;
-	case IBV_QPT_UC: /* ibv_create_qp(3): no shared receive queue */
+	case IBV_QPT_UC: /* ibv_create_qp(3): UC has no shared receive queue */
 		return init->srq ? EINVAL : 0;
 	case IBV_QPT_RAW_PACKET:
 	case IBV_QPT_XRC_SEND:
@@ -95,7 +97,7 @@ static void show(struct abi_qp *qp, struct ibv_pd *pd, const struct ibv_qp_init_
 	qp->sq_sig_all = init->sq_sig_all;
 }
 
-/* What only siwarp has: <siwarp/ibv_ext.h>. */
+/* Copies the attributes that only siwarp has (<siwarp/ibv_ext.h>). */
 static void add_more(struct siw_qp_init_attr *wanted, const struct siw_qp_init_attr *more)
 {
 	wanted->no_crc = more->no_crc;
@@ -108,7 +110,10 @@ static void add_more(struct siw_qp_init_attr *wanted, const struct siw_qp_init_a
 	wanted->keep_unexpected = more->keep_unexpected;
 }
 
-/* by_cm: a connection id connects it. ops_flags: NULL, or those of an extended queue pair; more: NULL, or what only siwarp has. */
+/*
+ * Creates a queue pair. by_cm: a connection id connects it. ops_flags: NULL, or the send_ops_flags
+ * of an extended queue pair. more: NULL, or the attributes that only siwarp has.
+ */
 static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool by_cm,
 			     const uint64_t *ops_flags, const struct siw_qp_init_attr *more)
 {
@@ -174,7 +179,7 @@ static struct ibv_qp *create_ex(struct ibv_context *context, struct ibv_qp_init_
 	if (!attr || !(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !abi_live(ABI_PD, attr->pd) ||
 	    attr->pd->context != context)
 		return abi_null(EINVAL);
-	/* XRC, receive side scaling and TSO are of other hardware. */
+	/* XRC, receive side scaling and TSO are not supported. */
 	if (attr->comp_mask & ~known ||
 	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
 		return abi_null(EOPNOTSUPP);
@@ -220,12 +225,15 @@ static bool has_rate_limit(const struct ibv_qp *qp)
 	return qp->qp_type == IBV_QPT_UD || qp->qp_type == IBV_QPT_UC;
 }
 
-/* Values that the engine does not look at, or not on this step. */
+/* Checks attribute values that the engine does not check, or not for this transition. */
 static int check_values(const struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (mask & ~KNOWN_MASKS)
 		return EINVAL;
-	/* No second path, no queue that changes its size, and TCP decides the rate of its streams. */
+	/*
+	 * There is no alternate path, queues cannot be resized, and TCP controls the rate of
+	 * streams.
+	 */
 	if (mask & (IBV_QP_ALT_PATH | IBV_QP_CAP) ||
 	    (mask & IBV_QP_RATE_LIMIT && !has_rate_limit(qp)))
 		return EOPNOTSUPP;
@@ -240,7 +248,10 @@ static int check_values(const struct ibv_qp *qp, const struct ibv_qp_attr *attr,
 	return 0;
 }
 
-/* What the program set, for ibv_query_qp: of these the engine has no copy, or not for every type. */
+/*
+ * Stores what the program set, for ibv_query_qp: the engine does not store these values, or not for
+ * all QP types.
+ */
 static void remember(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, int mask)
 {
 #define REMEMBER(bit, member) \
@@ -277,7 +288,7 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
 		.qp_state = (int)attr->qp_state,
 		.cur_qp_state = (int)attr->cur_qp_state,
 		.qkey = attr->qkey,
-		/* The right to bind windows is a region's; DAPL asks for it here, too. */
+		/* MW_BIND is an access right of regions, but DAPL sets it here, too. */
 		.qp_access_flags =
 			(int)(attr->qp_access_flags & ~(ABI_ACCESS_IGNORED | IBV_ACCESS_MW_BIND)),
 		.en_sqd_async_notify = attr->en_sqd_async_notify,
@@ -299,7 +310,10 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
 	return 0;
 }
 
-/* The engine leaves one of a connection id in INIT until the connection is made. */
+/*
+ * Returns the state that the program sees. The engine keeps the queue pair of a connection id in
+ * INIT until the connection is established.
+ */
 static enum ibv_qp_state state_of(struct abi_qp *own, int engine)
 {
 	enum ibv_qp_state state = (enum ibv_qp_state)engine;
@@ -311,7 +325,10 @@ static enum ibv_qp_state state_of(struct abi_qp *own, int engine)
 	return state;
 }
 
-/* Whether the step is one that a connection id takes with it. */
+/*
+ * Whether the transition is one that the connection id will perform later, so only its attributes
+ * are stored.
+ */
 static bool waits_for_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
 			 enum ibv_qp_state from, enum ibv_qp_state to)
 {
@@ -331,7 +348,7 @@ static bool waits_for_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int
 			 (from == IBV_QPS_RTR && to == IBV_QPS_RTS));
 }
 
-/* What was set, and the state. */
+/* Stores the attributes that were set, and the new state. */
 static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, enum ibv_qp_state to)
 {
 	pthread_mutex_lock(&own->lock);
@@ -345,8 +362,8 @@ static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, e
 }
 
 /*
- * Adapters copy these into fields of three and five bits, and ibv_query_qp shows what is left.
- * Programs rely on it: some pass a min_rnr_timer of 32.
+ * Truncates attributes to the widths of an adapter's fields (three or five bits), as ibv_query_qp
+ * then shows them. Programs rely on this: some pass a min_rnr_timer of 32.
  */
 static struct ibv_qp_attr truncated(const struct ibv_qp_attr *attr)
 {
@@ -402,7 +419,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 	return 0;
 }
 
-/* A burst is as the engine has it, so none can be asked for. */
+/* The burst size is fixed in the engine and cannot be requested. */
 int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *attr)
 {
 	struct siw_qp_attr wanted = { 0 };
@@ -436,7 +453,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 	struct abi_qp *own;
 	int r;
 
-	/* Everything is known at no cost, so the mask need not limit it. */
+	/* All attributes are available at no cost, so the mask is ignored. */
 	(void)attr_mask;
 	if (!abi_live(ABI_QP, qp) || !attr || !init)
 		return abi_fail(EINVAL);
@@ -447,7 +464,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 	state = state_of(own, now.qp_state);
 	pthread_mutex_lock(&own->lock);
 	*attr = own->set;
-	qp->state = state; /* it may have changed by itself, as to ERR */
+	qp->state = state; /* the state may have changed by itself, for example to ERR */
 	pthread_mutex_unlock(&own->lock);
 	attr->qp_state = attr->cur_qp_state = state;
 	attr->path_mig_state = IBV_MIG_MIGRATED;
@@ -469,7 +486,10 @@ int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_
 	(void)op;
 	(void)flags;
 	(void)qp;
-	/* Segments are placed in order, but the octets of one by memcpy, which promises none. */
+	/*
+	 * Segments are placed in order, but the octets of a segment by memcpy(), which guarantees
+	 * no order.
+	 */
 	return 0;
 }
 
@@ -477,7 +497,7 @@ int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	if (!abi_live(ABI_QP, qp) || !ece || ece->comp_mask)
 		return abi_fail(EINVAL);
-	/* Options of a vendor: this one has none, and takes no other's. */
+	/* ECE are vendor options; siwarp has none and supports no other vendor's. */
 	if (ece->vendor_id || ece->options)
 		return abi_fail(EOPNOTSUPP);
 	return 0;
@@ -518,7 +538,10 @@ int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-/* Posts one bind: it alone names objects, which are not the engine's. */
+/*
+ * Posts one bind request. Binds are posted separately because they contain verbs objects that must
+ * be converted.
+ */
 static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 {
 	struct siw_send_wr one, *bad;
@@ -534,21 +557,26 @@ static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
 }
 
 /*
- * Requests of which the last does not fit for certain, since a queue has less than twice its depth:
- * a list that is its own end is not walked for ever.
+ * Returns a number of requests that cannot fit into the send queue (more than twice its depth),
+ * which bounds the traversal of a list that contains a cycle.
  */
 static uint32_t too_many(struct ibv_qp *qp)
 {
 	return 2 * abi_qp_of(qp)->cap.max_send_wr + 1;
 }
 
-/* What the engine answered to a post, as verbs return it; it may have come too late. */
+/*
+ * Converts the engine's result of a post. A post that races with the destruction of its queue pair
+ * is dropped without an error.
+ */
 static int posted(struct ibv_qp *qp, int r)
 {
 	return r && atomic_load(&abi_qp_of(qp)->ending) ? abi_post_dropped() : -r;
 }
 
-/* A list with binds: each of them, and what lies between them, by itself. */
+/*
+ * Posts a list that contains binds: each bind and each run of other requests is posted separately.
+ */
 static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
 	struct ibv_send_wr *last, *next;

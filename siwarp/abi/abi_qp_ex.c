@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_qp_ex.c - extended queue pairs: ibv_wr_start, requests built one after the other, and
- * ibv_wr_complete, which posts them as one list.
+ * abi/abi_qp_ex.c - extended queue pairs: after ibv_wr_start, requests are built one by one, and
+ * ibv_wr_complete posts them as one list.
  */
 #include <stdlib.h>
 
 #include "abi/abi.h"
 
 struct abi_builder {
-	pthread_mutex_t lock; /* from wr_start to wr_complete or wr_abort */
-	bool open;	      /* wr_start was called; under lock */
-	unsigned int forks;   /* abi_forks when it was made */
-	int err;	      /* the first that a request met */
-	bool dead;	      /* of queue pairs that were destroyed: it is never open */
+	pthread_mutex_t lock; /* held from wr_start to wr_complete or wr_abort */
+	bool open;	      /* wr_start was called; protected by lock */
+	unsigned int forks;   /* value of abi_forks when the builder was created */
+	int err;	      /* first error of a request in the list */
+	bool dead;	      /* builder of destroyed queue pairs; never open */
 	size_t n, sges, octets;
-	/* Grown as needed; pointers between them are set when the list is complete. */
+	/* Arrays that grow as needed. Pointers between them are set when the list is complete. */
 	struct siw_send_wr *wr;
 	size_t wr_room;
-	size_t *first_sge; /* of each request */
+	size_t *first_sge; /* index of the first element of each request */
 	struct ibv_sge *sge;
 	size_t sge_room;
-	char *inlined; /* copies of inline data: sge.addr is an offset in it until then */
+	/* copies of inline data; until the list is complete, sge.addr is an offset into it */
+	char *inlined;
 	size_t inlined_room;
 };
 
@@ -29,7 +30,7 @@ static struct abi_builder *of(struct ibv_qp_ex *qp)
 	return ((struct abi_qp *)qp)->builder;
 }
 
-/* Makes room for wanted elements of size octets. */
+/* Ensures that *array has room for `wanted` elements of `size` octets. */
 static bool room(struct abi_builder *b, void *array, size_t *have, size_t wanted, size_t size)
 {
 	size_t n = *have ? *have : 16;
@@ -49,7 +50,7 @@ static bool room(struct abi_builder *b, void *array, size_t *have, size_t wanted
 	return true;
 }
 
-/* Begins a request; NULL: one before it failed, or there is no memory. */
+/* Begins a request. Returns NULL if an earlier request failed or memory is exhausted. */
 static struct siw_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
 {
 	struct abi_builder *b = of(qp);
@@ -63,7 +64,8 @@ static struct siw_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode
 	wr = &b->wr[b->n++];
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = qp->wr_id;
-	wr->send_flags = qp->wr_flags & ~(unsigned int)IBV_SEND_INLINE; /* the setters say that */
+	/* set by the functions that set inline data */
+	wr->send_flags = qp->wr_flags & ~(unsigned int)IBV_SEND_INLINE;
 	wr->opcode = (int)opcode;
 	return wr;
 }
@@ -190,7 +192,9 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote
 	refuse(qp, EOPNOTSUPP);
 }
 
-/* ---- setters: about the request begun last --------------------------------------------------- */
+/*
+ * ---- setters, which modify the request begun last ----------------------------------------------
+ */
 
 static struct siw_send_wr *last(struct ibv_qp_ex *qp)
 {
@@ -219,7 +223,7 @@ static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 	refuse(qp, EOPNOTSUPP);
 }
 
-/* Replaces the elements of the last request. */
+/* Replaces the scatter/gather elements of the last request. */
 static void set_sges(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *list)
 {
 	struct abi_builder *b = of(qp);
@@ -252,7 +256,9 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct i
 	set_sges(qp, num_sge, sg_list);
 }
 
-/* Copies the data now, since the program may change it after this call, into one element. */
+/*
+ * Copies the data into one inline element now, because the program may change it after this call.
+ */
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 				    const struct ibv_data_buf *buf_list)
 {
@@ -274,7 +280,7 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 		}
 		total += buf_list[i].length;
 		if (total > ((struct abi_qp *)qp)->cap.max_inline_data) {
-			refuse(qp, ENOMEM); /* as ibv_wr_set_inline_data_list(3) says */
+			refuse(qp, ENOMEM); /* as specified by ibv_wr_set_inline_data_list(3) */
 			return;
 		}
 	}
@@ -299,7 +305,7 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* A second call before the list has ended makes all of it wrong. */
+/* A second call before the end of the list makes the complete list fail. */
 static void wr_start(struct ibv_qp_ex *qp)
 {
 	struct abi_builder *b = of(qp);
@@ -327,7 +333,7 @@ static void link_list(struct abi_builder *b)
 	}
 }
 
-/* An error drops the whole list. */
+/* Posts the complete list or, on an error, none of it. */
 static int post(struct abi_qp *qp, struct abi_builder *b)
 {
 	struct siw_send_wr *bad;
@@ -368,7 +374,7 @@ static void wr_abort(struct ibv_qp_ex *qp)
 	pthread_mutex_unlock(&b->lock);
 }
 
-/* Which operations a type of queue pair has: enum ibv_qp_create_send_ops_flags. */
+/* Returns the operations of a queue pair type: a set of enum ibv_qp_create_send_ops_flags. */
 static uint64_t operations_of(enum ibv_qp_type type)
 {
 	const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -397,7 +403,10 @@ int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
 		return ENOMEM;
 	abi_own_lock(&qp->builder->lock);
 	qp->builder->forks = abi_forks;
-	/* All of them, whatever was asked for: what the type has not is refused when it is posted. */
+	/*
+	 * All functions are set, whatever was requested: unsupported operations are refused when
+	 * they are posted.
+	 */
 	ibv->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	ibv->wr_atomic_fetch_add = wr_atomic_fetch_add;
 	ibv->wr_bind_mw = wr_bind_mw;

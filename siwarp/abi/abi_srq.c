@@ -50,7 +50,7 @@ struct ibv_srq *abi_create_srq_ex(struct ibv_context *context, struct ibv_srq_in
 		return abi_null(EINVAL);
 	if (attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE && attr->srq_type != IBV_SRQT_BASIC)
 		return abi_null(EOPNOTSUPP);
-	/* A basic queue takes neither an XRC domain nor a CQ nor tags. */
+	/* A basic SRQ has neither an XRC domain nor a CQ nor tag matching. */
 	if (attr->comp_mask & ~(uint32_t)(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) ||
 	    !(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD))
 		return abi_null(EINVAL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_strings.c - names of enum values, and rates as numbers. */
+/* abi/abi_strings.c - names of enum values, and conversion of rates. */
 #include "abi/abi.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -49,7 +49,7 @@ const char *ibv_wc_status_str(enum ibv_wc_status status)
 	return siw_wc_status_str((int)status);
 }
 
-/* Rates: their code, as a multiple of 2.5 Gbit/s (0: none), and in Mbit/s. */
+/* Rates: the code, the multiple of 2.5 Gbit/s (0: none), and the rate in Mbit/s. */
 static const struct {
 	enum ibv_rate rate;
 	int multiple, mbps;

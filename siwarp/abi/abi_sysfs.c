@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/abi_sysfs.c - files under /sys, and fork: what the library does for the program as a whole. */
+/* abi/abi_sysfs.c - access to files in /sys, fork support, and imports of device memory. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ const char *ibv_get_sysfs_path(void)
 	return path && *path ? path : "/sys";
 }
 
-/* Reads the beginning of a file: how many octets, or -1 with errno. */
+/* Reads the beginning of a file. Returns the number of octets, or -1 with errno. */
 static ssize_t read_file(const char *path, char *buf, size_t size)
 {
 	int cancel = abi_cancel_off();
@@ -32,7 +32,7 @@ static ssize_t read_file(const char *path, char *buf, size_t size)
 	return n;
 }
 
-/* The octets of dir/file without the newline at their end, and how many; -1 with errno. */
+/* Reads dir/file without the trailing newline. Returns the number of octets, or -1 with errno. */
 ABI_EXPORT int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
 {
@@ -53,8 +53,9 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 }
 
 /*
- * Nothing is pinned, so a parent's memory stays its own after fork, and its devices go on. A child
- * opens devices for itself: objects of its parent are ESTALE there.
+ * Fork support is not needed: no memory is pinned, so the parent keeps its memory and its devices
+ * continue to work after fork. A child must open devices itself; calls on inherited objects fail
+ * with ESTALE.
  */
 int ibv_fork_init(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_addr.c - addresses: sockaddrs, GIDs of a route, and rdma_getaddrinfo. */
+/* abi/rdmacm_addr.c - addresses: conversion of sockaddrs and GIDs, and rdma_getaddrinfo. */
 #include <netdb.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -10,8 +10,8 @@
 #include <infiniband/ib.h>
 
 /*
- * An address of InfiniBand is a GID, which is an IP address. Programs have no other way to name a
- * group by its GID.
+ * Converts a multicast address of family AF_IB, which is a GID and therefore an IP address.
+ * Programs have no other way to give the GID of a group.
  */
 static int group_from(const struct sockaddr *from, struct siw_addr *to)
 {
@@ -38,7 +38,7 @@ int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
 		memcpy(to, from, sizeof(struct sockaddr_in6));
 	else
 		return EAFNOSUPPORT;
-	/* The flow label of a sockaddr lies where an IPv4 address would. */
+	/* The flow label of a sockaddr_in6 is at the position of v4. */
 	if (from->sa_family == AF_INET6)
 		memset(to->v4, 0, sizeof(to->v4));
 	return 0;
@@ -150,7 +150,10 @@ struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *from)
 	return NULL;
 }
 
-/* What the port space and the type of queue pair say of each other: 0 or EAI_SERVICE. */
+/*
+ * Completes port space and queue pair type, each of which implies the other. Returns 0 or
+ * EAI_SERVICE.
+ */
 static int services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hints)
 {
 	int space = hints ? hints->ai_port_space : 0, type = hints ? hints->ai_qp_type : 0;
@@ -166,7 +169,10 @@ static int services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hint
 		       : EAI_SERVICE;
 }
 
-/* The source of an active end, if the hints have none: where packets to its destination leave. */
+/*
+ * Unless the hints contain a source, sets the source of an active end to the address from which
+ * packets to its destination leave. Returns false if memory is exhausted.
+ */
 static bool find_source(struct rdma_addrinfo *info)
 {
 	struct siw_addr dest, local;
@@ -174,14 +180,15 @@ static bool find_source(struct rdma_addrinfo *info)
 	if (info->ai_src_addr || !info->ai_dst_addr || info->ai_flags & RAI_NOROUTE)
 		return true;
 	if (cm_addr_from(info->ai_dst_addr, &dest) || cm_local_for(&dest, &local))
-		return true; /* it is left out, as the man page has it */
+		return true; /* no source is returned, as the man page allows */
 	return copy((const struct sockaddr *)&local, info->ai_dst_len, &info->ai_src_addr,
 		    &info->ai_src_len);
 }
 
 /*
- * A passive end that names this machine, and no port to listen on, asks where others reach it:
- * libfabric does so by "localhost" and tells its peers the answer. Loopback would be none.
+ * Replaces a loopback address if a passive end gives a name of this machine and no port. libfabric
+ * resolves "localhost" in this way and passes the result to its peers, for which a loopback address
+ * would be useless.
  */
 static void make_reachable(struct rdma_addrinfo *info)
 {
@@ -226,7 +233,10 @@ static struct rdma_addrinfo *make(const struct addrinfo *found, const struct rdm
 	return NULL;
 }
 
-/* The first address of IP: programs take that one, and name another family by RAI_FAMILY. */
+/*
+ * Returns the first IP address of the name. Programs use the first result, and request another
+ * family by RAI_FAMILY.
+ */
 static int look_up(const char *node, const char *service, const struct addrinfo *wanted,
 		   const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
 {

@@ -5,12 +5,16 @@
 #include "abi/rdmacm.h"
 
 /*
- * Programs that connect twice, as perftest does, listen for the second connection while their peer is
- * about to make it. Resolving and making queue pairs takes adapters longer than it takes us.
+ * Time for which a refused connect is retried. Programs that connect twice, such as perftest, start
+ * to listen for the second connection about when the peer connects; with adapters, resolving
+ * addresses and creating queue pairs takes longer, which hides this race.
  */
 #define REFUSED_MS 500
 
-/* What rdma_cm means by its depths: 0 none, and more than the device has as many as it has. */
+/*
+ * Converts a depth of rdma_cm to the engine's: 0 means none, and a value above the limit means the
+ * limit.
+ */
 static int depth(uint8_t asked, int limit)
 {
 	if (!asked)
@@ -27,7 +31,7 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
 	if (r < 0)
 		return r;
 	*to = (struct siw_cm_param){
-		/* As with adapters of InfiniBand, either end may send first. */
+		/* As with InfiniBand adapters, either end may send first. */
 		.peer_to_peer = SIW_CM_RTR_WRITE | SIW_CM_RTR_READ,
 		.refused_ms = REFUSED_MS,
 		.tos = id->tos,
@@ -40,8 +44,8 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
 }
 
 /*
- * How often the peer's Sends are tried again for want of a receive of this end, which here this end
- * itself counts: for a queue pair that the id moves through its states.
+ * Sets how often the peer's Sends are retried while no receive is posted. This end does the
+ * counting. Applies to queue pairs whose states the id manages.
  */
 static int set_retries(struct cm_id *id, const struct rdma_conn_param *from,
 		       struct siw_cm_param *to)
@@ -72,12 +76,12 @@ static bool listen_at(struct ibv_context *verbs, const struct siw_addr *addr, vo
 	struct siw_addr at = *addr;
 	int r;
 
-	/* An IPv6 wildcard is for IPv4, too, unless the program asked for it alone. */
+	/* An IPv6 wildcard also covers IPv4, unless the program set IPV6_V6ONLY. */
 	if (at.family != bound->family && (bound->family == AF_INET || l->id->v6_only))
 		return true;
 	at.port_be = bound->port_be;
 	r = siw_cm_listen_also(l->id->siw, siw_ibv_context(verbs), &at, l->backlog);
-	/* An address that is still being tried for duplicates is left out. */
+	/* An address that is still undergoing duplicate address detection is skipped. */
 	if (r < 0 && r != -EADDRNOTAVAIL)
 		l->why = -r;
 	l->opened += r == 0;
@@ -96,7 +100,7 @@ static int listen_everywhere(struct cm_id *id, int backlog)
 
 int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 {
-	/* Without an address: on every device, at a port of the library's choice. */
+	/* Without an address: listen on all devices, at a port that the library selects. */
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
 	struct cm_id *id = cm_id_of(rdma_id);
 	int why;
@@ -117,9 +121,9 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 }
 
 /*
- * A queue pair that the program made by itself, and gives by its number: 0 or an errno value. One
- * that is no RC is not connected: UCX gives one for its number, and tells its peer in private data
- * which queue pairs to connect.
+ * Binds a queue pair that the program created without the id, given by its number. Returns 0 or an
+ * errno value. A queue pair that is not RC is not connected: UCX passes one only for its number,
+ * and tells its peer in private data which queue pairs to connect.
  */
 static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
 {
@@ -131,8 +135,8 @@ static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
 }
 
 /*
- * A queue pair that was made with another id, and that the program put into this one, as DAPL does:
- * 0 or an errno value.
+ * Binds a queue pair that was created with another id and that the program then stored in this id,
+ * as DAPL does. Returns 0 or an errno value.
  */
 static int take_given(struct cm_id *id)
 {
@@ -207,7 +211,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		r = set_retries(id, conn_param, &param);
 	if (r < 0)
 		return cm_fail(-r);
-	id->accepted = true; /* before another thread may take its events */
+	id->accepted = true; /* set before another thread can receive the id's events */
 	r = siw_cm_accept(id->siw, &param);
 	if (r < 0) {
 		id->accepted = false;
@@ -256,7 +260,10 @@ int rdma_disconnect(struct rdma_cm_id *rdma_id)
 		return cm_fail(r == -ENOTCONN ? EINVAL : -r);
 	if (id->id.qp)
 		id->id.qp->state = IBV_QPS_ERR;
-	/* A synchronous id that has seen the end, or never was connected, has nothing to wait for. */
+	/*
+	 * A synchronous id that was never connected, or whose connection is over, has no event to
+	 * wait for.
+	 */
 	if (id->over || !(id->accepted || id->established || id->completes))
 		return 0;
 	return cm_complete(id);
@@ -268,7 +275,7 @@ int rdma_establish(struct rdma_cm_id *rdma_id)
 
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	/* Only an end with a queue pair of the program's own has something to complete. */
+	/* Only an active id whose queue pair the program manages needs rdma_establish. */
 	return id->completes ? cm_result(siw_cm_establish(id->siw)) : cm_fail(EINVAL);
 }
 
@@ -276,6 +283,9 @@ int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 {
 	if (!cm_live(CM_ID, id))
 		return -1;
-	/* A queue pair of ours receives nothing before its connection is established. */
+	/*
+	 * Queue pairs receive nothing before their connection is established, so there is nothing
+	 * to do.
+	 */
 	return event == IBV_EVENT_COMM_EST ? 0 : cm_fail(EINVAL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm_device.c - the devices that this library has opened, and which one has an address. Each
- * is opened when it is first needed, and stays open, as programs may keep what they made on it.
+ * abi/rdmacm_device.c - the devices that this library has opened, and their lookup by address. A
+ * device is opened when it is first needed and is never closed, because programs may keep objects
+ * created on it.
  */
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -18,9 +19,9 @@ struct opened {
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct opened *all; /* under lock */
+static struct opened *all; /* protected by lock */
 
-/* In a child of fork() the parent's devices are of no use: it opens its own. */
+/* The child of fork() cannot use the parent's devices, so it starts with an empty list. */
 static void forget_all(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -43,7 +44,7 @@ static void leave(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* lock is held. */
+/* The caller holds lock. */
 static struct opened *open_locked(struct ibv_device *device)
 {
 	struct opened *one;
@@ -103,7 +104,10 @@ struct ibv_context *cm_device_of(const struct siw_addr *local)
 
 	if (!list)
 		return NULL;
-	/* Programs that say "localhost" want a device that leads out of the machine, too. */
+	/*
+	 * Programs that connect to "localhost" also want a device that reaches other machines, so
+	 * the first device is returned for loopback.
+	 */
 	for (one = list; *one && !cm_addr_is_loopback(local) && !has(*one, local);)
 		one++;
 	if (*one) {
@@ -200,7 +204,7 @@ int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
 	int cancel = abi_cancel_off();
 	int fd, why = 0;
 
-	/* A UDP socket that is connected sends nothing, and knows where it would send from. */
+	/* Connecting a UDP socket sends nothing, and determines the source address. */
 	fd = socket(dest->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0) {
 		why = errno;

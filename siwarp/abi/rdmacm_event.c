@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_event.c - event channels, and the engine's events as rdma_cm's. */
+/* abi/rdmacm_event.c - event channels, and conversion of engine events to rdma_cm events. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -8,21 +8,21 @@
 #include "abi/rdmacm.h"
 #include "abi/abi_cancel.h"
 
-/* Of InfiniBand's list of reasons (12.6.7.2), which programs for Ethernet adapters know. */
+/* InfiniBand rejection reasons (section 12.6.7.2), which programs for Ethernet adapters expect. */
 enum {
 	REJ_INVALID_SERVICE_ID = 8,
 	REJ_CONSUMER_DEFINED = 28,
 };
 
 /*
- * Programs such as rping end like this: one thread destroys the channel and leaves main(), another has
- * acknowledged its last event and asks for the next. With an adapter it mostly asks first, and then
- * waits for ever. So who asks a channel that is gone learns it a second later, when the program has
- * ended if it was about to.
+ * Programs such as rping end in this way: one thread destroys the channel and returns from main(),
+ * while another has acknowledged its last event and calls rdma_get_cm_event again. With an adapter
+ * the second thread usually calls first and then waits forever. Therefore rdma_get_cm_event on a
+ * channel that was destroyed fails only after a second, by which time such a program has exited.
  */
-#define GONE	    16 /* channels that were destroyed last */
+#define GONE	    16 /* number of destroyed channels that are remembered */
 #define LAST_WAIT_S 1
-static const void *gone[GONE]; /* under the library's lock */
+static const void *gone[GONE]; /* protected by cm_lock */
 static unsigned int n_gone;
 
 static bool is_gone(const void *channel)
@@ -61,9 +61,12 @@ void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 	struct cm_channel *channel = (struct cm_channel *)ev;
 	bool over;
 
-	/* In one step: a thread that waits for an event may be about to look at the channel again. */
+	/*
+	 * Checked and destroyed under one lock, because a thread that waits for an event may be
+	 * about to access the channel.
+	 */
 	cm_lock();
-	/* Programs that leave ids behind would use them: the channel stays with them. */
+	/* A channel that still has ids is kept, because the program might use those ids. */
 	over = cm_live_locked(CM_CHANNEL, ev) && siw_cm_destroy_channel(channel->siw) == 0;
 	if (over) {
 		gone[n_gone++ % GONE] = channel;
@@ -82,8 +85,8 @@ static uint8_t depth(int value)
 }
 
 /*
- * What the peer said of its depths, as far as its frame has them; else what this end may use. An
- * event of a request has no other.
+ * Sets the depths in an event: the values in the peer's frame if it contains them, otherwise the
+ * values that this end may use. Events of connection requests always use the latter.
  */
 static void show_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
 {
@@ -113,10 +116,13 @@ static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 
 static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
 {
-	/* As adapters': no operation failed. rsockets take no other for the end of a connection. */
+	/*
+	 * 0, as for adapters: no operation has failed. rsockets accepts no other status for the end
+	 * of a connection.
+	 */
 	if (from->event == SIW_CM_DISCONNECTED)
 		return 0;
-	/* Of InfiniBand's SIDR response, as the man page of UNREACHABLE has it. */
+	/* Status of InfiniBand's SIDR response, as specified for UNREACHABLE in the man page. */
 	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
 		return (int)from->wire_error;
 	if (from->event != SIW_CM_REJECTED ||
@@ -146,15 +152,18 @@ static void follow_state(struct cm_id *id, int event, const struct siw_cm_event 
 }
 
 /*
- * What was accepted and ends before it was established, without this end's wish, never was a
- * connection.
+ * Whether a connection was accepted but ended before it was established, without rdma_disconnect at
+ * this end. To the program such a connection never existed.
  */
 static bool never_was(const struct cm_id *id, const struct siw_cm_event *from)
 {
 	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
 }
 
-/* What comes with the event; false: it is of a group that the program has left. */
+/*
+ * Fills in the data of an event. Returns false if the event belongs to a group that the program has
+ * left.
+ */
 static bool show(struct cm_id *id, struct cm_event *event, const struct siw_cm_event *from)
 {
 	if (from->event == CM_EVENT_USER)
@@ -168,12 +177,15 @@ static bool show(struct cm_id *id, struct cm_event *event, const struct siw_cm_e
 	return true;
 }
 
-/* The program's event; false: there is none, since a request's id cannot be made, or it knows. */
+/*
+ * Fills in the program's event. Returns false if it is to be suppressed, or the id of a request
+ * cannot be created.
+ */
 static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 {
 	struct cm_id *id = from->context;
 
-	/* Who completes a connection by rdma_establish is not told so. */
+	/* A program that completes a connection by rdma_establish gets no ESTABLISHED event. */
 	if (id->completes && from->event == SIW_CM_ESTABLISHED) {
 		id->established = true;
 		return false;
@@ -209,8 +221,8 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 }
 
 /*
- * The next event, if there is one: 0; -EAGAIN, with the descriptor to wait for; or another negative
- * errno value: -EINVAL, the channel is gone.
+ * Gets the next event without waiting. Returns 0; -EAGAIN, with *fd set to the descriptor to wait
+ * for; -EINVAL: the channel was destroyed; or another negative errno value.
  */
 static int take(struct cm_channel *channel, struct cm_event *event, int *fd)
 {
@@ -218,8 +230,9 @@ static int take(struct cm_channel *channel, struct cm_event *event, int *fd)
 	int r = -EINVAL;
 
 	/*
-	 * Under the lock, so that the event counts before a thread that destroys its id looks. That
-	 * thread has the engine's id ended by then, and no other event of it can come.
+	 * The lock ensures that the event is counted in unacked before a thread that destroys the
+	 * event's id waits for unacked. That thread has destroyed the engine's id by then, so no
+	 * other event of the id can follow.
 	 */
 	cm_lock();
 	if (cm_live_locked(CM_CHANNEL, channel)) {
@@ -232,7 +245,7 @@ static int take(struct cm_channel *channel, struct cm_event *event, int *fd)
 	return r;
 }
 
-/* Waits until the channel may have an event: 0, or a negative errno value. */
+/* Waits until the channel may have an event. Returns 0 or a negative errno value. */
 static int wait_for(int fd)
 {
 	struct pollfd one = { .fd = fd, .events = POLLIN };
@@ -242,7 +255,7 @@ static int wait_for(int fd)
 		return -errno;
 	if (flags & O_NONBLOCK)
 		return -EAGAIN;
-	/* The one place where the thread may be cancelled: it holds nothing. */
+	/* The only cancellation point of this file: the thread holds no lock and no event. */
 	return poll(&one, 1, -1) < 0 ? -errno : 0;
 }
 
@@ -276,7 +289,7 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	pthread_cleanup_push(free, event);
 	r = get(channel, event);
 	pthread_cleanup_pop(0);
-	/* Not one that was made since at the same place. */
+	/* Do not mistake a new event channel for a destroyed one at the same address. */
 	if (r && !cm_live(CM_CHANNEL, ev) && is_gone(ev)) {
 		r = -EINVAL;
 		sleep(LAST_WAIT_S);

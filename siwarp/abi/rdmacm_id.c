@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_id.c - ids: made, moved, bound, resolved, destroyed; and endpoints. */
+/* abi/rdmacm_id.c - ids: creation, migration, binding, resolution, destruction; and endpoints. */
 #include <stdlib.h>
 #include <sys/socket.h>
 
 #include "abi/rdmacm.h"
 
 #define HOPS	   64
-#define RESOLVE_MS 2000 /* of rdma_create_ep; nothing here takes that long */
+#define RESOLVE_MS 2000 /* time-outs of rdma_create_ep; no resolution takes that long */
 
 static struct cm_channel *channel_of(const struct cm_id *id)
 {
@@ -53,7 +53,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 
 	if (!out || (channel && !cm_live(CM_CHANNEL, channel)))
 		return cm_fail(EINVAL);
-	/* RDMA_PS_IB is for InfiniBand's own addresses. */
+	/* RDMA_PS_IB is for native InfiniBand addresses. */
 	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IPOIB)
 		return cm_fail(ps == RDMA_PS_IB ? EOPNOTSUPP : EPROTONOSUPPORT);
 	if (!channel) {
@@ -120,7 +120,10 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	/* A device that was closed under it has taken the engine's id along. */
+	/*
+	 * If the device was closed, the engine's id no longer exists, and this call fails
+	 * harmlessly.
+	 */
 	siw_cm_destroy_id(id->siw);
 	cm_end_stand_in(id);
 	cm_leave_all(id);
@@ -157,7 +160,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 		return cm_fail(-r);
 	}
 	cm_forget_event(id);
-	/* Whoever took events from the old channel may still look at the id's channel. */
+	/* A thread that got an event from the old channel may still access the id's channel. */
 	cm_wait_acked(id);
 	old = (struct rdma_event_channel *)id->own;
 	id->own = (struct cm_channel *)own;
@@ -182,13 +185,14 @@ int cm_complete(struct cm_id *id)
 	if (event->event == RDMA_CM_EVENT_REJECTED)
 		status = -ECONNREFUSED;
 	if (event->event == RDMA_CM_EVENT_UNREACHABLE && status > 0)
-		status = -ECONNREFUSED; /* the status of a datagram's refusal */
+		/* a positive status is a rejection of a UD connection request */
+		status = -ECONNREFUSED;
 	return status ? cm_fail(status < 0 ? -status : status) : 0;
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Binds it to an address of this machine, or to a port alone. 0 or an errno value. */
+/* Binds the id to an address of this machine, or to a port only. Returns 0 or an errno value. */
 static int bind_to(struct cm_id *id, const struct siw_addr *addr)
 {
 	struct siw_addr own = *addr, peer;
@@ -232,7 +236,10 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 	return why ? cm_fail(why) : 0;
 }
 
-/* The address that it will connect from, and its device. 0 or an errno value. */
+/*
+ * Determines the address that the id will connect from, and its device. Returns 0 or an errno
+ * value.
+ */
 static int choose_source(struct cm_id *id, const struct siw_addr *dest)
 {
 	struct siw_addr own = *cm_source(id), found;
@@ -258,7 +265,10 @@ static int choose_source(struct cm_id *id, const struct siw_addr *dest)
 	return 0;
 }
 
-/* Whether the call was right, and there is no way to that address: then an event says so. */
+/*
+ * Whether the error means that the destination cannot be reached; it is then reported by an event
+ * instead of by the call.
+ */
 static bool is_of_network(int why)
 {
 	return why == ENETUNREACH || why == EHOSTUNREACH || why == ENODEV || why == EACCES ||
@@ -299,7 +309,7 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 {
 	int why;
 
-	(void)timeout_ms; /* the system's routes are looked up at once */
+	(void)timeout_ms; /* resolution is a local route lookup that completes at once */
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
 	why = resolve(cm_id_of(rdma_id), src, dst);
@@ -307,8 +317,8 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 }
 
 /*
- * A path record, as the kernel makes one for Ethernet: programs look whether it is beyond the link,
- * and then send by GIDs.
+ * Fills in a path record as the kernel does for Ethernet. Programs check whether the destination is
+ * beyond the local link, and then address it by GID.
  */
 static void show_path(struct cm_id *id)
 {

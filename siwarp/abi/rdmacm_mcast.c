@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm_mcast.c - multicast groups of an id. An IP group needs nobody's leave, so a join has its
- * event at once; the id's queue pair becomes a member when the program takes that event.
+ * abi/rdmacm_mcast.c - multicast groups of an id. Joining an IP group needs no permission, so the
+ * event of a join is queued at once; the queue pair becomes a member when the program gets that
+ * event.
  */
 #include <stdlib.h>
 
 #include "abi/rdmacm.h"
 
-/* A group that an id has joined; in the id's list, the oldest first, under the library's lock. */
+/* A group that an id has joined. The list is ordered oldest first and protected by cm_lock. */
 struct cm_group {
 	struct cm_group *next;
 	struct siw_addr addr;
 	union ibv_gid gid;
 	void *context;
 	bool send_only;
-	bool told;	   /* the program has its event */
-	struct ibv_qp *qp; /* that is a member by it, or NULL */
+	bool told;	   /* the program has received the event of the join */
+	struct ibv_qp *qp; /* queue pair that is a member through this join, or NULL */
 };
 
-/* Takes it out of the list: NULL if it is not there. The library's lock is held. */
+/*
+ * Removes the group from the id's list and returns it; NULL if it is not in the list. The caller
+ * holds cm_lock.
+ */
 static struct cm_group *take_out(struct cm_id *id, const struct siw_addr *addr)
 {
 	for (struct cm_group **at = &id->groups; *at; at = &(*at)->next) {
@@ -61,7 +65,7 @@ bool cm_show_join(struct cm_id *id, struct cm_event *event)
 
 	while (group && group->told)
 		group = group->next;
-	if (!group) /* it was left meanwhile */
+	if (!group) /* the group was left meanwhile */
 		return false;
 	group->told = true;
 	event->ev.event = RDMA_CM_EVENT_MULTICAST_JOIN;
@@ -85,7 +89,7 @@ static int group_from(const struct sockaddr *from, struct siw_addr *addr)
 
 	if (why)
 		return why;
-	/* All messages to groups go to one port, which is a setting. */
+	/* All multicast messages use one UDP port, which is a setting. */
 	addr->port_be = 0;
 	addr->scope = 0;
 	return cm_addr_is_group(addr) ? 0 : EINVAL;

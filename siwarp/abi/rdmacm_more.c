@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_more.c - options and ECE. */
+/* abi/rdmacm_more.c - rdma_set_option, and ECE (enhanced connection establishment). */
 #include "abi/rdmacm.h"
 
 int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *optval, size_t optlen)
@@ -9,7 +9,10 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 
 	if (!optval || !cm_live(CM_ID, rdma_id))
 		return cm_fail(EINVAL);
-	/* Paths of InfiniBand's subnet administrator: there is none. */
+	/*
+	 * RDMA_OPTION_IB sets paths of the InfiniBand subnet administrator, which does not exist
+	 * here.
+	 */
 	if (level != RDMA_OPTION_ID)
 		return cm_fail(level == RDMA_OPTION_IB ? EOPNOTSUPP : EINVAL);
 	wanted = optname == RDMA_OPTION_ID_TOS || optname == RDMA_OPTION_ID_ACK_TIMEOUT
@@ -26,7 +29,10 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 	if (optname == RDMA_OPTION_ID_TOS)
 		id->tos = *(uint8_t *)optval;
 	if (optname == RDMA_OPTION_ID_REUSEADDR || optname == RDMA_OPTION_ID_AFONLY) {
-		/* One that the library bound to connect: the program may set what has no effect. */
+		/*
+		 * On an id that rdma_resolve_addr has bound, the program may set these options,
+		 * which then have no effect.
+		 */
 		if (id->bound && !id->resolved)
 			return cm_fail(EINVAL);
 		if (optname == RDMA_OPTION_ID_AFONLY) {
@@ -35,8 +41,8 @@ int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *op
 		}
 	}
 	/*
-	 * An address is reusable anyway. The timeout is what rdma_init_qp_attr says: TCP, which
-	 * repeats what is not acknowledged, has its own.
+	 * REUSEADDR needs no action: addresses are always reusable. ACK_TIMEOUT is only returned by
+	 * rdma_init_qp_attr: TCP uses its own retransmission time-out.
 	 */
 	return 0;
 }
@@ -45,7 +51,7 @@ int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
 	if (!ece || !cm_live(CM_ID, id) || ece->comp_mask)
 		return cm_fail(EINVAL);
-	/* Options of a vendor: this one has none, and takes no other's. */
+	/* ECE are vendor options; siwarp has none and supports no other vendor's. */
 	return ece->vendor_id || ece->options ? cm_fail(EOPNOTSUPP) : 0;
 }
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm_newer.c - functions that librdmacm has got since release 44, RDMACM_1.4: events that a
- * program writes itself, and the resolution of names as an event.
+ * abi/rdmacm_newer.c - functions that librdmacm introduced after release 44 (RDMACM_1.4): events
+ * written by the program, and asynchronous name resolution.
  */
 #include <netdb.h>
 #include <stdlib.h>
 
 #include "abi/rdmacm.h"
 
-/* Flags of rdma_resolve_addrinfo. */
+/* Flags of rdma_resolve_addrinfo: RAI_SA and RAI_DNS. */
 enum {
 	BY_SA = 0x10,
 	BY_DNS = 0x20,
@@ -22,7 +22,9 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 #pragma GCC visibility pop
 
-/* ---- events of the program's own ------------------------------------------------------------- */
+/*
+ * ---- events written by the program -------------------------------------------------------------
+ */
 
 uint64_t cm_take_arg(struct cm_id *id)
 {
@@ -35,7 +37,10 @@ uint64_t cm_take_arg(struct cm_id *id)
 	return arg;
 }
 
-/* The event, and behind those of others what goes with it: 0 or a negative errno value. */
+/*
+ * Queues the event on the channel and its argument behind the earlier arguments. Returns 0 or a
+ * negative errno value.
+ */
 static int write_event(struct cm_id *id, int status, uint64_t arg)
 {
 	struct cm_arg *added = calloc(1, sizeof(*added)), **last = &id->args;
@@ -69,7 +74,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* What getaddrinfo's codes are as errno values, which events have. */
+/* Converts an error code of getaddrinfo(3) to an errno value for the status of an event. */
 static int errno_of(int why)
 {
 	switch (why) {
@@ -101,10 +106,13 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 		return cm_fail(EINVAL);
 	if (hints)
 		wanted = *hints;
-	if (wanted.ai_flags & BY_SA) /* of InfiniBand's subnet administrator: there is none */
+	/* resolution by the InfiniBand subnet administrator, which does not exist here */
+	if (wanted.ai_flags & BY_SA)
 		return cm_fail(wanted.ai_flags & BY_DNS ? EINVAL : EOPNOTSUPP);
 	wanted.ai_flags &= ~BY_DNS;
-	/* The system's resolver has its own time; the event comes when it is done. */
+	/*
+	 * The system's resolver determines the time-out; the event is queued when it has finished.
+	 */
 	why = rdma_getaddrinfo(node, service, hints ? &wanted : NULL, &found);
 	r = siw_cm_tell(id->siw, why ? CM_EVENT_ADDRINFO_ERROR : CM_EVENT_ADDRINFO_RESOLVED,
 			why ? -errno_of(why) : 0);

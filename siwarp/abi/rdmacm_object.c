@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_object.c - which ids, channels and events are alive, and who waits for their events. */
+/*
+ * abi/rdmacm_object.c - registry of live ids, channels and events, and waiting for
+ * acknowledgements.
+ */
 #include <search.h>
 
 #include "abi/rdmacm.h"
@@ -8,7 +11,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t acked = PTHREAD_COND_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static void *alive; /* a tree of struct cm_object, by handle */
+static void *alive; /* binary tree of struct cm_object, ordered by handle */
 
 static void take(void)
 {
@@ -20,7 +23,7 @@ void cm_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A child of fork() must find the lock free. */
+/* Registers fork handlers: the child of fork() must find the lock free. */
 static void at_first(void)
 {
 	pthread_atfork(take, cm_unlock, cm_unlock);
@@ -105,7 +108,10 @@ void cm_wait_acked(struct cm_id *id)
 {
 	int cancel;
 
-	/* It is waited for as long as it takes; a thread cancelled here would take the lock along. */
+	/*
+	 * The wait has no time limit. Cancellation is disabled, because a cancelled thread would
+	 * keep the lock.
+	 */
 	cancel = abi_cancel_off();
 	cm_lock();
 	while (id->unacked)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm_qp.c - queue pairs and shared receive queues of ids, with the CQs made for them. */
+/* abi/rdmacm_qp.c - queue pairs and shared receive queues of ids, and the CQs created for them. */
 #include <stdlib.h>
 
 #include "abi/rdmacm.h"
 
 #define ACK_TIMEOUT 14 /* 67 ms */
 
-/* What verbs return; 0, or -1 with errno. */
+/* Converts a verbs result to 0, or -1 with errno. */
 static int minus_one(int why)
 {
 	return why ? cm_fail(why) : 0;
@@ -42,7 +42,7 @@ static void end_cqs(struct rdma_cm_id *id)
 	errno = why;
 }
 
-/* The queues that the program did not name: 0, or -1 with errno. */
+/* Creates the CQs that the program did not specify. Returns 0, or -1 with errno. */
 static int complete_attr(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	if (!attr->send_cq) {
@@ -218,7 +218,10 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-/* What the step to attr->qp_state has with that id: 0; EINVAL: it is no such step. */
+/*
+ * Fills in the attributes of the transition to attr->qp_state. Returns 0, or EINVAL for another
+ * state.
+ */
 static int attr_of_step(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	*mask = IBV_QP_STATE;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm_rsocket.c - rsockets, which are a protocol of their own on rdma_cm: the genuine
- * library's, if it is installed. Its calls of rdma_cm and verbs land in ours, since ours come first
- * when symbols are looked up. Without it each call says so once, and fails with EOPNOTSUPP.
+ * abi/rdmacm_rsocket.c - rsockets, a protocol on top of rdma_cm. Calls are forwarded to the
+ * system's librdmacm, if it is installed. That library's calls of rdma_cm and verbs reach siwarp's
+ * libraries, which come first in symbol lookup. Without it each function prints a message once and
+ * fails with EOPNOTSUPP.
  */
 #include <dlfcn.h>
 #include <poll.h>
@@ -19,7 +20,7 @@
 
 const uint32_t cm_long_queues[64] = { [0 ... 63] = 0x3fffffff };
 
-/* Of later releases of rdma-core (RDMACM_1.5). */
+/* Functions of later releases of rdma-core (RDMACM_1.5). */
 struct epoll_event;
 #pragma GCC visibility push(default)
 int repoll_create1(int flags);
@@ -41,19 +42,22 @@ static void open_genuine(void)
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]) && !genuine; i++) {
 		genuine = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
-		/* A link that leads back here is no other library. */
+		/* A symbolic link to this library does not count as another library. */
 		if (genuine && dlsym(genuine, "rsocket") == (void *)rsocket)
 			genuine = NULL;
 	}
 }
 
-/* What is known of one function. */
+/* State of one forwarded function. */
 struct forwarded {
-	_Atomic(void *) function; /* the genuine library's, once it was found */
-	atomic_bool said;	  /* that there is none */
+	_Atomic(void *) function; /* the function in the system's library, once found */
+	atomic_bool said;	  /* a message that the function is missing was printed */
 };
 
-/* Looks that name up: NULL with errno EOPNOTSUPP. Threads that do so at once find the same. */
+/*
+ * Looks up a function in the system's library; NULL with errno EOPNOTSUPP. Concurrent lookups give
+ * the same result.
+ */
 static void *look_up(const char *name, struct forwarded *of)
 {
 	int cancel = abi_cancel_off();
@@ -67,12 +71,18 @@ static void *look_up(const char *name, struct forwarded *of)
 	abi_cancel_back(cancel);
 	if (!function)
 		errno = EOPNOTSUPP;
-	/* Pairs with the load in forward(): who sees it sees the library that was opened. */
+	/*
+	 * Pairs with the acquire load in forward(), so that the opened library is visible to the
+	 * reader.
+	 */
 	atomic_store_explicit(&of->function, function, memory_order_release);
 	return function;
 }
 
-/* The genuine library's function of that name; NULL with errno EOPNOTSUPP. */
+/*
+ * Returns the function of the system's library, looking it up at the first call; NULL with errno
+ * EOPNOTSUPP.
+ */
 static void *forward(const char *name, struct forwarded *of)
 {
 	void *function = atomic_load_explicit(&of->function, memory_order_acquire);
@@ -80,7 +90,10 @@ static void *forward(const char *name, struct forwarded *of)
 	return function ? function : look_up(name, of);
 }
 
-/* One function: it goes on in the genuine library's, or fails with none. */
+/*
+ * Defines a function that calls its counterpart in the system's library, or returns `none` if there
+ * is none.
+ */
 #define FORWARD(type, name, parameters, arguments, none)      \
 	type name parameters                                  \
 	{                                                     \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/rdmacm_ud.c - ids of RDMA_PS_UDP and RDMA_PS_IPOIB: connecting asks for the queue pair of a
- * service (spec/cm-udp.md), and events say how to send there.
+ * abi/rdmacm_ud.c - ids of RDMA_PS_UDP and RDMA_PS_IPOIB: rdma_connect queries the queue pair of a
+ * service (spec/cm-udp.md), and the event contains the parameters for sending to it.
  */
 #include <sys/socket.h>
 
@@ -16,7 +16,10 @@ static bool is_v4(const union ibv_gid *gid)
 	return memcmp(gid->raw, mapped, sizeof(mapped)) == 0;
 }
 
-/* The index of the id's own address among the device's, or of the first of dgid's family. */
+/*
+ * Returns the GID index of the id's address if that has the family of dgid, otherwise of the
+ * device's first address of that family; 0 if there is none.
+ */
 static uint8_t index_for(const struct cm_id *id, const union ibv_gid *dgid)
 {
 	const union ibv_gid *own = &id->id.route.addr.addr.ibaddr.sgid;
@@ -72,7 +75,10 @@ int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
 
 	if (r == 0)
 		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
-	/* Ports of rdma_cm are not those of UDP sockets: the program may have one there. */
+	/*
+	 * Ports of rdma_cm are separate from UDP ports, so the program may use a UDP socket on this
+	 * port.
+	 */
 	if (r == -EADDRINUSE) {
 		source.port_be = 0;
 		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
@@ -89,7 +95,10 @@ int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
 		r = siw_cm_accept(id->siw, &param);
 	if (r < 0)
 		return cm_fail(-r);
-	/* Nobody tells an end that answers whether the answer came. */
+	/*
+	 * The responder is not notified whether its response arrived, so there is no event to wait
+	 * for.
+	 */
 	id->asks = false;
 	cm_forget_event(id);
 	return 0;
@@ -99,7 +108,10 @@ int cm_ud_disconnect(struct cm_id *id)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
-	/* There is no connection that ends: this end sends and receives no more. */
+	/*
+	 * There is no connection to end; the queue pair goes to ERR and neither sends nor receives
+	 * any more.
+	 */
 	return id->id.qp ? cm_result(-ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE)) : 0;
 }
 
