@@ -185,9 +185,7 @@ struct abi_qp {
 	struct ibv_ece ece;
 };
 
-/*
- * ---- abi_object.c: registry of live handles ----------------------------------------------------
- */
+/* ---- abi_object.c: registry of live handles -------------------------------------------------- */
 
 /*
  * The number of fork() generations between this process and the first one. A lock that was created
@@ -256,9 +254,7 @@ void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping);
 /* Unmaps all mappings in a list. */
 void abi_unmap_all(struct abi_mapping *mappings);
 
-/*
- * ---- implementations of the function tables in struct verbs_context ----------------------------
- */
+/* ---- implementations of the function tables in struct verbs_context -------------------------- */
 
 int abi_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 			struct ibv_device_attr_ex *attr, size_t size);

@@ -41,7 +41,7 @@ struct step {
 
 /* clang-format off */
 static const struct step steps[STATES][STATES] = {
-	/* required, optional: RC UC UD */
+	/*                        required, optional:   RC       UC                         UD */
 	[IBV_QPS_RESET] = {
 		[IBV_QPS_INIT] = STEP(PORT | ACCESS, 0,           PORT | ACCESS, 0,          PORT | IBV_QP_QKEY, 0),
 	},

@@ -79,9 +79,7 @@ int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_
 	return 0;
 }
 
-/*
- * ---- functions that need special hardware ------------------------------------------------------
- */
+/* ---- functions that need special hardware ---------------------------------------------------- */
 
 ABI_EXPORT int abi_refuse_newer(void);
 int abi_refuse_newer(void)

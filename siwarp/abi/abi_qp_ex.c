@@ -192,9 +192,7 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote
 	refuse(qp, EOPNOTSUPP);
 }
 
-/*
- * ---- setters, which modify the request begun last ----------------------------------------------
- */
+/* ---- setters, which modify the request begun last -------------------------------------------- */
 
 static struct siw_send_wr *last(struct ibv_qp_ex *qp)
 {

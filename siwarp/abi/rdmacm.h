@@ -177,9 +177,7 @@ uint64_t cm_take_arg(struct cm_id *id);
 /* Frees the data that rdmacm_newer.c stores in an id, when the id is destroyed. */
 void cm_forget_newer(struct cm_id *id);
 
-/*
- * ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments -------------
- */
+/* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
 
 static inline bool cm_is_ud(const struct cm_id *id)
 {

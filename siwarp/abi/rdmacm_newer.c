@@ -22,9 +22,7 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *s
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 #pragma GCC visibility pop
 
-/*
- * ---- events written by the program -------------------------------------------------------------
- */
+/* ---- events written by the program ----------------------------------------------------------- */
 
 uint64_t cm_take_arg(struct cm_id *id)
 {

@@ -64,9 +64,7 @@ struct siw_capture_packet {
 	size_t missing; /* octets of the datagram after these that were truncated */
 };
 
-/*
- * ---- for llp: call all but the first two functions between lock and unlock --------------------
- */
+/* ---- for llp: call all but the first two functions between lock and unlock ------------------- */
 
 /* Takes the lock and returns the time as siw_capture_now() does (CLOCK_REALTIME, ns). */
 uint64_t siw_capture_lock(void);
@@ -81,9 +79,7 @@ uint32_t siw_capture_generation(void);
 int siw_capture_interface(const char *name);
 void siw_capture_write(const struct siw_capture_packet *packet);
 
-/*
- * ---- for code that drops datagrams --------------------------------------------------------------
- */
+/* ---- for code that drops datagrams ----------------------------------------------------------- */
 
 /* cffi: begin */
 

@@ -96,9 +96,7 @@ __attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, c
 	GUARDED(theirs, len, *crc = siw_crc32c_copy(*crc, theirs, own, len));
 }
 
-/*
- * ---- 64-bit atomic accesses --------------------------------------------------------------------
- */
+/* ---- 64-bit atomic accesses ------------------------------------------------------------------ */
 
 _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK_FREE == 2,
 	       "an atomic word of the user's is a plain one");

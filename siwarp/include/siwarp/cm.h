@@ -55,6 +55,7 @@ enum siw_cm_event_type {
 	SIW_CM_MULTICAST_ERROR = 13,
 };
 
+/* The ready-to-receive messages of peer-to-peer connections (RFC 6581 section 4.1), as a set. */
 enum siw_cm_rtr {
 	SIW_CM_RTR_NONE = 0,
 	SIW_CM_RTR_FPDU = 1,
@@ -102,6 +103,7 @@ struct siw_cm_param {
 	int rnr_retry;
 };
 
+/* An event, as siw_cm_get_event returns it. A prefix names the events that set a member. */
 struct siw_cm_event {
 	struct siw_cm_id *id;	     /* CONNECT_REQUEST: the new id */
 	struct siw_cm_id *listen_id; /* valid in CONNECT_REQUEST only */
@@ -131,7 +133,7 @@ struct siw_cm_event {
  * progress threads must be enabled (setting progress), or no event arrives.
  */
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
-/* -EBUSY: an id of the channel still exists. */
+/* Destroys the channel. -EBUSY: an id of the channel still exists. */
 int siw_cm_destroy_channel(struct siw_cm_channel *channel);
 /*
  * Returns a descriptor, for poll(2) and similar calls, that is readable while an event is queued.
@@ -143,6 +145,7 @@ int siw_cm_channel_fd(struct siw_cm_channel *channel);
  */
 int siw_cm_get_event(struct siw_cm_channel *channel, struct siw_cm_event *event, int timeout_ms);
 
+/* Creates an id for RC queue pairs. context is returned in its events. Errors: ENOMEM. */
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *channel, void *context);
 /* Creates an id for UD queue pairs; see UD at the top of this header. */
 struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *channel, void *context);
@@ -151,6 +154,7 @@ struct siw_cm_id *siw_cm_create_ud_id(struct siw_cm_channel *channel, void *cont
  * be destroyed by the user.
  */
 int siw_cm_destroy_id(struct siw_cm_id *id);
+/* Sets the context that later events of the id return. */
 void siw_cm_set_context(struct siw_cm_id *id, void *context);
 /*
  * Assigns a device to an id whose channel belongs to no device. The device cannot be closed before
@@ -241,6 +245,7 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
  * reaches the peer.
  */
 int siw_cm_disconnect(struct siw_cm_id *id);
+/* Returns a static text that describes an event (enum siw_cm_event_type). */
 const char *siw_cm_event_str(int event);
 
 /* cffi: end */

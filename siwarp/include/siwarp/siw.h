@@ -96,7 +96,9 @@ enum siw_atomic_cap {
  * siw_free_device_list. num_devices may be NULL.
  */
 struct siw_device **siw_get_device_list(int *num_devices);
+/* Frees the array. Devices that are open stay open. */
 void siw_free_device_list(struct siw_device **list);
+/* Returns the name and addresses of a device in the list, valid until the list is freed. */
 const struct siw_device_info *siw_device_info(struct siw_device *device);
 
 /*
@@ -105,10 +107,11 @@ const struct siw_device_info *siw_device_info(struct siw_device *device);
  */
 struct siw_context *siw_open_device(struct siw_device *device);
 /*
- * Closes a device. -EBUSY: a PD, CQ, completion channel or connection manager channel of the device
- * still exists.
+ * Closes a device that has no children. -EBUSY: a PD, CQ, completion channel or connection manager
+ * channel of the device still exists.
  */
 int siw_close_device(struct siw_context *context);
+/* Writes the limits of the device to *attr. */
 int siw_query_device(struct siw_context *context, struct siw_device_attr *attr);
 /* Returns the name and addresses that the device had when it was opened. */
 const struct siw_device_info *siw_context_info(struct siw_context *context);
@@ -178,9 +181,9 @@ struct siw_async_event {
 /*
  * Removes the oldest asynchronous event from the device's queue and writes it to *event. Blocks as
  * siw_get_cq_event does. Returns 0; -EAGAIN after timeout_ms milliseconds without an event; -EINTR
- * after a signal. Unlike siw_get_cq_event, the waiting thread makes no progress on the device's
- * traffic, unless setting progress is 0: it sleeps until an event is raised. Raising an event that
- * is still queued for the same object does not queue it again.
+ * after a signal. Unlike in siw_get_cq_event, the waiting thread only sleeps and makes no progress
+ * on the device's traffic, unless setting progress is 0. Raising an event that is still queued for
+ * the same object does not queue it again.
  *
  * A QP that goes to ERR by itself raises exactly one of FATAL, REQ_ERR and ACCESS_ERR. Causes of
  * FATAL: a Terminate from the peer, a broken or reset stream, an overflow of the QP's CQ. A QP
@@ -200,6 +203,7 @@ void siw_ack_async_event(struct siw_async_event *event);
  * siw_get_async_event.
  */
 int siw_async_fd(struct siw_context *context);
+/* Returns a static text that describes an event type (enum siw_event_type). */
 const char *siw_event_type_str(int event_type);
 
 /* ---- protection domains, memory -------------------------------------------------------------- */
@@ -214,6 +218,7 @@ enum siw_access_flags {
 	SIW_ACCESS_REMOTE_INVALIDATE = 1 << 30, /* siwarp's own; for siw_reg_mr_qp only */
 };
 
+/* A memory region; addr and length as registered. */
 struct siw_mr {
 	struct siw_context *context;
 	struct siw_pd *pd;
@@ -224,8 +229,9 @@ struct siw_mr {
 	uint32_t rkey; /* STag for the peer, used with a tagged offset (addr or iova) */
 };
 
+/* Allocates a protection domain. Errors: ENOMEM (max_pd reached). */
 struct siw_pd *siw_alloc_pd(struct siw_context *context);
-/* -EBUSY: an MR, MW, QP, SRQ or AH of the PD still exists. */
+/* Deallocates the PD. -EBUSY: an MR, MW, QP, SRQ or AH of the PD still exists. */
 int siw_dealloc_pd(struct siw_pd *pd);
 
 /*
@@ -445,8 +451,9 @@ struct siw_wc {
  */
 struct siw_cq *siw_create_cq(struct siw_context *context, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector);
-/* Waits until all of the CQ's events are acknowledged. -EBUSY: a QP uses the CQ. */
+/* Destroys the CQ, after all its events have been acknowledged. -EBUSY: a QP uses the CQ. */
 int siw_destroy_cq(struct siw_cq *cq);
+/* Returns the number of completions that the CQ has room for, or -errno. */
 int siw_cq_capacity(struct siw_cq *cq);
 /*
  * Resizes the CQ to at least cqe completions. Completions in the CQ are kept in order. -EINVAL: cqe
@@ -471,10 +478,12 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc);
  * event. -EINVAL: the CQ has no channel.
  */
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only);
+/* Returns a static text that describes a completion status (enum siw_wc_status). */
 const char *siw_wc_status_str(int status);
 
+/* Creates a completion channel, which queues the events of CQs. Errors: ENOMEM, EMFILE. */
 struct siw_comp_channel *siw_create_comp_channel(struct siw_context *context);
-/* -EBUSY: a CQ uses the channel. */
+/* Destroys the completion channel. -EBUSY: a CQ uses the channel. */
 int siw_destroy_comp_channel(struct siw_comp_channel *channel);
 /*
  * Returns a descriptor, for poll(2) and similar calls, that is readable while an event is queued.
@@ -493,6 +502,10 @@ int siw_comp_channel_fd(struct siw_comp_channel *channel);
  */
 int siw_get_cq_event(struct siw_comp_channel *channel, struct siw_cq **cq, void **cq_context,
 		     int timeout_ms);
+/*
+ * Acknowledges nevents events of the CQ that siw_get_cq_event returned. siw_destroy_cq waits until
+ * all events are acknowledged.
+ */
 void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
 
 /* ---- address handles ------------------------------------------------------------------------- */
@@ -512,8 +525,8 @@ void siw_ack_cq_events(struct siw_cq *cq, unsigned int nevents);
  */
 struct siw_ah *siw_create_ah(struct siw_pd *pd, const struct siw_addr *dest);
 /*
- * -EBUSY: a Send with this handle is posted that UDP has not accepted yet, because the socket is
- * full or the QP is in SQD.
+ * Destroys the address handle. -EBUSY: a posted Send with this handle has not been accepted by UDP,
+ * because the socket is full or the QP is in SQD.
  */
 int siw_destroy_ah(struct siw_ah *ah);
 
@@ -603,6 +616,10 @@ struct siw_qp_cap {
 	uint32_t max_inline_data; /* octets */
 };
 
+/*
+ * Attributes of a new queue pair. A prefix such as "UD, RC:" names the QP types that a member
+ * applies to; other types ignore the member or refuse a value other than 0.
+ */
 struct siw_qp_init_attr {
 	void *qp_context;
 	struct siw_cq *send_cq;
@@ -722,13 +739,17 @@ enum siw_qp_attr_mask {
 	SIW_QP_FD = 1073741824, /* siwarp's own */
 };
 
+/*
+ * Attributes of a queue pair. A prefix such as "UD, UC:" names the QP types that have the
+ * attribute, and "to RTR" the transition that accepts it (siw_qp_step_attrs).
+ */
 struct siw_qp_attr {
 	int qp_state;
 	int cur_qp_state; /* modify: the required current state; another state is an error */
 	uint32_t qkey;	  /* UD, UC: Q_Key of received datagrams; on UC also of sent datagrams */
 	/*
-	 * RC, UC: operations that the peer may use, in addition to the rights of each STag.
-	 * Initially all are allowed.
+	 * RC, UC: operations that the peer may use. An operation requires both this right and that
+	 * of the STag. Initially all rights are set.
 	 */
 	int qp_access_flags;
 	/* to SQD: raise SIW_EVENT_SQ_DRAINED when the send queue is drained */
@@ -975,6 +996,7 @@ int siw_destroy_qp(struct siw_qp *qp);
 int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int attr_mask);
 /* Writes the current value of every member to *attr and *init. Either pointer may be NULL. */
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init);
+/* Returns the QPN; 0 if qp is NULL. */
 uint32_t siw_qp_num(struct siw_qp *qp);
 
 /* ---- multicast ------------------------------------------------------------------------------- */
@@ -1073,10 +1095,11 @@ enum siw_srq_attr_mask {
  * that it holds has no completion.
  */
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init);
-/* -EBUSY: a QP uses the SRQ. Receives that are still posted do not complete. */
+/* Destroys the SRQ. Receives that are still posted do not complete. -EBUSY: a QP uses the SRQ. */
 int siw_destroy_srq(struct siw_srq *srq);
 /*
- * SIW_SRQ_LIMIT arms the limit. When fewer than srq_limit receives are left, which may be at once,
+ * Changes the attributes in attr_mask (a set of enum siw_srq_attr_mask). SIW_SRQ_LIMIT arms the
+ * limit. When fewer than srq_limit receives are left, which may be at once,
  * SIW_EVENT_SRQ_LIMIT_REACHED is raised once and the limit is reset to 0. SIW_SRQ_MAX_WR resizes
  * the SRQ to at least max_wr receives; posted receives are kept in order, and traffic continues.
  * -EINVAL, and nothing changes: a limit above max_wr; a max_wr that is 0, above max_srq_wr, below

@@ -165,6 +165,7 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
  */
 struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest,
 				  const struct siw_addr *source);
+/* Writes the destination address of the handle to *dest. */
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
 /*
  * Returns SIW_AH_ROOM octets of caller-owned memory, initially zero, at the same address as the
@@ -190,9 +191,9 @@ int siw_persona_setting(void);
  */
 int siw_qp_step_attrs(int qp_type, int from, int to);
 /*
- * UD, UC: writes the bound address to *local and, on UC, the address of the peer once it is known
- * to *peer. RC: writes the addresses of the connection. peer may be NULL. -ENOTCONN: the address is
- * not known yet.
+ * UD, UC: writes the bound address to *local. UC: also writes the address of the peer, once it has
+ * been set, to *peer. RC: writes both addresses of the connection. peer may be NULL. -ENOTCONN: the
+ * address is not known yet.
  */
 int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer);
 /*
