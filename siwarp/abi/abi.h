@@ -115,7 +115,7 @@ struct abi_pd {
 	struct abi_pd *parent_of;
 	struct abi_td *td;
 	atomic_uint users; /* number of parent domains that refer to this domain */
-	bool of_ids;	   /* marked by siw_ibv_pd_of_ids */
+	bool of_ids;	   /* used by connection ids, as marked by siw_ibv_pd_of_ids */
 };
 
 struct abi_td {

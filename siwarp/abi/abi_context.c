@@ -271,7 +271,7 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	if (!import)
 		return abi_null(ENOMEM);
 	ctx = abi_context_of(context);
-	/* the original descriptor is not a duplicate to close */
+	/* the context's own descriptor is not a duplicate that has to be closed */
 	import->fd = cmd_fd != context->cmd_fd ? cmd_fd : -1;
 	pthread_mutex_lock(&ctx->lock);
 	import->next = ctx->imports;

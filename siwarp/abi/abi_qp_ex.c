@@ -64,7 +64,7 @@ static struct siw_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode
 	wr = &b->wr[b->n++];
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = qp->wr_id;
-	/* set by the functions that set inline data */
+	/* the setters of inline data set this flag */
 	wr->send_flags = qp->wr_flags & ~(unsigned int)IBV_SEND_INLINE;
 	wr->opcode = (int)opcode;
 	return wr;

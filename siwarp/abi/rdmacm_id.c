@@ -121,7 +121,7 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
 	/*
-	 * If the device was closed, the engine's id no longer exists, and this call fails
+	 * If the device was closed, the engine's id has already ended, and this call fails
 	 * harmlessly.
 	 */
 	siw_cm_destroy_id(id->siw);
