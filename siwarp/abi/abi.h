@@ -68,7 +68,7 @@ enum abi_kind {
 	ABI_CQ,
 	ABI_QP,
 	ABI_SRQ,
-	ABI_AH, /* stored in engine memory, in front of the struct siw_ah */
+	ABI_AH, /* stored in engine memory, in the room at the start of struct siw_ah */
 	ABI_TD,
 	ABI_BUF,
 	ABI_LIST, /* array of ibv_get_device_list, allocated by malloc */
@@ -211,7 +211,8 @@ bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner);
 bool abi_live(enum abi_kind kind, const void *handle);
 /*
  * Marks handle as dead: later calls on it fail with EINVAL, including those of inline functions
- * compiled into the program. Returns false if another thread has ended the object first.
+ * compiled into the program; posts are dropped (abi_post_dropped). Returns false if another thread
+ * has ended the object first.
  */
 bool abi_end(enum abi_kind kind, void *handle);
 /* Ends all objects of the context, and then the context. Returns as abi_end. */
@@ -224,7 +225,10 @@ void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wante
 
 /* ---- abi_context.c --------------------------------------------------------------------------- */
 
-/* The context of dead objects: all its functions fail with EINVAL. */
+/*
+ * The context of dead objects: its functions fail with EINVAL, except posts, which are accepted and
+ * dropped (abi_post_dropped).
+ */
 extern struct verbs_context abi_dead_context;
 
 /* ---- abi_newer.c ----------------------------------------------------------------------------- */
@@ -349,7 +353,7 @@ void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
 int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
 /* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
 int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags);
-/* Frees the builder of abi_builder_make; the functions of the queue pair fail from now on. */
+/* Frees the builder of abi_builder_make; requests built afterwards are dropped. */
 void abi_builder_end(struct abi_qp *qp);
 /* Converts a verbs bind request to the engine's. Returns 0 or EINVAL. */
 int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);

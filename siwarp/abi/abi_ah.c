@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * abi/abi_ah.c - address handles. A struct ibv_ah is stored in the room in front of the engine's
- * handle, so both have the same address and work requests that contain the handle are posted
- * unchanged.
+ * abi/abi_ah.c - address handles. A struct ibv_ah is stored in the room at the start of the
+ * engine's handle, so both have the same address and work requests that contain the handle are
+ * posted unchanged.
  */
 #include <arpa/inet.h>
 #include <netinet/ip.h>

@@ -82,7 +82,7 @@ static int dead_post_srq(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 
 /*
  * Context of dead objects. Functions that do not check whether their object is alive are replaced
- * by failing ones.
+ * by functions that fail or drop the request.
  */
 struct verbs_context abi_dead_context = {
 	.sz = sizeof(struct verbs_context),

@@ -65,7 +65,7 @@ SAME(ibv_srq_attr, siw_srq_attr, srq_limit);
 
 /*
  * struct ibv_cq and struct ibv_qp are the beginnings of their _ex structs. A struct ibv_ah fits
- * into the room that the engine provides in front of its handle.
+ * into the room that the engine provides at the start of its handle.
  */
 _Static_assert(offsetof(struct ibv_cq_ex, async_events_completed) ==
 		       offsetof(struct ibv_cq, async_events_completed),

@@ -6,7 +6,7 @@
  *
  * Posting and polling jump through the context of the object, in code that is compiled into the
  * program. Therefore the memory of an object is only ever reused for objects of the same kind, and
- * the context of a dead object has functions that fail.
+ * the context of a dead object has functions that fail or drop the request.
  */
 #include <stdlib.h>
 
@@ -203,7 +203,10 @@ bool abi_live(enum abi_kind kind, const void *handle)
 	return live;
 }
 
-/* Redirects the functions of the object, which are called through its context, to failing ones. */
+/*
+ * Redirects the functions of the object, which are called through its context, to those of dead
+ * objects.
+ */
 static void bury(enum abi_kind kind, void *handle)
 {
 	struct ibv_context *dead = &abi_dead_context.context;
