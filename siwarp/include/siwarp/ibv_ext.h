@@ -12,6 +12,7 @@
  *
  * All functions are weak symbols: if the process has loaded another libibverbs.so.1, they are NULL
  * pointers, so a program can test whether it runs on siwarp by
+ *
  *     if (siw_ibv_qp)
  */
 #ifndef SIWARP_IBV_EXT_H
@@ -32,13 +33,19 @@ extern "C" {
 #define SIW_IBV __attribute__((weak))
 #endif
 
+/* Returns the siwarp object of a device context. */
 SIW_IBV struct siw_context *siw_ibv_context(struct ibv_context *context);
+/* Returns the siwarp object of a protection domain. */
 SIW_IBV struct siw_pd *siw_ibv_pd(struct ibv_pd *pd);
+/* Returns the siwarp object of a memory region. */
 SIW_IBV struct siw_mr *siw_ibv_mr(struct ibv_mr *mr);
+/* Returns the siwarp object of a completion queue. */
 SIW_IBV struct siw_cq *siw_ibv_cq(struct ibv_cq *cq);
+/* Returns the siwarp object of a queue pair. */
 SIW_IBV struct siw_qp *siw_ibv_qp(struct ibv_qp *qp);
+/* Returns the siwarp object of a shared receive queue. */
 SIW_IBV struct siw_srq *siw_ibv_srq(struct ibv_srq *srq);
-/* The returned handle is valid until ibv_destroy_ah. */
+/* Returns the siwarp object of an address handle, valid until ibv_destroy_ah. */
 SIW_IBV struct siw_ah *siw_ibv_ah(struct ibv_ah *ah);
 
 /*

@@ -955,6 +955,8 @@ struct siw_recv_wr {
 	int num_sge;
 };
 
+/* Maximum number of UD QPs that share one socket. */
+#define SIW_MAX_SHARERS 256
 /*
  * Creates a queue pair in state RESET. With an SRQ the receive capabilities are ignored and written
  * back as 0. Errors: EINVAL (an unknown type; a capability above the device's limit; no CQ; a CQ or
@@ -968,7 +970,6 @@ struct siw_recv_wr {
  * of datagrams to one QP may make the kernel drop datagrams to the others. The socket is closed
  * when the last of these QPs is destroyed.
  */
-#define SIW_MAX_SHARERS 256
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init);
 /*
  * Destroys the queue pair and removes its completions that were not polled. -EBUSY: the QP is a

@@ -167,13 +167,14 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 				  const struct siw_addr *source);
 /* Writes the destination address of the handle to *dest. */
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest);
+/* Octets of caller-owned memory in an address handle. */
+#define SIW_AH_ROOM 64
 /*
  * Returns SIW_AH_ROOM octets of caller-owned memory, initially zero, at the same address as the
  * handle. A library with its own layout of address handles can store them there, and can then cast
  * lists of work requests instead of copying them. siwarp never reads this memory. EINVAL: ah is
  * NULL.
  */
-#define SIW_AH_ROOM 64
 void *siw_ah_room(struct siw_ah *ah);
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
