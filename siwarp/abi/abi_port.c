@@ -248,7 +248,7 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 		errno = r;
 		return -1;
 	}
-	memset(gid, 0, sizeof(*gid)); /* all zero, as for an unused entry of an adapter */
+	memset(gid, 0, sizeof(*gid)); /* an unused GID table entry is all zero, as with adapters */
 	if (abi_source(abi_context_of(context), (unsigned int)index, &addr))
 		abi_gid_of_addr(&addr, gid);
 	return 0;

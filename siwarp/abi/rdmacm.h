@@ -190,7 +190,7 @@ int cm_ud_disconnect(struct cm_id *id);
 /* Stores for ibv_query_qp the attributes with which the id has moved its RC queue pair to RTS. */
 void cm_show_attr(const struct cm_id *id);
 int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
-/* Fills in how to send from the id's address to dgid. */
+/* Fills in the address vector for sending from the id's address to dgid. */
 void cm_ud_way(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
 /* Fills in the event data of a UD connection request or response. */
 void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct cm_event *event);

@@ -38,7 +38,10 @@ int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
 		memcpy(to, from, sizeof(struct sockaddr_in6));
 	else
 		return EAFNOSUPPORT;
-	/* The flow label of a sockaddr_in6 is at the position of v4. */
+	/*
+	 * A sockaddr_in6 has its flow label where struct siw_addr has v4, which must be zero for
+	 * IPv6.
+	 */
 	if (from->sa_family == AF_INET6)
 		memset(to->v4, 0, sizeof(to->v4));
 	return 0;

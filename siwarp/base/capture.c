@@ -386,7 +386,7 @@ int siw_capture_interface(const char *name)
 	if (!cap.generation || i == MAX_INTERFACES)
 		return 0;
 	begin(BLOCK_INTERFACE);
-	put32(1); /* Ethernet */
+	put32(1); /* link type: Ethernet */
 	put32(0); /* no snapshot length limit */
 	put_option(OPT_NAME, name, strlen(name));
 	put_option(OPT_RESOLUTION, &nanoseconds, 1);

@@ -22,7 +22,7 @@ enum siw_layer {
 	SIW_LAYER_LLP = 2, /* MPA over TCP */
 };
 
-/* RDMAP (RFC 5040 figure 9) */
+/* Error types and codes of RDMAP (RFC 5040 figure 9). */
 enum siw_rdmap_etype {
 	SIW_RDMAP_LOCAL_CATASTROPHIC = 0,
 	SIW_RDMAP_REMOTE_PROTECTION = 1,
@@ -42,7 +42,7 @@ enum siw_rdmap_ecode {
 	SIW_RDMAP_UNSPECIFIED = 0xff,
 };
 
-/* DDP (RFC 5041 section 7) */
+/* Error types and codes of DDP (RFC 5041 section 7). */
 enum siw_ddp_etype {
 	SIW_DDP_LOCAL_CATASTROPHIC = 0,
 	SIW_DDP_TAGGED_BUFFER = 1,
@@ -64,7 +64,7 @@ enum siw_ddp_untagged_ecode {
 	SIW_DDP_UNTAGGED_VERSION = 0x06,
 };
 
-/* MPA (RFC 5044 section 8, RFC 6581 section 8); the error type is always 0 */
+/* Error codes of MPA (RFC 5044 section 8, RFC 6581 section 8). The error type is always 0. */
 enum siw_mpa_ecode {
 	SIW_MPA_CLOSED = 0x01,
 	SIW_MPA_CRC = 0x02,
