@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_pair.h - RC queue pairs that connect by GID and QPN, without a connection manager; what
- * the qp_pair files do for each other. spec/rc-pairing.md has the protocol. All with progress held.
+ * qp/qp_pair.h - RC queue pairs that connect by GID and QPN, without a connection manager: internal
+ * interface between the qp_pair files. spec/rc-pairing.md specifies the protocol. All functions are
+ * called with progress held.
  */
 #ifndef SIW_QP_PAIR_H
 #define SIW_QP_PAIR_H
@@ -11,28 +12,31 @@
 
 /* ---- qp_pair_frame.c: the private data of Request and Reply ---------------------------------- */
 
-/* One end: its address (no port) and its number. */
+/* Identifies one end: its address (without port) and its QPN. */
 struct siw_pair_id {
 	struct siw_addr addr;
 	uint32_t qpn;
 };
 
 enum siw_pair_features {
-	SIW_PAIR_COUNTS = 1, /* it sends and takes delivery counts (spec/delivery-counts.md) */
+	SIW_PAIR_COUNTS = 1, /* supports delivery counts (spec/delivery-counts.md) */
 };
 
 struct siw_pair_hello {
 	uint32_t features; /* set of enum siw_pair_features */
-	uint8_t rnr_retry; /* of the sender, as struct siw_qp_attr has it */
+	uint8_t rnr_retry; /* the sender's, as in struct siw_qp_attr */
 	struct siw_pair_id from, to;
 };
 
-/* Octets of private data. */
+/* Builds the private data; returns its length in octets. */
 uint16_t siw_pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello);
-/* 0, or -EPROTO: it is no siwarp's, or of a version that this one does not know. */
+/* Parses private data: 0, or -EPROTO: not from siwarp, or of an unknown version. */
 int siw_pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello *hello);
 bool siw_pair_same(const struct siw_pair_id *a, const struct siw_pair_id *b);
-/* Whether a comes before b: then a connects. A total order, the same at both ends. */
+/*
+ * Whether a is ordered before b, in which case a connects. The order is total and the same at both
+ * ends.
+ */
 bool siw_pair_before(const struct siw_pair_id *a, const struct siw_pair_id *b);
 
 /* ---- qp_pair_port.c: numbers, and the listeners behind them ---------------------------------- */
@@ -42,25 +46,25 @@ bool siw_pair_before(const struct siw_pair_id *a, const struct siw_pair_id *b);
 struct siw_pair;
 
 /*
- * A TCP port of this device: QPNs are index << 16 | port. It listens at each of the device's
- * addresses.
+ * A TCP port of this device, shared by queue pairs with QPNs index << 16 | port. It listens at each
+ * of the device's addresses.
  */
 struct siw_pair_port {
-	struct siw_conn_user user; /* first; of its listeners and their connections */
-	struct siw_everywhere how; /* its listeners are opened */
-	struct siw_link link;	   /* of ctx->pair_ports */
+	struct siw_conn_user user; /* first; user of its listeners and their connections */
+	struct siw_everywhere how; /* used to open the listeners */
+	struct siw_link link;	   /* link in ctx->pair_ports */
 	uint16_t port;
-	uint8_t last; /* the index given last: they go round */
+	uint8_t last; /* the index assigned last; indexes are assigned round-robin */
 	uint32_t n_pairs, n_listeners;
 	struct siw_qp_conn *listeners[16];
 	struct siw_pair *pairs[SIW_PAIR_INDEXES + 1];
 };
 
-/* Gives pair a number: 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another -errno. */
+/* Assigns a QPN to pair: 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another -errno. */
 int siw_pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user,
 		       struct siw_pair *pair);
 void siw_pair_port_leave(struct siw_pair *pair);
-/* Whose number that is, or NULL. */
+/* The pair that has this QPN, or NULL. */
 struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t qpn);
 
 /* ---- qp_pair.c ------------------------------------------------------------------------------- */
@@ -72,10 +76,10 @@ struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t q
  *     +---------------- RESET; or ERR, with what was posted flushed ---------------------+
  */
 enum siw_pair_stage {
-	SIW_PAIR_UNPAIRED, /* RESET or INIT: Requests for it are kept until it is in RTR */
-	SIW_PAIR_AWAITING, /* the lower id connects, the other one listens */
+	SIW_PAIR_UNPAIRED, /* RESET or INIT: Requests for this QP are kept until it is in RTR */
+	SIW_PAIR_AWAITING, /* the end with the lower id connects, the other end listens */
 	SIW_PAIR_PAIRED,
-	SIW_PAIR_LOST, /* no peer any more: the next request fails */
+	SIW_PAIR_LOST, /* the stream has ended: the next request fails */
 };
 
 struct siw_pair {
@@ -85,12 +89,13 @@ struct siw_pair {
 	enum siw_pair_stage stage;
 	struct siw_pair_id own, peer; /* from RTR on */
 	struct siw_qp_conn *conn;     /* in start-up as initiator, or attached */
-	struct siw_timed timed;	      /* for the two below */
-	uint64_t retry_ns;	      /* the next try to connect; 0: none is due */
-	uint64_t fail_ns;	/* what is posted fails then; 0: nothing is, or without limit */
-	uint64_t began_ns;	/* when it came to RTR, or the first request was posted */
-	uint32_t wait_us;	/* between the last try and the next */
-	int timeout, retry_cnt; /* as struct siw_qp_attr has them */
+	struct siw_timed timed;	      /* timer for the two times below */
+	uint64_t retry_ns;	      /* time of the next connection attempt; 0: none */
+	/* time at which posted requests fail; 0: nothing is posted, or no limit */
+	uint64_t fail_ns;
+	uint64_t began_ns;	/* when the QP went to RTR, or the first request was posted */
+	uint32_t wait_us;	/* wait between the last attempt and the next */
+	int timeout, retry_cnt; /* as in struct siw_qp_attr */
 };
 
 #endif
