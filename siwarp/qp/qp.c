@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Creating and destroying queue pairs. qp_modify.c changes them. */
+/* Creation, destruction and queries of queue pairs. qp_modify.c changes their attributes. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
-/* The order is that of ctx->free_qps, which has a freelist per type. */
+/* In the order of ctx->free_qps, which has one freelist per type. */
 static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
 	&siw_qp_rc_class,
 	&siw_qp_uc_class,
@@ -129,8 +129,8 @@ static uint32_t power_of_two(uint32_t n)
 }
 
 /*
- * Rounds up what was asked for: at least one SGE, powers of two of requests, inline data to its
- * alignment. With an SRQ, no receives of its own.
+ * Rounds the requested capacities up: at least one SGE, numbers of requests to powers of two,
+ * inline data to a multiple of 16 octets. With an SRQ, the QP has no receives of its own.
  */
 static void grant(struct siw_qp_cap *cap, bool shared)
 {
@@ -156,8 +156,8 @@ static int make_queues(struct siw_wq *wq)
 	wq->sq_stride = (wq->sq_stride + 63) & ~63u;
 	wq->sq_mask = cap->max_send_wr - 1;
 	/*
-	 * With lazy_slots a UD send straight to the socket needs no slot, and there may be
-	 * thousands of QPs.
+	 * With lazy_slots, slots are allocated later: a UD send that goes directly to the socket
+	 * needs no slot, and there may be thousands of QPs.
 	 */
 	if (!siw_class_of(wq)->lazy_slots && siw_qp_sq_make(wq))
 		return -ENOMEM;
@@ -170,7 +170,7 @@ static int make_queues(struct siw_wq *wq)
 	return siw_mem_queue_create(&queue, &wq->recvs);
 }
 
-/* Frees its queues. Nobody posts any more: it is in RESET, or its creation failed. */
+/* Frees the QP's queues. No thread posts any more: the QP is in RESET, or its creation failed. */
 static void free_queues(struct siw_wq *wq)
 {
 	siw_class_of(wq)->close(wq);
@@ -183,7 +183,7 @@ static void free_queues(struct siw_wq *wq)
 	wq->sq = NULL;
 }
 
-/* Clears the struct from one offset to another. */
+/* Zeroes the part of the struct between two offsets. */
 static void clear(struct siw_wq *wq, size_t from, size_t to)
 {
 	memset((char *)wq + from, 0, to - from);
@@ -193,8 +193,8 @@ static void clear(struct siw_wq *wq, size_t from, size_t to)
 #define BEHIND(field) (AT(field) + sizeof(((struct siw_wq *)0)->field))
 
 /*
- * A zeroed struct, which means RESET. Memory from the freelist keeps what a late post on the
- * destroyed QP may still touch: locks, links, ops.
+ * Returns a zeroed struct, which represents state RESET. Memory from the freelist keeps the fields
+ * that a late post on the destroyed QP may still use: locks, links, ops.
  */
 static struct siw_wq *blank_qp(struct siw_context *ctx, const struct siw_qp_class *class)
 {
@@ -254,7 +254,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->min_rnr_timer = 12;
 	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	wq->burst = 1;
-	/* so that its first post is not delayed */
+	/* so that the QP's first post is not delayed */
 	wq->round.polls = siw_qp_polls(qp->ctx) - 1;
 	wq->cap = init->cap;
 	grant(&wq->cap, qp->srq);
@@ -307,7 +307,7 @@ static void count_qp(struct siw_wq *wq, int by)
 		atomic_fetch_add(&wq->qp.srq->n_qp, (uint32_t)by);
 }
 
-/* Connection ids lose it. progress held. */
+/* Clears the references of connection ids to the QP. progress held. */
 static void forget_holds(struct siw_wq *wq)
 {
 	while (!siw_link_alone(&wq->holds)) {
@@ -318,7 +318,10 @@ static void forget_holds(struct siw_wq *wq)
 	}
 }
 
-/* Makes the QP unreachable: 0; or -errno, and nothing has changed. progress held. */
+/*
+ * Removes the QP from its context and ends its work: 0; or -errno with nothing changed. progress
+ * held.
+ */
 static int take_away(struct siw_wq *wq)
 {
 	const struct siw_qp_class *class = siw_class_of(wq);
@@ -344,7 +347,7 @@ static int take_away(struct siw_wq *wq)
 	return 0;
 }
 
-/* As siw_destroy_qp when the device is closed by force. */
+/* As siw_destroy_qp(), for a device that is closed by force. */
 static void end_by_force(struct siw_child *child)
 {
 	struct siw_qp *qp = siw_container(child, struct siw_qp, child);
@@ -417,7 +420,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (err)
 		return err;
 	siw_verbs_child_del(qp->ctx, &qp->child);
-	/* An event handler may still be using it; this waits for that. */
+	/* Waits until no event handler uses the QP any more. */
 	siw_verbs_async_leave(&qp->async);
 	count_qp(wq, -1);
 	give_back(wq);
@@ -508,7 +511,10 @@ int siw_qp_leave_pairing(struct siw_qp *qp)
 		err = siw_refuse(CM_QP_PAIRS);
 	if (!err && rc->pairs) {
 		rc->pairs->close(rc);
-		/* Its number is among those of other RC queue pairs, so these look at all. */
+		/*
+		 * The kept QPN lies in the range of other RC QPNs, so new RC QPs must check for
+		 * collisions.
+		 */
 		rc->left_pairing = true;
 		qp->ctx->n_high++;
 	}

@@ -6,7 +6,7 @@
 #include "base/settings.h"
 #include "qp/qp_admission.h"
 
-/* Percent, where setting source_share is 0. */
+/* A source's share in percent if setting source_share is 0. */
 #define USUAL_SHARE 75
 
 static uint32_t share_of(int64_t limit)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Connects that are tried again for a while: refused, because nobody listens there yet; or reset,
- * because the listener has as many start-ups from this source as it admits.
+ * Retries of connects. A connect is retried for a limited time if it was refused, because nothing
+ * listens at the address yet, or reset, because the listener already has as many start-ups from
+ * this source as it admits.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
 	return 0;
 }
 
-/* Until when it is tried again after that failure; 0: not at all. */
+/* The time until which a connect that failed with status is retried; 0: it is not retried. */
 static uint64_t until(const struct siw_qp_again *again, int status)
 {
 	switch (status) {

@@ -7,9 +7,15 @@
 #include "base/os.h"
 #include "qp/qp_conn.h"
 
-/* Most connections accepted in a listener's turn, so that earlier ones are served in between. */
+/*
+ * Maximum number of connections accepted in a listener's turn, so that earlier connections are
+ * served in between.
+ */
 #define ACCEPTS 16
-/* A start-up that has not sent its whole Request for so long may have to make room. */
+/*
+ * A start-up that has not sent its complete Request after this time, in nanoseconds, may be closed
+ * to make room.
+ */
 #define SAFE_NS 500000000ull
 #define NEVER	UINT64_MAX
 
@@ -62,7 +68,7 @@ static int open_stream(struct siw_qp_conn *conn, struct siw_ddp_stream **ddp,
 	return err;
 }
 
-/* Sends a Terminate as the only message: whether it was sent. */
+/* Sends a Terminate as the stream's only message. Returns whether it was sent. */
 static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
@@ -77,7 +83,7 @@ static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 }
 
 /*
- * Ends a start-up with a Terminate, if it can be sent now, and lingers so that the peer can read
+ * Ends a start-up with a Terminate, if one can be sent now, and lingers so that the peer can read
  * it.
  */
 static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
@@ -89,8 +95,8 @@ static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 }
 
 /*
- * Start-up failed. A responder's connection, which the user has not seen, is dropped; an initiator
- * gets an event.
+ * Handles a failed start-up. A responder's connection, which the user has not seen yet, is dropped;
+ * an initiator's user gets an event.
  */
 static void fail(struct siw_qp_conn *conn, int status)
 {
@@ -110,7 +116,7 @@ static void fail(struct siw_qp_conn *conn, int status)
 		refuse(conn, &err);
 	else
 		end_stream(conn, false);
-	/* reports an error for which no Terminate can be sent any more (RFC5044-8-01) */
+	/* report an error for which no Terminate can be sent any more (RFC5044-8-01) */
 	if (status == -EPROTO)
 		conn->err = err;
 	report(conn, NULL, SIW_CONN_FAILED, status, NULL);
@@ -145,7 +151,7 @@ static int serve_startup(struct siw_qp_conn *conn)
 	return 1;
 }
 
-/* The user has not answered a Request yet: checks whether the peer is still there. */
+/* The user has not answered the Request yet: checks whether the peer is still connected. */
 static int serve_requested(struct siw_qp_conn *conn)
 {
 	struct siw_mpa_params unused;
@@ -177,11 +183,12 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 
 	if (now_ns < conn->deadline_ns)
 		return;
-	if (conn->stage == OVER) { /* drop_later */
+	if (conn->stage == OVER) { /* drop_later() has set this timer */
 		siw_qp_conn_free(conn);
 		return;
 	}
-	if (conn->stage == LISTENING) { /* a start-up may have to make room now */
+	/* a start-up is now old enough to be closed for a newcomer */
+	if (conn->stage == LISTENING) {
 		conn->admission->shut = false;
 		siw_llp_resume(conn->lsock);
 		return;
@@ -214,7 +221,7 @@ static int serve(struct siw_io_handler *self)
 		return serve_startup(conn);
 	case REQUESTED:
 		return serve_requested(conn);
-	default: /* the QP will be served for the octets in the socket after it resumes it */
+	default: /* unread data stays in the socket until a QP resumes it and is served */
 		if (conn->mpa)
 			siw_llp_pause(siw_mpa_sock(conn->mpa));
 		return 0;
@@ -244,8 +251,8 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
 #define ANY_SOURCE UINT32_MAX
 
 /*
- * Ends a start-up in its listener's turn. The round of progress may be about to serve it, too, so it
- * is freed by its timer, behind all turns.
+ * Ends a start-up in its listener's turn. The current progress round may be about to serve the
+ * start-up, too, so the struct is freed later, by its timer.
  */
 static void drop_later(struct siw_qp_conn *conn)
 {
@@ -256,9 +263,10 @@ static void drop_later(struct siw_qp_conn *conn)
 }
 
 /*
- * Returns the start-up that may be closed for a newcomer: of those not younger than SAFE_NS the
- * oldest of that source, or with ANY_SOURCE one of the source that has most. NULL if there is none;
- * *next is then when there will be one, or NEVER.
+ * Returns the start-up to close for a newcomer: the oldest start-up of that source, or, with
+ * ANY_SOURCE, the oldest of the source that has most; only start-ups older than SAFE_NS are
+ * eligible. If there is none, returns NULL and sets *next to the time at which there will be one,
+ * or NEVER.
  */
 static struct siw_qp_conn *closable(struct siw_qp_conn *listener, uint32_t source, uint64_t *next)
 {
@@ -273,7 +281,7 @@ static struct siw_qp_conn *closable(struct siw_qp_conn *listener, uint32_t sourc
 		if (conn->place != SIW_ADMISSION_STARTING ||
 		    (source != ANY_SOURCE && conn->source != source))
 			continue;
-		if (now < conn->began_ns + SAFE_NS) { /* those behind it are younger */
+		if (now < conn->began_ns + SAFE_NS) { /* later entries of the list are younger */
 			*next = conn->began_ns + SAFE_NS;
 			break;
 		}
@@ -283,7 +291,7 @@ static struct siw_qp_conn *closable(struct siw_qp_conn *listener, uint32_t sourc
 	return chosen;
 }
 
-/* Closes a start-up of the source for a newcomer; returns whether there was one to close. */
+/* Closes a start-up of the source for a newcomer. Returns whether there was one to close. */
 static bool displace(struct siw_qp_conn *listener, uint32_t source)
 {
 	uint64_t next;
@@ -301,14 +309,14 @@ static bool is_expected(const struct siw_qp_conn *listener, const struct siw_add
 	return listener->user->expects && listener->user->expects(listener, peer);
 }
 
-/* Keeps or refuses an accepted connection, depending on its source. */
+/* Admits or refuses an accepted connection, depending on its source. */
 static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 {
 	struct siw_admission *admission = listener->admission;
 	int timeout_ms = (int)siw_settings()->mpa_timeout_ms;
 	struct siw_addr local, peer;
 
-	/* A peer that has already gone has no address. */
+	/* The address of a peer that has already disconnected is not available. */
 	if (siw_mpa_addrs(conn->mpa, &local, &peer)) {
 		siw_qp_conn_free(conn);
 		return;
@@ -331,9 +339,9 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 }
 
 /*
- * Whether a newcomer can be admitted: there is room, or a start-up that may be closed for it. If
- * not, further connections stay in the kernel's queue; when that is full, SYNs are dropped and
- * repeated.
+ * Whether another connection can be admitted: there is room, or a start-up that may be closed for
+ * it. If not, further connections stay in the kernel's queue; when that is full, the kernel drops
+ * SYNs, and the peers retransmit them.
  */
 static bool may_accept(struct siw_qp_conn *listener)
 {
@@ -423,7 +431,10 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
 	struct siw_context *ctx = reporter->user.ctx;
 	int err;
 
-	/* *out is set under the lock: another thread may take its first event and use it. */
+	/*
+	 * *out is set under the lock, because another thread may take the connection's first event
+	 * and use *out.
+	 */
 	siw_lock(&ctx->progress);
 	err = siw_qp_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
 	if (!err && refused_ms > 0) {
@@ -437,7 +448,10 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
 	return err;
 }
 
-/* The peer left meanwhile. Who rejects it has what he wants. */
+/*
+ * The result of a reply to a peer that has disconnected meanwhile: cause, except that a rejection
+ * counts as successful.
+ */
 static int has_left(const struct siw_mpa_params *params, int cause)
 {
 	return params->rejected ? 0 : cause;
@@ -517,7 +531,7 @@ static void establish(struct siw_qp_conn *conn)
 	report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
-/* struct siw_rc's on_end. */
+/* The on_end callback of struct siw_rc. */
 static void on_end(struct siw_qp_conn *conn, int kind, int status, const struct siw_wire_err *err)
 {
 	if (kind == SIW_CONN_ESTABLISHED) {
@@ -570,7 +584,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->mpa = conn->mpa;
 		rc->wq.flow.ddp = ddp;
 		rc->wq.flow.stream = stream;
-		/* A responder that expects an RTR may not send before it comes. */
+		/* A responder that expects an RTR may not send before the RTR arrives. */
 		rc->may_send = at->initiator;
 		rc->wq.connected = true;
 		rc->wq.granted_ord = rc->wq.reads_max = at->ord;
@@ -593,10 +607,10 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 	return err;
 }
 
-/* Gives the stream to the QP. */
+/* Hands the stream to the QP. */
 static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc)
 {
-	/* Without a connection manager the program takes it from state to state. */
+	/* Without a connection manager, the program moves the QP through its states. */
 	if (!rc->pairs) {
 		siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
 		siw_qp_step(&rc->wq, SIW_QPE_STARTED);
@@ -612,7 +626,7 @@ static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc)
 	rc->cause_err = (struct siw_wire_err){ 0 };
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
-	siw_qp_wake(&rc->wq); /* an initiator's RTR may not be sent yet */
+	siw_qp_wake(&rc->wq); /* the initiator's RTR may still have to be sent */
 }
 
 int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
@@ -624,7 +638,7 @@ int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct
 	hand_stream(conn, rc);
 	if (at->initiator || !at->rtr)
 		establish(conn);
-	else /* until the RTR comes */
+	else /* limits the wait for the RTR */
 		start_clock(conn, 0);
 	return 0;
 }
@@ -667,7 +681,7 @@ int siw_qp_disconnect(struct siw_qp_conn *conn)
 	siw_lock(&ctx->progress);
 	if (conn->rc)
 		siw_qp_rc_settle(&conn->rc->wq);
-	if (conn->rc) /* what was received may have ended it */
+	if (conn->rc) /* the data just received may have ended the stream */
 		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
 		err = -ENOTCONN;
@@ -686,7 +700,7 @@ void siw_qp_conn_destroy(struct siw_qp_conn *conn)
 		struct siw_rc *rc = conn->rc;
 
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
-		/* It may still have to flush, but has no connection to report to. */
+		/* The QP may still have to flush, but has no connection to report to any more. */
 		rc->conn = NULL;
 	}
 	siw_qp_conn_free(conn);

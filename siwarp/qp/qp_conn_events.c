@@ -85,13 +85,16 @@ int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_eve
 	return queue(reporter->evq, &its);
 }
 
-/* Whether it is about that connection, its listener, or that request. */
+/* Whether the event concerns the connection, listener or request in what. */
 static bool is_about(const struct siw_qp_conn_event *event, const void *what)
 {
 	return event->conn == what || event->listener == what || event->asked == what;
 }
 
-/* Drops the events about what that nobody took, or, if it is NULL, those of user_data. */
+/*
+ * Drops the queued events that concern the object what, or, if that is NULL, the events of
+ * user_data.
+ */
 static void drop(struct siw_qp_evq *q, const void *what, const void *user_data)
 {
 	struct siw_link *l, *next;
@@ -164,7 +167,10 @@ void siw_qp_evq_free(struct siw_qp_evq *q)
 	free(q);
 }
 
-/* Without a channel of its own, each id that uses the device keeps it from being closed. */
+/*
+ * Counts a user of the device if the queue is not bound to a device: each connection id that uses
+ * the device then keeps the device from being closed.
+ */
 static void count_user(struct siw_context *ctx, const struct siw_qp_evq *q, uint32_t by)
 {
 	if (!q->ctx)
@@ -192,7 +198,10 @@ void siw_qp_reporter_close(struct siw_qp_reporter *reporter)
 	free(reporter);
 }
 
-/* progress held, if anything but the user raises these events. */
+/*
+ * Moves the events of user_data to another queue. progress held if these events are raised by
+ * connections, not only by the user.
+ */
 static void move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data)
 {
 	struct siw_link moved, *l, *next;
@@ -280,7 +289,10 @@ static int has_event(void *arg)
 	return any;
 }
 
-/* Sleeps on the queue's descriptor alone, where its thread may be cancelled. */
+/*
+ * Waits for an event on the queue's descriptor only, without making progress. The wait is a
+ * cancellation point.
+ */
 static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
 {
 	static const struct siw_llp_waitset nothing;
@@ -317,7 +329,7 @@ int siw_qp_evq_wait(struct siw_qp_evq *q, int timeout_ms)
 	return r < 0 ? r : 0;
 }
 
-/* The device of the oldest event. */
+/* The device of the oldest event, or NULL. */
 static struct siw_context *first_device(struct siw_qp_evq *q)
 {
 	struct siw_context *ctx = NULL;
@@ -329,7 +341,10 @@ static struct siw_context *first_device(struct siw_qp_evq *q)
 	return ctx;
 }
 
-/* The oldest event, if it is of that device. progress of ctx held, unless it is NULL. */
+/*
+ * Takes the oldest event if it belongs to device ctx, else returns NULL. ctx's progress held,
+ * unless ctx is NULL.
+ */
 static struct event_node *take_of(struct siw_qp_evq *q, const struct siw_context *ctx)
 {
 	struct event_node *node = NULL;

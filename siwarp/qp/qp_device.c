@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What queue pairs share on a device: sockets, numbers, the first address. */
+/*
+ * Resources of a device that queue pairs share: UDP sockets, QP numbers, the device's first
+ * address.
+ */
 #include <errno.h>
 #include <stdlib.h>
 

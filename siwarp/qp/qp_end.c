@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Ending all posted work: flushed with completions, or dropped without. */
+/* Ends all posted work, by flushing it with completions or by dropping it without. */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
 /*
- * Ends every request, then what the protocol knows of them, and sets the state of teardown. Returns
- * with send_lock held.
+ * Ends every send request, then discards the protocol's state for them, and sets the teardown
+ * state. Returns with send_lock held.
  */
 static void end_sends(struct siw_wq *wq, bool report, enum siw_teardown to)
 {
@@ -30,7 +30,7 @@ void siw_qp_flush(struct siw_wq *wq)
 	siw_unlock(&qp->send_lock);
 
 	siw_lock(&qp->recv_lock);
-	/* An unfinished message has consumed its receive already. */
+	/* An unfinished message has already consumed its receive. */
 	if (class->take_recv && class->take_recv(wq, &wr_id) == 1)
 		siw_qp_flush_recv(wq, wr_id);
 	while (!qp->srq && siw_mem_queue_take(wq->recvs, &wr_id) == 1)
@@ -59,7 +59,10 @@ void siw_qp_forget(struct siw_wq *wq)
 	wq->rq_done = wq->rq_posted;
 	siw_verbs_cq_purge(qp->send_cq, qp);
 	siw_verbs_cq_purge(qp->recv_cq, qp);
-	siw_verbs_forget_unsent(qp); /* which Write-Records that count as polled may have marked */
+	/*
+	 * purging completions of Write-Records counts them as polled, which may have marked the QP
+	 */
+	siw_verbs_forget_unsent(qp);
 	atomic_store(&qp->sq_freed, wq->sq_tail);
 	atomic_store(&qp->rq_freed, wq->rq_posted);
 	siw_unlock(&qp->recv_lock);
@@ -76,7 +79,7 @@ static void drain(struct siw_wq *wq, bool notify)
 	siw_class_of(wq)->run(wq);
 	siw_qp_drained(wq);
 	siw_unlock(&wq->qp.send_lock);
-	/* The following rounds of progress send what is not sent yet. */
+	/* The following progress rounds send the requests that are not sent yet. */
 	siw_qp_wake(wq);
 }
 
@@ -171,7 +174,7 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 		busy = siw_qp_sq_uses(wq, uses, what);
 	}
 	siw_unlock(&wq->qp.send_lock);
-	if (ran) /* with requests left, or a failure to handle */
+	if (ran) /* requests may be left, or a failure has to be handled */
 		siw_verbs_mark_unsent(&wq->qp);
 	return busy;
 }

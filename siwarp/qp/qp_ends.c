@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UDP sockets at every address of a device, on one port. A socket at the wildcard address would be
- * one descriptor less, but would not tell where a datagram came to without a control message for
- * each, nor let the sender choose where it leaves.
+ * UDP sockets at every address of a device, on one port. A single socket at the wildcard address
+ * would need fewer descriptors, but would not report the destination address of a datagram without
+ * a control message for each, nor let the sender choose its source address.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static uint32_t count(const struct siw_ends *ends)
 	return atomic_load_explicit(&ends->n, memory_order_acquire);
 }
 
-/* Index in first. */
+/* The index in ends->first for this kind of destination: IPv4, IPv6, or IPv6 link-local. */
 static inline int kind_of(const struct siw_addr *addr)
 {
 	return addr->family == AF_INET ? 0 : siw_addr_is_link_local(addr) ? 2 : 1;
@@ -32,12 +32,17 @@ static void choose_first(struct siw_ends *ends)
 {
 	struct siw_end *first[3] = { NULL };
 
-	/* One that is lost only if there is no other: the network then refuses what is sent. */
+	/*
+	 * Prefers a socket whose address is not lost; with a lost address the network refuses the
+	 * datagrams.
+	 */
 	for (int lost = 1; lost >= 0; lost--)
 		for (uint32_t i = count(ends); i-- > 0;)
 			if (atomic_load(&ends->at[i]->lost) == lost)
 				first[kind_of(&ends->at[i]->addr)] = ends->at[i];
-	/* Better from an address of the other kind than not at all: the kernel may know a way. */
+	/*
+	 * A source address of the other IPv6 kind is better than none: the kernel may have a route.
+	 */
 	if (!first[1])
 		first[1] = first[2];
 	if (!first[2])
@@ -124,7 +129,7 @@ void siw_ends_share(struct siw_ends *ends)
 		siw_llp_shared(ends->at[i]->sock);
 }
 
-/* The end at this address, or NULL. */
+/* The socket at this address, or NULL. */
 static struct siw_end *find(const struct siw_ends *ends, const struct siw_addr *addr)
 {
 	for (uint32_t i = 0; i < count(ends); i++)
@@ -139,7 +144,7 @@ static void add(struct siw_ends *ends, struct siw_addr addr)
 
 	addr.port_be = htons(ends->port);
 	err = open_end(&ends->how, &addr);
-	/* An IPv6 address that is still being tried for duplicates is reported again. */
+	/* An IPv6 address still under duplicate address detection is announced again later. */
 	if (err && err != -EADDRNOTAVAIL)
 		siw_count(SIW_COUNTER_addrs_unbound, 1);
 }

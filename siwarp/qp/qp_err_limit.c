@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rate limit of error messages: settings err_rate for all and err_source_rate for one source, with
- * bursts of one second's worth. A forged source address thus draws little traffic to its victim.
+ * Rate limit of error messages: setting err_rate for all destinations together and err_source_rate
+ * for each source, with bursts of one second's worth. A forged source address thus directs little
+ * traffic at its victim.
  */
 #include <stdlib.h>
 

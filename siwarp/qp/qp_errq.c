@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Error queues of datagram QPs: errors that this end found in peers' messages, and errors that
- * peers report. An error found may also move the QP to ERR; a peer's report is only queued.
+ * Error queues of datagram QPs. They hold errors that this end found in peers' messages, and errors
+ * that peers report. A found error may also move the QP to ERR; a peer's report is only queued.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,11 +10,12 @@
 #include "qp/qp_impl.h"
 
 /*
- * Both origins are in one ring, so that they are polled in order; neither may fill more than half.
+ * Entries of both origins (found here, reported by a peer) are in one ring, so that they are polled
+ * in order; neither origin may fill more than half of it.
  */
 struct siw_errq {
-	uint32_t size, head, n; /* head: the oldest */
-	uint32_t waiting[2];	/* number of entries, by origin less one */
+	uint32_t size, head, n; /* head: index of the oldest entry */
+	uint32_t waiting[2];	/* number of entries, indexed by origin - 1 */
 	struct siw_err_entry entry[];
 };
 
@@ -28,7 +29,10 @@ static struct siw_errq *make(void)
 	return q;
 }
 
-/* A full queue drops new entries: the first ones mostly are the cause of the others. */
+/*
+ * Queues an error entry. A full queue drops new entries, because the first errors are mostly the
+ * cause of later ones.
+ */
 static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int origin, uint64_t wr_id)
 {
 	struct siw_errq *q = wq->errq ? wq->errq : (wq->errq = make());
@@ -56,9 +60,9 @@ static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int orig
 }
 
 /*
- * What AUTO means. Members of a group know each other's Q_Key, and anybody knows Q_Key 0: none of
- * them must be able to stop the others. An RD queue pair has many peers, which its end would end,
- * too.
+ * Whether error policy AUTO ends the QP. Members of a multicast group know each other's Q_Key, and
+ * everybody knows Q_Key 0, so an error must not let one of them stop the others. An RD queue pair
+ * serves many peers, and ending it would end them all.
  */
 static bool ends_by_default(const struct siw_wq *wq, bool in_group)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* One port at all addresses of a device. */
+/* Opens sockets on one port at all addresses of a device. */
 #include <errno.h>
 
 #include "base/addr.h"
 #include "qp/qp_everywhere.h"
 
-/* Ports tried before it is given up: another program may have one at another address of ours. */
+/* Number of ports tried: another program may use a port at one of the device's addresses. */
 #define TRIES 64
 
 static int open_at_each(const struct siw_device_info *device, uint16_t *number,

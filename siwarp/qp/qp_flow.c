@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sending on RC, UC, and to each peer of RD. The requests of a flow begin in order and complete in
- * order: a request waits in its flow until it may begin, and then until the peer or the socket has
- * accepted it or its response came. struct siw_qp_class has what differs by type.
+ * Sending on RC, on UC, and to each peer of RD. The requests of a flow begin in order and complete
+ * in order. A request waits in its flow until it may begin, and then until the peer or the socket
+ * has accepted it, or until its response has arrived. struct siw_qp_class has the parts that differ
+ * by type.
  */
 #include <errno.h>
 
@@ -20,7 +21,7 @@ int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	int64_t length;
 	struct siw_wqe *wqe;
 
-	(void)wait; /* a request stays in the queue until it completes anyway */
+	(void)wait; /* unused: a request stays in the queue until it completes in any case */
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
 		return siw_qp_mw_post(wq, wr, SIW_MW_TYPE_2);
 	length = siw_qp_op_check(wq, wr);
@@ -51,7 +52,7 @@ static bool may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
 	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= reads_max(wq, flow));
 }
 
-/* A local request is done when it begins. Returns as struct siw_qp_class's begin. */
+/* Begins a local request, which executes at once. Returns as begin of struct siw_qp_class. */
 static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	int r = siw_qp_mw_begin(wq, wqe);
@@ -59,7 +60,9 @@ static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct
 	return r == -EINPROGRESS ? -EAGAIN : r;
 }
 
-/* The next request failed to begin. err: -errno, or an enum siw_wc_status. */
+/*
+ * Handles the failure of the flow's next request to begin. err: -errno, or an enum siw_wc_status.
+ */
 static __attribute__((cold, noinline)) void blame(struct siw_wq *wq, struct siw_flow *flow, int err)
 {
 	int status = err > 0 ? err : (int)siw_qp_sq_status(wq, err);
@@ -102,9 +105,10 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 		if (octets >= class->turn_octets)
 			return 0;
 		/*
-		 * The layer below was full when a request could not begin, and has sent everything
-		 * since: nothing else would make the request begin. If it cannot begin now either,
-		 * it waits for a Read, whose completion comes here.
+		 * The layer below was full when the request could not begin, and has sent
+		 * everything since, so no other event would make the request begin. If it cannot
+		 * begin now either, it waits for the completion of a Read, after which this
+		 * function is called again.
 		 */
 		if (flow->next == stuck)
 			return r;
@@ -115,8 +119,9 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 /* ---- completing ------------------------------------------------------------------------------ */
 
 /*
- * Whether it failed, and no request behind it completes successfully. On RD they do; and a request
- * that the network refused counts as lost.
+ * Whether the request has failed in a way that keeps later requests of its flow from completing
+ * successfully. On RD, later requests do complete; and a request that the network refused counts as
+ * lost.
  */
 static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
 {
@@ -125,12 +130,15 @@ static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
 }
 
 /*
- * The oldest request failed at this end, and those before it are complete: moves the QP to SQE if
+ * The oldest request failed at this end, and all earlier ones are complete: moves the QP to SQE if
  * its type has that state, else ends the connection.
  */
 static __attribute__((cold, noinline)) void fail_in_turn(struct siw_wq *wq, struct siw_flow *flow)
 {
-	/* Before the completion, so that a program that polls it sees the new state. */
+	/*
+	 * The state changes before the completion is queued, so that a program that polls the
+	 * completion sees the new state.
+	 */
 	if (!siw_qp_send_failed(wq)) {
 		siw_tear(wq, SIW_BROKEN);
 		return;
@@ -151,7 +159,7 @@ void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
 		if (is_last_word(wq, wqe)) {
 			if (siw_teardown_of(wq) == SIW_FAILING)
 				fail_in_turn(wq, flow);
-			return; /* else the flush, which is imminent, completes it */
+			return; /* otherwise the flush that follows completes the request */
 		}
 		siw_qp_flow_finish(wq, flow, wqe->status);
 	}
@@ -165,7 +173,7 @@ enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked)
 		siw_qp_drained(wq);
 	if (teardown == SIW_BROKEN || teardown == SIW_CUT || wq->revoke.due)
 		return SIW_RUN_MORE;
-	/* The receiving side learns of a dead stream by itself and handles it. */
+	/* A dead stream is detected and handled by the receiving side. */
 	if (r)
 		return SIW_RUN_DONE;
 	return blocked ? SIW_RUN_BLOCKED : SIW_RUN_MORE;

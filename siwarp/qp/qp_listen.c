@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Listening for a connection manager: at one address, or at every address of the device. */
+/* Listening for a connection manager, at one address or at every address of the device. */
 #include <errno.h>
 
 #include "base/addr.h"
 #include "qp/qp_conn.h"
 #include "qp/qp_everywhere.h"
 
-/* A listening in the making: its listeners are chained by also. */
+/* The state of a listen call in progress: its listeners, chained by also. */
 struct listening {
 	struct siw_everywhere how; /* first */
 	const struct siw_conn_user *user;
@@ -58,7 +58,10 @@ int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 	struct siw_context *ctx = reporter->user.ctx;
 	int err;
 
-	/* *out is set under the lock: another thread may take its first event and use it. */
+	/*
+	 * *out is set under the lock, because another thread may take the listener's first event
+	 * and use *out.
+	 */
 	siw_lock(&ctx->progress);
 	err = addr->family ? siw_qp_conn_listen(l.user, addr, backlog, NULL, out)
 			   : listen_everywhere(&l, siw_addr_port(addr), out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Multicast groups of a device's UD queue pairs. Each group has a socket of its own, which carries
- * nothing else; a message that comes there is given to every member, each with its own receive.
+ * Multicast groups of a device's UD queue pairs. Each group has a socket that receives only the
+ * group's messages; each message is delivered to every member, each with its own receive.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 _Static_assert(SIW_MCAST_PORT == 62607, "the default of setting mcast_port");
 
-/* In ctx->groups. Its last member's detach frees it. */
+/* A group, in list ctx->groups. The detach of the last member frees it. */
 struct siw_group {
 	struct siw_io_handler handler; /* first */
 	struct siw_link link;
@@ -43,7 +43,8 @@ static int serve(struct siw_io_handler *self)
 	     siw_rdmap_group_next(group->rdmap);
 	     n++) {
 		/*
-		 * A message goes to all members before the next is received into the same buffer.
+		 * A message is delivered to all members before the next message is received into
+		 * the same buffer.
 		 */
 		while (siw_rdmap_group_copy(group->rdmap, &ev)) {
 			deliver(&ev);

@@ -39,8 +39,8 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 	 SIW_QP_FD | SIW_QP_RATE_LIMIT)
 
 /*
- * Whether a connection manager agreed with the peer on how many Reads may be outstanding. By QPN the
- * program only says what it wants (qp_pair.c).
+ * Whether a connection manager has negotiated the number of outstanding Reads with the peer. With
+ * RC by QPN, the program only states the number it wants (qp_pair.c).
  */
 static bool has_agreed(const struct siw_wq *wq)
 {
@@ -71,7 +71,10 @@ static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, i
 	siw_unlock(&wq->qp.send_lock);
 }
 
-/* Returns 0 if it was not given. */
+/*
+ * Checks that a value is in the range 0 to most: 0 or -errno. Returns 0 if the attribute was not
+ * given.
+ */
 static int check_range(const char *name, int asked, int most, bool given)
 {
 	if (!given || (asked >= 0 && asked <= most))
@@ -82,8 +85,8 @@ static int check_range(const char *name, int asked, int most, bool given)
 static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	/*
-	 * On a connection, ORD is at most what was negotiated, and at least one if that is: else
-	 * posted Reads would hang.
+	 * On a connection, ORD is at most the negotiated value, and at least one unless that value
+	 * is 0: otherwise posted Reads would hang.
 	 */
 	bool connected = has_agreed(wq) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
@@ -109,7 +112,7 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	return err;
 }
 
-/* Q_Key 0 is everybody's, so whoever has it must not be able to end the QP. */
+/* Everybody knows Q_Key 0, so its knowledge must not allow a peer to end the QP. */
 static int check_qkey(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	uint32_t qkey = mask & SIW_QP_QKEY ? attr->qkey : wq->qkey;
@@ -121,8 +124,8 @@ static int check_qkey(const struct siw_wq *wq, const struct siw_qp_attr *attr, i
 }
 
 /*
- * Refuses values that no QP can have; check_step refuses what the step does not take. progress
- * held.
+ * Refuses values that are invalid for every QP; check_step() refuses attributes that do not apply
+ * to the step. progress held.
  */
 static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
@@ -150,7 +153,9 @@ static int take_socket(struct siw_wq *wq, int fd)
 	return err;
 }
 
-/* The states that siw_modify_qp can reach from this one, except RESET and ERR. */
+/*
+ * The states, as a bit set, that siw_modify_qp() can reach from this state, except RESET and ERR.
+ */
 static uint64_t ways_on(int type, int state)
 {
 	uint64_t ways = 0;
@@ -176,7 +181,7 @@ static int no_step(const struct siw_wq *wq, int to)
 	return siw_refuse(QP_STEP, (uint64_t)wq->qp.state, (uint64_t)to, ways);
 }
 
-/* The steps that take an attribute, as a set of steps in the form of base/reason.h. */
+/* The steps that accept an attribute, as a set of steps in the format of base/reason.h. */
 static uint64_t steps_with(int type, int attribute)
 {
 	uint64_t steps = 0;
@@ -191,7 +196,10 @@ static uint64_t steps_with(int type, int attribute)
 	return steps;
 }
 
-/* Whether the table has the step, and takes these attributes with it. to: -1: the state stays. */
+/*
+ * Whether the state table has the step, and the step accepts these attributes: 0 or -errno. to: the
+ * target state, -1: the state stays.
+ */
 static int check_step(const struct siw_wq *wq, int to, int mask)
 {
 	int attrs = siw_qp_step_attrs(siw_class_of(wq)->type, wq->qp.state, to);
@@ -224,7 +232,7 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 		err = check_values(wq, attr, mask);
 	if (err)
 		return err;
-	/* Do what can fail before the state changes. */
+	/* Steps that can fail are taken before the state changes. */
 	if (mask & SIW_QP_FD) {
 		err = take_socket(wq, attr->fd);
 		if (err)
@@ -235,12 +243,12 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 		return err;
 	take_attributes(wq, attr, mask);
 	action = siw_qp_step(wq, event);
-	if (action < 0) /* a send failed meanwhile, and SQE has no such step */
+	if (action < 0) /* a send failed meanwhile, and state SQE does not have this step */
 		return no_step(wq, attr->qp_state);
 	siw_qp_act(wq, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
 		class->modified(wq, mask);
-	/* What waited for the former limit may go. */
+	/* Requests that the former rate limit delayed may be sent now. */
 	if (mask & SIW_QP_RATE_LIMIT)
 		siw_qp_wake(wq);
 	return 0;
@@ -305,7 +313,7 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
 		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
 	};
-	if (siw_class_of(wq)->open) /* it has a socket of its own */
+	if (siw_class_of(wq)->open) /* the type has its own socket */
 		siw_class_of(wq)->addr(wq, &init->addr, &peer);
 	if (wq->every_addr)
 		init->addr = (struct siw_addr){ .port_be = init->addr.port_be };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Local requests: binds of memory windows, and local invalidation. The form of a bind is checked
- * when it is posted, the rights when it begins: both may change until then.
+ * Local requests: binds of memory windows, and local invalidation. The format of a bind is checked
+ * when it is posted, the access rights when it begins, because rights and region may change until
+ * then.
  */
 #include <errno.h>
 
@@ -77,7 +78,10 @@ static int bind_type_1(struct siw_wq *wq, struct siw_send_wr *wr)
 		siw_unlock(&wq->qp.send_lock);
 		return err;
 	}
-	/* Under the lock: the device may be closed by force meanwhile, but its posts end first. */
+	/*
+	 * Under the lock, because the device may be closed by force meanwhile, and its close waits
+	 * for posts to end.
+	 */
 	err = siw_mem_stag_reserve(ctx->mem, false, &wr->bind_mw.rkey);
 	if (err) {
 		siw_unlock(&wq->qp.send_lock);
@@ -112,8 +116,8 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 /* ---- carrying them out ----------------------------------------------------------------------- */
 
 /*
- * Whether TCP still has to accept a Read Response from that STag; it cannot be recalled, so the QP
- * is CUT.
+ * Whether TCP still has to accept a Read Response from the memory of that STag. The response cannot
+ * be recalled, so the QP becomes CUT.
  */
 static bool cut_if_sending(struct siw_wq *wq, uint32_t stag)
 {
@@ -130,7 +134,7 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
 	if (wqe->opcode == SIW_WR_LOCAL_INV) {
 		if (siw_mem_stag_invalidate(wq->qp.ctx->mem, wqe->rkey, siw_verbs_owner(&wq->qp)))
 			return SIW_WC_LOC_PROT_ERR;
-		/* The STag belongs to this QP: no other QP's peer can use it. */
+		/* The STag belongs to this QP, so no other QP's peer can be using it. */
 		return cut_if_sending(wq, wqe->rkey) ? -EINPROGRESS : 0;
 	}
 	if (wq->revoke.due)
@@ -165,7 +169,7 @@ void siw_qp_mw_settle(struct siw_wq *wq, bool last)
 		return;
 	siw_verbs_bind_end(wq->qp.ctx, &revoke.rest, last ? &wq->qp : NULL);
 	siw_lock(&wq->qp.send_lock);
-	/* Unless the request was flushed meanwhile. */
+	/* The request may have been flushed meanwhile. */
 	if (wq->revoke.due == SIW_REVOKE_BEGUN) {
 		wq->revoke.due = SIW_REVOKE_NONE;
 		if (wq->flow.next == revoke.wqe)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Send requests of types that speak RDMAP on streams of messages: what each opcode takes, and the
- * operation it becomes.
+ * Send requests of the types that use RDMAP on streams of messages: the properties of each opcode,
+ * and the RDMAP operation that it becomes.
  */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* By enum siw_wr_opcode; without flags: not an RDMAP request. */
+/* Indexed by enum siw_wr_opcode. Entries without flags are not RDMAP requests. */
 static const struct {
 	uint8_t flags;
 	uint8_t rdmap, rdmap_solicited; /* enum siw_rdmap_opcode */
@@ -29,7 +29,7 @@ static const struct {
 	[SIW_WR_ATOMIC_FETCH_AND_ADD] = { SIW_OP_KNOWN | SIW_OP_AWAITS_RESPONSE | SIW_OP_ATOMIC,
 					  SIW_RDMAP_ATOMIC_REQUEST, SIW_RDMAP_ATOMIC_REQUEST,
 					  SIW_WC_FETCH_ADD },
-	/* Local requests: qp_mw.c checks them. */
+	/* Local requests, which qp_mw.c checks. */
 	[SIW_WR_LOCAL_INV] = { .wc = SIW_WC_LOCAL_INV },
 	[SIW_WR_BIND_MW] = { .wc = SIW_WC_BIND_MW },
 	[SIW_WR_SEND_WITH_INV] = { SIW_OP_KNOWN | SIW_OP_SENDS, SIW_RDMAP_SEND_INV,
@@ -87,7 +87,7 @@ int siw_qp_refuse_send_state(const struct siw_wq *wq, int state)
 
 int siw_qp_refuse_slot(const struct siw_wq *wq)
 {
-	/* UD allocates its slots for the first request that needs one, which may fail. */
+	/* UD allocates its slots when the first request needs one, which may fail. */
 	return wq->sq ? siw_refuse_full(SEND_FULL, wq->cap.max_send_wr) : siw_refuse(NO_MEMORY);
 }
 
@@ -217,7 +217,7 @@ void siw_qp_op_make(struct siw_wqe *wqe, struct siw_rdmap_op *op)
 	}
 }
 
-/* Maps RFC 5040 section 4.8's codes to completion statuses. */
+/* Maps the error codes of RFC 5040 section 4.8 to completion statuses. */
 enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
 {
 	if (err->layer == SIW_LAYER_RDMAP && err->type == SIW_RDMAP_REMOTE_PROTECTION)
@@ -234,8 +234,8 @@ enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
 }
 
 /*
- * If several Writes to the same place are possible, the first one is chosen: no request is reported
- * as delivered that may not be.
+ * If several Writes to the same memory match, the first one is chosen, so that no request is
+ * reported as delivered that may not have been.
  */
 bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Posting sends and receives: checks, and who sends or flushes what was posted. */
+/*
+ * Posting of sends and receives: checks, and the decision when posted requests are sent or flushed.
+ */
 #include <errno.h>
 
 #include "qp/qp_impl.h"
 
-/* What every type asks of a request: 0 or -errno. */
+/* The checks of a request that are common to all types: 0 or -errno. */
 static inline int check_form(const struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	int state = atomic_load_explicit(&wq->qp.state, memory_order_relaxed);
@@ -25,7 +27,10 @@ static inline int post_one(struct siw_wq *wq, const struct siw_send_wr *wr, bool
 	return __builtin_expect(err, 0) ? err : siw_class_of(wq)->post(wq, wr, wait);
 }
 
-/* Whether each request of the list may be posted and finds room; *bad_wr: the first that does not. */
+/*
+ * Whether every request of the list is valid and there is room for all: 0 or -errno. *bad_wr: the
+ * first request that fails.
+ */
 static __attribute__((noinline)) int check_all(struct siw_wq *wq, struct siw_send_wr *wr,
 					       struct siw_send_wr **bad_wr)
 {
@@ -72,7 +77,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	if (!later || err)
 		run = wq->sq_head == wq->sq_tail ? SIW_RUN_DONE : siw_class_of(wq)->run(wq);
-	/* Before the lock is released: after that, QP and device may be destroyed. */
+	/* Must happen before the lock is released: after that, QP and device may be destroyed. */
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(wq);
 	if (later && !err)
@@ -111,9 +116,9 @@ static void flush_late_receive(struct siw_wq *wq)
 	struct siw_context *ctx = wq->qp.ctx;
 	uint64_t wr_id;
 
-	/* Only the holder of progress takes receives from the queue. */
+	/* Only a thread that holds progress may take receives from the queue. */
 	siw_lock(&ctx->progress);
-	/* It may have been reset or destroyed meanwhile. */
+	/* The QP may have been reset or destroyed meanwhile. */
 	while (wq->qp.state == SIW_QPS_ERR && !wq->qp.srq &&
 	       siw_mem_queue_take(wq->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(wq, wr_id);
