@@ -379,7 +379,7 @@ uint32_t siw_qp_rc_number(struct siw_context *ctx);
 int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted,
 		      struct siw_addr *addr);
 
-/* ---- by type --------------------------------------------------------------------------------- */
+/* ---- queue pair types ------------------------------------------------------------------------ */
 extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_class, siw_qp_rd_class;
 
 /* ---- qp_uc_breaker.c; progress held ---------------------------------------------------------- */

@@ -113,7 +113,7 @@ int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 	return bind_type_1(siw_wq_of(qp), &wr);
 }
 
-/* ---- carrying them out ----------------------------------------------------------------------- */
+/* ---- execution ------------------------------------------------------------------------------- */
 
 /*
  * Whether TCP still has to accept a Read Response from the memory of that STag. The response cannot

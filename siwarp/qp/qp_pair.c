@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RC queue pairs that connect by GID and QPN (spec/rc-pairing.md). Both ends are told the other's
- * id by siw_modify_qp; the one with the lower id connects, from its own address to the other's,
- * whose port is in the QPN, and both say in MPA's private data who they are. Either may come first:
- * the initiator tries again, and a Request for a queue pair that is not in RTR yet is kept for it.
+ * RC queue pairs that connect by GID and QPN (spec/rc-pairing.md). The program tells both ends the
+ * id of the other by siw_modify_qp(). The end with the lower id connects, from its own address to
+ * the other's address, with the port in the other's QPN; both identify themselves in MPA's private
+ * data. Either end may be first: the initiator retries, and a Request for a queue pair that is not
+ * in RTR yet is kept for it.
  *
- * A stream that ends changes no state, as a peer that is gone changes none on InfiniBand: requests
- * that are open or posted later find out, when their time is over.
+ * When a stream ends, the QP keeps its state, as on InfiniBand, where the loss of the peer does not
+ * change the state either. Requests that are outstanding then or posted later fail at their
+ * time-out.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,15 +19,18 @@
 
 #define FIRST_WAIT_US 1000u
 #define LAST_WAIT_US  64000u
-/* A peer that was not there for so long is asked once a second. */
+/* After this time without success, a peer is tried only once a second. */
 #define PATIENT_NS   (3 * UINT64_C(1000000000))
 #define SLOW_WAIT_US 1000000u
-/* Posted work waits for a peer so long at least: one lost SYN costs a second. */
+/* Posted requests wait at least this long for a peer, because one lost SYN costs a second. */
 #define LEAST_WAIT_NS (3 * UINT64_C(1000000000))
-/* A kept Request outlives the start-up of its initiator, which then comes again. */
+/*
+ * A Request is kept for this many start-up time-outs, longer than its initiator waits; the
+ * initiator then retries.
+ */
 #define KEPT_STARTUPS 2
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
 static void set_timer(struct siw_pair *pair)
 {
@@ -39,7 +44,10 @@ static void set_timer(struct siw_pair *pair)
 		siw_verbs_timed_at(ctx, &pair->timed, due);
 }
 
-/* InfiniBand's code: 4.096 us << timeout; 0: without limit. */
+/*
+ * How long posted requests wait for a peer, in nanoseconds: attribute timeout in InfiniBand's
+ * encoding (4.096 us << timeout), times retry_cnt + 1. 0: without limit.
+ */
 static uint64_t patience_ns(const struct siw_pair *pair)
 {
 	uint64_t wait = (UINT64_C(4096) << pair->timeout) * (uint64_t)(pair->retry_cnt + 1);
@@ -61,9 +69,12 @@ static void retry_later(struct siw_pair *pair)
 	set_timer(pair);
 }
 
-/* ---- what both ends say ---------------------------------------------------------------------- */
+/* ---- parameters of start-up ------------------------------------------------------------------ */
 
-/* Reads that this end takes: one beside the program's asks whether the peer has it all. */
+/*
+ * The number of Reads that this end accepts (IRD): the program's value plus one, for the empty Read
+ * by which the peer confirms delivery.
+ */
 static uint16_t own_ird(const struct siw_pair *pair)
 {
 	int ird = pair->rc->wq.ird;
@@ -98,7 +109,9 @@ static void fill(const struct siw_pair *pair, struct siw_mpa_params *params)
 	params->pdata_len = siw_pair_hello_build(params->pdata, &hello);
 }
 
-/* In RTS the program has said how many Reads it wants outstanding. */
+/*
+ * Limits the outstanding Reads to the number that the program has set, plus one for confirmation.
+ */
 static void bound_reads(struct siw_pair *pair)
 {
 	struct siw_wq *wq = &pair->rc->wq;
@@ -125,7 +138,7 @@ static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
 	};
 	int err;
 
-	/* Before the connection says that it is established. */
+	/* Set before the connection reports that it is established. */
 	pair->conn = conn;
 	pair->stage = SIW_PAIR_PAIRED;
 	pair->retry_ns = pair->fail_ns = 0;
@@ -150,7 +163,7 @@ static void try_to_connect(struct siw_pair *pair)
 
 	pair->retry_ns = 0;
 	fill(pair, &params);
-	if (itself) /* nobody else opens a stream that has one end */
+	if (itself) /* without RTR, since this end is initiator and responder at once */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
 	if (siw_qp_conn_start(&pair->at->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
@@ -160,7 +173,7 @@ static void try_to_connect(struct siw_pair *pair)
 	}
 }
 
-/* The connection that this end began is over: it has told so itself. */
+/* Frees a connection that has ended. Its end has been reported already. */
 static void drop_conn(struct siw_pair *pair, struct siw_qp_conn *conn)
 {
 	pair->conn = NULL;
@@ -185,7 +198,7 @@ static void on_reply(struct siw_pair *pair, struct siw_qp_conn *conn,
 
 /* ---- the responder --------------------------------------------------------------------------- */
 
-/* What a Request that is kept said. */
+/* The contents of a kept Request. */
 struct kept {
 	struct siw_pair_hello hello;
 	struct siw_mpa_params params;
@@ -206,13 +219,13 @@ static int accept_request(struct siw_pair *pair, struct siw_qp_conn *conn,
 	if (err)
 		return err;
 	siw_qp_conn_hand_over(conn);
-	/* The port's until now, and what it kept is used. */
+	/* user_data held the kept Request until now; it is no longer needed. */
 	free(conn->user_data);
 	conn->user_data = pair;
 	return attach(pair, conn, theirs, hello, false, params.rtr);
 }
 
-/* Says no; the initiator comes again while it wants to. */
+/* Rejects a Request. The initiator retries as long as its program wants to connect. */
 static int reject(struct siw_qp_conn *conn, const struct siw_mpa_params *theirs)
 {
 	struct siw_mpa_params params = {
@@ -241,7 +254,10 @@ static int keep(struct siw_qp_conn *conn, const struct siw_pair_hello *hello,
 	return 0;
 }
 
-/* 0: it is the queue pair's; not 0: conn has no taker. */
+/*
+ * Accepts or rejects a Request. 0: the connection belongs to the queue pair. Otherwise the caller
+ * frees conn.
+ */
 static int judge(struct siw_pair *pair, struct siw_qp_conn *conn,
 		 const struct siw_pair_hello *hello, const struct siw_mpa_params *params)
 {
@@ -252,7 +268,10 @@ static int judge(struct siw_pair *pair, struct siw_qp_conn *conn,
 	return accept_request(pair, conn, hello, params);
 }
 
-/* Whether the sender has the address that it says, which it has not behind a translator. */
+/*
+ * Whether the sender's address is the one in its hello, which is not the case behind an address
+ * translator.
+ */
 static bool is_genuine(struct siw_qp_conn *conn, const struct siw_pair_hello *hello)
 {
 	struct siw_addr local, peer;
@@ -270,7 +289,10 @@ static int on_request(struct siw_qp_conn *conn, struct siw_qp_conn *listener,
 	struct siw_pair_hello hello;
 	struct siw_pair *pair;
 
-	/* Without a Read nobody learns what the other has; siwarp always grants one. */
+	/*
+	 * Without Reads, neither end can find out what the other has received; siwarp always grants
+	 * one.
+	 */
 	if (!params->enhanced || !params->p2p || !params->ird ||
 	    siw_pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
@@ -288,7 +310,7 @@ static int on_request(struct siw_qp_conn *conn, struct siw_qp_conn *listener,
 	return judge(pair, conn, &hello, params);
 }
 
-/* The Requests that came before it was in RTR. */
+/* Handles the kept Requests that arrived before the QP was in RTR. */
 static void judge_kept(struct siw_pair *pair)
 {
 	struct siw_pair_port *port = pair->at;
@@ -313,7 +335,7 @@ static void judge_kept(struct siw_pair *pair)
 	}
 }
 
-/* ---- what connections say: struct siw_conn_user ---------------------------------------------- */
+/* ---- events of connections: struct siw_conn_user --------------------------------------------- */
 
 static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
 		  const struct siw_mpa_params *params)
@@ -331,8 +353,8 @@ static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int ki
 		return 0;
 	case SIW_CONN_DISCONNECTED:
 		/*
-		 * A start-up that broke off behind our Reply was none: its initiator comes again,
-		 * unless it was this end that failed.
+		 * If the connection broke off after this end's Reply but before it was established,
+		 * the initiator retries, unless this end has failed itself.
 		 */
 		pair->stage = conn->established || pair->rc->wq.qp.state == SIW_QPS_ERR
 				      ? SIW_PAIR_LOST
@@ -348,7 +370,10 @@ static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int ki
 
 static void forget(struct siw_qp_conn *conn)
 {
-	/* Of a listener it is the port, of all others the queue pair that has them. */
+	/*
+	 * user_data of a pending connection is its kept Request. For a listener user_data is the
+	 * port, and for other connections the pair, which are not freed here.
+	 */
 	if (conn->listener)
 		free(conn->user_data);
 }
@@ -375,9 +400,9 @@ static const struct siw_conn_user user = {
 	.expects = expects,
 };
 
-/* ---- what the queue pair asks: struct siw_pair_ops ------------------------------------------- */
+/* ---- calls of the queue pair: struct siw_pair_ops -------------------------------------------- */
 
-/* What is posted fails, the first request by name. */
+/* Fails all posted requests; the oldest one with RETRY_EXC_ERR, the others are flushed. */
 static void fail_posted(struct siw_pair *pair)
 {
 	siw_qp_rc_lost(pair->rc, -ETIMEDOUT);
@@ -397,7 +422,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 	}
 }
 
-/* Something is posted, and there is no stream. */
+/* Requests are posted, and there is no stream: starts the time-out, and retries to connect now. */
 static void turn(struct siw_rc *rc)
 {
 	struct siw_pair *pair = rc->pair;
@@ -415,7 +440,10 @@ static void turn(struct siw_rc *rc)
 	set_timer(pair);
 }
 
-/* The address that this end has towards a peer: the program's, or the first of the same family. */
+/*
+ * The address that this end uses towards the peer: the one given by the program, or the device's
+ * first address of the same family.
+ */
 static int own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
 		    struct siw_addr *addr)
 {
@@ -452,7 +480,7 @@ static int take_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, int 
 	pair->own.addr = own;
 	pair->peer = (struct siw_pair_id){ attr->ah_addr, attr->dest_qp_num };
 	pair->peer.addr.port_be = 0;
-	/* A link-local address of the peer's is on this device's link. */
+	/* A link-local address of the peer is on this device's link. */
 	if (own.scope && !pair->peer.addr.scope)
 		pair->peer.addr.scope = own.scope;
 	return 0;
@@ -498,7 +526,7 @@ static void stop(struct siw_rc *rc)
 
 	pair->retry_ns = pair->fail_ns = 0;
 	set_timer(pair);
-	/* One that has the stream ends with that. */
+	/* A connection that owns a stream is freed when the stream ends. */
 	if (pair->conn && pair->stage == SIW_PAIR_AWAITING)
 		drop_conn(pair, pair->conn);
 	if (pair->conn)
@@ -546,7 +574,8 @@ int siw_qp_pair_open(struct siw_rc *rc)
 	if (!pair)
 		return -ENOMEM;
 	pair->rc = rc;
-	pair->timeout = 14; /* 67 ms, and seven more times: LEAST_WAIT_NS */
+	/* 67 ms, eight times with retry_cnt 7; LEAST_WAIT_NS raises this to 3 s */
+	pair->timeout = 14;
 	pair->retry_cnt = 7;
 	pair->timed.tick = tick;
 	siw_link_init(&pair->timed.link);
@@ -557,9 +586,12 @@ int siw_qp_pair_open(struct siw_rc *rc)
 	}
 	rc->pair = pair;
 	rc->pairs = &ops;
-	/* Only siwarp connects so, and all of version 1 know its own messages. */
+	/*
+	 * Only siwarp connects in this way, and every siwarp with version 1 of the protocol
+	 * supports siwarp-private messages.
+	 */
 	rc->wq.private = true;
-	/* Reads may be posted before the stream says how many may be outstanding. */
+	/* Reads may be posted before the stream has negotiated how many may be outstanding. */
 	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
 	rc->wq.qp.qpn = pair->own.qpn;
 	return 0;

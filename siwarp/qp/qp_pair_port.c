@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The TCP ports that are the low 16 bits of RC QPNs. Each serves up to 255 queue pairs of its
- * device and process; the kernel sees to it that no other process has the same one.
+ * The TCP ports in the low 16 bits of RC QPNs. Each port serves up to 255 queue pairs of one device
+ * and process; the kernel ensures that no other process uses the same port.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,7 +44,10 @@ static int listen_at(struct siw_everywhere *how, struct siw_addr *addr)
 	return siw_llp_local((*listener)->lsock, addr);
 }
 
-/* Settings rc_port_first and rc_port_last bound the ports, for firewalls; 0: any. */
+/*
+ * Opens listeners at a port. Settings rc_port_first and rc_port_last restrict the port, for
+ * firewalls; 0: any port.
+ */
 static int listen_somewhere(struct siw_pair_port *port)
 {
 	int64_t first = siw_settings()->rc_port_first, last = siw_settings()->rc_port_last;
@@ -78,7 +81,7 @@ static int open_port(struct siw_context *ctx, const struct siw_conn_user *user,
 	return 0;
 }
 
-/* A free number of this port, or 0: there is none. */
+/* A free index of this port whose QPN is unused, or 0: there is none. */
 static uint8_t free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
 {
 	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {

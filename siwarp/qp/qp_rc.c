@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* RC queue pairs with a stream: the stream's events, and the ops. */
+/* RC queue pairs with a stream: handling of the stream's events, and the type's ops. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -9,8 +9,9 @@
 /* ---- events ---------------------------------------------------------------------------------- */
 
 /*
- * A message may answer what another thread has just sent, and is about to complete: that comes
- * first, as programs of one completion queue expect.
+ * Completes the receive of a message. The message may answer a request that another thread has just
+ * sent and is about to complete. That request completes first, as programs with one completion
+ * queue expect, so this waits for the send lock.
  */
 static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -19,8 +20,8 @@ static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * The peer has all requests before end (NULL: all), or of them the Writes: marks them as done,
- * except Reads and atomics without their responses.
+ * Marks requests as DONE that the peer has received: all before end (NULL: all), or, without sends,
+ * only the Writes among them. Reads and atomics without their responses are not marked.
  */
 static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end, bool sends)
 {
@@ -56,7 +57,7 @@ static void on_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		siw_rdmap_refuse_count(rc->wq.flow.stream);
 }
 
-/* The peer's requests are to wait for receives so long, from now on. */
+/* The peer has announced how long its requests may wait for receives from now on. */
 static void on_told(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	if (rc->counts.rnr_fixed)
@@ -66,7 +67,10 @@ static void on_told(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		siw_qp_rnr_begin(rc);
 }
 
-/* Responses come in order, so each confirms more than the one before. */
+/*
+ * The response to a confirming empty Read has arrived. Responses arrive in order, so each confirms
+ * more requests than the one before.
+ */
 static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe;
@@ -83,9 +87,11 @@ static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * A peer that cannot use its own memory quotes nothing (RFC 5040 section 4.8: local catastrophic).
- * With persona roce the oldest request that it has not said to have is the one: it looked at none
- * behind it. With iwarp what it has is not known here.
+ * The request that a Terminate without a quoted header refers to, or NULL. A peer that cannot
+ * access its own memory quotes nothing (RFC 5040 section 4.8: local catastrophic error). With
+ * persona roce, the oldest request that the peer has not acknowledged has failed, since the peer
+ * has not processed any later request. With persona iwarp, this end does not know what the peer has
+ * received.
  */
 static struct siw_wqe *oldest_open(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -101,9 +107,10 @@ static struct siw_wqe *oldest_open(struct siw_rc *rc, const struct siw_rdmap_eve
 }
 
 /*
- * Marks the request that the Terminate quotes, if it is still queued. The peer takes messages in
- * order, so it has the Writes before that one, and the Sends unless it counts them: then one that
- * is not counted waited for its receive. Reads before it will have no response.
+ * Marks the request that the Terminate quotes as failed, if it is still queued. The peer processes
+ * messages in order, so it has received the earlier Writes. It has also received the earlier Sends,
+ * unless delivery counts are on: then a Send that is not counted was still waiting for its receive.
+ * Earlier Reads get no response any more.
  */
 static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -121,7 +128,7 @@ static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	siw_unlock(&rc->wq.qp.send_lock);
 }
 
-/* If this end's error is about a receive, completes that with the matching status. */
+/* If the local error concerns a receive, completes that receive with the matching status. */
 static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err *err = &ev->err;
@@ -141,9 +148,9 @@ static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * If this end's memory is unmapped or its key is invalid, marks the request that uses it. An error
- * in placing a response concerns the oldest Read; an error without a quoted segment was found in
- * what was being sent, and concerns the newest request.
+ * Marks the request that used local memory which is unmapped or whose key is invalid. An error in
+ * placing a response concerns the oldest Read. An error without a quoted segment was found in data
+ * being sent, and concerns the newest request.
  */
 static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
@@ -168,10 +175,10 @@ static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * The peer invalidated a region that is still being sent to it in a Read Response. TCP may still
- * have to accept some of that, which cannot be recalled, and the program may reuse the memory as
- * soon as it learns of the invalidation. So the connection is reset first, as if the region had
- * been deregistered.
+ * Handles the invalidation by the peer of a region that is still being sent to it in a Read
+ * Response; returns whether that was the case. TCP may still have to accept part of the response,
+ * which cannot be recalled, and the program may reuse the memory as soon as it learns of the
+ * invalidation. So the connection is reset first, as if the region had been deregistered.
  */
 static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 						       const struct siw_rdmap_event *ev)
@@ -201,7 +208,7 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 			return false;
 		on_recv(rc, ev);
 		return true;
-	case SIW_RDMAP_BAD_RECV: /* the user's own key was wrong; an ERROR event follows */
+	case SIW_RDMAP_BAD_RECV: /* the user's own lkey was wrong; an ERROR event follows */
 		on_recv(rc, ev);
 		return true;
 	case SIW_RDMAP_READ_DONE:
@@ -255,9 +262,9 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /*
- * A peer of persona roce sends a Read of no octets after each message, which mostly arrives in the
- * same read. It is handled now, so that the peer's request completes even if this program does not
- * poll again soon. false: the stream has ended.
+ * A peer of persona roce sends an empty Read after each message, which mostly arrives in the same
+ * receive call. The Read is handled now, so that the peer's request completes even if this program
+ * does not poll again soon. false: the stream has ended.
  */
 static __attribute__((noinline)) bool answer_question(struct siw_rc *rc)
 {
@@ -281,7 +288,7 @@ static int serve(struct siw_io_handler *self)
 	}
 	while (n < rc->wq.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_recv(rc->wq.flow.stream, &ev) == 1) {
-		/* A count comes in front of a message, and the turn takes both. */
+		/* A delivery count precedes a message, and the turn handles both as one message. */
 		if (ev.kind == SIW_RDMAP_DELIVERED && !counted)
 			counted = true;
 		else
@@ -300,7 +307,7 @@ static int serve(struct siw_io_handler *self)
 
 /* ---- Sends that wait for receives, and deadlines --------------------------------------------- */
 
-/* Serves waiting Sends, which may have their receives now, and checks their deadline. */
+/* Serves waiting Sends, for which receives may have been posted, and checks their deadline. */
 static void look(struct siw_rc *rc, uint64_t now_ns)
 {
 	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
@@ -324,7 +331,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* A request or response of this end could not be sent: ends the stream. */
+/* Ends the stream because a request or response of this end could not be sent. */
 static void end_broken(struct siw_rc *rc)
 {
 	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_CUT)
@@ -332,15 +339,18 @@ static void end_broken(struct siw_rc *rc)
 	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
 		return;
 	/*
-	 * If RDMAP has an error for the peer, it is an ERROR event; a request that never began does
-	 * not concern the peer.
+	 * If RDMAP has an error to report to the peer, it delivers an ERROR event. A request that
+	 * never began does not concern the peer.
 	 */
 	serve(&rc->wq.qp.handler);
 	if (rc->wq.qp.state != SIW_QPS_ERR)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 }
 
-/* It connects without a connection manager, and has not; and something is posted. */
+/*
+ * Whether requests are posted on a QP that connects without a connection manager and has no stream
+ * yet.
+ */
 static bool awaits_stream(const struct siw_wq *wq)
 {
 	return siw_rc_of(wq)->pairs && !wq->flow.stream && wq->flow.first &&
@@ -369,12 +379,15 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 
 #define SETTLE_TURNS 8
 
-/* The peer may have sent a Read of no octets to learn whether its last message has arrived. */
+/*
+ * Receives what has arrived, because the peer may have sent an empty Read to learn whether its last
+ * message has arrived.
+ */
 void siw_qp_rc_settle(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
-	siw_qp_finish(wq); /* what waited for company has been posted, so it is sent */
+	siw_qp_finish(wq); /* requests delayed for a batch count as posted, so they are sent */
 	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
 		if (!serve(&rc->wq.qp.handler))
 			break;
@@ -398,7 +411,10 @@ static bool is_quiet(const struct siw_qp *qp)
 				  !siw_ddp_tx_active(flow->ddp)));
 }
 
-/* Responses that TCP has not accepted yet still refer to the memory. */
+/*
+ * Resets the connection if responses that TCP has not accepted yet still refer to the revoked
+ * memory.
+ */
 static void revoke(struct siw_qp *qp, uint32_t stag)
 {
 	bool in_flight;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How an RC queue pair gives up its stream. What has completed must reach the peer. Closing a
+ * How an RC queue pair gives up its stream. Completed requests must reach the peer. Closing a
  * socket with unread input resets the connection and discards data that the peer has not read yet;
- * so the sending side is shut first, and the peer's end of stream awaited. Requests are flushed
- * when the stream does not refer to their memory any more.
+ * so the sending side is shut down first, and this end waits for the peer's end of stream. Requests
+ * are flushed when the stream no longer refers to their memory.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
 	linger->timed.tick = linger_tick;
 	siw_link_init(&linger->timed.link);
 	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
-	siw_llp_resume(siw_mpa_sock(mpa)); /* it may have been paused */
+	siw_llp_resume(siw_mpa_sock(mpa)); /* the socket may have been paused */
 	siw_verbs_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
 	atomic_fetch_add(&ctx->n_linger, 1);
 }
@@ -116,7 +116,10 @@ static void finish(struct siw_rc *rc, bool dead)
 	leave_conn(rc);
 }
 
-/* Sends what is left, then shuts the sending side. 1: done; 0: not yet; -errno. send_lock held. */
+/*
+ * Sends the remaining data, then shuts down the sending side. 1: done; 0: not yet; -errno.
+ * send_lock held.
+ */
 static int shut(struct siw_rc *rc)
 {
 	uint64_t accepted;
@@ -136,13 +139,13 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 
 	siw_lock(&rc->wq.qp.send_lock);
 	r = shut(rc);
-	/* What has been sent meanwhile completes successfully. */
+	/* Requests that have been sent meanwhile complete successfully. */
 	siw_qp_rc_run(&rc->wq);
 	siw_unlock(&rc->wq.qp.send_lock);
 	/*
-	 * Both ends may have full socket buffers: if neither reads, neither can send. So this end
-	 * reads and discards. A responder that has not received the initiator's first FPDU may not
-	 * send at all.
+	 * Both ends may have full socket buffers, and if neither reads, neither can send. So this
+	 * end reads and discards. A responder that has not received the initiator's first FPDU may
+	 * not send at all.
 	 */
 	if (!r) {
 		siw_ddp_stream_drop_unexpected(rc->wq.flow.ddp);
@@ -155,8 +158,9 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 }
 
 /*
- * Ends sending at once: what TCP does not accept now is dropped, since its memory belongs to the
- * user again. The peer reads what TCP has, then an end of stream, perhaps within an FPDU.
+ * Ends sending at once: data that TCP does not accept now is dropped, since its memory is returned
+ * to the user. The peer reads the data that TCP has accepted, then an end of stream, perhaps within
+ * an FPDU.
  */
 static int end_sending(struct siw_rc *rc)
 {
@@ -195,8 +199,8 @@ void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
 }
 
 /*
- * RDMAP's local catastrophic error has no codes, and any value may be sent (RFC 5040 figure 9).
- * With 0, vendor_err would be 0, which means no error.
+ * Sets an error code for RDMAP's local catastrophic error, which has no codes; any value may be
+ * sent (RFC 5040 figure 9). With code 0, vendor_err would be 0, which means no error.
  */
 static void give_code(struct siw_wire_err *err)
 {
@@ -205,9 +209,9 @@ static void give_code(struct siw_wire_err *err)
 }
 
 /*
- * Raises an event for what no completion reports. -EFAULT: the request's completion reports it. With
- * persona roce completions also report what the peer or the network ended, as those of channel
- * adapters do; an RNIC raises an event for its stream.
+ * Raises an asynchronous event for a failure that no completion reports. -EFAULT: the request's
+ * completion reports it. With persona roce, completions also report failures caused by the peer or
+ * the network, as with InfiniBand channel adapters; an RNIC raises an event for its stream.
  */
 static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
 			  const struct siw_wire_err *err)
@@ -222,7 +226,7 @@ static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
 
 void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err)
 {
-	/* The first call has the cause; later ones are its consequences. */
+	/* The first call has the cause; later calls report its consequences. */
 	if (rc->has_cause)
 		return;
 	rc->has_cause = true;
@@ -260,7 +264,7 @@ void siw_qp_rc_abort(struct siw_rc *rc)
 
 	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
 		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
-	/* An unfinished message has consumed the oldest receive already. */
+	/* An unfinished message has already consumed the oldest receive. */
 	taken = siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
 	siw_mpa_close(detach(rc), true);
 	if (taken)
@@ -288,14 +292,20 @@ void siw_qp_rc_release(struct siw_rc *rc)
 		rc->pairs->stop(rc);
 }
 
-/* Completes what is done; the oldest request that is not, or NULL. send_lock held. */
+/*
+ * Completes the requests that are DONE. Returns the oldest request that is not, or NULL. send_lock
+ * held.
+ */
 static struct siw_wqe *oldest_open(struct siw_rc *rc)
 {
 	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
 	return rc->wq.flow.first;
 }
 
-/* The oldest request that is not complete ends so: whether there is one. */
+/*
+ * Marks the oldest incomplete request as failed with status. Returns whether there is an incomplete
+ * request.
+ */
 static bool blame_oldest(struct siw_rc *rc, int status)
 {
 	struct siw_wqe *oldest;
@@ -324,8 +334,10 @@ int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
 }
 
 /*
- * By QPN. A peer that has all it wanted may be gone before this end knows, so requests that are not
- * complete have the time that requests without a peer have. A torn message keeps its receive.
+ * The stream of a QP that connects by QPN has ended, and the QP keeps its state. The peer may have
+ * disconnected with all its work done before this end's requests were acknowledged, so incomplete
+ * requests get the time-out of requests without a peer. The receive of an unfinished message is
+ * kept.
  */
 static void outlive_stream(struct siw_rc *rc)
 {
@@ -345,7 +357,7 @@ void siw_qp_rc_lost(struct siw_rc *rc, int status)
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->wq.flow.stream && rc->wq.qp.state == SIW_QPS_RTS)
-		outlive_stream(rc); /* also one whose start-up broke off: nothing was sent on it */
+		outlive_stream(rc); /* also if its start-up broke off: nothing was sent on it */
 	else if (blame_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else

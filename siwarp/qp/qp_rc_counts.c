@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Delivery counts on RC (spec/delivery-counts.md): what the peer says it has completes requests of
- * this end; and when this end says what it has.
+ * Delivery counts on RC (spec/delivery-counts.md): counts of the peer complete requests of this
+ * end, and this end decides when to send its own counts.
  *
- * A count goes in front of what is sent anyway. It goes alone after 64 KiB, or when a round of
- * progress has found the socket empty: not in the round that received something, nor in polls before
- * the next round, since the program sees that only now and may answer; nor in the few rounds behind
- * it while a CQ of the queue pair has completions, since the program has not seen these. UCX polls
- * the CQ of receives once more before it polls that of Sends. Counts that go alone keep a distance,
- * so that a peer that streams small messages gets one for several.
+ * A count precedes a message that is sent anyway. It is sent without a message after 64 KiB, or
+ * when a progress round has found the socket empty. It is not sent alone in the round that received
+ * data, nor in polls before the next round, because the program has not seen that data yet and may
+ * answer it; nor in the next few rounds while a CQ of the queue pair holds completions that the
+ * program has not polled. (UCX polls the CQ of receives once more before it polls the CQ of Sends.)
+ * Counts without a message keep a minimum distance, so that a peer that streams small messages gets
+ * one count for several messages.
  */
 #include "base/clock.h"
 #include "qp/qp_rc.h"
 
-/* More than so much is not received without a count. */
+/* A count is sent after this many octets were received without one. */
 #define COUNT_OCTETS (64u << 10)
-/* Counts that go alone keep this distance: about what a small message and its count take. */
+/*
+ * Minimum distance between counts without a message: about the time that a small message and its
+ * count take.
+ */
 #define DISTANCE_NS 5000u
-/* For so many rounds a count waits for a program that has not polled all its completions. */
+/* A count waits this many progress rounds for a program that has not polled all its completions. */
 #define UNSEEN_ROUNDS 4u
 
-/* ---- of this end's requests ------------------------------------------------------------------ */
+/* ---- counts received from the peer ----------------------------------------------------------- */
 
 void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry)
 {
@@ -36,7 +40,7 @@ void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry)
 	rc->wq.flow.accepted = 0;
 }
 
-/* Whether the peer has said that it has this Send or Write. */
+/* Whether the peer's counts cover this Send or Write. */
 static bool is_there(const struct siw_counts *c, const struct siw_wqe *wqe)
 {
 	uint32_t count = wqe->opcode == SIW_WR_RDMA_WRITE ? c->writes : c->sends;
@@ -44,7 +48,10 @@ static bool is_there(const struct siw_counts *c, const struct siw_wqe *wqe)
 	return (int32_t)(count - wqe->msn) >= 0;
 }
 
-/* A count never goes back, tells something new, and nothing that was not sent. */
+/*
+ * Whether a count is plausible: it does not decrease, reports something new, and does not exceed
+ * what was sent.
+ */
 static bool may_be(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_counts *c = &rc->counts;
@@ -54,7 +61,10 @@ static bool may_be(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	       sends <= rc->sends_begun - c->sends && writes <= c->writes_begun - c->writes;
 }
 
-/* The peer has answered what a Read asked: it is siwarp, and no further Read is needed. */
+/*
+ * The peer has answered an offer of counts, so it is siwarp: delivery counts replace confirming
+ * Reads.
+ */
 static void adopt(struct siw_rc *rc)
 {
 	rc->counts.on = true;
@@ -72,20 +82,21 @@ bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		adopt(rc);
 	rc->counts.sends = ev->sends;
 	rc->counts.writes = ev->writes;
-	/* In order: a Write behind a Send that waits for its receive waits too. */
+	/* In order: a Write behind a Send that waits for its receive is not complete either. */
 	for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain) {
 		if (wqe->state == SIW_WQE_DONE || siw_qp_awaits_response(wqe))
 			continue;
 		if (wqe->state == SIW_WQE_POSTED || !is_there(&rc->counts, wqe))
 			break;
-		if (wqe->stamp.end > out) /* not all of it has left this end */
+		/* the request has not completely left this end, so the count is wrong */
+		if (wqe->stamp.end > out)
 			return false;
 		flow->accepted = wqe->stamp.end;
 	}
 	return true;
 }
 
-/* ---- of the peer's --------------------------------------------------------------------------- */
+/* ---- counts sent to the peer ----------------------------------------------------------------- */
 
 static bool is_due(const struct siw_rc *rc)
 {
@@ -108,7 +119,10 @@ void siw_qp_rc_count_now(struct siw_rc *rc)
 		siw_verbs_mark_unsent(&rc->wq.qp);
 }
 
-/* Whether the program may still answer what came, as it has not seen all that this completed. */
+/*
+ * Whether the program may still answer the received data, because it has not polled all resulting
+ * completions.
+ */
 static bool may_answer(struct siw_rc *rc)
 {
 	const struct siw_qp *qp = &rc->wq.qp;
@@ -121,7 +135,10 @@ static bool may_answer(struct siw_rc *rc)
 	return true;
 }
 
-/* Tells the peer, unless an answer may do so, or the last time is not long ago. */
+/*
+ * Sends the peer a count without a message, unless an answer may still carry it, or the last one
+ * was sent a short time ago.
+ */
 static void tell_alone(struct siw_rc *rc)
 {
 	uint64_t now;
@@ -146,7 +163,7 @@ void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets)
 		siw_qp_rc_count_now(rc);
 		return;
 	}
-	if (n == rc->wq.burst) /* the socket is served again, with nothing if it is empty */
+	if (n == rc->wq.burst) /* the socket is served again, with n = 0 if it is empty */
 		return;
 	if (!n)
 		tell_alone(rc);

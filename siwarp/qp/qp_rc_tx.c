@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Sending on RC queue pairs: through RDMAP while there is a stream; with persona roce also finding
- * out what the peer has.
+ * out what the peer has received.
  */
 #include <errno.h>
 
 #include "qp/qp_rc.h"
 
 /*
- * A request of at least so many octets is confirmed by a Read of its own, not together with later
- * ones.
+ * A request of at least this many octets is confirmed by its own Read, not together with later
+ * requests.
  */
 #define LONG_OCTETS (64u << 10)
 
@@ -18,13 +18,16 @@ static bool is_wanted(const struct siw_wq *wq, const struct siw_wqe *wqe)
 	return wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
 }
 
-/* The number of requests ever begun. */
+/* The number of requests begun since the QP was created or reset. */
 static uint32_t begun_by(const struct siw_wq *wq)
 {
 	return wq->sq_head + wq->begun;
 }
 
-/* Unsignaled requests are confirmed only once they fill half of the queue. */
+/*
+ * Requests confirmation of a request. Unsignaled requests are confirmed only when they fill half of
+ * the queue.
+ */
 static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 {
 	if (is_wanted(&rc->wq, wqe) || rc->wq.begun >= rc->wq.sq_mask / 2)
@@ -33,8 +36,8 @@ static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 }
 
 /*
- * Sends a Read of no octets behind the last request begun, so that both leave in one write. Returns
- * whether it was needed and sent.
+ * Sends an empty Read behind the last request begun, so that both leave in one write. Returns
+ * whether the Read was needed and sent.
  */
 static bool send_confirm_read(struct siw_rc *rc)
 {
@@ -43,7 +46,7 @@ static bool send_confirm_read(struct siw_rc *rc)
 	if (c->asked || (int32_t)(c->covered - c->wanted) >= 0 ||
 	    (rc->wq.qp.state != SIW_QPS_RTS && rc->wq.qp.state != SIW_QPS_SQD))
 		return false;
-	/* A later call tries once more: when an outstanding Read ends, or TCP has room. */
+	/* On failure a later call retries: when an outstanding Read ends, or TCP has room. */
 	if (siw_rdmap_confirm(rc->wq.flow.stream, begun_by(&rc->wq)))
 		return false;
 	c->asked = true;
@@ -52,7 +55,10 @@ static bool send_confirm_read(struct siw_rc *rc)
 	return true;
 }
 
-/* A Write with immediate data is a Write and then a message on the queue of Sends. */
+/*
+ * Assigns the numbers by which counts refer to a request. A Write with immediate data is a Write
+ * followed by a message on the Send queue, and takes a number of both.
+ */
 static void number(struct siw_rc *rc, struct siw_wqe *wqe)
 {
 	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
@@ -63,7 +69,10 @@ static void number(struct siw_rc *rc, struct siw_wqe *wqe)
 	}
 }
 
-/* The response to this Read or atomic will confirm what is before it, if it says so much. */
+/*
+ * Records what the response to this Read or atomic will confirm: all earlier requests, unless
+ * earlier Sends are unconfirmed and the response does not cover Sends.
+ */
 static void cover(struct siw_rc *rc, const struct siw_wqe *wqe)
 {
 	struct siw_confirm *c = &rc->confirm;
@@ -99,7 +108,10 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 	return 0;
 }
 
-/* The connection ends with it; with persona roce, after the peer has the requests before it. */
+/*
+ * A failed request ends the connection; with persona roce, only after the peer has received the
+ * earlier requests.
+ */
 void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
@@ -116,8 +128,8 @@ void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
 	struct siw_rc *rc = siw_rc_of(wq);
 
 	/*
-	 * It completes after the requests before it, which may be unsignaled and so not be
-	 * confirmed yet.
+	 * A local request completes after the earlier requests, which may be unsignaled and thus
+	 * not confirmed yet.
 	 */
 	if (rc->confirm.on && is_wanted(wq, wqe))
 		rc->confirm.wanted = begun_by(wq) - 1;
@@ -128,15 +140,15 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
 	struct siw_rc *rc = siw_rc_of(wq);
 	int r;
 
-	/* Draining needs unsignaled requests confirmed, too. */
+	/* To drain the send queue, unsignaled requests must be confirmed, too. */
 	if (__builtin_expect(wq->draining, 0) && wq->begun)
 		rc->confirm.wanted = begun_by(wq);
 	if (rc->confirm.on)
 		send_confirm_read(rc);
 	r = siw_rdmap_flush(flow->stream, &flow->taken);
 	/*
-	 * If confirmations are on, mark_delivered makes requests DONE instead; with delivery counts
-	 * siw_qp_rc_delivered sets this.
+	 * If confirmations are on, mark_delivered() makes requests DONE instead; with delivery
+	 * counts, siw_qp_rc_delivered() sets accepted.
 	 */
 	if (!rc->counts.on)
 		flow->accepted = rc->confirm.on ? 0 : flow->taken;
@@ -144,8 +156,9 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
 }
 
 /*
- * TCP could not read the memory at that position of the stream: marks the request that lies there,
- * and ends the stream. It may lie in a Read Response instead.
+ * TCP could not read the memory of the data at that position of the stream: marks the request that
+ * contains the position as failed, and ends the stream. The position may lie in a Read Response
+ * instead.
  */
 static __attribute__((cold, noinline)) void blame_sent(struct siw_wq *wq, uint64_t at)
 {
@@ -165,25 +178,34 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 	struct siw_rc *rc = siw_rc_of(wq);
 	int r;
 
-	if (!flow->stream) /* for its turn to know that it waits for one */
+	if (!flow->stream) /* MORE causes a turn, which starts the time-out for a missing stream */
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
 	if (siw_rdmap_responses_pending(flow->stream))
 		siw_verbs_mark_busy(&wq->qp);
-	/* By QPN requests wait for the RTR in the send queue, since a start-up may break off. */
+	/*
+	 * With RC by QPN, requests wait in the send queue for the RTR, since a start-up may break
+	 * off.
+	 */
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
 		r = siw_qp_rc_flush(wq, flow);
 	else
 		r = siw_qp_flow_send(wq, flow);
-	/* A long message may have left no room for it before, and nothing else would send it. */
+	/*
+	 * A long message may have left no room for the confirming Read before, and nothing else
+	 * would send it.
+	 */
 	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
 		r = siw_qp_rc_flush(wq, flow);
 	siw_qp_flow_reap(wq, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(wq))
 		blame_sent(wq, flow->taken);
-	/* This end found an error in what it was sending; the receiving side reports it. */
+	/* This end found an error in data that it was sending; the receiving side reports it. */
 	if (r == -EACCES && !siw_is_closing(wq))
 		siw_tear(wq, SIW_BROKEN);
-	/* Nothing would send the rest once there is memory again: neither end may wait for it. */
+	/*
+	 * If memory runs out, no event would send the rest later, and both ends would wait: ends
+	 * the stream.
+	 */
 	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(wq))
 		siw_tear(wq, SIW_BROKEN);
 	return siw_qp_flow_left(wq, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sending on RD queue pairs: requests to any number of peers through one queue. Each peer has its
- * own flow, so a slow or lost peer does not delay requests to others. A completion means that the
- * peer has the message.
+ * Sending on RD queue pairs: requests to any number of peers through one send queue. Each peer has
+ * its own flow, so a slow or lost peer does not delay requests to others. A completion means that
+ * the peer has received the message.
  */
 #include <errno.h>
 
@@ -61,7 +61,7 @@ static struct siw_addr destination(const struct siw_send_wr *wr)
 	return dest;
 }
 
-/* The flow of this peer, if it has requests; else NULL. */
+/* The flow to this peer, if it has requests; else NULL. */
 static struct siw_flow *flow_to(struct siw_wq *wq, const struct siw_addr *dest)
 {
 	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
@@ -73,7 +73,10 @@ static struct siw_flow *flow_to(struct siw_wq *wq, const struct siw_addr *dest)
 	return NULL;
 }
 
-/* Nothing is sent any more: flushes the request, after those to the same peer that were begun. */
+/*
+ * Sending has stopped: flushes the new request, after earlier requests to the same peer that have
+ * begun.
+ */
 static __attribute__((cold, noinline)) int
 post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length)
 {
@@ -99,7 +102,7 @@ int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	struct siw_flow *flow;
 	struct siw_addr dest;
 
-	(void)wait; /* a request stays in the queue until it is run anyway */
+	(void)wait; /* unused: a request stays in the queue until it is run in any case */
 	if (length < 0)
 		return (int)length;
 	if (siw_qp_sq_full(&rd->wq))
@@ -109,7 +112,8 @@ int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 		return post_flushed(rd, wr, (uint64_t)length);
 	dest = destination(wr);
 	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
-		return siw_refuse(PEERS_FULL); /* no record can be evicted: all have requests */
+		/* no peer record can be evicted, since all have requests */
+		return siw_refuse(PEERS_FULL);
 	flow = siw_qp_rd_flow_of(stream);
 	siw_qp_op_put(siw_qp_sq_put(wq, flow, wr, (uint64_t)length), wr);
 	siw_qp_rd_ready(rd, flow);
@@ -129,7 +133,8 @@ int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 	else
 		siw_qp_op_make(wqe, &op);
 	err = siw_rdmap_send(flow->stream, &op);
-	if (err) /* the peer is lost: the receiving side reports that and ends its requests */
+	/* -EPIPE: the peer is lost; the receiving side reports that and ends the peer's requests */
+	if (err)
 		return err == -EPIPE ? -EAGAIN : err;
 	if (siw_qp_awaits_response(wqe))
 		wqe->msn = siw_rdmap_reads(flow->stream);
@@ -139,8 +144,8 @@ int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 }
 
 /*
- * A request failed at this end by its key or memory: moves the QP to SQE, as on UD, and flushes
- * requests that were not begun. Those begun continue.
+ * A request failed locally because of its key or memory: moves the QP to SQE, as on UD, and flushes
+ * requests that have not begun. Requests that have begun continue.
  */
 static __attribute__((cold, noinline)) void fail(struct siw_wq *wq)
 {
@@ -164,7 +169,8 @@ void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow)
 {
 	(void)wq;
-	flow->taken = UINT64_MAX - 1; /* the memory was copied when the request was framed */
+	/* the data was copied when the request was framed, so the memory is free */
+	flow->taken = UINT64_MAX - 1;
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
 }
 
@@ -175,8 +181,8 @@ void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
 }
 
 /*
- * Memory became unmapped in the middle of a message. The peer cannot have the rest, and so must not
- * get anything behind it: the stream ends at the next turn.
+ * Memory became unmapped in the middle of a message. The peer cannot receive the rest of the
+ * message, so no later message may be sent on the stream: the stream ends at the next turn.
  */
 static __attribute__((cold, noinline)) void tear(struct siw_wq *wq, struct siw_flow *flow)
 {
@@ -194,7 +200,7 @@ static __attribute__((cold, noinline)) void tear(struct siw_wq *wq, struct siw_f
 	siw_tear(wq, SIW_BROKEN);
 }
 
-/* Sends to one peer. Returns whether there is more for the next turn. */
+/* Sends to one peer. Returns whether requests are left for the next turn. */
 static bool run_flow(struct siw_wq *wq, struct siw_flow *flow)
 {
 	int r = siw_qp_flow_send(wq, flow);
@@ -243,7 +249,7 @@ void siw_qp_rd_abandon(struct siw_wq *wq)
 		siw_rdmap_rd_abandon(rd->end);
 }
 
-/* ---- who waits ------------------------------------------------------------------------------- */
+/* ---- queries and peers ----------------------------------------------------------------------- */
 
 int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 {

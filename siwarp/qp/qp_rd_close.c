@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * After an RD queue pair: its endpoint stays until the peers have what was sent to them, responses
- * among it, and have answered the BYE, for linger_ms at most. Whoever binds its port meanwhile gets
- * it.
+ * The endpoint of a destroyed RD queue pair. It remains open until the peers have received
+ * everything that was sent, including responses, and have answered the BYE, for at most linger_ms.
+ * If a new RD queue pair needs its port, the endpoint is closed at once.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ void siw_qp_rd_part(struct siw_context *ctx, struct siw_rd *endpoint)
 	siw_rd_leave(endpoint);
 	if (linger_ns && !siw_rd_left(endpoint))
 		parting = calloc(1, sizeof(*parting));
-	if (!parting) { /* without memory for more each peer has been told once */
+	if (!parting) { /* without memory to linger: each peer has been sent one BYE */
 		siw_rd_close(endpoint);
 		return;
 	}

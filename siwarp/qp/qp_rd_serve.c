@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* RD queue pairs: events of the peers, what becomes of requests, and the socket. */
+/* RD queue pairs: handling of events from the peers, completion of requests, and the socket. */
 #include <errno.h>
 
 #include "base/addr.h"
@@ -12,8 +12,9 @@
 #define DEPTH 16
 
 /*
- * Requests that the peer had accepted when it sent this message complete first: a program that has
- * a reply also has the completion of its request.
+ * Completes the requests that the peer had accepted when it sent this message. They complete before
+ * the message, so that a program that polls a reply has already polled the completion of its
+ * request.
  */
 static struct siw_flow *reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
@@ -26,7 +27,10 @@ static struct siw_flow *reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stre
 	return flow;
 }
 
-/* The instance of the peer. Its stream ends when another is met. */
+/*
+ * The instance number of the peer. A stream ends when the peer appears with another instance
+ * number.
+ */
 static uint64_t instance_of(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (__builtin_expect(!flow->instance, 0))
@@ -69,7 +73,7 @@ static void run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 		siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* A Read or atomic has completed. */
+/* A Read or atomic request of this end has completed. */
 static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
 			 int status)
 {
@@ -77,7 +81,8 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 
 	siw_lock(&rd->wq.qp.send_lock);
 	/*
-	 * The flow's end may have completed the request already, while its response was on its way.
+	 * The end of the flow may already have completed the request, while its response was in
+	 * flight.
 	 */
 	if (wqe->state == SIW_WQE_BEGUN) {
 		wqe->state = SIW_WQE_DONE;
@@ -89,8 +94,9 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 }
 
 /*
- * For a Read or atomic, the error is its response. Another request may still be in the middle of
- * being sent from the user's memory; it ends when the peer has discarded all of it.
+ * Marks a request that the peer has refused. For a Read or atomic, the error takes the place of the
+ * response. Any other request may still be in the middle of being sent from the user's memory; it
+ * ends when the peer has discarded all of it.
  */
 static void blame(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
@@ -102,8 +108,8 @@ static void blame(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 }
 
 /*
- * The peer reports an error: marks the request that it quotes, or, if that has completed, queues an
- * error entry.
+ * The peer has reported an error: marks the request that the error quotes, or, if that has
+ * completed, queues an error entry.
  */
 static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		     const struct siw_rdmap_event *ev)
@@ -113,7 +119,7 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 
 	siw_lock(&rd->wq.qp.send_lock);
 	flow = siw_qp_rd_flow_of(stream);
-	/* What the peer has accepted is complete, and not concerned. */
+	/* Requests that the peer has accepted are complete, and the error does not concern them. */
 	siw_qp_rd_reap(rd, flow);
 	wqe = siw_qp_flow_quoted(flow, ev);
 	if (wqe)
@@ -124,7 +130,7 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	run_and_mark(rd, stream);
 }
 
-/* Moves requests, none of which was begun, to the next incarnation of the pair. */
+/* Moves requests, none of which has begun, to the next stream to the same peer. */
 static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 			  enum siw_rdmap_rd_ending how)
 {
@@ -139,7 +145,7 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_link_init(&old.ready);
 	siw_rdmap_rd_end(stream, how);
 	/*
-	 * The peer's record exists, so this fails only without memory; then the requests are
+	 * The peer's record exists, so this fails only if there is no memory; then the requests are
 	 * flushed.
 	 */
 	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
@@ -154,8 +160,8 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 }
 
 /*
- * A stream has ended. first: the status of the oldest begun request whose outcome is unknown. moves:
- * requests of which none was begun go to the next incarnation. send_lock held.
+ * Handles the end of a stream. first: the status of the oldest begun request whose outcome is
+ * unknown. moves: requests move to the next stream if none of them has begun. send_lock held.
  */
 static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
 		       enum siw_rdmap_rd_ending how, bool moves)
@@ -173,7 +179,7 @@ static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, in
 		siw_qp_drained(&rd->wq);
 }
 
-/* The peer is lost, or has restarted. status: as of SIW_DDP_RD_LOST. */
+/* The peer is lost, or has restarted. status: as in event SIW_DDP_RD_LOST. */
 static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 						    struct siw_rdmap_stream *stream, int status)
 {
@@ -188,8 +194,8 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 }
 
 /*
- * The peer's MSNs are wrong, so none of its messages can be told from another any more: both ends
- * start anew.
+ * The peer's MSNs are wrong, so its messages can no longer be told apart: both ends restart with a
+ * new stream.
  */
 static __attribute__((cold, noinline)) void
 on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)
@@ -201,7 +207,7 @@ on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct 
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* This end refused a message of the peer. */
+/* This end has refused a message of the peer. */
 static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		       const struct siw_rdmap_event *ev)
 {
@@ -214,14 +220,14 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	}
 	if (ev->blamed)
 		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
-	run_and_mark(rd, stream); /* sends the peer the error */
+	run_and_mark(rd, stream); /* sends the error message to the peer */
 	if (!ev->blamed)
 		err_found(rd, ev);
 }
 
 /*
- * A message of this end remains unfinished: ends the stream, which the peer learns of, and both
- * ends start anew.
+ * A message of this end cannot be finished: ends the stream, tells the peer, and both ends restart
+ * with a new stream.
  */
 static void end_broken(struct siw_rd_qp *rd)
 {
@@ -230,21 +236,23 @@ static void end_broken(struct siw_rd_qp *rd)
 	siw_lock(&rd->wq.qp.send_lock);
 	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
 		siw_set_teardown(&rd->wq, SIW_ALIVE);
-	siw_qp_rd_resume(&rd->wq); /* the flows have begun nothing meanwhile */
+	siw_qp_rd_resume(&rd->wq); /* while BROKEN, the flows have not begun any request */
 	while ((stream = siw_rdmap_rd_torn(rd->end)))
 		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* Passes on how many completions of Write-Records were polled: so many more may be queued. */
+/* Tells RDMAP how many completions of Write-Records were polled: as many more may be queued. */
 static void count_polled(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
 	siw_rdmap_rd_record_polled(rd->end, rd->records.seen);
 }
 
-/* A Write-Record waits until the program polls, which may have happened just now. */
+/*
+ * A Write-Record is paused until the program polls a completion, which may have happened just now.
+ */
 static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
@@ -255,7 +263,7 @@ static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
 	siw_rdmap_rd_resume(rd->end);
 }
 
-/* A message waits for a receive, which may have been posted just now. */
+/* A message is paused until a receive is posted, which may have happened just now. */
 static void on_held(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
@@ -265,7 +273,7 @@ static void on_held(struct siw_rd_qp *rd)
 
 static int serve(struct siw_io_handler *self);
 
-/* Whether a paused segment could be taken now. */
+/* Whether a paused segment could be accepted now. */
 static bool may_take_held(struct siw_rd_qp *rd)
 {
 	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
@@ -277,8 +285,8 @@ static bool may_take_held(struct siw_rd_qp *rd)
 }
 
 /*
- * Resumes paused messages, if a receive was posted, a completion polled or another message ended
- * that they wait for.
+ * Resumes paused messages if what they wait for has happened: a receive was posted, a completion
+ * was polled, or another message has ended.
  */
 static bool resume_held(struct siw_rd_qp *rd)
 {
@@ -305,7 +313,7 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		break;
 	case SIW_RDMAP_BAD_RECV:
 		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
-		run_and_mark(rd, stream); /* sends the peer the error */
+		run_and_mark(rd, stream); /* sends the error message to the peer */
 		err_found(rd, ev);
 		break;
 	case SIW_RDMAP_RECORD:
@@ -425,7 +433,7 @@ static void close_socket(struct siw_wq *wq)
 	siw_unlock(&rd->wq.qp.send_lock);
 }
 
-/* The queue pair is about to be destroyed: what was sent shall still reach the peers. */
+/* Called before the queue pair is destroyed, so that everything sent still reaches the peers. */
 static void depart(struct siw_wq *wq)
 {
 	if (siw_rd_of(wq)->endpoint)
@@ -513,7 +521,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	rd->ddp = ddp;
 	rd->end = end;
 	wq->private = true;
-	/* The UDP port, as on UD. */
+	/* The QPN is the UDP port, as on UD. */
 	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
 	siw_unlock(&wq->qp.send_lock);
 	receive(wq);
@@ -564,7 +572,7 @@ static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
 	return broken ? SIW_TURN_DONE : left;
 }
 
-/* Sends the peers BYE: otherwise they would probe until their time-out. */
+/* Sends BYE to the peers; otherwise they would probe until their time-out. */
 static void leave(struct siw_qp *qp)
 {
 	struct siw_wq *wq = siw_wq_of(qp);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Write-Records on UD: posted with an address handle and an rkey of the target. At the target, a
- * completion that uses no receive says who wrote what and where, and which octets arrived.
+ * completion that consumes no receive reports the sender, the memory written, and which octets
+ * arrived.
  */
 #include <errno.h>
 
@@ -32,7 +33,7 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 	};
 }
 
-/* How often unreported ones are checked while the program does not poll. */
+/* Interval at which unreported Write-Records are checked while the program does not poll. */
 #define UNPOLLED_NS 10000000ull
 
 /* ---- the target ------------------------------------------------------------------------------ */
@@ -40,20 +41,20 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
-	/* Pairs with on_held_record, which stores waits and then reads polled. */
+	/* Pairs with on_held_record(), which stores waits and then reads polled. */
 	if (atomic_load(&records->waits))
 		siw_qp_wake(wq);
 }
 
-/* Reports complete ones. Returns when to check again; 0: none is left. */
+/* Queues completions of complete Write-Records. Returns when to check again; 0: none is left. */
 static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
 
 	/*
-	 * A program that does not poll gets no more, so that neither its queue nor the table here
-	 * overflows.
+	 * A program that does not poll gets no further completions, so that neither its CQ nor the
+	 * table of Write-Records overflows.
 	 */
 	while (ud->records.reported -
 		       atomic_load_explicit(&ud->records.polled, memory_order_relaxed) <
@@ -72,7 +73,8 @@ void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns)
 	uint64_t due = report(ud, now_ns);
 
 	/*
-	 * Setting a timer wakes a sleeping thread, so an earlier timer that is already set is used.
+	 * Setting a timer wakes a sleeping thread, so a timer that is already set for an earlier
+	 * time is kept.
 	 */
 	if (due && (siw_link_alone(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
 		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Completing receives, for all types. */
+/* Completion of receives, for all types of queue pairs. */
 #include <errno.h>
 
 #include "base/addr.h"
 #include "qp/qp_impl.h"
 
-/* The first message received in RTR raises COMM_EST. */
+/* Raises COMM_EST for the first message received in RTR. */
 static inline void hear(struct siw_wq *wq)
 {
 	if (__builtin_expect(
@@ -26,8 +26,8 @@ int siw_qp_recv_status(const struct siw_rdmap_event *ev)
 }
 
 /*
- * A GRH lies in front of the message. The service level says which form it has, for programs that
- * read it there.
+ * The message is preceded by a GRH. The completion's service level tells programs which form of GRH
+ * it is: IPv4 or IPv6.
  */
 static void put_grh(struct siw_wc *wc, const struct siw_addr *source)
 {
@@ -93,8 +93,8 @@ void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id)
 }
 
 /*
- * Under the lock that posts hold: either the post sees has_unexpected, or whoever resumes receiving
- * sees what was posted.
+ * Under the lock that posts hold, so that either the post sees has_unexpected, or the thread that
+ * resumes receiving sees the posted receive.
  */
 void siw_qp_set_unexpected(struct siw_wq *wq, bool any)
 {

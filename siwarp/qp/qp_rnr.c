@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Receiver not ready, with persona roce: ddp keeps Sends that came before their receives. Posting a
- * receive wakes every QP that waits for one of that queue. A Send that waits too long ends the
- * connection.
+ * Receiver not ready, with persona roce: ddp keeps Sends that arrived before their receives.
+ * Posting a receive wakes every QP with such a Send on that receive queue. A Send that waits too
+ * long ends the connection.
  */
 #include "base/clock.h"
 #include "base/rnr.h"
 #include "qp/qp_rc.h"
 
-/* The sender's, if it is known. */
+/* The number of retries: the sender's rnr_retry if it is known, else this end's. */
 static int retries(const struct siw_rc *rc)
 {
 	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->wq.rnr_retry;
@@ -47,19 +47,22 @@ bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 	uint32_t msn;
 
 	if (!siw_rdmap_starved(rc->wq.flow.stream, &msn)) {
-		/* More Sends may be on their way to their receives: takes another turn. */
+		/* More Sends may be ready for their receives: the socket gets another turn. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
 		if (!siw_rdmap_unexpected(rc->wq.flow.stream)) {
 			siw_qp_rnr_end(rc);
 			siw_verbs_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
 		} else if (rc->wq.qp.srq) {
-			/* Another QP may take the receive first; then this one still waits. */
+			/*
+			 * Another QP may use the SRQ's receive first; then this QP's Send still
+			 * waits.
+			 */
 			rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 			watch(rc);
 		}
 		return false;
 	}
-	if (msn != rc->rnr_msn) { /* the next Send starts its own time */
+	if (msn != rc->rnr_msn) { /* another Send is the oldest now, and gets a new deadline */
 		rc->rnr_msn = msn;
 		rc->rnr_deadline_ns = now_ns + patience_ns(rc);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The asking end of spec/cm-udp.md: a socket of its own for each question, which is sent again until
- * an answer comes or the time is over.
+ * The querying end of spec/cm-udp.md. Each query has its own socket, and is retransmitted until an
+ * answer arrives or the time-out expires.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -17,25 +17,34 @@
 #define MS	      1000000ull
 #define FIRST_WAIT_MS 100
 #define LAST_WAIT_MS  1000
-/* Cookies that are returned at once; a peer that sends more of them waits for the timetable. */
+/*
+ * Number of cookies that are returned at once. If a peer sends more, further ones are returned with
+ * the next scheduled retransmission.
+ */
 #define COOKIES 3
-/* Questions of which ICMP has to say that nobody has the port, until that is believed; */
+/*
+ * Number of queries for which ICMP must report an unreachable port before the report is believed.
+ */
 #define REFUSALS 2
-/* not at once, as many a program asks while its peer is about to listen. */
+/*
+ * ICMP reports are not believed earlier, because programs often send a query while the peer is
+ * about to listen.
+ */
 #define PATIENCE_MS 500
 
 struct siw_sidr_ask {
 	struct siw_io_handler handler; /* first */
 	struct siw_qp_reporter *reporter;
-	struct siw_llp_sock *sock; /* NULL: it is over */
+	struct siw_llp_sock *sock; /* NULL: the query has ended */
 	struct siw_addr dest, from;
 	struct siw_sidr_frame question;
 	struct siw_timed timed;
 	uint64_t begun_ns, due_ns, deadline_ns;
 	uint32_t wait_ms;
-	int cookies; /* that came */
+	int cookies; /* number of cookies received */
 	int refusals;
-	bool refused; /* the last question was: another refusal counts after another question */
+	/* ICMP has refused the last query sent; another refusal counts only after another query */
+	bool refused;
 };
 
 static struct siw_context *ctx_of(const struct siw_sidr_ask *ask)
@@ -66,12 +75,15 @@ static void report(struct siw_sidr_ask *ask, int kind, int status,
 		event.params.pdata_len = frame->data_len;
 		memcpy(event.params.pdata, frame->data, frame->data_len);
 	}
-	/* Without memory for the event the answer counts as lost, and comes again. */
+	/*
+	 * If there is no memory for the event, the answer counts as lost, and the next
+	 * retransmission gets another.
+	 */
 	if (siw_qp_report(ask->reporter, &event) == 0)
 		stop(ask);
 }
 
-/* 0, or why the kernel would not send it. */
+/* Sends the query: 0, or the -errno with which the kernel refused to send it. */
 static int send_question(struct siw_sidr_ask *ask)
 {
 	uint8_t octets[SIW_SIDR_FRAME];
@@ -82,7 +94,7 @@ static int send_question(struct siw_sidr_ask *ask)
 	siw_count(SIW_COUNTER_sidr_questions, 1);
 	ask->refused = false;
 	err = siw_llp_udp_send(ask->sock, &ask->dest, &iov, 1);
-	/* No room now, or what ICMP says of an earlier one: it counts as lost. */
+	/* The socket is full, or ICMP refused an earlier query: the query counts as lost. */
 	return err == -EAGAIN || err == -ECONNREFUSED ? 0 : err;
 }
 
@@ -100,7 +112,7 @@ static bool is_refused(const struct siw_sidr_ask *ask)
 	return ask->refused && ask->refusals >= REFUSALS;
 }
 
-/* As if a listener said so that is closed. */
+/* Reports the same event as for a refusal from a closed listener. */
 static void report_refused(struct siw_sidr_ask *ask)
 {
 	static const struct siw_sidr_frame nobody = { .status = SIW_SIDR_NO_SERVICE };
@@ -123,7 +135,10 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 		return;
 	}
 	siw_count(SIW_COUNTER_sidr_repeats, 1);
-	/* An error may be what ICMP said meanwhile, which anybody can send: it counts as lost. */
+	/*
+	 * An error may come from an ICMP message, which anybody can forge, so the query counts as
+	 * lost.
+	 */
 	send_question(ask);
 }
 
@@ -138,8 +153,9 @@ static void on_cookie(struct siw_sidr_ask *ask, const struct siw_sidr_frame *fra
 }
 
 /*
- * The address of the queue pair: the one that was asked. Only of a loopback address, for which a
- * device stands that has others, the answer says which.
+ * Sets the queue pair's address to the one that was queried. Only if a loopback address was
+ * queried, which stands for a device with other addresses, the address is taken from the answer.
+ * false: the answer has another address, and is dropped.
  */
 static bool address(const struct siw_sidr_ask *ask, struct siw_sidr_frame *frame)
 {
@@ -171,15 +187,16 @@ static void heard(struct siw_sidr_ask *ask, const struct siw_addr *from,
 }
 
 /*
- * ICMP says that nobody has a port. It counts if it quotes this question's id, which who does not
- * see the question has to guess, as of an answer; once for each question.
+ * Handles an ICMP port unreachable message. It counts only if it quotes the query's 64-bit id,
+ * which an attacker that cannot see the query has to guess, and only once per transmission of the
+ * query.
  */
 static void refused(struct siw_sidr_ask *ask, const struct siw_addr *dest, const uint8_t *quoted,
 		    size_t len)
 {
 	if (!siw_addr_same(dest, &ask->dest) ||
 	    siw_sidr_quoted_id(quoted, len) != ask->question.id) {
-		/* Not siw_drop: a capture has the datagrams alone. */
+		/* Not siw_drop(), since a capture contains only datagrams. */
 		siw_count(SIW_COUNTER_drop_sidr_id, 1);
 		return;
 	}
@@ -228,7 +245,7 @@ static int serve(struct siw_io_handler *self)
 	return n;
 }
 
-/* Random, so that who does not see the question cannot answer it; never 0. */
+/* Random, so that an attacker that cannot see the query cannot answer it; never 0. */
 static uint64_t new_id(void)
 {
 	struct siw_sipkey key;
@@ -262,14 +279,17 @@ static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int ti
 	return 0;
 }
 
-/* The device's first address of dest's family, on the link alone as dest is or not. progress held. */
+/* The device's first address of dest's family, link-local if dest is. progress held. */
 static int find_source(const struct siw_context *ctx, const struct siw_addr *dest,
 		       struct siw_addr *source)
 {
 	for (uint32_t i = 0; i < ctx->now.n_addrs; i++) {
 		const struct siw_addr *own = &ctx->now.addrs[i];
 
-		/* From an address of the network nobody reaches a loopback address, or back. */
+		/*
+		 * A link-local address cannot be reached from an address of wider scope, nor the
+		 * reverse.
+		 */
 		if (own->family != dest->family ||
 		    siw_addr_is_link_local(own) != siw_addr_is_link_local(dest))
 			continue;
@@ -308,7 +328,9 @@ int siw_sidr_ask(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
 		err = find_source(ctx, dest, &from);
 	if (!err)
 		err = begin(ask, &from, timeout_ms);
-	/* Under the lock: another thread may take its first event and use it. */
+	/*
+	 * Set under the lock, because another thread may take the query's first event and use *out.
+	 */
 	if (!err) {
 		*out = ask;
 		*own = ask->from;

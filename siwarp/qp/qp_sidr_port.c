@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The answering end of spec/cm-udp.md. A question is pending until the program takes its event, then
- * the program's until it answers; the answer is kept for a while, as it may be lost and asked for
- * again. All of this is bounded: what is pending by qp_admission.h, in all and by source, and the
- * answers by setting max_startups. Once some are pending, an asker has to show by a cookie that it
- * receives at its source address.
+ * The answering end of spec/cm-udp.md. A query is PENDING until the program takes its event, then
+ * TAKEN until the program answers. The answer is kept for a while, because it may be lost and the
+ * query repeated. All of this is limited: pending queries by qp_admission.h, in total and per
+ * source, and answers by setting max_startups. When several queries are pending, a source has to
+ * prove with a cookie that it receives at its address.
  *
- * One event of a port is in the program's queue at a time. When it is taken the next question is
- * chosen: sources take turns, those with a cookie first, and a question that is repeated no more is
- * forgotten.
+ * Only one event of a port is in the program's queue at a time. When it is taken, the next query is
+ * chosen: sources take turns, queries with a cookie come first, and a query that is no longer
+ * repeated is forgotten.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,23 +23,29 @@
 #include "qp/qp_sidr_wire.h"
 
 #define BUCKETS 1024
-#define PRESSED 16 /* so many pending questions, or half of what may be, call for cookies */
-/* A question is repeated each second at least; one that was not for so long is forgotten. */
+/* cookies are required from this many pending queries on, or from half of their limit */
+#define PRESSED 16
+/*
+ * A query is repeated at least once a second; one that was not repeated for this long is forgotten.
+ */
 #define REPEAT_NS 3500000000ull
-#define TIDY_NS	  10000000ull	/* questions that arrive look for expired ones so often */
-#define COOKIE_NS 4000000000ull /* a cookie is good for so long, and up to twice as long */
-/* Times that an answer goes out again when its port closes, as nobody will be there to ask. */
+#define TIDY_NS	  10000000ull	/* arriving queries trigger a search for expired ones this often */
+#define COOKIE_NS 4000000000ull /* a cookie is valid for this long, and for up to twice as long */
+/*
+ * Number of times that a kept answer is sent again when its port closes, because repeated queries
+ * will find no listener.
+ */
 #define LAST_WORDS 2
-#define LAST_NS	   1000000000ull /* only those that are younger */
+#define LAST_NS	   1000000000ull /* maximum age of an answer that is sent again */
 
 enum stage {
-	PENDING,  /* its event is in the queue */
-	TAKEN,	  /* the program thinks it over */
-	ANSWERED, /* kept for those who ask again */
+	PENDING,  /* waits for the program to take its event */
+	TAKEN,	  /* the program has taken the event and not answered yet */
+	ANSWERED, /* the answer is kept for repeated queries */
 	STAGES,
 };
 
-/* Questions without a cookie, and those with one, are kept apart. */
+/* Queries without and with a valid cookie are queued separately. */
 enum kind {
 	WITHOUT_COOKIE,
 	WITH_COOKIE,
@@ -48,15 +54,15 @@ enum kind {
 
 struct siw_sidr_request {
 	struct siw_link in_stage, in_bucket;
-	struct siw_link in_source, in_heard; /* PENDING; else in no list */
+	struct siw_link in_source, in_heard; /* linked only while PENDING */
 	struct siw_sidr_port *port;
 	enum stage stage;
 	struct siw_addr from;
 	uint64_t id;
-	uint32_t source; /* its entry in the port's admission */
+	uint32_t source; /* index of its source in the port's admission table */
 	enum kind kind;
-	uint64_t since_ns; /* in this stage */
-	uint64_t heard_ns; /* when the question came last */
+	uint64_t since_ns; /* when it entered this stage */
+	uint64_t heard_ns; /* when the query was last received */
 	union {
 		struct { /* PENDING */
 			uint8_t len, octets[SIW_SIDR_DATA];
@@ -65,36 +71,42 @@ struct siw_sidr_request {
 	};
 };
 
-/* A source's pending questions. Zeroed until its first one. */
+/* A source's pending queries. All zero until the first one. */
 struct sidr_source {
-	struct siw_link questions[KINDS]; /* the oldest first */
-	struct siw_link in_turn[KINDS];	  /* link in the port's turns; alone without questions */
-	uint64_t last_turn;		  /* when one was offered last */
+	struct siw_link questions[KINDS]; /* oldest first */
+	/* link in the port's turns; not linked if there are no queries */
+	struct siw_link in_turn[KINDS];
+	/* value of the port's turn when a query of the source was last offered */
+	uint64_t last_turn;
 };
 
 struct siw_sidr_port {
 	struct siw_io_handler handler; /* first */
 	struct siw_context *ctx;
-	struct siw_qp_reporter *reporter; /* NULL: closed, and waits for its last answers */
+	/* NULL: the port is closed, and waits for its last answers */
+	struct siw_qp_reporter *reporter;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
-	struct siw_sidr_port *also; /* the one at the device's next address, or NULL */
+	struct siw_sidr_port *also; /* the port at the device's next address, or NULL */
 	struct siw_admission *admission;
 	struct siw_sipkey key;
 	uint32_t n_answered;
 	uint64_t tidied_ns;
-	struct siw_sidr_request *offered; /* the one whose event is in the queue, or NULL */
-	uint64_t turn;			  /* counts the questions that were offered */
+	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
+	uint64_t turn;			  /* number of queries offered so far */
 	struct sidr_source sources[SIW_SOURCES + 1];
-	struct siw_link turns[KINDS];	/* sources with questions of the kind, by last_turn */
+	struct siw_link turns[KINDS];	/* sources with queries of the kind, ordered by last_turn */
 	struct siw_link heard;		/* pending requests, by heard_ns */
-	struct siw_link stages[STAGES]; /* requests, the oldest first */
+	struct siw_link stages[STAGES]; /* requests by stage, oldest first */
 	struct siw_link buckets[BUCKETS];
 };
 
 #define NO_SLOT UINT64_MAX
 
-/* Nobody else can compute it. slot: a time for a cookie, NO_SLOT for the table. */
+/*
+ * A keyed hash, so that a peer cannot compute it. slot: a time slot for a cookie, NO_SLOT for the
+ * hash table.
+ */
 static uint64_t hash_of(const struct siw_sidr_port *port, const struct siw_addr *from, uint64_t id,
 			uint64_t slot)
 {
@@ -130,7 +142,9 @@ static struct siw_sidr_request *find(struct siw_sidr_port *port, const struct si
 	return NULL;
 }
 
-/* No room now counts as lost: who asked asks again. */
+/*
+ * Sends a frame. If the socket is full, the frame counts as lost, and the peer repeats its query.
+ */
 static void send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
 		       uint8_t octets[SIW_SIDR_FRAME])
 {
@@ -156,7 +170,10 @@ static void refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Puts the source where its last turn says, or takes it out if it has no question of the kind. */
+/*
+ * Moves the source to the position in turns that its last turn gives, or removes it if it has no
+ * query of the kind.
+ */
 static void set_turn(struct siw_sidr_port *port, struct sidr_source *source, enum kind kind)
 {
 	struct siw_link *link = &source->in_turn[kind], *at = &port->turns[kind];
@@ -164,7 +181,10 @@ static void set_turn(struct siw_sidr_port *port, struct sidr_source *source, enu
 	siw_link_del(link);
 	if (siw_link_alone(&source->questions[kind]))
 		return;
-	/* Most go to the end. A source that had a turn long ago passes those that had one since. */
+	/*
+	 * Most sources go to the end. A source whose last turn was long ago is placed before
+	 * sources with a later turn.
+	 */
 	while (at->prev != &port->turns[kind] &&
 	       siw_container(at->prev, struct sidr_source, in_turn[kind])->last_turn >
 		       source->last_turn)
@@ -239,7 +259,7 @@ static struct siw_sidr_request *oldest(struct siw_sidr_port *port, enum stage st
 				    : siw_container(list->next, struct siw_sidr_request, in_stage);
 }
 
-/* Drops questions that are no longer repeated, and the oldest answers beyond their limit. */
+/* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
 static void tidy(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->port);
@@ -262,7 +282,7 @@ static void tidy(struct siw_sidr_port *port)
 		forget(request);
 }
 
-/* Never 0, which is none. */
+/* Never 0, which means no cookie. */
 static uint64_t cookie_of(const struct siw_sidr_port *port, const struct siw_addr *from,
 			  uint64_t id, uint64_t slot)
 {
@@ -274,7 +294,7 @@ static uint64_t cookie_slot(uint64_t now_ns)
 	return now_ns / COOKIE_NS;
 }
 
-/* Whether the question shows by its cookie that its source address is true. */
+/* Whether the query has a valid cookie, which proves its source address. */
 static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *from,
 		     const struct siw_sidr_frame *question)
 {
@@ -285,7 +305,7 @@ static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *fr
 		question->cookie == cookie_of(port, from, question->id, slot - 1));
 }
 
-/* The same; if it does not, its source gets a cookie. */
+/* As is_shown(); if there is no valid cookie, sends one to the source. */
 static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 		       const struct siw_sidr_frame *question)
 {
@@ -311,7 +331,10 @@ static bool is_pressed(const struct siw_admission *admission)
 	return admission->all.requests >= (half < PRESSED ? half : PRESSED);
 }
 
-/* Those with a cookie first; of each kind sources take turns. NULL: there is no question. */
+/*
+ * Chooses the next query: queries with a cookie first; within each kind, sources take turns. NULL:
+ * there is none.
+ */
 static struct siw_sidr_request *choose(struct siw_sidr_port *port)
 {
 	for (int kind = KINDS - 1; kind >= 0; kind--) {
@@ -329,7 +352,7 @@ static struct siw_sidr_request *choose(struct siw_sidr_port *port)
 
 static void offer_next(struct siw_sidr_port *port);
 
-/* The program takes its event. */
+/* The program has taken the query's event. */
 static void taken(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
@@ -339,7 +362,7 @@ static void taken(struct siw_sidr_request *request)
 	offer_next(port);
 }
 
-/* Makes an event of the next question, unless one is in the queue. */
+/* Queues an event for the next query, unless an event is in the queue already. */
 static void offer_next(struct siw_sidr_port *port)
 {
 	struct siw_qp_conn_event event = { .kind = SIW_CONN_ASKED, .taken = taken };
@@ -400,7 +423,10 @@ static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
 	offer_next(port);
 }
 
-/* A question that is pending came again: with a cookie it goes before those without. */
+/*
+ * A pending query was received again. If it has a cookie now, it moves before the queries without
+ * one.
+ */
 static void heard_again(struct siw_sidr_request *request, const struct siw_sidr_frame *question)
 {
 	struct siw_sidr_port *port = request->port;
@@ -430,7 +456,7 @@ static void heard(struct siw_sidr_port *port, const struct siw_addr *from,
 	request = find(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
 		siw_count(SIW_COUNTER_sidr_replays, 1);
-		move_to(request, ANSWERED); /* it is kept for longer */
+		move_to(request, ANSWERED); /* restarts the time that the answer is kept */
 		send_frame(port, from, request->answer);
 	} else if (request && request->stage == PENDING) {
 		heard_again(request, question);
@@ -462,7 +488,7 @@ static int serve(struct siw_io_handler *self)
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-/* progress held, as for all below that have no lock of their own. */
+/* progress held, as for all functions below that do not take it themselves. */
 static int open_port(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 		     struct siw_sidr_port **out)
 {
@@ -543,7 +569,7 @@ static void close_all(struct siw_sidr_port *port)
 	}
 }
 
-/* A listening in the making: its ports are chained by also. */
+/* The state of a listen call in progress: its ports, chained by also. */
 struct listening {
 	struct siw_everywhere how; /* first */
 	struct siw_qp_reporter *reporter;
@@ -586,7 +612,9 @@ int siw_sidr_listen(struct siw_qp_reporter *reporter, const struct siw_addr *add
 
 	siw_lock(&ctx->progress);
 	err = addr->family ? open_next(&l.how, &at) : siw_qp_everywhere(ctx, &number, &l.how);
-	/* Under the lock: another thread may take its first event and use it. */
+	/*
+	 * Set under the lock, because another thread may take the port's first event and use *out.
+	 */
 	if (!err)
 		*out = l.first;
 	siw_unlock(&ctx->progress);

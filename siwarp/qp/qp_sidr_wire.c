@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Builds and parses the frames of qp_sidr_wire.h. */
+/* Building and parsing of the frames in qp_sidr_wire.h. */
 #include <endian.h>
 
 #include "base/addr.h"
@@ -57,7 +57,7 @@ uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len)
 	return be64toh(wire.id);
 }
 
-/* Whether each field has a value that its type may have. */
+/* Whether each field has a value that is valid for the frame's type. */
 static bool fields_hold(const struct siw_sidr_frame *frame)
 {
 	if (!frame->id)

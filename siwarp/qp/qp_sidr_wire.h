@@ -37,34 +37,37 @@
 #include <siwarp/types.h>
 
 #define SIW_SIDR_FRAME	     232 /* octets of every frame */
-#define SIW_SIDR_DATA	     180 /* most octets of private data in a question */
-#define SIW_SIDR_ANSWER_DATA 136 /* and in an answer or a refusal */
+#define SIW_SIDR_DATA	     180 /* maximum octets of private data in a query */
+#define SIW_SIDR_ANSWER_DATA 136 /* maximum octets of private data in an answer or a refusal */
 
 enum siw_sidr_type {
 	SIW_SIDR_QUESTION = 1,
 	SIW_SIDR_ANSWER = 2,
 	SIW_SIDR_REFUSAL = 3,
-	SIW_SIDR_COOKIE = 4, /* ask again, with this cookie */
+	SIW_SIDR_COOKIE = 4, /* the querying end shall repeat its query with this cookie */
 };
 
-/* A frame as a value. What a type does not have is zero. */
+/* The contents of a frame. Fields that the type does not use are zero. */
 struct siw_sidr_frame {
 	uint8_t type;	/* enum siw_sidr_type */
 	uint8_t status; /* of a refusal: enum siw_sidr_status of qp_sidr.h */
 	uint8_t data_len;
 	uint64_t id, cookie;
 	uint32_t qpn, qkey;   /* of an answer */
-	struct siw_addr addr; /* of an answer: where the queue pair receives; no port */
+	struct siw_addr addr; /* of an answer: address at which the queue pair receives; no port */
 	uint8_t data[SIW_SIDR_DATA];
 };
 
 void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME]);
-/* False: it is none, and was counted as dropped. */
+/* False: not a valid frame; it was counted as dropped. */
 bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame);
 
-/* Octets that have a frame's id among them. */
+/* Number of leading octets of a frame that include its id. */
 #define SIW_SIDR_QUOTED 16
-/* The id of a frame of which only the first octets are there, as ICMP quotes it; 0: it has none. */
+/*
+ * The id of a frame of which only the first octets are available, as quoted by ICMP; 0: not a
+ * frame.
+ */
 uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The send queue: requests in slots, each in its flow, and how they complete. */
+/* The send queue: slots of requests, the flows that link them, and their completion. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -7,22 +7,28 @@
 #include "base/settings.h"
 #include "qp/qp_impl.h"
 
-/* Polls since a CQ was armed after which its program is taken to go on polling. */
+/*
+ * A program that has polled this often since it armed a CQ is assumed to keep polling rather than
+ * sleep.
+ */
 #define AWAKE_POLLS 64
 /*
- * Posts wait for company once so many rounds were dense: each had several posts, and the next began
- * before a silence, SIWARP_COMPANY_US, was over. Only beginnings are timed, so each of its posts is
- * allowed this part of the silence, what a system call takes on a busy machine: 64 of them alone can
- * fill it.
+ * Posts are delayed for a batch after this many consecutive dense rounds. A round is dense if it
+ * has several posts and the next round begins before a pause of SIWARP_COMPANY_US has passed. Since
+ * only the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of
+ * the pause, about the time of a system call on a busy machine: 64 posts alone can take that long.
  */
 #define DENSE_ROUNDS  4
 #define SILENCE_POSTS 20
-/* SIWARP_COMPANY; 0: as traffic is. */
+/* Values of SIWARP_COMPANY; 0: decided by the traffic. */
 enum { NEVER = 1, ALWAYS };
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-/* Inline octets are behind the SGEs; an inline WQE has one SGE that points to them. */
+/*
+ * Copies inline data to the memory behind the WQE's SGEs; an inline WQE has one SGE that points to
+ * it.
+ */
 static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	char *to = (char *)(wqe->sge + wq->cap.max_send_sge);
@@ -41,7 +47,7 @@ static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw
 static void copy_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	wqe->nsge = (uint8_t)wr->num_sge;
-	if (wr->num_sge) /* without elements the list may be NULL */
+	if (wr->num_sge) /* the list may be NULL if it has no elements */
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
 }
 
@@ -150,7 +156,10 @@ void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t 
 	wq->sq_head++;
 }
 
-/* A bind that never begins releases what it pinned; one that began has released it. */
+/*
+ * Releases the region that a bind has pinned, if the bind never began; a bind that began has
+ * released it already.
+ */
 static void let_go(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
@@ -229,7 +238,7 @@ void siw_qp_sq_end(struct siw_wq *wq, bool report)
 	wq->sq_head = wq->sq_tail;
 }
 
-/* ---- what requests use ----------------------------------------------------------------------- */
+/* ---- objects that requests use --------------------------------------------------------------- */
 
 /* Whether this request still reads or writes its memory. */
 static bool needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)
@@ -262,7 +271,10 @@ bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const voi
 	return false;
 }
 
-/* Whether a program that armed a CQ may sleep by now: one that does has not polled often since. */
+/*
+ * Whether a program that has armed a CQ may be sleeping: a sleeping program has not polled often
+ * since.
+ */
 static bool may_sleep(struct siw_context *ctx)
 {
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
@@ -272,8 +284,8 @@ static bool may_sleep(struct siw_context *ctx)
 }
 
 /*
- * The first post behind a poll begins a round. The clock is read only where rounds have several
- * posts: a program with one message at a time is not to pay for it.
+ * Starts a round at the first post after a poll. The clock is read only if rounds have several
+ * posts, so that a program with one message at a time does not pay for it.
  */
 static __attribute__((noinline)) void begin_round(struct siw_round *round, uint32_t polls)
 {
@@ -302,7 +314,7 @@ static bool is_dense(struct siw_round *round, uint32_t polls)
 	return company ? company == ALWAYS : round->dense >= DENSE_ROUNDS;
 }
 
-/* Whether what waits already leaves room for one more, whose form has not been checked yet. */
+/* Whether another request, which has not been checked yet, may be added to the delayed ones. */
 static bool has_room(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	uint32_t waiting = wq->sq_tail - wq->sq_head - wq->begun;
@@ -313,7 +325,10 @@ static bool has_room(struct siw_wq *wq, const struct siw_send_wr *wr)
 	return waiting < SIW_RDMAP_MAX_SOME - 1 && wq->round.octets < siw_class_of(wq)->wait_octets;
 }
 
-/* Not while somebody may sleep: on the sockets, or with a program's own epoll. */
+/*
+ * Posts are not delayed while a thread may be sleeping, on the sockets or in the program's own
+ * epoll_wait().
+ */
 bool siw_qp_may_wait(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	struct siw_context *ctx = wq->qp.ctx;

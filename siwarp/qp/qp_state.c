@@ -7,28 +7,43 @@
 
 #define STATES (SIW_QPS_ERR + 1)
 
-/* The attributes that each step takes: as in the InfiniBand specification's table of modifiers. */
+/*
+ * The attributes that each step accepts, as in the table of modifiers in the InfiniBand
+ * specification.
+ */
 #define CUR    SIW_QP_CUR_STATE
 #define QKEY   SIW_QP_QKEY
 #define FD     SIW_QP_FD
 #define NOTIFY SIW_QP_EN_SQD_ASYNC_NOTIFY
 #define RATE   SIW_QP_RATE_LIMIT
 #define ACCESS SIW_QP_ACCESS_FLAGS
-/* Here UC has a Q_Key, as its datagrams carry one, besides its peer's access rights. So has RD. */
+/*
+ * In siwarp, UC has a Q_Key, since its datagrams carry one, in addition to the peer's access
+ * rights. So has RD.
+ */
 #define RIGHTS (QKEY | ACCESS)
-/* Of who sends: here a limit of the rate is for datagrams. RD has congestion control. */
+/*
+ * Attributes of the sending states. In siwarp, a rate limit applies to datagrams. RD has congestion
+ * control instead.
+ */
 #define UD_RTS (QKEY | RATE)
 #define UC_RTS (RIGHTS | RATE)
 #define PATH   (SIW_QP_AV | SIW_QP_PATH_MTU | SIW_QP_DEST_QPN | SIW_QP_RQ_PSN)
-/* Here cm takes an RC QP from RESET to RTS, so depths to negotiate can be set before. */
+/*
+ * In siwarp, cm moves an RC QP from RESET to RTS, so the Read depths to negotiate can be set
+ * before.
+ */
 #define DEPTHS (SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_MAX_DEST_RD_ATOMIC)
-/* Here both may change whenever min_rnr_timer may: on RC both are of the receiving side. */
+/*
+ * In siwarp, both may change whenever min_rnr_timer may, since on RC both concern the receiving
+ * side.
+ */
 #define RNR    (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)
 #define RC_SET (ACCESS | DEPTHS | RNR)
 #define RD_SET (RIGHTS | RNR)
 /* The ORD of a connection in SQD can be lowered. */
 #define RC_SQD (ACCESS | RNR | SIW_QP_MAX_QP_RD_ATOMIC)
-/* An RC QP that connects by QPN: for its own requests, too. */
+/* RC by QPN: RTS also takes the attributes for the QP's own requests. */
 #define PSN    SIW_QP_SQ_PSN
 #define RC_RTS (ACCESS | RNR | PSN | SIW_QP_MAX_QP_RD_ATOMIC | SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT)
 
@@ -37,7 +52,8 @@ enum column { UD, UC, RD, RC, COLUMNS };
 struct step {
 	signed char next, action;
 	/*
-	 * What siw_modify_qp may change, by type, with the bit STEP; 0: the type has no such step.
+	 * The attributes that siw_modify_qp() may change, by type, plus bit STEP; 0: the type has
+	 * no such step.
 	 */
 	int attrs[COLUMNS];
 };
@@ -50,7 +66,10 @@ struct step {
 			STEP | (ud), STEP | (uc), STEP | (rd), STEP | (rc) \
 		}                                                          \
 	}
-/* Steps without attributes: of every type; of all types but RC (with attributes); of RC alone. */
+/*
+ * EACH: a step of every type, without attributes. DATAGRAMS: a step of all types except RC, with
+ * attributes. CONNECTED: a step of RC only, without attributes.
+ */
 #define EACH(state, action) GO(state, action, 0, 0, 0, 0)
 #define DATAGRAMS(state, action, ud, uc, rd)                     \
 	{                                                        \
@@ -157,7 +176,7 @@ static int column_of(int type)
 	}
 }
 
-/* The attributes of a step, or -EINVAL: there is no such step. *s: the step. */
+/* Returns the attributes of a step and sets *s to it, or -EINVAL: there is no such step. */
 static int step_of(int type, int state, int event, const struct step **s)
 {
 	int column = column_of(type);

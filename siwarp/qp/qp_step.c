@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Moves queue pairs through their states by the table. */
+/* Moves queue pairs through their states according to the state table. */
 #include "qp/qp_impl.h"
 
 /* ---- states ---------------------------------------------------------------------------------- */
@@ -8,7 +8,10 @@ int siw_qp_step(struct siw_wq *wq, int event)
 {
 	int action, next;
 
-	/* Under both locks that posts hold, so that a post sees the old state or the new one. */
+	/*
+	 * Under both locks that posts may hold, so that a post sees either the old or the new
+	 * state.
+	 */
 	siw_lock(&wq->qp.send_lock);
 	siw_lock(&wq->qp.recv_lock);
 	next = siw_qp_state_next(siw_class_of(wq)->type, wq->qp.state, event, &action);
@@ -84,7 +87,7 @@ int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr,
 	const struct siw_qp_class *class = siw_class_of(wq);
 	int err = class->prepare ? class->prepare(wq, event, attr, mask) : 0;
 
-	/* Requests that were only delayed for a batch count as begun. */
+	/* Requests that were only delayed for a batch count as begun, so they are sent. */
 	if (!err && class->wait_octets)
 		siw_qp_finish(wq);
 	return err;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * UC queue pairs: one peer, messages of any length; losses are not reported. A request stays in the
- * queue until UDP has accepted all of it.
+ * send queue until UDP has accepted all of it.
  */
 #include <errno.h>
 
@@ -31,7 +31,7 @@ static void close_socket(struct siw_wq *wq)
 	uc->sock = NULL;
 }
 
-/* Opens an end on this socket, which remains the caller's on failure. */
+/* Opens DDP and RDMAP on a socket, which remains the caller's on failure. */
 static int open_end(struct siw_wq *wq, struct siw_llp_sock *sock)
 {
 	struct siw_context *ctx = wq->qp.ctx;
@@ -116,7 +116,7 @@ static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_add
 
 #define LEAST_MTU 256
 
-/* enum ibv_mtu: 1 is 256 octets, 5 is 4096. */
+/* Converts an enum ibv_mtu to octets: 1 is 256 octets, 5 is 4096. Larger values are octets. */
 static uint32_t octets_of(int path_mtu)
 {
 	return path_mtu >= 1 && path_mtu <= 5 ? 128u << path_mtu : (uint32_t)path_mtu;
@@ -127,7 +127,10 @@ static bool mtu_valid(int path_mtu)
 	return path_mtu == 0 || (octets_of(path_mtu) >= LEAST_MTU && path_mtu <= 65535);
 }
 
-/* Where it sends from to this peer; refused: there is no such socket. */
+/*
+ * Selects the socket to send from to this peer: 0, or -errno: there is no socket at the source
+ * address.
+ */
 static int take_source(struct siw_uc *uc, struct siw_addr *peer, const struct siw_addr *source)
 {
 	const struct siw_end *end;
@@ -142,7 +145,7 @@ static int take_source(struct siw_uc *uc, struct siw_addr *peer, const struct si
 	end = siw_ends_for(uc->ends, peer, source);
 	if (!end)
 		return siw_refuse(UC_SOURCE);
-	/* A link-local address of the peer's is on this device's link. */
+	/* A link-local address of the peer is on this device's link. */
 	if (siw_addr_is_link_local(peer) && !peer->scope)
 		peer->scope = end->addr.scope;
 	uc->sock = end->sock;
@@ -207,7 +210,7 @@ static void receive(struct siw_wq *wq)
 		.owner = siw_verbs_owner(&uc->wq.qp),
 	};
 
-	/* Sending reads these, too. */
+	/* The send path reads these settings, too. */
 	siw_lock(&uc->wq.qp.send_lock);
 	siw_rdmap_uc_start(uc->end, &start);
 	siw_qp_breaker_pace(uc);
@@ -249,8 +252,8 @@ static int begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 }
 
 /*
- * A request that failed by this end's mistake stops the queue; one that the network refused counts
- * as lost.
+ * A request that failed because of a local error stops the queue; one that the network refused
+ * counts as lost.
  */
 static void failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
@@ -260,7 +263,8 @@ static void failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 }
 
 /*
- * Marks requests that the network refused (GENERAL_ERR), or the last one, which could not continue.
+ * Marks requests with numbers first to last as failed: requests that the network refused
+ * (GENERAL_ERR), or the last request, which could not continue.
  */
 static __attribute__((cold, noinline)) void mark(struct siw_wq *wq, uint64_t first, uint64_t last,
 						 int status)
@@ -336,7 +340,8 @@ static int receive_some(struct siw_uc *uc)
 	siw_qp_served(&uc->wq, n, octets);
 	siw_qp_breaker_look(uc);
 	/*
-	 * Segments that complete no message count, too: the poller must not sleep while they come.
+	 * Segments that complete no message count, too, because the poller must not sleep while
+	 * segments arrive.
 	 */
 	return n + (octets != 0);
 }
@@ -346,7 +351,10 @@ static int serve(struct siw_io_handler *self)
 	return receive_some(siw_container(self, struct siw_uc, wq.qp.handler));
 }
 
-/* What comes to another of its addresses than the peer should know is taken, too. */
+/*
+ * Datagrams are accepted at all of the QP's addresses, not only at the one that the peer should
+ * use.
+ */
 static int serve_end(struct siw_end *end)
 {
 	struct siw_uc *uc = siw_uc_of(end->ends->server);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A circuit breaker of UC queue pairs (RFC 8084): the peer reports once a second what came. Loss that
- * is excessive and lasts, or a peer that reports no longer, cuts the rate for a while.
+ * A circuit breaker for UC queue pairs (RFC 8084). The peer reports once a second what it has
+ * received. Excessive loss that persists, or the end of reports, cuts the rate for a while.
  */
 #include "base/clock.h"
 #include "qp/qp_impl.h"
@@ -9,16 +9,19 @@
 #define SECOND_NS 1000000000ull
 #define OPEN_NS	  (10 * SECOND_NS)
 /*
- * Excessive is more than one datagram in ten: at that loss a TCP has four segments in flight. It lasts
- * when three reports in a row say so.
+ * Loss is excessive if it exceeds one datagram in LOSS_PART; at 10 % loss, a TCP connection has
+ * four segments in flight. It persists if LASTS consecutive reports show it.
  */
 #define LOSS_PART 10
 #define LASTS	  3
-/* A report about fewer datagrams says nothing of the path. */
+/* Reports about fewer datagrams than this are ignored. */
 #define LEAST 16
-/* In an interval with so many datagrams a report is expected. */
+/* A report is expected in an interval with at least this many datagrams. */
 #define TALK 64
-/* Open: what is left of the rate at which datagrams came, and the least, in kbit/s. */
+/*
+ * While the breaker is open, the rate is 1/CUT_PART of the rate at which datagrams arrived, but at
+ * least LEAST_KBITS, in kbit/s.
+ */
 #define CUT_PART    10
 #define LEAST_KBITS 64
 
@@ -41,7 +44,7 @@ void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn)
 	};
 }
 
-/* After a rest an interval begins. */
+/* Starts a new interval when traffic resumes after a rest. */
 static void wake(struct siw_uc *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
@@ -52,7 +55,7 @@ static void wake(struct siw_uc *uc, uint64_t now_ns)
 	siw_verbs_timed_at(uc->wq.qp.ctx, &uc->wq.timed, now_ns + SECOND_NS);
 }
 
-/* Cuts the rate. octets: that came, in so many nanoseconds. */
+/* Opens the breaker: cuts the rate. octets: received by the peer within ns nanoseconds. */
 static void open_up(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
 {
 	struct siw_breaker *b = &uc->breaker;
@@ -66,11 +69,11 @@ static void open_up(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, uint64_
 	if (!b->open)
 		siw_verbs_async_raise(&uc->wq.qp.async, SIW_EVENT_CONGESTED);
 	b->open = true;
-	wake(uc, now_ns); /* a late report may open it */
+	wake(uc, now_ns); /* a late report may open the breaker during a rest */
 	siw_qp_breaker_pace(uc);
 }
 
-/* Whether what it says can be: not more than was sent, and not less than it said before. */
+/* Whether a report is plausible: its counts do not exceed what was sent, and do not decrease. */
 static bool is_possible(const struct siw_ddp_uc_report *last, const struct siw_ddp_uc_report *told,
 			uint32_t sent)
 {
@@ -81,7 +84,7 @@ static bool is_possible(const struct siw_ddp_uc_report *last, const struct siw_d
 	       told->octets - last->octets <= (uint64_t)span * UINT16_MAX;
 }
 
-/* send_lock held, as for silence(). */
+/* Evaluates a report of the peer. send_lock held, as for silence(). */
 static void judge(struct siw_uc *uc, const struct siw_ddp_uc_report *told, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
@@ -110,7 +113,10 @@ static void judge(struct siw_uc *uc, const struct siw_ddp_uc_report *told, uint6
 		open_up(uc, now_ns, told->octets - last.octets, ns);
 }
 
-/* An interval is over: whether the peer, which can report, did not although it was sent a lot. */
+/*
+ * Evaluates the end of an interval: opens the breaker if a peer that can report has sent no report
+ * for LASTS intervals although it was sent many datagrams.
+ */
 static void silence(struct siw_uc *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;

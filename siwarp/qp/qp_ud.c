@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* UD queue pairs: their sockets, and receiving. */
+/* UD queue pairs: their sockets, and the receive path. */
 #include <errno.h>
 
 #include "base/addr.h"
@@ -36,8 +36,8 @@ static void close_socket(struct siw_wq *wq)
 }
 
 /*
- * Opens an endpoint on this socket, which remains the caller's on failure. share: another QP's
- * endpoint on it, or NULL.
+ * Opens an endpoint on a socket, which remains the caller's on failure. share: the endpoint of
+ * another QP on the same socket, or NULL.
  */
 static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 			 struct siw_rdmap_dgram *share)
@@ -69,7 +69,7 @@ static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 	ud->ddp = ddp;
 	ud->dgram = dgram;
 	ud->wq.qp.handler.serve = serve;
-	/* The UDP port, and the index among the QPs that share it. */
+	/* The QPN: the UDP port, and the QP's index among the QPs that share the port. */
 	atomic_store(&ud->wq.qp.qpn, siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
 								     << SIW_QPN_INDEX_BIT);
 	return 0;
@@ -81,7 +81,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	struct siw_llp_sock *sock;
 	int err;
 
-	/* The QPs that share its socket depend on it. */
+	/* Other QPs that share the socket depend on it. */
 	if (ud->dgram && siw_rdmap_dgram_shared(ud->dgram))
 		return siw_refuse(QP_FD_SHARED);
 	if (ud->n_groups)
@@ -91,7 +91,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	err = siw_qp_open_udp(wq, addr, fd, &sock);
 	if (err)
 		return err;
-	ud->sends_to_groups = false; /* in RESET, so nobody sends */
+	ud->sends_to_groups = false; /* the QP is in RESET, so no thread sends */
 	err = open_endpoint(ud, sock, NULL);
 	if (err)
 		siw_llp_close(sock);
@@ -113,7 +113,7 @@ static int open_everywhere(struct siw_ud *ud, uint16_t port)
 	return err;
 }
 
-/* The other QP's sockets are this one's, too. */
+/* Makes this QP use the other QP's sockets, too. */
 static void take_sockets(struct siw_ud *ud, const struct siw_ud *with)
 {
 	ud->ends = with->ends;
@@ -125,22 +125,22 @@ static void take_sockets(struct siw_ud *ud, const struct siw_ud *with)
 }
 
 /*
- * Opens an endpoint on another QP's socket. -EINVAL: it has none, or differs in CRC; -ENOSPC: no
- * index is free.
+ * Opens an endpoint on another QP's socket. -EINVAL: that QP has no socket, or another CRC setting;
+ * -ENOSPC: no index is free.
  */
 static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
 {
 	struct siw_context *ctx = ud->wq.qp.ctx;
 	int tries, err;
 
-	/* It may have been destroyed meanwhile. */
+	/* The other QP may have been destroyed meanwhile. */
 	if (siw_class_of(&with->wq) != &siw_qp_ud_class)
 		return siw_refuse(SHARE_TYPE);
 	if (!with->dgram)
 		return siw_refuse(SHARE_CLOSED);
 	if (with->wq.no_crc != ud->wq.no_crc)
 		return siw_refuse(SHARE_CRC, with->wq.no_crc);
-	/* Each try gets another index; the number must not be that of an RC QP. */
+	/* Each attempt gets another index; the resulting QPN must not be that of an RC QP. */
 	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
 		err = open_endpoint(ud, with->sock, with->dgram);
 		if (err)
@@ -196,7 +196,7 @@ static void receive(struct siw_wq *wq)
 	struct siw_ud *ud = siw_ud_of(wq);
 	bool on = ud->wq.qp.state >= SIW_QPS_RTR && ud->wq.qp.state <= SIW_QPS_SQE;
 
-	/* Sending reads these, too. */
+	/* The send path reads these settings, too. */
 	siw_lock(&ud->wq.qp.send_lock);
 	siw_rdmap_dgram_start(ud->dgram, on ? ud->wq.recvs : NULL, ud->wq.qp.pd->number,
 			      ud->wq.qkey);
@@ -235,7 +235,7 @@ void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev)
 	siw_qp_received(&ud->wq, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source, 0);
 }
 
-/* Handles an event that is not, or not only, a receive. */
+/* Handles all events other than a successful receive. */
 static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
 						    const struct siw_rdmap_event *ev)
 {
@@ -300,7 +300,7 @@ static void readdress(struct siw_qp *qp)
 {
 	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
 
-	if (ud->ends && ud->ends->server == ud) /* once for all that share them */
+	if (ud->ends && ud->ends->server == ud) /* once for all QPs that share the sockets */
 		siw_ends_follow(ud->ends);
 }
 

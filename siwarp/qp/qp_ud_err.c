@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* UD: error messages to senders of wrong messages, within rate limits. */
+/* UD: error messages to senders of erroneous messages, within rate limits. */
 #include "base/capture.h"
 
 #include "qp/qp_impl.h"
 
-/* What is sent next leaves by the address that the message came to, where its sender knows us. */
+/*
+ * Makes the next message leave from the address at which the erroneous message arrived, since its
+ * sender knows this end by that address.
+ */
 static void answer_from(struct siw_ud *ud, const struct siw_addr *dest)
 {
 	struct siw_end *end = ud->ends ? siw_ends_for(ud->ends, dest, dest) : NULL;
@@ -32,7 +35,7 @@ void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	report(ud, event);
-	/* otherwise the completion of its receive reports it */
+	/* for BAD_RECV, the completion of the receive reports the error */
 	if (event->kind == SIW_RDMAP_BAD_MSG)
 		siw_qp_err_found(&ud->wq, event);
 }

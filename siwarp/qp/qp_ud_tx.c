@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sending on UD queue pairs: one message is one datagram. A lone send goes straight from the
+ * Sending on UD queue pairs: one message is one datagram. A lone send goes directly from the
  * caller's request to the socket. Sends posted as a list, or one by one without a poll in between,
- * are copied into the queue; those of one size to one peer are sent together, up to 64 in one
+ * are copied into the send queue; sends of one size to one peer are sent together, up to 64 in one
  * system call.
  */
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 #define OWN_QKEY    0x80000000u
 #define KNOWN_FLAGS (SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED | SIW_SEND_INLINE)
-/* Datagrams that a QP with a shared socket sends before another QP's turn. */
+/* Number of datagrams that a QP with a shared socket sends before the next QP's turn. */
 #define SHARED_TURN 32
 
 static void address(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
@@ -28,28 +28,35 @@ static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
 	address(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
-/* A Write-Record has its address handle in wr->rd, behind its rkey. */
+/* Whether the request is a Write-Record, whose address handle is in wr->rd, after its rkey. */
 static bool is_record(const struct siw_send_wr *wr)
 {
 	return __builtin_expect(wr->opcode == SIW_WR_RDMA_WRITE_RECORD, 0);
 }
 
 /*
- * The status of a failed request. A wrong key or length of this end stops the queue, as verbs say
- * (SQE). What the network refuses counts as lost, so that other peers are served.
+ * The status of a failed request. A wrong local key or length moves the queue to SQE, as verbs
+ * require. A datagram that the network refuses counts as lost, and the queue continues, for the
+ * sake of other peers.
  */
 static __attribute__((cold, noinline)) enum siw_wc_status fail(struct siw_ud *ud, int err)
 {
 	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
 						     : siw_qp_sq_status(&ud->wq, err);
 
-	/* Before the completion, so that a program that polls it sees the new state. */
+	/*
+	 * The state changes before the completion is queued, so that a program that polls the
+	 * completion sees the new state.
+	 */
 	if (status != SIW_WC_GENERAL_ERR)
 		siw_qp_send_failed(&ud->wq);
 	return status;
 }
 
-/* The oldest request failed: completes it, and flushes those behind it if that stops the queue. */
+/*
+ * Completes the oldest request with an error, and flushes later requests if the error stops the
+ * queue.
+ */
 static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int err)
 {
 	siw_qp_flow_finish(&ud->wq, &ud->wq.flow, (int)fail(ud, err));
@@ -57,8 +64,8 @@ static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int e
 }
 
 /*
- * The socket that a message of this handle leaves by; NULL: there is none at the handle's source,
- * or none of the destination's family.
+ * The socket from which a message with this address handle is sent; NULL: there is none at the
+ * handle's source address, or none of the destination's family.
  */
 static inline struct siw_llp_sock *sock_for(const struct siw_ud *ud, const struct siw_ah *ah)
 {
@@ -72,7 +79,7 @@ static inline struct siw_llp_sock *sock_for(const struct siw_ud *ud, const struc
 	return end ? end->sock : NULL;
 }
 
-/* The next messages leave by it. */
+/* Makes the next messages leave from this socket. */
 static inline void send_by(struct siw_ud *ud, struct siw_llp_sock *sock)
 {
 	if (ud->ends)
@@ -95,12 +102,12 @@ static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
 	length = siw_qp_octets(wr);
 	if ((wr->send_flags & SIW_SEND_INLINE) && length > ud->wq.cap.max_inline_data)
 		return siw_refuse(INLINE_LENGTH, length, ud->wq.cap.max_inline_data);
-	/* One that is too long completes with LOC_LEN_ERR, however much too long it is. */
+	/* A message that is too long completes with LOC_LEN_ERR; its length is capped here. */
 	over = siw_rdmap_dgram_max(ud->dgram) + 1;
 	return (int64_t)(length < over ? length : over);
 }
 
-/* Index of the destination among the QPs of its socket. */
+/* The destination's index among the QPs that share its socket. */
 static uint8_t index_of(const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
@@ -160,8 +167,8 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 }
 
 /*
- * Queues a send: for a batch, or since the state allows no sending. SQD keeps it; SQE and ERR flush
- * it.
+ * Queues a send, for a batch or because the state does not allow sending. In SQD the send stays
+ * queued; in SQE and ERR it is flushed.
  */
 static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length,
 		 struct siw_llp_sock *sock)
@@ -182,7 +189,7 @@ static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t lengt
 	return 0;
 }
 
-/* Sets up the socket for sends to groups, before the first one: 0 or -errno. */
+/* Sets up the socket for sending to multicast groups, before the first such send: 0 or -errno. */
 static __attribute__((cold, noinline)) int
 prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
 {
@@ -265,7 +272,7 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	return 0;
 }
 
-/* Makes operations of the oldest WQEs that leave by one socket. Returns their number. */
+/* Builds operations for the oldest WQEs that are sent from one socket. Returns their number. */
 static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
 	struct siw_wqe *wqe = ud->wq.flow.first;
@@ -292,7 +299,10 @@ static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 	return n;
 }
 
-/* The oldest request is a Write-Record: 0: it has completed; -EAGAIN; 1: the turn is over. */
+/*
+ * Sends the oldest request, a Write-Record. 0: it has completed; -EAGAIN: the socket is full; 1:
+ * the turn has sent enough.
+ */
 static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 {
 	struct siw_flow *flow = &ud->wq.flow;
@@ -300,7 +310,7 @@ static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
 	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->seq);
 
-	/* Unlike a single datagram, it can be partly sent. */
+	/* Unlike a single datagram, a Write-Record can be partly sent. */
 	if (wqe->seq && flow->next == wqe)
 		siw_qp_flow_advance(&ud->wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
@@ -316,8 +326,8 @@ static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 }
 
 /*
- * In SQD, what has begun continues, and other requests wait behind it. In ERR and RESET, other code
- * clears the queue.
+ * Whether queued requests may be sent. In SQD, a request that has begun continues, and the others
+ * wait. In ERR and RESET, other code clears the queue.
  */
 static inline bool may_run(struct siw_ud *ud)
 {
@@ -325,7 +335,7 @@ static inline bool may_run(struct siw_ud *ud)
 	       (ud->wq.qp.state == SIW_QPS_SQD && ud->wq.begun);
 }
 
-/* Sends queued requests: max datagrams or a few more. */
+/* Sends queued requests, until at least max datagrams were sent. */
 static enum siw_run run(struct siw_ud *ud, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
@@ -363,8 +373,8 @@ enum siw_run siw_qp_ud_run(struct siw_wq *wq)
 }
 
 /*
- * On a shared socket, a turn sends only some of the queue, and nothing in a round in which another
- * QP found the socket full: otherwise whoever comes first would take all room.
+ * On a shared socket, a turn sends only part of the queue, and nothing in a round in which another
+ * QP found the socket full; otherwise the first QP of each round would take all room.
  */
 enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 {
@@ -383,7 +393,7 @@ enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 	head -= ud->wq.sq_head;
 	held = siw_ddp_dgram_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
-	if (held) /* by its own limit: the socket has room for the others */
+	if (held) /* held by the QP's own rate limit: the socket has room for other QPs */
 		return left == SIW_RUN_BLOCKED ? SIW_TURN_BLOCKED : siw_qp_turn_of(left, head);
 	if (left == SIW_RUN_BLOCKED)
 		siw_rdmap_dgram_set_full(ud->dgram, round);
