@@ -116,7 +116,7 @@ void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter
  */
 struct siw_qp_place {
 	int fd;		      /* -1: none */
-	struct siw_addr addr; /* with its port */
+	struct siw_addr addr; /* the reserved address, including the port */
 };
 /*
  * Reserves an address of TCP or UDP. Port 0: any free port. An IPv6 wildcard address also reserves
@@ -183,7 +183,7 @@ struct siw_qp_hold {
 struct siw_qp_held {
 	int state;    /* enum siw_qp_state */
 	int ord, ird; /* as set by siw_modify_qp; -1: not set */
-	bool roce;    /* its persona */
+	bool roce;    /* whether the QP's persona is roce */
 };
 void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp);
 void siw_qp_hold_end(struct siw_context *context, struct siw_qp_hold *hold);

@@ -44,14 +44,14 @@ struct siw_conn_user {
 struct siw_qp_evq {
 	struct siw_context *ctx; /* NULL: not bound to a device */
 	siw_lock_t lock;
-	struct siw_link events; /* list of struct event_node; under lock */
+	struct siw_link events; /* list of struct event_node; protected by lock */
 	int fd;
-	bool fd_set; /* under lock */
+	bool fd_set; /* protected by lock */
 };
 
 struct siw_qp_reporter {
-	struct siw_conn_user user; /* first */
-	struct siw_qp_evq *evq;	   /* progress to write */
+	struct siw_conn_user user; /* must be first */
+	struct siw_qp_evq *evq;	   /* written with progress held */
 	void *user_data;
 };
 
@@ -65,7 +65,7 @@ struct siw_qp_again {
 };
 
 struct siw_qp_conn {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be first */
 	const struct siw_conn_user *user;
 	struct siw_qp_conn *listener; /* NULL after the user has taken the Request */
 	struct siw_link of_listener;  /* link in its listener's children */
@@ -91,7 +91,7 @@ struct siw_qp_conn {
 	uint64_t deadline_ns;
 	uint64_t began_ns; /* responder: when it was accepted */
 	struct siw_timed timed;
-	int cause; /* why it ended, -errno */
+	int cause; /* reason why the connection ended, -errno */
 	struct siw_wire_err err;
 };
 

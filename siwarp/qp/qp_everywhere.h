@@ -35,7 +35,7 @@ struct siw_ends;
 
 /* A UDP socket at one address. It lives as long as its struct siw_ends. */
 struct siw_end {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be first */
 	struct siw_ends *ends;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
@@ -45,7 +45,7 @@ struct siw_end {
 
 /* The sockets, one per address, of a UD or UC queue pair or of the queue pairs that share them. */
 struct siw_ends {
-	struct siw_everywhere how; /* first */
+	struct siw_everywhere how; /* must be first */
 	struct siw_context *ctx;
 	void *server; /* passed on to serve by the caller of siw_ends_open(); progress */
 	int (*serve)(struct siw_end *end);

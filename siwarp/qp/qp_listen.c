@@ -8,7 +8,7 @@
 
 /* The state of a listen call in progress: its listeners, chained by also. */
 struct listening {
-	struct siw_everywhere how; /* first */
+	struct siw_everywhere how; /* must be first */
 	const struct siw_conn_user *user;
 	int backlog;
 	struct siw_qp_conn *first, *last;

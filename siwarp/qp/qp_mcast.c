@@ -13,7 +13,7 @@ _Static_assert(SIW_MCAST_PORT == 62607, "the default of setting mcast_port");
 
 /* A group, in list ctx->groups. The detach of the last member frees it. */
 struct siw_group {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be first */
 	struct siw_link link;
 	struct siw_addr addr; /* port and scope 0 */
 	struct siw_llp_port *port;

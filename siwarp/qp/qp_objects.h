@@ -215,17 +215,17 @@ struct siw_round {
 
 /* Properties and functions that differ between the types of queue pairs. */
 struct siw_qp_class {
-	struct siw_qp_ops ops; /* first */
+	struct siw_qp_ops ops; /* must be first */
 	size_t size;	       /* size of the type's struct in octets */
 	bool has_records;      /* sends and receives Write-Records */
 	bool has_errors;       /* supports siw_poll_err(); RC reports errors by ending its stream */
-	bool shares_socket;    /* several QPs may use one socket */
+	bool shares_socket;    /* several QPs may share one socket */
 	bool binds;	       /* supports window binds by work requests, and LOCAL_INV */
 	bool lazy_slots;       /* most requests need no slot of the send queue */
 	bool many_flows;       /* has one flow per peer */
 	bool has_rights;       /* peers can have access rights to this end's memory */
 	int type;	       /* enum siw_qp_type */
-	uint32_t opcodes;      /* set of 1 << enum siw_wr_opcode */
+	uint32_t opcodes;      /* supported opcodes: a set of 1 << enum siw_wr_opcode */
 	/* a turn stops beginning requests once they add up to this many octets */
 	uint64_t turn_octets;
 	/*
@@ -311,13 +311,13 @@ struct siw_qp_class {
 
 /* The work queues, and the other state common to all types. */
 struct siw_wq {
-	struct siw_qp qp; /* first */
+	struct siw_qp qp; /* must be first */
 	void *user;
 	struct siw_link holds; /* list of struct siw_qp_hold of connection ids; progress */
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each received message is preceded by a GRH */
 	bool every_addr;      /* UD, UC: has a socket at each address of the device */
-	bool roce;	      /* persona */
+	bool roce;	      /* persona roce */
 	bool keep_unexpected; /* a Send without a receive waits for one, with any persona */
 	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */
 	bool private_always;  /* siwarp-private messages may be sent even if the setting is off */
@@ -336,13 +336,13 @@ struct siw_wq {
 	uint32_t wire_err;
 
 	/* The send queue, under send_lock. */
-	char *sq;		   /* slots of WQEs */
+	char *sq;		   /* memory of the slots */
 	uint32_t sq_stride;	   /* octets */
 	uint32_t sq_mask;	   /* number of slots minus one */
 	uint32_t sq_used;	   /* number of slots used at least once */
-	struct siw_wqe *sq_free;   /* used slots that are free now */
+	struct siw_wqe *sq_free;   /* list of free slots among those used before */
 	uint32_t sq_head, sq_tail; /* number of requests completed, and posted */
-	uint32_t begun;		   /* requests begun and not complete */
+	uint32_t begun;		   /* number of requests begun and not complete */
 	struct siw_flow flow;	   /* not used by types with many_flows */
 	struct siw_link flows;
 	struct siw_revoke revoke;
@@ -368,7 +368,7 @@ struct siw_wq {
 /* Bookkeeping of received Write-Records, on UD and RD. */
 struct siw_records {
 	uint32_t max;		 /* maximum number in progress at a time */
-	uint32_t reported;	 /* completions queued; under progress */
+	uint32_t reported;	 /* number of completions queued; under progress */
 	_Atomic uint32_t polled; /* how many of these completions were polled */
 	/* RD: value of polled when the peers were last served; under progress */
 	uint32_t seen;
@@ -393,7 +393,7 @@ struct siw_pair_ops {
 };
 
 struct siw_rc {
-	struct siw_wq wq; /* first */
+	struct siw_wq wq; /* must be first */
 	/*
 	 * The MPA stream below the flow's streams. While it exists, written with progress and
 	 * send_lock held.
@@ -440,7 +440,7 @@ struct siw_rc {
 };
 
 struct siw_ud {
-	struct siw_wq wq;	   /* first */
+	struct siw_wq wq;	   /* must be first */
 	struct siw_llp_sock *sock; /* the QP's only or first socket; may be shared with other QPs */
 	struct siw_ends *ends;	   /* NULL, or the sockets at every address; may be shared, too */
 	struct siw_ddp_dgram *ddp; /* datagram DDP on the sockets; dgram is layered on it */
@@ -454,7 +454,7 @@ struct siw_ud {
 struct siw_breaker {
 	bool known;    /* the peer has sent a report, so further reports are expected */
 	bool heard;    /* a report has arrived in the current interval */
-	bool open;     /* the rate is cut */
+	bool open;     /* the breaker is open: the rate is cut */
 	bool rests;    /* nothing was sent in the last interval, and no interval is running */
 	bool sends;    /* traffic has resumed after a rest: start the next interval; send_lock */
 	uint32_t bad;  /* number of consecutive reports of excessive loss */
@@ -468,7 +468,7 @@ struct siw_breaker {
 };
 
 struct siw_uc {
-	struct siw_wq wq;	   /* first */
+	struct siw_wq wq;	   /* must be first */
 	struct siw_llp_sock *sock; /* the socket used for sending */
 	struct siw_ends *ends;	   /* NULL, or the QP's sockets at every address */
 	struct siw_ddp_uc *ddp;	   /* UC DDP on the socket; end is layered on it */
@@ -480,7 +480,7 @@ struct siw_uc {
 };
 
 struct siw_rd_qp {
-	struct siw_wq wq; /* first */
+	struct siw_wq wq; /* must be first */
 	struct siw_rd *endpoint;
 	struct siw_ddp_rd *ddp;	  /* DDP on the endpoint, below end; under progress */
 	struct siw_rdmap_rd *end; /* RDMAP on ddp. The fields below are under send_lock. */

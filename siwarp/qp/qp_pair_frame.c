@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The private data by which two RC queue pairs that connect by GID and QPN know each other, in
- * network order (spec/rc-pairing.md):
+ * The private data by which two RC queue pairs that connect by GID and QPN identify each other, in
+ * network byte order (spec/rc-pairing.md):
  *
  *    0                   1                   2                   3
  *    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

@@ -33,7 +33,7 @@
 #define PATIENCE_MS 500
 
 struct siw_sidr_ask {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be first */
 	struct siw_qp_reporter *reporter;
 	struct siw_llp_sock *sock; /* NULL: the query has ended */
 	struct siw_addr dest, from;

@@ -81,7 +81,7 @@ struct sidr_source {
 };
 
 struct siw_sidr_port {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be first */
 	struct siw_context *ctx;
 	/* NULL: the port is closed, and waits for its last answers */
 	struct siw_qp_reporter *reporter;
@@ -571,7 +571,7 @@ static void close_all(struct siw_sidr_port *port)
 
 /* The state of a listen call in progress: its ports, chained by also. */
 struct listening {
-	struct siw_everywhere how; /* first */
+	struct siw_everywhere how; /* must be first */
 	struct siw_qp_reporter *reporter;
 	struct siw_sidr_port *first, *last;
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_sidr_wire.h - the frames by which UD queue pairs are resolved (spec/cm-udp.md): one
- * datagram each, all of one length, in network order:
+ * qp/qp_sidr_wire.h - the frames of service id resolution for UD (spec/cm-udp.md). Each frame is
+ * one datagram; all have the same length and are in network byte order:
  *
  *    0                   1                   2                   3
  *    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -10,7 +10,7 @@
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
  *   |    version    |     type      |    status     | octets of data|
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
- *   |                 the question's id (8 octets)                  |
+ *   |                    the query's id (8 octets)                  |
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
  *   |                      cookie (8 octets)                        |
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
@@ -22,10 +22,10 @@
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
  *   |             private data, then zeros (180 octets)             |
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
- *   |       CRC32C of all before it, least significant first        |
+ *   | CRC32C of the octets above, least significant octet first     |
  *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
  *
- * What it does NOT do: sockets, time, or who asks whom.
+ * What this does NOT do: handle sockets, timers or the matching of answers to queries.
  */
 #ifndef SIW_QP_SIDR_WIRE_H
 #define SIW_QP_SIDR_WIRE_H
