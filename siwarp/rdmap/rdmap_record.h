@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_record.h - part of rdmap/rdmap.h: Write-Record, the RDMA Write of UD (and RD). Each
- * datagram of a message is placed independently. The target records which octets came, and reports
- * the message when it is complete or no more of it is expected.
+ * datagram of a message is placed independently. The target records which octets have arrived, and
+ * reports the message when it is complete or no more of it is expected.
  *
- * What this does NOT do: retransmit. A message that lost all its datagrams is not reported.
+ * What this does NOT do: retransmit. A message of which all datagrams are lost is not reported.
  *
- * Locks: siw_rdmap_record_send the QP's send lock, all others the progress lock.
+ * Locks: siw_rdmap_record_send(): the QP's send lock; all others: the progress lock.
  */
 #ifndef SIW_RDMAP_RECORD_H
 #define SIW_RDMAP_RECORD_H
@@ -22,18 +22,18 @@ struct siw_rdmap_range {
 	uint32_t start;
 	uint32_t end;
 };
-/* The most ranges recorded of a message; further ones are not recorded. */
+/* Maximum number of ranges recorded for a message; further ranges are not recorded. */
 #define SIW_RDMAP_RECORD_RANGES 32
 
 /* The report of a message. */
 struct siw_rdmap_record {
 	struct siw_addr source;
 	uint32_t src_qpn;
-	uint32_t id; /* the message's id, given by the source */
+	uint32_t id; /* the message's id, assigned by the source */
 	uint32_t stag;
-	uint64_t to;	 /* of its first octet */
-	uint32_t length; /* octets of the whole message */
-	uint32_t valid;	 /* octets in ranges */
+	uint64_t to;	 /* tagged offset of the message's first octet */
+	uint32_t length; /* octets of the complete message */
+	uint32_t valid;	 /* total octets in ranges */
 	bool solicited;
 	uint64_t number; /* this end's number of the report, from 1 */
 	uint32_t n;
@@ -42,25 +42,25 @@ struct siw_rdmap_record {
 };
 
 /*
- * Lets the endpoint receive Write-Records, at most max unfinished ones at a time; 0: none. 0 or
- * -ENOMEM.
+ * Enables the endpoint to receive Write-Records, with at most max unfinished messages at a time;
+ * max 0: none are received. 0 or -ENOMEM.
  */
 int siw_rdmap_record_open(struct siw_rdmap_dgram *dgram, uint32_t max);
 /* Drops unfinished messages. Reports stay: their completions may still be polled. */
 void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram);
 /*
  * Reports the next message that is complete, or has expired at now_ns; NULL: none. The report is
- * valid until siw_rdmap_record_kept more were made. *due_ns: when the next message expires; 0: none
- * is unfinished.
+ * valid until siw_rdmap_record_kept() further reports were made. *due_ns: when the next message
+ * expires; 0: none is unfinished.
  */
 const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgram, uint64_t now_ns,
 						     uint64_t *due_ns);
-/* The report with that number; NULL: it is not stored any more. */
+/* The report with this number; NULL: it is no longer stored. */
 const struct siw_rdmap_record *siw_rdmap_record_find(struct siw_rdmap_dgram *dgram,
 						     uint64_t number);
 
 struct siw_rdmap_record_op {
-	uint64_t user_data; /* returned by siw_rdmap_dgram_sent */
+	uint64_t user_data; /* returned by siw_rdmap_dgram_sent() */
 	const struct siw_addr *dest;
 	uint8_t dest_index;
 	uint32_t qkey;
@@ -73,16 +73,17 @@ struct siw_rdmap_record_op {
 	uint64_t length;
 };
 /*
- * Sends from octet *offset (0 at first) on, and advances it. 1: all is sent; 0: a turn's 64 KiB are
- * sent, call again; -EAGAIN: the socket is full; -errno as siw_ddp_dgram_tx: the message fails.
+ * Sends from octet *offset (0 at first) on, and advances *offset. 1: the message is sent
+ * completely; 0: a turn's 64 KiB are sent, call again; -EAGAIN: the socket is full; -errno as
+ * siw_ddp_dgram_tx(): the message fails.
  */
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset);
 
 /*
- * On reliable datagrams, siw_rdmap_send of a PRIVATE op sends a Write-Record. They arrive complete,
- * once and in order; the event RECORD reports each, with the number as user_data. While the table
- * is full of reports that were not polled, the stream is paused.
+ * Write-Records on reliable datagrams: siw_rdmap_send() of a PRIVATE op sends one. They arrive
+ * complete, once and in order; event RECORD reports each, with its number as user_data. While the
+ * table is full of reports that were not polled, the stream is paused.
  */
 int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max);
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled);
@@ -93,7 +94,7 @@ const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_r
 
 /* cffi: end */
 
-/* The least number of stored reports, if max messages may be unfinished. */
+/* The minimum number of reports that stay stored, if max messages may be unfinished. */
 static inline uint32_t siw_rdmap_record_kept(uint32_t max)
 {
 	return (max + 1) / 2;

@@ -17,13 +17,15 @@ struct siw_ddp_uc;
 struct siw_rdmap_uc;
 
 /*
- * Opens an end on an end of ddp, which it owns from then on. 0; -ENOMEM: the caller still owns ddp.
+ * Opens an RDMAP end on a ddp end, which the RDMAP end owns from then on. 0; -ENOMEM: the caller
+ * still owns ddp.
  */
 int siw_rdmap_uc_open(struct siw_ddp_uc *ddp, struct siw_rdmap_uc **out);
 void siw_rdmap_uc_close(struct siw_rdmap_uc *uc);
 /*
- * psn: of the peer's next datagram. payload: most octets of a segment's payload, 0: as many as the
- * route's MTU allows. Returns as siw_ddp_uc_connect. Both locks, as the next.
+ * Sets the peer. psn: number of the peer's next datagram. payload: maximum octets of a segment's
+ * payload, 0: as many as the route's MTU allows. Returns as siw_ddp_uc_connect(). Both locks, also
+ * for siw_rdmap_uc_start().
  */
 int siw_rdmap_uc_connect(struct siw_rdmap_uc *uc, const struct siw_addr *peer, uint32_t psn,
 			 uint32_t payload);
@@ -31,7 +33,7 @@ struct siw_rdmap_uc_start {
 	struct siw_mem_queue *recvs; /* NULL: incoming messages are dropped */
 	uint32_t pd;
 	uint32_t qkey;
-	uint32_t denied;   /* as siw_rdmap_deny */
+	uint32_t denied;   /* rights denied to the peer, as in siw_rdmap_deny() */
 	const void *owner; /* as in struct siw_rdmap_start */
 };
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
@@ -45,19 +47,20 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
  */
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);
 /*
- * Continues the operation and gives UDP what is framed. 1: nothing is left; 0: call again; -EACCES,
- * -EFAULT: the last operation begun has failed.
+ * Continues the current operation and passes framed segments to UDP. 1: nothing is left; 0: call
+ * again; -EACCES, -EFAULT: the last operation begun has failed.
  */
 int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc);
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc);
-/* As siw_ddp_uc_refused. */
+/* As siw_ddp_uc_refused(). */
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last);
-/* Drops what UDP has not accepted. */
+/* Drops the segments that UDP has not accepted. */
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc);
 
 /*
- * Returns 1 and the next message in *event, or 0: none. RECV and BAD_RECV use a receive; PROGRESS
- * is a whole Write. *octets: payload placed by this call, including that of Writes.
+ * Returns 1 and the next message in *event, or 0: none. RECV and BAD_RECV consume a receive;
+ * PROGRESS reports a complete Write. *octets: payload placed by this call, including that of
+ * Writes.
  */
 int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, uint32_t *octets);
 
