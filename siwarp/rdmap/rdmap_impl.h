@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rdmap/rdmap_impl.h - what the files of this folder share. */
+/* rdmap/rdmap_impl.h - internal interface between the files of this folder. */
 #ifndef SIW_RDMAP_IMPL_H
 #define SIW_RDMAP_IMPL_H
 
@@ -17,8 +17,9 @@
 /* ---- traffic --------------------------------------------------------------------------------- */
 
 /*
- * The shared counters cost an atomic instruction each. So messages are counted here, each direction
- * under its own lock, and added to the shared counters when a receive finds nothing.
+ * Each update of a shared counter costs an atomic instruction. So messages are counted per
+ * endpoint, each direction under its own lock, and added to the shared counters when a receive
+ * finds no message.
  */
 struct siw_rdmap_flow {
 	_Atomic uint64_t msgs, octets;
@@ -26,7 +27,7 @@ struct siw_rdmap_flow {
 
 struct siw_rdmap_traffic {
 	struct siw_rdmap_flow sent;	/* send lock */
-	struct siw_rdmap_flow received; /* progress lock, as for what was reported */
+	struct siw_rdmap_flow received; /* progress lock, also for the two fields below */
 	struct siw_rdmap_flow sent_reported, received_reported;
 };
 
@@ -65,13 +66,13 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 				  SIW_COUNTER_rx_octets);
 }
 
-/* ---- rdmap_sources.c: who was dropped for want of a receive ---------------------------------- */
+/* ---- rdmap_sources.c: sources of messages dropped for lack of a receive ---------------------- */
 
 struct siw_rdmap_sources;
 
-/* Counts one more message of this source. Allocates *sources for the first one. */
+/* Counts a dropped message of this source. Allocates *sources for the first one. */
 void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct siw_addr *source);
-/* As siw_rdmap_dgram_drops. */
+/* As siw_rdmap_dgram_drops(). */
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
 			    int max);
 
@@ -79,7 +80,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 
 /*
  * The queue number on datagrams: the RFC's queue number in the low two bits, then the indexes of
- * destination and source among the queue pairs of their sockets (0 for the only one).
+ * the destination and source among the queue pairs on their sockets (0 for the first).
  */
 #define SIW_RDMAP_DQN_QUEUE	 0x3u
 #define SIW_RDMAP_DQN_DEST_SHIFT 8
@@ -87,7 +88,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 #define SIW_RDMAP_DQN_SRC(qn)	 ((qn) >> SIW_RDMAP_DQN_SRC_SHIFT & 0xff)
 #define SIW_RDMAP_DQN_DEST(qn)	 ((qn) >> SIW_RDMAP_DQN_DEST_SHIFT & 0xff)
 #define SIW_RDMAP_DQN_UNUSED	 0xff0000fcu
-#define SIW_RDMAP_INDEX_SHIFT	 16 /* of the index in a QP number */
+#define SIW_RDMAP_INDEX_SHIFT	 16 /* bit position of the index in a QP number */
 
 /* A message sent recently: a hash of its destination, and its user_data. */
 struct siw_rdmap_sent {
@@ -95,7 +96,7 @@ struct siw_rdmap_sent {
 	uint32_t tag; /* 0: none */
 };
 
-/* Messages sent recently, each at its MSN modulo their number. Send lock. */
+/* Recently sent messages, indexed by MSN modulo the table size. Send lock. */
 struct siw_rdmap_sents {
 	uint32_t mask;
 	uint32_t most; /* the maximum of mask */
@@ -106,50 +107,52 @@ struct siw_rdmap_sharers;
 
 struct siw_rdmap_dgram {
 	struct siw_ddp_dgram *ddp;
-	/* NULL: no other endpoint is on its socket; progress lock */
+	/* NULL: no other endpoint is on the socket; progress lock */
 	struct siw_rdmap_sharers *sharers;
 	void *user;
-	uint32_t max; /* octets of a message */
+	uint32_t max; /* maximum octets of a message */
 	uint32_t index;
 	/*
-	 * it joined another endpoint's socket; that endpoint receives there, and reports only its
-	 * own traffic
+	 * this endpoint has joined the socket of another endpoint, which receives there and reports
+	 * only its own traffic counts
 	 */
 	bool joined;
-	bool grh; /* each receive begins with one */
+	bool grh; /* each received message is preceded by a GRH */
 	struct siw_rdmap_traffic traffic;
-	/* Written by start: under the QP's send lock and the progress lock. */
+	/* Written by siw_rdmap_dgram_start() under the QP's send lock and the progress lock. */
 	struct siw_mem_queue *recvs;
 	uint32_t pd;
 	uint32_t qkey;
 	struct siw_rdmap_sents *sents;	   /* send lock; allocated with the first message */
 	struct siw_rdmap_sources *dropped; /* progress lock */
-	struct siw_rdmap_records *records; /* NULL: it accepts none; progress lock */
+	struct siw_rdmap_records *records; /* NULL: no Write-Records are accepted; progress lock */
 	/* Write-Records sent; under the send lock. */
-	struct siw_rdmap_record_sents *record_sents; /* allocated with the first one */
-	uint32_t record_id;			     /* the next one's */
-	uint32_t path_octets;			     /* of a datagram to path */
+	/* allocated with the first Write-Record sent */
+	struct siw_rdmap_record_sents *record_sents;
+	uint32_t record_id;   /* id of the next Write-Record */
+	uint32_t path_octets; /* user octets per datagram to address path */
 	struct siw_addr path;
 	uint64_t path_ns; /* when the path was last looked up */
 };
 
 /*
- * rdmap_record.c: handles a tagged segment for this endpoint. true: *event; false: it was dropped.
+ * rdmap_record.c: handles a tagged segment for this endpoint. true: *event is filled; false: the
+ * segment was dropped.
  */
 bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			 struct siw_rdmap_event *event);
 /*
- * Copies a message's RDMAP header, as far as there is one, to *event as quoted, with its id as
+ * Copies a message's RDMAP header, if it is complete, to *event as quoted, with its id as
  * quoted_msn.
  */
 void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_event *event);
-/* As siw_rdmap_dgram_sent, for an error message that quotes a tagged header. */
+/* As siw_rdmap_dgram_sent(), for an error message that quotes a tagged header. */
 bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
 			   uint64_t *user_data);
 
 /*
- * A hash of a message's destination, Q_Key and queue number. A sender that does not know the Q_Key
- * cannot forge an error message that matches it.
+ * A hash of a message's destination, Q_Key and queue number. An attacker that does not know the
+ * Q_Key cannot forge an error message that matches the hash.
  */
 static inline uint32_t siw_rdmap_sent_tag(const struct siw_addr *to, uint32_t qkey, uint32_t qn)
 {
@@ -174,25 +177,26 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 
 /* ---- rdmap_datagram.c, for rdmap_group.c ----------------------------------------------------- */
 
-/* What to do with a segment. */
+/* How to handle a segment. */
 enum siw_rdmap_verdict {
 	SIW_RDMAP_TAKE,
-	SIW_RDMAP_TAKE_HEADED, /* as TAKE; the first SIW_RDMAP_IMM_LEN octets are for this layer */
-	SIW_RDMAP_DROP,	       /* it was counted */
+	/* as TAKE; the first SIW_RDMAP_IMM_LEN octets are a header of this layer */
+	SIW_RDMAP_TAKE_HEADED,
+	SIW_RDMAP_DROP, /* dropped, and counted */
 	SIW_RDMAP_ERROR_MESSAGE,
 	SIW_RDMAP_WRONG,
 };
 /*
- * Checks a segment. WRONG, *err: its sender has the Q_Key and broke a rule, and gets an error
- * message; no other sender does. Error messages come on queue 2; a Terminate on any queue counts as
- * one: no error message is sent about error messages.
+ * Checks a segment. WRONG, *err: the sender has the right Q_Key but violated the protocol, and gets
+ * an error message; other senders get none. Error messages arrive on queue 2; a Terminate on any
+ * queue counts as one, because no error message is sent about error messages.
  */
 enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
 					     const struct siw_ddp_seg *seg,
 					     struct siw_wire_err *err);
 /*
- * Places the current datagram of lower, which is the endpoint's own of ddp or its group's, in the
- * endpoint's next receive. Returns as siw_ddp_dgram_place. *event becomes a RECV, except with
+ * Places the current datagram of lower, which is the ddp endpoint of dgram or of its group, in the
+ * endpoint's next receive. Returns as siw_ddp_dgram_place(). *event becomes a RECV, except with
  * -ENOBUFS; the caller has set its source, dest and user.
  */
 int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
@@ -200,19 +204,19 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 			 struct siw_rdmap_event *event);
 
 /*
- * rdmap_datagram_err.c: allocates dgram->sents, or doubles it before this MSN is noted. Without
- * memory it does nothing.
+ * rdmap_datagram_err.c: allocates dgram->sents, or doubles it before this MSN is recorded. Does
+ * nothing if there is no memory.
  */
 void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
-/* Notes that the message with this MSN was sent. */
+/* Records that the message with this MSN was sent. */
 static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
 				       uint64_t user_data)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 
 	/*
-	 * It grows on demand: there may be thousands of endpoints that have sent a few messages
-	 * each.
+	 * The table grows on demand, because there may be thousands of endpoints that have sent
+	 * only a few messages each.
 	 */
 	if (__builtin_expect(!s || (!(msn & s->mask) && s->mask < s->most), 0)) {
 		siw_rdmap_sents_make(dgram, msn);
@@ -223,33 +227,36 @@ static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t m
 	s->sent[msn & s->mask] = (struct siw_rdmap_sent){ user_data, tag };
 }
 /*
- * Parses an error message. 1: *event, still to be checked by siw_rdmap_dgram_sent; 0: it was
- * dropped.
+ * Parses an error message. 1: *event is filled, and must still be checked by
+ * siw_rdmap_dgram_sent(); 0: the message was dropped.
  */
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			     struct siw_rdmap_event *event);
 /* Copies the segment's header to *event as quoted. */
 void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
-/* Fills *event for a message that broke a rule. */
+/* Fills *event for a message that violated the protocol. */
 void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
 			   struct siw_rdmap_event *event);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
-/* This end's Terminates are shorter; a peer's may have unknown octets at its end. */
+/*
+ * Size of the buffer for a peer's Terminate. This end's Terminates are shorter; a peer's may end
+ * with unknown octets.
+ */
 #define SIW_RDMAP_TERM_BUF 256
 
 /* An RDMA Read or atomic of this end, from its request to its response. */
 struct siw_rdmap_read {
 	uint64_t user_data;
-	uint32_t stag;	 /* the sink's, or 0 */
+	uint32_t stag;	 /* STag of the sink, or 0 */
 	uint32_t length; /* octets */
-	uint32_t placed; /* octets of the response; only used by the receiving side */
-	/* the layer above does not wait for it: it is an RTR or from siw_rdmap_confirm */
+	uint32_t placed; /* octets of the response placed; used only by the receiving side */
+	/* the layer above does not wait for it: an RTR, or from siw_rdmap_confirm() */
 	bool silent;
-	bool confirm; /* from siw_rdmap_confirm */
-	bool refused; /* an error message named it; only used by the receiving side */
-	bool atomic;  /* it is an atomic, whose result is written to sgl */
+	bool confirm; /* from siw_rdmap_confirm() */
+	bool refused; /* an error message named this request; used only by the receiving side */
+	bool atomic;  /* an atomic, whose result is written to sgl */
 	int nsge;
 	const struct siw_sge *sgl;
 	union siw_rdmap_wire_atomic_request wire; /* the request; valid until TCP has accepted it */
@@ -260,24 +267,26 @@ struct siw_rdmap_read {
 struct siw_rdmap_request {
 	union siw_rdmap_wire_atomic_request wire;
 	bool atomic;
-	bool carried_out; /* the atomic: its response may have to wait for memory */
-	struct siw_rdmap_wire_atomic_response response; /* to an atomic that was carried out */
+	/* the atomic was executed; its response may still have to wait for memory */
+	bool carried_out;
+	struct siw_rdmap_wire_atomic_response response; /* the response to an executed atomic */
 	struct siw_sge response_sge;
-	struct siw_ddp_seg seg; /* which a Terminate would quote */
-	uint64_t buffer;	/* of queue 1 */
-	bool refused;		/* on reliable datagrams: err is sent instead of the response */
+	struct siw_ddp_seg seg; /* the request's segment, for a Terminate to quote */
+	uint64_t buffer;	/* index of the request's buffer of queue 1 */
+	/* on reliable datagrams: an error message with err is sent instead of the response */
+	bool refused;
 	struct siw_wire_err err;
 	bool held; /* the response waits until the Send with MSN behind is received */
 	uint32_t behind;
 };
 
-/* The first error that this end found; its Terminate reports it. */
+/* The first error that this end has found, which its Terminate reports. */
 struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
 	/*
-	 * on reliable datagrams only the message that err is about ends, so a segment is always
-	 * quoted
+	 * on reliable datagrams, where only the message that err concerns ends, so a segment is
+	 * always quoted
 	 */
 	bool of_rd;
 	struct siw_ddp_seg seg;
@@ -286,60 +295,63 @@ struct siw_rdmap_fault {
 
 enum siw_rdmap_fault_state {
 	SIW_RDMAP_FAULT_NONE = 0,
-	SIW_RDMAP_FAULT_WRITING = 1, /* one side has claimed fault */
+	SIW_RDMAP_FAULT_WRITING = 1, /* one side is writing fault */
 	SIW_RDMAP_FAULT_SET = 2,     /* fault is complete, and constant from now on */
 };
 
 enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_NONE = 0,
-	SIW_RDMAP_TERM_COUNTS = 1, /* the peer is told what has arrived */
-	SIW_RDMAP_TERM_DUE = 2,	   /* nothing else may be sent any more */
-	SIW_RDMAP_TERM_FRAMED = 3, /* it is in mpa's batch */
-	SIW_RDMAP_TERM_SENT = 4,   /* TCP has accepted it */
+	SIW_RDMAP_TERM_COUNTS = 1, /* the last delivery counts are being sent */
+	SIW_RDMAP_TERM_DUE = 2,	   /* the Terminate is next; nothing else may be sent */
+	SIW_RDMAP_TERM_FRAMED = 3, /* the Terminate is in mpa's batch */
+	SIW_RDMAP_TERM_SENT = 4,   /* TCP has accepted the Terminate */
 };
 
-/* A value that no Write's length can have. */
+/* Marks a refused Write in field written; not a possible length of a Write. */
 #define SIW_RDMAP_SPOILT UINT32_MAX
 
-/* Under the progress lock: */
+/* Receive state of a stream; under the progress lock. */
 struct siw_rdmap_rx {
 	bool over;	 /* TERMINATED, ERROR or CLOSED was returned */
-	bool heard;	 /* the peer's first FPDU came, or is not waited for */
-	bool have;	 /* seg was judged and is not completely placed */
+	bool heard;	 /* the peer's first FPDU has arrived, or is not awaited */
+	bool have;	 /* seg was checked and is not completely placed */
 	bool rtr;	 /* seg is the peer's RTR */
-	bool discard;	 /* seg's payload was not requested by a Read, and is discarded */
+	bool discard;	 /* the payload of seg was not requested by a Read, and is discarded */
 	bool unexpected; /* Sends wait for receives, or requests wait for Sends */
-	/* requests received; those beyond stream->requests_released wait */
+	/* number of requests received; those beyond stream->requests_released wait */
 	uint32_t requests_in;
 	uint8_t want_rtr;
 	bool counting;	 /* the peer wants delivery counts */
-	uint32_t writes; /* that are placed, an RTR not counted */
-	bool writing;	 /* a Write's last segment has not come yet */
+	uint32_t writes; /* number of Writes placed, without an RTR */
+	bool writing;	 /* the last segment of a Write has not arrived yet */
 	/*
-	 * Octets of the last Write, if nothing came for queue 0 since it began. SIW_RDMAP_SPOILT:
-	 * it was refused.
+	 * Octets of the last Write, if no message for queue 0 has arrived since it began.
+	 * SIW_RDMAP_SPOILT: the Write was refused.
 	 */
 	uint32_t written;
 	struct siw_ddp_seg seg;
 };
 
-/* Under the send lock: */
+/* Send state of a stream; under the send lock. */
 struct siw_rdmap_tx {
 	bool active;   /* ddp has a message that is not completely framed */
-	bool response; /* that message is the response to the oldest request */
-	/* the user's operation found a response being framed, and has the next turn */
+	bool response; /* that message is the response to the peer's oldest request */
+	/* the user's operation had to wait for a response being framed, and has the next turn */
 	bool waiting;
-	bool imm_due;		   /* that message is a Write, and its immediate data follows: */
-	uint8_t imm_opcode;	   /* the opcode; imm_sge has the octets */
-	uint8_t term;		   /* enum siw_rdmap_term_state */
-	bool torn;		   /* on reliable datagrams: siw_rdmap_rd_is_torn */
-	bool tell;		   /* telling is to be sent in front of the next message */
-	uint32_t telling;	   /* TO of the requester's message */
-	_Atomic uint64_t reported; /* the last delivery count sent, as stream->taken */
+	bool imm_due; /* that message is a Write, to be followed by immediate data */
+	/* the opcode of that immediate data; its octets are in imm_sge */
+	uint8_t imm_opcode;
+	uint8_t term; /* enum siw_rdmap_term_state */
+	/* on reliable datagrams: a message cannot be finished (siw_rdmap_rd_is_torn()) */
+	bool torn;
+	bool tell;	  /* send telling in front of the next message */
+	uint32_t telling; /* TO of the requester's message to send */
+	/* the last delivery count sent, in the format of stream->taken */
+	_Atomic uint64_t reported;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
 	struct siw_sge term_sge;
 	struct siw_sge imm_sge;
-	uint64_t *imm_end; /* end of its operation's stamp */
+	uint64_t *imm_end; /* points to the end of the operation's stamp */
 };
 
 /* An error message to be sent to the peer. */
@@ -353,42 +365,45 @@ struct siw_rdmap_rd {
 	struct siw_mem *mem;
 	struct siw_ddp_rd *ddp;
 	uint32_t user_octets;
-	/* NULL: it accepts no Write-Records; progress lock, as the next */
+	/* NULL: no Write-Records are accepted; progress lock, also for records_polled */
 	struct siw_rdmap_records *records;
-	uint32_t records_polled; /* how many of those reported were polled */
-	uint32_t record_id;	 /* id of the next one to send; send lock */
+	uint32_t records_polled; /* how many of the reported Write-Records were polled */
+	uint32_t record_id;	 /* id of the next Write-Record to send; send lock */
 	enum siw_rdmap_rd_mode mode;
-	struct siw_rdmap_start start;	 /* both locks to write */
+	struct siw_rdmap_start start;	 /* written with both locks held */
 	bool waits;			 /* a segment is paused; progress lock */
 	struct siw_rdmap_stream *served; /* the stream of the last event; progress lock */
-	/* innermost lock: for making streams, and their error messages */
+	/* innermost lock: protects the creation of streams, and their queues of error messages */
 	siw_lock_t lock;
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
-	/* The result of the last siw_rdmap_rd_stream; send lock. */
+	/* The last result of siw_rdmap_rd_stream(); send lock. */
 	struct siw_addr last_addr;
 	struct siw_rdmap_stream *last;
 };
 
 /* A Write-Record being received on reliable datagrams; progress lock. */
 struct siw_rdmap_recording {
-	bool on; /* it is not complete */
+	bool on; /* a message is partly received */
 	bool solicited;
 	uint32_t id, length, stag;
-	uint64_t to, next; /* of its first octet, and of the next one expected */
+	uint64_t to, next; /* tagged offsets of the first octet, and of the next octet expected */
 };
 
-/* What a stream on reliable datagrams has in addition. */
+/* Additional state of a stream on reliable datagrams. */
 struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: the stream is a connection */
 	const struct siw_addr *peer;
-	struct siw_link in_rd;	 /* in its endpoint's streams; endpoint's lock */
-	_Atomic bool used;	 /* since the last sweep */
-	bool half;		 /* at the last sweep a message was partly received */
+	struct siw_link in_rd;	 /* link in the endpoint's streams; endpoint's lock */
+	_Atomic bool used;	 /* the stream was used since the last sweep */
+	bool half;		 /* a message was partly received at the last sweep */
 	struct siw_link reports; /* list of struct siw_rdmap_report; endpoint's lock */
 	_Atomic uint32_t n_reports;
 	struct siw_rdmap_recording recording;
-	/* a response or an error message is partly framed; response: the former. Send lock */
+	/*
+	 * responding: a response or an error message is partly framed; response: it is a response.
+	 * Send lock.
+	 */
 	bool responding, response;
 	/* header of the Write-Record being sent; send lock */
 	uint8_t record_head[SIW_DDP_ULP_TAGGED];
@@ -407,28 +422,37 @@ struct siw_rdmap_stream {
 	struct siw_rdmap_read *reads;
 	struct siw_rdmap_request *requests;
 	struct siw_mem_queue *q_read, *q_term, *q_atomic;
-	union siw_rdmap_wire_atomic_request *read_bufs;		  /* queue 1's buffers */
-	uint8_t term_in[SIW_RDMAP_TERM_BUF];			  /* queue 2's */
-	struct siw_rdmap_wire_atomic_response atomic_response_in; /* queue 3's */
+	union siw_rdmap_wire_atomic_request *read_bufs;		  /* buffers of queue 1 */
+	uint8_t term_in[SIW_RDMAP_TERM_BUF];			  /* buffer of queue 2 */
+	struct siw_rdmap_wire_atomic_response atomic_response_in; /* buffer of queue 3 */
 	struct siw_rdmap_fault fault;
 	_Atomic uint32_t fault_state;
-	/* A Read of this end has asked for counts. Set by tx, read by both. */
+	/*
+	 * A Read of this end has requested delivery counts. Set by the sending side, read by both.
+	 */
 	_Atomic bool asked;
-	/* Nothing but a Terminate may be sent any more. Set by rx, read by tx. */
+	/*
+	 * Only a Terminate may be sent any more. Set by the receiving side, read by the sending
+	 * side.
+	 */
 	_Atomic bool closing;
 
-	/* Each ring has one writer and one reader, the holders of the two locks. */
-	_Alignas(64) _Atomic uint32_t reads_begun; /* of reads: stored under the send lock */
-	_Atomic uint32_t requests_done;		   /* of requests: stored under the send lock */
-	_Alignas(64) _Atomic uint32_t reads_done;  /* of reads: stored under the progress lock */
-	_Atomic uint32_t requests_released;	   /* of requests: stored under the progress lock */
-	/* TO of the delivery count that is due; stored under the progress lock */
+	/*
+	 * Positions in the rings reads and requests. Each ring has one writer and one reader, the
+	 * holders of the two locks.
+	 */
+	_Alignas(64) _Atomic uint32_t reads_begun; /* ring reads: stored under the send lock */
+	_Atomic uint32_t requests_done;		   /* ring requests: stored under the send lock */
+	_Alignas(64) _Atomic uint32_t reads_done;  /* ring reads: stored under the progress lock */
+	/* ring requests: stored under the progress lock */
+	_Atomic uint32_t requests_released;
+	/* TO of the delivery count to report; stored under the progress lock */
 	_Atomic uint64_t taken;
 
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
 	struct siw_rdmap_of_rd of_rd;
-	_Alignas(16) char user[]; /* siw_rdmap_rd_user */
+	_Alignas(16) char user[]; /* memory returned by siw_rdmap_rd_user() */
 };
 
 static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
@@ -436,26 +460,28 @@ static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
 	return __builtin_expect(stream->of_rd.rd != NULL, 0);
 }
 
-/* rdmap_stream.c: a new stream, without a ddp stream. user_octets: size of siw_rdmap_rd_user. */
+/*
+ * rdmap_stream.c: allocates a stream without a ddp stream. user_octets: size of the memory returned
+ * by siw_rdmap_rd_user().
+ */
 struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets);
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
 
 /* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
 void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire);
-/* Whether a fault is set; if so, it may be read. */
+/* Whether a fault is set; if so, stream->fault may be read. */
 static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
 {
-	/* Pairs with the store in siw_rdmap_fault_set. */
+	/* Pairs with the store in siw_rdmap_fault_set(). */
 	return atomic_load_explicit(&stream->fault_state, memory_order_acquire) ==
 	       SIW_RDMAP_FAULT_SET;
 }
 /*
- * Builds the Terminate Message for a fault, of at most SIW_RDMAP_TERM_MAX octets. Returns its
- * octets.
+ * Builds the Terminate Message for a fault; returns its length, at most SIW_RDMAP_TERM_MAX octets.
  */
 uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
-/* Makes it a message of this stream, which stores its octets. */
+/* Builds the Terminate Message as a message of this stream, which stores the octets. */
 void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			     struct siw_ddp_msg *msg);
 /* Fills *event from len octets of a received Terminate Message; invalid ones are handled safely. */
@@ -463,7 +489,7 @@ void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_
 
 enum siw_rdmap_read_kind {
 	SIW_RDMAP_READ_USERS,
-	SIW_RDMAP_READ_RTR, /* is not limited by the ORD */
+	SIW_RDMAP_READ_RTR, /* an RTR; not limited by ORD */
 	SIW_RDMAP_READ_CONFIRM,
 };
 
@@ -477,56 +503,65 @@ static inline bool siw_rdmap_is_immediate(uint8_t opcode)
 	return opcode == SIW_RDMAP_IMMEDIATE || opcode == SIW_RDMAP_IMMEDIATE_SE;
 }
 
-/* rdmap_read.c: this end's Reads. Requester, send lock: */
+/* rdmap_read.c: Reads of this end. Send lock: begins a Read. Returns as siw_ddp_tx(). */
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
 /*
- * Progress lock: judges a segment of a response (false: *err); siw_rdmap_read_placed ends the
- * oldest Read.
+ * Progress lock: checks a segment of a response (false: *err). siw_rdmap_read_placed() counts a
+ * placed segment; the last one ends the oldest Read.
  */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err);
-/* The oldest request has its response: fills *event, if the request has a completion. */
+/* The response to the oldest request has arrived: fills *event, if the request has a completion. */
 void siw_rdmap_read_done(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 struct siw_rdmap_event *event);
 void siw_rdmap_read_placed(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			   struct siw_rdmap_event *event);
-/* Both locks. */
+/* Both locks: ends all outstanding Reads and frees their sinks. */
 void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
 /* The slot for the next Read or Atomic Request; NULL: the limit is reached. */
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
-/* Sends the request of so many octets in the slot's wire. Returns as siw_ddp_tx. */
+/* Sends the request of length octets in read->wire. Returns as siw_ddp_tx(). */
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
 			 const struct siw_rdmap_op *op, uint32_t length);
-/* Progress lock: the oldest outstanding request, or NULL; and ends it. */
+/*
+ * Progress lock: siw_rdmap_read_oldest() returns the oldest outstanding request, or NULL;
+ * siw_rdmap_read_pop() ends it.
+ */
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
 void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
-/* Translates DDP's error codes to RDMAP's for memory that a request names. */
+/* Translates DDP error codes for memory that a request names to RDMAP error codes. */
 struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
 
-/* rdmap_atomic.c. Requester, send lock: */
+/* rdmap_atomic.c. Send lock: begins an atomic of this end. Returns as siw_ddp_tx(). */
 int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
-/* Progress lock: judges a segment of a response (false: *err). */
+/* Progress lock: checks a segment of an Atomic Response (false: *err). */
 bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
-/* atomic_response_in has a response of so many octets: ends the oldest request; false: *err. */
+/*
+ * stream->atomic_response_in contains a response of length octets: ends the oldest request; false:
+ * *err.
+ */
 bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 			   struct siw_rdmap_event *event, struct siw_wire_err *err);
 /* Progress lock: whether the peer's atomic is allowed; false: *err. */
 bool siw_rdmap_atomic_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_atomic *wire,
 			 struct siw_wire_err *err);
-/* Carries it out, and begins the response (send lock). Returns as siw_ddp_tx. */
+/* Executes the atomic, and begins the response. Send lock. Returns as siw_ddp_tx(). */
 int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
 			     struct siw_wire_err *err);
 
-/* rdmap_counts.c. Either lock: whether the peer is to get a delivery count. */
+/* rdmap_counts.c. Either lock: whether a delivery count has to be sent to the peer. */
 static inline bool siw_rdmap_owes(const struct siw_rdmap_stream *stream)
 {
-	/* Pairs with the store in siw_rdmap_has_taken. */
+	/* Pairs with the store in siw_rdmap_has_taken(). */
 	return atomic_load_explicit(&stream->taken, memory_order_acquire) !=
 	       atomic_load_explicit(&stream->tx.reported, memory_order_relaxed);
 }
-/* Progress lock: a Send was received, or a Write placed: the peer may be told. */
+/*
+ * Progress lock: updates the delivery count after a Send was received or a Write placed, if the
+ * peer wants counts.
+ */
 static inline void siw_rdmap_has_taken(struct siw_rdmap_stream *stream)
 {
 	uint64_t sends;
@@ -538,17 +573,22 @@ static inline void siw_rdmap_has_taken(struct siw_rdmap_stream *stream)
 			      memory_order_release);
 }
 /*
- * Send lock: begins what goes in front of other messages: 1: nothing is left of it; 0: not framed
- * yet; -errno.
+ * Send lock: begins the notices (delivery counts and requester messages) that precede other
+ * messages: 1: none is left; 0: not completely framed yet; -errno.
  */
 int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream);
 static inline int siw_rdmap_ahead(struct siw_rdmap_stream *stream)
 {
 	return stream->tx.tell || siw_rdmap_owes(stream) ? siw_rdmap_notices_begin(stream) : 1;
 }
-/* Progress lock: the Read Request asks for counts, if this end offers them. */
+/*
+ * Progress lock: handles a Read Request that may request delivery counts, if this end offers them.
+ */
 void siw_rdmap_count_asked(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire);
-/* Progress lock: judges a tagged private message (false: *err); fills *event from it. */
+/*
+ * Progress lock: siw_rdmap_notice_expects() checks a tagged private message (false: *err);
+ * siw_rdmap_notice_in() fills *event from it.
+ */
 bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
 void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
@@ -557,61 +597,64 @@ void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_s
 /* rdmap_read.c: the peer's Reads. Progress lock: stores a request; false: the fault is set. */
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery);
-/* Releases the responses that need not wait any more: whether there are any. */
+/* Releases the responses that need not wait any more. Returns whether there are any. */
 bool siw_rdmap_request_release(struct siw_rdmap_stream *stream);
-/* Send lock: begins the response to the oldest request. Returns as siw_ddp_tx. */
+/* Send lock: begins the response to the oldest request. Returns as siw_ddp_tx(). */
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
-/* Octets of that response. */
+/* Length of that response in octets. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
 /*
- * The response could not be completed. Sets the fault: -EACCES; on reliable datagrams sends an
- * error message instead: 1.
+ * Handles a response that could not be completed. Sets the fault: -EACCES; on reliable datagrams,
+ * sends an error message instead: 1.
  */
 int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
 
 /* rdmap_rd_err.c. Any lock: queues an error message to the peer, if there is room for it. */
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
-/* Send lock: frames error messages and responses: 1: all of them; 0: some are left; -errno. */
+/* Send lock: frames error messages and responses: 1: all are framed; 0: some are left; -errno. */
 int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream);
-/* Send lock: begins the error message for a refused request. Returns as siw_ddp_tx. */
+/* Send lock: begins the error message for a refused request. Returns as siw_ddp_tx(). */
 int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_request *request, struct siw_wire_err *err);
-/* Progress lock: a message of the peer was refused: 1 and *event. */
+/* Progress lock: handles the refusal of a message of the peer: 1 and *event. */
 int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			 struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /*
- * Progress lock: a complete message could not be delivered. Makes *event a BAD_RECV, and queues an
- * error message to the peer.
+ * Progress lock: handles a complete message that could not be delivered: makes *event a BAD_RECV,
+ * and queues an error message to the peer.
  */
 void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /* Progress lock: if the last request was refused, *event becomes REFUSED. */
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* Progress lock: term_in has an error message of the peer; fills *event. */
+/* Progress lock: fills *event from an error message of the peer in stream->term_in. */
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* rdmap_rd.c. Progress lock: a request of this end has its response. */
+/* rdmap_rd.c. Progress lock: called when the response to a request of this end has arrived. */
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
-/* rdmap_record_rd.c. Send lock: begins a Write-Record. Returns as siw_ddp_tx. */
+/* rdmap_record_rd.c. Send lock: begins a Write-Record. Returns as siw_ddp_tx(). */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
- * Progress lock, both: judges a segment of a Write-Record (false: *err); counts a placed one. done:
- * it is the last.
+ * Progress lock: siw_rdmap_rd_record_expects() checks a segment of a Write-Record (false: *err);
+ * siw_rdmap_rd_record_placed() counts a placed segment. done: it is the message's last.
  */
 bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 				 struct siw_wire_err *err);
 void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 				struct siw_rdmap_event *event);
 /*
- * Whether the next segment belongs to a Write-Record and must wait, since too many are reported and
- * not polled.
+ * Whether the next segment belongs to a Write-Record that must wait, because too many Write-Records
+ * are reported and not polled.
  */
 bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream);
 
 /* rdmap_record.c: the first id of an endpoint's Write-Records (DGRAM-REC-2). */
 uint32_t siw_rdmap_record_first_id(void);
-/* Allocates a table of reported Write-Records; adds one and returns its number. */
+/*
+ * siw_rdmap_records_new() allocates a table of reported Write-Records; siw_rdmap_records_add() adds
+ * one and returns its number.
+ */
 struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max);
 uint64_t siw_rdmap_records_add(struct siw_rdmap_records *r, const struct siw_rdmap_record *rec);
 /* Whether the table is full of reports that were not polled. */
@@ -619,8 +662,8 @@ bool siw_rdmap_records_full(const struct siw_rdmap_records *r, uint32_t polled);
 const struct siw_rdmap_record *siw_rdmap_records_find(const struct siw_rdmap_records *r,
 						      uint64_t number);
 /*
- * The octets at the start of each segment of a message: written, and parsed (false: too few
- * octets).
+ * The header at the start of each segment of a Write-Record: put_head writes it, get_head parses it
+ * (false: invalid).
  */
 #define SIW_RDMAP_RECORD_HEAD 20
 struct siw_rdmap_record_head {
@@ -631,12 +674,15 @@ struct siw_rdmap_record_head {
 void siw_rdmap_record_put_head(const struct siw_rdmap_record_head *head, uint8_t *out);
 bool siw_rdmap_record_get_head(const uint8_t *octets, uint32_t n,
 			       struct siw_rdmap_record_head *head);
-/* Whether a segment is within its message, and is its last exactly if it says so. */
+/*
+ * Whether a segment lies within its message, and its Last flag is set exactly if it is the last
+ * one.
+ */
 bool siw_rdmap_record_fits(const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *head);
 
-/* rdmap_read.c, progress lock: the request with that MSN will have no response. */
+/* rdmap_read.c, progress lock: the request with this MSN will not get a response. */
 void siw_rdmap_read_refused(struct siw_rdmap_stream *stream, uint32_t msn);
-/* Ends the oldest request: true and its user_data; false: there is none. */
+/* Ends the oldest request: true, and *user_data is that of the request; false: there is none. */
 bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rx.c - receives segments, returns events. Each call handles at most one segment, so
- * the caller decides how long a turn is.
+ * rdmap/rdmap_rx.c - receives segments and returns events. Each call handles at most one segment,
+ * so that the caller decides on the length of a turn.
  */
 #include <errno.h>
 
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/* ---- what may come: RFC 5040 figure 4, RFC 7306 figure 2 ------------------------------------- */
+/* ---- valid messages: RFC 5040 figure 4, RFC 7306 figure 2 ------------------------------------ */
 
 static const struct {
 	bool known, tagged;
@@ -47,7 +47,10 @@ static const struct siw_wire_err TOO_LONG = { SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BU
 static const struct siw_wire_err NO_RIGHT = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };
 
-/* On reliable datagrams a segment is complete when it is judged, and so is the message's head. */
+/*
+ * Whether the subcode of a private message is known. It can be checked here only on reliable
+ * datagrams, where a segment is complete when it is checked, and so is the message's header.
+ */
 static bool knows_private(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;
@@ -60,7 +63,7 @@ static bool knows_private(const struct siw_rdmap_stream *stream, const struct si
 	return wire.subcode == SIW_RDMAP_SEND_IMM || wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* Judges segments with RFC 7306's opcodes and the private one. */
+/* Checks segments with the opcodes of RFC 7306 or the private opcode. */
 static __attribute__((cold, noinline)) bool
 judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct siw_wire_err *err)
 {
@@ -71,11 +74,14 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 		return siw_rdmap_atomic_expects(stream, seg, err);
 	if (op == SIW_RDMAP_PRIVATE && (!stream->private || !knows_private(stream, seg)))
 		return op_error(err, SIW_RDMAP_OPCODE); /* another use of the opcode */
-	/* On reliable datagrams: its Write was refused, and the two are one operation. */
+	/*
+	 * On reliable datagrams: the Write before this Immediate Data was refused, and the two are
+	 * one operation.
+	 */
 	if (siw_rdmap_is_immediate(op) && stream->rx.written == SIW_RDMAP_SPOILT &&
 	    siw_rdmap_is_rd(stream))
 		return op_error(err, SIW_RDMAP_UNSPECIFIED);
-	/* RFC7306-6.3-08; no RFC says which error code. */
+	/* RFC7306-6.3-08; no RFC defines the error code. */
 	if (siw_rdmap_is_immediate(op) &&
 	    (seg->last ? end != SIW_RDMAP_IMM_LEN : end > SIW_RDMAP_IMM_LEN))
 		return op_error(err, SIW_RDMAP_UNSPECIFIED);
@@ -85,7 +91,7 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 	return true;
 }
 
-/* RFC5040-7.2-02, -03, and what each opcode requires in addition. */
+/* Checks a segment: RFC5040-7.2-02, -03, and the requirements of each opcode. */
 static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 		  struct siw_wire_err *err)
 {
@@ -110,7 +116,10 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	}
 	if (op == SIW_RDMAP_READ_RESPONSE)
 		return siw_rdmap_read_expects(stream, seg, err);
-	/* Buffers of that queue also fit an Atomic Request, which is longer. */
+	/*
+	 * Buffers of the Read queue also fit an Atomic Request, which is longer, so the length is
+	 * checked here.
+	 */
 	if (op == SIW_RDMAP_READ_REQUEST && (uint64_t)seg->mo + seg->payload > SIW_RDMAP_READ_LEN) {
 		*err = TOO_LONG;
 		return false;
@@ -118,10 +127,10 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 	if (op >= SIW_RDMAP_IMMEDIATE)
 		return judge_extension(stream, seg, err);
 	if (!seg->tagged && !seg->qn)
-		stream->rx.written = 0; /* what comes next does not directly follow a Write */
+		stream->rx.written = 0; /* the next message does not directly follow a Write */
 	/*
-	 * RFC5040-7.2-04, -05: checked before anything is placed; invalidated with the last
-	 * segment.
+	 * RFC5040-7.2-04, -05: checked before anything is placed; the STag is invalidated with the
+	 * last segment.
 	 */
 	if (invalidates(op) && !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
 							    siw_ddp_stream_identity(stream->ddp))) {
@@ -141,7 +150,7 @@ static int over(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, 
 	return 1;
 }
 
-/* Fills *event from the fault that is set. */
+/* Fills *event from the stream's fault. */
 static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_fault *fault = &stream->fault;
@@ -165,25 +174,28 @@ static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 	if (siw_rdmap_is_rd(stream))
 		return siw_rdmap_rd_refused(stream, event, err, seg);
 	siw_rdmap_fault_set(stream, err, seg, NULL);
-	/* The sending side may be setting another fault, which then is the first. */
+	/* The sending side may be setting another fault, which is then the first one. */
 	return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 }
 
-/* Nothing to receive now: adds the traffic to the counters. */
+/* There is nothing to receive: adds the traffic to the shared counters. */
 static int idle(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
 	return 0;
 }
 
-/* ddp has no more segments. 0: it will have some after receives are posted. */
+/* ddp has no more segments. 0: there will be more after receives are posted. */
 static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
 {
 	struct siw_wire_err err;
 
 	if (siw_ddp_rx_before_end(stream->ddp))
 		return idle(stream);
-	/* An orderly close comes between messages; in the middle of one, the peer has failed. */
+	/*
+	 * An orderly close occurs between messages; in the middle of a message, the peer has
+	 * failed.
+	 */
 	if (r == -ENOTCONN && (stream->rx.writing || siw_ddp_rx_unfinished(stream->ddp)))
 		r = -ECONNRESET;
 	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
@@ -202,8 +214,8 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 static const struct siw_wire_err NO_RTR_MATCH = { SIW_LAYER_LLP, 0, SIW_MPA_NO_RTR_MATCH };
 
 /*
- * RFC 6581 calls the first kind a zero-length FULPDU and, in brackets, a Send: both an empty FPDU
- * and an empty Send are accepted.
+ * Whether a segment is a valid RTR. RFC 6581 describes the first kind as a zero-length FULPDU and,
+ * in brackets, as a Send: both an empty FPDU and an empty Send are accepted.
  */
 static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
@@ -217,7 +229,7 @@ static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 	return rx->want_rtr & SIW_MPA_RTR_READ && op == SIW_RDMAP_READ_REQUEST;
 }
 
-/* An empty FPDU: an RTR, or without a meaning. 1: *event. */
+/* Handles an empty FPDU, which is an RTR or has no meaning. 1: *event is filled. */
 static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -236,8 +248,9 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 /* ---- delivery -------------------------------------------------------------------------------- */
 
 /*
- * A Send with Invalidate is complete: its STag is invalidated before the user gets the completion
- * (RFC5040-5.3-13). If its owner has invalidated it meanwhile, the receive completes with an error.
+ * Completes a Send with Invalidate: its STag is invalidated before the user gets the completion
+ * (RFC5040-5.3-13). If the STag's owner has invalidated it meanwhile, the receive completes with an
+ * error.
  */
 static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *stream,
 						       const struct siw_ddp_seg *seg,
@@ -257,7 +270,7 @@ static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *
 		siw_rdmap_fault_set(stream, CANNOT_INVALIDATE, seg, NULL);
 }
 
-/* Parses the head of the message; false: it is invalid. */
+/* Parses the header of a message with immediate data; false: it is invalid. */
 static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delivery *delivery,
 		      struct siw_rdmap_event *event)
 {
@@ -291,7 +304,7 @@ static __attribute__((cold, noinline)) void headed(struct siw_rdmap_stream *stre
 
 	if (read_head(seg, delivery, event))
 		return;
-	/* It has used up a receive, which ends with the stream. */
+	/* The message has consumed a receive, which completes with an error; the stream ends. */
 	siw_rdmap_fault_set(stream, unknown, seg, NULL);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = -EPROTO;
@@ -323,7 +336,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 	bool atomic = siw_rdmap_opcode_of(&rx->seg) == SIW_RDMAP_ATOMIC_REQUEST;
 	uint32_t size = be32toh(stream->read_bufs[delivery->user_data].read.rdmardsz);
 
-	/* As an RTR it must be an empty Read. */
+	/* A Read that is an RTR must be empty. */
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return fault(stream, event, NO_RTR_MATCH, NULL);
 	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
@@ -347,7 +360,7 @@ static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
 	return fault(stream, event, err, &stream->rx.seg);
 }
 
-/* Handles a placed segment; done: it completes its message. */
+/* Handles a placed segment; done: the segment completes its message. */
 static int placed(struct siw_rdmap_stream *stream, bool done,
 		  const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
@@ -398,7 +411,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 			siw_rdmap_notice_in(stream, &rx->seg, event);
 		else if (rx->seg.tagged)
 			siw_rdmap_rd_record_placed(stream, done, event);
-		else if (done && !rx->rtr) /* an RTR uses no receive */
+		else if (done && !rx->rtr) /* an RTR consumes no receive */
 			received(stream, &rx->seg, delivery, event);
 	}
 	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {
@@ -408,9 +421,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	return r;
 }
 
-/*
- * Finds the next segment and judges it. 1: it is in rx->seg; 0: none; 2: *event is filled; -errno.
- */
+/* Finds and checks the next segment. 1: it is in rx->seg; 0: none; 2: *event is filled; -errno. */
 static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -427,7 +438,7 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 			return siw_ddp_rx_head(stream->ddp, &rx->seg);
 		}
 		rx->heard = rx->rtr = true;
-		/* From now on an empty Send is no RTR. */
+		/* From now on an empty Send is not an RTR. */
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
@@ -438,15 +449,17 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 	rx->have = true;
 	if (rx->heard)
 		return 1;
-	/* any valid segment starts a connection without RTR; it is handled next */
+	/*
+	 * without RTR, any valid segment starts the connection; the segment itself is handled next
+	 */
 	rx->heard = true;
 	event->kind = SIW_RDMAP_STARTED;
 	return 2;
 }
 
-/* ---- Sends that came before their receives --------------------------------------------------- */
+/* ---- Sends that arrived before their receives ------------------------------------------------ */
 
-/* The segment belongs to a Send without a receive. */
+/* Handles a segment of a Send without a receive. */
 static int unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
@@ -457,7 +470,7 @@ static int unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 	return 1;
 }
 
-/* Continues with unexpected Sends. 1: *event; 0: they still wait. */
+/* Continues with Sends that waited for receives. 1: *event is filled; 0: they still wait. */
 static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_stream *stream,
 							    struct siw_rdmap_event *event)
 {
@@ -511,8 +524,8 @@ void siw_rdmap_expire(struct siw_rdmap_stream *stream)
 }
 
 /*
- * Clears what a caller may read of every event. Clearing the whole struct would be a slow string
- * instruction.
+ * Clears the fields that a caller may read in every event. Clearing the complete struct would be a
+ * slow string instruction.
  */
 static void clear(struct siw_rdmap_event *event)
 {

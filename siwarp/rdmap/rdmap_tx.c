@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_tx.c - sends operations (RFC 5040 section 5). ddp frames one message at a time: the
- * user's next operation or the response to the peer's oldest Read Request, in turns.
+ * rdmap/rdmap_tx.c - sends operations (RFC 5040 section 5). ddp frames one message at a time: in
+ * turns, the user's next operation and the response to the peer's oldest Read Request.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,11 +9,12 @@
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
-/* A flush begins no more responses after so many octets. */
+/* A flush begins no more responses after this many octets. */
 #define TURN (1u << 20)
 
 /*
- * This end found an error in what it sends: the stream ends, and the Terminate reports the error.
+ * Handles an error in data that this end sends: the stream ends, and the Terminate reports the
+ * error.
  */
 static int broken(struct siw_rdmap_stream *stream)
 {
@@ -32,7 +33,7 @@ static int broken(struct siw_rdmap_stream *stream)
 
 /* ---- immediate data -------------------------------------------------------------------------- */
 
-/* Makes a Send with immediate data a private message. */
+/* Turns a Send with immediate data into a private message. */
 static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_op *op,
 							 struct siw_ddp_msg *msg)
 {
@@ -41,7 +42,7 @@ static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_
 	msg->head = op->imm_room;
 }
 
-/* Begins the Immediate Data message that completes a Write. Returns as siw_ddp_tx. */
+/* Begins the Immediate Data message that completes a Write. Returns as siw_ddp_tx(). */
 static int begin_imm(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -63,7 +64,7 @@ static int begin_imm(struct siw_rdmap_stream *stream)
 }
 
 /*
- * Sends the Immediate Data of a Write that was begun; framed: siw_ddp_tx's result for the Write.
+ * Sends the Immediate Data of a Write that has begun. framed: result of siw_ddp_tx() for the Write.
  * Returns the result for both.
  */
 static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream *stream,
@@ -76,13 +77,13 @@ static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream 
 	tx->imm_sge = (struct siw_sge){ (uintptr_t)op->imm_room, SIW_RDMAP_IMM_LEN, 0 };
 	tx->imm_opcode = op->imm_opcode;
 	tx->imm_end = &op->stamp->end;
-	tx->imm_due = true; /* nothing may come in between: tx->active stays set */
+	tx->imm_due = true; /* no message may be sent in between: tx->active stays set */
 	return framed ? begin_imm(stream) : 0;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* Makes the message of a Send or a Write; false: the operation is another. */
+/* Builds the message of a Send or a Write; false: the operation is neither. */
 static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
 	*msg = (struct siw_ddp_msg){
@@ -114,7 +115,7 @@ static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 	}
 }
 
-/* Begins any other operation. Returns as siw_ddp_tx. */
+/* Begins any other operation. Returns as siw_ddp_tx(). */
 static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
 	switch (op->opcode) {
@@ -129,7 +130,7 @@ static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_o
 	}
 }
 
-/* Whether op's sgl is a sink and not a source. */
+/* Whether op->sgl is a sink and not a source. */
 static bool awaits_response(const struct siw_rdmap_op *op)
 {
 	return op->opcode == SIW_RDMAP_READ_REQUEST || op->opcode == SIW_RDMAP_ATOMIC_REQUEST;
@@ -147,7 +148,7 @@ static int may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *str
 	return -EAGAIN;
 }
 
-/* A message of the user was begun; framed: siw_ddp_tx's result. */
+/* Updates the state after a user's message has begun. framed: result of siw_ddp_tx(). */
 static void begun(struct siw_rdmap_tx *tx, int framed)
 {
 	tx->waiting = tx->response = false;
@@ -172,7 +173,10 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	else
 		r = begin_other(stream, op);
 	if (r < 0) {
-		/* A key became invalid after the first segments; else the message has not begun. */
+		/*
+		 * A key became invalid after the first segments were framed; otherwise the message
+		 * has not begun.
+		 */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
 			return broken(stream);
 		return r;
@@ -181,7 +185,8 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
 		r = follow_write(stream, op, r);
 		/*
-		 * On reliable datagrams this fails only if the peer is lost; the Write has begun.
+		 * On reliable datagrams this fails only if the peer is lost; the Write has begun
+		 * already.
 		 */
 		if (r < 0 && !siw_rdmap_is_rd(stream))
 			return r;
@@ -193,7 +198,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	/* The STag of an empty Read is unused, as the RTR's (RFC5040-5.2.1-16). */
+	/* The STag of an empty Read is unused, as that of an RTR (RFC5040-5.2.1-16). */
 	struct siw_rdmap_op read = {
 		.opcode = SIW_RDMAP_READ_REQUEST,
 		.user_data = user_data,
@@ -218,7 +223,7 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
 	return atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 }
 
-/* Continues the current message: 1: it is framed; 0: not yet; -errno. */
+/* Continues the current message: 1: it is completely framed; 0: not yet; -errno. */
 static int go_on(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -257,8 +262,8 @@ static int respond(struct siw_rdmap_stream *stream)
 }
 
 /*
- * As frame(), on reliable datagrams: responses need no turns with the user's operations, since they
- * have a space of their own, and do not count in the result.
+ * As frame(), for reliable datagrams: responses need no turns with the user's operations, since
+ * they have their own sequence space, and do not count in the result.
  */
 static int frame_rd(struct siw_rdmap_stream *stream)
 {
@@ -267,7 +272,7 @@ static int frame_rd(struct siw_rdmap_stream *stream)
 	return r < 0 ? r : stream->tx.active ? go_on(stream) : 1;
 }
 
-/* Frames what can be framed: 1: all of it; 0: some is left; -errno. */
+/* Frames as much as possible: 1: everything is framed; 0: some is left; -errno. */
 static int frame(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
@@ -283,7 +288,7 @@ static int frame(struct siw_rdmap_stream *stream)
 		if (!siw_rdmap_responses_pending(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
-		/* the last message was a response: the user's operation has its turn */
+		/* the last message was a response, so the user's operation gets its turn */
 		if (tx->waiting || turn >= TURN) {
 			tx->waiting = false;
 			return 0;
@@ -298,7 +303,7 @@ static int frame(struct siw_rdmap_stream *stream)
 	}
 }
 
-/* Whether the stream may be flushed: 0, or -errno: why not. */
+/* Whether the stream may be flushed: 0, or the -errno with which a flush fails. */
 static int is_over(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)
@@ -319,7 +324,7 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
 		return framed;
 	}
 	r = siw_ddp_tx_flush(stream->ddp, accepted);
-	/* What waits there for credit, window or pace is sent without another flush. */
+	/* Segments that wait for credit, window or pacing are sent later without another flush. */
 	if (siw_rdmap_is_rd(stream) && r >= 0)
 		return framed;
 	return r < 0 ? r : r && framed;
