@@ -3,7 +3,7 @@
  * rdmap/rdmap_atomic.c - atomic operations (RFC 7306 section 5), requester and responder. They use
  * the rings of RDMA Reads, and so share their limits and order.
  *
- * The peer's atomic is carried out when its response is sent and not when its request comes: by
+ * An atomic of the peer is executed when its response is sent, not when its request arrives: by
  * then earlier requests have their responses, and earlier messages have been received.
  */
 #include <errno.h>
@@ -47,7 +47,7 @@ int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdm
 		.to = htobe64(op->remote_to),
 		.data = htobe64(atomic->data),
 		.mask = htobe64(atomic->mask),
-		/* FetchAdd does not use these two; the RFC says to send these values. */
+		/* FetchAdd does not use these two fields; the RFC requires these values. */
 		.compare = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare : 0),
 		.compare_mask = htobe64(atomic->kind == SIW_RDMAP_CMP_SWAP ? atomic->compare_mask
 									   : UINT64_MAX),
@@ -77,8 +77,9 @@ bool siw_rdmap_atomic_done(struct siw_rdmap_stream *stream, uint32_t length,
 	uint64_t original = be64toh(wire->original);
 
 	/*
-	 * One buffer is enough: responses come one at a time, and each is finished here. It is
-	 * posted again even if this response is bad: on reliable datagrams others follow.
+	 * One buffer is enough, because responses arrive one at a time and each is finished here.
+	 * The buffer is posted again even if this response is invalid, because on reliable
+	 * datagrams further responses follow.
 	 */
 	siw_mem_queue_post(stream->q_atomic, 0, &sge, 1);
 	*err = UNSPECIFIED;

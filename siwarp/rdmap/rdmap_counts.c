@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_counts.c - delivery counts between siwarps (spec/delivery-counts.md): a receiver
- * tells how many Sends it has received and how many Writes it has placed, if the sender asked for
- * that. A count goes in front of the next message; the layer above decides when one goes alone.
+ * rdmap/rdmap_counts.c - delivery counts between siwarp peers (spec/delivery-counts.md): a receiver
+ * reports how many Sends it has received and how many Writes it has placed, if the sender has
+ * requested such counts. A count precedes the next message; the layer above decides when a count is
+ * sent without a message.
  *
- * A count of Sends moves when a receive completes and not when a Send comes: one that waits for its
- * receive is not counted, and the Writes behind it are. The sender completes requests in order.
+ * A Send is counted when its receive completes, not when the Send arrives: a Send that waits for
+ * its receive is not counted, but later Writes are. The sender completes its requests in order.
  */
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
@@ -43,7 +44,7 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 		if (r != 1)
 			return r;
 	}
-	/* Pairs with the store in siw_rdmap_has_taken. */
+	/* Pairs with the store in siw_rdmap_has_taken(). */
 	taken = atomic_load_explicit(&stream->taken, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
@@ -113,7 +114,8 @@ void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_s
 		event->kind = SIW_RDMAP_TOLD;
 		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
 		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;
-		siw_rdmap_has_taken(stream); /* perhaps something already */
+		/* reports messages received before the request, if any */
+		siw_rdmap_has_taken(stream);
 		return;
 	}
 	siw_count(SIW_COUNTER_delivery_counts_rx, 1);

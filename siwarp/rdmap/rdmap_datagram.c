@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_datagram.c - UD: the Sends of datagram-iWARP, with or without Solicited Event or
- * immediate data, one datagram each. The four octets that RFC 5040 uses for the STag to invalidate
- * carry the Q_Key.
+ * immediate data, one datagram each. The Q_Key is carried in the four octets that RFC 5040 uses for
+ * the STag to invalidate.
  *
- * A datagram that is not for this end is dropped and counted, without other effect: it uses no
- * receive and is not responded to. One that is for this end and breaks a rule is reported
- * (SIW_RDMAP_BAD_MSG): rdmap_datagram_err.c.
+ * A datagram that is not for this end is dropped and counted, without other effects: it consumes no
+ * receive and gets no response. A datagram that is for this end but violates the protocol is
+ * reported (SIW_RDMAP_BAD_MSG); see rdmap_datagram_err.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -15,11 +15,13 @@
 #include "base/capture.h"
 #include "rdmap/rdmap_impl.h"
 
-/* The endpoints of a socket, by index. Allocated with the second endpoint, freed with the last. */
+/*
+ * The endpoints of a socket, by index. Allocated with the second endpoint, freed with the last one.
+ */
 struct siw_rdmap_sharers {
 	uint32_t n;
 	uint32_t next; /* the index to try first */
-	uint64_t full; /* siw_rdmap_dgram_set_full */
+	uint64_t full; /* set by siw_rdmap_dgram_set_full() */
 	struct siw_rdmap_dgram *at[SIW_RDMAP_MAX_SHARERS];
 };
 
@@ -148,7 +150,7 @@ void siw_rdmap_dgram_grh(struct siw_rdmap_dgram *dgram)
 	dgram->grh = true;
 }
 
-/* Makes a Send with immediate data a private message. */
+/* Turns a Send with immediate data into a private message. */
 static __attribute__((cold, noinline)) void put_head(const struct siw_rdmap_dgram_op *op,
 						     struct siw_ddp_dgram_msg *msg)
 {
@@ -282,7 +284,7 @@ static __attribute__((cold, noinline)) void read_head(const struct siw_rdmap_dgr
 	event->solicited = head.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* Makes *event a RECV. */
+/* Fills *event as a RECV. */
 static inline void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
 			const struct siw_ddp_delivery *delivery)
 {
@@ -316,8 +318,8 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 }
 
 /*
- * A receive was used up by a message that could not be placed. If the message is too long, its
- * sender gets an error message; an invalid lkey is this end's mistake.
+ * Reports a message that consumed a receive but could not be placed. If the message is too long,
+ * its sender gets an error message; an invalid lkey is an error of this end.
  */
 static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
 						     struct siw_rdmap_event *event)
@@ -334,7 +336,8 @@ static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *s
 }
 
 /*
- * The endpoint that a datagram is for, on a socket with several endpoints, or if it has an index.
+ * The destination endpoint of a datagram, for a socket with several endpoints or a datagram with an
+ * index; NULL: none.
  */
 static __attribute__((noinline)) struct siw_rdmap_dgram *find(struct siw_rdmap_dgram *dgram,
 							      uint32_t qn)

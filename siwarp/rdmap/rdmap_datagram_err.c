@@ -43,7 +43,10 @@ void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *se
 	memcpy(event->quoted_head, seg->head, sizeof(event->quoted_head));
 }
 
-/* Fills what is common to an event about a bad message and one about a peer's error message. */
+/*
+ * Fills the fields common to an event about an erroneous message and one about a peer's error
+ * message.
+ */
 static void fill(const struct siw_ddp_seg *seg, int kind, struct siw_rdmap_event *event)
 {
 	event->kind = kind;
@@ -61,10 +64,14 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 	fill(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
 	siw_rdmap_quote(event, seg);
-	event->quoted_qn = seg->qn; /* the LLP header of a tagged segment has the indexes */
+	/* also for a tagged segment, whose indexes are in the LLP header */
+	event->quoted_qn = seg->qn;
 }
 
-/* Never to a group, nor to an address at which nobody can listen. */
+/*
+ * Whether an error message may be sent to this address: not to a multicast group, nor to an address
+ * at which no socket can receive.
+ */
 static bool may_tell(const struct siw_addr *to)
 {
 	if (!to->port_be)
@@ -81,7 +88,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 		.dest = &event->source,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_TERMINATE),
 		.ulp_word = event->ulp_word,
-		/* The indexes of the two ends change places. */
+		/* The indexes of source and destination are swapped. */
 		.qn = SIW_RDMAP_QN_TERMINATE | SIW_RDMAP_DQN_SRC(event->quoted_qn) << 8 |
 		      SIW_RDMAP_DQN_DEST(event->quoted_qn) << 16,
 	};
@@ -104,7 +111,9 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 
 /* ---- errors reported by a peer --------------------------------------------------------------- */
 
-/* Parses the error codes and the quoted header; false: it is not laid out as an error message. */
+/*
+ * Parses the error codes and the quoted header; false: the layout is not that of an error message.
+ */
 static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 {
 	const uint8_t both = SIW_RDMAP_TERM_M | SIW_RDMAP_TERM_D;
@@ -150,7 +159,8 @@ void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn)
 	if (n > most)
 		n = most;
 	s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
-	if (!s) /* later reports about messages that the old table has no room for are dropped */
+	/* no memory: later reports about messages that do not fit into the old table are dropped */
+	if (!s)
 		return;
 	s->mask = n - 1;
 	s->most = most - 1;
@@ -178,6 +188,6 @@ bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 	    sent->tag != siw_rdmap_sent_tag(&event->source, seg.ulp_word, seg.qn))
 		return false;
 	*user_data = sent->user_data;
-	sent->tag = 0; /* one report per message: further ones are dropped */
+	sent->tag = 0; /* only one report per message is accepted; further ones are dropped */
 	return true;
 }

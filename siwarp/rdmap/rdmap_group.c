@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rdmap/rdmap_group.c - multicast: each member gets a copy of a datagram. */
+/* rdmap/rdmap_group.c - multicast groups: each member gets a copy of a datagram. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -14,10 +14,10 @@ struct member {
 
 struct siw_rdmap_group {
 	struct siw_ddp_dgram *ddp;
-	struct siw_link members; /* in the order in which they joined */
+	struct siw_link members; /* list of members, in the order in which they joined */
 	int n;
-	/* The message that is being copied: */
-	struct siw_link *last; /* the last member that was offered it, or members itself */
+	/* The message that is being delivered to the members: */
+	struct siw_link *last; /* the last member that was handled, or members itself */
 	struct siw_ddp_seg seg;
 	struct siw_addr source;
 };
@@ -83,8 +83,8 @@ bool siw_rdmap_group_next(struct siw_rdmap_group *group)
 }
 
 /*
- * How to handle it for this member. A message that breaks a rule is dropped, as one with a wrong
- * Q_Key.
+ * How to handle the message for this member. A message that violates the protocol is dropped, like
+ * one with a wrong Q_Key.
  */
 static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 				    const struct siw_rdmap_dgram *dgram)
@@ -109,7 +109,7 @@ static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 	return verdict > SIW_RDMAP_TAKE_HEADED ? SIW_RDMAP_DROP : verdict;
 }
 
-/* siw_rdmap_group_copy for one member. */
+/* siw_rdmap_group_copy() for one member. */
 static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
 		struct siw_rdmap_event *event)
 {
@@ -137,8 +137,8 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 		return 1;
 	}
 	/*
-	 * Counted directly, since the member's own traffic is reported only by its own socket's
-	 * receives.
+	 * Added to the shared counters directly, because a member's own traffic counts are
+	 * published only by receives on its own socket.
 	 */
 	siw_count(SIW_COUNTER_rx_msgs, 1);
 	siw_count(SIW_COUNTER_rx_octets, event->length);

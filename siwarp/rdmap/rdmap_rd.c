@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, with a stream per peer while
- * something is in progress with it.
+ * rdmap/rdmap_rd.c - RDMAP on reliable datagrams: an endpoint, with a stream to each peer while
+ * work is in progress with that peer.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,8 +46,9 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 	siw_lock(&rd->lock);
 	rd->mode = mode;
 	rd->start = *start;
-	rd->start.initiator = true; /* no end waits for the other's first FPDU here */
-	rd->start.private = true;   /* every end that speaks this protocol is siwarp */
+	/* on reliable datagrams, neither end waits for the other's first FPDU */
+	rd->start.initiator = true;
+	rd->start.private = true; /* every implementation of this protocol is siwarp */
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next)
 		siw_rdmap_deny(siw_container(l, struct siw_rdmap_stream, of_rd.in_rd),
 			       start->denied);
@@ -101,7 +102,10 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	return 0;
 }
 
-/* The peer's stream, made if there is none. The other side may be making it at the same time. */
+/*
+ * Returns the peer's stream, which is created if there is none. The other side (sending or
+ * receiving) may be creating it at the same time.
+ */
 static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 		     struct siw_rdmap_stream **out)
 {
@@ -112,7 +116,7 @@ static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	if (!*out)
 		r = make(rd, peer, out);
 	if (r)
-		siw_ddp_rd_unclaim(peer); /* otherwise its record could never be evicted */
+		siw_ddp_rd_unclaim(peer); /* otherwise the peer's record could never be evicted */
 	siw_unlock(&rd->lock);
 	return r;
 }
@@ -161,7 +165,7 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 
 	/*
 	 * The IRD of a peer that has never sent anything is unknown; one Read is allowed until it
-	 * is.
+	 * is known.
 	 */
 	if (!ird)
 		ird = 1;
@@ -170,7 +174,7 @@ uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream)
 
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream)
 {
-	/* The immediate data that follows the current Write counts. */
+	/* Includes the immediate data that follows the current Write. */
 	return siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_SEND) + stream->tx.imm_due;
 }
 
@@ -242,8 +246,8 @@ static bool awaits(struct siw_rdmap_stream *stream)
 }
 
 /*
- * A peer that has sent part of a message must send the rest, and is declared lost if it does not:
- * otherwise the receive would stay in use for ever.
+ * Watches a peer that has sent part of a message: the peer must send the rest, and is declared lost
+ * otherwise, because the receive would stay in use for ever.
  */
 static void watch(struct siw_rdmap_stream *stream)
 {
@@ -259,7 +263,10 @@ uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 {
 	struct siw_link *l = rd->streams.next, *next;
 
-	/* No stream can be made meanwhile: that needs either lock, and both are held. */
+	/*
+	 * No stream can be created meanwhile: that needs one of the two locks, and both are held
+	 * here.
+	 */
 	for (; l != &rd->streams; l = next) {
 		struct siw_rdmap_stream *stream =
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
@@ -304,8 +311,8 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 }
 
 /*
- * Streams take turns. The traffic of each is added to the counters when the next one's turn begins,
- * that of the last when all have had theirs.
+ * Sets the stream being served. The traffic of a stream is added to the shared counters when the
+ * next stream is served, that of the last one when there are no more events.
  */
 static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {
@@ -323,7 +330,7 @@ static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
 	return 1;
 }
 
-/* A segment came: 1 and *event; 0: no event. */
+/* Handles a segment of a stream: 1 and *event; 0: no event. */
 static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 		   struct siw_rdmap_event *event)
 {
@@ -342,7 +349,7 @@ static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
 	return siw_ddp_rd_paused(stream->ddp) ? held(rd, event) : 0;
 }
 
-/* The stream that an event is about; NULL: the event needs none, and was handled. */
+/* The stream that an event concerns; NULL: the event needs no stream and was handled. */
 static struct siw_rdmap_stream *whose(struct siw_rdmap_rd *rd, const struct siw_ddp_rd_event *news)
 {
 	struct siw_rdmap_stream *stream = news->user;
@@ -351,7 +358,7 @@ static struct siw_rdmap_stream *whose(struct siw_rdmap_rd *rd, const struct siw_
 		return stream;
 	if (rd->mode == SIW_RDMAP_RD_REJECT || stream_of(rd, news->peer, &stream))
 		siw_ddp_rd_reject(news->peer);
-	return NULL; /* the segment is delivered once more, for the stream that exists now */
+	return NULL; /* the segment is delivered again, now that the stream exists */
 }
 
 int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
@@ -384,7 +391,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 		if (r)
 			return 1;
 	}
-	/* Segments without an event must not starve the other sockets. */
+	/* Segments without an event must not starve other sockets, so the rest is served later. */
 	siw_ddp_rd_serve_again(rd->ddp);
 	return 0;
 }
@@ -395,8 +402,8 @@ void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
 		return;
 	siw_ddp_rd_expect(stream->ddp, false);
 	/*
-	 * The sending side may have begun another request meanwhile, and called this before with
-	 * true.
+	 * The sending side may have begun another request meanwhile, and called siw_ddp_rd_expect()
+	 * with true before the call above.
 	 */
 	if (awaits(stream))
 		siw_ddp_rd_expect(stream->ddp, true);

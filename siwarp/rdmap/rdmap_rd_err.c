@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_rd_err.c - errors on reliable datagrams: they end a message and not the stream. The
- * peer gets a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an error message
- * and ends nothing else.
+ * rdmap/rdmap_rd_err.c - errors on reliable datagrams: they end a message, not the stream. The peer
+ * gets a Terminate Message (RFC 5040 section 4.8) on queue 2, which here is an error message and
+ * does not end anything else.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * Most error messages queued for a peer; further ones are dropped. Those for refused requests do
- * not count.
+ * Maximum number of error messages queued for a peer; further ones are dropped. Error messages for
+ * refused requests do not count.
  */
 #define MAX_REPORTS 8
 
@@ -43,7 +43,10 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	siw_unlock(&of->rd->lock);
 }
 
-/* Sends the error message for a fault; framing copies its octets from the stream's buffer. */
+/*
+ * Sends the error message for a fault. Framing copies its octets from the stream's buffer, which
+ * can then be reused.
+ */
 static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 		      struct siw_wire_err *err)
 {
@@ -68,7 +71,7 @@ static struct siw_rdmap_report *next_report(struct siw_rdmap_stream *stream)
 	return report;
 }
 
-/* Begins the queued error messages (1: there is none left). Returns as siw_ddp_tx. */
+/* Begins the queued error messages (1: none is left). Returns as siw_ddp_tx(). */
 static int send_reports(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
@@ -102,10 +105,10 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 
 /* ---- responses ------------------------------------------------------------------------------- */
 
-/* A flush begins no more responses after so many octets. */
+/* A flush begins no more responses after this many octets. */
 #define TURN (1u << 20)
 
-/* Continues the response, or error message, that is partly framed. Returns as siw_ddp_tx. */
+/* Continues the response or error message that is partly framed. Returns as siw_ddp_tx(). */
 static int go_on(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
@@ -197,7 +200,10 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
 	siw_rdmap_rd_report(stream, err, seg);
 }
 
-/* A Write with Immediate is one operation: if its Write is refused, so is its Immediate Data. */
+/*
+ * Whether a refused segment belongs to an operation that was refused before. A Write with Immediate
+ * is one operation: if the Write is refused, so is its Immediate Data.
+ */
 static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint32_t before = rx->written;
@@ -225,26 +231,26 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;
-	if (spoils(&stream->rx, seg)) { /* the error message about the Write covers it */
+	if (spoils(&stream->rx, seg)) { /* the error message about the Write covers this message */
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;
 	}
 	refused(event, err, seg);
 	event->with_imm = event->of_write = false;
-	if (is_out_of_sequence(&err)) { /* it ends the stream: there is nothing to report */
+	if (is_out_of_sequence(&err)) { /* the error ends the stream, so no error message is sent */
 		event->kind = SIW_RDMAP_SEQUENCE;
 		return 1;
 	}
 	if (seg && seg->head_len && is_response(seg)) {
 		/*
-		 * The response shows that the peer has handled the request: there is nothing to
-		 * report.
+		 * The response shows that the peer has handled the request, so no error message is
+		 * sent.
 		 */
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}
 	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->user_data) == 1;
-	/* No error messages about error messages. */
+	/* No error messages are sent about error messages. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_report(stream, err, seg);
 	return 1;
@@ -256,7 +262,7 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 
 	event->quoted_head_len = 0;
 	event->quoted_seg_len = 0;
-	if (event->quoted) { /* so term_in has at least these octets */
+	if (event->quoted) { /* term_in then contains at least these octets */
 		const struct siw_rdmap_wire_terminate *wire = (const void *)stream->term_in;
 		const uint8_t *len = stream->term_in + sizeof(*wire), *head = len + 2;
 
@@ -264,7 +270,7 @@ int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_even
 		event->quoted_head_len = event->quoted_tagged ? 14 : SIW_DDP_MAX_HEAD;
 		memcpy(event->quoted_head, head, event->quoted_head_len);
 	}
-	/* One buffer is enough: its message has been parsed. */
+	/* The message has been parsed, so the only buffer can be posted again. */
 	siw_mem_queue_post(stream->q_term, 0, &sge, 1);
 	if (event->quoted && !event->quoted_tagged && event->quoted_qn == SIW_RDMAP_QN_READ)
 		siw_rdmap_read_refused(stream, event->quoted_msn);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_read.c - RDMA Read (RFC 5040 section 5.2), requester and responder. Atomics
- * (rdmap_atomic.c) use it.
+ * (rdmap_atomic.c) use the same rings.
  *
- * Outstanding requests of both directions are in rings that the sending and the receiving side
- * share; responses come in the order of the requests (RFC5040-5.2.2-06), so rings suffice.
+ * Outstanding requests of both directions are in rings shared by the sending and the receiving
+ * side. Responses arrive in the order of the requests (RFC5040-5.2.2-06), so rings suffice.
  */
 #include <errno.h>
 
@@ -14,8 +14,8 @@
 /* ---- requester ------------------------------------------------------------------------------- */
 
 /*
- * Makes an STag that lets one response be placed, on this stream only. It is freed with the
- * response.
+ * Creates an STag for placing one response, on this stream only. The STag is freed when the
+ * response is complete.
  */
 static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, uint32_t *stag)
 {
@@ -46,7 +46,7 @@ static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *re
 static struct siw_rdmap_read *next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
 {
 	uint32_t begun = atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
-	/* Pairs with the store in siw_rdmap_read_pop: the slot is free. */
+	/* Pairs with the store in siw_rdmap_read_pop(), after which the slot is free. */
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_acquire);
 
 	if (begun - done >= limit) /* RFC5040-6.1-04 */
@@ -59,7 +59,10 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 	return next_slot(stream, stream->ord);
 }
 
-/* Pairs with the load in siw_rdmap_read_oldest: from here on a response is expected. */
+/*
+ * Makes the request visible to the receiving side, which expects a response from here on. Pairs
+ * with the load in siw_rdmap_read_oldest().
+ */
 static void publish(struct siw_rdmap_stream *stream)
 {
 	atomic_store_explicit(&stream->reads_begun, siw_rdmap_reads(stream) + 1,
@@ -84,7 +87,8 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
 	/*
 	 * A reliable datagram is sent at once, and its response may arrive before this thread
-	 * continues. If sending fails, the peer is lost, with all its requests: nothing is undone.
+	 * continues, so the request is published first. If sending fails, the peer is lost with all
+	 * its requests, so nothing is undone.
 	 */
 	if (siw_rdmap_is_rd(stream)) {
 		publish(stream);
@@ -94,7 +98,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	r = siw_ddp_tx(stream->ddp, &msg, &err);
 	if (r < 0)
 		free_sink(stream, read);
-	else /* early enough: on TCP the request is sent by a later flush */
+	else /* in time: on TCP the request is sent by a later flush */
 		publish(stream);
 	return r;
 }
@@ -154,7 +158,10 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 	if (siw_rdmap_is_rd(stream))
 		siw_rdmap_rd_response_done(stream);
 	read = siw_rdmap_read_oldest(stream);
-	/* On reliable datagrams: an error message has answered it already, out of order. */
+	/*
+	 * On reliable datagrams, an error message may already have answered the next request, out
+	 * of order.
+	 */
 	if (__builtin_expect(read && read->refused, 0))
 		siw_rdmap_read_pop(stream, read);
 }
@@ -185,8 +192,9 @@ bool siw_rdmap_read_cancel(struct siw_rdmap_stream *stream, uint64_t *user_data)
 }
 
 /*
- * Only the oldest Read can have a response, and without a gap: TCP keeps the order. The error code
- * for a wrong STag depends on whether the STag is valid at all (RFC5040-5.2.2-07).
+ * Checks a segment of a Read Response. Only the oldest Read can get a response, and without a gap,
+ * since TCP keeps the order. The error code for a wrong STag depends on whether the STag is valid
+ * at all (RFC5040-5.2.2-07).
  */
 bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			    struct siw_wire_err *err)
@@ -200,8 +208,8 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 		return false;
 	}
 	/*
-	 * Linux siw responds to an empty Read with as many octets as its own last request asked
-	 * for. They are discarded here; the response confirms what it should all the same.
+	 * Linux siw answers an empty Read with as many octets as its own last request asked for.
+	 * They are discarded here; the response still confirms delivery.
 	 */
 	stream->rx.discard = read->confirm && seg->payload;
 	if (stream->rx.discard && seg->stag == be32toh(read->wire.read.sink_stag))
@@ -224,7 +232,7 @@ bool siw_rdmap_read_expects(struct siw_rdmap_stream *stream, const struct siw_dd
 					      wrap ? SIW_DDP_TO_WRAP : SIW_DDP_BOUNDS };
 		return false;
 	}
-	/* shorter than requested: RFC 5040 has no code for it */
+	/* shorter than requested, for which RFC 5040 has no error code */
 	if (seg->last && end != read->length) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_UNSPECIFIED };
@@ -286,7 +294,7 @@ struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
 }
 
 /*
- * Whether the source may be read: RFC5040-7.2-09 to -13; for an empty Read, always
+ * Whether the source memory of a Read may be read: RFC5040-7.2-09 to -13. For an empty Read, always
  * (RFC5040-5.2.1-16).
  */
 static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
@@ -307,15 +315,15 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 	return r >= 0;
 }
 
-/* The RDMAP header that a Terminate quotes; none for an atomic (RFC 7306 section 8.1). */
+/* The RDMAP header that a Terminate quotes, or NULL: none for an atomic (RFC 7306 section 8.1). */
 static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request *request)
 {
 	return request->atomic ? NULL : &request->wire.read;
 }
 
 /*
- * The request that came last is invalid. On reliable datagrams an error message is sent in place of
- * its response; otherwise it ends the stream.
+ * Handles an invalid request, the last one received. On reliable datagrams, an error message is
+ * sent instead of its response; otherwise the request ends the stream.
  */
 static __attribute__((cold, noinline)) bool not_answered(struct siw_rdmap_stream *stream,
 							 struct siw_rdmap_request *request,
@@ -349,16 +357,14 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	request->seg = *seg;
 	request->buffer = delivery->user_data;
 	request->refused = false;
-	/* The RFCs have no error code for a wrong length. */
+	/* The RFCs define no error code for a wrong length. */
 	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
 		return not_answered(stream, request, err, NULL);
 	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
 		   : !source_ok(stream, &request->wire.read, &err))
 		return not_answered(stream, request, siw_rdmap_request_error(err),
 				    quotable(request));
-	/*
-	 * RFC 7306 section 7: an atomic is responded to after earlier messages have been received.
-	 */
+	/* RFC 7306 section 7: an atomic is answered after earlier messages have been received. */
 	if (!atomic)
 		siw_rdmap_count_asked(stream, &request->wire.read);
 	request->held = rx->unexpected && (atomic || !request->wire.read.rdmardsz);
@@ -377,13 +383,13 @@ bool siw_rdmap_request_release(struct siw_rdmap_stream *stream)
 		const struct siw_rdmap_request *r =
 			&stream->requests[released & stream->request_mask];
 
-		/* Responses are sent in order: later ones wait too. */
+		/* Responses are sent in order, so later ones wait, too. */
 		if (r->held && (int32_t)(delivered - r->behind) < 0)
 			break;
 	}
 	if (released == before)
 		return false;
-	/* Pairs with the load in siw_rdmap_responses_pending. */
+	/* Pairs with the load in siw_rdmap_responses_pending(). */
 	atomic_store_explicit(&stream->requests_released, released, memory_order_release);
 	return true;
 }
@@ -423,7 +429,7 @@ static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_
 		.to = be64toh(wire->sink_to),
 		.length = be32toh(wire->rdmardsz),
 		/*
-		 * The source is checked again for each segment: the region may have been
+		 * The source is checked again for each segment, since the region may have been
 		 * deregistered.
 		 */
 		.from_stag = true,
@@ -455,9 +461,9 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	siw_rdmap_traffic_count(&stream->traffic.sent, 0, answer_size(request));
 	atomic_store_explicit(&stream->requests_done, done + 1, memory_order_release);
 	/*
-	 * This comes last: with the buffer posted, the peer's next request may use the slot just
-	 * freed. The ring is as large as the queue, so there is room. Pairs with
-	 * siw_mem_queue_peek.
+	 * The buffer is posted last, because from then on the peer's next request may use the slot
+	 * just freed. The ring is as large as the queue, so there is room. Pairs with
+	 * siw_mem_queue_peek().
 	 */
 	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);
 }
@@ -480,7 +486,7 @@ int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_e
 	}
 	if (request->atomic)
 		return 1;
-	/* RFC 5040 section 4.8: the request as it would be for the rest of the data. */
+	/* RFC 5040 section 4.8: quote the request as if it were for the rest of the data. */
 	wire.sink_to = htobe64(be64toh(wire.sink_to) + sent);
 	wire.src_to = htobe64(be64toh(wire.src_to) + sent);
 	wire.rdmardsz = htobe32(be32toh(wire.rdmardsz) - (uint32_t)sent);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_sources.c - counts the sources that send more to a datagram endpoint than it posts
- * receives for (RFC 5042 section 6.4.3.1: an application must be able to find them). A table of
- * fixed size by the "space saving" algorithm: an address without an entry takes over the entry with
- * the least count, and its count. So every flooding source has an entry, and a count is too high by
- * at most over.
+ * rdmap/rdmap_sources.c - counts messages dropped for lack of a receive, by source address, so that
+ * an application can identify sources that send more than the endpoint posts receives for (RFC 5042
+ * section 6.4.3.1). The table has a fixed size and uses the "space saving" algorithm: an address
+ * without an entry replaces the entry with the lowest count and inherits that count. So every
+ * flooding source has an entry, and a count is too high by at most the value in field over.
  */
 #include <stdlib.h>
 

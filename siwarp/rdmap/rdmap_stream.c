@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_stream.c - creating RDMAP streams, and starting them on a connection (RFC 5040
- * section 6.1).
+ * rdmap/rdmap_stream.c - creates RDMAP streams, and starts them on a connection (RFC 5040 section
+ * 6.1).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -63,9 +63,9 @@ static uint32_t power_of_two(uint32_t n)
 }
 
 /*
- * The rings for Reads and for requests, and queue 1's buffers: one block, which begins with reads.
- * Entries are written whole before they are read. They are not cleared: that would touch pages, and
- * a connection that is idle is to be small.
+ * Allocates the rings for Reads and for requests, and the buffers of queue 1, in one block that
+ * begins with the ring of Reads. The block is not cleared, because entries are written completely
+ * before they are read, and clearing would touch pages: an idle connection shall use little memory.
  */
 static int make_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
 {
@@ -89,8 +89,8 @@ _Static_assert(_Alignof(struct siw_rdmap_read) >= _Alignof(struct siw_rdmap_requ
 	       "each part of the block is aligned if the one before it is");
 
 /*
- * Queue 1 has as many buffers as the peer may have Read and Atomic Requests outstanding
- * (RFC5040-5.2.2-03, RFC7306-5.2.2-05); one negotiated number bounds both together.
+ * Creates queue 1, with as many buffers as the peer may have Read and Atomic Requests outstanding
+ * (RFC5040-5.2.2-03, RFC7306-5.2.2-05); one negotiated number limits both together.
  */
 static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 {
@@ -111,7 +111,7 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 	return 0;
 }
 
-/* Makes a queue with one buffer inside the stream. */
+/* Creates a queue with one buffer, which is part of the stream. */
 static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer, size_t size,
 		      struct siw_mem_queue **out)
 {
@@ -127,8 +127,9 @@ static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer
 }
 
 /*
- * Queue 2 has one buffer, so that one Terminate can always be placed (RFC5040-5.4-05). Queue 3 has
- * one; it is posted again before the next response is handled (RFC7306-5.2.2-06).
+ * Creates queues 2 and 3. Queue 2 has one buffer, so that one Terminate can always be placed
+ * (RFC5040-5.4-05). Queue 3 has one buffer, which is posted again before the next response is
+ * handled (RFC7306-5.2.2-06).
  */
 static int make_own_queues(struct siw_rdmap_stream *stream)
 {
@@ -141,8 +142,8 @@ static int make_own_queues(struct siw_rdmap_stream *stream)
 }
 
 /*
- * The initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag is unused, but not
- * 0, which some responders reject.
+ * Sends the RTR, the initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag is
+ * unused, but not 0, which some responders reject.
  */
 static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 {
@@ -170,7 +171,7 @@ static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 
 int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_start *start)
 {
-	/* A Read as RTR needs a slot even if no Reads were negotiated. */
+	/* A Read used as RTR needs a slot even if no Reads were negotiated. */
 	uint32_t extra = start->rtr == SIW_MPA_RTR_READ;
 	uint32_t ird = start->ird > extra ? start->ird : extra;
 	uint32_t ord = start->ord > extra ? start->ord : extra, reads;
@@ -192,11 +193,11 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	r = make_own_queues(stream);
 	if (r)
 		return r;
-	/* A Read's number is its MSN. */
+	/* Reads are numbered by their MSNs. */
 	reads = siw_ddp_tx_msn(stream->ddp, SIW_RDMAP_QN_READ);
 	atomic_store_explicit(&stream->reads_begun, reads, memory_order_relaxed);
 	atomic_store_explicit(&stream->reads_done, reads, memory_order_relaxed);
-	/* Nothing is received yet: a delivery count would say nothing new. */
+	/* Nothing was received yet, so there is no delivery count to report. */
 	taken = (uint64_t)siw_ddp_rx_delivered(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
 	atomic_store_explicit(&stream->taken, taken, memory_order_relaxed);
 	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * rdmap/rdmap_terminate.c - the Terminate Message (RFC 5040 sections 4.8, 5.4): sends the first
- * error that this end found, once; and parses the peer's, which may be anything.
+ * error that this end has found, once, and parses the peer's Terminate, whose contents are not
+ * trusted.
  */
 #include <errno.h>
 
@@ -18,7 +19,10 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 		siw_rdmap_rd_report(stream, err, seg);
 		return;
 	}
-	/* Either side may find an error first; the first one is sent (RFC5040-7.1-03). */
+	/*
+	 * Either the sending or the receiving side may find an error first; only the first error is
+	 * sent (RFC5040-7.1-03).
+	 */
 	if (!atomic_compare_exchange_strong(&stream->fault_state, &none, SIW_RDMAP_FAULT_WRITING))
 		return;
 	fault->err = err;
@@ -29,16 +33,17 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	if (wire)
 		fault->wire = *wire;
 	atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
-	/* Pairs with the load in siw_rdmap_fault_is_set. */
+	/* Pairs with the load in siw_rdmap_fault_is_set(). */
 	atomic_store_explicit(&stream->fault_state, SIW_RDMAP_FAULT_SET, memory_order_release);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /*
- * What is quoted with an error (figure 10): the segment's length and header, unless the error is
- * LLP's or local; the Read Request's header only with a protection error. On reliable datagrams
- * local errors quote as much: the requester continues, and must know which request failed.
+ * The HdrCt bits: the parts quoted with an error (figure 10). The segment's length and header are
+ * quoted, unless it is an LLP or local error; the Read Request's header only with a protection
+ * error. On reliable datagrams, local errors quote the segment, too, because the requester
+ * continues and must know which request failed.
  */
 static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
 {
@@ -98,8 +103,9 @@ void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_r
 }
 
 /*
- * Sends what the peer has not been told yet of what has arrived: it does not follow from the error,
- * as a Send may wait for its receive. 1: all is framed; 0: not yet; -errno.
+ * Sends the delivery counts that the peer has not received yet. The peer cannot derive them from
+ * the error, because a Send may still wait for its receive. 1: everything is framed; 0: not yet;
+ * -errno.
  */
 static int tell_first(struct siw_rdmap_stream *stream)
 {
@@ -124,7 +130,10 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 	if (tx->term == SIW_RDMAP_TERM_NONE) {
 		if (!stream->started || !siw_rdmap_fault_is_set(stream))
 			return -EINVAL;
-		/* After the last complete FPDU: the message being framed is abandoned. */
+		/*
+		 * The Terminate follows the last complete FPDU: the message being framed is
+		 * abandoned.
+		 */
 		siw_ddp_tx_abandon(stream->ddp);
 		tx->active = tx->imm_due = false;
 		tx->term = SIW_RDMAP_TERM_COUNTS;
@@ -161,7 +170,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether figure 9, RFC 5041 section 7.2 or RFC 5044 section 8 defines this error. */
+/* Whether this error code is defined by figure 9, RFC 5041 section 7.2 or RFC 5044 section 8. */
 static bool known(uint8_t layer, uint8_t type, uint8_t code)
 {
 	switch (layer << 4 | type) {
@@ -187,9 +196,9 @@ static bool known(uint8_t layer, uint8_t type, uint8_t code)
 }
 
 /*
- * Linux siw on a little-endian machine sends the four-bit fields of the first octet swapped, and
- * HdrCt in the low bits. If HdrCt is not 0, that shows it; else it is assumed only if the numbers
- * are undefined as they are.
+ * Corrects a Terminate of Linux siw on a little-endian machine, which sends the four-bit fields of
+ * the first octet swapped, and HdrCt in the low bits. If HdrCt is not 0, it shows the swap;
+ * otherwise a swap is assumed only if the codes are undefined as received and defined when swapped.
  */
 static void unswap(struct siw_rdmap_wire_terminate *head)
 {
@@ -233,7 +242,7 @@ void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_
 	struct siw_rdmap_wire_terminate head;
 
 	event->kind = SIW_RDMAP_TERMINATED;
-	if (len < sizeof(head)) { /* too short to say why */
+	if (len < sizeof(head)) { /* too short to contain an error code */
 		event->err =
 			(struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 };
 		return;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_uc.c - unreliable connections: finds out which segments belong together, and delivers
- * what is complete. If a datagram of an operation is missing, the operation is not delivered;
- * octets of a Write that arrived stay in place.
+ * rdmap/rdmap_uc.c - unreliable connections: assembles segments into operations, and delivers
+ * complete ones. If a datagram of an operation is missing, the operation is not delivered; octets
+ * of a Write that have arrived stay in place.
  *
  * Invalid messages are dropped and counted, and not reported to the peer, as on InfiniBand's UC.
  */
@@ -14,30 +14,30 @@
 #include "rdmap/rdmap_impl.h"
 #include "rdmap/rdmap_uc.h"
 
-/* The kind of the operation being received, by its last segment. */
+/* The kind of operation being received, as given by its last segment. */
 enum uc_op {
 	UC_NOTHING,
 	UC_SEND,
 	UC_WRITE,
-	UC_IMMEDIATE, /* alone, or after a complete Write */
+	UC_IMMEDIATE, /* Immediate Data alone, or after a complete Write */
 };
 
 struct siw_rdmap_uc {
 	struct siw_ddp_uc *ddp;
 	struct siw_rdmap_traffic traffic;
-	/* Both locks to write. */
+	/* Written with both locks held. */
 	struct siw_mem_queue *recvs;
 	uint32_t denied;
-	/* Progress lock. */
+	/* Under the progress lock: the operation being received. */
 	enum uc_op op;
 	uint8_t ulp_octet;
-	bool ended;  /* its message is complete; Immediate Data may follow */
-	bool headed; /* it is a Send with Immediate, with these values: */
+	bool ended;  /* the message is complete; Immediate Data may follow */
+	bool headed; /* the operation is a Send with Immediate, with the next two values */
 	bool solicited;
 	uint32_t imm;
-	uint32_t octets; /* octets of a Write so far */
-	/* Under the send lock: Immediate Data to be sent after its Write is framed. */
-	uint8_t due; /* opcode, 0: none */
+	uint32_t octets; /* octets of the current Write so far */
+	/* Under the send lock: Immediate Data to send after its Write is framed. */
+	uint8_t due; /* opcode of the Immediate Data; 0: none */
 	uint32_t due_imm;
 };
 
@@ -84,7 +84,7 @@ static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *m
 	siw_rdmap_put_send_imm(msg->head, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 }
 
-/* Sends the Immediate Data of a Write that is framed. Returns as siw_ddp_uc_tx. */
+/* Sends the Immediate Data of a framed Write. Returns as siw_ddp_uc_tx(). */
 static int send_due(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
@@ -129,7 +129,7 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 		uc->due = op->imm_opcode;
 		uc->due_imm = op->imm;
 		if (r == 1)
-			send_due(uc); /* otherwise siw_rdmap_uc_flush does it */
+			send_due(uc); /* otherwise siw_rdmap_uc_flush() sends it */
 	}
 	if (r >= 0)
 		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
@@ -144,7 +144,7 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 		uc->due = 0;
 	if (r == 1 && uc->due)
 		r = send_due(uc) == 1;
-	/* Also if the turn has ended: a batch must not wait for the next turn. */
+	/* Flushed even if the turn has ended, because a batch must not wait for the next turn. */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
 }
@@ -158,7 +158,7 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 {
 	int r = siw_ddp_uc_refused(uc->ddp, first, last);
 
-	if (r && uc->due) { /* it belongs to the same operation */
+	if (r && uc->due) { /* the Immediate Data belongs to the same operation */
 		uc->due = 0;
 		++*last;
 	}
@@ -173,14 +173,14 @@ void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Drops the segment and its operation; returns 0. */
+/* Drops the segment and its operation. Returns 0. */
 static int drop(struct siw_rdmap_uc *uc, enum siw_counter why)
 {
 	siw_ddp_uc_spoil(uc->ddp);
 	return siw_drop(why);
 }
 
-/* The kind of operation that a segment belongs to; UC_NOTHING: it was dropped. */
+/* The kind of operation that a segment belongs to; UC_NOTHING: the segment was dropped. */
 static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
@@ -204,7 +204,7 @@ static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg
 	return UC_NOTHING;
 }
 
-/* Whether the segment continues the current operation, or begins one. */
+/* Whether the segment continues the current operation, or begins a new one. */
 static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enum uc_op kind)
 {
 	bool good = s->first ||
@@ -219,7 +219,7 @@ static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enu
 	return good;
 }
 
-/* 1 and *event: a Write is whole; or 0. */
+/* Places a segment of a Write. 1 and *event: the Write is complete; else 0. */
 static int write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 		    struct siw_rdmap_event *event)
 {
@@ -264,7 +264,7 @@ static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	return 1;
 }
 
-/* Parses the head of a Send, if it is a private message; false: it was dropped. */
+/* Parses the header of a Send that is a private message; false: it was dropped. */
 static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;

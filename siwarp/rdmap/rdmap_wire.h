@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_wire.h - RDMAP's control octet, Read Request header and Terminate header
- * (RFC 5040 section 4), the headers of atomic operations (RFC 7306 section 5.2), to and from
- * values.
+ * rdmap/rdmap_wire.h - RDMAP's control octet, Read Request header and Terminate header (RFC 5040
+ * section 4), and the headers of atomic operations (RFC 7306 section 5.2): wire formats and
+ * conversion.
  *
- * What it does NOT do: check what it reads.
+ * What this does NOT do: check the values it reads.
  */
 #ifndef SIW_RDMAP_WIRE_H
 #define SIW_RDMAP_WIRE_H
@@ -17,8 +17,8 @@
 
 /*
  * The control octet (figure 3), which is the first RsvdULP octet of DDP: RV 2 bits, reserved 2
- * bits, opcode 4 bits. This end sends RV 1; in received messages 0, the RDMA Consortium's, is valid
- * too (RFC5040-4.1-08).
+ * bits, opcode 4 bits. This end sends RV 1; in received messages, 0 (the RDMA Consortium's version)
+ * is valid, too (RFC5040-4.1-08).
  */
 #define SIW_RDMAP_RV	   1
 #define SIW_RDMAP_RV_SHIFT 6
@@ -97,19 +97,19 @@ _Static_assert(sizeof(struct siw_rdmap_wire_atomic_response) == SIW_RDMAP_ATOMIC
  *  +---------+--------+----------------+-----------
  */
 struct siw_rdmap_wire_imm {
-	uint32_t data; /* as it is in memory, at both ends */
+	uint32_t data; /* in memory order, at both ends */
 	uint32_t zero;
 } __attribute__((packed));
 struct siw_rdmap_wire_send_imm {
 	uint8_t subcode;
 	uint8_t zero[3];
-	uint32_t data; /* likewise */
+	uint32_t data; /* in memory order, at both ends */
 } __attribute__((packed));
 #define SIW_RDMAP_IMM_LEN 8
 _Static_assert(sizeof(struct siw_rdmap_wire_imm) == SIW_RDMAP_IMM_LEN, "RFC 7306 figure 7");
 _Static_assert(sizeof(struct siw_rdmap_wire_send_imm) == SIW_RDMAP_IMM_LEN, "one size for both");
 
-/* The head of a Send with immediate data. */
+/* Writes the header of a Send with immediate data. */
 static inline void siw_rdmap_put_send_imm(void *at, bool solicited, uint32_t data)
 {
 	struct siw_rdmap_wire_send_imm head = {
@@ -137,19 +137,19 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
  *                    | zero     | wants | rnr_retry|   TO of a requester's message: 6, 1, 1 octets
  *                    +----------+-------+----------+
  */
-#define SIW_RDMAP_NOTICE_SHIFT 24 /* of the subcode in the STag */
-#define SIW_RDMAP_SENDS_SHIFT  32 /* of the number of Sends in the TO */
+#define SIW_RDMAP_NOTICE_SHIFT 24 /* bit position of the subcode in the STag */
+#define SIW_RDMAP_SENDS_SHIFT  32 /* bit position of the number of Sends in the TO */
 #define SIW_RDMAP_WANTS_COUNTS 0x100u
 #define SIW_RDMAP_RNR_MASK     0xffu
 #define SIW_RDMAP_RNR_MAX      7
 
 /*
- * Source TO of a Read Request for no octets, which has no meaning by RFC 5040 (RFC5040-5.2.1-16): its
- * sender is siwarp and wants delivery counts. "SIWC", and a version.
+ * Source TO of an empty Read Request, which has no meaning in RFC 5040 (RFC5040-5.2.1-16): shows
+ * that the sender is siwarp and requests delivery counts. "SIWC", and a version.
  */
 #define SIW_RDMAP_ASKS_COUNTS 0x5349574300000001u
 
-/* The header of a message on queue 1; its opcode says which. */
+/* The header of a message on queue 1; the opcode tells which of the two. */
 union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;
 	struct siw_rdmap_wire_atomic atomic;
@@ -174,7 +174,8 @@ struct siw_rdmap_wire_terminate {
 _Static_assert(sizeof(struct siw_rdmap_wire_terminate) == 4, "RFC 5040 figure 8");
 
 /*
- * The longest Terminate header: control, segment length, untagged DDP header, Read Request header.
+ * Maximum length of a Terminate in octets: control, segment length, untagged DDP header, Read
+ * Request header.
  */
 #define SIW_RDMAP_TERM_MAX (4 + 2 + 18 + SIW_RDMAP_READ_LEN)
 
