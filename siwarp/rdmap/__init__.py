@@ -1,1 +1,1 @@
-"""The layer of RDMAP, operations and their errors; its contract is rdmap.h, no part is Python."""
+"""The RDMAP layer: operations and their errors. Its contract is rdmap.h; all code is C."""

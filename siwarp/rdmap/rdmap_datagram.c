@@ -324,7 +324,7 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
 						     struct siw_rdmap_event *event)
 {
-	uint32_t length = event->length; /* octets of the user's data, without the head */
+	uint32_t length = event->length; /* octets of the user's data, without the header */
 
 	siw_rdmap_dgram_found(seg,
 			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
@@ -371,7 +371,7 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 		}
 		event->user = dgram->user;
 		event->dest = siw_ddp_dgram_at(any->ddp);
-		if (!dgram->recvs) { /* before RTR, or in ERR */
+		if (!dgram->recvs) { /* no receive queue before RTR and in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
 			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
 			continue;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_datagram_err.c - error messages on datagrams. They are like Terminates, but end
- * nothing. One untagged segment on queue 2, with the Q_Key of the message that it is about:
+ * rdmap/rdmap_datagram_err.c - error messages on datagrams. An error message is like a Terminate,
+ * but does not end anything. It is one untagged segment on queue 2, with the Q_Key of the reported
+ * message:
  *
  *   0                 18                 22            24                42        46
  *  +-----------------+------------------+-------------+-----------------+--------+
@@ -9,9 +10,9 @@
  *  | QN 2            | M=1 D=1 R=0      |             | is reported     |        |
  *  +-----------------+------------------+-------------+-----------------+--------+
  *
- * The quoted header has the MSN. For a Write-Record RDMAP's header follows, which has the message's
- * id, and R is 1. A received error message is accepted only if it is about one of the last
- * messages that this end sent to its source.
+ * The quoted header contains the MSN. For a Write-Record, R is 1 and RDMAP's header follows, which
+ * contains the message's id. A received error message is accepted only if it refers to one of the
+ * last messages that this end has sent to the error message's source.
  */
 #include <errno.h>
 #include <stddef.h>

@@ -94,7 +94,7 @@ static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 
 	if (!siw_ddp_dgram_sound(group->ddp, dgram->ddp))
 		return SIW_RDMAP_DROP;
-	if (group->seg.tagged) { /* a Write-Record has one target */
+	if (group->seg.tagged) { /* Write-Records are not sent to groups */
 		siw_drop(SIW_COUNTER_drop_header);
 		return SIW_RDMAP_DROP;
 	}
@@ -119,7 +119,7 @@ static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgr
 	event->source = group->source;
 	event->dest = siw_ddp_dgram_at(group->ddp);
 	event->user = dgram->user;
-	if (!dgram->recvs) { /* before RTR, or in ERR */
+	if (!dgram->recvs) { /* no receive queue before RTR and in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {
 		verdict = judge(group, dgram);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record.c - receiving Write-Records, whose datagrams may be lost.
+ * rdmap/rdmap_record.c - receives Write-Records on UD, where datagrams may be lost. Layout:
  *
  *   0         1       2          4                8                16               20
  *  +---------+-------+----------+----------------+----------------+----------------+----------
@@ -8,8 +8,8 @@
  *  |    3    |       |          |                |                |                |
  *  +---------+-------+----------+----------------+----------------+----------------+----------
  *
- * A slot has an unfinished message, or a finished one: that is stored so that its ranges can be
- * queried, and so that a late datagram of it does not begin a new message.
+ * A slot holds an unfinished message, or a finished one. Finished messages are stored so that their
+ * ranges can be queried, and so that late datagrams do not begin a new message.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -44,17 +44,18 @@ enum slot_state { FREE, OPEN, DUE, REPORTED };
 
 struct slot {
 	enum slot_state state;
-	uint64_t last_ns;  /* OPEN: when its latest datagram came */
-	uint64_t final_ns; /* OPEN: when its final segment came; 0: not yet */
-	uint64_t order;	   /* order of the first datagrams; REPORTED: order of the reports */
+	uint64_t last_ns;  /* OPEN: when the latest datagram of the message arrived */
+	uint64_t final_ns; /* OPEN: when the final segment of the message arrived; 0: not yet */
+	/* sequence number of the message's first datagram; REPORTED: of its report */
+	uint64_t order;
 	struct siw_rdmap_record rec;
 };
 
 struct siw_rdmap_records {
-	uint32_t max;	    /* unfinished messages */
+	uint32_t max;	    /* maximum number of unfinished messages */
 	uint32_t open, due; /* number of slots in these states */
-	uint32_t hint;	    /* slot of the last datagram's message */
-	uint64_t reported;  /* number of the last report */
+	uint32_t hint;	    /* index of the slot used by the last datagram */
+	uint64_t reported;  /* number of the latest report */
 	uint64_t order;
 	uint64_t window_ns, timeout_ns;
 	struct slot slots[]; /* 2 * max */
@@ -62,7 +63,7 @@ struct siw_rdmap_records {
 
 uint32_t siw_rdmap_record_first_id(void)
 {
-	/* So that it differs from the ids of an earlier process at this port. */
+	/* Random, so that the ids differ from those of an earlier process at this port. */
 	return siw_random();
 }
 
@@ -101,7 +102,10 @@ void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram)
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* Records the octets [start, end). false: that would take one range too many. */
+/*
+ * Records the octets [start, end) as received. false: that would take more than
+ * SIW_RDMAP_RECORD_RANGES ranges.
+ */
 static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 {
 	struct siw_rdmap_range *r = rec->ranges;
@@ -109,7 +113,10 @@ static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 
 	while (i < rec->n && r[i].end < start)
 		i++;
-	/* i: the first range that touches it or is behind it; k: the first that is behind it. */
+	/*
+	 * i: the first range that touches [start, end) or lies behind it; k: the first range that
+	 * lies behind it.
+	 */
 	for (k = i; k < rec->n && r[k].start <= end; k++) {
 		start = r[k].start < start ? r[k].start : start;
 		end = r[k].end > end ? r[k].end : end;
@@ -146,7 +153,10 @@ static struct slot *find(struct siw_rdmap_records *r, const struct siw_rdmap_eve
 	return NULL;
 }
 
-/* The oldest slot in this state, and, if host is given, of this host. *n: their number. */
+/*
+ * The oldest slot in this state, and, if host is given, with a message from this host. *n: the
+ * number of such slots.
+ */
 static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 			   const struct siw_addr *host, uint32_t *n)
 {
@@ -166,8 +176,9 @@ static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
 }
 
 /*
- * No host can lock out the others: a host may have half of the unfinished messages. A further
- * message ends the host's oldest one; if no slot is free, the oldest of all.
+ * Makes room for a message from this source. A single host may have only half of the unfinished
+ * messages, so that it cannot lock out others. A further message ends the host's oldest one; if the
+ * limit for all hosts is reached, the oldest message of all ends.
  */
 static void make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {
@@ -199,7 +210,8 @@ static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_ev
 	s = oldest(r, FREE, NULL, &n);
 	if (!s) {
 		s = oldest(r, REPORTED, NULL, &n);
-		if (n <= siw_rdmap_record_kept(r->max)) /* the program may still query them */
+		/* the program may still query the reported messages */
+		if (n <= siw_rdmap_record_kept(r->max))
 			return NULL;
 	}
 	*s = (struct slot){ .state = OPEN, .order = ++r->order };
@@ -276,7 +288,7 @@ static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
 
-/* Fills *event: quotes the segment and the id of its message. */
+/* Fills *event for an erroneous segment: quotes the segment and the id of its message. */
 static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		  struct siw_wire_err err, struct siw_rdmap_event *event)
 {
@@ -285,7 +297,7 @@ static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
 		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
 }
 
-/* A sender with the right Q_Key broke a rule: reports it in *event. */
+/* Reports in *event that a sender with the right Q_Key has violated the protocol. */
 static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		  enum siw_counter why, uint8_t code, struct siw_rdmap_event *event)
 {
@@ -297,9 +309,9 @@ static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
 }
 
 /*
- * Access to memory was denied. This end's user gets an event; the sender gets no error message,
- * since it could find out valid STags by probing. It may also be an old datagram whose region is
- * deregistered by now.
+ * Handles denied access to memory. This end's user gets an event. The sender gets no error message,
+ * since it could find valid STags by probing; the datagram may also be an old one whose region has
+ * been deregistered.
  */
 static bool no_access(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 		      struct siw_wire_err err, struct siw_rdmap_event *event)
@@ -330,11 +342,11 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
 	s = find(r, event, wire.id);
-	if (s && s->state != OPEN) /* it was reported, or is about to be */
+	if (s && s->state != OPEN) /* the message was reported already, or is about to be */
 		return siw_drop(SIW_COUNTER_drop_late);
 	if (s && !agrees(s, seg, &wire))
 		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
-	/* A sender without access must not take up a slot. */
+	/* Placed before a slot is assigned: a sender without access must not occupy a slot. */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
 				       SIW_MEM_REMOTE_WRITE, &err))
 		return no_access(dgram, seg, err, event);
@@ -356,7 +368,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 
 /* ---- reporting ------------------------------------------------------------------------------- */
 
-/* The time when a message ends if no more of it comes; 0: now. */
+/* The time at which a message is reported if no more of it arrives; 0: now. */
 static uint64_t over_at(const struct siw_rdmap_records *r, const struct slot *s)
 {
 	uint64_t at = s->last_ns + r->timeout_ns;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_rd.c - Write-Record on reliable datagrams: UD's segments, which here arrive
- * complete and in order, so a message has one range and is reported once, in order.
+ * rdmap/rdmap_record_rd.c - Write-Record on reliable datagrams. It uses UD's segments, which here
+ * arrive complete and in order, so a message has one range and is reported once, in order.
  */
 #include <errno.h>
 

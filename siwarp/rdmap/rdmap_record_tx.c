@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_record_tx.c - sending Write-Records segment by segment; and a table of those sent
- * recently, to check error messages against.
+ * rdmap/rdmap_record_tx.c - sends Write-Records segment by segment, and keeps a table of recently
+ * sent ones, against which error messages are checked.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,21 +12,24 @@
 #include "rdmap/rdmap_impl.h"
 
 /*
- * Octets that one call sends; then other QPs, and perhaps a receiver in this process, have their
+ * Octets that one call sends before other QPs, and perhaps a receiver in this process, get their
  * turn.
  */
 #define TURN 65536u
 /* A path's MTU is looked up again after this time. */
 #define PATH_NS 1000000000ull
 
-/* A Write-Record sent recently: what an error message must quote, and from whom it may come. */
+/*
+ * A recently sent Write-Record: the values that an error message must quote, and a hash of the
+ * address it may come from.
+ */
 struct sent {
 	uint64_t user_data, to;
 	uint32_t tag; /* siw_rdmap_sent_tag; 0: none */
 	uint32_t id, stag, length;
 };
 
-/* Those sent last, each at its id modulo n. Send lock. */
+/* The latest Write-Records sent, indexed by id modulo n. Send lock. */
 struct siw_rdmap_record_sents {
 	uint32_t n;
 	struct sent sent[];
@@ -43,8 +46,8 @@ static struct siw_rdmap_record_sents *sents_make(void)
 }
 
 /*
- * The first datagram was sent: the message has used up its id, even if the rest is never sent.
- * Without memory for the table, reports about it are dropped.
+ * Records a message whose first datagram was sent. The message has used up its id, even if the rest
+ * is never sent. If there is no memory for the table, error messages about it are dropped.
  */
 static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
 {
@@ -80,11 +83,11 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 	    event->quoted_to - sent->to > sent->length)
 		return false;
 	*user_data = sent->user_data;
-	sent->tag = 0; /* one report per message */
+	sent->tag = 0; /* only one report per message is accepted */
 	return true;
 }
 
-/* Octets of user data in one datagram to dest, or -errno. */
+/* The maximum octets of user data in one datagram to dest, or -errno. */
 static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
 {
 	uint64_t now = siw_now_ns();
@@ -107,7 +110,8 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 			uint64_t offset, uint64_t octets)
 {
 	struct siw_rdmap_record_head head = {
-		.id = dgram->record_id - (offset != 0), /* begun() has counted it */
+		/* after the first segment, begun() has advanced record_id */
+		.id = dgram->record_id - (offset != 0),
 		.length = (uint32_t)op->length,
 		.to = op->to,
 		.solicited = op->solicited,

@@ -73,7 +73,8 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 	if (op == SIW_RDMAP_ATOMIC_RESPONSE)
 		return siw_rdmap_atomic_expects(stream, seg, err);
 	if (op == SIW_RDMAP_PRIVATE && (!stream->private || !knows_private(stream, seg)))
-		return op_error(err, SIW_RDMAP_OPCODE); /* another use of the opcode */
+		/* not siwarp's use of the experimental opcode */
+		return op_error(err, SIW_RDMAP_OPCODE);
 	/*
 	 * On reliable datagrams: the Write before this Immediate Data was refused, and the two are
 	 * one operation.
@@ -548,7 +549,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 	if (rx->over || !stream->started)
 		return 0;
 	clear(event);
-	if (siw_rdmap_fault_is_set(stream)) /* set by the sending side */
+	if (siw_rdmap_fault_is_set(stream)) /* the sending side has found an error */
 		return error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
 		return 1;

@@ -142,7 +142,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		r = tell_first(stream);
 		if (r != 1)
 			return r;
-		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows it */
+		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows the Terminate */
 	}
 	if (tx->term == SIW_RDMAP_TERM_DUE) {
 		if (tx->active) {

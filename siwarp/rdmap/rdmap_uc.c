@@ -282,7 +282,7 @@ static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 	return true;
 }
 
-/* 1 and *event, or 0. */
+/* Handles an Immediate Data segment. 1 and *event; or 0: no event. */
 static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 			struct siw_rdmap_event *event)
 {
@@ -306,7 +306,7 @@ static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	return 1;
 }
 
-/* 1 and *event, or 0. */
+/* Handles a segment of a Send. 1 and *event; or 0: no event. */
 static int send_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 		   struct siw_rdmap_event *event)
 {
@@ -336,7 +336,7 @@ static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 {
 	enum uc_op kind;
 
-	if (!uc->recvs) /* before RTR, or in ERR */
+	if (!uc->recvs) /* no receive queue before RTR and in ERR */
 		return drop(uc, SIW_COUNTER_drop_no_buffer);
 	kind = kind_of(uc, &s->seg);
 	if (kind == UC_NOTHING)

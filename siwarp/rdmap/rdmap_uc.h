@@ -39,11 +39,11 @@ struct siw_rdmap_uc_start {
 void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start *start);
 
 /*
- * Begins an operation: SEND, SEND_SE or WRITE, each with or without immediate data. Send lock, as
- * below.
- *   0                  begun; its number is siw_rdmap_uc_begun after the call
- *   -EACCES, -EFAULT   an lkey or its memory is bad; it has a number, too
- *   -EAGAIN, -ENOMEM   not now
+ * Begins an operation: SEND, SEND_SE or WRITE, each with or without immediate data. Send lock, also
+ * for the functions below.
+ *   0                  begun; its number is siw_rdmap_uc_begun() after the call
+ *   -EACCES, -EFAULT   an lkey or its memory is invalid; the operation has a number, too
+ *   -EAGAIN, -ENOMEM   not possible now
  */
 int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);
 /*

@@ -126,7 +126,7 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
 }
 
 /*
- * Tagged private messages on connections have no payload; what they say is in DDP's header:
+ * Tagged private messages on connections have no payload; their contents are in the DDP header:
  *
  *   0         1       4                             STag
  *  +---------+-------+
