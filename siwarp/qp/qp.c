@@ -307,7 +307,7 @@ static void count_qp(struct siw_wq *wq, int by)
 		atomic_fetch_add(&wq->qp.srq->n_qp, (uint32_t)by);
 }
 
-/* Clears the references of connection ids to the QP. progress held. */
+/* Clears the references of connection ids to the QP. Progress lock held. */
 static void forget_holds(struct siw_wq *wq)
 {
 	while (!siw_link_alone(&wq->holds)) {
@@ -319,8 +319,8 @@ static void forget_holds(struct siw_wq *wq)
 }
 
 /*
- * Removes the QP from its context and ends its work: 0; or -errno with nothing changed. progress
- * held.
+ * Removes the QP from its context and ends its work: 0; or -errno with nothing changed. Progress
+ * lock held.
  */
 static int take_away(struct siw_wq *wq)
 {

@@ -53,12 +53,12 @@ struct siw_qp_conn_event {
 	int status;
 	int told; /* of a refused query: enum siw_sidr_status */
 	struct siw_sidr_request *asked;
-	/* called when the event of the query is taken; progress held */
+	/* called when the event of the query is taken; progress lock held */
 	void (*taken)(struct siw_sidr_request *asked);
 	uint32_t qpn, qkey;
 	struct siw_addr addr; /* the address at which that queue pair receives; no port */
 	struct siw_qp_conn *conn;
-	struct siw_qp_conn *listener; /* REQUEST */
+	struct siw_qp_conn *listener; /* only in a REQUEST event */
 	struct siw_context *ctx;      /* the device of conn */
 	/* user_data of conn's reporter; in a REQUEST, of listener's reporter */
 	void *user_data;
@@ -95,9 +95,9 @@ void siw_qp_evq_drop(struct siw_qp_evq *evq, const void *user_data);
  */
 int siw_qp_reporter_open(struct siw_context *context, struct siw_qp_evq *evq, void *user_data,
 			 struct siw_qp_reporter **out);
-/* Queues an event with the reporter's device and user_data: 0 or -ENOMEM. progress held. */
+/* Queues an event with the reporter's device and user_data: 0 or -ENOMEM. Progress lock held. */
 int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_event *event);
-/* Drops the event of a request that ends before the event was taken. progress held. */
+/* Drops the event of a request that ends before the event was taken. Progress lock held. */
 void siw_qp_report_forget(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked);
 /* All connections of the reporter must have been destroyed. */
 void siw_qp_reporter_close(struct siw_qp_reporter *reporter);
@@ -173,7 +173,7 @@ void siw_qp_conn_destroy(struct siw_qp_conn *conn);
 
 /*
  * A connection id's reference to its QP, cleared when the QP is destroyed. All zero: refers to no
- * QP. Protected by progress, which the functions take.
+ * QP. Protected by the progress lock, which the functions take.
  */
 struct siw_qp_hold {
 	struct siw_link link;

@@ -21,7 +21,7 @@ enum siw_conn_stage {
 
 /*
  * The receiver of connection events: an event queue for cm, or the queue pairs that connect by QPN.
- * progress held.
+ * Progress lock held.
  */
 struct siw_conn_user {
 	struct siw_context *ctx;
@@ -51,7 +51,7 @@ struct siw_qp_evq {
 
 struct siw_qp_reporter {
 	struct siw_conn_user user; /* must be first */
-	struct siw_qp_evq *evq;	   /* written with progress held */
+	struct siw_qp_evq *evq;	   /* written with the progress lock held */
 	void *user_data;
 };
 
@@ -95,7 +95,7 @@ struct siw_qp_conn {
 	struct siw_wire_err err;
 };
 
-/* ---- qp_conn.c; progress held, as for all below ---------------------------------------------- */
+/* ---- qp_conn.c; progress lock held, as for all below ----------------------------------------- */
 /* As siw_qp_listen() and siw_qp_connect(). dest NULL: connects source to itself. */
 int siw_qp_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
 		       void *user_data, struct siw_qp_conn **out);

@@ -199,7 +199,7 @@ void siw_qp_reporter_close(struct siw_qp_reporter *reporter)
 }
 
 /*
- * Moves the events of user_data to another queue. progress held if these events are raised by
+ * Moves the events of user_data to another queue. Progress lock held if these events are raised by
  * connections, not only by the user.
  */
 static void move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data)
@@ -342,7 +342,7 @@ static struct siw_context *first_device(struct siw_qp_evq *q)
 }
 
 /*
- * Takes the oldest event if it belongs to device ctx, else returns NULL. ctx's progress held,
+ * Takes the oldest event if it belongs to device ctx, else returns NULL. ctx's progress lock held,
  * unless ctx is NULL.
  */
 static struct event_node *take_of(struct siw_qp_evq *q, const struct siw_context *ctx)

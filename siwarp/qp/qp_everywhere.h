@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * qp/qp_everywhere.h - opens sockets on one port at all addresses of a device: for listeners, and
- * for the UDP sockets of a queue pair. progress held unless said otherwise.
+ * for the UDP sockets of a queue pair. Progress lock held unless said otherwise.
  */
 #ifndef SIW_QP_EVERYWHERE_H
 #define SIW_QP_EVERYWHERE_H
@@ -47,11 +47,12 @@ struct siw_end {
 struct siw_ends {
 	struct siw_everywhere how; /* must be first */
 	struct siw_context *ctx;
-	void *server; /* passed on to serve by the caller of siw_ends_open(); progress */
+	/* passed on to serve by the caller of siw_ends_open(); under the progress lock */
+	void *server;
 	int (*serve)(struct siw_end *end);
 	uint16_t port;
 	bool shared; /* several queue pairs send on them */
-	/* written with progress held; any thread may read the first n entries of at */
+	/* written with the progress lock held; any thread may read the first n entries of at */
 	_Atomic uint32_t n;
 	struct siw_end *at[SIW_MAX_ADDRS];
 	/*
@@ -78,7 +79,7 @@ void siw_ends_follow(struct siw_ends *ends);
 /*
  * The socket that a datagram to dest is sent from: the socket at source (whose port is ignored),
  * or, if source has no family, the socket at the device's first address of dest's family,
- * link-local if dest is. NULL: there is none. Any thread.
+ * link-local if dest is. NULL: there is none. May be called by any thread.
  */
 struct siw_end *siw_ends_for(const struct siw_ends *ends, const struct siw_addr *dest,
 			     const struct siw_addr *source);

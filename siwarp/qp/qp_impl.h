@@ -152,7 +152,7 @@ static inline uint32_t siw_qp_polls(struct siw_context *ctx)
  */
 bool siw_qp_may_wait(struct siw_wq *wq, const struct siw_send_wr *wr);
 
-/* ---- qp_recv.c: progress held ---------------------------------------------------------------- */
+/* ---- qp_recv.c: Progress lock held ----------------------------------------------------------- */
 /*
  * Sets how many messages to receive in the QP's next turn, after n arrived in this one. A receive
  * that finds the socket empty costs a system call, which would add to the latency of a single
@@ -185,7 +185,7 @@ static inline void siw_qp_served(struct siw_wq *wq, int n, uint32_t octets)
 /*
  * Counts a complete Write or Read of a peer, if it is short enough that a program may be polling
  * its memory for it. For longer transfers bandwidth matters more, and waking the watchdog threads
- * would reduce it. progress held.
+ * would reduce it. Progress lock held.
  */
 static inline void siw_qp_one_sided(struct siw_wq *wq, uint32_t length)
 {
@@ -213,7 +213,7 @@ void siw_qp_set_unexpected(struct siw_wq *wq, bool any);
 /* ---- qp_step.c ------------------------------------------------------------------------------- */
 /*
  * Moves the QP to the state that the table gives, without carrying out the table's action. Returns
- * the action, or -EINVAL. progress held.
+ * the action, or -EINVAL. Progress lock held.
  */
 int siw_qp_step(struct siw_wq *wq, int event);
 /*
@@ -269,7 +269,7 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe);
 void siw_qp_did_local(struct siw_wq *wq);
 /*
  * Ends the old binding in wq->revoke, if one is waiting. last: the QP's own stream has ended.
- * progress held, send_lock not held.
+ * Progress lock held, send_lock not held.
  */
 void siw_qp_mw_settle(struct siw_wq *wq, bool last);
 
@@ -292,7 +292,7 @@ enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked);
 /* The request in progress whose header the peer's error quotes, or NULL. */
 struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev);
 
-/* ---- qp_end.c: progress held ----------------------------------------------------------------- */
+/* ---- qp_end.c: Progress lock held ------------------------------------------------------------ */
 /* Completes every posted send and receive with WR_FLUSH_ERR. */
 void siw_qp_flush(struct siw_wq *wq);
 /* Drops all posted sends and receives without completions. */
@@ -329,11 +329,11 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 void siw_qp_fail(struct siw_qp *qp, int status);
 void siw_qp_leave(struct siw_qp *qp);
 
-/* ---- qp_mcast.c; progress held --------------------------------------------------------------- */
+/* ---- qp_mcast.c; progress lock held ---------------------------------------------------------- */
 /* Ends all multicast memberships of the QP. */
 void siw_qp_leave_groups(struct siw_ud *ud);
 
-/* ---- qp_errq.c; progress held ---------------------------------------------------------------- */
+/* ---- qp_errq.c; progress lock held ----------------------------------------------------------- */
 /*
  * An erroneous message arrived: queues an error entry, and moves the QP to ERR if its error policy
  * says so.
@@ -355,11 +355,11 @@ void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event,
  */
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
 
-/* ---- qp_err_limit.c; progress held ----------------------------------------------------------- */
+/* ---- qp_err_limit.c; progress lock held ------------------------------------------------------ */
 /* Whether the rate limits allow another error message to this address; if so, counts it. */
 bool siw_qp_err_limit_admit(struct siw_context *ctx, const struct siw_addr *to);
 
-/* ---- qp_device.c; progress held, but for the first ------------------------------------------- */
+/* ---- qp_device.c; progress lock held, except for siw_qp_enter -------------------------------- */
 /*
  * Every public call on a queue pair starts with this. 0, or -errno: qp is NULL, or was inherited
  * over fork().
@@ -382,12 +382,12 @@ int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted,
 /* ---- queue pair types ------------------------------------------------------------------------ */
 extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_class, siw_qp_rd_class;
 
-/* ---- qp_uc_breaker.c; progress held ---------------------------------------------------------- */
+/* ---- qp_uc_breaker.c; progress lock held ----------------------------------------------------- */
 /* Resets the breaker. psn: number of the first datagram sent. send_lock held. */
 void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn);
 /* Applies the rate limit after the user or the breaker has changed it. send_lock held. */
 void siw_qp_breaker_pace(struct siw_uc *uc);
-/* A request is about to be sent. send_lock held; progress need not be held. */
+/* A request is about to be sent. send_lock held; the progress lock need not be held. */
 static inline void siw_qp_breaker_sends(struct siw_uc *uc)
 {
 	if (__builtin_expect(uc->breaker.rests && !uc->breaker.sends, 0)) {
@@ -408,16 +408,16 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
 struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe);
 /*
  * Queues completions of complete Write-Records, and sets the timer for the unfinished ones.
- * progress held.
+ * Progress lock held.
  */
 void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns);
 void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns);
 /* The program polled the completion of a Write-Record; for UD and RD. */
 void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records);
-/* Drops the unfinished Write-Records. progress held. */
+/* Drops the unfinished Write-Records. Progress lock held. */
 void siw_qp_record_clear(struct siw_ud *ud);
 
-/* ---- qp_ud_err.c; progress held -------------------------------------------------------------- */
+/* ---- qp_ud_err.c; progress lock held --------------------------------------------------------- */
 /*
  * An erroneous message arrived (BAD_MSG, or BAD_RECV of a message that is too long): sends its
  * sender an error message, within the rate limits, then acts as siw_qp_err_found().
@@ -440,7 +440,7 @@ bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);
 /* Completes the receive of a RECV or BAD_RECV event; as siw_qp_received(). */
 void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev);
 
-/* ---- qp_pair.c; progress held ---------------------------------------------------------------- */
+/* ---- qp_pair.c; progress lock held ----------------------------------------------------------- */
 /*
  * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE,
  * -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno.

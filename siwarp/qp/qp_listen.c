@@ -39,7 +39,7 @@ static void close_listeners(struct siw_everywhere *how)
 	l->first = l->last = NULL;
 }
 
-/* progress held. */
+/* Progress lock held. */
 static int listen_everywhere(struct listening *l, uint16_t port, struct siw_qp_conn **out)
 {
 	int err;

@@ -120,7 +120,7 @@ static void unmake(struct siw_group *group)
 	free(group);
 }
 
-/* progress held. */
+/* Progress lock held. */
 static int attach(struct siw_ud *ud, const struct siw_addr *addr)
 {
 	struct siw_group *group = find(ud->wq.qp.ctx, addr);
@@ -146,7 +146,7 @@ static int attach(struct siw_ud *ud, const struct siw_addr *addr)
 	return err;
 }
 
-/* progress held. */
+/* Progress lock held. */
 static int detach(struct siw_ud *ud, const struct siw_addr *addr)
 {
 	struct siw_group *group = find(ud->wq.qp.ctx, addr);

@@ -125,7 +125,7 @@ static int check_qkey(const struct siw_wq *wq, const struct siw_qp_attr *attr, i
 
 /*
  * Refuses values that are invalid for every QP; check_step() refuses attributes that do not apply
- * to the step. progress held.
+ * to the step. Progress lock held.
  */
 static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {

@@ -27,9 +27,9 @@ enum siw_wqe_state {
  */
 struct siw_wqe {
 	uint64_t wr_id;
-	uint64_t length;		      /* octets */
+	uint64_t length;		      /* in octets */
 	union {				      /* valid while BEGUN */
-		struct siw_rdmap_stamp stamp; /* RC, RD */
+		struct siw_rdmap_stamp stamp; /* RC and RD */
 		uint64_t seq;		      /* UC: the message's number; overlays stamp.end */
 	};
 	uint64_t remote;
@@ -49,7 +49,7 @@ struct siw_wqe {
 	uint8_t nsge;
 	uint32_t flags; /* enum siw_send_flags */
 	union {
-		struct { /* UD */
+		struct { /* UD only */
 			struct siw_addr dest;
 			uint32_t send_imm; /* SEND_WITH_IMM */
 			/* the handle that dest was copied from; only compared */
@@ -87,7 +87,7 @@ struct siw_flow {
 	/* RC and RD: the RDMAP stream that carries the requests, or NULL, and its ddp stream. */
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
-	const struct siw_addr *peer; /* RD */
+	const struct siw_addr *peer; /* RD only */
 	uint64_t instance;	     /* RD: the peer's instance number; 0: not known */
 	/*
 	 * Positions in the unit of stamps. Requests that end at or before accepted are complete.
@@ -181,12 +181,13 @@ struct siw_confirm {
  */
 struct siw_counts {
 	bool on; /* this end requested counts, and completes requests by them */
-	/* tell the peer before the next request that this end wants counts; send_lock */
+	/* tell the peer before the next request that this end wants counts; under send_lock */
 	bool tell;
 	uint32_t writes_begun;	/* Writes begun; send_lock, also for the next line */
 	uint32_t sends, writes; /* the peer's latest counts */
 	/*
-	 * the peer's rnr_retry; -1: not announced. Protected by progress, as are the fields below.
+	 * the peer's rnr_retry; -1: not announced. Protected by the progress lock, as are the
+	 * fields below.
 	 */
 	int rnr_retry;
 	/* rnr_retry was set by this end's program, and the peer sends no counts */
@@ -238,8 +239,8 @@ struct siw_qp_class {
 	/*
 	 * create copies the caller's attributes and opens the first socket, or prepares for a
 	 * connection. open opens a socket bound to addr, or replaces the socket with the descriptor
-	 * fd of the user (-1: none). 0 or -errno. progress held, also for the members below unless
-	 * they say otherwise.
+	 * fd of the user (-1: none). 0 or -errno. Progress lock held, also for the members below
+	 * unless they say otherwise.
 	 */
 	int (*create)(struct siw_wq *wq, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_wq *wq, const struct siw_addr *addr, int fd);
@@ -298,7 +299,7 @@ struct siw_qp_class {
 	void (*abandon)(struct siw_wq *wq);
 	/* The receive that an unfinished message has consumed: 1 and its wr_id, or 0. */
 	int (*take_recv)(struct siw_wq *wq, uint64_t *wr_id);
-	/* The Write-Record with that number, or NULL. progress held. */
+	/* The Write-Record with that number, or NULL. Progress lock held. */
 	const struct siw_rdmap_record *(*find_record)(struct siw_wq *wq, uint64_t number);
 	/*
 	 * Whether the stream still has to send a Read Response from the memory of that STag, in
@@ -313,7 +314,8 @@ struct siw_qp_class {
 struct siw_wq {
 	struct siw_qp qp; /* must be first */
 	void *user;
-	struct siw_link holds; /* list of struct siw_qp_hold of connection ids; progress */
+	/* list of struct siw_qp_hold of connection ids; under the progress lock */
+	struct siw_link holds;
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each received message is preceded by a GRH */
 	bool every_addr;      /* UD, UC: has a socket at each address of the device */
@@ -321,23 +323,24 @@ struct siw_wq {
 	bool keep_unexpected; /* a Send without a receive waits for one, with any persona */
 	bool private;	      /* the peer is siwarp: siwarp-private messages may be sent */
 	bool private_always;  /* siwarp-private messages may be sent even if the setting is off */
-	bool errs_fatal;      /* the effective error_policy; under progress */
+	bool errs_fatal;      /* the effective error_policy; under the progress lock */
 	int error_policy;     /* enum siw_error_policy */
 	uint32_t qkey;
 	int access, ord, ird; /* ord, ird: -1: not set */
 	int rnr_retry, min_rnr_timer;
 	uint32_t rate_limit; /* UD, UC: kbit/s; 0: none */
 	struct siw_qp_cap cap;
-	/* has a stream; written with progress and send_lock held */
+	/* has a stream; written with the progress lock and send_lock held */
 	bool connected;
 	uint16_t granted_ord, granted_ird; /* negotiated with the peer */
-	uint16_t reads_max;		   /* the effective ORD, which SQD may lower; send_lock */
+	/* the effective ORD, which SQD may lower; under send_lock */
+	uint16_t reads_max;
 	/* error code of the Terminate that ended the stream, as vendor_err of struct siw_wc */
 	uint32_t wire_err;
 
 	/* The send queue, under send_lock. */
 	char *sq;		   /* memory of the slots */
-	uint32_t sq_stride;	   /* octets */
+	uint32_t sq_stride;	   /* in octets */
 	uint32_t sq_mask;	   /* number of slots minus one */
 	uint32_t sq_used;	   /* number of slots used at least once */
 	struct siw_wqe *sq_free;   /* list of free slots among those used before */
@@ -348,19 +351,24 @@ struct siw_wq {
 	struct siw_revoke revoke;
 	bool draining;	 /* in SQD, with requests that have begun and are not complete */
 	bool sqd_notify; /* raise SQ_DRAINED when the send queue has drained */
-	/* enum siw_teardown; written with send_lock held, from SHUTTING_DOWN on also progress */
+	/*
+	 * enum siw_teardown; written with send_lock held, from SHUTTING_DOWN on also the progress
+	 * lock
+	 */
 	_Atomic int teardown;
 	struct siw_round round;
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* the QP's own receive queue, or the SRQ's */
 	uint32_t rq_posted;	     /* under recv_lock */
-	uint32_t rq_done;	     /* number of receives completed; under progress */
-	/* maximum number of messages to receive in the next turn; under progress */
+	uint32_t rq_done;	     /* number of receives completed; under the progress lock */
+	/* maximum number of messages to receive in the next turn; under the progress lock */
 	int burst;
-	bool heard; /* COMM_EST was raised since RESET; under progress */
+	bool heard; /* COMM_EST was raised since RESET; under the progress lock */
 
-	/* error entries for siw_poll_err(); allocated with the first entry; under progress */
+	/*
+	 * error entries for siw_poll_err(); allocated with the first entry; under the progress lock
+	 */
 	struct siw_errq *errq;
 	struct siw_timed timed;
 };
@@ -368,9 +376,9 @@ struct siw_wq {
 /* Bookkeeping of received Write-Records, on UD and RD. */
 struct siw_records {
 	uint32_t max;		 /* maximum number in progress at a time */
-	uint32_t reported;	 /* number of completions queued; under progress */
+	uint32_t reported;	 /* number of completions queued; under the progress lock */
 	_Atomic uint32_t polled; /* how many of these completions were polled */
-	/* RD: value of polled when the peers were last served; under progress */
+	/* RD: value of polled when the peers were last served; under the progress lock */
 	uint32_t seen;
 	_Atomic bool waits; /* RD: a paused message waits for the next poll */
 };
@@ -378,7 +386,8 @@ struct siw_records {
 struct siw_rc;
 
 /*
- * Functions of qp_pair.c that an RC queue pair without a connection manager calls. progress held.
+ * Functions of qp_pair.c that an RC queue pair without a connection manager calls. Progress lock
+ * held.
  */
 struct siw_pair_ops {
 	/* As in struct siw_qp_class; modified reacts to the state and to the Read depths. */
@@ -395,8 +404,8 @@ struct siw_pair_ops {
 struct siw_rc {
 	struct siw_wq wq; /* must be first */
 	/*
-	 * The MPA stream below the flow's streams. While it exists, written with progress and
-	 * send_lock held.
+	 * The MPA stream below the flow's streams. While it exists, written with the progress lock
+	 * and send_lock held.
 	 */
 	struct siw_mpa_stream *mpa;
 	/*
@@ -404,9 +413,9 @@ struct siw_rc {
 	 * send_lock.
 	 */
 	uint32_t sends_begun;
-	struct siw_confirm confirm; /* send_lock */
+	struct siw_confirm confirm; /* protected by send_lock */
 	struct siw_counts counts;
-	/* the peer sends empty Reads to learn what has arrived; progress */
+	/* the peer sends empty Reads to learn what has arrived; under the progress lock */
 	bool peer_confirms;
 	/*
 	 * a responder may send once the initiator's first FPDU has arrived (RFC5044-7.1.2-11); set
@@ -415,12 +424,13 @@ struct siw_rc {
 	bool may_send;
 	/*
 	 * QPs that connect by QPN: wr_id of the receive of a message that was unfinished when the
-	 * stream ended; progress
+	 * stream ended; under the progress lock
 	 */
 	bool has_torn;
 	uint64_t torn;
-	uint32_t rnr_msn;	  /* MSN of the oldest Send that waits for a receive; progress */
-	uint64_t rnr_deadline_ns; /* deadline of that Send; progress */
+	/* MSN of the oldest Send that waits for a receive; under the progress lock */
+	uint32_t rnr_msn;
+	uint64_t rnr_deadline_ns; /* deadline of that Send; under the progress lock */
 	uint64_t close_by_ns;
 	const struct siw_pair_ops *pairs; /* NULL: a connection manager connects it */
 	struct siw_pair *pair;
@@ -429,7 +439,8 @@ struct siw_rc {
 	bool counted;		   /* included in ctx->n_rc */
 	/*
 	 * The connection of the QP, or NULL, and the connection's callback. kind:
-	 * SIW_CONN_ESTABLISHED, or at the end SIW_CONN_DISCONNECTED with the cause. progress held.
+	 * SIW_CONN_ESTABLISHED, or at the end SIW_CONN_DISCONNECTED with the cause. Progress lock
+	 * held.
 	 */
 	struct siw_qp_conn *conn;
 	void (*on_end)(struct siw_qp_conn *conn, int kind, int status,
@@ -445,18 +456,20 @@ struct siw_ud {
 	struct siw_ends *ends;	   /* NULL, or the sockets at every address; may be shared, too */
 	struct siw_ddp_dgram *ddp; /* datagram DDP on the sockets; dgram is layered on it */
 	struct siw_rdmap_dgram *dgram;
-	uint32_t n_groups;    /* number of multicast groups that the QP is a member of; progress */
-	bool sends_to_groups; /* the socket is set up for sending to groups; send_lock */
+	/* number of multicast groups that the QP is a member of; under the progress lock */
+	uint32_t n_groups;
+	bool sends_to_groups; /* the socket is set up for sending to groups; under send_lock */
 	struct siw_records records;
 };
 
-/* The circuit breaker of a UC queue pair: qp_uc_breaker.c. Under progress. */
+/* The circuit breaker of a UC queue pair: qp_uc_breaker.c. Under the progress lock. */
 struct siw_breaker {
-	bool known;    /* the peer has sent a report, so further reports are expected */
-	bool heard;    /* a report has arrived in the current interval */
-	bool open;     /* the breaker is open: the rate is cut */
-	bool rests;    /* nothing was sent in the last interval, and no interval is running */
-	bool sends;    /* traffic has resumed after a rest: start the next interval; send_lock */
+	bool known; /* the peer has sent a report, so further reports are expected */
+	bool heard; /* a report has arrived in the current interval */
+	bool open;  /* the breaker is open: the rate is cut */
+	bool rests; /* nothing was sent in the last interval, and no interval is running */
+	/* traffic has resumed after a rest: start the next interval; under send_lock */
+	bool sends;
 	uint32_t bad;  /* number of consecutive reports of excessive loss */
 	uint32_t mute; /* number of consecutive intervals with traffic but without a report */
 	/* The last report evaluated and its time, or the initial values. */
@@ -473,7 +486,7 @@ struct siw_uc {
 	struct siw_ends *ends;	   /* NULL, or the QP's sockets at every address */
 	struct siw_ddp_uc *ddp;	   /* UC DDP on the socket; end is layered on it */
 	struct siw_rdmap_uc *end;
-	/* set from RTR on; written with progress and send_lock held, as is dest_qpn */
+	/* set from RTR on; written with the progress lock and send_lock held, as is dest_qpn */
 	struct siw_addr peer;
 	uint32_t dest_qpn;
 	struct siw_breaker breaker;
@@ -482,7 +495,7 @@ struct siw_uc {
 struct siw_rd_qp {
 	struct siw_wq wq; /* must be first */
 	struct siw_rd *endpoint;
-	struct siw_ddp_rd *ddp;	  /* DDP on the endpoint, below end; under progress */
+	struct siw_ddp_rd *ddp;	  /* DDP on the endpoint, below end; under the progress lock */
 	struct siw_rdmap_rd *end; /* RDMAP on ddp. The fields below are under send_lock. */
 	struct siw_link ready;	  /* list of flows with requests to begin or to continue */
 	uint32_t max_peers, peer_timeout_ms;

@@ -2,7 +2,7 @@
 /*
  * qp/qp_pair.h - RC queue pairs that connect by GID and QPN, without a connection manager: internal
  * interface between the qp_pair files. spec/rc-pairing.md specifies the protocol. All functions are
- * called with progress held.
+ * called with the progress lock held.
  */
 #ifndef SIW_QP_PAIR_H
 #define SIW_QP_PAIR_H

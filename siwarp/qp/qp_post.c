@@ -116,7 +116,7 @@ static void flush_late_receive(struct siw_wq *wq)
 	struct siw_context *ctx = wq->qp.ctx;
 	uint64_t wr_id;
 
-	/* Only a thread that holds progress may take receives from the queue. */
+	/* Only a thread that holds the progress lock may take receives from the queue. */
 	siw_lock(&ctx->progress);
 	/* The QP may have been reset or destroyed meanwhile. */
 	while (wq->qp.state == SIW_QPS_ERR && !wq->qp.srq &&

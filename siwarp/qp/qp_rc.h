@@ -25,7 +25,7 @@ void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry);
 bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev);
 /*
  * Called after a receiving turn with n segments of octets in total: sends the peer a count, now or
- * in a later turn, if the peer requested counts. progress held, as for the functions below.
+ * in a later turn, if the peer requested counts. Progress lock held, as for the functions below.
  */
 void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets);
 /*
@@ -36,7 +36,7 @@ bool siw_qp_rc_count_turn(struct siw_rc *rc);
 /* Sends the peer a count now, before this end closes. */
 void siw_qp_rc_count_now(struct siw_rc *rc);
 
-/* ---- qp_rnr.c; progress held ----------------------------------------------------------------- */
+/* ---- qp_rnr.c; progress lock held ------------------------------------------------------------ */
 /* A Send found no receive: starts the receiver-not-ready time. */
 void siw_qp_rnr_begin(struct siw_rc *rc);
 /* No Send waits for a receive any more. */
@@ -47,7 +47,7 @@ void siw_qp_rnr_end(struct siw_rc *rc);
  */
 bool siw_qp_rnr_has_expired(struct siw_rc *rc, uint64_t now_ns);
 
-/* ---- qp_rc_close.c; all with progress held and send_lock not --------------------------------- */
+/* ---- qp_rc_close.c; all with the progress lock held and send_lock not ------------------------ */
 /* Sets the cause that on_end reports. Only the first call counts. */
 void siw_qp_rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err);
 /*
@@ -82,7 +82,7 @@ void siw_qp_rc_abort(struct siw_rc *rc);
 /* Gives up the stream at once; data that TCP has accepted still reaches the peer. */
 void siw_qp_rc_release(struct siw_rc *rc);
 
-/* ---- qp_rc.c; progress held ------------------------------------------------------------------ */
+/* ---- qp_rc.c; progress lock held ------------------------------------------------------------- */
 /*
  * Called before this end closes: sends delayed requests, and receives messages that have arrived,
  * up to a limit.

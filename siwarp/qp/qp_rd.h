@@ -24,10 +24,10 @@ enum siw_run siw_qp_rd_run(struct siw_wq *wq);
 int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
 void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status);
 int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow);
-/* Ends all work in progress with peers. progress held, too. */
+/* Ends all work in progress with peers. Progress lock held, too. */
 void siw_qp_rd_abandon(struct siw_wq *wq);
 
-/* ---- qp_rd_close.c; progress held ------------------------------------------------------------ */
+/* ---- qp_rd_close.c; progress lock held ------------------------------------------------------- */
 
 /*
  * Closes an endpoint that no longer has a queue pair, once the peers have received what was sent

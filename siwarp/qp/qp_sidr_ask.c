@@ -254,7 +254,7 @@ static uint64_t new_id(void)
 	return key.k[0] | 1;
 }
 
-/* progress held. */
+/* Progress lock held. */
 static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
@@ -279,7 +279,7 @@ static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int ti
 	return 0;
 }
 
-/* The device's first address of dest's family, link-local if dest is. progress held. */
+/* The device's first address of dest's family, link-local if dest is. Progress lock held. */
 static int find_source(const struct siw_context *ctx, const struct siw_addr *dest,
 		       struct siw_addr *source)
 {

@@ -488,7 +488,7 @@ static int serve(struct siw_io_handler *self)
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-/* progress held, as for all functions below that do not take it themselves. */
+/* Progress lock held, as for all functions below that do not take it themselves. */
 static int open_port(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 		     struct siw_sidr_port **out)
 {

@@ -48,7 +48,7 @@ void siw_rdmap_close(struct siw_rdmap_stream *stream);
 /*
  * Initiator, after the Reply: sends a Terminate instead of starting (RFC 6581 section 9). 1: the
  * Terminate is sent, and the caller must shut down the sending side; 0: it cannot be sent now;
- * -errno. Both locks.
+ * -errno. Both locks held.
  */
 int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err *err);
 
@@ -83,7 +83,7 @@ struct siw_rdmap_start {
 /*
  * Posts the buffers of queues 1 and 2, and sets IRD and ORD. If rtr is set, the initiator sends the
  * RTR, and the responder accepts only an RTR as the first FPDU; the RTR consumes no receive and is
- * reported as SIW_RDMAP_STARTED. Send lock and progress lock.
+ * reported as SIW_RDMAP_STARTED. Send lock and progress lock held.
  */
 int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_start *start);
 /*
@@ -196,30 +196,35 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data);
  * Only if delivery counts were agreed: informs the peer, in front of the next operation, whether
  * this end wants reports of how many of its Sends and Writes the peer has received
  * (SIW_RDMAP_DELIVERED at this end), and of this end's rnr_retry (SIW_RDMAP_TOLD at the peer). Send
- * lock.
+ * lock held.
  */
 void siw_rdmap_tell(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry);
 /*
  * Whether a delivery count has to be sent to the peer, because more of its messages were received.
  * The count is sent in front of the next message of this end, or separately by siw_rdmap_report().
- * Progress lock.
+ * Progress lock held.
  */
 bool siw_rdmap_owes_count(const struct siw_rdmap_stream *stream);
-/* Whether the peer has requested delivery counts. Progress lock. */
+/* Whether the peer has requested delivery counts. Progress lock held. */
 bool siw_rdmap_counting(const struct siw_rdmap_stream *stream);
-/* Whether this end has requested delivery counts by siw_rdmap_confirm(). Any thread. */
+/*
+ * Whether this end has requested delivery counts by siw_rdmap_confirm(). May be called by any
+ * thread.
+ */
 bool siw_rdmap_has_asked(const struct siw_rdmap_stream *stream);
 /*
  * Frames the delivery count now, for the next flush; does nothing while another message is partly
- * framed. Send lock.
+ * framed. Send lock held.
  */
 void siw_rdmap_report(struct siw_rdmap_stream *stream);
 /*
  * Rejects the SIW_RDMAP_DELIVERED just returned, as its counts are not plausible: the next
- * siw_rdmap_recv() returns ERROR. Progress lock.
+ * siw_rdmap_recv() returns ERROR. Progress lock held.
  */
 void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream);
-/* Number of Read and Atomic Requests sent so far; equals the MSN of the last one. Send lock. */
+/*
+ * Number of Read and Atomic Requests sent so far; equals the MSN of the last one. Send lock held.
+ */
 uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
 /*
  * Passes framed data to TCP, continues a long message, and responds to the peer's Read Requests, in
@@ -238,7 +243,10 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream);
  * longer mapped.
  */
 int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted);
-/* Whether siw_rdmap_flush() has responses to the peer's Read Requests to send. Any thread. */
+/*
+ * Whether siw_rdmap_flush() has responses to the peer's Read Requests to send. May be called by any
+ * thread.
+ */
 bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream);
 
 enum siw_rdmap_event_kind {
@@ -309,7 +317,7 @@ struct siw_rdmap_event {
 	int kind; /* enum siw_rdmap_event_kind */
 	int status;
 	uint64_t user_data;
-	uint32_t length;	/* octets */
+	uint32_t length;	/* in octets */
 	uint32_t placed;	/* stream: octets of the segment that caused this event */
 	uint32_t sends, writes; /* DELIVERED: counts since the start of the stream, modulo 2^32 */
 	uint8_t rnr_retry;	/* TOLD */
@@ -431,11 +439,11 @@ struct siw_rdmap_dgram_op {
 	uint32_t imm; /* in memory order */
 	const struct siw_sge *sgl;
 	int nsge;
-	uint64_t length; /* octets */
+	uint64_t length; /* in octets */
 };
 /*
  * Sends a message. 0: UDP has accepted it; -EAGAIN: not possible now; -EMSGSIZE; -EACCES: an lkey
- * is invalid; -errno. Send lock.
+ * is invalid; -errno. Send lock held.
  */
 int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *op);
 /*
@@ -456,14 +464,14 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *
  * Sends an error message about a BAD_MSG, or about a BAD_RECV with -EMSGSIZE, to the sender of the
  * message: one datagram in the layout of a Terminate, at most SIW_RDMAP_ERROR_OVER octets longer
  * than the reported message. 0; -EPERM: the source is a multicast address or has no port; -errno of
- * UDP. The caller limits the rate. Send lock.
+ * UDP. The caller limits the rate. Send lock held.
  */
 #define SIW_RDMAP_ERROR_OVER 24
 int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event);
 /*
  * Whether a PEER_ERR refers to one of the last err_window (a setting) messages sent to that address
  * with that Q_Key, and is the first report about it. *user_data: user_data of the operation. Send
- * lock.
+ * lock held.
  */
 bool siw_rdmap_dgram_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event,
 			  uint64_t *user_data);
@@ -512,7 +520,7 @@ int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *
  */
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
 		      struct siw_rdmap_rd **out);
-/* Closes an endpoint. Sends a BYE to peers that still have data to send. Both locks. */
+/* Closes an endpoint. Sends a BYE to peers that still have data to send. Both locks held. */
 void siw_rdmap_rd_close(struct siw_rdmap_rd *rd);
 
 enum siw_rdmap_rd_mode {
@@ -520,13 +528,16 @@ enum siw_rdmap_rd_mode {
 	SIW_RDMAP_RD_ON,     /* arriving messages are received */
 	SIW_RDMAP_RD_REJECT, /* arriving messages are dropped, and their senders get a BYE */
 };
-/* Sets the handling of arriving messages; start applies to streams made from now on. Both locks. */
+/*
+ * Sets the handling of arriving messages; start applies to streams made from now on. Both locks
+ * held.
+ */
 void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 			const struct siw_rdmap_start *start);
 
 /*
  * Returns the stream to the peer at addr, which is created if there is none. A stream is freed only
- * under both locks. 0; -ENOBUFS: the limit of peers is reached; -ENOMEM. Either lock.
+ * under both locks. 0; -ENOBUFS: the limit of peers is reached; -ENOMEM. One of the two locks held.
  */
 int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
 			struct siw_rdmap_stream **out);
@@ -535,19 +546,21 @@ void *siw_rdmap_rd_user(struct siw_rdmap_stream *stream);
 /* The ddp stream below an RDMAP stream. */
 struct siw_ddp_stream *siw_rdmap_rd_ddp(const struct siw_rdmap_stream *stream);
 const struct siw_addr *siw_rdmap_rd_peer_addr(const struct siw_rdmap_stream *stream);
-/* How many Reads and atomics may be outstanding to this peer now. Send lock. */
+/* How many Reads and atomics may be outstanding to this peer now. Send lock held. */
 uint32_t siw_rdmap_rd_ord(const struct siw_rdmap_stream *stream);
-/* The MSN of the last Send begun. Send lock. */
+/* The MSN of the last Send begun. Send lock held. */
 uint32_t siw_rdmap_rd_sends(const struct siw_rdmap_stream *stream);
-/* Whether a flush would frame more data now: data is left, and the peer has room. Send lock. */
+/*
+ * Whether a flush would frame more data now: data is left, and the peer has room. Send lock held.
+ */
 bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
 /*
  * Whether a message cannot be finished because of a local error. Then siw_rdmap_rd_end() with RESET
  * must be called; until then siw_rdmap_send() returns -EPIPE and siw_rdmap_flush() returns -EACCES.
- * Send lock.
+ * Send lock held.
  */
 bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream);
-/* A stream for which siw_rdmap_rd_is_torn() is true, or NULL. Both locks. */
+/* A stream for which siw_rdmap_rd_is_torn() is true, or NULL. Both locks held. */
 struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd);
 enum siw_rdmap_rd_ending {
 	SIW_RDMAP_RD_LOST_PEER,
@@ -556,7 +569,7 @@ enum siw_rdmap_rd_ending {
 };
 /*
  * Ends the stream with all work in progress. The receive of an unfinished message becomes the first
- * of its queue again. Both locks.
+ * of its queue again. Both locks held.
  */
 void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending how);
 /* Ends every stream that has work in progress, as with RESET. */
@@ -570,7 +583,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **stream,
 void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd);
 /*
  * Ends the streams that were idle at the last sweep and still are. busy(user): whether the layer
- * above has work in progress on a stream. Returns the number of streams left. Both locks.
+ * above has work in progress on a stream. Returns the number of streams left. Both locks held.
  */
 uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user));
 uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd);

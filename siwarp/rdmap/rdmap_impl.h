@@ -26,7 +26,7 @@ struct siw_rdmap_flow {
 };
 
 struct siw_rdmap_traffic {
-	struct siw_rdmap_flow sent;	/* send lock */
+	struct siw_rdmap_flow sent;	/* protected by the send lock */
 	struct siw_rdmap_flow received; /* progress lock, also for the two fields below */
 	struct siw_rdmap_flow sent_reported, received_reported;
 };
@@ -96,7 +96,7 @@ struct siw_rdmap_sent {
 	uint32_t tag; /* 0: none */
 };
 
-/* Recently sent messages, indexed by MSN modulo the table size. Send lock. */
+/* Recently sent messages, indexed by MSN modulo the table size. Under the send lock. */
 struct siw_rdmap_sents {
 	uint32_t mask;
 	uint32_t most; /* the maximum of mask */
@@ -107,7 +107,7 @@ struct siw_rdmap_sharers;
 
 struct siw_rdmap_dgram {
 	struct siw_ddp_dgram *ddp;
-	/* NULL: no other endpoint is on the socket; progress lock */
+	/* NULL: no other endpoint is on the socket; under the progress lock */
 	struct siw_rdmap_sharers *sharers;
 	void *user;
 	uint32_t max; /* maximum octets of a message */
@@ -124,10 +124,10 @@ struct siw_rdmap_dgram {
 	uint32_t pd;
 	uint32_t qkey;
 	struct siw_rdmap_sents *sents;	   /* send lock; allocated with the first message */
-	struct siw_rdmap_sources *dropped; /* progress lock */
-	struct siw_rdmap_records *records; /* NULL: no Write-Records are accepted; progress lock */
-	/* Write-Records sent; under the send lock. */
-	/* allocated with the first Write-Record sent */
+	struct siw_rdmap_sources *dropped; /* protected by the progress lock */
+	/* NULL: no Write-Records are accepted; under the progress lock */
+	struct siw_rdmap_records *records;
+	/* Write-Records sent; allocated with the first one; under the send lock. */
 	struct siw_rdmap_record_sents *record_sents;
 	uint32_t record_id;   /* id of the next Write-Record */
 	uint32_t path_octets; /* user octets per datagram to address path */
@@ -250,7 +250,7 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
 struct siw_rdmap_read {
 	uint64_t user_data;
 	uint32_t stag;	 /* STag of the sink, or 0 */
-	uint32_t length; /* octets */
+	uint32_t length; /* in octets */
 	uint32_t placed; /* octets of the response placed; used only by the receiving side */
 	/* the layer above does not wait for it: an RTR, or from siw_rdmap_confirm() */
 	bool silent;
@@ -368,11 +368,11 @@ struct siw_rdmap_rd {
 	/* NULL: no Write-Records are accepted; progress lock, also for records_polled */
 	struct siw_rdmap_records *records;
 	uint32_t records_polled; /* how many of the reported Write-Records were polled */
-	uint32_t record_id;	 /* id of the next Write-Record to send; send lock */
+	uint32_t record_id;	 /* id of the next Write-Record to send; under the send lock */
 	enum siw_rdmap_rd_mode mode;
 	struct siw_rdmap_start start;	 /* written with both locks held */
-	bool waits;			 /* a segment is paused; progress lock */
-	struct siw_rdmap_stream *served; /* the stream of the last event; progress lock */
+	bool waits;			 /* a segment is paused; under the progress lock */
+	struct siw_rdmap_stream *served; /* the stream of the last event; under the progress lock */
 	/* innermost lock: protects the creation of streams, and their queues of error messages */
 	siw_lock_t lock;
 	struct siw_link streams;
@@ -394,18 +394,18 @@ struct siw_rdmap_recording {
 struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: the stream is a connection */
 	const struct siw_addr *peer;
-	struct siw_link in_rd;	 /* link in the endpoint's streams; endpoint's lock */
+	struct siw_link in_rd;	 /* link in the endpoint's streams; under the endpoint's lock */
 	_Atomic bool used;	 /* the stream was used since the last sweep */
 	bool half;		 /* a message was partly received at the last sweep */
-	struct siw_link reports; /* list of struct siw_rdmap_report; endpoint's lock */
+	struct siw_link reports; /* list of struct siw_rdmap_report; under the endpoint's lock */
 	_Atomic uint32_t n_reports;
 	struct siw_rdmap_recording recording;
 	/*
 	 * responding: a response or an error message is partly framed; response: it is a response.
-	 * Send lock.
+	 * Send lock held.
 	 */
 	bool responding, response;
-	/* header of the Write-Record being sent; send lock */
+	/* header of the Write-Record being sent; under the send lock */
 	uint8_t record_head[SIW_DDP_ULP_TAGGED];
 };
 
@@ -414,7 +414,7 @@ struct siw_rdmap_stream {
 	struct siw_ddp_stream *ddp;
 	struct siw_rdmap_traffic traffic;
 	uint32_t pd;
-	uint32_t denied; /* progress lock */
+	uint32_t denied; /* protected by the progress lock */
 	bool started;
 	bool private, counts, offers; /* as in struct siw_rdmap_start */
 	uint16_t ord;

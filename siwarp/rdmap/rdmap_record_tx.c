@@ -29,7 +29,7 @@ struct sent {
 	uint32_t id, stag, length;
 };
 
-/* The latest Write-Records sent, indexed by id modulo n. Send lock. */
+/* The latest Write-Records sent, indexed by id modulo n. Under the send lock. */
 struct siw_rdmap_record_sents {
 	uint32_t n;
 	struct sent sent[];
