@@ -130,7 +130,7 @@ static uint32_t power_of_two(uint32_t n)
 
 /*
  * Rounds the requested capacities up: at least one SGE, numbers of requests to powers of two,
- * inline data to a multiple of 16 octets. With an SRQ, the QP has no receives of its own.
+ * inline data to a multiple of 16 octets. With an SRQ, the QP has no receive queue.
  */
 static void grant(struct siw_qp_cap *cap, bool shared)
 {

@@ -202,7 +202,7 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 		return;
 	}
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
-	if (conn->stage == ATTACHED) /* the initiator's RTR never came */
+	if (conn->stage == ATTACHED) /* the initiator's RTR has not arrived in time */
 		siw_qp_rc_lost(conn->rc, -ETIMEDOUT);
 	else
 		fail(conn, -ETIMEDOUT);

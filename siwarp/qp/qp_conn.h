@@ -14,8 +14,9 @@ enum siw_conn_stage {
 	LISTENING,
 	STARTING,  /* MPA start-up frames are exchanged */
 	REQUESTED, /* responder: a Request has arrived; the user accepts or rejects it */
-	STARTED,   /* start-up is complete and FPDUs may be sent; siw_qp_attach() comes next */
-	ATTACHED,  /* a QP owns the stream */
+	/* start-up is complete and FPDUs may be sent; the user calls siw_qp_attach() next */
+	STARTED,
+	ATTACHED, /* a QP owns the stream */
 	OVER,
 };
 
@@ -57,7 +58,7 @@ struct siw_qp_reporter {
 
 /* The parameters of a connect that is retried. */
 struct siw_qp_again {
-	struct siw_addr dest, source; /* source: family 0 if none was given */
+	struct siw_addr dest, source; /* source: family 0 if the user specified none */
 	struct siw_mpa_params params;
 	uint64_t until_ns, reset_until_ns;
 	uint32_t wait_us; /* wait before the next attempt */

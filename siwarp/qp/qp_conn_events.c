@@ -85,15 +85,18 @@ int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_eve
 	return queue(reporter->evq, &its);
 }
 
-/* Whether the event concerns the connection, listener or request in what. */
+/*
+ * Whether the event concerns the object that what points to: a connection, its listener, or a
+ * request.
+ */
 static bool is_about(const struct siw_qp_conn_event *event, const void *what)
 {
 	return event->conn == what || event->listener == what || event->asked == what;
 }
 
 /*
- * Drops the queued events that concern the object what, or, if that is NULL, the events of
- * user_data.
+ * Drops the queued events that concern the object that what points to, or, if what is NULL, the
+ * events of user_data.
  */
 static void drop(struct siw_qp_evq *q, const void *what, const void *user_data)
 {

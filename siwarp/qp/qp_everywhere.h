@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * qp/qp_everywhere.h - opens sockets on one port at all addresses of a device: for listeners, and
- * for the UDP sockets of a queue pair. Progress lock held unless said otherwise.
+ * for the UDP sockets of a queue pair. Progress lock held unless stated otherwise.
  */
 #ifndef SIW_QP_EVERYWHERE_H
 #define SIW_QP_EVERYWHERE_H

@@ -133,8 +133,8 @@ bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const voi
  */
 siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
 /*
- * Most octets that posts may be delayed with: as much as one system call sends, of datagrams or of
- * a stream.
+ * Maximum total octets of posts delayed for a batch: as much as one system call sends, on a
+ * datagram socket and on a stream.
  */
 #define SIW_WAIT_OCTETS_DGRAM  (60u << 10)
 #define SIW_WAIT_OCTETS_STREAM (256u << 10)
@@ -212,8 +212,8 @@ void siw_qp_set_unexpected(struct siw_wq *wq, bool any);
 
 /* ---- qp_step.c ------------------------------------------------------------------------------- */
 /*
- * Moves the QP to the state that the table gives, without carrying out the table's action. Returns
- * the action, or -EINVAL. Progress lock held.
+ * Moves the QP to the next state according to the table, without carrying out the table's action.
+ * Returns the action, or -EINVAL. Progress lock held.
  */
 int siw_qp_step(struct siw_wq *wq, int event);
 /*

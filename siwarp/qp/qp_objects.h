@@ -150,7 +150,7 @@ enum siw_teardown {
 	SIW_DEAD,	   /* destroyed; the memory is kept because late calls may still use it */
 };
 
-/* What a sending turn has left to do. */
+/* The result of a sending turn. */
 enum siw_run {
 	SIW_RUN_DONE, /* everything was sent */
 	/* requests are left: the socket is full, or ORD or a fence holds them back */
@@ -181,7 +181,10 @@ struct siw_confirm {
  */
 struct siw_counts {
 	bool on; /* this end requested counts, and completes requests by them */
-	/* tell the peer before the next request that this end wants counts; under send_lock */
+	/*
+	 * announce to the peer, before the next request, that this end wants counts; under
+	 * send_lock
+	 */
 	bool tell;
 	uint32_t writes_begun;	/* Writes begun; send_lock, also for the next line */
 	uint32_t sends, writes; /* the peer's latest counts */
@@ -202,8 +205,8 @@ struct siw_counts {
 struct siw_wq;
 
 /*
- * What was posted on a queue pair since the program's last poll of an empty CQ, or since its last
- * SIW_TAKES polls that returned completions. Used by siw_qp_may_wait(). send_lock held.
+ * Counts the posts on a queue pair since the program's last poll of an empty CQ, or since its last
+ * SIW_TAKES polls that returned completions. Used by siw_qp_may_wait(). Under send_lock.
  */
 struct siw_round {
 	uint32_t polls; /* siw_qp_polls() at the first post of this round */

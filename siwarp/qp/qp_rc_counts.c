@@ -17,8 +17,8 @@
 /* A count is sent after this many octets were received without one. */
 #define COUNT_OCTETS (64u << 10)
 /*
- * Minimum distance between counts without a message: about the time that a small message and its
- * count take.
+ * Minimum distance in nanoseconds between counts without a message: about the transfer time of a
+ * small message and its count.
  */
 #define DISTANCE_NS 5000u
 /* A count waits this many progress rounds for a program that has not polled all its completions. */

@@ -57,7 +57,7 @@ static bool send_confirm_read(struct siw_rc *rc)
 
 /*
  * Assigns the numbers by which counts refer to a request. A Write with immediate data is a Write
- * followed by a message on the Send queue, and takes a number of both.
+ * followed by a message on the Send queue, and is numbered as both.
  */
 static void number(struct siw_rc *rc, struct siw_wqe *wqe)
 {
@@ -178,7 +178,8 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 	struct siw_rc *rc = siw_rc_of(wq);
 	int r;
 
-	if (!flow->stream) /* MORE causes a turn, which starts the time-out for a missing stream */
+	/* SIW_RUN_MORE causes a turn, which starts the time-out for a missing stream */
+	if (!flow->stream)
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
 	if (siw_rdmap_responses_pending(flow->stream))
 		siw_verbs_mark_busy(&wq->qp);

@@ -30,7 +30,7 @@ void siw_qp_rd_abandon(struct siw_wq *wq);
 /* ---- qp_rd_close.c; progress lock held ------------------------------------------------------- */
 
 /*
- * Closes an endpoint that no longer has a queue pair, once the peers have received what was sent
+ * Closes an endpoint that no longer has a queue pair, after the peers have received everything sent
  * before.
  */
 void siw_qp_rd_part(struct siw_context *ctx, struct siw_rd *endpoint);

@@ -226,8 +226,8 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 }
 
 /*
- * A message of this end cannot be finished: ends the stream, tells the peer, and both ends restart
- * with a new stream.
+ * Ends streams in which a message of this end cannot be finished. A BYE informs the peer, and both
+ * ends restart with a new stream.
  */
 static void end_broken(struct siw_rd_qp *rd)
 {
@@ -243,7 +243,9 @@ static void end_broken(struct siw_rd_qp *rd)
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
 
-/* Tells RDMAP how many completions of Write-Records were polled: as many more may be queued. */
+/*
+ * Reports to RDMAP how many completions of Write-Records were polled; as many more may be queued.
+ */
 static void count_polled(struct siw_rd_qp *rd)
 {
 	rd->records.seen = atomic_load(&rd->records.polled);
@@ -285,8 +287,8 @@ static bool may_take_held(struct siw_rd_qp *rd)
 }
 
 /*
- * Resumes paused messages if what they wait for has happened: a receive was posted, a completion
- * was polled, or another message has ended.
+ * Resumes paused messages after a receive was posted, a completion was polled, or another message
+ * has ended.
  */
 static bool resume_held(struct siw_rd_qp *rd)
 {

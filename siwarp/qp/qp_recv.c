@@ -26,8 +26,8 @@ int siw_qp_recv_status(const struct siw_rdmap_event *ev)
 }
 
 /*
- * The message is preceded by a GRH. The completion's service level tells programs which form of GRH
- * it is: IPv4 or IPv6.
+ * The message is preceded by a GRH. The completion's service level shows whether the GRH has the
+ * IPv4 or the IPv6 form.
  */
 static void put_grh(struct siw_wc *wc, const struct siw_addr *source)
 {

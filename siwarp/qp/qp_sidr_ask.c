@@ -77,7 +77,7 @@ static void report(struct siw_sidr_ask *ask, int kind, int status,
 	}
 	/*
 	 * If there is no memory for the event, the answer counts as lost, and the next
-	 * retransmission gets another.
+	 * retransmission triggers another one.
 	 */
 	if (siw_qp_report(ask->reporter, &event) == 0)
 		stop(ask);
@@ -136,8 +136,8 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 	}
 	siw_count(SIW_COUNTER_sidr_repeats, 1);
 	/*
-	 * An error may come from an ICMP message, which anybody can forge, so the query counts as
-	 * lost.
+	 * An error may be caused by an ICMP message, which an attacker can forge, so the query
+	 * counts as lost.
 	 */
 	send_question(ask);
 }

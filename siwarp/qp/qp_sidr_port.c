@@ -171,8 +171,8 @@ static void refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /*
- * Moves the source to the position in turns that its last turn gives, or removes it if it has no
- * query of the kind.
+ * Moves the source to its position in turns, ordered by last_turn, or removes it if it has no query
+ * of the kind.
  */
 static void set_turn(struct siw_sidr_port *port, struct sidr_source *source, enum kind kind)
 {

@@ -6,9 +6,9 @@
  * What this layer does NOT do: know queue pairs, work queues or completions. The caller passes in
  * one operation at a time; events are returned as values.
  *
- * Locks: as ddp. siw_rdmap_send/flush/terminate/accepted/ready of a stream: the QP's send lock. All
- * others: the progress lock. State used by both sides (outstanding Reads, inbound Read Requests) is
- * in single-producer rings.
+ * Locks: as in ddp/ddp.h. siw_rdmap_send/flush/terminate of a stream: the QP's send lock. Others:
+ * the progress lock, unless stated otherwise. State used by both sides (outstanding Reads, inbound
+ * Read Requests) is in single-producer rings.
  */
 #ifndef SIW_RDMAP_H
 #define SIW_RDMAP_H

@@ -285,8 +285,8 @@ struct siw_rdmap_fault {
 	struct siw_wire_err err;
 	bool has_seg, has_read;
 	/*
-	 * on reliable datagrams, where only the message that err concerns ends, so a segment is
-	 * always quoted
+	 * the stream is on reliable datagrams: only the message that err concerns ends, so a
+	 * segment is always quoted
 	 */
 	bool of_rd;
 	struct siw_ddp_seg seg;

@@ -63,7 +63,7 @@ static bool knows_private(const struct siw_rdmap_stream *stream, const struct si
 	return wire.subcode == SIW_RDMAP_SEND_IMM || wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 }
 
-/* Checks segments with the opcodes of RFC 7306 or the private opcode. */
+/* Checks segments with an opcode of RFC 7306 or the private opcode. */
 static __attribute__((cold, noinline)) bool
 judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct siw_wire_err *err)
 {

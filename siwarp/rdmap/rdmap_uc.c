@@ -14,12 +14,12 @@
 #include "rdmap/rdmap_impl.h"
 #include "rdmap/rdmap_uc.h"
 
-/* The kind of operation being received, as given by its last segment. */
+/* The kind of operation being received, according to its last segment. */
 enum uc_op {
 	UC_NOTHING,
 	UC_SEND,
 	UC_WRITE,
-	UC_IMMEDIATE, /* Immediate Data alone, or after a complete Write */
+	UC_IMMEDIATE, /* Immediate Data, separate or after a complete Write */
 };
 
 struct siw_rdmap_uc {

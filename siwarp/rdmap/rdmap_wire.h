@@ -149,7 +149,7 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
  */
 #define SIW_RDMAP_ASKS_COUNTS 0x5349574300000001u
 
-/* The header of a message on queue 1; the opcode tells which of the two. */
+/* The header of a message on queue 1; the opcode selects the member. */
 union siw_rdmap_wire_atomic_request {
 	struct siw_rdmap_wire_read read;
 	struct siw_rdmap_wire_atomic atomic;
