@@ -21,7 +21,7 @@
 
 /* A queue of connection events with a descriptor to wait on. */
 struct siw_qp_evq;
-/* Connects the connections of one user on one device with the queue that receives their events. */
+/* The link between one user's connections on one device and the event queue that they report to. */
 struct siw_qp_reporter;
 /* A listener, or one end of a connection in start-up or in use. */
 struct siw_qp_conn;

@@ -193,7 +193,7 @@ struct siw_counts {
 	 * fields below.
 	 */
 	int rnr_retry;
-	/* rnr_retry was set by this end's program, and the peer sends no counts */
+	/* rnr_retry was set by this end's program; the peer's announcements are ignored */
 	bool rnr_fixed;
 	uint32_t octets;   /* octets received since this end last sent a count */
 	uint64_t alone_ns; /* when a count was last sent without a message behind it */

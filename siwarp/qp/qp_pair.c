@@ -73,7 +73,7 @@ static void retry_later(struct siw_pair *pair)
 
 /*
  * The number of Reads that this end accepts (IRD): the program's value plus one, for the empty Read
- * by which the peer confirms delivery.
+ * by which the peer finds out what this end has received.
  */
 static uint16_t own_ird(const struct siw_pair *pair)
 {

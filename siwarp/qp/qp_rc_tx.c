@@ -18,7 +18,7 @@ static bool is_wanted(const struct siw_wq *wq, const struct siw_wqe *wqe)
 	return wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
 }
 
-/* The number of requests begun since the QP was created or reset. */
+/* The number of requests begun since the QP was created. */
 static uint32_t begun_by(const struct siw_wq *wq)
 {
 	return wq->sq_head + wq->begun;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The endpoint of a destroyed RD queue pair. It remains open until the peers have received
- * everything that was sent, including responses, and have answered the BYE, for at most linger_ms.
- * If a new RD queue pair needs its port, the endpoint is closed at once.
+ * An RD endpoint whose queue pair was destroyed or got another socket. It remains open until the
+ * peers have received everything that was sent, including responses, and have answered the BYE, for
+ * at most linger_ms. If a new RD queue pair needs its port, the endpoint is closed at once.
  */
 #include <errno.h>
 #include <stdlib.h>
