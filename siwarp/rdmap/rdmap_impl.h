@@ -377,7 +377,7 @@ struct siw_rdmap_rd {
 	siw_lock_t lock;
 	struct siw_link streams;
 	_Atomic uint32_t n_streams;
-	/* The last result of siw_rdmap_rd_stream(); send lock. */
+	/* The last result of siw_rdmap_rd_stream(); under the send lock. */
 	struct siw_addr last_addr;
 	struct siw_rdmap_stream *last;
 };
@@ -402,7 +402,7 @@ struct siw_rdmap_of_rd {
 	struct siw_rdmap_recording recording;
 	/*
 	 * responding: a response or an error message is partly framed; response: it is a response.
-	 * Send lock held.
+	 * Under the send lock.
 	 */
 	bool responding, response;
 	/* header of the Write-Record being sent; under the send lock */
@@ -431,10 +431,7 @@ struct siw_rdmap_stream {
 	 * A Read of this end has requested delivery counts. Set by the sending side, read by both.
 	 */
 	_Atomic bool asked;
-	/*
-	 * Only a Terminate may be sent any more. Set by the receiving side, read by the sending
-	 * side.
-	 */
+	/* Only a Terminate may be sent any more. Read by the sending side. */
 	_Atomic bool closing;
 
 	/*
