@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * verbs/verbs.h - the context and what belongs to it: the port and its progress, timers, events,
- * protection domains, memory, completion queues, shared receive queues. What queue pairs (qp/) and
- * the connection manager (cm/) may use of it; the user's half is <siwarp/siw.h>.
+ * verbs/verbs.h - the device context and the objects that belong to it: the port with its progress
+ * engine, timers, events, protection domains, memory regions, memory windows, completion queues and
+ * shared receive queues. This header is for the queue pair layer (qp/) and the connection manager
+ * (cm/); applications use <siwarp/siw.h>.
  *
- * What this layer does NOT do: know what types of queue pairs there are, or their protocols. It
- * calls them by struct siw_qp_ops alone.
+ * This layer does not know the queue pair types or their protocols. It calls queue pairs only
+ * through struct siw_qp_ops.
  *
- * Results: 0 or a count, or -errno, unless said otherwise. Times are nanoseconds of base/clock.h.
+ * Functions return 0 or a count on success and -errno on failure, unless stated otherwise. Times
+ * are nanoseconds of the clock in base/clock.h.
  *
  * Lock order: context progress lock, QP send lock, QP receive lock, SRQ lock, CQ lock, channel
  * lock.
@@ -34,63 +36,71 @@
 #include "mem/mem_queue.h"
 
 #define SIW_QP_TYPES	      4
-#define SIW_MAX_READS	      128 /* most IRD and ORD */
+#define SIW_MAX_READS	      128 /* maximum of IRD and of ORD */
 #define SIW_MAX_RC_MSG	      (1u << 30)
 #define SIW_MAX_WRITE_RECORDS 1024
 
 /*
- * QPNs. UD: index << 16 | UDP port, where the index is that of the QP on its socket. RC: numbers
- * with the top bit of the 24 set; RC by QPN: index << 16 | TCP port. Indexes of 128 and above are in
- * the range of the other RC QPs: a new QP whose number is taken gets another one.
+ * QP numbers (24 bits). UD: index << 16 | UDP port, where the index numbers the QPs that share one
+ * socket. RC with connection manager: numbers whose top bit is set. RC connected by QPN: index <<
+ * 16 | TCP port. Indexes of 128 and above overlap the range of the RC QPs with connection manager;
+ * a new QP whose number is already in use gets another one.
  */
 #define SIW_QPN_INDEX_BIT 16
 #define SIW_FIRST_RC_QPN  0x800000u
 #define SIW_LAST_RC_QPN	  0xfffffeu
 
-/* A timer. While it is in its context's list, progress calls tick when it is due. */
+/*
+ * A timer. While it is linked into its context's timer list, progress rounds call tick at the due
+ * time.
+ */
 struct siw_timed {
 	struct siw_link link;
 	void (*tick)(struct siw_timed *self, uint64_t now_ns);
-	uint64_t due_ns, by_ns, step_ns; /* only for verbs_progress.c */
+	uint64_t due_ns, by_ns, step_ns; /* private to verbs_progress.c */
 };
 
-/* Watches the device's interface; served by the port. */
+/* Monitors the device's network interface for changes; the port's progress rounds read them. */
 struct siw_port_watch {
 	struct siw_io_handler handler; /* first */
 	struct siw_context *ctx;
 	struct siw_llp_watch *watch;
 };
 
-/* An event of one kind on one object; in ctx->async_events while raised. Under ctx->async_lock. */
+/*
+ * One pending kind of asynchronous event of one object. It is linked into ctx->async_events from
+ * when the event is raised until it is read. Protected by ctx->async_lock.
+ */
 struct siw_async_note {
 	struct siw_link link;
 	struct siw_async *of;
-	int type; /* enum siw_event_type, -1: not in use */
+	int type; /* enum siw_event_type; -1: unused */
 };
 
-#define SIW_ASYNC_KINDS 9 /* the most kinds that any object has: those of a QP */
+#define SIW_ASYNC_KINDS 9 /* the highest number of event kinds of any object: that of a QP */
 
-/* The asynchronous events of an object. */
+/* The asynchronous events of one object. */
 struct siw_async {
 	struct siw_context *ctx;
 	void *object;
-	void *user;	  /* the object's, as the program made it; NULL: the device's */
-	uint32_t unacked; /* taken, not acknowledged; async_lock */
+	/* the user context given at the object's creation; NULL for the device itself */
+	void *user;
+	uint32_t unacked; /* events read and not yet acknowledged; async_lock */
 	struct siw_async_note note[SIW_ASYNC_KINDS];
 };
 
 /*
- * The freelist of one kind of object. Another thread may call with an object that was destroyed
- * just before, and must then find a destroyed object of the same kind. So the memory is not freed
- * but reused for the next object of that kind; the members that such a call reads first (ctx, the
- * locks, whether it is in a list) stay valid.
+ * The freelist of one kind of object. A thread may call a verb on an object that another thread has
+ * just destroyed; such a late call must find a destroyed object of the same kind. The memory is
+ * therefore not freed but reused for the next object of that kind, and the members that such a call
+ * reads first (ctx, the locks, list membership) stay valid.
  */
 struct siw_freelist {
 	siw_lock_t lock;
 	struct siw_link objects;
 };
 
-/* In which order children of a device end when it is closed by force. */
+/* The order in which a device's children are ended when the device is closed by force. */
 enum siw_child_rank {
 	SIW_CHILD_CM_ID,
 	SIW_CHILD_CM_CHANNEL,
@@ -98,131 +108,155 @@ enum siw_child_rank {
 	SIW_CHILD_SRQ,
 	SIW_CHILD_CQ,
 	SIW_CHILD_CHANNEL,
-	SIW_CHILD_PASSIVE, /* it has nothing that must end */
+	SIW_CHILD_PASSIVE, /* nothing has to be ended */
 	SIW_CHILD_RANKS,
 };
 
-/* What a device must end when it is closed by force; in its context's children. */
+/*
+ * An object that must be ended when its device is closed by force; linked into its context's
+ * children.
+ */
 struct siw_child {
 	struct siw_link link;
-	/* Ends it as its destructor does, but waits for nobody and frees not its struct. No lock. */
+	/*
+	 * Ends the object as its destructor does, but does not wait and does not free the struct.
+	 * Called without locks.
+	 */
 	void (*end)(struct siw_child *self);
-	int fd; /* that threads wait on, or -1 */
+	int fd; /* descriptor that threads wait on, or -1 */
 };
 
-/* Threads beside the device's own, which starts them (verbs_deputy.c). */
+/*
+ * Number of watchdog threads per device, in addition to the device's progress thread, which starts
+ * them (verbs_deputy.c).
+ */
 #define SIW_DEPUTIES 2
 
 struct siw_deputies {
 	struct siw_deputy {
 		struct siw_context *ctx;
 		pthread_t thread;
-		sem_t wake; /* they are on duty, or to end */
+		sem_t wake; /* wakes the thread when the watchdogs are activated or must end */
 	} each[SIW_DEPUTIES];
-	unsigned int n; /* that run */
-	bool asked;	/* the system was asked for them */
+	unsigned int n; /* number of running watchdog threads */
+	bool asked;	/* an attempt to create the threads was made */
 	_Atomic bool on;
-	_Atomic uint32_t served; /* count of wake-ups in which one-sided traffic was served */
-	uint64_t last_ns;	 /* when the device's thread last did so */
-	unsigned int row;	 /* how often it did, soon after the time before */
+	_Atomic uint32_t served; /* number of wake-ups in which one-sided traffic was served */
+	uint64_t last_ns;	 /* when the progress thread last served one-sided traffic */
+	unsigned int row; /* number of such wake-ups in a row, each soon after the one before */
 };
 
-/* Rounds of polls that moved nothing, since one that did. */
+/* State of the polls whose progress round found no work, since the last round that found work. */
 struct siw_vain {
 	uint32_t rounds;
-	bool idle;		 /* they have lasted longer than messages take */
-	uint64_t since_ns;	 /* when they had become a few */
-	const struct siw_cq *by; /* whose poll looked last; NULL: not known */
-	unsigned int passed;	 /* polls of other queues since then */
-	uint32_t moves;		 /* idle: count of the rounds of all devices that moved something */
-	uint32_t aside;		 /* polls for which this device stands behind a busy one */
-	uint64_t round_ns;	 /* then: time of the last round */
+	bool idle;	   /* the idle rounds have lasted longer than a message exchange takes */
+	uint64_t since_ns; /* when the number of idle rounds reached FEW */
+	const struct siw_cq *by; /* the CQ whose poll made the last round; NULL: unknown */
+	unsigned int passed;	 /* polls of other CQs since that round */
+	uint32_t moves; /* while idle: copy of the count of rounds with work, of all devices */
+	uint32_t aside; /* number of polls left during which this device yields to a busy device */
+	uint64_t round_ns; /* while yielding: time of the last round */
 };
 
-/* So many polls that took what was there already end a round of posts, as one that found nothing. */
+/*
+ * Posts between two polls of an empty CQ form one burst. This number of polls that return
+ * completions without a progress round also ends a burst.
+ */
 #define SIW_TAKES 8
 
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
-	siw_lock_t progress;		   /* whoever holds it makes progress */
-	struct siw_llp_port *_Atomic port; /* NULL: it was closed; progress to write */
+	siw_lock_t progress;		   /* its holder makes progress */
+	struct siw_llp_port *_Atomic port; /* NULL: closed; written under the progress lock */
 	struct siw_mem *mem;
-	/* count of polls; while it grows, the progress thread leaves progress to others */
+	/*
+	 * number of polls; while it increases, the progress thread leaves progress to the pollers
+	 */
 	_Atomic uint32_t polls;
-	_Atomic uint32_t takes;	  /* count of polls that took what was there already: no round */
-	_Atomic bool crowded;	  /* posts are dense, and would wait for company */
-	_Atomic bool held_back;	  /* posts wait for company since the last round over unsent */
-	struct siw_vain vain;	  /* progress */
+	/* number of polls that returned completions without a progress round */
+	_Atomic uint32_t takes;
+	_Atomic bool crowded; /* posts are dense, so that they may be delayed for a batch */
+	/* posts were delayed for a batch since the last round over the unsent list */
+	_Atomic bool held_back;
+	struct siw_vain vain;	  /* protected by the progress lock */
 	_Atomic uint32_t waiters; /* threads inside siw_verbs_wait */
 	/*
-	 * After a wait whose spin found nothing, this many waits do not spin, and this many of them
-	 * are left. Hints only: relaxed accesses.
+	 * Spinning of waits: after a spin that found no completion, the next spin_skip waits do not
+	 * spin; spin_left of these are still to come. Hints only: relaxed accesses.
 	 */
 	_Atomic uint32_t spin_skip, spin_left;
 	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
-	_Atomic uint32_t n_armed;  /* CQs that are armed */
-	_Atomic uint32_t armed_at; /* polls when one was armed last */
-	_Atomic bool cq_overrun;   /* a CQ overflowed, and its QPs have not been moved to ERR yet */
-	_Atomic uint32_t n_unsent; /* QPs on unsent */
+	_Atomic uint32_t n_armed;  /* number of armed CQs */
+	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
+	_Atomic bool cq_overrun;   /* a CQ overflowed and its QPs have not been moved to ERR yet */
+	_Atomic uint32_t n_unsent; /* number of QPs on unsent */
 	/*
-	 * This is a forked child's copy, which is not usable (set before the child runs), or the
-	 * device was closed by force.
+	 * Set in a forked child before the child runs, because the child's copy of the device is
+	 * unusable, and set when the device is closed by force.
 	 */
 	_Atomic bool inherited;
-	siw_lock_t children_lock; /* innermost */
+	siw_lock_t children_lock; /* innermost lock */
 	struct siw_link children[SIW_CHILD_RANKS];
 	siw_lock_t unsent_lock;
-	struct siw_link unsent;	  /* QPs with something left to send; unsent_lock */
-	uint64_t turns;		  /* number of rounds over unsent; progress */
-	siw_lock_t busy_lock;	  /* innermost */
-	struct siw_link busy;	  /* QPs that may use memory or address handles; busy_lock */
-	uint32_t n_busy;	  /* its length; busy_lock */
-	uint64_t rounds;	  /* of progress, each of which looks at sockets; progress */
-	bool sends_more;	  /* ... the last of which left what the sockets have room for */
-	struct siw_link timed;	  /* list of struct siw_timed; progress */
-	_Atomic uint32_t n_timed; /* its length */
-	/* of those, the streams and endpoints that wait for the peers' end */
+	struct siw_link unsent; /* QPs with requests left to send; unsent_lock */
+	uint64_t turns;		/* number of rounds over unsent; progress lock */
+	siw_lock_t busy_lock;	/* innermost lock */
+	struct siw_link busy;	/* QPs that may be using memory or address handles; busy_lock */
+	uint32_t n_busy;	/* length of busy; busy_lock */
+	uint64_t rounds;	/* number of progress rounds that polled sockets; progress lock */
+	bool sends_more; /* the last round stopped before the sockets were full; progress lock */
+	struct siw_link timed;	  /* list of struct siw_timed; progress lock */
+	_Atomic uint32_t n_timed; /* length of timed */
+	/*
+	 * number of those timers that belong to streams and endpoints waiting for their peers to
+	 * close
+	 */
 	_Atomic uint32_t n_linger;
-	_Atomic uint64_t next_tick_ns; /* when the first of them is due; progress to write */
-	struct siw_link qps;	       /* progress */
-	struct siw_link groups;	       /* multicast groups that QPs are members of; progress */
-	struct siw_link partings;      /* qp's: RD endpoints whose queue pairs are gone; progress */
-	struct siw_link pair_ports;    /* qp's: TCP ports of RC QPs that connect by QPN; progress */
+	/* when the first timer is due; written under the progress lock */
+	_Atomic uint64_t next_tick_ns;
+	struct siw_link qps;	/* protected by the progress lock */
+	struct siw_link groups; /* multicast groups with member QPs; progress lock */
+	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
+	struct siw_link partings;
+	/* owned by qp: TCP ports of RC QPs that connect by QPN; progress lock */
+	struct siw_link pair_ports;
 
-	siw_lock_t async_lock;	      /* innermost lock: any other may be held */
+	siw_lock_t async_lock;	      /* innermost lock: taken with any other lock held */
 	struct siw_link async_events; /* list of struct siw_async_note, oldest first; async_lock */
-	struct siw_async async;	      /* of the device itself */
+	struct siw_async async;	      /* the device's own events */
 	int async_fd;
 	bool async_fd_set; /* async_lock */
 
-	/* in the list of open contexts, or of closed ones: verbs_fork.c */
+	/* in the list of open or of closed contexts (verbs_fork.c) */
 	struct siw_link open;
-	struct siw_device_info info; /* as it was when opened */
-	struct siw_device_info now;  /* progress */
+	struct siw_device_info info; /* interface state when the device was opened */
+	struct siw_device_info now;  /* current interface state; progress lock */
 	struct siw_port_watch watch;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
-	siw_lock_t mw_lock; /* innermost lock: the relations of windows and regions */
+	siw_lock_t mw_lock; /* innermost lock: which window is bound to which region */
 	_Atomic uint32_t next_pd, next_srq;
 	_Atomic uint64_t next_qp; /* serial of the next QP */
-	uint32_t next_rc_qpn;	  /* progress */
-	uint32_t n_high; /* QPs of UD, and RC by QPN, in the other RC QPs' range; progress */
+	uint32_t next_rc_qpn;	  /* protected by the progress lock */
+	/* UD QPs and RC QPs by QPN that use the range of the other RC QPs; progress lock */
+	uint32_t n_high;
 
 	bool has_thread;
 	pthread_t thread;
 	_Atomic bool stop;
-	uint32_t one_sided;  /* count of peers' short Writes and Reads; progress */
-	_Atomic bool naps;   /* it leaves progress to others, for a moment */
-	_Atomic bool asleep; /* it sleeps without a limit, since a waiter sleeps on the sockets */
+	uint32_t one_sided; /* number of short Writes and Reads by peers; progress lock */
+	_Atomic bool naps;  /* the progress thread leaves progress to others for a short nap */
+	/* the progress thread sleeps long, because a waiter sleeps on the sockets */
+	_Atomic bool asleep;
 	int sleep_fd;
-	struct siw_deputies deputies; /* the device's thread's, but for atomics */
+	struct siw_deputies deputies; /* except for its atomics, used only by the progress thread */
 
 	/*
-	 * Rate limits that queue pairs share on this device; owned by qp, allocated with the first
-	 * error message.
+	 * Error message rate limits shared by the device's queue pairs; owned by qp, allocated with
+	 * the first error message.
 	 */
-	struct siw_err_limit *err_limit;	    /* progress */
-	struct siw_freelist free_qps[SIW_QP_TYPES]; /* by type; used by qp */
+	struct siw_err_limit *err_limit;	    /* protected by the progress lock */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp */
 	struct siw_freelist free_cqs, free_srqs, free_ahs, free_regions, free_windows;
 };
 
@@ -234,14 +268,17 @@ struct siw_pd {
 };
 
 struct siw_ah {
-	/* The caller's (siw_ah_room); first, so that a pointer to it is one to the handle. */
+	/*
+	 * Space for the caller's data (siw_ah_room). First member, so that the space and the handle
+	 * have the same address.
+	 */
 	_Alignas(16) unsigned char room[SIW_AH_ROOM];
 	struct siw_pd *_Atomic pd; /* NULL: destroyed */
 	struct siw_addr dest;
-	struct siw_addr source; /* where messages leave; family 0: it does not matter */
+	struct siw_addr source; /* source address of outgoing messages; family 0: any */
 	struct siw_child child;
-	bool group;	     /* dest is the address of a multicast group, with its port */
-	_Atomic bool queued; /* a send to it was once left in a send queue */
+	bool group;	     /* dest is the address of a multicast group, including the port */
+	_Atomic bool queued; /* a send to this handle has been left in a send queue at least once */
 	struct siw_link in_freelist;
 };
 
@@ -250,67 +287,72 @@ struct siw_srq {
 	struct siw_pd *pd;
 	uint32_t number;
 	void *user;
-	siw_lock_t lock;	     /* for posting */
+	siw_lock_t lock;	     /* protects posting */
 	struct siw_mem_queue *recvs; /* NULL: destroyed */
-	struct siw_link waiting;     /* QPs whose Sends wait for receives */
-	struct siw_srq_attr attr;    /* srq_limit: under progress; 0 once the limit was reached */
+	struct siw_link waiting;     /* QPs with received Sends that have no receive yet */
+	struct siw_srq_attr attr;    /* srq_limit: protected by progress; 0 after the limit event */
 	_Atomic uint32_t n_qp;
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
-/* What a queue pair has left to send after its turn. */
+/* The requests left in a send queue after the queue pair's turn. */
 enum siw_turn {
-	SIW_TURN_DONE,	  /* nothing */
-	SIW_TURN_MORE,	  /* requests for the next turn */
-	SIW_TURN_BLOCKED, /* requests that wait for room in a socket */
-	SIW_TURN_STARVED, /* as BLOCKED, and none completed: the next round begins with this QP */
+	SIW_TURN_DONE,	  /* none */
+	SIW_TURN_MORE,	  /* some, to be sent in the next turn */
+	SIW_TURN_BLOCKED, /* some, waiting for room in a socket */
+	/* as BLOCKED, and no request completed: the next round starts with this QP */
+	SIW_TURN_STARVED,
 };
 
 /*
- * The calls of verbs to a queue pair: one const table per type, NULL for what a type does not need.
- * Called with the progress lock, except record_polled.
+ * The operations of a queue pair that verbs calls: one const table per QP type. An operation that a
+ * type does not need is NULL. All are called with the progress lock held, except record_polled.
  */
 struct siw_qp_ops {
-	bool owns_regions; /* it has one peer at a time, so a region may be bound to it alone */
+	/* the QP has one peer at a time, so a region may be restricted to this QP */
+	bool owns_regions;
 	/*
-	 * The QP was marked unsent: sends more of its requests, and delivers messages that wait for
-	 * receives. turn: number of this round over all marked QPs.
+	 * The QP was marked unsent: sends more of its requests, and delivers messages that were
+	 * waiting for receives. turn: number of this round over all marked QPs.
 	 */
 	enum siw_turn (*turn)(struct siw_qp *qp, uint64_t turn);
 	/*
-	 * Whether a request that the socket has not accepted, or a Read without its response, uses
-	 * this memory; whether the socket has not accepted a send to this address handle. Requests
-	 * that were only delayed for a batch are sent first.
+	 * uses_key: whether a request that the socket has not accepted, or a Read without a
+	 * response, uses this memory. uses_ah: whether a send that the socket has not accepted uses
+	 * this address handle. Both first send the requests that were only delayed for a batch.
 	 */
 	bool (*uses_key)(struct siw_qp *qp, uint32_t lkey);
 	bool (*uses_ah)(struct siw_qp *qp, const struct siw_ah *ah);
-	/* Whether nothing that was posted or asked for waits or is being sent. send_lock. */
+	/*
+	 * Whether no posted request and no response to the peer is waiting or being sent. send_lock
+	 * held.
+	 */
 	bool (*is_quiet)(const struct siw_qp *qp);
 	/*
-	 * The STag was invalidated: resets the connection if a response to a Read from it is not
-	 * sent completely.
+	 * Called after the STag was invalidated: resets the connection if a Read Response from that
+	 * memory has not been sent completely.
 	 */
 	void (*revoke)(struct siw_qp *qp, uint32_t stag);
-	/* Regions or windows have ended: continues requests that waited for that. */
+	/* Regions or windows have been destroyed: continues requests that waited for that. */
 	void (*settle)(struct siw_qp *qp);
-	/* The device's addresses may have changed. */
+	/* The addresses of the device may have changed. */
 	void (*readdress)(struct siw_qp *qp);
-	/* Moves it to ERR; status: why, -errno. */
+	/* Moves the QP to ERR; status: the reason, -errno. */
 	void (*fail)(struct siw_qp *qp, int status);
 	/*
-	 * The process ends. leave: sends what was posted and shuts the connection down; is_leaving:
-	 * whether that is still in progress.
+	 * The process is exiting. leave: sends the posted requests and shuts the connection down.
+	 * is_leaving: whether that is still in progress.
 	 */
 	void (*leave)(struct siw_qp *qp);
 	bool (*is_leaving)(const struct siw_qp *qp);
-	/* The completion of a Write-Record was polled. A CQ's lock is held. */
+	/* The completion of a Write-Record was polled. Called with a CQ lock held. */
 	void (*record_polled)(struct siw_qp *qp);
 };
 
 /*
- * The part of a queue pair that verbs uses: the first member of each type's struct
+ * The part of a queue pair that verbs uses: the first member of each QP type's struct
  * (qp/qp_objects.h).
  */
 struct siw_qp {
@@ -319,63 +361,68 @@ struct siw_qp {
 	struct siw_context *ctx;
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
-	struct siw_srq *srq; /* the queue that it takes receives from; NULL: its own */
+	struct siw_srq *srq; /* source of receives; NULL: the QP's own receive queue */
 	uint64_t serial;     /* unique among all QPs ever made on the device */
-	/* enum siw_qp_state. send_lock to write, and progress but for a UD's RTS to SQE. */
+	/*
+	 * enum siw_qp_state. Written under send_lock and progress; UD's step from RTS to SQE, under
+	 * send_lock only.
+	 */
 	_Atomic int state;
 	_Atomic uint32_t qpn;
 	siw_lock_t send_lock;
 	siw_lock_t recv_lock;
-	/* Slots of each queue below this number are free, since a later completion was polled. */
+	/* Slots of each queue below this number are free, because a later completion was polled. */
 	_Atomic uint32_t sq_freed, rq_freed;
 	struct siw_link unsent; /* ctx->unsent_lock */
 	bool on_unsent;		/* ctx->unsent_lock */
 	bool on_busy;		/* send_lock */
 	struct siw_link busy;	/* ctx->busy_lock */
-	bool has_unexpected;	/* Sends wait for receives: progress and recv_lock to write */
-	struct siw_link in_srq; /* in its SRQ's waiting, while it has_unexpected: the SRQ's lock */
+	bool has_unexpected; /* Sends wait for receives; written under progress and recv_lock */
+	/* in its SRQ's waiting list while has_unexpected; protected by the SRQ's lock */
+	struct siw_link in_srq;
 	struct siw_link in_ctx;
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
-/* A bind of a window that was posted and has not begun. */
+/* A memory window bind that was posted and not carried out yet. */
 struct siw_bind {
 	struct siw_window *window; /* pinned; NULL: the bind was carried out or dropped */
-	struct siw_region *region; /* pinned; NULL: none, or one without bindings */
-	uint64_t addr, length;	   /* octets */
-	uint32_t rkey;		   /* the window's key after the bind */
-	int access;		   /* set of enum siw_access_flags */
+	/* pinned; NULL: no region, or one that no window may be bound to */
+	struct siw_region *region;
+	uint64_t addr, length; /* octets */
+	uint32_t rkey;	       /* the window's rkey after the bind */
+	int access;	       /* set of enum siw_access_flags */
 };
 
-/* A window's old binding, which a new bind has replaced, until no stream uses it any more. */
+/* A window's previous binding, replaced by a new bind, until no stream uses it any more. */
 struct siw_bind_rest {
-	uint32_t stag;		   /* invalid; streams may still have to send responses from it */
+	uint32_t stag;		   /* invalid; streams may still have responses to send from it */
 	struct siw_region *region; /* pinned, or NULL */
 };
 
 /* ---- the context; any thread ----------------------------------------------------------------- */
 
 /*
- * Whether this is a forked child and its parent opened the device, or it was closed by force. Needs
- * no lock.
+ * Whether the device is unusable: this is a forked child and the parent opened the device, or the
+ * device was closed by force. Lock-free.
  */
 static inline bool siw_verbs_inherited(const struct siw_context *ctx)
 {
 	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
 }
-/* siw_verbs_inherited as -ESTALE, or 0. */
+/* Returns -ESTALE if siw_verbs_inherited(), otherwise 0. */
 int siw_verbs_stale(const struct siw_context *ctx);
 /*
- * To be called first by a verb that creates an object of a PD by its init attributes: 0, or -errno:
- * an argument is NULL, or the device was inherited.
+ * First step of a verb that creates an object of a PD from init attributes. Returns 0, or -errno if
+ * an argument is NULL or the device is unusable (siw_verbs_inherited).
  */
 int siw_verbs_create_begin(const struct siw_pd *pd, const void *init);
 
 /*
- * The identity to which a region of this QP is bound. It is odd, so it differs from the address of
- * any object.
+ * The identity of the QP that a region is bound to. The value is odd, so it never equals an
+ * object's address.
  */
 static inline const void *siw_verbs_owner(const struct siw_qp *qp)
 {
@@ -383,49 +430,50 @@ static inline const void *siw_verbs_owner(const struct siw_qp *qp)
 }
 
 /*
- * A child of the device was made, or is being destroyed: closing by force ends it, or not any more.
- * end may be NULL for SIW_CHILD_PASSIVE.
+ * Adds a new child of the device to the list of objects that closing by force ends, or removes a
+ * child that is being destroyed. end may be NULL for SIW_CHILD_PASSIVE.
  */
 void siw_verbs_child_add(struct siw_context *ctx, struct siw_child *child, enum siw_child_rank rank,
 			 void (*end)(struct siw_child *self), int fd);
 void siw_verbs_child_del(struct siw_context *ctx, struct siw_child *child);
 
-/* Takes the object that was put there first, or NULL. */
+/* Removes and returns the object that was added first, or NULL if the list is empty. */
 struct siw_link *siw_verbs_freelist_take(struct siw_freelist *list);
 void siw_verbs_freelist_give(struct siw_freelist *list, struct siw_link *link);
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
 /*
- * Counts a poll of cq (NULL: of something else), and makes progress unless another thread does so or
- * has just done so in vain.
+ * Counts a poll of cq (NULL: a poll that is not of a CQ) and makes a progress round, unless another
+ * thread is making one or a recent round found no work.
  */
 void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
 /*
- * Makes one round of progress: serves each socket that may have work once. Returns the number of
- * messages moved. The caller holds the progress lock.
+ * Makes one progress round: serves each socket that may have work once. Returns the number of
+ * messages moved. Called with the progress lock held.
  */
 int siw_verbs_progress_once(struct siw_context *ctx);
 /*
- * Waits until ready(arg) returns non-zero, and returns that value; -EAGAIN after timeout_ms
- * milliseconds (-1: no limit); -EINTR. The calling thread makes progress meanwhile. fd must become
- * readable when another thread makes ready() return non-zero. With a timeout_ms other than 0 it is
- * a cancellation point (base/cancel.h): the caller holds no lock.
+ * Waits until ready(arg) returns non-zero and returns that value; -EAGAIN after timeout_ms
+ * milliseconds (-1: no limit); -EINTR. The calling thread makes progress while it waits. fd must
+ * become readable when another thread causes ready() to return non-zero. With a non-zero timeout_ms
+ * this is a cancellation point (base/cancel.h), so the caller must hold no lock.
  */
 int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		   int timeout_ms);
 /*
- * The same, but while the device's thread runs the calling thread sleeps on fd alone: for events
- * that are rare, as a thread that waits for them must not be woken for every message.
+ * Like siw_verbs_wait(), but the calling thread sleeps on fd only if the device has a progress
+ * thread. For rare events: a thread that waits for them must not be woken by every message.
  */
 int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			 int timeout_ms);
-/* The QP has something left to send: the next rounds of progress give it a turn. */
+/* Marks the QP as having requests left to send: each following progress round gives it a turn. */
 void siw_verbs_mark_unsent(struct siw_qp *qp);
 void siw_verbs_forget_unsent(struct siw_qp *qp);
 /*
- * The QP may use memory or an address handle from now on, until it is found quiet: only such QPs are
- * asked before one of these goes. send_lock.
+ * Records that the QP may use memory or an address handle from now on, until a check finds it
+ * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. send_lock
+ * held.
  */
 void siw_verbs_put_busy(struct siw_qp *qp);
 static inline void siw_verbs_mark_busy(struct siw_qp *qp)
@@ -433,17 +481,17 @@ static inline void siw_verbs_mark_busy(struct siw_qp *qp)
 	if (__builtin_expect(!qp->on_busy, 0))
 		siw_verbs_put_busy(qp);
 }
-/* The QP is destroyed. Progress lock. */
+/* Removes the record before the QP is destroyed. Progress lock held. */
 void siw_verbs_forget_busy(struct siw_qp *qp);
 /*
- * Wakes a sleeping thread to make progress. Any thread, with a lock held that the end of the
- * caller's object takes, since a device that is closed by force frees its port after those.
+ * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that ending its
+ * object also takes, because closing a device by force frees the port after ending the objects.
  */
 void siw_verbs_nudge(struct siw_context *ctx);
 /*
- * Starts a timer. _add: it ticks after 5 ms, then after four times as long each time, and also at
- * by_ns unless that is 0; a second call begins at 5 ms again. _at: it ticks at by_ns alone. _del
- * stops it, if it runs. progress held.
+ * Timers. siw_verbs_timed_add: ticks after 5 ms, then after intervals that grow fourfold, and also
+ * at by_ns unless by_ns is 0; calling it again restarts at 5 ms. siw_verbs_timed_at: ticks at by_ns
+ * only. siw_verbs_timed_del: stops the timer if it is running. Progress lock held.
  */
 void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
 void siw_verbs_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
@@ -454,64 +502,74 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed);
 void siw_verbs_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
 			  void *user);
 /*
- * Raises an event (enum siw_event_type); raising it again before it is taken has no effect but its
- * order. Cannot fail. Any lock may be held.
+ * Raises an event (enum siw_event_type). An event that is raised again before it was read is
+ * reported once, in the position of the last raise. Cannot fail. Called with any locks held.
  */
 void siw_verbs_async_raise(struct siw_async *async, int type);
 /*
- * Before the object is destroyed: drops its events that were not taken, and waits until those taken
- * were acknowledged. No event may be raised any more; no lock held.
+ * Called before the object is destroyed: drops its unread events and waits until the read ones are
+ * acknowledged. No further event may be raised. Called without locks.
  */
 void siw_verbs_async_leave(struct siw_async *async);
-/* The same when the device is closed by force: nobody will acknowledge. */
+/*
+ * Like siw_verbs_async_leave() when the device is closed by force, without waiting: no
+ * acknowledgements will arrive.
+ */
 void siw_verbs_async_drop(struct siw_async *async);
 
 /* ---- completion and receive queues ----------------------------------------------------------- */
 
-/* Returns -ENOMEM and records the reason: the limit with this name is reached. */
+/* Returns -ENOMEM and records the reason: the device limit of this name is reached. */
 int siw_verbs_refuse_full(const char *limit, uint32_t max);
 
-/* Whether the CQ is of this context; whether it overflowed. */
+/*
+ * cq_is_of: whether the CQ belongs to this context. cq_is_overrun: whether the CQ has overflowed.
+ */
 bool siw_verbs_cq_is_of(const struct siw_cq *cq, const struct siw_context *ctx);
 bool siw_verbs_cq_is_overrun(const struct siw_cq *cq);
-/* Counts a queue pair whose completions go to the CQ: by is 1, or -1 when it is destroyed. */
+/*
+ * Adjusts the number of queue pairs that use the CQ: by is 1 when one is created, -1 when one is
+ * destroyed.
+ */
 void siw_verbs_cq_count(struct siw_cq *cq, int by);
+/* The addresses of a received message. */
+struct siw_way {
+	const struct siw_addr *source, *dest; /* dest: NULL if unknown */
+	uint64_t instance;		      /* RD: instance of the source endpoint; 0: unknown */
+};
 /*
  * Queues the completion of a send (send_lock held) or of a receive (progress held). slot: polling
- * it frees the send or receive slots before that one. way: of the message, or NULL.
+ * the completion frees the send or receive slots before that number. way: the addresses of the
+ * message, or NULL.
  */
-struct siw_way {
-	const struct siw_addr *source, *dest; /* dest: NULL: not known */
-	uint64_t instance;		      /* RD: of the source; 0: not known */
-};
 void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
 			const struct siw_way *way, uint32_t slot, bool solicited);
 /* Removes the completions of a QP that is reset or destroyed. They count as polled. */
 void siw_verbs_cq_purge(struct siw_cq *cq, struct siw_qp *qp);
 /*
- * After receives were taken: raises SRQ_LIMIT_REACHED if fewer are left than the limit. progress
- * held.
+ * Called after receives were taken from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
+ * the limit. Progress lock held.
  */
 void siw_verbs_srq_taken(struct siw_srq *srq);
 
 /* ---- memory windows -------------------------------------------------------------------------- */
 
 /*
- * When a bind of a window of this type is posted: fills *bind and pins window and region. 0;
- * -EINVAL: the window does not exist any more, and nothing is pinned.
+ * Called when a bind of a window of this type is posted: fills *bind and pins window and region.
+ * Returns 0, or -EINVAL if the window no longer exists; nothing is pinned then.
  */
 int siw_verbs_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
 		       struct siw_bind *bind);
 /* Drops a bind that will not be carried out. */
 void siw_verbs_bind_drop(struct siw_context *ctx, struct siw_bind *bind);
 /*
- * Carries out a bind: 0; -EINPROGRESS: done, but it completes only after siw_verbs_bind_end has
- * ended the old binding *rest; or SIW_WC_MW_BIND_ERR.
+ * Carries out a bind. Returns 0; -EINPROGRESS: the window is bound, but the request completes only
+ * after siw_verbs_bind_end() has ended the previous binding *rest; or SIW_WC_MW_BIND_ERR.
  */
 int siw_verbs_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
 /*
- * Resets all streams that still send from that binding, except except's. progress held, no
- * send_lock.
+ * Resets all streams that still send from the previous binding, except the stream of the QP except.
+ * Progress lock held, send_lock not held.
  */
 void siw_verbs_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
 			const struct siw_qp *except);

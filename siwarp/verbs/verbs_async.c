@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Asynchronous events. An object contains the memory for its events, so raising one cannot fail. An
- * event raised again before it was taken moves to the end of the list and stays a single one.
+ * Asynchronous events. An object contains the memory for its events, so raising an event cannot
+ * fail. An event that is raised again before it was read moves to the end of the list and stays a
+ * single event.
  */
 #include <errno.h>
 
@@ -38,7 +39,7 @@ void siw_verbs_async_close(struct siw_context *ctx)
 	siw_lock_destroy(&ctx->async_lock);
 }
 
-/* Makes the descriptor readable exactly while there are events. async_lock held. */
+/* Makes the descriptor readable if and only if there are unread events. async_lock held. */
 static void show_events(struct siw_context *ctx)
 {
 	bool any = !siw_link_alone(&ctx->async_events);
@@ -54,7 +55,10 @@ static void show_events(struct siw_context *ctx)
 
 /* ---- raising --------------------------------------------------------------------------------- */
 
-/* The note of this kind, or a free one: an object has one for each kind. */
+/*
+ * Returns the note of this event type, or an unused one. An object has enough notes for all its
+ * event types.
+ */
 static struct siw_async_note *place_of(struct siw_async *async, int type)
 {
 	int i = 0;
@@ -172,7 +176,7 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 	case SIW_EVENT_SRQ_ERR:
 	case SIW_EVENT_SRQ_LIMIT_REACHED:
 		return &event->element.srq->async;
-	default: /* of the port, which is not destroyed while the device is open */
+	default: /* an event of the port, which exists as long as the device is open */
 		return NULL;
 	}
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Finds memory and address handles that requests and responses still use. This is searched for when
- * one is to be destroyed, so posting need not count uses. Of the queue pairs only those are asked
- * that posted or answered something since they were found quiet, however many are idle.
+ * Finds out whether requests or responses still use memory or an address handle. The search takes
+ * place when the memory or the handle is to be destroyed, so posting need not count uses. It covers
+ * only the queue pairs that posted or answered a request since they were last found quiet, so idle
+ * queue pairs cost nothing.
  */
 #include "verbs/verbs_impl.h"
 
@@ -37,7 +38,9 @@ void siw_verbs_forget_busy(struct siw_qp *qp)
 	siw_unlock(&qp->send_lock);
 }
 
-/* It was asked: it stays among the busy ones, as their last, unless it is quiet. */
+/*
+ * Called after a QP was checked: adds the QP to the end of the busy list again, unless it is quiet.
+ */
 static void put_back(struct siw_qp *qp)
 {
 	siw_lock(&qp->send_lock);
@@ -49,8 +52,9 @@ static void put_back(struct siw_qp *qp)
 }
 
 /*
- * The first of the busy ones, taken out until put_back, to the QP itself still on_busy; NULL: all are
- * asked. To end a stream for one of them may have the others asked for another reason.
+ * Removes and returns the first QP of the busy list, or NULL if the list is empty. The QP stays
+ * marked on_busy until put_back(). The queue is rotated this way because ending a stream for one QP
+ * may start another search of the list.
  */
 static struct siw_qp *next_busy(struct siw_context *ctx)
 {
@@ -96,7 +100,8 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 	bool busy = false;
 
 	/*
-	 * Most sends go straight to the socket: only a handle that was ever queued needs a search.
+	 * Most sends go directly to the socket, so only a handle that was ever queued needs a
+	 * search.
 	 */
 	if (!atomic_load(&ah->queued))
 		return false;
@@ -124,7 +129,7 @@ void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 	}
 }
 
-/* Taking the progress lock waits for a placement that resolved the STag before. */
+/* Taking the progress lock waits for a placement that has already looked up the STag. */
 void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag)
 {
 	siw_lock(&ctx->progress);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Completion channels: a descriptor that is readable while completion queues have events. */
+/* Completion channels: a descriptor that is readable while completion queues have unread events. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -9,7 +9,8 @@
 #define STEP_NS 200000
 
 /*
- * The channel for which this thread is making progress, so that its events need not wake anybody.
+ * The channel whose event this thread is waiting for while it makes progress. Its events need not
+ * set the descriptor, because this thread will find them.
  */
 static __thread struct siw_comp_channel *collecting;
 
@@ -94,7 +95,9 @@ void siw_verbs_channel_raise(struct siw_cq *cq)
 	siw_unlock(&ch->lock);
 }
 
-/* Makes the descriptor readable exactly while there are events. Channel's lock held. */
+/*
+ * Makes the descriptor readable if and only if there are unread events. The channel's lock is held.
+ */
 static void show_events(struct siw_comp_channel *ch)
 {
 	bool more = !siw_link_alone(&ch->cqs);

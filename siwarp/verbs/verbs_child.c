@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The children of a device, in the order in which closing it by force ends them. */
+/* The children of a device, listed in the order in which closing the device by force ends them. */
 #include "verbs/verbs_impl.h"
 
 void siw_verbs_child_add(struct siw_context *ctx, struct siw_child *child, enum siw_child_rank rank,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Closing a device that still has children. Each child ends as if the program had destroyed it, and
- * its descriptors and large memory go; but the small structs that the program's handles point to
- * stay, with the context, so that a late call finds out that its device is closed.
+ * Closing a device that still has children. Each child is ended as if the program had destroyed it,
+ * and its descriptors and large buffers are freed. The small structs that the program's handles
+ * point to are kept, with the context, so that a late call finds that its device is closed.
  */
 
 #include "base/os.h"
@@ -11,9 +11,9 @@
 #include "verbs/verbs_impl.h"
 
 #define MS_NS		 1000000
-#define WAITERS_LEAVE_NS 5000000000ull /* more than a waiter takes that is not stopped */
+#define WAITERS_LEAVE_NS 5000000000ull /* longer than a running waiter needs to return */
 
-/* Ends all of this rank. They stay in a list: nobody frees them any more. */
+/* Ends all children of this rank. The structs stay in a list and are never freed. */
 static void end_children(struct siw_context *ctx, enum siw_child_rank rank)
 {
 	struct siw_link *list = &ctx->children[rank];
@@ -43,7 +43,10 @@ static void wake_waiters(struct siw_context *ctx)
 	siw_unlock(&ctx->children_lock);
 }
 
-/* This has an end: a debugger, or a handler of a signal, may hold a waiter for long. */
+/*
+ * Waits until no thread waits on the device. The time is limited, because a debugger or a signal
+ * handler may hold a waiter for long.
+ */
 static void dismiss_waiters(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
@@ -59,7 +62,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 	siw_reason_begin();
 	if (!ctx)
 		return siw_refuse_null("context");
-	/* From here on every call on it and its children is refused. */
+	/* From here on every call on the device and its children is refused. */
 	if (atomic_exchange(&ctx->inherited, true))
 		return siw_refuse(STALE);
 	dismiss_waiters(ctx);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Completion queues; verbs_channel.c raises their events. */
+/* Completion queues. Their events are raised in verbs_channel.c. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -15,8 +15,8 @@ static uint32_t round_up(uint32_t n)
 }
 
 /*
- * Makes a CQ with an empty ring. A late poll on the destroyed CQ that had this memory finds it
- * empty.
+ * Creates a CQ with an empty ring. If the memory belonged to a destroyed CQ, a late poll on that CQ
+ * finds an empty queue.
  */
 static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 {
@@ -46,8 +46,8 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 }
 
 /*
- * A program that arms a CQ may sleep on a descriptor next, so posts are not delayed from then on,
- * until it has polled often: siw_qp_may_wait. cq->lock held.
+ * Sets the arming state. A program that arms a CQ may sleep on a descriptor next, so posts are not
+ * delayed for a batch until the program has polled often again (siw_qp_may_wait). cq->lock held.
  */
 static void set_armed(struct siw_cq *cq, int how)
 {
@@ -62,7 +62,7 @@ static void set_armed(struct siw_cq *cq, int how)
 		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
 }
 
-/* After this, late calls of poll and arm find nothing. */
+/* Ends a CQ. Late calls to poll or arm it find no completion and no channel. */
 static void end_cq(struct siw_cq *cq)
 {
 	struct siw_cqe *ring = cq->ring;
@@ -84,7 +84,7 @@ static void end_by_force(struct siw_child *child)
 
 	if (cq->channel) {
 		siw_lock(&cq->channel->lock);
-		cq->unacked = 0; /* nobody will acknowledge */
+		cq->unacked = 0; /* no acknowledgements will arrive */
 		siw_unlock(&cq->channel->lock);
 		siw_verbs_channel_leave(cq);
 	}
@@ -195,13 +195,14 @@ int siw_cq_pending(struct siw_cq *cq)
 		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	/* Read head first: then tail is not behind it. */
+	/* Read head first; tail, read later, is then never behind head. */
 	head = atomic_load_explicit(&cq->head, memory_order_acquire);
 	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
 }
 
 /*
- * A completion keeps its number, so that readers of head and tail without the lock see no change.
+ * Copies the completions to a new ring and switches to it. Each completion keeps its number, so
+ * readers of head and tail without the lock see no change.
  */
 static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
 {
@@ -239,7 +240,10 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	ring = calloc((size_t)mask + 1, sizeof(*ring));
 	if (!ring)
 		return siw_refused(-ENOMEM);
-	/* Sends that wait for company: their completions count in what the queue is to hold. */
+	/*
+	 * Send the delayed posts first: their completions count towards what the resized CQ has to
+	 * hold.
+	 */
 	siw_verbs_send_posted(cq->ctx, true);
 	siw_lock(&cq->lock);
 	old = cq->ring;
@@ -265,8 +269,8 @@ void siw_verbs_cq_count(struct siw_cq *cq, int by)
 }
 
 /*
- * A completion was lost, so the queue is unusable. Its QPs are moved to ERR by the next progress,
- * since the caller may hold any of their locks. cq->lock held.
+ * A completion was lost, so the CQ is unusable. The next progress round moves its QPs to ERR,
+ * because the caller may hold locks of any of them. cq->lock held.
  */
 static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 {
@@ -274,7 +278,10 @@ static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 	if (!cq->overrun)
 		siw_verbs_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
 	cq->overrun = true;
-	/* Each time, as a QP may have been reset since. Pairs with the exchange in fail_overrun(). */
+	/*
+	 * Set on every overflow, because a QP may have been reset since. Pairs with the exchange in
+	 * fail_overrun().
+	 */
 	atomic_store(&cq->ctx->cq_overrun, true);
 	siw_verbs_nudge(cq->ctx);
 }
@@ -312,7 +319,7 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		cqe->owner = qp;
 		cqe->slot = slot;
 		put_way(cqe, way);
-		/* Pairs with the read of tail in take(), without the lock. */
+		/* Pairs with the read of tail in take(), which holds no lock. */
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 	}
 	if (cq->armed &&
@@ -325,12 +332,15 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		siw_verbs_channel_raise(cq);
 }
 
-/* The CQ's lock is held, so that slots are freed in order and the QP still exists. */
+/* Called under the CQ's lock, so that slots are freed in order and the QP still exists. */
 static void free_slots(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
 
-	/* Pairs with the loads in posts. It is only a count, so no order is needed. */
+	/*
+	 * Pairs with the loads in the post functions. The value is only a count, so relaxed order
+	 * suffices.
+	 */
 	atomic_store_explicit(cqe->wc.opcode & SIW_WC_RECV ? &qp->rq_freed : &qp->sq_freed,
 			      cqe->slot, memory_order_relaxed);
 	if (__builtin_expect(cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD, 0))
@@ -419,25 +429,25 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 	ctx = cq->ctx;
 	if (siw_verbs_inherited(ctx))
 		return siw_refuse(STALE);
-	siw_lock(&cq->lock); /* another thread may be destroying it */
+	siw_lock(&cq->lock); /* another thread may be destroying the CQ */
 	if (!cq->channel)
 		err = siw_refuse(CQ_NO_CHANNEL);
 	else if (atomic_load(&cq->overrun))
 		err = siw_refuse(CQ_OVERFLOW);
-	/* Arming for solicited events does not narrow arming for any. */
+	/* Arming for solicited events does not narrow an earlier arming for all events. */
 	else if (cq->armed != 1)
 		set_armed(cq, solicited_only ? 2 : 1);
 	siw_unlock(&cq->lock);
 	/*
-	 * After arming, so that what completes by this raises an event: the program may sleep on
-	 * its own descriptor now.
+	 * The delayed posts are sent after arming, so that their completions raise an event: the
+	 * program may sleep on its own descriptor now.
 	 */
 	if (!err)
 		siw_verbs_send_posted(ctx, false);
 	return err;
 }
 
-/* The others keep their order. */
+/* The remaining completions keep their order. */
 void siw_verbs_cq_purge(struct siw_cq *cq, struct siw_qp *qp)
 {
 	uint32_t head, tail, to;

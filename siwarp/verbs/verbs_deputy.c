@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Deputies: two more threads of a device, for programs that watch their memory and do not poll.
+ * Watchdog threads: two additional threads of a device, for programs that watch their memory for
+ * one-sided Writes and do not poll.
  *
- * A message wakes the device's thread. Where every CPU is busy the scheduler compares it with the
- * program that spins there: it mostly gets the CPU at once, but not if that program's slice ends
- * before its own would. Then nobody compares again until the timer tick, 1 to 10 ms. So while such
- * messages come, the deputies wake in turn by a timer. A wake-up has the scheduler compare again,
- * and a deputy that runs serves what still waits. Two, since one that wakes right behind the
- * device's thread, on its CPU, ends up waiting beside it.
+ * A message wakes the device's progress thread. If every CPU is busy, the scheduler compares the
+ * woken thread with the program that spins on its CPU. The progress thread mostly gets the CPU at
+ * once, but not if the program's time slice ends earlier than the thread's own would. In that case
+ * the scheduler does not compare again until the timer tick, 1 to 10 ms later. So while such
+ * messages arrive, the watchdog threads are woken alternately by a timer. Each wake-up makes the
+ * scheduler compare again, and a watchdog that runs serves the messages that still wait. Two
+ * threads are needed because a single one that wakes just after the progress thread, on the same
+ * CPU, ends up waiting behind it.
  *
- * They begin when such messages come one soon after the other, and sleep without limit when none
- * has come for a while. So a device that is idle or polled has no wake-ups for their sake, and one
- * that never had such messages has no such threads.
+ * The watchdogs are activated when such messages arrive in quick succession, and sleep without a
+ * time-out when no message has arrived for a while. A device that is idle or polled therefore has
+ * no wake-ups for watchdogs, and a device that never received such messages has no watchdog
+ * threads.
  */
 #include <sched.h>
 
@@ -21,12 +25,16 @@
 #include "base/settings.h"
 #include "verbs/verbs_impl.h"
 
-#define PERIOD_NS 200000u /* from a wake-up of one deputy to the next wake-up of the other */
-/* The deputies start after this many messages in a row, each within SIWARP_DEPUTIES_US of the last. */
+#define PERIOD_NS 200000u /* from a wake-up of one watchdog to the next wake-up of the other */
+/*
+ * Watchdogs start after this many messages in a row, each within SIWARP_DEPUTIES_US of the one
+ * before.
+ */
 #define BEGIN 16
-#define END   250 /* They stop after this many wake-ups without a message: a tenth of a second. */
+/* watchdogs stop after this many wake-ups without a message: a tenth of a second */
+#define END 250
 
-/* Sleeps until this deputy's next wake-up. The two take turns, PERIOD_NS apart. */
+/* Sleeps until this watchdog's next wake-up. The watchdogs alternate, PERIOD_NS apart. */
 static void sleep_to_turn(uint64_t which)
 {
 	uint64_t now = siw_now_ns(), turn = now / PERIOD_NS + 1;
@@ -36,7 +44,10 @@ static void sleep_to_turn(uint64_t which)
 	siw_sleep_ns((long)(turn * PERIOD_NS - now));
 }
 
-/* polls: at the wake-up before this one. Who polls or waits serves the device. */
+/*
+ * Makes a progress round, unless a polling or waiting thread serves the device. polls: the poll
+ * count at the previous wake-up.
+ */
 static void serve(struct siw_context *ctx, uint32_t polls)
 {
 	uint32_t before;
@@ -79,13 +90,17 @@ static void *run(void *arg)
 
 	siw_verbs_short_slice();
 	while (!atomic_load(&ctx->stop)) {
-		sem_wait(&self->wake); /* too early does no harm: they are not on */
+		/* a spurious wake-up does no harm: the loop checks deputies->on */
+		sem_wait(&self->wake);
 		be_on_duty(ctx, (uint64_t)(self - ctx->deputies.each));
 	}
 	return NULL;
 }
 
-/* A real-time policy has no need of them, and a system that refuses is not asked again. */
+/*
+ * Creates the watchdog threads. None are needed under a real-time policy. A failed creation is not
+ * tried again.
+ */
 static bool start(struct siw_context *ctx)
 {
 	struct siw_deputies *deputies = &ctx->deputies;

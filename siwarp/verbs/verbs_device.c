@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Devices: one per interface with an address. Opening one makes it an RNIC. */
+/*
+ * Devices, one for each network interface that has an address. Opening a device turns it into an
+ * RNIC.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +36,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 	siw_reason_begin();
 	if (n < 0)
 		goto out;
-	/* One allocation: the pointers, then what they point to. */
+	/* One allocation: the array of pointers, followed by the devices. */
 	list = calloc(1, (size_t)(n + 1) * sizeof(*list) + (size_t)n * sizeof(*devices));
 	if (!list) {
 		n = -ENOMEM;
@@ -88,7 +91,10 @@ static void set_limits(struct siw_device_attr *attr)
 	};
 }
 
-/* A late poll may be making progress; it finds no port afterwards. */
+/*
+ * Another thread may be making progress in a late poll. After this function such a poll finds no
+ * port.
+ */
 static void close_port(struct siw_context *ctx)
 {
 	struct siw_llp_port *port = ctx->port;
@@ -102,7 +108,9 @@ static void close_port(struct siw_context *ctx)
 	siw_llp_port_close(port);
 }
 
-/* What a device learned of its program while it was open does not hold for the next one. */
+/*
+ * Resets the state that a closed context gathered about its program, before the context is reused.
+ */
 static void forget_past(struct siw_context *ctx)
 {
 	ctx->has_thread = ctx->async_fd_set = false;
@@ -122,7 +130,7 @@ static void forget_past(struct siw_context *ctx)
 	ctx->one_sided = 0;
 }
 
-/* A context ready to be opened: a new one, or one that was closed. */
+/* Returns a context ready to be opened: a new one or a closed one. */
 static struct siw_context *new_context(void)
 {
 	struct siw_context *ctx = siw_verbs_context_take();
@@ -243,7 +251,7 @@ static bool device_has(const struct siw_device_info *info, const struct siw_addr
 	for (uint32_t i = 0; i < info->n_addrs; i++) {
 		if (siw_addr_same(&info->addrs[i], &a))
 			return true;
-		/* All of 127/8 belongs to the loopback interface. */
+		/* All of 127.0.0.0/8 belongs to the loopback interface. */
 		if (a.family == AF_INET && info->addrs[i].family == AF_INET && a.v4[0] == 127 &&
 		    info->addrs[i].v4[0] == 127)
 			return true;
@@ -277,7 +285,7 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 	return ctx;
 }
 
-/* Gives streams that wait for the peer's end of stream until linger_ms. */
+/* Runs the timers until none is left. Streams wait up to linger_ms for the peer's end of stream. */
 static void finish_timed(struct siw_context *ctx)
 {
 	while (atomic_load(&ctx->n_timed)) {

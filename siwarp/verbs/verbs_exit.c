@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The end of a process that has not closed its devices. What completed must reach the peer, but the
- * kernel resets a connection that is closed with unread input, and drops what it has not sent yet.
- * So exit() closes connections as siw_close_device does, for linger_ms at most. A process that is
- * killed, or calls _exit(), gets the kernel's behaviour.
+ * Exit of a process that has not closed its devices. Completed requests must reach the peer, but
+ * the kernel resets a connection that is closed with unread input, and drops the data it has not
+ * sent yet. So exit() closes connections as siw_close_device() does, within linger_ms. For a
+ * process that is killed or calls _exit(), the kernel's behaviour remains.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +12,10 @@
 #include "base/clock.h"
 #include "verbs/verbs_impl.h"
 
-/* The thread that called exit() may hold the lock, in a call that a signal interrupted. */
+/*
+ * Number of attempts. The thread that called exit() may hold the lock itself, in a call interrupted
+ * by a signal.
+ */
 #define LOCK_TRIES 100
 #define MS_NS	   1000000
 
@@ -41,7 +44,7 @@ static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
 	siw_unlock(&ctx->progress);
 }
 
-/* progress held. */
+/* Whether a connection is still being shut down. Progress lock held. */
 static bool is_busy(const struct siw_context *ctx)
 {
 	struct siw_link *l;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Open devices after fork. The child has copies of their memory, but not their threads, and a lock
- * may be held by a thread that it does not have. So they are marked inherited in the child: every
- * call on them or their objects returns ESTALE before it takes a lock. llp closes their
- * descriptors. The parent is not affected.
+ * Open devices after fork(). The child process has copies of the devices' memory but not their
+ * threads, and a lock may be held by a thread that does not exist in the child. So fork() marks the
+ * devices inherited in the child: every call on them or their objects returns ESTALE before it
+ * takes a lock. The llp layer closes the child's copies of the descriptors. The parent process is
+ * not affected.
  */
 #include <errno.h>
 
@@ -13,9 +14,9 @@
 static void in_child(void);
 
 static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
-static struct siw_link contexts = { &contexts, &contexts }; /* under lock */
-static struct siw_link closed = { &closed, &closed };	    /* under lock */
-static struct siw_link buried = { &buried, &buried };	    /* under lock */
+static struct siw_link contexts = { &contexts, &contexts }; /* protected by fork_lock */
+static struct siw_link closed = { &closed, &closed };	    /* protected by fork_lock */
+static struct siw_link buried = { &buried, &buried };	    /* protected by fork_lock */
 
 static void in_child(void)
 {
@@ -26,7 +27,8 @@ static void in_child(void)
 		siw_container(l, struct siw_context, open)->inherited = true;
 	}
 	/*
-	 * Their locks may be held by a thread of the parent in a late call, so they are not reused.
+	 * Do not reuse closed contexts in the child: a late call in the parent may have held their
+	 * locks at the time of the fork.
 	 */
 	siw_link_init(&closed);
 }

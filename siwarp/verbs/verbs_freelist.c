@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The memory of destroyed objects. The oldest is reused first, since late calls on it are least
- * likely.
+ * The memory of destroyed objects. The object that was destroyed first is reused first, because
+ * late calls on it are least likely.
  */
 #include "verbs/verbs_impl.h"
 

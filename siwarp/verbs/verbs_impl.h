@@ -1,40 +1,55 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* verbs/verbs_impl.h - functions that the files of this folder share; private to it. */
+/* verbs/verbs_impl.h - functions shared by the files of this folder; private to verbs/. */
 #ifndef SIW_VERBS_IMPL_H
 #define SIW_VERBS_IMPL_H
 
 #include "verbs/verbs_objects.h"
 
 /* ---- verbs_exit.c ---------------------------------------------------------------------------- */
-/* From now on exit() closes connections gracefully. 0 or -ENOMEM. */
+/*
+ * Registers the exit handler through which exit() closes connections gracefully. Returns 0 or
+ * -ENOMEM.
+ */
 int siw_verbs_exit_watch(void);
 
 /* ---- verbs_fork.c ---------------------------------------------------------------------------- */
-/* From now on fork marks the context as inherited in the child. 0 or -ENOMEM. */
+/*
+ * Registers the context, so that fork() marks the child's copy as inherited. Returns 0 or -ENOMEM.
+ */
 int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
-/* Calls call for every open device; none is opened or closed meanwhile. */
+/* Runs call for every open device. No device is opened or closed meanwhile. */
 void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
-/* _take returns a closed context to reuse, or NULL; _keep stores one that was closed. */
+/* take: returns a closed context for reuse, or NULL. keep: stores a closed context for reuse. */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
-/* It was closed by force: it and the structs of its children are never used again. */
+/*
+ * Stores a context that was closed by force. The context and the structs of its children are never
+ * reused.
+ */
 void siw_verbs_context_bury(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ------------------------------------------------------------------------ */
-/* siw_verbs_progress_once for a thread that may make no other round: one that sleeps goes on with what is left. */
+/*
+ * Makes one progress round for a thread that may make no further round. Wakes a sleeping thread if
+ * the round left work.
+ */
 void siw_verbs_visit(struct siw_context *ctx);
 /*
- * Sends what was posted and is delayed for a batch or waits for its turn, since the caller may not
- * poll soon. polls: skip this if another thread is making progress, and no posts wait for company.
+ * Sends the posted requests that are delayed for a batch or wait for their turn, because the caller
+ * may not poll soon. polls: do nothing if another thread is making progress and no posts are
+ * delayed for a batch.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 /*
- * A poll took completions without a round of progress. all: as many as it has room for, so its
- * caller will poll again soon.
+ * Records that a poll returned completions without a progress round. all: the poll filled its array
+ * of completions, so the caller will poll again soon.
  */
 void siw_verbs_took(struct siw_context *ctx, bool all);
-/* Gives each QP that was marked a turn. Returns how many moved something. progress held. */
+/*
+ * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
+ * lock held.
+ */
 int siw_verbs_send_unsent(struct siw_context *ctx);
 
 /* ---- verbs_thread.c -------------------------------------------------------------------------- */
@@ -42,27 +57,32 @@ int siw_verbs_thread_start(struct siw_context *ctx);
 void siw_verbs_thread_stop(struct siw_context *ctx);
 
 /* ---- verbs_slice.c --------------------------------------------------------------------------- */
-/* Asks for the least slice that the kernel gives, for the calling thread. */
+/* Requests the shortest scheduler time slice that the kernel allows, for the calling thread. */
 void siw_verbs_short_slice(void);
 
 /* ---- verbs_deputy.c -------------------------------------------------------------------------- */
-/* The device's thread calls it: it woke and served single messages. */
+/* Called by the progress thread after a wake-up in which it served short one-sided messages. */
 void siw_verbs_deputies_note(struct siw_context *ctx);
-/* The device's thread has ended. */
+/* Ends the watchdog threads. The progress thread has ended already. */
 void siw_verbs_deputies_stop(struct siw_context *ctx);
 
-/* ---- verbs_channel.c; the queue has a channel ------------------------------------------------ */
-/* Queues an event: something came to the queue while it was armed. */
+/* ---- verbs_channel.c; all for a CQ that has a channel ---------------------------------------- */
+/* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
 void siw_verbs_channel_raise(struct siw_cq *cq);
-/* Removes the queue from its channel, once the user has acknowledged all its events. */
+/* Removes the CQ from its channel, after the user has acknowledged all its events. */
 void siw_verbs_channel_leave(struct siw_cq *cq);
 
 /* ---- verbs_device.c -------------------------------------------------------------------------- */
-/* Closes what a device has without children. Its thread has ended. */
+/*
+ * Closes the remaining parts of a device without children. The progress thread has ended already.
+ */
 void siw_verbs_close_rest(struct siw_context *ctx);
 
 /* ---- verbs_exit.c ---------------------------------------------------------------------------- */
-/* Closes connections so that what completed reaches the peer, until then. */
+/*
+ * Closes the device's connections gracefully, so that completed requests reach the peers; returns
+ * at deadline_ns at the latest.
+ */
 void siw_verbs_say_goodbye(struct siw_context *ctx, uint64_t deadline_ns);
 
 /* ---- verbs_async.c --------------------------------------------------------------------------- */
@@ -70,30 +90,32 @@ int siw_verbs_async_open(struct siw_context *ctx);
 void siw_verbs_async_close(struct siw_context *ctx);
 
 /* ---- verbs_port.c ---------------------------------------------------------------------------- */
-/* All interfaces that have an address: their number, and *out, which the caller frees; or -errno. */
+/*
+ * Lists all interfaces that have an address. Returns their number and sets *out, which the caller
+ * frees; or -errno.
+ */
 int siw_verbs_interfaces(struct siw_llp_interface **out);
 int siw_verbs_port_open(struct siw_context *ctx);
 
-/* ---- verbs_busy.c; no lock held -------------------------------------------------------------- */
+/* ---- verbs_busy.c; called without locks ------------------------------------------------------ */
 /*
- * Whether a send that the socket has not accepted, or a Read without its response, uses this
- * memory.
+ * Whether a send that the socket has not accepted, or a Read without a response, uses this memory.
  */
 bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey);
-/* Whether the socket has not accepted a send to it. */
+/* Whether a send that the socket has not accepted uses this address handle. */
 bool siw_verbs_ah_in_use(struct siw_ah *ah);
 
 /*
- * The STag was invalidated before. Resets the streams, except except's, that still have to send a
- * Read Response from its memory; on return, no other thread uses that memory. No lock held;
- * _locked: progress held.
+ * Called after the STag was invalidated. Resets the streams, except that of except, that still have
+ * to send a Read Response from the STag's memory. On return, no other thread uses that memory.
+ * siw_verbs_revoke_stag() is called without locks, the _locked variant with the progress lock held.
  */
 void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag);
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except);
 
 /* ---- verbs_limits.c -------------------------------------------------------------------------- */
-/* Adds one to the count if it is below max. Returns whether it did. */
+/* Increments the count if it is below max. Returns whether the count was incremented. */
 bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max);
 
 /* ---- verbs_mr.c ------------------------------------------------------------------------------ */
@@ -104,25 +126,25 @@ static inline uint32_t siw_verbs_rights(int access)
 	       (SIW_MEM_LOCAL_WRITE | SIW_MEM_REMOTE_WRITE | SIW_MEM_REMOTE_READ |
 		SIW_MEM_REMOTE_ATOMIC | SIW_MEM_REMOTE_INVALIDATE);
 }
-/* Frees the memory of all freelists, when the device is closed. */
+/* Frees the memory in all freelists when the device is closed. */
 void siw_verbs_free_freelist_memory(struct siw_context *ctx);
 
 /* ---- verbs_mw.c ------------------------------------------------------------------------------ */
-/* Allows binding windows to the region, if its access has SIW_ACCESS_MW_BIND. */
+/* Allows binding windows to the region if its access flags contain SIW_ACCESS_MW_BIND. */
 void siw_verbs_mw_allow(struct siw_region *region);
 /*
- * Before the region ends. 0: no window is or can be bound to it, and old bindings are not in use
- * any more; -EBUSY: a window is bound. No lock held.
+ * Called before the region is destroyed. Returns 0: no window is or can be bound to the region, and
+ * previous bindings are no longer used; -EBUSY: a window is bound. Called without locks.
  */
 int siw_verbs_mw_forbid(struct siw_region *region);
 
 /* ---- verbs_progress.c ------------------------------------------------------------------------ */
-/* Microseconds until a deadline that lies after now; -1: there is none. */
+/* Microseconds from now until a later deadline; -1: no deadline. */
 static inline int64_t siw_verbs_left_us(uint64_t now, uint64_t deadline)
 {
 	return deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
 }
-/* The same, but not beyond the next timer. */
+/* Microseconds until the deadline or the next timer, whichever is earlier; -1: neither exists. */
 int64_t siw_verbs_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
 
 /* ---- verbs_freelist.c ------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Limits of the number of objects per device. */
+/* Limits on the number of objects per device. */
 #include "verbs/verbs_impl.h"
 
 bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max)

@@ -52,21 +52,25 @@ int siw_dealloc_pd(struct siw_pd *pd)
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /*
- * Whether the octet at addr is mapped. The kernel copies the 8 octets around it before it checks
- * the (invalid) first argument, so EFAULT means not mapped, EINVAL mapped; nothing changes.
+ * Whether the octet at addr is mapped and readable. The kernel copies the 8 octets around addr
+ * before it checks the (invalid) first argument: EFAULT means not readable, EINVAL readable. No
+ * signal mask is changed.
  */
 static bool can_read(uintptr_t addr)
 {
 	long r;
 
-	/* With NULL the call would not copy anything. */
+	/* With a NULL pointer the system call would copy nothing. */
 	if (addr < 8)
 		return false;
 	r = syscall(SYS_rt_sigprocmask, ~0, addr & ~(uintptr_t)7, NULL, 8);
 	return !(r < 0 && errno == EFAULT);
 }
 
-/* Atomically adds 0 to the word around addr: EFAULT if the page is not mapped or not writable. */
+/*
+ * Whether the octet at addr is writable. FUTEX_WAKE_OP atomically adds 0 to the word around addr
+ * and fails with EFAULT if the page is not mapped or not writable.
+ */
 static bool can_write(uintptr_t addr)
 {
 	uint32_t nobody = 0;
@@ -88,7 +92,7 @@ static int probe(const void *addr, size_t length, int access)
 	return can(first) && can(last) ? 0 : siw_refuse(MR_ABSENT);
 }
 
-/* The memory of a region as it is registered, and the tagged offset of its first octet. */
+/* The memory of a region, with the tagged offset of the region's first octet. */
 struct span {
 	void *addr;
 	size_t length;
@@ -104,12 +108,15 @@ static int check_access(int access, bool bound)
 
 	if (access & ~(known | SIW_ACCESS_REMOTE_INVALIDATE))
 		return siw_refuse(MR_ACCESS, (uint64_t)access);
-	/* RFC5040-7.2-05: a region of a whole PD has no stream whose peer may invalidate it */
+	/*
+	 * RFC5040-7.2-05: a region of a complete PD has no single stream whose peer may invalidate
+	 * it.
+	 */
 	if (!bound && (access & SIW_ACCESS_REMOTE_INVALIDATE))
 		return siw_refuse(MR_INVALIDATE);
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return siw_refuse(MR_LOCAL_WRITE, (uint64_t)access);
-	/* Its windows would remain after a peer invalidated it. */
+	/* The region's windows would stay bound after a peer invalidated the region. */
 	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
 		return siw_refuse(MR_NO_WINDOWS);
 	return 0;
@@ -128,7 +135,7 @@ static int check_span(const struct siw_pd *pd, const void *owner, const struct s
 	return err ? err : probe(span->addr, span->length, span->access);
 }
 
-/* Makes an STag for this memory: 0 and *stag, or -errno. */
+/* Allocates an STag for this memory. Returns 0 and sets *stag, or returns -errno. */
 static int make_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
 		     uint32_t *stag)
 {
@@ -160,7 +167,10 @@ static void describe(struct siw_region *r, struct siw_pd *pd, const struct span 
 	r->access = span->access;
 }
 
-/* A late bind may still read a region that was deregistered; its bindable is false then. */
+/*
+ * Returns a new or reused region. A late bind may still read a deregistered region, and then finds
+ * bindable false.
+ */
 static struct siw_region *new_region(struct siw_context *ctx)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_regions);
@@ -200,7 +210,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 	return &r->mr;
 }
 
-/* The tagged offset of the first octet where the program names none. */
+/* The tagged offset of the region's first octet if the program gives none. */
 static uint64_t usual_base(const void *addr, int access)
 {
 	return access & SIW_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
@@ -238,7 +248,7 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 			       &(struct span){ addr, length, base, access });
 }
 
-/* After this no peer and no request uses the STag. */
+/* Invalidates and frees the STag. Afterwards no peer and no request uses it. */
 static int end_stag(struct siw_context *ctx, uint32_t stag)
 {
 	int err = siw_mem_stag_free(ctx->mem, stag);
@@ -282,14 +292,14 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, const struct span *spa
 
 	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
 		return siw_refuse(MR_BUSY);
-	/* The new STag first: if that fails, the region is unchanged. */
+	/* Allocate the new STag first: if that fails, the region stays unchanged. */
 	err = make_stag(pd, r->owner, span, &stag);
 	if (err)
 		return err;
 	err = siw_verbs_mw_forbid(r);
 	if (!err)
 		err = end_stag(old_pd->ctx, r->mr.lkey);
-	if (err) { /* windows are bound to it, or it was deregistered */
+	if (err) { /* windows are bound to the region, or it was deregistered */
 		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
@@ -300,7 +310,7 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, const struct span *spa
 	return 0;
 }
 
-/* For other access alone: the keys stay. */
+/* Changes only the access rights; the keys stay valid. */
 static int change_access(struct siw_region *r, const struct span *span)
 {
 	struct siw_context *ctx = r->mr.pd->ctx;
@@ -320,7 +330,9 @@ static int change_access(struct siw_region *r, const struct span *span)
 	if (lost & SIW_MEM_REMOTE_READ) {
 		siw_verbs_revoke_stag(ctx, r->mr.lkey);
 	} else if (lost) {
-		/* A round that has looked up the rights of before is over then. */
+		/*
+		 * Wait for the end of a progress round that may have looked up the previous rights.
+		 */
 		siw_lock(&ctx->progress);
 		siw_unlock(&ctx->progress);
 	}
@@ -329,7 +341,7 @@ static int change_access(struct siw_region *r, const struct span *span)
 	return 0;
 }
 
-/* Whether nothing but rights changes, of a region whose key the peer has not invalidated. */
+/* Whether only rights change, and no peer has invalidated the region's key. */
 static bool keeps_key(const struct siw_region *r, int flags, const struct span *span)
 {
 	return flags == SIW_REREG_MR_CHANGE_ACCESS && span->iova == r->iova &&
@@ -382,7 +394,10 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 
 /* ---- address handles ------------------------------------------------------------------------- */
 
-/* A late send may still read a handle that was destroyed; its pd is NULL then. */
+/*
+ * Returns a new or reused address handle. A late send may still read a destroyed handle, and then
+ * finds pd NULL.
+ */
 static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest,
 			     const struct siw_addr *source)
 {
@@ -400,7 +415,10 @@ static struct siw_ah *new_ah(struct siw_pd *pd, const struct siw_addr *dest,
 	if (ah->group)
 		ah->dest.port_be = htons((uint16_t)siw_settings()->mcast_port);
 	atomic_init(&ah->queued, false);
-	/* An IPv6 address may have a flow label in v4's place; it must not be compared. */
+	/*
+	 * An IPv6 address may hold a flow label in the field v4, which must not take part in
+	 * comparisons.
+	 */
 	if (dest->family == AF_INET6)
 		memset(ah->dest.v4, 0, sizeof(ah->dest.v4));
 	atomic_store(&ah->pd, pd);
@@ -411,7 +429,7 @@ void siw_verbs_free_freelist_memory(struct siw_context *ctx)
 {
 	struct siw_link *old;
 
-	/* There may be a million, and no QP is left that could use one. */
+	/* There may be a million of them, and no QP is left that could use one. */
 	while ((old = siw_verbs_freelist_take(&ctx->free_ahs)))
 		free(siw_container(old, struct siw_ah, in_freelist));
 	while ((old = siw_verbs_freelist_take(&ctx->free_regions)))
@@ -453,7 +471,7 @@ static int check_source(struct siw_pd *pd, const struct siw_addr *dest,
 		       : siw_refuse(HANDLE_SOURCE);
 }
 
-/* The device's link, to complete an address that counts on a link alone; 0: it is unknown. */
+/* The device's interface index, which completes a link-local destination address; 0: unknown. */
 static uint32_t own_scope(struct siw_context *ctx)
 {
 	uint32_t scope = 0;

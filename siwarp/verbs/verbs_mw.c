@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Memory windows, and invalidation by requests of this end. Only the STag table knows whether a
- * window is bound: when a peer invalidates its key, the window is not searched for. A region has a
- * list of the windows that were last bound to it.
+ * Memory windows, and invalidation by local requests. Only the STag table records whether a window
+ * is bound: when a peer invalidates a window's key, the window itself is not updated. Each region
+ * lists the windows that were last bound to it.
  *
- * The form of a bind is checked when it is posted, its rights when it begins, since they may change
- * before. Until then it pins window and region.
+ * The form of a bind is checked when the bind is posted. Access rights may change until the bind is
+ * carried out, so they are checked then. A posted bind pins its window and region meanwhile.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static bool has_windows(struct siw_region *region)
 	return false;
 }
 
-/* Makes every QP end the old bindings that its binds have replaced. */
+/* Makes every QP end the previous bindings that its binds have replaced. */
 static void settle_all(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
@@ -108,7 +108,7 @@ static struct siw_window *new_window(struct siw_pd *pd, int type, uint32_t stag)
 		siw_link_init(&w->in_region);
 		siw_link_init(&w->in_freelist);
 	}
-	/* A late post may be reading it. */
+	/* A late post may be reading the window. */
 	siw_lock(&pd->ctx->mw_lock);
 	w->mw.pd = pd;
 	w->mw.rkey = w->mw.handle = w->stag = stag;
@@ -149,7 +149,10 @@ give_back:
 	return siw_refused_null(-ENOMEM);
 }
 
-/* Removes a window from all users: 0, -EBUSY, -EINVAL. *region: NULL, or pinned. */
+/*
+ * Makes a window unusable. Returns 0, -EBUSY or -EINVAL. *region: the window's region, pinned, or
+ * NULL.
+ */
 static int end_window(struct siw_window *w, struct siw_region **region)
 {
 	struct siw_context *ctx = w->mw.context;
@@ -273,7 +276,7 @@ static bool inside(const struct siw_region *r, uint64_t addr, uint64_t length)
 	return addr >= start && addr - start <= size && length <= size - (addr - start);
 }
 
-/* Whether the bind is allowed. mw_lock held, as for the two below. */
+/* Whether the bind is allowed. mw_lock held, also in the two functions below. */
 static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
@@ -288,14 +291,14 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 		return !of_qp;
 	if (!r || r->mr.pd != qp->pd || !inside(r, bind->addr, bind->length))
 		return false;
-	/* A region of one QP must not become accessible to others. */
+	/* A region that belongs to one QP must not become accessible to others. */
 	if (of_qp && r->owner && r->owner != siw_verbs_owner(qp))
 		return false;
 	return !(bind->access & (SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC)) ||
 	       r->access & SIW_ACCESS_LOCAL_WRITE;
 }
 
-/* Makes the new binding; a bind of length 0 makes none. */
+/* Creates the new binding; a bind of length 0 creates none. */
 static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
@@ -316,13 +319,16 @@ static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 	return siw_mem_stag_bind(qp->ctx->mem, bind->rkey, &region);
 }
 
-/* Ends the old binding. Returns whether streams may still be sending Read Responses from it. */
+/*
+ * Ends the previous binding. Returns whether streams may still be sending Read Responses from it.
+ */
 static bool close_window(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
 {
 	struct siw_mem *mem = qp->ctx->mem;
 	bool bound;
 
-	if (w->mw.type == SIW_MW_TYPE_2) /* it had no binding, else this bind would be refused */
+	/* the window was not bound; otherwise may_bind() would have failed */
+	if (w->mw.type == SIW_MW_TYPE_2)
 		return false;
 	bound = siw_mem_stag_alive(mem, w->stag);
 	siw_mem_stag_free(mem, w->stag);

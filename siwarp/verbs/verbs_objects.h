@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* verbs/verbs_objects.h - structs that only this folder uses; private to it. */
+/* verbs/verbs_objects.h - structs used only in this folder; private to verbs/. */
 #ifndef SIW_VERBS_OBJECTS_H
 #define SIW_VERBS_OBJECTS_H
 
@@ -22,28 +22,28 @@ struct siw_device {
 	struct siw_device_info info;
 };
 
-/* A region: the user's struct, and a copy of what the user must not change. */
+/* A memory region: the user's struct, and copies of the values that the user must not change. */
 struct siw_region {
 	struct siw_mr mr; /* first */
 	int access;
-	uint64_t iova;	       /* the tagged offset of its first octet */
-	const void *owner;     /* of the QP that it is bound to; NULL: none */
-	_Atomic bool bindable; /* windows may be bound to it: mw_lock to write */
-	uint32_t pins;	       /* posted binds, and old bindings that are being ended; mw_lock */
-	/* windows bound to it, or invalidated since and not bound again; mw_lock */
+	uint64_t iova;	       /* the tagged offset of the region's first octet */
+	const void *owner;     /* identity of the QP that the region is bound to; NULL: none */
+	_Atomic bool bindable; /* windows may be bound to the region; written under mw_lock */
+	uint32_t pins; /* number of posted binds and of previous bindings being ended; mw_lock */
+	/* windows bound to the region, or invalidated since and not bound again; mw_lock */
 	struct siw_link windows;
 	struct siw_child child;
 	struct siw_link in_freelist;
 };
 
-/* A memory window. All but mw under mw_lock. */
+/* A memory window. All members except mw are protected by mw_lock. */
 struct siw_window {
 	struct siw_mw mw; /* first */
 	bool live;	  /* not deallocated */
-	/* reserved, or of the current binding; mw.rkey is what the user sees */
+	/* STag reserved for the window or of its current binding; mw.rkey is the user's copy */
 	uint32_t stag;
-	uint32_t pins;		   /* posted binds */
-	struct siw_region *region; /* NULL: in no region's windows, else in this one's */
+	uint32_t pins;		   /* number of posted binds */
+	struct siw_region *region; /* the region in whose windows list this window is, or NULL */
 	struct siw_link in_region;
 	struct siw_child child;
 	struct siw_link in_freelist;
@@ -51,28 +51,30 @@ struct siw_window {
 
 struct siw_cqe {
 	struct siw_wc wc;
-	struct siw_qp *owner; /* valid: destroying a QP removes its completions first */
-	uint32_t slot;	      /* polling it frees the owner's send or receive slots up to here */
+	struct siw_qp *owner; /* valid, because destroying a QP first removes its completions */
+	/* polling the completion frees the owner's send or receive slots up to this number */
+	uint32_t slot;
 	struct siw_addr source;
 	struct siw_addr dest;
-	uint64_t instance; /* RD: of the source; 0: not known */
+	uint64_t instance; /* RD: instance of the source endpoint; 0: unknown */
 };
 
 struct siw_cq {
 	siw_lock_t lock;
-	_Atomic uint32_t tail; /* next to fill: lock */
-	_Atomic uint32_t head; /* next to take: lock */
+	_Atomic uint32_t tail; /* next entry to fill; written under lock */
+	_Atomic uint32_t head; /* next entry to poll; written under lock */
 	uint32_t mask;
 	struct siw_cqe *ring;
 	struct siw_context *ctx;
 	struct siw_comp_channel *channel;
 	void *user;
-	int armed;	      /* 0: not, 1: any, 2: solicited only; lock */
-	_Atomic bool overrun; /* it overflowed, and accepts no more; lock to write */
+	int armed; /* 0: not armed, 1: for any completion, 2: for solicited ones only; lock */
+	/* the CQ overflowed and accepts no more completions; written under lock */
+	_Atomic bool overrun;
 	_Atomic uint32_t n_qp;
-	struct siw_link in_channel; /* under the channel's lock, as the two below */
-	uint32_t events;	    /* raised, not taken */
-	uint32_t unacked;	    /* taken, not acknowledged */
+	struct siw_link in_channel; /* this and the next two: protected by the channel's lock */
+	uint32_t events;	    /* events raised and not yet read */
+	uint32_t unacked;	    /* events read and not yet acknowledged */
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;
@@ -81,7 +83,7 @@ struct siw_cq {
 struct siw_comp_channel {
 	struct siw_context *ctx;
 	siw_lock_t lock;
-	struct siw_link cqs; /* those with events */
+	struct siw_link cqs; /* CQs with events */
 	int fd;
 	bool fd_set;
 	struct siw_child child;

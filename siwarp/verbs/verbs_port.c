@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The port of an open device: its interface's state, and the events that report changes. */
+/*
+ * The port of an open device: the state of its network interface, and the events that report
+ * changes.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "verbs/verbs_impl.h"
 
 #define FIRST_INTERFACES 32
-#define MAX_NEWS	 64 /* most changes handled in one turn */
+#define MAX_NEWS	 64 /* maximum number of interface changes handled in one turn */
 
 int siw_verbs_interfaces(struct siw_llp_interface **out)
 {
 	int room = FIRST_INTERFACES, n;
 
 	*out = NULL;
-	do { /* a full array may not have all of them */
+	do { /* a full array may be incomplete */
 		room *= 2;
 		free(*out);
 		*out = calloc((size_t)room, sizeof(**out));
@@ -26,7 +29,7 @@ int siw_verbs_interfaces(struct siw_llp_interface **out)
 	return n;
 }
 
-/* Reads the interface's state. Returns whether its addresses have changed; -errno. */
+/* Reads the interface's state. Returns whether its addresses have changed, or -errno. */
 static int look(struct siw_context *ctx)
 {
 	struct siw_llp_interface *netifs, *own = NULL;
@@ -52,7 +55,7 @@ static int look(struct siw_context *ctx)
 	return n;
 }
 
-/* Queue pairs that are bound to every address follow. */
+/* Queue pairs that are bound to every address of the device open or close sockets accordingly. */
 static void readdress(struct siw_context *ctx)
 {
 	for (struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
@@ -70,7 +73,7 @@ static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 		siw_verbs_async_raise(&ctx->async, up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
 }
 
-/* progress held. */
+/* Progress lock held. */
 static int serve(struct siw_io_handler *self)
 {
 	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
@@ -85,17 +88,21 @@ static int serve(struct siw_io_handler *self)
 			up = ctx->now.up;
 		}
 		/*
-		 * News of the link may be of its MTU, which none of addresses follows. If reading
-		 * failed for lack of memory, the addresses may have changed.
+		 * A report about the link may be a change of the MTU, which the address reports do
+		 * not cover. If reading the state failed for lack of memory, the addresses may have
+		 * changed.
 		 */
 		if (look(ctx))
 			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
-		/* Also if none changed: one that can be bound now may have been listed before. */
+		/*
+		 * Called even if no address changed: an address that can be bound only now may have
+		 * been listed before.
+		 */
 		readdress(ctx);
 		if (news == SIW_LLP_WATCH_LOST)
 			set_up(ctx, up, ctx->now.up);
 		else
-			ctx->now.up = up; /* a change of which is reported separately */
+			ctx->now.up = up; /* link changes are reported separately */
 	}
 	return n;
 }
@@ -111,7 +118,7 @@ int siw_verbs_port_open(struct siw_context *ctx)
 				 &ctx->watch.watch);
 	if (err)
 		return err;
-	/* The list that the device was chosen from may be outdated. */
+	/* The list from which the device was chosen may be outdated. */
 	err = look(ctx);
 	if (err < 0)
 		siw_llp_watch_close(ctx->watch.watch);

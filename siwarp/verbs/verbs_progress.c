@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which thread makes progress. A thread that polls does, under the progress lock; a thread that
- * waits for an event does, and sleeps on the sockets (verbs_wait.c); without either, the device's
- * own thread does (verbs_thread.c), until another thread polls.
+ * Progress: which thread runs the device's traffic. A thread that polls makes progress rounds under
+ * the progress lock. A thread that waits for an event makes rounds and then sleeps on the sockets
+ * (verbs_wait.c). If no thread polls or waits, the device's progress thread makes the rounds
+ * (verbs_thread.c).
  */
 #include <errno.h>
 
@@ -13,13 +14,16 @@
 #define POLL_BATCH	32
 #define TICK_NS		5000000ull
 #define LONGEST_TICK_NS (64 * TICK_NS)
-#define FEW		16    /* rounds in vain, between two looks at the clock */
-#define VAIN_NS		50000 /* of them, before the device is idle, and the CPU offered to others */
-#define MOST_PASSED	7     /* polls of other queues behind one that looked in vain */
-#define ASIDE		64    /* polls of an idle device, after another was found busy */
-#define REST_NS		25000 /* between two rounds of these */
+#define FEW		16 /* rounds without work between two clock reads */
+/* after idle rounds for this time the device counts as idle, and polls offer the CPU */
+#define VAIN_NS 50000
+/* polls of other CQs that may skip their round after an idle round of one CQ */
+#define MOST_PASSED 7
+/* polls for which an idle device makes rare rounds, after another was found busy */
+#define ASIDE	64
+#define REST_NS 25000 /* minimum time between two rounds of an idle device */
 
-static _Atomic uint32_t moves; /* count of the rounds that moved something, of all devices */
+static _Atomic uint32_t moves; /* number of rounds that moved messages, of all devices */
 
 /* ---- unsent queue pairs ---------------------------------------------------------------------- */
 
@@ -76,7 +80,7 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 	return qp;
 }
 
-/* Moves n QPs from the head of the list to its end. */
+/* Moves n QPs from the head of the unsent list to its end. */
 static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 {
 	siw_lock(&ctx->unsent_lock);
@@ -90,8 +94,9 @@ static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 }
 
 /*
- * A QP leaves the list before its turn, so that a post during the turn can add it again. Several
- * QPs may share a full socket: the first that found no room at all is the first in the next round.
+ * A QP is removed from the list before its turn, so that a post during the turn can add it again.
+ * Several QPs may share a full socket; the first QP that found no room at all is the first in the
+ * next round.
  */
 int siw_verbs_send_unsent(struct siw_context *ctx)
 {
@@ -99,7 +104,10 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 	bool starved = false;
 	int moved = 0;
 
-	/* Pairs with the store in siw_post_send: whoever finds it set finds the queue pair, too. */
+	/*
+	 * Pairs with the store in siw_post_send(): a thread that reads true also sees the queue
+	 * pair.
+	 */
 	if (atomic_load_explicit(&ctx->held_back, memory_order_acquire))
 		atomic_store(&ctx->held_back, false);
 	ctx->turns++;
@@ -125,8 +133,9 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
 }
 
 /*
- * After a round of a thread that may make no other. It has taken from epoll that there is data or
- * room, so a thread that sleeps on the sockets is not told, and is to go on with what is left.
+ * Called after a round of a thread that may make no further round. The round has consumed
+ * edge-triggered epoll reports, so a thread sleeping on the sockets would miss them. Wakes such a
+ * thread if there is more work.
  */
 static void leave(struct siw_context *ctx)
 {
@@ -137,8 +146,9 @@ static void leave(struct siw_context *ctx)
 }
 
 /*
- * Takes the progress lock for a poll, which does not wait for a round of another thread. But a poll
- * sends the posts that wait for company, and that thread may be past the point where it sends.
+ * Takes the progress lock for a poll. A poll normally does not wait for a round of another thread.
+ * But a poll must send the posts that are delayed for a batch, and the other thread's round may
+ * already be past its sending step.
  */
 static bool lock_to_poll(struct siw_context *ctx)
 {
@@ -204,9 +214,9 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 }
 
 /*
- * The interval grows fourfold each time, up to a third of a second: what a tick checks is mostly
- * driven by its socket, and an idle device must sleep. All timers use one grid, so that many cause
- * no more wake-ups than one.
+ * The interval grows fourfold each time, up to a third of a second, because the checks in most
+ * ticks are also triggered by socket events, and an idle device must sleep. All timers expire on
+ * one grid, so that many timers cause no more wake-ups than one.
  */
 static void plan(struct siw_timed *timed, uint64_t now)
 {
@@ -224,7 +234,7 @@ static void tick(struct siw_context *ctx)
 
 	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
 		return;
-	/* Each timer once, whatever ticks remove or add. */
+	/* Run each timer once, whatever timers the callbacks remove or add. */
 	siw_link_init(&turn);
 	while (!siw_link_alone(&ctx->timed)) {
 		struct siw_link *l = ctx->timed.next;
@@ -240,7 +250,7 @@ static void tick(struct siw_context *ctx)
 		siw_link_add(&ctx->timed, l);
 		if (now < t->due_ns)
 			continue;
-		plan(t, now); /* before tick, which may set another time or free the timer */
+		plan(t, now); /* before tick(), which may set another time or free the timer */
 		t->tick(t, now);
 	}
 	for (struct siw_link *l = ctx->timed.next; l != &ctx->timed; l = l->next) {
@@ -259,14 +269,14 @@ int64_t siw_verbs_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadl
 
 	if (!atomic_load(&ctx->n_timed))
 		return us;
-	/* A timer that is added later wakes sleeping threads. */
+	/* A timer that is added later wakes the sleeping threads. */
 	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
 	return us < 0 || us > tick_us ? tick_us : us;
 }
 
 /* ---- one round ------------------------------------------------------------------------------- */
 
-/* A CQ of the device overflowed: moves its QPs to ERR. */
+/* Moves the QPs of an overflowed CQ to ERR. */
 static void fail_overrun(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
@@ -287,7 +297,10 @@ static void not_in_vain(struct siw_context *ctx)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
 
-	/* Not an atomic add: it only has to change. */
+	/*
+	 * Not an atomic add: a lost increment does no harm, because readers only check for a
+	 * change.
+	 */
 	atomic_store_explicit(&moves, count, memory_order_relaxed);
 	ctx->vain = (struct siw_vain){ 0 };
 }
@@ -320,17 +333,21 @@ void siw_verbs_visit(struct siw_context *ctx)
 
 static void count_poll(struct siw_context *ctx)
 {
-	/* Not an atomic add: it only has to change, and the next poll makes up for a lost step. */
+	/*
+	 * Not an atomic add: readers only check for a change, and the next poll makes up for a lost
+	 * increment.
+	 */
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
 	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
 }
 
 /*
- * A program whose posts are dense and complete at once, as RC Writes do, never polls an empty CQ, and
- * only such a poll makes progress. So one poll in eight makes a round of progress here, to serve the
- * sockets. It also wakes the device's thread, which then naps instead of sleeping on the sockets: posts
- * may be held back to leave together only while it naps.
+ * A program with dense posts whose requests complete at once, such as RC Writes, never polls an
+ * empty CQ, and only polls of an empty CQ make progress. Therefore one in eight of its polls makes
+ * a progress round here, to serve the sockets. The round also wakes the progress thread, which then
+ * naps instead of sleeping on the sockets: posts may be delayed for a batch only while the progress
+ * thread naps.
  */
 static void visit_crowded(struct siw_context *ctx)
 {
@@ -354,12 +371,15 @@ void siw_verbs_took(struct siw_context *ctx, bool all)
 	if (takes % SIW_TAKES == 0 && atomic_load_explicit(&ctx->crowded, memory_order_relaxed)) {
 		atomic_store_explicit(&ctx->crowded, false, memory_order_relaxed);
 		visit_crowded(ctx);
-	} else if (!all) { /* who found fewer than there is room for may not poll again soon */
+	} else if (!all) { /* a poll with unused entries may be the last for a while */
 		siw_verbs_send_posted(ctx, true);
 	}
 }
 
-/* An idle device, while another one that the program polls is busy: a round now and then will do. */
+/*
+ * For an idle device while the program also polls a busy device: whether to skip this poll's round.
+ * Rare rounds are enough for the idle device.
+ */
 static bool stands_aside(struct siw_vain *vain)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
@@ -380,8 +400,8 @@ static bool stands_aside(struct siw_vain *vain)
 }
 
 /*
- * Whether a poll of cq is to make a round. Programs poll some queues in turn, and several devices,
- * most of which are idle: what was just looked at in vain is not looked at again.
+ * Whether a poll of cq is to make a round. Programs poll several CQs, and several devices, in turn,
+ * most of them idle; a round that has just found no work is not repeated for each of them.
  */
 static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
 {
@@ -400,8 +420,9 @@ static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
 }
 
 /*
- * A round of a poll moved nothing. Whether to offer the CPU to others: if that lasts, the one who is
- * to send may be waiting for this very CPU, as where processes that poll are more than CPUs.
+ * Counts a round of a poll that moved no message. Returns whether to offer the CPU to other
+ * threads. If idle rounds continue, the peer's thread may be waiting for this CPU, because more
+ * processes poll than there are CPUs.
  */
 static bool in_vain(struct siw_vain *vain)
 {

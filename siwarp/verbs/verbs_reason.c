@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The text of the reason why this thread's last call was refused, from base/reason.h's table;
- * formatted only when asked for.
+ * The text that explains why this thread's last call was refused, from the table in base/reason.h.
+ * The text is formatted only on request.
  */
 #include <stdio.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static void put_number(struct out *out, uint64_t number)
 	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)number));
 }
 
-/* Sets of bits are 32 bits wide; their sign may have been extended. */
+/* Bit sets are 32 bits wide, but their sign may have been extended. */
 static void put_hex(struct out *out, uint64_t number)
 {
 	char digits[24];
@@ -87,7 +87,7 @@ static void put_hex(struct out *out, uint64_t number)
 	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%#x", (unsigned int)number));
 }
 
-/* The separator before item i of n. */
+/* Appends the separator that precedes item i of n. */
 static void put_separator(struct out *out, int i, int n, const char *last)
 {
 	if (i)
@@ -157,7 +157,7 @@ static void put_errno(struct out *out, uint64_t number)
 {
 	char text[96] = "";
 
-#ifdef __GLIBC__ /* whose strerror_r may return another string than text */
+#ifdef __GLIBC__ /* glibc's strerror_r() may return another string than text */
 	put_text(out, strerror_r((int)number, text, sizeof(text)));
 #else
 	if (strerror_r((int)number, text, sizeof(text)))
@@ -166,7 +166,7 @@ static void put_errno(struct out *out, uint64_t number)
 #endif
 }
 
-/* Formats one number; kind is the text behind the colon, up to the closing brace. */
+/* Formats one number. kind: the format name between the colon and the closing brace. */
 static void put_kind(struct out *out, const char *kind, uint64_t number)
 {
 	if (!strncmp(kind, "text}", 5))

@@ -6,12 +6,12 @@
 
 #include "verbs/verbs_impl.h"
 
-#define SLICE_NS 100000 /* the least that the kernel takes */
+#define SLICE_NS 100000 /* the minimum that the kernel accepts */
 
 /*
- * A program that watches its memory and never polls keeps a CPU busy, perhaps every CPU. A thread
- * with a short slice comes to its turn there sooner when it wakes: kernels from 6.12 on give each
- * thread its own slice; others refuse, and nothing changes.
+ * A program that watches its memory and never polls keeps a CPU busy, perhaps every CPU. On such a
+ * CPU a woken thread with a short time slice is scheduled sooner. Kernels from 6.12 on support a
+ * slice per thread; older kernels refuse the call, and nothing changes.
  */
 void siw_verbs_short_slice(void)
 {

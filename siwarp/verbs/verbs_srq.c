@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shared receive queues: one queue of receives for several queue pairs. The next message to any of
- * them takes the oldest receive, under the progress lock; receives are posted under the SRQ's own
- * lock.
+ * Shared receive queues: one queue of receives for several queue pairs. The next message of any of
+ * these queue pairs takes the oldest receive, under the progress lock. Receives are posted under
+ * the SRQ's own lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -47,7 +47,8 @@ static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 }
 
 /*
- * Makes an SRQ without a queue; a late post on the destroyed SRQ that had this memory finds none.
+ * Returns an SRQ struct without a queue. If the memory belonged to a destroyed SRQ, a late post on
+ * that SRQ finds no queue.
  */
 static struct siw_srq *blank_srq(struct siw_context *ctx)
 {
@@ -105,7 +106,7 @@ static bool is_dead(struct siw_srq *srq)
 	return dead;
 }
 
-/* After this, posting to it, querying and modifying it are refused. */
+/* Ends an SRQ: later calls to post to it, query it or modify it are refused. */
 static void end_srq(struct siw_srq *srq)
 {
 	struct siw_mem_queue *recvs = srq->recvs;
@@ -180,7 +181,7 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 	siw_verbs_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
-/* progress held. */
+/* Checks a modification of the SRQ. Progress lock held. */
 static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
 	uint32_t max_wr = srq->attr.max_wr;
@@ -199,7 +200,10 @@ static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *at
 	return check_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit, max_wr);
 }
 
-/* Takers hold the progress lock, and posters the SRQ's: none looks at the ring now. progress held. */
+/*
+ * Changes the queue's size. Receives are taken under the progress lock and posted under the SRQ's
+ * lock, so with both held no thread accesses the ring. Called with the progress lock held.
+ */
 static int resize(struct siw_srq *srq, uint32_t max_wr)
 {
 	int err;
@@ -256,7 +260,10 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 	return 0;
 }
 
-/* Their Sends came before these receives; the first QP to be served takes the first receive. */
+/*
+ * Gives the waiting QPs a turn: their Sends arrived before these receives were posted. The first QP
+ * to be served takes the first receive.
+ */
 static void wake_waiting(struct siw_srq *srq)
 {
 	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The device's own thread: it makes progress when nobody polls or waits. */
+/* The device's progress thread: makes progress when no other thread polls or waits. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -10,37 +10,42 @@
 #include "base/trim.h"
 #include "verbs/verbs_impl.h"
 
-#define NAPS_TO_LONG_SLEEP 100 /* naps beside a sleeping waiter before the thread sleeps for long */
-#define SHORT_NAPS	   3   /* an eighth, a quarter and a half of nap_us */
+/* naps next to a sleeping waiter before the thread sleeps LONG_SLEEP_US */
+#define NAPS_TO_LONG_SLEEP 100
+#define SHORT_NAPS	   3 /* of an eighth, a quarter and a half of nap_us */
 #define LONG_SLEEP_US	   250000
 #define MOST_SKIPPED	   255 /* wake-ups without a spin */
-#define STREAM		   2   /* rounds that move something: more than a single message */
-#define FEW		   16  /* such rounds: a message or some, each of some segments */
+#define STREAM		   2   /* rounds with messages that make a stream */
+/* at most so many rounds with messages: one or a few short messages */
+#define FEW 16
 
 /*
- * The first naps after this thread has served the device are shorter: a program that pauses polling
- * for a moment should not wait for a long nap.
+ * The first naps after this thread has served the device are shorter, so that a program that pauses
+ * polling for a moment need not wait for a long nap to end.
  */
 static int64_t nap_us(unsigned int naps)
 {
 	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
 }
 
-/* naps: so far; waits: how many of them passed beside a sleeping waiter without a poll. */
+/*
+ * Naps once. naps: number of previous naps; waits: how many of these passed without a poll while a
+ * waiter slept.
+ */
 static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
 	static const struct siw_llp_waitset nothing;
 	int64_t us = nap_us(naps);
 
 	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
-		/* The waiter sleeps on the sockets, and wakes this thread when it stops. */
+		/* The waiter sleeps on the sockets, and wakes this thread when it stops waiting. */
 		atomic_store(&ctx->asleep, true);
 		if (atomic_load(&ctx->waiters))
 			us = LONG_SLEEP_US;
 	}
 	/*
-	 * A waiter may wake this thread after the nap: then the next nap is short, and clears the
-	 * descriptor.
+	 * A waiter may set the descriptor after the nap; the next nap then ends at once and clears
+	 * it.
 	 */
 	atomic_store(&ctx->naps, true);
 	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
@@ -49,7 +54,10 @@ static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 	atomic_store(&ctx->asleep, false);
 }
 
-/* False: there was something to send, or the thread is to stop; it did not sleep. */
+/*
+ * Returns false if the thread did not sleep, because there were requests to send or the thread is
+ * to stop.
+ */
 static bool sleep_on_sockets(struct siw_context *ctx)
 {
 	struct siw_llp_waitset set;
@@ -59,8 +67,9 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	siw_lock(&ctx->progress);
 	siw_llp_port_arm(ctx->port);
 	/*
-	 * What came after the last round ends the wait by itself, but for what was posted. Pairs
-	 * with siw_verbs_mark_unsent(), which marks, then checks whether this is armed.
+	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
+	 * so they are sent here. Pairs with siw_verbs_mark_unsent(), whose caller marks the QP and
+	 * then checks whether the port is armed.
 	 */
 	moved = atomic_load(&ctx->n_unsent) ? siw_verbs_send_unsent(ctx) : 0;
 	siw_llp_waitset_fill(ctx->port, &set);
@@ -69,7 +78,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	if (moved)
 		return false;
 	siw_trim();
-	/* A wake-up that came too late for nap() is still on the descriptor. */
+	/* A wake-up that arrived too late for nap() is still set on the descriptor. */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return false;
@@ -88,23 +97,28 @@ static void step_aside(struct siw_context *ctx)
 }
 
 /*
- * A stream of one-sided traffic has gaps of some microseconds, and epoll reports a socket writable
- * only when much room is free: sleeping in each gap would halve the bandwidth. So this thread spins
- * for a moment after a round that moved something. But between single messages, where every CPU is
- * busy, that keeps the very program off its CPU that is to answer, and uses up the time that the
- * scheduler would give this thread when it wakes next. So after a single message whose spin was in
- * vain some wake-ups for single messages have none: one, then about twice as many each time.
+ * State of the spin after a round that moved messages.
+ *
+ * A stream of one-sided traffic has gaps of a few microseconds, and epoll reports a socket writable
+ * only when much room is free; sleeping in each gap would halve the bandwidth. So the thread spins
+ * for a moment after a round that moved messages. Between single messages on a machine whose CPUs
+ * are all busy, a spin has two disadvantages: it keeps the program that has to respond off its CPU,
+ * and it uses up the CPU time that the scheduler would grant this thread at its next wake-up. So
+ * after a spin that found no work following a single message, some of the next wake-ups for single
+ * messages do not spin: one, then about twice as many each time.
  */
 struct spin {
-	uint64_t until_ns;  /* 0: has not begun since the last wake-up */
-	unsigned int moved; /* rounds since the wake-up that moved something */
-	unsigned int skip;  /* wake-ups without a spin after one in vain */
-	unsigned int left;  /* of these, still to come */
-	bool paused, paid;  /* since the wake-up a round moved nothing; one behind it did */
-	bool one_sided;	    /* since the wake-up one moved what no queue hears of */
+	uint64_t until_ns;  /* end of the spin; 0: no spin since the last wake-up */
+	unsigned int moved; /* number of rounds since the wake-up that moved messages */
+	unsigned int skip;  /* number of wake-ups without a spin after an unsuccessful spin */
+	unsigned int left;  /* number of wake-ups without a spin still to come */
+	/* paused: a round since the wake-up moved no message; paid: a later round did */
+	bool paused, paid;
+	/* a round since the wake-up served one-sided traffic, which no CQ reports */
+	bool one_sided;
 };
 
-/* After each round: whether there is to be another one before this thread sleeps. */
+/* Called after each round. Returns whether to make another round before the thread sleeps. */
 static bool goes_on(struct spin *spin, bool moved)
 {
 	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
@@ -181,9 +195,9 @@ static void *run(void *arg)
 }
 
 /*
- * Under a real-time policy threads of equal priority do not take turns: a thread that polls without
- * end would keep this one off its CPU for ever, also while this one holds a lock. So this one gets
- * the next higher priority.
+ * Starts the thread one priority level above the caller if the caller has a real-time policy. Under
+ * such a policy threads of equal priority are not time-sliced: a thread that polls endlessly would
+ * keep the progress thread off its CPU forever, even while the progress thread holds a lock.
  */
 static int start_above(pthread_t *thread, void *arg)
 {
@@ -217,15 +231,16 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	if (!siw_settings()->progress)
 		return 0;
 	/*
-	 * The program's signals are for the program's threads. Faults are not blocked: a blocked
-	 * one kills the process; guard.h says which ones this thread survives.
+	 * Signals sent to the process are for the program's own threads. SIGSEGV and SIGBUS are not
+	 * blocked, because a blocked fault kills the process; guard.h describes which faults this
+	 * thread survives.
 	 */
 	sigfillset(&all);
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = start_above(&ctx->thread, ctx);
-	if (err) /* no such policy, or no permission: with the default priority */
+	if (err) /* no real-time policy, or no permission: start with the default priority */
 		err = siw_thread_start(&ctx->thread, NULL, run, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Waiting for an event: with or without moving the device's traffic meanwhile. A waiter may be
- * cancelled (base/cancel.h) where it sleeps, with nothing held; its counts are taken back then.
+ * Waiting for events, with or without making progress meanwhile. A waiter may be cancelled
+ * (base/cancel.h) while it sleeps, when it holds no lock; cleanup handlers then undo its counts.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -13,10 +13,11 @@
 #define MOST_SKIPPED 63 /* waits without a spin */
 
 /*
- * A wait spins for spin_us before it sleeps: where a CPU is free, what it waits for comes sooner so.
- * Where all are busy the spin keeps who is to answer off this CPU, and uses up the time that the
- * scheduler would give this thread when it wakes next. So after a spin in vain some waits have none:
- * one, then about twice as many each time. Returns when the spin ends: 0, there is none.
+ * Starts a wait's spin of spin_us, which precedes the sleep. If a CPU is free, spinning shortens
+ * the wait. If all CPUs are busy, the spin keeps the peer's thread off this CPU and uses up the CPU
+ * time that the scheduler would grant this thread at its next wake-up. So after an unsuccessful
+ * spin some waits do not spin: one, then about twice as many each time. Returns when the spin ends;
+ * 0: no spin.
  */
 static uint64_t begin_spin(struct siw_context *ctx)
 {
@@ -59,7 +60,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		now = siw_now_ns();
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
-		pthread_testcancel(); /* other traffic may keep this loop from its sleep */
+		pthread_testcancel(); /* continuous traffic may keep this loop from its sleep */
 		if (now < spin_until)
 			continue;
 		if (spin_until)
@@ -74,7 +75,7 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 			return r;
 		if (!moved)
 			siw_trim();
-		/* Only a round that moved nothing has found every socket empty. */
+		/* Only a round that moved no message has found every socket empty. */
 		if (!moved &&
 		    siw_llp_wait_cancel(&set, fd, siw_verbs_sleep_us(ctx, now, deadline)) == -EINTR)
 			return siw_refuse(INTERRUPTED);
@@ -82,8 +83,8 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 }
 
 /*
- * Sends what was posted and looks whether there is something: ready()'s value. *deadline: when the
- * waiting ends, 0 for not at all. A descriptor that the program made non-blocking is not waited on.
+ * Sends the posted requests, then returns ready()'s value. *deadline: when the wait ends; 0: do not
+ * wait. A descriptor that the program made non-blocking is not waited on.
  */
 static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 		      int timeout_ms, uint64_t *deadline)
@@ -148,7 +149,10 @@ static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *a
 			return r;
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
-		/* Pairs with siw_close_device_forced, which sets this, then wakes again and again. */
+		/*
+		 * Pairs with siw_close_device_forced(), which sets inherited and then wakes waiters
+		 * repeatedly.
+		 */
 		if (siw_verbs_inherited(ctx))
 			return siw_refuse(STALE);
 		if (siw_llp_wait_cancel(&nothing, fd, siw_verbs_left_us(now, deadline)) == -EINTR)
@@ -173,7 +177,10 @@ int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void 
 		return r;
 	if (!ctx->has_thread || !deadline)
 		return wait_driving(ctx, ready, arg, fd, deadline);
-	/* It may be this thread that polled till now: the device's thread takes over at once. */
+	/*
+	 * This thread may have been the one that polled so far, so the progress thread must take
+	 * over now.
+	 */
 	if (atomic_load(&ctx->naps))
 		siw_llp_event_set(ctx->sleep_fd);
 	atomic_fetch_add(&ctx->aside, 1);
