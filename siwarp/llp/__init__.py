@@ -1,1 +1,1 @@
-"""The layer of sockets, UDP and TCP. It has no part in Python yet; its contract is llp.h."""
+"""The lower layer: UDP and TCP sockets. It has no Python part yet; see llp.h for its API."""

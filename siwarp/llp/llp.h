@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp.h - the lower layer protocol: UDP and TCP sockets, and the poller that finds those with
- * work to do. No other folder opens a socket.
+ * llp/llp.h - the lower layer protocol: UDP and TCP sockets, and the poller that finds sockets with
+ * work to do. No other layer opens sockets.
  *
- * What this layer does NOT do: know what the octets mean. No framing, no CRC, no reliability of its
- * own. A plan of faults (base/faults.h) may act between these calls and the sockets: llp_fault.h.
+ * This layer does not interpret the octets that it carries: it has no framing, no CRC and no
+ * reliability of its own. A fault plan (base/faults.h) may act between these functions and the
+ * sockets: llp_fault.h.
  *
- * Results: int and ssize_t functions return 0 or a count, or -errno. Times are nanoseconds of
- * base/clock.h unless a name says otherwise.
+ * Results: functions that return int or ssize_t return 0 or a count, or -errno. Times are
+ * nanoseconds of base/clock.h unless a name says otherwise.
  *
- * Locks: functions marked "any thread" need none. For the others the caller holds the progress lock
- * of the port, and for sends the QP's send lock, so that one thread at a time sends on a socket; a
- * socket after siw_llp_shared() is the exception. A send and a receive on one socket may run at the
- * same time.
+ * Locks: functions marked "any thread" need no lock. For the others the caller holds the progress
+ * lock of the port. For sends the caller also holds the QP's send lock, so that only one thread at
+ * a time sends on a socket; siw_llp_shared() lifts this restriction. A send and a receive on one
+ * socket may run at the same time.
  */
 #ifndef SIW_LLP_H
 #define SIW_LLP_H
@@ -31,9 +32,9 @@ struct siw_llp_port;
 struct siw_llp_sock;
 
 /*
- * Who serves a socket. It is a member of the object that owns the socket, so that serve finds that
- * object by siw_container. A poll returns the handlers of sockets that may have work; serve does
- * the work and returns how many messages it moved.
+ * The callback of a socket. The handler is a member of the object that owns the socket, so that
+ * serve can find the object with siw_container(). A poll returns the handlers of sockets that may
+ * have work; serve does the work and returns how many messages it moved.
  */
 struct siw_io_handler {
 	int (*serve)(struct siw_io_handler *self);
@@ -43,46 +44,52 @@ struct siw_io_handler {
  *
  * A socket is hot or cold.
  *
- * HOT, at most settings.hot_sockets: it had data lately. Every poll returns it without a system
- * call first, so the receive call of the upper layer is the only one per message. It is not in the
- * epoll set, where each packet would cost a wake-up.
+ * HOT, at most settings.hot_sockets sockets: a socket that had data recently. Every poll returns a
+ * hot socket without a preceding system call, so the receive call of the upper layer is the only
+ * system call per message. A hot socket is not in the epoll set, where each packet would cause a
+ * wake-up.
  *
- * COLD: it is registered in epoll, edge-triggered. A poll calls epoll_wait, with time-out 0, if no
- * socket is hot; otherwise every 32nd poll does, and also one that comes 10 us after the last call, or
- * up to 80 us once calls find nothing. Sockets that epoll reports go to the ready ring. There each
- * is served in turn, and stays until a receive on it returns EAGAIN; so the cost follows the number of
- * ready sockets.
+ * COLD: a socket that is registered in epoll, edge-triggered. A poll calls epoll_wait with time-out
+ * 0 if no socket is hot. If sockets are hot, epoll_wait is called in every 32nd poll, and in a poll
+ * that comes at least 10 us after the previous call; this interval grows up to 80 us while calls
+ * report no event. Sockets that epoll reports are added to the ready ring. The sockets of the ring
+ * are served in turn, and a socket stays in the ring until a receive on it returns EAGAIN; so the
+ * cost depends on the number of ready sockets only.
  *
- * A cold socket that becomes ready turns hot if there is room, or takes the place of a hot one
- * without data for 256 polls. A hot one without data for 1024 polls turns cold while others have
- * data. A socket that waits for room to write counts as one with data. Listeners and sockets that
- * are still connecting stay cold.
+ * A cold socket that becomes ready turns hot if the hot set has room, or replaces a hot socket
+ * without data for 256 polls. A hot socket without data for 1024 polls turns cold if other sockets
+ * had data. A socket that waits for room to write counts as a socket with data. Listeners and
+ * sockets that are still connecting stay cold.
  */
-/* Opens a port without sockets: 0 or -errno. */
+/* Opens a port without sockets. Returns 0 or -errno. */
 int siw_llp_port_open(struct siw_llp_port **out);
-/* Closes it; all its sockets must be closed already. */
+/* Closes the port. All its sockets must have been closed before. */
 void siw_llp_port_close(struct siw_llp_port *port);
-/* Whether this process opened it; in a forked child: false. */
+/* Whether this process opened the port. False in a forked child. */
 bool siw_llp_port_is_ours(const struct siw_llp_port *port);
 
-/* Writes up to n handlers of sockets that may have work; returns their count. Never waits. */
+/* Writes up to n handlers of sockets that may have work and returns their number. Never waits. */
 int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handlers, int n);
 /*
- * Behind a round whose thread may make no other one: wakes the threads that sleep on a wait set, if
- * there is more to do (more), or a socket was not found empty. Progress lock.
+ * Called after a round by a thread that may make no further round: wakes the threads that sleep on
+ * a wait set if requests are left to send (more) or a socket was not read until empty. Progress
+ * lock held.
  */
 void siw_llp_port_leave(struct siw_llp_port *port, bool more);
-/* The time, as of the last poll if that read the clock: for uses that need not be exact. */
+/*
+ * The current time, or that of the last poll if the poll read the clock. For uses that need no
+ * exact time.
+ */
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
 
 /*
- * A thread that wants to sleep arms the port, fills a wait set, releases the lock and waits. Arming
- * puts the hot sockets into epoll, with EPOLLOUT for those that wait for room. If the port is not
- * armed, the wait set has the hot sockets themselves: cheaper for a thread that polls again soon.
- * 0 or -errno.
+ * To sleep, a thread arms the port, fills a wait set, releases the progress lock and waits. Arming
+ * adds the hot sockets to epoll, with EPOLLOUT for sockets that wait for room to write. If the port
+ * is not armed, the wait set contains the hot sockets themselves, which is cheaper for a thread
+ * that polls again soon. Returns 0 or -errno.
  */
 int siw_llp_port_arm(struct siw_llp_port *port);
-/* Takes the hot sockets out of epoll again. */
+/* Removes the hot sockets from epoll again. */
 void siw_llp_port_disarm(struct siw_llp_port *port);
 bool siw_llp_port_armed(const struct siw_llp_port *port); /* any thread (atomic) */
 
@@ -91,48 +98,50 @@ struct siw_llp_waitset {
 	int fds[20];
 	bool out[20];
 	/*
-	 * For siw_llp_wait(). A set of zeros is empty: then only extra_fd and the time end a wait.
+	 * For siw_llp_wait(). A zeroed set is empty: only extra_fd and the time-out end a wait on
+	 * it.
 	 */
 	struct siw_llp_port *port; /* must outlive the wait */
 	uint32_t changes;
 	uint64_t due_ns; /* when a poll has work even if no descriptor is ready; 0: never */
 };
-/* Fills the set with what a poll would look at now. Progress lock. */
+/* Fills the set with the descriptors that a poll would check now. Progress lock held. */
 void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set);
 /*
- * Any thread, no lock. Waits until a member is ready, extra_fd (-1: none) is readable, or
- * timeout_us microseconds (-1: no limit) are over. Returns 1, 0 after the time-out, or -EINTR. If
- * another thread changes what the set should have had (a socket turns hot or cold, waits for room,
- * is left half read; the port is disarmed), the wait returns 1, so that the caller fills a new set.
- * After each 1: poll.
+ * Waits until a member of the set is ready, extra_fd (-1: none) is readable, or timeout_us
+ * microseconds (-1: no limit) have passed. Returns 1, or 0 after the time-out, or -EINTR. Also
+ * returns 1 if another thread has made the set incomplete (a socket turned hot or cold, waits for
+ * room to write or was not read until empty, or the port was disarmed), so that the caller fills a
+ * new set. The caller polls after each return of 1. Any thread, no lock.
  */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
-/* The same, and a cancellation point (base/cancel.h). */
+/* Like siw_llp_wait(), and a cancellation point (base/cancel.h). */
 int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 /*
- * Any thread. Ends all waits in progress, or the next one if there is none; the port's next poll
- * clears it. What the wake was for must be looked at after that siw_llp_port_poll(), not before.
+ * Ends all waits in progress, or the next wait if none is in progress. The port's next poll clears
+ * the wake-up, so the caller's change must be checked after that siw_llp_port_poll(), not before.
+ * Any thread.
  */
 void siw_llp_port_wake(struct siw_llp_port *port);
 
 /*
- * A buffer of SIW_LLP_ROOM octets, the largest datagram there is, for a datagram received on any
- * socket of this port. The next receive overwrites it. Progress lock.
+ * Returns a buffer of SIW_LLP_ROOM octets, the maximum size of a datagram, for receiving a datagram
+ * on any socket of this port. The next receive overwrites it. Progress lock held.
  */
 #define SIW_LLP_ROOM 65536
 uint8_t *siw_llp_port_room(struct siw_llp_port *port);
 /*
- * A buffer of SIW_LLP_ROOM octets to build a batch of datagrams in, or NULL without memory; give
- * returns it. Any thread. The port keeps one for the next take, rather than one for each of what
- * may be thousands of sockets.
+ * take returns a buffer of SIW_LLP_ROOM octets for building a batch of datagrams, or NULL if memory
+ * is exhausted; give returns the buffer. The port keeps one buffer for the next take, because each
+ * of possibly thousands of sockets would otherwise need its own. Any thread.
  */
 uint8_t *siw_llp_batch_take(struct siw_llp_port *port);
 void siw_llp_batch_give(struct siw_llp_port *port, uint8_t *batch);
 
-/* ---- an event descriptor: readable between set and clear; any thread ------------------------- */
+/* ---- event descriptors: readable between set and clear; any thread -------------------------- */
 
-int siw_llp_event_open(void); /* close-on-exec: the descriptor, or -errno */
-/* Whether somebody has set O_NONBLOCK on it. */
+int siw_llp_event_open(void); /* Opens a close-on-exec descriptor; returns it or -errno. */
+/* Whether the program has set O_NONBLOCK on the descriptor. */
 bool siw_llp_event_nonblocking(int fd);
 void siw_llp_event_set(int fd);
 void siw_llp_event_clear(int fd);
@@ -148,20 +157,23 @@ struct siw_llp_interface {
 	struct siw_addr addrs[16]; /* IPv4 first; port 0 */
 };
 /*
- * Writes up to max interfaces that have an address, in the system's order: their count, or -errno.
+ * Writes up to max interfaces that have an address, in the system's order. Returns their number or
+ * -errno.
  */
 int siw_llp_interfaces(struct siw_llp_interface *out, int max);
 
 /*
- * Watches the interface of a name. A poll returns the handler when there are changes to read;
- * siw_llp_watch_read then returns the oldest one, of the enum below, or 0 if there is none left.
+ * Monitors the interface of this name. A poll returns the handler when there are changes to read.
+ * siw_llp_watch_read() returns the oldest unread change (enum siw_llp_watch_news), or 0 if there is
+ * none.
  */
 struct siw_llp_watch;
 enum siw_llp_watch_news {
-	SIW_LLP_WATCH_UP = 1, /* it is up and running; it may have been before */
-	SIW_LLP_WATCH_DOWN,   /* it is not, or does not exist any more */
+	SIW_LLP_WATCH_UP = 1, /* the interface is up and running, possibly as before */
+	SIW_LLP_WATCH_DOWN,   /* the interface is not up or running, or no longer exists */
 	SIW_LLP_WATCH_ADDRS,  /* an address was added or removed */
-	SIW_LLP_WATCH_LOST,   /* the kernel dropped reports: siw_llp_interfaces has the state */
+	/* the kernel dropped reports; siw_llp_interfaces() has the current state */
+	SIW_LLP_WATCH_LOST,
 };
 int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_io_handler *handler,
 		       struct siw_llp_watch **out);
@@ -171,131 +183,141 @@ void siw_llp_watch_close(struct siw_llp_watch *watch);
 /* ---- UDP ------------------------------------------------------------------------------------- */
 
 /*
- * Binds a socket (port 0: any free one), IPV6_V6ONLY and never with SO_REUSEADDR. Buffers have the
- * octets of settings rcvbuf and sndbuf, by SO_RCVBUFFORCE where that is allowed. 0 or -errno.
+ * Opens and binds a UDP socket (port 0: any free port), with IPV6_V6ONLY and without SO_REUSEADDR.
+ * The buffer sizes in octets are the settings rcvbuf and sndbuf, applied with SO_RCVBUFFORCE if
+ * permitted. Returns 0 or -errno.
  *
- * An ICMP error breaks nothing: it is counted in icmp_errors, and the call that returned it is
- * tried once more. Datagrams that the kernel drops because the buffer is full are counted in
- * drop_rxq_overflow, at the latest when the socket is closed.
+ * An ICMP error has no effect except that icmp_errors counts it and the call that returned it is
+ * tried once more. Datagrams that the kernel drops because the receive buffer is full are counted
+ * in drop_rxq_overflow, at the latest when the socket is closed.
  */
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
-/* As siw_llp_tcp_keep, of UDP: nobody else has the port meanwhile. */
+/*
+ * Reserves a UDP port as siw_llp_tcp_keep() does for TCP. No other socket can have the port
+ * meanwhile.
+ */
 int siw_llp_udp_keep(struct siw_addr *local, bool v6_only);
 /*
- * Takes over a bound UDP socket: makes it non-blocking and close-on-exec, turns its error queue and
- * UDP_GRO off; siw_llp_close() closes it. -ENOTSOCK; -EINVAL: not UDP, or not bound to a port.
- * After an error the socket is still the caller's.
+ * Takes over a bound UDP socket from the program: sets it non-blocking and close-on-exec, and turns
+ * its error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if
+ * it is not UDP or not bound to a port. After an error the socket still belongs to the caller.
  */
 int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *handler,
 		      struct siw_llp_sock **out);
 
 /*
- * A socket that is a member of a multicast group on one interface, bound to the group's address and
- * port, so that it receives nothing else. It alone has SO_REUSEADDR: each process of a machine that
- * is a member gets a copy of its own. -EADDRINUSE: a socket bound to the wildcard address has the
- * port; -ENODEV: no such interface. (IPv6 before Linux 5.7 without CAP_NET_RAW: datagrams to the
- * group that came over other interfaces are received, too.)
+ * Opens a socket that is a member of a multicast group on one interface and is bound to the group's
+ * address and port, so that it receives only the group's datagrams. Only such sockets have
+ * SO_REUSEADDR, so every member process of a machine receives its own copy. Returns 0; -EADDRINUSE:
+ * a socket bound to the wildcard address uses the port; -ENODEV: no such interface. (IPv6 before
+ * Linux 5.7 without CAP_NET_RAW: datagrams to the group that arrive on other interfaces are
+ * received, too.)
  */
 int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, const char *netdev,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * From now on datagrams of this socket to groups leave by that interface, pass at most ttl - 1
- * routers, and reach the members on this machine, too. 0 or -errno. Any thread.
+ * Lets this socket send to multicast groups: such datagrams leave by the given interface, pass at
+ * most ttl - 1 routers, and also reach members on this machine. Returns 0 or -errno. Any thread.
  */
 int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl);
 /*
- * From now on several threads may send on this socket at once. They share one thing only,
- * want_write: a send that succeeds clears it, although another thread found the socket full. So on
- * that occasion every sleeper is woken, and those with something left to send try again.
+ * Allows several threads to send on this socket at the same time. They share only want_write: a
+ * successful send clears it even if another thread found the socket full. Clearing it therefore
+ * wakes all sleepers, and those with requests left to send try again.
  */
 void siw_llp_shared(struct siw_llp_sock *sock);
 /*
- * Sends one datagram, by sendto for one iovec and sendmsg for more. 0, and want_write is cleared;
- * -EAGAIN, also for ENOBUFS: no room, and want_write is set; -EMSGSIZE, -ENETUNREACH or another
- * -errno. EINTR is handled inside.
+ * Sends one datagram, with sendto for one iovec and sendmsg for more. Returns 0, and want_write is
+ * cleared; -EAGAIN, also for ENOBUFS: no room, and want_write is set; -EMSGSIZE, -ENETUNREACH or
+ * another -errno. EINTR is handled inside.
  */
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n);
 /*
- * Sends a batch: datagrams to one destination by one call (UDP_SEGMENT). They lie one behind the
- * other in buf, len octets in all, each of seg octets but the last, which may be shorter. 0;
- * -EAGAIN as above; -EOPNOTSUPP: kernel, device or path cannot send this size so; -ECONNREFUSED: an
- * error of an earlier datagram was pending, or a plan of faults is set. After the latter two the
- * caller sends them one by one. Or another -errno.
+ * Sends a batch of datagrams to one destination with one system call (UDP_SEGMENT). The datagrams
+ * are contiguous in buf, len octets in total; each has seg octets, except that the last may be
+ * shorter. Returns 0; -EAGAIN as for siw_llp_udp_send(); -EOPNOTSUPP: the kernel, device or path
+ * cannot send this size in a batch; -ECONNREFUSED: an error of an earlier datagram was pending, or
+ * a fault plan is set; or another -errno. After the latter two named errors the caller sends the
+ * datagrams one by one.
  */
 int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *dest, const void *buf,
 			   size_t len, uint16_t seg);
-/* The same for datagrams that lie apart, one per iovec. */
+/* Like siw_llp_udp_send_batch(), for datagrams that are not contiguous: one iovec per datagram. */
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			    const struct iovec *iov, int n, uint16_t seg);
 /*
- * Receives one datagram into buf by one recvfrom. Returns the datagram's whole length, which is
- * above size if it was cut; -EAGAIN; or -errno.
+ * Receives one datagram into buf with one recvfrom. Returns the datagram's full length, which
+ * exceeds size if the datagram was truncated; -EAGAIN; or -errno.
  */
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			 size_t size);
 /*
- * As siw_llp_udp_recv, but while many short datagrams come, one call may return several of one
- * source (llp_udp_dense.c). *seg: octets of each datagram but the last, which may be shorter.
+ * Like siw_llp_udp_recv(), but while many short datagrams arrive, one call may return several from
+ * one source (llp_udp_dense.c). *seg: octets of each datagram, except that the last may be shorter.
  */
 ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint32_t *seg);
 
 /*
- * Receives the next datagram in the port's room, where it stays until the next call. Returns its
- * length, which is above SIW_LLP_ROOM if it was cut; -EAGAIN; or -errno. While siw_llp_port_more(),
- * nothing else may be received in the room: datagrams that came with this one are there.
+ * Receives the next datagram in the port's buffer, where it is valid until the next call. Returns
+ * its length, which exceeds SIW_LLP_ROOM if the datagram was truncated; -EAGAIN; or -errno. While
+ * siw_llp_port_more() returns true, the buffer holds further datagrams of the same batch, and no
+ * other receive may use the buffer.
  */
 ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uint8_t **datagram);
 bool siw_llp_port_more(const struct siw_llp_port *port);
 
 /*
- * From now on datagrams leave with ECT(0), and siw_llp_udp_recv_dense notes whether what it
- * received came with CE (RFC 3168): siw_llp_udp_ce. 0 or -errno.
+ * Makes the socket send datagrams with ECT(0). siw_llp_udp_ce() then returns whether the datagrams
+ * of the last siw_llp_udp_recv_dense() were marked CE (RFC 3168). Returns 0 or -errno.
  */
 int siw_llp_udp_ecn(struct siw_llp_sock *sock);
 bool siw_llp_udp_ce(const struct siw_llp_sock *sock);
 
 /*
- * From now on no datagram of this socket is fragmented: one that is too long for its path is
- * -EMSGSIZE. 0 or -errno.
+ * Disables fragmentation for this socket: a datagram that is too long for its path fails with
+ * -EMSGSIZE. Returns 0 or -errno.
  */
 int siw_llp_udp_whole(struct siw_llp_sock *sock);
 /*
- * The most octets of payload that a datagram to dest has without being fragmented, as far as the
- * kernel knows the path now; or -ENETUNREACH or another -errno. Costs a few system calls.
+ * The maximum payload in octets of an unfragmented datagram to dest, according to the path MTU that
+ * the kernel knows now; or -ENETUNREACH or another -errno. Costs a few system calls.
  */
 int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest);
 /*
- * may: datagrams of this socket may be fragmented. Otherwise none is, whatever path MTU the kernel
- * knows; one that is too long for the interface is -EMSGSIZE. 0 or -errno.
+ * Allows (may) or forbids fragmentation of this socket's datagrams. If forbidden, the path MTU that
+ * the kernel knows is ignored, and a datagram too long for the interface fails with -EMSGSIZE.
+ * Returns 0 or -errno.
  */
 int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may);
 /*
- * The path MTU from the socket's address to dest in octets, as far as the kernel knows it; 0: unknown.
- * SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host: to another host it is
- * less, however large the interface's MTU is. Costs a few system calls.
+ * The path MTU from the socket's address to dest in octets, as far as the kernel knows it; 0:
+ * unknown. The result is SIW_LLP_LOOPBACK_MTU or more only if dest is an address of this host; for
+ * another host it is less, however large the interface's MTU is. Costs a few system calls.
  */
 uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest);
-/* What Linux reports of its loopback interface over IPv4; over IPv6 it is one more. */
+/* The MTU that Linux reports for its loopback interface over IPv4; over IPv6 it is one more. */
 #define SIW_LLP_LOOPBACK_MTU 65535
 /*
- * From now on siw_llp_udp_refused tells what ICMP says of this socket's datagrams. Its handler has
- * to call that until -EAGAIN whenever it is served: what nobody takes keeps the socket ready.
+ * Enables siw_llp_udp_refused(), which reports ICMP errors about this socket's datagrams. From now
+ * on the socket's handler must call siw_llp_udp_refused() until -EAGAIN whenever it is served,
+ * because an unread ICMP message keeps the socket ready.
  */
 void siw_llp_udp_hear_refusals(struct siw_llp_sock *sock, uint16_t family);
 /*
- * Takes one ICMP message. If it says that nobody has the port to which a datagram went: *dest, and
- * in buf the first octets of that datagram's payload, as many as the message quotes, at most size;
- * returns how many. 0: it says something else. -EAGAIN: there is none. Who makes such a message up
- * has to know what it quotes.
+ * Reads one ICMP message. If the message reports that no socket is bound to the destination port of
+ * a datagram (port unreachable), stores that destination in *dest, stores the first octets of the
+ * datagram's payload that the message quotes in buf, at most size, and returns their number.
+ * Returns 0 for any other message and -EAGAIN if there is none. An attacker that forges such a
+ * message has to know the quoted octets.
  */
 ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, void *buf,
 			    size_t size);
-/* Octets of payload that the socket's receive buffer has room for; 0: unknown. */
+/* Octets of payload for which the socket's receive buffer has room; 0: unknown. */
 uint32_t siw_llp_udp_room(struct siw_llp_sock *sock);
-/* As siw_llp_udp_send, but this datagram may be fragmented despite siw_llp_udp_whole. */
+/* Like siw_llp_udp_send(), but this datagram may be fragmented despite siw_llp_udp_whole(). */
 int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			 const struct iovec *iov, int n);
 
@@ -303,65 +325,67 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 
 /*
  * Every TCP socket has TCP_NODELAY, is non-blocking and close-on-exec, raises no SIGPIPE, and has
- * buffers that the kernel sizes.
+ * buffers sized by the kernel.
  */
 
 /*
- * A descriptor that is bound to *local and does not listen: it keeps the port for listeners, which
- * may be at each of its addresses, and for a connection from it. Port 0: a free one, which it puts
- * into *local. A wildcard address of IPv6 keeps the port for IPv4, too, unless v6_only.
- * siw_llp_event_close ends it. Or -errno.
+ * Reserves a port: opens a descriptor that is bound to *local and does not listen, so that the port
+ * stays available for this program's listeners on any of its addresses and for a connection from
+ * it. Port 0: any free port, which is stored in *local. An IPv6 wildcard address reserves the port
+ * for IPv4, too, unless v6_only. Returns the descriptor, which siw_llp_event_close() closes, or
+ * -errno.
  */
 int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only);
-/* Listens on local (port 0: any free one). 0 or -errno. */
+/* Listens on local (port 0: any free port). Returns 0 or -errno. */
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * Accepts a connection: 0 and *out; -EAGAIN: none waits; or -errno. After -EMFILE, -ENFILE,
- * -ENOBUFS and -ENOMEM it still waits in the kernel, and the poller returns the listener's handler
- * 100 ms later.
+ * Accepts a connection. Returns 0 and sets *out; -EAGAIN: none is pending; or -errno. After
+ * -EMFILE, -ENFILE, -ENOBUFS and -ENOMEM the connection is still pending in the kernel, and the
+ * poller returns the listener's handler again 100 ms later.
  */
 int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		       struct siw_llp_sock **out);
 /*
- * Starts to connect, from source unless that is NULL; siw_llp_tcp_connected has the result. 0 or
- * -errno.
+ * Starts to connect, from source unless that is NULL. siw_llp_tcp_connected() returns the result.
+ * Returns 0 or -errno.
  */
 int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out);
-/* The same with one socket at both ends: what is sent on it comes back. */
+/* Connects a socket to itself: its sent octets arrive at the same socket. */
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
 			       struct siw_io_handler *handler, struct siw_llp_sock **out);
-/* 0 connected, -EAGAIN not yet, or -errno (ECONNREFUSED, ...). */
+/* Returns 0: connected; -EAGAIN: still connecting; or -errno (ECONNREFUSED, ...). */
 int siw_llp_tcp_connected(struct siw_llp_sock *sock);
 /*
- * What it sends from now on has that type of service (IPv4) or traffic class (IPv6), as far as the
- * system grants it.
+ * Sets the type of service (IPv4) or traffic class (IPv6) of the socket's segments, if the system
+ * permits it.
  */
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos);
 
 /*
- * Sends, by send for one iovec and sendmsg for more. The octets taken, which may be fewer than
- * given; -EAGAIN: no room, and want_write is set; or -errno.
+ * Sends, with send for one iovec and sendmsg for more. Returns the number of octets that the kernel
+ * accepted, possibly fewer than given; -EAGAIN: no room, and want_write is set; or -errno.
  */
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 /*
- * Receives, by recv for one iovec and recvmsg for more. The octets read, 0 at the end of the peer's
- * stream, also when called again; -EAGAIN; or -errno. After the end, as after EAGAIN, the poller
- * does not return the handler for reading until something comes.
+ * Receives, with recv for one iovec and recvmsg for more. Returns the number of octets read; 0 at
+ * the end of the peer's stream, also when called again; -EAGAIN; or -errno. After the end of the
+ * stream, as after EAGAIN, the poller does not return the handler for reading until new input
+ * arrives.
  */
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
-/* The effective maximum segment size now, in octets (TCP_MAXSEG), or -errno. */
+/* The effective maximum segment size in octets at present (TCP_MAXSEG), or -errno. */
 int siw_llp_tcp_emss(struct siw_llp_sock *sock);
-/*
- * Whether a reset or a time-out has ended the connection; received octets may still be there to
- * read.
- */
+/* Whether a reset or a time-out has ended the connection. Received octets may still be unread. */
 bool siw_llp_tcp_gone(struct siw_llp_sock *sock);
-/* Ends this side's stream: the peer reads its end after what was sent. 0 or -errno. */
+/*
+ * Ends the sending side of the stream: the peer reads end of stream after the sent octets. Returns
+ * 0 or -errno.
+ */
 int siw_llp_tcp_shutdown(struct siw_llp_sock *sock);
-/* From now on siw_llp_close() sends a reset and drops what is unsent. */
+/* Makes siw_llp_close() send a reset and drop unsent octets. */
 void siw_llp_tcp_abort(struct siw_llp_sock *sock);
 
 /* ---- any socket ------------------------------------------------------------------------------ */
@@ -369,31 +393,32 @@ void siw_llp_tcp_abort(struct siw_llp_sock *sock);
 void siw_llp_close(struct siw_llp_sock *sock);
 void siw_llp_set_handler(struct siw_llp_sock *sock, struct siw_io_handler *handler);
 /*
- * want: something is left to send, so a wait ends, and a poll returns the handler, when there is
+ * want: octets are left to send, so a wait ends and a poll returns the handler when the socket has
  * room. Any thread.
  */
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want);
 /*
- * Ends siw_llp_pause; also for a reader that stopped before EAGAIN. A poll returns the handler
- * again.
+ * Makes polls return the handler again, after siw_llp_pause() or after a reader that stopped before
+ * EAGAIN.
  */
 void siw_llp_resume(struct siw_llp_sock *sock);
 /*
- * Until siw_llp_resume the upper layer does not read or accept: what comes waits in the kernel and
- * wakes nobody. A poll returns the handler only for the stream's end, an error, or room to write.
+ * Stops reading or accepting until siw_llp_resume(): arriving data or connections wait in the
+ * kernel and wake no thread. A poll returns the handler only for the end of the stream, an error,
+ * or room to write.
  */
 void siw_llp_pause(struct siw_llp_sock *sock);
-/* The socket may have work: a poll returns its handler. */
+/* Reports that the socket may have work: the next poll returns its handler. */
 void siw_llp_sock_ready(struct siw_llp_sock *sock);
 /*
- * Timers of a socket. siw_llp_sock_timed comes first. siw_llp_sock_due: a poll returns the
- * handler at that time at the latest; the earliest time set counts; any thread.
- * siw_llp_sock_awaits_due: whether a time is set that no poll has found past.
+ * Timers of a socket. siw_llp_sock_timed() must be called first. siw_llp_sock_due(): a poll returns
+ * the handler at that time at the latest; the earliest time set applies; any thread.
+ * siw_llp_sock_awaits_due(): whether a time is set that no poll has found past.
  */
 void siw_llp_sock_timed(struct siw_llp_sock *sock);
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at);
 bool siw_llp_sock_awaits_due(const struct siw_llp_sock *sock);
-/* The address of this end, and of the peer: 0 or -errno. */
+/* The address of this end (siw_llp_local) or of the peer (siw_llp_peer). Returns 0 or -errno. */
 int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out);
 int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out);
 

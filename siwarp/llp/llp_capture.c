@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_capture.c - turns what passes a socket into the packets of a capture: addresses,
- * interface, and the sequence numbers of TCP.
+ * llp/llp_capture.c - converts the octets that pass a socket into the packets of a capture, with
+ * addresses, interface and TCP sequence numbers.
  *
- * base/capture.c writes the pcapng file. This file gives the octets that pass a socket Ethernet,
- * IP, TCP or UDP headers. While no capture runs, that costs each system call one relaxed load and a
- * branch. While one runs, a lock is held from the system call until its packet is written, so no
- * response precedes its request in the file.
+ * base/capture.c writes the pcapng file. This file adds Ethernet, IP and TCP or UDP headers to the
+ * octets. While no capture runs, the cost is one relaxed load and a branch per system call. While a
+ * capture runs, a lock is held from the system call until its packet is written, so no response
+ * precedes its request in the file.
  *
- * Each system call becomes one TCP segment. Initial sequence numbers are computed from the
+ * Each system call is written as one TCP segment. Initial sequence numbers are computed from the
  * addresses, so that the captures of both ends agree. If both ends are in one process, octets are
  * written once, when they are sent. The block of a received datagram has room for a comment, which
- * siw_drop(counter) fills in. Under a plan of faults the file shows what passed the socket. It does
- * not show what a socket cannot know: retransmissions, fragments, the peer's acknowledgements, link
- * addresses.
+ * siw_drop(counter) fills in. With a fault plan the file shows the packets that passed the socket.
+ * The file does not show what a socket cannot observe: retransmissions, fragments, the peer's
+ * acknowledgements and link-layer addresses.
  */
 #include <net/if.h>
 #include <stdlib.h>
@@ -23,21 +23,23 @@
 #include "base/cancel.h"
 #include "llp/llp_capture.h"
 
-/* The capture's state of a socket. Under the capture's lock. */
+/* The capture state of a socket. Protected by the capture's lock. */
 struct siw_llp_capture {
-	uint32_t generation; /* the capture that the other members belong to */
+	uint32_t generation; /* the capture to which the other members belong */
 	int interface;
 	struct siw_addr local, peer;
-	uint32_t next[2]; /* TCP's next sequence number, by THEIRS and OURS */
+	/* next TCP sequence number of each direction, indexed by THEIRS and OURS */
+	uint32_t next[2];
 	bool ended[2];
 	/*
-	 * If both ends of a connection are in this process, twin is the other end. known is the
-	 * peer's next sequence number as the twin has written it: octets below it are in the file.
+	 * If both ends of a connection are in this process, twin is the other end's state. known is
+	 * the peer's next sequence number according to the twin: octets below it are already in the
+	 * file.
 	 */
 	struct siw_llp_capture *twin;
 	bool has_known;
 	uint32_t known;
-	struct siw_link all; /* in streams: the TCP sockets that a capture knows */
+	struct siw_link all; /* in streams, the list of the TCP sockets with capture state */
 };
 
 static struct siw_link streams = { &streams, &streams };
@@ -52,8 +54,8 @@ static bool is_wildcard(const struct siw_addr *a)
 }
 
 /*
- * A socket that is bound to the wildcard gets the address that this host would use towards the
- * peer.
+ * For a socket bound to the wildcard address: determines the address that this host would use to
+ * send to the peer.
  */
 static void local_towards(struct siw_addr *local, const struct siw_addr *peer)
 {
@@ -75,11 +77,14 @@ static bool same_host(struct siw_addr a, struct siw_addr b)
 {
 	a.port_be = b.port_be = 0;
 	return siw_addr_same(&a, &b) ||
-	       /* all of 127/8 belongs to the loopback interface */
+	       /* all of 127.0.0.0/8 belongs to the loopback interface */
 	       (a.family == AF_INET && b.family == AF_INET && a.v4[0] == 127 && b.v4[0] == 127);
 }
 
-/* The number, within the file, of the interface that has this address or joined this group. */
+/*
+ * Returns the number, within the capture file, of the interface that has this address or joined
+ * this group.
+ */
 static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *local)
 {
 	static struct siw_llp_interface all[64];
@@ -97,8 +102,8 @@ static int interface_of(const struct siw_llp_sock *sock, const struct siw_addr *
 }
 
 /*
- * An initial sequence number that both ends compute alike. So two captures, or the two ends of a
- * connection in one process, show the same connection.
+ * Returns an initial sequence number that both ends compute alike, so that two captures, or both
+ * ends of a connection in one process, show the same connection.
  */
 static uint32_t first_number(const struct siw_addr *from, const struct siw_addr *to)
 {
@@ -138,8 +143,8 @@ static void find_twin(struct siw_llp_capture *capture)
 			capture->known = other->next[OURS];
 			capture->has_known = true;
 			/*
-			 * In the middle of a stream, what this end has sent before is not in the
-			 * file.
+			 * If the capture starts in the middle of a stream, octets that this end
+			 * sent earlier are not in the file.
 			 */
 			break;
 		}
@@ -147,7 +152,10 @@ static void find_twin(struct siw_llp_capture *capture)
 	siw_link_add(&streams, &capture->all);
 }
 
-/* The socket's state for the running capture, or NULL without one. *fresh: it was just created. */
+/*
+ * Returns the socket's state for the running capture, or NULL without a capture. *fresh: the state
+ * was just created.
+ */
 static struct siw_llp_capture *capture_of(struct siw_llp_sock *sock, bool *fresh)
 {
 	uint32_t generation = siw_capture_generation();
@@ -228,14 +236,14 @@ static struct siw_llp_capture *stream_of(struct siw_llp_sock *sock)
 		return NULL;
 	}
 	set_peer(sock, capture, &peer);
-	/* A SYN takes one sequence number. */
+	/* A SYN uses one sequence number. */
 	capture->next[OURS] = first_number(&capture->local, &capture->peer) + 1;
 	capture->next[THEIRS] = first_number(&capture->peer, &capture->local) + 1;
 	find_twin(capture);
 	return capture;
 }
 
-/* Writes a segment of one direction, and advances that direction's sequence number. */
+/* Writes a segment of one direction and advances that direction's sequence number. */
 static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who, uint8_t flags,
 			const struct iovec *iov, size_t skip, size_t length)
 {
@@ -255,7 +263,7 @@ static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who,
 	};
 
 	capture->next[who] += (uint32_t)length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
-	/* Sequence numbers wrap, so compare their difference. */
+	/* Compare the difference, because sequence numbers wrap. */
 	if (who == THEIRS && capture->has_known &&
 	    (int32_t)(capture->known - capture->next[THEIRS]) >= 0)
 		return;
@@ -327,7 +335,7 @@ void siw_llp_capture_end_now(struct siw_llp_sock *sock, bool sent, bool reset)
 void siw_llp_capture_close(struct siw_llp_sock *sock)
 {
 	/*
-	 * In a forked child the socket is the parent's too, so closing it does not end the
+	 * In a forked child the parent shares the socket, so closing it does not end the
 	 * connection.
 	 */
 	if (siw_capture_on() && sock->kind == SIW_LLP_STREAM && getpid() == sock->port->owner)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fault.c - applies a plan of faults to datagrams, and releases what is held back when it
- * is due: see llp_fault.h.
+ * llp/llp_fault.c - applies a fault plan to datagrams, and releases held datagrams when they are
+ * due (llp_fault.h).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,10 @@
 #include "base/pieces.h"
 #include "llp/llp_fault.h"
 
-#define RECEIVES     64	   /* the most datagrams that one call takes from the kernel */
-#define MAX_DATAGRAM 65507 /* octets of UDP payload; the kernel refuses more with EMSGSIZE */
-/* ns, while something is held back, since the plan may end meanwhile */
+#define RECEIVES 64 /* maximum number of datagrams that one call receives from the kernel */
+/* maximum UDP payload in octets; the kernel refuses more with EMSGSIZE */
+#define MAX_DATAGRAM 65507
+/* in ns, while packets are held back, because the plan may end meanwhile */
 #define LONGEST_SLEEP 100000000
 
 /* ---- a socket's state ------------------------------------------------------------------------ */
@@ -30,7 +31,7 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 	siw_fault_queue_init(&f->way[1].queue);
 	f->reset_at = UINT64_MAX;
 	/*
-	 * A send and a receive may race to be the first. Pairs with the load in
+	 * A send and a receive may race to create the state. Pairs with the load in
 	 * siw_llp_faulty_lock().
 	 */
 	if (atomic_compare_exchange_strong_explicit(&sock->faulty, &other, f, memory_order_acq_rel,
@@ -40,7 +41,7 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 	return other;
 }
 
-/* Takes over a new plan. What the old one held back is released at once. */
+/* Adopts a new plan. Packets held back under the old plan become due at once. */
 static void renew(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	uint32_t flow;
@@ -71,7 +72,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	*error = 0;
 	if (!f) {
 		if (siw_faults_generation() % 2 == 0)
-			/* the plan has ended; another socket still holds something back */
+			/* the plan has ended, but another socket still holds packets back */
 			return NULL;
 		f = make(sock);
 		if (!f) {
@@ -85,7 +86,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	return f;
 }
 
-/* ---- when something is due ------------------------------------------------------------------- */
+/* ---- when packets are due -------------------------------------------------------------------- */
 
 static uint64_t earliest(uint64_t a, uint64_t b)
 {
@@ -97,10 +98,10 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	struct siw_fault_queue *rx = &f->way[SIW_FAULT_RX].queue;
 
 	if (sock->held)
-		return UINT64_MAX; /* the socket is paused; siw_llp_resume() reports it */
+		return UINT64_MAX; /* the socket is paused; siw_llp_resume() will report it */
 	/*
-	 * The end of the stream is not reported before everything is sent, since a reader that sees
-	 * the end closes the socket.
+	 * The end of the stream is not reported before all held octets are sent, because a reader
+	 * that finds the end closes the socket.
 	 */
 	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_alone(&rx->order) &&
 	    siw_container(rx->order.next, struct siw_fault_held, link)->end)
@@ -115,11 +116,11 @@ static uint64_t tx_next(const struct siw_llp_faulty *f)
 	return next == UINT64_MAX || next > f->retry_at ? next : f->retry_at;
 }
 
-/* Called by any thread. */
+/* Sets the time at which the port has packets due, if earlier than before. Any thread. */
 static void set_due(struct siw_llp_port *port, uint64_t at)
 {
 	if (siw_llp_due_by(&port->fault_due, at))
-		siw_llp_port_changed(port); /* a thread that sleeps must wake up earlier */
+		siw_llp_port_changed(port); /* a sleeping thread must wake up earlier */
 }
 
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
@@ -130,8 +131,8 @@ void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, 
 
 	next = earliest(next, f->reset_at);
 	/*
-	 * Without the port's lock the receive queue is not looked at; whoever put something into it
-	 * has set its time already.
+	 * Without the port's lock the receive queue is not examined. The thread that added packets
+	 * to it has already set their time.
 	 */
 	if (port_locked)
 		next = earliest(next, siw_llp_fault_rx_next(sock, f));
@@ -184,7 +185,7 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	if (now < f->retry_at)
 		return;
 	f->retry_at = 0;
-	/* Ends: each round takes a datagram out of the queue. */
+	/* The loop ends, because each iteration removes a datagram from the queue. */
 	while ((held = siw_fault_queue_due(q, now))) {
 		struct iovec iov = { held->octets, held->length };
 		int rv = siw_llp_udp_send_now(sock, &held->peer, &iov, 1);
@@ -224,7 +225,7 @@ static void count_fate(const struct siw_fault_fate *fate, uint64_t now)
 		siw_count(SIW_COUNTER_fault_delay, 1);
 }
 
-/* Sends the datagram now, twice if the plan duplicates it. */
+/* Sends the datagram immediately, twice if the plan duplicates it. */
 static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		       const struct iovec *iov, int n, size_t length,
 		       const struct siw_fault_fate *fate)
@@ -245,7 +246,7 @@ static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		n = 1;
 	}
 	rv = siw_llp_udp_send_now(sock, dest, iov, n);
-	/* A full socket loses the duplicate, as a network would. */
+	/* If the socket is full, the duplicate is lost, as in a network. */
 	if (rv == 0 && fate->dup && siw_llp_udp_send_now(sock, dest, iov, n) == -EAGAIN)
 		siw_llp_want_write(sock, false);
 	free(one.iov_base);
@@ -289,7 +290,7 @@ static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		rv = send_held(f, dest, iov, length, &fate);
 	}
 	if (rv < 0)
-		f->way[SIW_FAULT_TX].path = before; /* the caller will send it again */
+		f->way[SIW_FAULT_TX].path = before; /* the caller will send the datagram again */
 	else if (fate.drop < 0)
 		count_fate(&fate, now);
 	flush_datagrams(sock, f, now);
@@ -339,8 +340,8 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 }
 
 /*
- * Decides about a datagram from the kernel. True: it is delivered now; false: it is held back or
- * dropped.
+ * Applies the plan to a datagram received from the kernel. Returns true if it is delivered now, and
+ * false if it was held back or dropped.
  */
 static bool passes_now(struct siw_llp_faulty *f, const struct siw_addr *source, void *buf,
 		       size_t here, size_t true_length)
@@ -408,8 +409,8 @@ void siw_llp_fault_release(struct siw_llp_port *port)
 		return;
 	port->fault_generation = siw_faults_generation();
 	/*
-	 * Cleared before the sockets are looked at, so that what another thread holds from now on
-	 * is not forgotten.
+	 * Cleared before the sockets are examined, so that the time of a packet that another thread
+	 * holds back meanwhile is kept.
 	 */
 	atomic_store_explicit(&port->fault_due, UINT64_MAX, memory_order_seq_cst);
 	for (struct siw_link *l = port->all.next; l != &port->all; l = l->next) {

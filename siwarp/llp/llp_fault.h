@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fault.h - a plan of faults (base/faults.h) between the layers above and the sockets.
- * Without one it costs each system call a relaxed load and a branch.
+ * llp/llp_fault.h - applies a fault plan (base/faults.h) between the upper layers and the sockets.
+ * Without a plan the cost is one relaxed load and a branch per system call.
  *
- * Each socket has its own rates, limits and packet numbers, in each direction. Packets that are
- * held back lie in queues here; siw_llp_port_poll() releases them when they are due, and a wait
- * ends in time for that. A capture shows what passed the socket: packets that a plan drops when
- * they are sent are not in it, and delayed ones are there when they leave; received packets that a
- * plan drops are in it, with the reason as their comment.
+ * Each socket has its own rates, limits and packet numbers, in each direction. Packets that a plan
+ * delays are queued here; siw_llp_port_poll() releases them when they are due, and a wait ends in
+ * time for that. A capture shows the packets that passed the socket: packets that the plan drops
+ * before sending are not captured, and delayed packets are captured when they leave. Received
+ * packets that the plan drops are captured, with the reason as a comment.
  */
 #ifndef SIW_LLP_FAULT_H
 #define SIW_LLP_FAULT_H
@@ -18,7 +18,10 @@
 #include "llp/llp_sock.h"
 
 struct siw_llp_faulty {
-	/* guards all members; taken under any lock of llp's callers, and before a capture's */
+	/*
+	 * protects all members; taken with any lock of llp's callers held, and before a capture's
+	 * lock
+	 */
 	siw_lock_t lock;
 	uint32_t generation;
 	uint64_t began;
@@ -26,22 +29,22 @@ struct siw_llp_faulty {
 	struct {
 		struct siw_fault_path path;
 		struct siw_fault_queue queue;
-	} way[2];     /* enum siw_fault_dir */
-	bool counted; /* in siw_faults_active */
+	} way[2];     /* indexed by enum siw_fault_dir */
+	bool counted; /* included in siw_faults_active */
 
-	/* Members of a stream. */
+	/* Members for streams only. */
 	struct siw_addr peer;
-	uint64_t reset_at; /* UINT64_MAX: no reset by time is due */
+	uint64_t reset_at; /* time of the planned reset; UINT64_MAX: none */
 	uint64_t retry_at; /* the socket was full: do not send before this time */
-	int error;	   /* the stream is over: an errno */
-	bool shut;	   /* the end of the stream is sent after what is held back */
+	int error;	   /* the errno that ended the stream, or 0 */
+	bool shut;	   /* the end of the stream follows the octets held back */
 	_Atomic bool full; /* no more octets are accepted */
-	uint8_t *scratch;  /* SIW_LLP_FAULT_SCRATCH octets */
+	uint8_t *scratch;  /* buffer of SIW_LLP_FAULT_SCRATCH octets */
 };
 
 #define SIW_LLP_FAULT_SCRATCH 65536
 
-/* ---- for the sockets: while siw_faults_on() -------------------------------------------------- */
+/* ---- for the sockets: called while siw_faults_on() ------------------------------------------- */
 
 int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		       const struct iovec *iov, int n);
@@ -50,39 +53,41 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
-/* A connection was established. From now on its reset by time may happen, even while it is idle. */
+/* A connection was established. From now on its planned reset may happen, even while it is idle. */
 void siw_llp_fault_met(struct siw_llp_sock *sock);
-/* The socket is about to be closed: drops what is held back for it. */
+/* Called before the socket is closed: drops the packets that are held back for it. */
 void siw_llp_fault_close(struct siw_llp_sock *sock);
 
 /* ---- for the poller -------------------------------------------------------------------------- */
 
 /*
- * Under the caller's lock on the port: sends what is due, marks sockets ready that have octets due.
+ * Sends the packets that are due, and marks sockets ready that have received octets due. Called
+ * under the caller's lock on the port.
  */
 void siw_llp_fault_release(struct siw_llp_port *port);
-/* When a sleeper must wake; 0: never. */
+/* When a sleeping thread must wake up for a packet that is held back; 0: never. */
 uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port);
 /*
- * Whether the plan accepts no more although the socket has room. Then waiting for room is no use.
+ * Whether the plan accepts no more octets although the socket has room. Waiting for room in the
+ * socket would then end at once.
  */
 bool siw_llp_fault_full(const struct siw_llp_sock *sock);
 
 /* ---- between llp_fault.c and llp_fault_tcp.c ------------------------------------------------- */
 
 /*
- * Returns the socket's state, locked, updated to the current plan. NULL: there is no plan, and the
- * socket has had none.
+ * Locks and returns the socket's fault state, updated to the current plan. Returns NULL if there is
+ * no plan and the socket never had one.
  */
 struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error);
 /*
- * Unlocks it, after setting when the port has something due: to send, and also to receive if the
- * caller has the lock on the port.
+ * Unlocks the fault state, after recording when the port has a packet due: to send, and, if the
+ * caller holds the lock on the port, also to receive.
  */
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked);
-/* Does what is due for a stream: sends octets, its end, its reset by time; or reports its error. */
+/* Does what is due for a stream: sends octets, ends or resets the stream, or reports its error. */
 void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now);
-/* When there is something to read; UINT64_MAX: unknown. */
+/* When the next received octets are due; UINT64_MAX: unknown. */
 uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty *f);
 
 #endif

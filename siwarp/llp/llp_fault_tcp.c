@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fault_tcp.c - applies a plan of faults to streams: octets are delayed or changed, never
- * lost or reordered.
+ * llp/llp_fault_tcp.c - applies a fault plan to streams: octets are delayed or changed, never lost
+ * or reordered.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 #include "base/pieces.h"
 #include "llp/llp_fault.h"
 
-#define PIECES 64 /* the most iovecs that one call passes on */
-#define TURNS  16 /* the most reads that one call makes */
+#define PIECES 64 /* maximum number of iovecs that one call passes on */
+#define TURNS  16 /* maximum number of reads in one call */
 
 /*
- * Stores in out the iovecs of the first *length octets of iov. Returns their number; *length
- * becomes the octets in them.
+ * Stores the iovecs of the first *length octets of iov in out, at most PIECES. Returns their number
+ * and sets *length to the octets in them.
  */
 static int cut(const struct iovec *iov, int n, struct iovec *out, size_t *length)
 {
@@ -86,8 +86,8 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		n = 1;
 	} else {
 		/*
-		 * Octets beyond the scratch's size were not examined, so they are not sent by this
-		 * call.
+		 * Octets beyond the scratch buffer's size were not examined, so this call does not
+		 * send them if the plan may corrupt octets.
 		 */
 		for (int i = 0; i < f->plan.n; i++)
 			if (f->plan.clause[i].corrupt)
@@ -98,7 +98,7 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	if (sent > 0)
 		path->octets = from + (uint64_t)sent;
 	if (sent > 0 && bits) {
-		/* Counts only the changed octets that were sent. */
+		/* Count only the changed octets that were sent. */
 		path->octets = from;
 		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, (size_t)sent);
 		path->octets = from + (uint64_t)sent;
@@ -107,7 +107,7 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	return sent;
 }
 
-/* Holds back up to `length` octets. Returns how many, or -errno. */
+/* Holds back up to length octets. Returns their number, or -errno. */
 static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const struct iovec *iov,
 		    size_t length, uint64_t now)
 {
@@ -123,8 +123,8 @@ static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const stru
 		if (rv < 0)
 			return taken ? (ssize_t)taken : rv;
 		/*
-		 * After siw_fault_queue_add: a piece that could not be added must not use up the
-		 * rate.
+		 * Called after siw_fault_queue_add(), because a piece that could not be added must
+		 * not use up the rate.
 		 */
 		held->release_ns = siw_fault_stream_release(&f->plan, path, &f->peer, n, now);
 		siw_count(SIW_COUNTER_fault_corrupt,
@@ -152,7 +152,7 @@ static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	atomic_store_explicit(&f->full, q->octets >= limit || taken == -ENOBUFS,
 			      memory_order_relaxed);
 	if (taken == -ENOBUFS) {
-		/* siw_llp_fault_stream_flush() reports the socket once there is room. */
+		/* siw_llp_fault_stream_flush() reports the socket ready once there is room. */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		siw_llp_wants(sock, false);
 		return -EAGAIN;
@@ -200,7 +200,7 @@ ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, 
 	return sent;
 }
 
-/* Sends what is due, until the socket takes no more. */
+/* Sends the octets that are due, until the socket is full. */
 static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
@@ -209,7 +209,7 @@ static void send_due(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64
 	if (now < f->retry_at)
 		return;
 	f->retry_at = 0;
-	/* Ends: each round sends octets, or returns. */
+	/* The loop ends: each iteration sends octets or returns. */
 	while ((held = siw_fault_queue_due(q, now))) {
 		struct iovec iov = { held->octets + held->taken, held->length - held->taken };
 		ssize_t sent = siw_llp_tcp_sendv_now(sock, &iov, 1);
@@ -278,7 +278,7 @@ void siw_llp_fault_met(struct siw_llp_sock *sock)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Copies `length` octets to the caller's iovecs. */
+/* Copies length octets to the caller's iovecs. */
 static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t length)
 {
 	for (int i = 0; i < n && length; i++) {
@@ -292,7 +292,10 @@ static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t
 	return 0;
 }
 
-/* Returns octets that are due, 0 at the end of the stream, -EAGAIN or -EFAULT. */
+/*
+ * Returns the number of octets copied from those that are due, 0 at the end of the stream, -EAGAIN
+ * or -EFAULT.
+ */
 static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			 const struct iovec *iov, int n, size_t length)
 {
@@ -308,7 +311,8 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		return -EAGAIN;
 	if (held->end) {
 		siw_llp_sock_ended(sock);
-		siw_fault_queue_drop(q, held); /* from now on the kernel reports the end */
+		/* from now on the kernel reports the end of the stream */
+		siw_fault_queue_drop(q, held);
 		return 0;
 	}
 	here = held->length - held->taken;
@@ -343,7 +347,7 @@ static bool end_is_held(struct siw_llp_faulty *f)
 }
 
 /*
- * Moves octets from the kernel into the queue. Returns how many, 0 at the end of the stream, or
+ * Moves octets from the kernel into the queue. Returns their number, 0 at the end of the stream, or
  * -errno.
  */
 static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t share)
@@ -354,8 +358,8 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 	ssize_t got;
 
 	/*
-	 * A full queue takes the socket out of the hot set. There the octets that the kernel has
-	 * would end every sleep.
+	 * If the queue is full, the socket leaves the hot set, because unread octets of a hot
+	 * socket end every sleep.
 	 */
 	sock->stopped = end_is_held(f) || q->octets >= limit;
 	if (sock->stopped) {
@@ -378,8 +382,7 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 }
 
 /*
- * Receives straight from the kernel, by way of the scratch buffer only if octets have to be
- * changed.
+ * Receives directly from the kernel. The scratch buffer is used only if octets have to be changed.
  */
 static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)
@@ -435,7 +438,7 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		}
 		got = fetch(sock, f, share);
 		if (got < 0) {
-			/* Something may have become due meanwhile. */
+			/* Packets may have become due meanwhile. */
 			path->calls--;
 			return got == -EAGAIN ? take_held(sock, f, iov, n, length) : got;
 		}

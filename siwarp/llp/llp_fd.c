@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_fd.c - the set of this layer's descriptors. A forked child closes its copies at once: a
- * port stays in use, and a connection open, as long as any copy is open, even after the parent
- * closed its own. The child only closes them. It must not change the epoll set, which is the
- * parent's.
+ * llp/llp_fd.c - the set of this layer's descriptors. A forked child closes its copies at once,
+ * because a port stays in use and a connection stays open as long as any copy of the descriptor is
+ * open, even after the parent has closed its own. The child only closes the copies; it must not
+ * change the epoll set, which it shares with the parent.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 static void in_child(void);
 
 static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
-/* Under the lock: one bit for each descriptor. */
+/* One bit per descriptor. Protected by fork_lock. */
 static uint64_t *ours;
 static size_t n_words;
 
@@ -102,8 +102,8 @@ bool siw_llp_fd_give(int fd)
 void siw_llp_fd_close(int fd)
 {
 	/*
-	 * A forked child that closes an object it inherited does nothing here: its copy is closed,
-	 * and the number may belong to another file by now.
+	 * In a forked child, closing an inherited object does nothing here: the child's copy of the
+	 * descriptor is closed already, and the number may denote another file by now.
 	 */
 	if (siw_llp_fd_give(fd))
 		siw_close_fd(fd);

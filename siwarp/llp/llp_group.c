@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_group.c - multicast: sockets that are members of a group, and sending to a group. */
+/* llp/llp_group.c - multicast: sockets that are members of a group, and sending to groups. */
 #include <net/if.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -17,8 +17,8 @@
 #endif
 
 /*
- * Uses an existing socket: if_nametoindex() opens one of its own, and does not report why if that
- * fails.
+ * Looks up an interface's index. Uses an existing socket, because if_nametoindex() opens its own
+ * and does not report why that failed.
  */
 static int index_of(int fd, const char *netdev, uint32_t *ifindex)
 {
@@ -32,7 +32,7 @@ static int index_of(int fd, const char *netdev, uint32_t *ifindex)
 }
 
 /*
- * Joins the group on that interface. IP_MULTICAST_ALL off: datagrams of groups that only other
+ * Joins the group on the interface. With IP_MULTICAST_ALL off, datagrams of groups that only other
  * sockets joined are not received.
  */
 static int join4(int fd, const struct siw_addr *group, uint32_t ifindex)
@@ -54,7 +54,7 @@ static int join6(int fd, const struct siw_addr *group, uint32_t ifindex)
 	return setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &member, sizeof(member)) ? -errno : 0;
 }
 
-/* Binds the socket to the group and joins it: 0 or -errno. */
+/* Binds the socket to the group's address and joins the group. Returns 0 or -errno. */
 static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct siw_addr local = *group;
@@ -66,12 +66,13 @@ static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
 		local.scope = ifindex;
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 		/*
-		 * IPv6 gives every member of the group a copy, no matter on which interface the
-		 * datagram arrived.
+		 * IPv6 delivers a copy to every member of the group, whatever the interface on
+		 * which the datagram arrived.
 		 */
 		if (rv == 0)
 			rv = siw_llp_option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, (int)ifindex);
-		if (rv == -EPERM) /* without privilege the socket works unbound: see llp.h */
+		/* without privilege the socket is not bound to the interface: see llp.h */
+		if (rv == -EPERM)
 			rv = 0;
 	}
 	if (rv == 0 && bind(fd, (const struct sockaddr *)&local, siw_addr_len(&local)))

@@ -12,7 +12,10 @@
 
 #define N_ADDRS (sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(struct siw_addr))
 
-/* The entry of ifa's interface; an IPv4 alias such as "eth0:1" belongs to eth0. */
+/*
+ * Returns the entry of ifa's interface, or NULL if the array is full. An IPv4 alias such as
+ * "eth0:1" belongs to eth0.
+ */
 static struct siw_llp_interface *entry(struct siw_llp_interface *out, int *n, int max,
 				       const struct ifaddrs *ifa)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_port.c - the poller: finds the sockets that have work. llp.h defines hot and cold
+ * llp/llp_port.c - the poller, which finds the sockets that have work. llp.h defines hot and cold
  * sockets.
  */
 #include <stdlib.h>
@@ -16,14 +16,16 @@
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
-#define ASK_EVERY   32	  /* while there are hot sockets, epoll is asked at every 32nd poll ... */
-#define ASK_NS	    10000 /* ... or after so many nanoseconds, if there are cold sockets ... */
-#define MOST_ASK_NS 80000 /* ... which become twice as many with each time in vain, up to these */
-#define STALE_POLLS 256	  /* a hot socket without data for so many polls gives way to another ... */
-/* ... and after so many it becomes cold anyway, if another socket had data */
+#define ASK_EVERY 32	/* with hot sockets, every 32nd poll calls epoll_wait, ... */
+#define ASK_NS	  10000 /* ... and, with cold sockets, a poll this many ns after the last call; */
+/* ... this interval doubles after each call without an event, up to this value */
+#define MOST_ASK_NS 80000
+/* a hot socket without data for so many polls may be replaced by another socket ... */
+#define STALE_POLLS 256
+/* ... and after so many polls it turns cold anyway, if another socket had data */
 #define COOL_POLLS 1024
-#define BATCH	   64 /* the most events of one epoll_wait */
-/* after so many epoll_waits without an event, the drop counters are read */
+#define BATCH	   64 /* maximum number of events per epoll_wait */
+/* the drop counters are read after so many epoll_wait calls without an event */
 #define DROPS_EVERY 4096
 #define STALL_NS    (100 * 1000 * 1000ull)
 
@@ -32,17 +34,17 @@
 void siw_llp_port_wake(struct siw_llp_port *port)
 {
 	/*
-	 * One write is enough while woken is set. clear_wake() stores 0 after it has read the
-	 * descriptor, so no wake is lost.
+	 * One write is enough while woken is set. clear_wake() stores 0 only after it has read the
+	 * descriptor, so no wake-up is lost.
 	 */
 	if (!atomic_exchange_explicit(&port->woken, 1, memory_order_seq_cst))
 		siw_llp_event_set(port->wake_fd);
 }
 
 /*
- * Resets the wake descriptor once no thread sleeps on it: it must first have woken all of them. The
- * descriptor is read before 0 is stored. So a wake before the store was also meant for this poll,
- * and one after it writes again.
+ * Resets the wake descriptor once no thread sleeps on it, because it must first wake all sleeping
+ * threads. The descriptor is read before 0 is stored: a wake-up before the store is served by this
+ * poll, and a wake-up after the store writes to the descriptor again.
  */
 static void clear_wake(struct siw_llp_port *port)
 {
@@ -51,8 +53,8 @@ static void clear_wake(struct siw_llp_port *port)
 	siw_llp_event_clear(port->wake_fd);
 	atomic_store_explicit(&port->woken, 0, memory_order_seq_cst);
 	/*
-	 * A thread may have begun to sleep meanwhile. A wake for it may have found woken set, so
-	 * wake again.
+	 * A thread may have started to sleep meanwhile, and a wake-up for it may have found woken
+	 * set, so wake again.
 	 */
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
@@ -60,7 +62,7 @@ static void clear_wake(struct siw_llp_port *port)
 
 void siw_llp_port_changed(struct siw_llp_port *port)
 {
-	/* Pairs with siw_llp_wait(), which adds itself to sleepers and then loads changes. */
+	/* Pairs with siw_llp_wait(), which increments sleepers and then loads changes. */
 	atomic_fetch_add_explicit(&port->changes, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&port->sleepers, memory_order_seq_cst))
 		siw_llp_port_wake(port);
@@ -124,7 +126,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
-	/* Pairs with siw_llp_wants(): it may have set want_write after events_of() loaded it. */
+	/* Pairs with siw_llp_wants(), which may have set want_write after events_of() loaded it. */
 	now = events_of(sock) | ev.events;
 	if (now != ev.events) {
 		ev.events = now;
@@ -158,7 +160,7 @@ static void hot_remove(struct siw_llp_sock *sock)
 
 /*
  * Makes a hot socket cold. epoll checks the socket when it is registered, so data that arrived
- * before is not missed.
+ * earlier is reported.
  */
 static int cool(struct siw_llp_sock *sock)
 {
@@ -183,7 +185,7 @@ static bool make_room(struct siw_llp_port *port)
 	return port->polls - idlest->active >= STALE_POLLS && cool(idlest) == 0;
 }
 
-/* Makes a cold socket hot. False: there is no place. */
+/* Makes a cold socket hot. Returns false if the hot set is full. */
 static bool heat(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
@@ -192,7 +194,7 @@ static bool heat(struct siw_llp_sock *sock)
 		return false;
 	if (sock->ready)
 		ring_remove(sock);
-	sock->ready = true; /* its event is used up */
+	sock->ready = true; /* its edge-triggered event is consumed */
 	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
 		unregister(sock);
 	sock->hot = (int8_t)port->n_hot;
@@ -213,8 +215,8 @@ void siw_llp_pause(struct siw_llp_sock *sock)
 {
 	sock->held = true;
 	/*
-	 * A hot socket that is paused would end every sleep, since a sleep watches hot sockets for
-	 * the data they have, and not for new data.
+	 * A paused hot socket would end every sleep, because a sleep checks hot sockets
+	 * level-triggered: for unread data, not for new data.
 	 */
 	siw_llp_sock_ended(sock);
 }
@@ -226,14 +228,14 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
 		sock->port->n_stalled--;
 	if (sock->hot >= 0)
 		hot_remove(sock);
-	/* In a forked child the epoll set is the parent's, and must not be changed. */
+	/* A forked child must not change the epoll set, which it shares with the parent. */
 	if (getpid() == sock->port->owner)
 		unregister(sock);
 }
 
 /*
- * Makes hot sockets cold that had no data for long while others had: each hot socket costs every
- * poll a system call.
+ * Turns hot sockets cold that had no data for long while others had data, because each hot socket
+ * costs every poll a system call.
  */
 static void cool_the_idle(struct siw_llp_port *port)
 {
@@ -242,7 +244,7 @@ static void cool_the_idle(struct siw_llp_port *port)
 			cool(port->hot[i]);
 }
 
-/* ---- done from time to time ------------------------------------------------------------------ */
+/* ---- periodic work --------------------------------------------------------------------------- */
 
 void siw_llp_sock_stall(struct siw_llp_sock *sock)
 {
@@ -281,10 +283,10 @@ void siw_llp_sock_timed(struct siw_llp_sock *sock)
 
 void siw_llp_sock_due(struct siw_llp_sock *sock, uint64_t at)
 {
-	/* Pairs with release_timed(), which resets timed_due before it looks at the sockets. */
+	/* Pairs with release_timed(), which resets timed_due before it reads the sockets' times. */
 	siw_llp_due_by(&sock->due_ns, at);
 	if (siw_llp_due_by(&sock->port->timed_due, at))
-		siw_llp_port_changed(sock->port); /* a thread that sleeps must wake up earlier */
+		siw_llp_port_changed(sock->port); /* a sleeping thread must wake up earlier */
 }
 
 static void release_timed(struct siw_llp_port *port)
@@ -309,7 +311,7 @@ static void release_timed(struct siw_llp_port *port)
 	}
 }
 
-/* Looks at eight sockets per call, in turn. */
+/* Reads the drop counters of eight sockets per call, in turn. */
 static void sample_drops(struct siw_llp_port *port)
 {
 	for (int i = 0; i < 8 && port->all.next != &port->all; i++) {
@@ -330,7 +332,7 @@ static void take_event(struct siw_llp_sock *sock, uint32_t events)
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
 	/*
-	 * Only EPOLLOUT, and nobody waits to send. A later siw_llp_wants() makes epoll report it
+	 * Only EPOLLOUT, and no thread waits to send. A later siw_llp_wants() makes epoll report it
 	 * again.
 	 */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
@@ -366,7 +368,10 @@ static void ask_epoll(struct siw_llp_port *port)
 	cool_the_idle(port);
 }
 
-/* After a sleep the hot sockets are served first. epoll is asked only if none of them had data. */
+/*
+ * After a sleep the hot sockets are polled first. epoll_wait is called only if none of them had
+ * data.
+ */
 static bool slept_for_a_cold_one(struct siw_llp_port *port)
 {
 	bool cold = port->active < port->slept;
@@ -377,8 +382,8 @@ static bool slept_for_a_cold_one(struct siw_llp_port *port)
 }
 
 /*
- * One poll may take long: a hot socket may be flooded, or the program may do much between two
- * polls. So where there are cold sockets, the time since epoll was last asked counts, too.
+ * One poll may take long: a hot socket may be flooded, or the program may be busy between two
+ * polls. So if there are cold sockets, the time since the last epoll_wait call counts, too.
  */
 static inline bool cold_ones_waited(struct siw_llp_port *port)
 {
@@ -400,7 +405,7 @@ static inline bool must_ask(struct siw_llp_port *port)
 	       (port->after_sleep && slept_for_a_cold_one(port));
 }
 
-/* Returns up to room hot sockets: all of them, or else those whose turn it is. */
+/* Returns up to room hot sockets: all of them, or the next ones in turn. */
 static int hand_out_hot(struct siw_llp_port *port, struct siw_io_handler **handlers, int room)
 {
 	int n = port->n_hot < room ? port->n_hot : room;
@@ -454,7 +459,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 	if (port->n_ring == 0)
 		return hand_out_hot(port, handlers, n);
 	/*
-	 * The ready ring gets up to half of the room. With a room of one, it gets every other poll.
+	 * The ready ring gets up to half of the room. If room is 1, the ring gets every other poll.
 	 */
 	share = n > 1 ? n / 2 : (int)(port->polls & 1);
 	if (share > port->n_ring)
@@ -495,11 +500,8 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 	for (int i = 0; i < port->n_hot; i++)
 		unregister(port->hot[i]);
 	if (port->n_hot)
-		siw_llp_port_changed(
-			/*
-			 * a thread that sleeps on the epoll set alone does not see the hot sockets
-			 */
-			port);
+		/* a thread that sleeps on the epoll set alone would miss the hot sockets' data */
+		siw_llp_port_changed(port);
 }
 
 bool siw_llp_port_armed(const struct siw_llp_port *port)
@@ -581,7 +583,7 @@ uint8_t *siw_llp_port_room(struct siw_llp_port *port)
 	return port->room;
 }
 
-/* Pairs with siw_llp_batch_give(), which publishes what was written to the batch. */
+/* Pairs with siw_llp_batch_give(), which publishes the octets written to the batch. */
 uint8_t *siw_llp_batch_take(struct siw_llp_port *port)
 {
 	uint8_t *batch = atomic_exchange_explicit(&port->batch, NULL, memory_order_acquire);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_sock.c - what UDP and TCP sockets share. */
+/* llp/llp_sock.c - functions shared by UDP and TCP sockets. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -34,7 +34,7 @@ int siw_llp_option(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
 
-/* Whether the socket carries data, or will once it is connected. */
+/* Whether the socket carries data now or will do so once it is connected. */
 static bool is_data(enum siw_llp_kind kind)
 {
 	return kind == SIW_LLP_UDP || kind == SIW_LLP_CONNECTING || kind == SIW_LLP_STREAM;
@@ -74,8 +74,8 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	if (!sock)
 		return;
 	/*
-	 * In a forked child the descriptor is closed already, and its number may belong to another
-	 * file.
+	 * In a forked child the descriptor has already been closed, and its number may denote
+	 * another file.
 	 */
 	if (sock->udp && getpid() == sock->port->owner) {
 		siw_llp_udp_count_drops(sock);
@@ -87,9 +87,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 	siw_link_del(&sock->all);
 	siw_link_del(&sock->timed);
 	sock->port->n_data -= is_data((enum siw_llp_kind)sock->kind);
-	/*
-	 * Linux closes the descriptor even if close() returns EINTR, so it is never closed twice.
-	 */
+	/* Linux closes the descriptor even if close() returns EINTR, so close() is not repeated. */
 	siw_llp_fd_close(sock->fd);
 	free(sock);
 }
@@ -107,8 +105,8 @@ void siw_llp_resume(struct siw_llp_sock *sock)
 
 /*
  * Changes the socket's entry in the epoll set. epoll checks the socket during the change and
- * reports it if it is ready, so nothing is missed. ENOENT means that another thread has just
- * removed the entry: the socket is hot then, or closed.
+ * reports it if it is ready, so no event is lost. ENOENT means that another thread has just removed
+ * the entry because the socket turned hot or was closed.
  */
 static void refresh(struct siw_llp_sock *sock, bool write)
 {
@@ -142,10 +140,10 @@ static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *s
 	siw_lock(&sock->port->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
-		/* otherwise every datagram that leaves would wake epoll */
+		/* otherwise each transmitted datagram would cause an epoll event */
 		refresh(sock, false);
 	siw_unlock(&sock->port->wish_lock);
-	/* Another user of the socket may be the one who waited to send. */
+	/* The thread that waits to send may belong to another user of the socket. */
 	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))
 		siw_llp_port_wake(sock->port);
 }
@@ -174,7 +172,7 @@ int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
 	default:
 		siw_count(SIW_COUNTER_send_errors, 1);
 		/*
-		 * To the layers above EACCES means a bad key, so the network's EACCES becomes
+		 * The upper layers use EACCES for a wrong key, so an EACCES of the network becomes
 		 * EPERM.
 		 */
 		return error == EACCES ? -EPERM : -error;
@@ -204,9 +202,9 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 #include <sanitizer/tsan_interface.h>
 
 /*
- * ThreadSanitizer does not see that a send precedes the receive of its octets, so each flow gets an
- * address to synchronize on. Two flows that share an address only appear more ordered than they
- * are.
+ * Returns an address for ThreadSanitizer to synchronize on, one per flow of octets, because
+ * ThreadSanitizer does not see that a send precedes the receive of its octets. Two flows with the
+ * same address only appear more ordered than they are.
  */
 static void *flow(uint16_t from, uint16_t to)
 {
@@ -216,7 +214,8 @@ static void *flow(uint16_t from, uint16_t to)
 }
 
 /*
- * Stands for all flows, for a receiver that cannot learn who its peer was, since the peer is gone.
+ * Represents all flows, for a receiver that cannot find out its peer's port because the connection
+ * is gone.
  */
 static char any;
 

@@ -25,9 +25,9 @@
 enum purpose {
 	TO_LISTEN,
 	TO_KEEP,
-	TO_KEEP_BOTH, /* for IPv4, too, if it is an IPv6 one */
+	TO_KEEP_BOTH, /* reserve the port for IPv4, too, if the address is an IPv6 one */
 	TO_CONNECT,
-	TO_CONNECT_ITSELF, /* its port must be known before */
+	TO_CONNECT_ITSELF, /* the port must be known before connecting */
 };
 
 static int open_bound(const struct siw_addr *local, uint16_t family, enum purpose how)
@@ -41,9 +41,9 @@ static int open_bound(const struct siw_addr *local, uint16_t family, enum purpos
 	if (rv == 0 && family == AF_INET6)
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
 	/*
-	 * A named port must be free again while old connections of it are in TIME-WAIT, and for a
-	 * connection while siw_llp_tcp_keep has it. Linux still refuses a port on which another
-	 * socket listens.
+	 * Allow a port given by the caller to be bound again while old connections of it are in
+	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_keep() reserves it. Linux
+	 * still refuses a port on which another socket listens.
 	 */
 	if (rv == 0 && reusable)
 		rv = siw_llp_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -72,7 +72,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return rv;
 }
 
-/* As open_bound; *own is where it is bound. */
+/* Like open_bound(); *own: the address to which the socket was bound. */
 static int open_told(const struct siw_addr *local, enum purpose how, struct siw_addr *own)
 {
 	int fd = open_bound(local, local->family, how);
@@ -98,7 +98,7 @@ int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 	return fd;
 }
 
-/* Whether accept() reports the failure of one connection, and not of the listener. */
+/* Whether this accept() error concerns one connection and not the listener. */
 static bool of_the_connection(int error)
 {
 	switch (error) {
@@ -163,13 +163,13 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	return 0;
 }
 
-/* The socket is closed unless it becomes *out. */
+/* Connects fd and sets *out. After an error the descriptor is closed. */
 static int connect_fd(struct siw_llp_port *port, int fd, const struct siw_addr *dest,
 		      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	int rv = siw_llp_connect(fd, dest);
 
-	/* An interrupted connect continues in the background, like one that would block. */
+	/* An interrupted connect() continues in the background, like one that would block. */
 	if (rv == 0 || rv == -EINPROGRESS || rv == -EINTR)
 		rv = siw_llp_sock_new(port, fd, SIW_LLP_CONNECTING, handler, out);
 	if (rv < 0)
@@ -192,7 +192,7 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	struct siw_addr own;
 	int fd = open_told(local, TO_CONNECT_ITSELF, &own);
 
-	/* TCP's simultaneous open (RFC 9293 section 3.5), with one socket at both ends. */
+	/* TCP simultaneous open (RFC 9293 section 3.5), with one socket as both ends. */
 	if (fd < 0)
 		return fd;
 	return connect_fd(port, fd, &own, handler, out);
@@ -200,7 +200,7 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 
 void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
 {
-	/* The one of the other family fails. */
+	/* One of the two fails: the option of the other address family. */
 	siw_llp_option(sock->fd, IPPROTO_IP, IP_TOS, tos);
 	siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_TCLASS, tos);
 }
@@ -212,14 +212,17 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 
 	if (sock->kind == SIW_LLP_STREAM)
 		return 0;
-	/* Reading SO_ERROR clears it: it is stored, so that a second call returns the same. */
+	/* Reading SO_ERROR clears it, so the error is stored for later calls. */
 	if (!sock->error && getsockopt(sock->fd, SOL_SOCKET, SO_ERROR, &sock->error, &len))
 		sock->error = errno;
 	if (!sock->error) {
 		int rv = siw_llp_peer(sock, &peer);
 
 		if (rv == 0) {
-			/* The socket stays ready: data may have arrived with the same event. */
+			/*
+			 * The socket stays ready, because data may have arrived with the same
+			 * event.
+			 */
 			sock->kind = SIW_LLP_STREAM;
 			if (siw_capture_on())
 				siw_llp_capture_connected_now(sock, true);
@@ -288,7 +291,7 @@ static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_so
 	return got;
 }
 
-/* The receive is made under the capture's lock, so that the file has the octets in their order. */
+/* Receives with the capture's lock held, so that the octets are written in stream order. */
 static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock *sock,
 							     const struct iovec *iov, int n)
 {
@@ -350,7 +353,10 @@ bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	/* SO_ERROR is not used: reading it hides the error from the next receive. */
+	/*
+	 * TCP_INFO instead of SO_ERROR, because reading SO_ERROR would hide the error from the next
+	 * receive.
+	 */
 	return getsockopt(sock->fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
 	       info.tcpi_state == TCP_CLOSE;
 }
@@ -376,9 +382,10 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 {
 	/*
-	 * On Linux, connecting a stream to AF_UNSPEC resets it, and its pollers are notified. The
-	 * kernel is asked directly: ThreadSanitizer takes connect() for the beginning of a
-	 * descriptor that no other thread knows yet, and here another may be in epoll_ctl with it.
+	 * On Linux, connecting a stream socket to AF_UNSPEC resets the connection and wakes its
+	 * pollers. The system call is made directly, because ThreadSanitizer treats connect() as
+	 * the creation of a descriptor unknown to other threads, and another thread may be in
+	 * epoll_ctl() with this one.
 	 */
 	struct sockaddr nobody = { .sa_family = AF_UNSPEC };
 

@@ -19,8 +19,8 @@
 #endif
 
 /*
- * The kernel's counter of dropped datagrams. SO_RXQ_OVFL would add a control message to each
- * datagram.
+ * Reads the kernel's counter of datagrams dropped at this socket. SO_RXQ_OVFL would instead add a
+ * control message to each received datagram.
  */
 static uint32_t drops(int fd)
 {
@@ -42,10 +42,10 @@ void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
 	sock->drops = now;
 }
 
-/* Sets a socket buffer's size: with privilege beyond the system's limit, otherwise up to it. */
+/* Sets a socket buffer's size in octets; the system's limit applies only without privilege. */
 static void set_buffer(int fd, int force, int plain, int64_t octets)
 {
-	/* The kernel doubles what it is given. */
+	/* The kernel doubles the value. */
 	int value = octets > INT32_MAX / 2 ? INT32_MAX / 2 : (int)octets;
 
 	if (siw_llp_option(fd, SOL_SOCKET, force, value) < 0)
@@ -108,7 +108,7 @@ static int int_option(int fd, int name, int *value)
 	return getsockopt(fd, SOL_SOCKET, name, value, &len) ? -errno : 0;
 }
 
-/* Returns 0 if fd is a UDP socket that is bound to a port. */
+/* Returns 0 if fd is a UDP socket that is bound to a port, otherwise -errno. */
 static int check_bound_udp(int fd)
 {
 	struct siw_addr local = { 0 };
@@ -140,9 +140,9 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) || fcntl(fd, F_SETFD, FD_CLOEXEC))
 		return -errno;
 	/*
-	 * RECVERR is turned off: nobody reads the error queue, which would keep the socket ready
-	 * for ever. GRO is turned off: datagrams must be received one by one. If the kernel does
-	 * not know an option, it is off.
+	 * Turn RECVERR off: nothing reads the error queue, and a queued error would keep the socket
+	 * ready forever. Turn GRO off: datagrams must be received one by one. Failures are ignored,
+	 * because an option that the kernel does not support is off.
 	 */
 	siw_llp_option(fd, IPPROTO_IP, IP_RECVERR, 0);
 	siw_llp_option(fd, IPPROTO_IPV6, IPV6_RECVERR, 0);
@@ -159,8 +159,8 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 }
 
 /*
- * Whether an ICMP message, or a neighbour that did not answer, left this as the socket's pending
- * error.
+ * Whether this error may be the socket's pending error, set by an ICMP message or by an unanswered
+ * neighbour discovery for an earlier datagram.
  */
 static bool is_pending_error(int error)
 {
@@ -199,9 +199,9 @@ static inline ssize_t send_once(struct siw_llp_sock *sock, const struct siw_addr
 }
 
 /*
- * A pending error belongs to an earlier datagram, and the call that returned it has cleared it. So
- * the datagram is sent again. If that fails with the same errno, the error is this datagram's own
- * (no route), except for ECONNREFUSED, which only ICMP causes.
+ * A pending error belongs to an earlier datagram, and the call that returned it has cleared it, so
+ * the datagram is sent again. If the second attempt fails with the same errno, the error is this
+ * datagram's own (for example no route). ECONNREFUSED, which only ICMP causes, is never its own.
  */
 static __attribute__((cold, noinline)) int
 send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
@@ -243,14 +243,17 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 			       : send_now(sock, dest, iov, n);
 }
 
-/* Whether this error may refuse a batch whose datagrams could be sent one by one. */
+/* Whether a batch may have failed with this error although its datagrams can be sent one by one. */
 static bool is_batch_error(int error)
 {
 	return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP ||
 	       error == ENOPROTOOPT;
 }
 
-/* Writes each datagram of a batch of so many octets to the capture; none if octets is negative. */
+/*
+ * Writes each datagram of a batch to the capture. octets: length of the batch; negative: write
+ * nothing.
+ */
 static void capture_batch(struct siw_llp_sock *sock, uint64_t when, bool out,
 			  const struct siw_addr *peer, const struct iovec *iov, ssize_t octets,
 			  size_t seg)
@@ -310,7 +313,10 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	ssize_t sent;
 
 	if (siw_faults_on())
-		/* the caller sends them one by one, since each has its own fate */
+		/*
+		 * the caller then sends the datagrams one by one, because the fault plan judges
+		 * each
+		 */
 		return -ECONNREFUSED;
 	sent = siw_capture_on() ? batch_captured(sock, dest, iov, n, seg)
 				: send_batch(sock, dest, iov, n, seg);
@@ -321,8 +327,8 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 	if (is_batch_error(errno))
 		return -EOPNOTSUPP;
 	/*
-	 * The error belongs to an earlier datagram. Sending one by one finds out to which
-	 * destination.
+	 * The error belongs to an earlier datagram. Sending one by one finds out which destination
+	 * it concerns.
 	 */
 	if (is_pending_error(errno)) {
 		siw_count(SIW_COUNTER_icmp_errors, 1);
@@ -344,7 +350,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 #define ECN_MASK 3
 #define ECN_CE	 3
 
-/* Reads the size of a batch's datagrams, and whether it came with CE. */
+/* Reads the size of a batch's datagrams, and whether the batch was marked CE. */
 static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t *seg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
@@ -363,8 +369,8 @@ static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t
 }
 
 /*
- * As recvfrom(2). If seg is given, *seg becomes the size of the datagrams of a batch, or 0 for a
- * single datagram.
+ * Like recvfrom(2). If seg is not NULL, *seg is set to the size of the datagrams of a batch, or to
+ * 0 for a single datagram.
  */
 static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_sock *sock,
 								struct siw_addr *source, void *buf,
@@ -397,7 +403,7 @@ static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_s
 	return got;
 }
 
-/* Also clears the octets of source that a sockaddr_in does not fill. */
+/* Receives, and clears the octets of source that a sockaddr_in does not fill. */
 static __attribute__((always_inline)) inline ssize_t
 recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
 {

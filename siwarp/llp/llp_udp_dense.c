@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * llp/llp_udp_dense.c - when a UDP socket receives several datagrams by one system call.
+ * llp/llp_udp_dense.c - decides when a UDP socket receives several datagrams with one system call.
  *
- * With UDP_GRO on, the kernel delivers datagrams of one flow as the batch that they were sent in. A
- * batch costs a fraction of its datagrams received one by one, but a lone datagram costs slightly
- * more. So a socket asks for batches while many short datagrams come: from the 32nd that came
- * without the socket being empty in between, until 64 times in a row it was empty after two or
- * fewer. Faults and captures handle each datagram alone, so while there are any, it asks for none.
+ * With UDP_GRO on, the kernel delivers datagrams of one flow in the batch in which they were sent.
+ * Receiving a batch costs a fraction of receiving its datagrams one by one, but receiving a single
+ * datagram costs slightly more. So UDP_GRO is turned on while many short datagrams arrive: after 32
+ * datagrams that were received without finding the socket empty, until the socket was found empty
+ * after at most two datagrams 64 times in a row. Fault plans and captures handle each datagram
+ * separately, so UDP_GRO is off while either is active.
  */
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -18,7 +19,7 @@
 
 #define DENSE  32
 #define SPARSE 64
-#define SHORT  (SIW_LLP_ROOM / 2) /* of a longer one no two fit into a batch */
+#define SHORT  (SIW_LLP_ROOM / 2) /* two longer datagrams do not fit into a batch */
 
 static void start(struct siw_llp_sock *sock)
 {
@@ -28,8 +29,8 @@ static void start(struct siw_llp_sock *sock)
 }
 
 /*
- * A batch that is queued would be received as one datagram, without a word of how many it is. So
- * batches go on if there may be one: what comes from now on comes alone.
+ * Turns UDP_GRO off. A batch that is already queued would then be received as one datagram, without
+ * the size of its parts, so UDP_GRO is turned on again if any datagrams are queued.
  */
 static void stop(struct siw_llp_sock *sock)
 {
@@ -43,7 +44,7 @@ static void stop(struct siw_llp_sock *sock)
 
 void siw_llp_udp_dense_close(struct siw_llp_sock *sock)
 {
-	/* The user may still have a descriptor of the socket, and gets it back without UDP_GRO. */
+	/* The program may have another descriptor of the socket, which must behave as before. */
 	if (sock->batches)
 		siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 }
@@ -59,7 +60,7 @@ static __attribute__((cold, noinline)) void thicken(struct siw_llp_sock *sock)
 		start(sock);
 }
 
-/* The socket is empty, and was not before. */
+/* The socket was found empty after at least one datagram. */
 static void ran_dry(struct siw_llp_sock *sock)
 {
 	if (sock->streak > 2)
@@ -69,7 +70,9 @@ static void ran_dry(struct siw_llp_sock *sock)
 	sock->streak = 0;
 }
 
-/* Receives with what the kernel tells beside the octets: the size of a batch's datagrams, and CE. */
+/*
+ * Receives with control messages: the size of a batch's datagrams, and whether they were marked CE.
+ */
 static ssize_t recv_told(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size,
 			 uint16_t *batch)
 {

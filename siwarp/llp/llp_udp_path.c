@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_udp_path.c - how long a datagram may be without being fragmented on its path. */
+/*
+ * llp/llp_udp_path.c - the maximum size of an unfragmented datagram on a path, fragmentation and
+ * ECN.
+ */
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -13,8 +16,8 @@
 #define ECN_ECT0  2
 
 /*
- * IP_PMTUDISC_... has the same values as IPV6_PMTUDISC_... . DO sets "don't fragment", DONT allows
- * fragments.
+ * Sets path MTU discovery. The values IP_PMTUDISC_... equal IPV6_PMTUDISC_... . DO sets "don't
+ * fragment", DONT allows fragmentation.
  */
 static int discover(struct siw_llp_sock *sock, uint16_t family, int how)
 {
@@ -43,7 +46,7 @@ int siw_llp_udp_ecn(struct siw_llp_sock *sock)
 	v6 = local.family == AF_INET6;
 	level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
 	name = v6 ? IPV6_TCLASS : IP_TOS;
-	/* A user's own socket may have a DSCP. */
+	/* Keep the DSCP: the program may have set one on a socket of its own. */
 	if (getsockopt(sock->fd, level, name, &was, &len))
 		return -errno;
 	r = siw_llp_option(sock->fd, level, name, (was & ~ECN_MASK) | ECN_ECT0);
@@ -74,7 +77,7 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return r;
 }
 
-/* The kernel's path MTU from a socket that is connected to dest. */
+/* Connects fd to dest and returns the kernel's path MTU in octets, or -errno. */
 static int connected_mtu(int fd, const struct siw_addr *dest)
 {
 	socklen_t len = sizeof(int);
@@ -100,7 +103,7 @@ static int path_mtu(int fd, const struct siw_addr *local, const struct siw_addr 
 	return connected_mtu(fd, dest);
 }
 
-/* A socket can be bound to an address exactly if it is one of this host. */
+/* Whether the address belongs to this host: only then can a socket be bound to it. */
 static bool is_of_this_host(const struct siw_addr *addr)
 {
 	struct siw_addr at = *addr;
@@ -136,7 +139,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 	int rcvbuf = 0;
 	socklen_t len = sizeof(rcvbuf);
 
-	/* The kernel's figure includes its own overhead: half of it is payload (socket(7)). */
+	/* The kernel's figure includes its own overhead; half of it is payload (socket(7)). */
 	if (getsockopt(sock->fd, SOL_SOCKET, SO_RCVBUF, &rcvbuf, &len))
 		return 0;
 	return (uint32_t)rcvbuf / 2;
@@ -145,7 +148,7 @@ uint32_t siw_llp_udp_room(struct siw_llp_sock *sock)
 int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
-	/* A 16-bit length limits a datagram; over IPv4 it includes the IP header. */
+	/* A datagram is limited by a 16-bit length, which over IPv4 includes the IP header. */
 	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
 	struct siw_addr local;
 	int fd, r = siw_llp_local(sock, &local);

@@ -13,7 +13,8 @@
 #include "llp/llp_sock.h"
 
 /*
- * Whether a socket is marked ready. epoll does not report it again, so no one may sleep meanwhile.
+ * Whether a socket is marked ready. Its edge-triggered event is consumed, so epoll will not report
+ * the socket again and no thread may sleep.
  */
 static bool has_ready(const struct siw_llp_port *port)
 {
@@ -32,8 +33,8 @@ void siw_llp_port_leave(struct siw_llp_port *port, bool more)
 }
 
 /*
- * Whether the socket waits for room in its send buffer. What a plan of faults holds back is due by
- * the clock.
+ * Whether the socket waits for room in its send buffer. Packets held back by a fault plan are not
+ * counted: they are released by time.
  */
 static bool waits_for_room(const struct siw_llp_sock *sock)
 {
@@ -57,7 +58,10 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	int hot;
 
 	set->port = port;
-	/* Loaded before want_write: siw_llp_wants() stores want_write first, and then changes. */
+	/*
+	 * Loaded before want_write, because siw_llp_wants() stores want_write first and then
+	 * changes.
+	 */
 	set->changes = atomic_load_explicit(&port->changes, memory_order_seq_cst);
 	set->n = 0;
 	hot = atomic_load_explicit(&port->armed, memory_order_relaxed) ? 0 : port->n_hot;
@@ -72,8 +76,8 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 }
 
 /*
- * Nanoseconds that the wait may last, or -1 for no limit. *due: it ends because the port has
- * something due.
+ * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. *due: the duration
+ * ends when the port has packets or timers due.
  */
 static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
 {
@@ -105,7 +109,7 @@ struct sleep {
 	int64_t ns; /* -1: no limit */
 };
 
-/* Returns 1 if a descriptor is ready, 0 after the time, or -errno. */
+/* Returns 1 if a descriptor is ready, 0 after the time-out, or -errno. */
 static int sleep_on(struct sleep *how)
 {
 	struct timespec t = { how->ns / 1000000000, how->ns % 1000000000 };
@@ -120,12 +124,12 @@ static void no_sleeper(void *port)
 				  memory_order_seq_cst);
 }
 
-/* As sleep_on; 1 if the set is incomplete by now. */
+/* Like sleep_on(), but returns 1 if the wait set has become incomplete. */
 static int sleep_on_port(struct siw_llp_port *port, uint32_t changes, struct sleep *how)
 {
 	int rv;
 
-	/* Pairs with siw_llp_port_changed(), which adds to changes and then loads sleepers. */
+	/* Pairs with siw_llp_port_changed(), which increments changes and then loads sleepers. */
 	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
 	pthread_cleanup_push(no_sleeper, port);
 	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != changes)
@@ -173,12 +177,12 @@ void siw_llp_event_set(int fd)
 {
 	uint64_t one = 1;
 
-	/* EAGAIN means that the counter is full, so the event is set. */
+	/* EAGAIN means that the counter is at its maximum, so the event is set already. */
 	while (syscall(SYS_write, fd, &one, sizeof(one)) < 0 && errno == EINTR)
 		;
 }
 
-/* As read() would clear it, and never waiting, on kernels before 5.8. */
+/* Clears the event like read(), but never blocks. For kernels before 5.8. */
 static void clear_by_poll(int fd)
 {
 	struct pollfd set = { .fd = fd, .events = POLLIN };
@@ -197,7 +201,10 @@ void siw_llp_event_clear(int fd)
 	struct iovec to = { &count, sizeof(count) };
 	ssize_t n;
 
-	/* O_NONBLOCK is the program's, which may have read the descriptor, too. */
+	/*
+	 * Do not rely on O_NONBLOCK: the program may change it, and may have read the descriptor
+	 * itself.
+	 */
 	do
 		n = syscall(SYS_preadv2, fd, &to, 1, -1l, -1l, RWF_NOWAIT);
 	while (n < 0 && errno == EINTR);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_watch.c - reports changes of an interface (rtnetlink(7)). */
+/* llp/llp_watch.c - reports changes of a network interface (rtnetlink(7)). */
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -8,11 +8,11 @@
 
 #include "llp/llp_sock.h"
 
-#define MAX_FORGOTTEN 65536 /* more than a socket buffer holds */
+#define MAX_FORGOTTEN 65536 /* more messages than a socket buffer holds */
 
 struct siw_llp_watch {
 	struct siw_llp_sock *sock;
-	unsigned int index; /* 0: the interface does not exist now */
+	unsigned int index; /* interface index; 0: the interface does not exist now */
 	char name[IF_NAMESIZE];
 };
 
@@ -65,7 +65,7 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 	free(watch);
 }
 
-/* Whether a link message is about the watched name. A new interface may have taken it. */
+/* Whether a link message is about the watched name, which a newly created interface may have. */
 static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
@@ -116,8 +116,9 @@ static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 }
 
 /*
- * Discards the messages that are queued. They are older than the lost ones, and report a state that
- * is over. A look at the interface after this finds at least what the newest of them said.
+ * Discards the queued messages. They are older than the messages that the kernel dropped, and
+ * report an outdated state. Reading the interface's state afterwards yields at least the state of
+ * the newest message.
  */
 static void forget(struct siw_llp_watch *watch)
 {
@@ -137,7 +138,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 	} buf;
 	int tries = 0;
 
-	/* Bounded: most messages may be about other interfaces. */
+	/* Limited, because most messages may be about other interfaces. */
 	while (tries++ < 64) {
 		ssize_t len =
 			siw_llp_recvfrom(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC, NULL, NULL);
@@ -153,7 +154,8 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 			return 0;
 		}
 		/*
-		 * The kernel sends these messages one at a time. A longer one does not matter here.
+		 * The kernel sends these messages one at a time, so the rest of a longer datagram
+		 * is ignored.
 		 */
 		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
 			int news = news_of(watch, &buf.first);

@@ -377,7 +377,7 @@ struct siw_qp {
 	bool on_unsent;		/* ctx->unsent_lock */
 	bool on_busy;		/* send_lock */
 	struct siw_link busy;	/* ctx->busy_lock */
-	bool has_unexpected; /* Sends wait for receives; written under progress and recv_lock */
+	bool has_unexpected;	/* Sends wait for receives; written under progress and recv_lock */
 	/* in its SRQ's waiting list while has_unexpected; protected by the SRQ's lock */
 	struct siw_link in_srq;
 	struct siw_link in_ctx;
