@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The connection manager: RC queue pairs find each other over MPA's start-up (RFC 5044, 6581).
+"""The connection manager: connects RC queue pairs by MPA start-up (RFC 5044 and RFC 6581).
 
-``CMID`` and its events are librdmacm's; ``connect`` and ``listen`` are the short way.
+``CMID`` and its events correspond to librdmacm's; ``connect`` and ``listen`` are a simpler API.
 """
 
 from siwarp.cm.conn import Connection, Listener, connect, listen

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * cm/cm_device.c - ids of channels that belong to no device: they get their device later, move
- * between channels, keep an address, listen on several devices, and report what their user says.
+ * cm/cm_device.c - ids of channels that belong to no device. Such ids get their device later, can
+ * move between channels, reserve an address, listen on several devices, and report events posted by
+ * the user.
  */
 #include <errno.h>
 
@@ -49,7 +50,10 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	from = id->channel;
 	if (from == to)
 		return 0;
-	/* Whoever takes an event holds its channel's lock; of two, the lower address comes first. */
+	/*
+	 * An event is read under its channel's lock. Of the two locks, the one with the lower
+	 * address is taken first.
+	 */
 	first = from < to ? from : to;
 	second = from < to ? to : from;
 	siw_lock(&first->lock);

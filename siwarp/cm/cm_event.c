@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * cm/cm_event.c - makes the user's events of an id from its connection's events, and completes the
- * negotiation of IRD and ORD.
+ * cm/cm_event.c - translates the events of a connection to the user's events of its id, and
+ * completes the negotiation of IRD and ORD.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
 
 /*
- * The RTR that an initiator chooses among the kinds it offered: Write, then Read, as siwarp and
- * Linux's siw do. The responder does not learn the choice.
+ * Returns the RTR that an initiator chooses among the kinds it offered: Write, then Read, as siwarp
+ * and Linux's siw do. The responder is not told the choice.
  */
 static uint8_t choose_rtr(uint8_t offered)
 {
@@ -36,13 +36,14 @@ void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
 	ev->peer_to_peer = p->p2p ? p->rtr : 0;
 	ev->private_data_len = p->pdata_len;
 	memcpy(ev->private_data, p->pdata, p->pdata_len);
-	/* RFC6581-9.1-01, -10 */
+	/* RFC6581-9.1-01, RFC6581-9.1-10 */
 	ev->peer_ird = p->enhanced ? p->ird : -1;
 	ev->peer_ord = p->enhanced ? p->ord : -1;
 }
 
 /*
- * Makes an id for the connection that a peer requested. From now on the user owns it. 0 or -ENOMEM.
+ * Creates an id for the connection that a peer requested; the user owns the id from now on. Returns
+ * 0 or -ENOMEM.
  */
 static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
 		      struct siw_cm_event *ev)
@@ -63,7 +64,10 @@ static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event 
 	ev->id = id;
 	ev->listen_id = listener;
 	siw_cm_report_params(ev, &e->params);
-	/* The peer's IRD bounds our ORD, and the peer's ORD is what it wants of our IRD. */
+	/*
+	 * Our ORD is limited by the peer's IRD, and the peer's ORD is the IRD that it requests from
+	 * us.
+	 */
 	ev->initiator_depth = e->params.enhanced ? e->params.ird : SIW_CM_NOT_NEGOTIATED;
 	ev->responder_resources = e->params.enhanced ? e->params.ord : SIW_CM_NOT_NEGOTIATED;
 	return 0;
@@ -75,7 +79,7 @@ static void report_error(struct siw_cm_event *ev, const struct siw_wire_err *err
 }
 
 /*
- * Raises this end's IRD to the responder's ORD, or fails if the device's limit forbids it
+ * Raises this end's IRD to the responder's ORD, or fails if that exceeds the device's limit
  * (RFC6581-9.1-07, -08).
  */
 static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
@@ -91,7 +95,10 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 	return 0;
 }
 
-/* Negotiates, and gives the stream to the QP: 0; or -errno, and *why is what the peer was told. */
+/*
+ * Negotiates IRD and ORD and attaches the stream to the QP. Returns 0; or -errno, and sets *why to
+ * the error that was reported to the peer.
+ */
 static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 		    struct siw_wire_err *why)
 {
@@ -118,7 +125,7 @@ static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 		siw_qp_refuse(id->conn, why);
 		return err;
 	}
-	/* SIW_CONN_ESTABLISHED follows at once; the user's event reports these numbers then. */
+	/* SIW_CONN_ESTABLISHED follows at once; the user's event then reports these parameters. */
 	id->request = *reply;
 	return 0;
 }
@@ -180,7 +187,10 @@ static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 
 static int failure_kind(int status)
 {
-	/* Nobody listens there: as where a peer rejects, but with no frame of it. */
+	/*
+	 * No listener at the destination: reported like a peer's rejection, but without an MPA
+	 * frame.
+	 */
 	if (status == -ECONNREFUSED)
 		return SIW_CM_REJECTED;
 	return status == -EPROTO || status == -ECONNRESET || status == -ENOTCONN
@@ -258,8 +268,8 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	if (!event)
 		return siw_refuse_null("event");
 	/*
-	 * Repeats until there is an event to report: another thread may take an event first, and a
-	 * Reply has none of its own, since SIW_CONN_ESTABLISHED follows it.
+	 * Repeat until there is an event to report: another thread may read an event first, and an
+	 * MPA Reply alone is not reported, because SIW_CONN_ESTABLISHED follows it.
 	 */
 	for (;;) {
 		int r = siw_qp_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
@@ -270,7 +280,7 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 		r = siw_qp_evq_take(ch->evq, &e) && !translate(ch, &e, event);
 		siw_unlock(&ch->lock);
 		if (r)
-			/* an error of the connection is in the event, not in the result */
+			/* an error of the connection is reported in the event, not as the result */
 			return siw_refused(0);
 	}
 }

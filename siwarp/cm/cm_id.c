@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * cm/cm_id.c - connection ids: translates the user's parameters to those of MPA, and negotiates.
- * This layer does not build frames (mpa) or streams (qp). Events are in cm_event.c.
+ * cm/cm_id.c - connection ids: translates the user's parameters to MPA parameters, and negotiates
+ * them. Frames are built by mpa and streams by qp. Events are handled in cm_event.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -86,7 +86,7 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 	return siw_qp_evq_fd(ch->evq);
 }
 
-/* Ends what the id has on its device, and drops its events. The channel's lock is held. */
+/* Ends the id's use of its device and drops its events. The channel's lock is held. */
 static void let_go(struct siw_cm_id *id)
 {
 	if (id->conn)
@@ -102,7 +102,7 @@ static void let_go(struct siw_cm_id *id)
 	siw_qp_place_leave(&id->place);
 }
 
-/* Its device is closed by force: its struct stays, but its channel may go. */
+/* The id's device is closed by force: the id's struct is kept, but its channel may be destroyed. */
 static void end_id(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
@@ -170,7 +170,7 @@ void siw_cm_end_id(struct siw_cm_id *id)
 
 	while ((door = id->doors)) {
 		id->doors = door->next_door;
-		if (siw_cm_id_stale(door)) /* of a device that was closed: the struct stays */
+		if (siw_cm_id_stale(door)) /* its device was closed: the struct is kept */
 			continue;
 		siw_cm_end_id(door);
 	}
@@ -300,7 +300,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 
 /* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
-/* Checks a depth that the user gave: 0 asks for the device's limit, -1 for none. */
+/* Checks a depth given by the user and converts it: 0 means the device's limit, -1 means none. */
 static int depth(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
@@ -335,7 +335,8 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	struct siw_device_attr dev;
 	struct siw_qp_held qp;
 
-	if (!siw_qp_hold_look(id->context, &id->qp, &qp)) /* it was destroyed meanwhile */
+	/* the queue pair was destroyed meanwhile */
+	if (!siw_qp_hold_look(id->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	siw_query_device(id->context, &dev);
 	if (qp.ord >= 0)
@@ -346,7 +347,7 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	    depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp.ord > 0;
-	/* A Read in each direction confirms that the peer has received what was sent. */
+	/* A Read in each direction confirms that the peer has received the preceding requests. */
 	if (qp.roce) {
 		*ord = *ord ? *ord : 1;
 		*ird = *ird ? *ird : 1;
@@ -378,7 +379,7 @@ static int check_request(const struct siw_cm_param *param)
 	return check_common(param);
 }
 
-/* What this end announces, unless a setting turns that off. */
+/* The features that this end announces, unless a setting turns them off. */
 static uint8_t own_features(void)
 {
 	if (!siw_settings()->mpa_announce)
@@ -448,8 +449,8 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 /* ---- negotiation (RFC 6581 section 6) -------------------------------------------------------- */
 
 /*
- * RFC6581-9.2-05: the Reply names all offered kinds that can open the connection, and the initiator
- * chooses. A Read can only open it if this end's IRD allows one.
+ * RFC6581-9.2-05: the Reply lists all offered RTR kinds that can open the connection, and the
+ * initiator chooses one. A Read can open the connection only if this end's IRD permits one.
  */
 static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
 {
@@ -457,7 +458,7 @@ static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
 
 	if (rtr)
 		return rtr;
-	/* RFC6581-9.2-08: the Reply names a kind even if the Request offers none. */
+	/* RFC6581-9.2-08: the Reply lists a kind even if the Request offers none. */
 	return offered ? offered : SIW_MPA_RTR_WRITE;
 }
 
@@ -511,7 +512,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 		return siw_refuse(STALE);
 	if (id->ud)
 		return siw_refused(siw_cm_ud_accept(id, param ? param : &defaults));
-	/* An accepting Reply cannot be taken back, so the QP is checked first. */
+	/* Check the QP first, because an accepting Reply cannot be withdrawn. */
 	err = check_accept(id);
 	if (!err)
 		err = reply_of(id, param ? param : &defaults, &reply);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * cm/cm_ud.c - ids for UD: a connect asks a listener for the number and Q_Key of its queue pair
- * (spec/cm-udp.md). Frames, repeats and their bounds are qp's.
+ * cm/cm_ud.c - ids for UD: a connect sends a query to a listener for the QPN and Q_Key of its queue
+ * pair (spec/cm-udp.md). The frames, the retransmissions and their limits are in qp.
  */
 #include <errno.h>
 #include <string.h>
@@ -19,7 +19,7 @@ int siw_cm_ud_bind_qp(struct siw_qp *qp)
 	struct siw_qp_attr attr;
 	int err = siw_query_qp(qp, &attr, NULL);
 
-	/* One that its user has moved by itself has its own Q_Key. */
+	/* A queue pair that the user has already moved out of RESET keeps its own Q_Key. */
 	if (err || attr.qp_state != SIW_QPS_RESET)
 		return err;
 	for (size_t i = 0; !err && i < sizeof(steps) / sizeof(steps[0]); i++) {
@@ -45,7 +45,7 @@ static int check_data(const void *data, uint32_t len, uint32_t most)
 
 int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr)
 {
-	struct siw_addr at = *addr; /* which may be the place's */
+	struct siw_addr at = *addr; /* a copy, because addr may point into id->place */
 	int err;
 
 	siw_cm_ud_free_place(id);
@@ -76,12 +76,14 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /*
- * Where its queue pair receives: at the address that was asked, if it receives at all the device's
- * and that is one of them; else at the one where it is bound, or its first.
+ * Returns the address at which the id's queue pair receives: the address that the query was sent
+ * to, if the queue pair receives at every address of the device and the address is one of them;
+ * otherwise the queue pair's bound or first address.
  */
 static int address_of(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
 {
-	struct siw_device_info info = { 0 }; /* no addresses, if that does not matter */
+	/* no addresses unless the QP receives at every address */
+	struct siw_device_info info = { 0 };
 	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;
 	int err = siw_query_qp(qp, &attr, &init);

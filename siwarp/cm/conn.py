@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Connections in a few lines: ``connect``, ``listen``, then send, recv, write and read.
 
-All this can be done with the verbs, too: a ``Connection`` is an RC queue pair with two completion
-queues, receives posted in advance, and memory registered when it is needed. Its parts are public
-attributes, so that a program can use the verbs on them.
+A ``Connection`` consists of ordinary verbs objects: an RC queue pair with two completion queues,
+receives posted in advance, and memory that is registered when needed. These objects are public
+attributes, so a program can also use the verbs on them.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from siwarp.verbs.wanted import an_address
 
 __all__ = ["Connection", "Listener", "connect", "listen"]
 
-#: Octets of one posted receive, and how many are posted.
+#: Size in octets of one posted receive, and the number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
 
-#: Accepted connections that are not established yet; for one more, the oldest is given up.
+#: Maximum number of accepted connections that are not established yet; one more closes the oldest.
 MOST_STARTING = 128
 
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
 class _Home:
-    """An open device with a CM channel; closes with its last user."""
+    """An open device with a CM channel; closed by its last user."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -84,17 +84,18 @@ class _Home:
 
 
 class Connection(Closing):
-    """A connected RC queue pair with memory around it; made by ``connect`` or ``Listener.accept``.
+    """A connected RC queue pair with its memory, created by ``connect`` or ``Listener.accept``.
 
-    Messages have up to ``recv_size`` octets; a longer one breaks the connection. They arrive in
-    ``recv_depth`` receives posted in advance. More of them wait for ``recv``: up to setting
-    ``rnr_octets`` here, the rest at the peer, whose ``send`` then takes longer; it may be given a
-    ``timeout``. Its Writes and this end's Reads, which follow these messages, take longer, too. A
-    peer that was not made by this module may end the connection when a message finds no receive
-    there, so the protocol should let it answer from time to time. With ``Persona.ROCE`` at this
-    end, the peer has the data when ``send`` or ``write`` returns.
+    Messages have up to ``recv_size`` octets; a longer message ends the connection in error.
+    Messages are placed in ``recv_depth`` receives posted in advance. Further messages wait until
+    ``recv`` is called: up to the setting ``rnr_octets`` at this end, the others at the peer, whose
+    ``send`` then blocks longer (``send`` accepts a ``timeout``). The peer's Writes and this end's
+    Reads that follow such messages are also delayed. A peer that does not use this module may end
+    the connection when a message finds no posted receive there, so the application protocol should
+    let the peer answer from time to time. With ``Persona.ROCE`` at this end, the peer has received
+    the data when ``send`` or ``write`` returns.
 
-    One thread may send while another receives; ``close`` in a third ends their calls.
+    One thread may send while another receives; ``close`` in a third thread ends their calls.
     """
 
     def __init__(
@@ -109,7 +110,8 @@ class Connection(Closing):
         self._home = home
         self._closed = False
         self._parts = contextlib.ExitStack()
-        # close() takes both. Reentrant, since a send that took too long closes, too.
+        # close() takes both locks. Reentrant, because a send that times out also closes the
+        # connection.
         self._sending = system.rlock()
         self._receiving = system.rlock()
         self.private_data = b""
@@ -151,12 +153,12 @@ class Connection(Closing):
     # ---- messages
 
     def send(self, data: Buffer | MR, timeout: float | None = None) -> None:
-        """Send one message: any buffer, or an MR; returns when the memory may be used again.
+        """Send one message from any buffer or an MR; return when the memory may be reused.
 
         Raises:
-            PeerGone: the connection is over.
-            ProtocolError: the peer refused something; the error says what.
-            Timeout: it was not sent within ``timeout`` seconds.
+            PeerGone: the connection has ended.
+            ProtocolError: the peer rejected the message; the error gives the reason.
+            Timeout: the message was not sent within ``timeout`` seconds.
 
         """
         self._alive()
@@ -174,9 +176,9 @@ class Connection(Closing):
         """Wait for the next message and return it.
 
         Raises:
-            PeerGone: the peer closed the connection, or it broke.
-            ProtocolError: one end broke the protocol; the error says how.
-            Timeout: none came within ``timeout`` seconds.
+            PeerGone: the peer closed the connection, or the connection was lost.
+            ProtocolError: one end violated the protocol; the error describes how.
+            Timeout: no message arrived within ``timeout`` seconds.
 
         """
         with self._receiving:
@@ -190,9 +192,9 @@ class Connection(Closing):
     # ---- the peer's memory
 
     def register(self, buffer: Buffer | int, access: int = _ALL_ACCESS) -> MR:
-        """Register a buffer, or new memory of so many octets, for the peer to read and write.
+        """Register a buffer, or ``buffer`` octets of new memory, for access by the peer.
 
-        Send ``mr.remote().pack()`` to the peer. The region closes with the connection.
+        Send ``mr.remote().pack()`` to the peer. The region is closed with the connection.
         """
         mr: MR = self._parts.enter_context(MR(self.pd, buffer, access))
         return mr
@@ -200,13 +202,13 @@ class Connection(Closing):
     def write(
         self, remote: RemoteBuffer, data: Buffer | MR, offset: int = 0, timeout: float | None = None
     ) -> None:
-        """RDMA Write ``data`` (any buffer, or an MR) into the peer's memory at ``offset``.
+        """RDMA Write ``data`` (any buffer, or an MR) to the peer's memory at ``offset``.
 
-        It returns when TCP has taken the data, as RFC 5040 defines it. The peer sees all of it
-        before any message that is sent afterwards.
+        Return when TCP has accepted the data, as RFC 5040 defines completion. The peer sees all of
+        the data before any message that is sent afterwards.
 
         Raises:
-            LimitError: ``remote`` has fewer octets; nothing is written.
+            LimitError: ``remote`` is too short for the data; nothing is written.
 
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
@@ -227,7 +229,7 @@ class Connection(Closing):
         """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``.
 
         Raises:
-            LimitError: ``remote`` has fewer octets.
+            LimitError: ``remote`` has fewer octets than requested.
 
         """
         size = remote.length - offset if length is None else length
@@ -239,9 +241,9 @@ class Connection(Closing):
     def read_into(
         self, remote: RemoteBuffer, into: Buffer | MR, offset: int = 0, timeout: float | None = None
     ) -> None:
-        """RDMA Read from the peer's memory at ``offset`` as much as ``into`` holds.
+        """RDMA Read from the peer's memory at ``offset`` until ``into`` is full.
 
-        ``into`` is a writable buffer, or an MR with local writing.
+        ``into`` is a writable buffer, or an MR with local write access.
         """
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
         within(remote, offset, wanted, "reading")
@@ -251,7 +253,7 @@ class Connection(Closing):
                 wr = SendWR(opcode=WROpcode.RDMA_READ, sg=[mr.sge(at, size)], remote=there)
                 self._do(wr, timeout)
 
-    # ---- how
+    # ---- internals
 
     @property
     def _max_message(self) -> int:
@@ -263,7 +265,7 @@ class Connection(Closing):
         if isinstance(data, MR):
             yield data
             return
-        with self._sending:  # so that who closes the PD waits until this has closed, or failed to
+        with self._sending:  # closing the PD waits until mr is closed
             self._alive()
             mr = MR(self.pd, data, access)
             try:
@@ -272,7 +274,7 @@ class Connection(Closing):
                 try:
                     mr.close()
                 except Error:
-                    if not self._closed:  # otherwise it closes with the PD, after the QP
+                    if not self._closed:  # otherwise mr closes with the PD, after the QP
                         raise
 
     def _do(self, wr: SendWR, timeout: float | None) -> None:
@@ -296,7 +298,8 @@ class Connection(Closing):
         if not wcs:
             if cq is self.rcq:
                 raise Timeout(errno.ETIMEDOUT, f"{what}: nothing came within {timeout} s")
-            # The request is outstanding and may still use the memory: only closing is safe now.
+            # The request is outstanding and may still use the memory, so the connection must be
+            # closed.
             self.close()
             raise Timeout(
                 errno.ETIMEDOUT,
@@ -323,20 +326,20 @@ class Connection(Closing):
 
     @property
     def peer(self) -> Address:
-        """The other end's (ip, port)."""
+        """The peer's (IP address, port)."""
         return self.qp.peer
 
     @property
     def local(self) -> Address:
-        """This end's (ip, port)."""
+        """This end's (IP address, port)."""
         return self.qp.addr
 
     def close(self) -> None:
-        """Disconnect and free everything; what was sent still arrives. Closes only once."""
+        """Disconnect and free all objects; sent messages still arrive. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True
-        for channel in self._channels:  # calls that wait in other threads find it closed
+        for channel in self._channels:  # waiting calls return and find it closed
             channel._wake()
         with contextlib.suppress(Error):
             self.id.disconnect()
@@ -344,7 +347,7 @@ class Connection(Closing):
             try:
                 self.id.close()
                 if hasattr(self, "qp"):
-                    self.qp.close()  # before memory that an outstanding request uses
+                    self.qp.close()  # before the memory that an outstanding request uses
                 self._parts.close()
             finally:
                 self._home.leave()
@@ -354,10 +357,10 @@ class Connection(Closing):
 
 
 def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
-    """Refuse an access that the peer would refuse by ending the connection.
+    """Refuse an access that the peer would answer by ending the connection.
 
     Raises:
-        LimitError: the octets are not all in the peer's memory (EINVAL).
+        LimitError: the octets are not completely inside the peer's memory (EINVAL).
 
     """
     if offset >= 0 and 0 <= length <= remote.length - offset:
@@ -370,7 +373,7 @@ def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
 
 
 def _pieces(length: int, most: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of the messages that ``length`` octets take: at least one."""
+    """Yield (offset, length) of each message that ``length`` octets need: at least one message."""
     yield 0, min(length, most)
     for at in range(most, length, most):
         yield at, min(most, length - at)
@@ -388,20 +391,20 @@ def connect(
     """Connect to a listener at (host, port) and return the connection.
 
     Raises:
-        PeerGone: nobody listens there, it rejected, or it did not answer.
+        PeerGone: no listener at the address, or the peer rejected the request or did not answer.
         Timeout: the connection was not established within ``timeout`` seconds.
 
     """
     home = _Home(Context.toward(address))
     conn = Connection(home, CMID(home.channel), recv_size, recv_depth, persona)
     try:
-        # Peer to peer, so that either end may send first (RFC 6581). Without it the responder must
-        # wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
+        # Peer-to-peer mode, so that either end may send first (RFC 6581). Otherwise the responder
+        # must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
         rtr = RTR.FPDU | RTR.WRITE | RTR.READ
         conn.id.connect(
             address, ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=timeout)
         )
-        # The library limits the time itself; this limit is for a lost event.
+        # The library enforces the timeout itself; this limit is for a lost event.
         event = home.channel.get_event(None if timeout is None else timeout + 1)
         if event is None:
             raise Timeout(
@@ -415,7 +418,7 @@ def connect(
 
 
 class Listener(Closing):
-    """A listening address; iterate over it, or call ``accept``, for connections."""
+    """A listener; iterate over it, or call ``accept``, for connections."""
 
     def __init__(
         self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
@@ -425,7 +428,8 @@ class Listener(Closing):
         self._home.enter()
         self._closed = False
         self._recv = recv_size, recv_depth, persona
-        # Accepted, and not established yet: the initiator's first message may take a while.
+        # Connections accepted and not yet established: the initiator's first message may take a
+        # while.
         self._starting: dict[CMID, Connection] = {}
         self._accepting = system.rlock()
         try:
@@ -437,17 +441,17 @@ class Listener(Closing):
 
     @property
     def address(self) -> Address:
-        """Where it listens: the port that was taken if 0 was asked for."""
+        """The listener's address, with the port that was selected if port 0 was given."""
         return self._id.local_addr
 
     def accept(self, timeout: float | None = None, private_data: bytes = b"") -> Connection:
         """Wait for the next connection and return it.
 
-        It accepts every request meanwhile, so a peer that is slow in its start-up delays no other;
-        connections that are established later are returned by the next call.
+        All requests that arrive meanwhile are accepted, so a peer with a slow start-up delays no
+        other peer. Connections that are established later are returned by the next call.
 
         Raises:
-            Timeout: none was established within ``timeout`` seconds.
+            Timeout: no connection was established within ``timeout`` seconds.
             StateError: the listener is closed.
 
         """
@@ -485,7 +489,7 @@ class Listener(Closing):
             conn.private_data = request.private_data
             conn.id.accept(ConnParam(private_data=private_data))
         except PeerGone:
-            conn.close()  # the peer left while it was accepted
+            conn.close()  # the peer disconnected during accept
         except BaseException:
             conn.close()
             raise
@@ -503,14 +507,14 @@ class Listener(Closing):
             yield conn
 
     def close(self) -> None:
-        """Stop listening; connections that were accepted live on.
+        """Stop listening; accepted connections stay open.
 
         A thread that waits in ``accept`` gets StateError, and iteration in another thread ends.
         """
         if self._closed:
             return
         self._closed = True
-        self._home.channel._wake()  # a call that accepts in another thread finds it closed
+        self._home.channel._wake()  # wake accept() in another thread, which then finds it closed
         try:
             with self._accepting:
                 for conn in self._starting.values():
@@ -538,10 +542,10 @@ def listen(
     recv_depth: int = RECV_DEPTH,
     persona: int = Persona.AUTO,
 ) -> Listener:
-    """Listen at (host, port): host ``""`` is every IPv4 address, port 0 takes a free one.
+    """Listen at (host, port): host ``""`` means every IPv4 address, port 0 selects a free port.
 
     Raises:
-        Error: the address is in use or not this machine's, or needs a privilege.
+        Error: the address is in use, does not belong to this machine, or needs a privilege.
 
     """
     return Listener(address, recv_size, recv_depth, persona)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Connections of RC queue pairs: event channels, ids, events (``<siwarp/cm.h>``)."""
+"""Connection manager objects: event channels, ids and events (``<siwarp/cm.h>``)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ __all__ = ["CMID", "RTR", "CMEvent", "CMEventChannel", "CMEventType", "ConnParam
 
 
 class CMEventType(IntEnum):
-    """What happened to an id (``enum siw_cm_event_type``)."""
+    """The type of an event of an id (``enum siw_cm_event_type``)."""
 
-    #: This and the next three are said by who resolves addresses: ``CMID.tell``.
+    #: This and the next three are posted by the code that resolves addresses, with ``CMID.tell``.
     ADDR_RESOLVED = 0
     ADDR_ERROR = 1
     ROUTE_RESOLVED = 2
@@ -47,13 +47,13 @@ class CMEventType(IntEnum):
     REJECTED = 8
     ESTABLISHED = 9
     DISCONNECTED = 10
-    #: These two are said by who joins groups: ``CMID.tell``.
+    #: These two are posted by the code that joins multicast groups, with ``CMID.tell``.
     MULTICAST_JOIN = 12
     MULTICAST_ERROR = 13
 
 
 class RTR(IntFlag):
-    """What may open a peer-to-peer connection (RFC 6581; ``enum siw_cm_rtr``)."""
+    """The message kinds that may open a peer-to-peer connection (RFC 6581; ``enum siw_cm_rtr``)."""
 
     NONE = 0
     FPDU = 1
@@ -66,24 +66,28 @@ class ConnParam:
     """The parameters of one end of a connection (``struct siw_cm_param``).
 
     Attributes:
-        private_data: at most 508 octets in revision 2, 512 in 1; UD: 180 of a ``connect``, else
-            136.
-        initiator_depth: RDMA Reads this end will have outstanding (ORD); ``None``: the limit.
-        responder_resources: RDMA Reads the peer may have outstanding (IRD); ``None``: the limit.
-        rev: MPA's revision when connecting: 2 or 1.
-        crc: ``False``: CRC32C only if the peer wants it.
-        markers: ask the peer for MPA's Markers; the setting markers does, too. They are sent
-            whenever the peer asks.
-        peer_to_peer: when connecting by revision 2, what may open the connection.
-        timeout: seconds that the start-up may take; ``None``: the setting mpa_timeout_ms, or
+        private_data: at most 508 octets with MPA revision 2, 512 with revision 1; for UD at most
+            180 in ``connect`` and 136 otherwise.
+        initiator_depth: maximum outstanding RDMA Reads of this end (ORD); ``None``: the device's
+            limit.
+        responder_resources: maximum outstanding RDMA Reads of the peer (IRD); ``None``: the
+            device's limit.
+        rev: when connecting, the MPA revision: 2 or 1.
+        crc: ``False``: use CRC32C only if the peer requests it.
+        markers: request MPA Markers from the peer, as the setting markers also does. This end sends
+            Markers whenever the peer requests them.
+        peer_to_peer: when connecting with revision 2, the message kinds that may open the
+            connection.
+        timeout: time limit of the start-up in seconds; ``None``: the setting mpa_timeout_ms, or
             for UD sidr_timeout_ms.
-        hold: when connecting, the peer's acceptance is a CONNECT_RESPONSE, and ``CMID.establish``
-            completes the connection.
-        refused: when connecting, seconds for which it is tried again while nobody listens there.
-        tos: the type of service, or traffic class, of what is sent, to 255.
-        rnr_retry: persona roce: ``rnr_retry`` for Sends of the peer to this end, 1 to 7, -1 for
-            none; it takes precedence over what the peer says. 0: as the peer says, or else the
-            attribute of this queue pair.
+        hold: when connecting, report the peer's acceptance as CONNECT_RESPONSE; ``CMID.establish``
+            then completes the connection.
+        refused: when connecting, the time in seconds during which the connection is retried while
+            the destination port has no listener.
+        tos: type of service or traffic class of sent packets, 0 to 255.
+        rnr_retry: persona roce: ``rnr_retry`` for Sends of the peer to this end, 1 to 7, or -1 for
+            no retry; takes precedence over the peer's announced value. 0: the peer's announced
+            value, or if there is none, this queue pair's attribute.
 
     """
 
@@ -120,7 +124,7 @@ class ConnParam:
 
 
 def _depth(value: int | None) -> int:
-    """In C, 0 means the device's limit and -1 none."""
+    """Convert a depth: in C, 0 means the device's limit and -1 means none."""
     if value is None:
         return 0
     return -1 if value == 0 else value
@@ -128,22 +132,22 @@ def _depth(value: int | None) -> int:
 
 @dataclass(frozen=True)
 class CMEvent:
-    """Something that happened to an id (``struct siw_cm_event``).
+    """An event of an id (``struct siw_cm_event``).
 
     Attributes:
-        type: what happened.
-        id: to which id; of a CONNECT_REQUEST, the new one.
-        listen_id: of a CONNECT_REQUEST, the id that listens.
-        status: 0 or an errno value, positive.
-        rev, crc, peer_to_peer: what the peer's frame contains, or what was negotiated.
-        markers: whether the peer's frame asks for Markers in what it receives.
+        type: the type of the event.
+        id: the id that the event concerns; of a CONNECT_REQUEST, the new id.
+        listen_id: of a CONNECT_REQUEST, the listening id.
+        status: 0 or a positive errno value.
+        rev, crc, peer_to_peer: the values in the peer's frame, or the negotiated values.
+        markers: whether the peer requests Markers in the FPDUs that it receives.
         initiator_depth, responder_resources: ORD and IRD of this end.
-        peer_ird, peer_ord: as the peer's frame has them, ``None`` where it has none.
-        wire_error: of an end or a failure, ``layer << 16 | type << 8 | code`` of the Terminate
-            that was received or sent, or 0.
-        private_data: of the peer's frame.
-        qpn, qkey: UD, ESTABLISHED: the queue pair that was asked for; the id's ``peer_addr`` has
-            its address.
+        peer_ird, peer_ord: the values in the peer's frame; ``None`` if the frame has none.
+        wire_error: of a failure or a disconnection, ``layer << 16 | type << 8 | code`` of the
+            Terminate that was received or sent, or 0.
+        private_data: the private data in the peer's frame.
+        qpn, qkey: of ESTABLISHED for UD, the queue pair that the listener returned; its address is
+            the id's ``peer_addr``.
 
     """
 
@@ -165,11 +169,11 @@ class CMEvent:
     qkey: int
 
     def check(self) -> CMEvent:
-        """Return this event if nothing failed.
+        """Return this event if it reports no failure.
 
         Raises:
-            PeerGone: the peer rejected, refused, or did not answer.
-            ProtocolError: it broke the protocol.
+            PeerGone: the peer rejected or refused the connection, or did not answer.
+            ProtocolError: the peer violated the protocol.
 
         """
         if self.status == 0 and self.type not in _FAILURES:
@@ -187,7 +191,7 @@ class CMEvent:
         raise from_errno(number, f"connecting{where}: {self.type.name}", advice)
 
 
-#: What a reset during the start-up may mean, besides that the peer ended.
+#: Advice for a reset during the start-up, which does not always mean that the peer has exited.
 _RESET = (
     "the peer ended it before it answered: if its counter startups_refused grows, too many of this "
     "address wait there to be taken: have its program accept them faster, raise its setting "
@@ -198,9 +202,10 @@ _FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJ
 
 
 class CMEventChannel(Waitable):
-    """Where the events of connections arrive; ``fileno()`` is readable while one waits.
+    """The queue of connection events; ``fileno()`` is readable while an event is unread.
 
-    Without a context it belongs to no device: each id of it gets its own by ``CMID.set_device``.
+    A channel without a context belongs to no device: each of its ids gets a device by
+    ``CMID.set_device``.
     """
 
     __slots__ = ("_ids", "context")
@@ -219,21 +224,23 @@ class CMEventChannel(Waitable):
         self._open(c, *(() if context is None else (context,)))
 
     def fileno(self) -> int:
-        """Return the descriptor; read it only through ``get_event``."""
+        """Return the channel's descriptor; read it only through ``get_event``."""
         return check(lib.siw_cm_channel_fd(self._live()), "asking for the channel's descriptor")
 
     def _has_thread(self) -> bool:
         return self.context is None or self.context._threaded
 
     def get_event(self, timeout: float | None = None) -> CMEvent | None:
-        """Wait for the next event; ``None`` when ``timeout`` (seconds) is over.
+        """Wait for the next event; return ``None`` after ``timeout`` seconds.
 
-        Other threads run meanwhile, and Ctrl-C interrupts within 100 ms.
+        Other threads run during the wait, and Ctrl-C interrupts it within 100 ms.
         """
         return self._get_event(timeout, None)
 
     def _get_event(self, timeout: float | None, over: Callable[[], bool] | None) -> CMEvent | None:
-        """As ``get_event``; also ``None`` once ``over``, called after each ``_wake``, is true."""
+        """Like ``get_event``; return ``None`` also when ``over``, called after each ``_wake``, is
+        true.
+        """
         reap()
         c = self._live()
         event = ffi.new("struct siw_cm_event *")
@@ -251,7 +258,7 @@ class CMEventChannel(Waitable):
             listener = self._known(event.listen_id)
             which: CMID | None = CMID._adopt(self, event.id)
             if listener is None:
-                return None  # nobody listens any more: dropping the new id ends it
+                return None  # the listener is closed: dropping the new id rejects the request
         else:
             which = self._known(event.id)
         if which is None:
@@ -282,13 +289,13 @@ class CMEventChannel(Waitable):
 class CMID(Handle):
     """One connection, or one listener (``struct siw_cm_id``).
 
-    Active: ``bind_qp``, ``connect``. Passive: ``listen``; a CONNECT_REQUEST brings a new id, then
-    ``bind_qp`` and ``accept``, or ``reject``. Events on its channel report the outcome.
-    An id that has a queue pair closes before the queue pair does.
+    Active side: ``bind_qp``, then ``connect``. Passive side: ``listen``; each CONNECT_REQUEST has
+    a new id, on which the program calls ``bind_qp`` and ``accept``, or ``reject``. Events on the
+    id's channel report the outcome. An id with a queue pair closes before the queue pair does.
 
-    With ``ud`` it finds UD queue pairs (spec/cm-udp.md): ``connect`` asks a listener, which
-    accepts with a UD queue pair, for its number and Q_Key; ESTABLISHED has them. Nothing is
-    connected then, and nothing ends.
+    With ``ud`` the id resolves UD queue pairs (spec/cm-udp.md): ``connect`` queries a listener,
+    which accepts with a UD queue pair, for that queue pair's number and Q_Key. The ESTABLISHED
+    event contains both. No connection exists afterwards, so nothing is disconnected.
     """
 
     __slots__ = ("_dest", "_using", "channel", "context", "qp")
@@ -297,7 +304,7 @@ class CMID(Handle):
 
     channel: CMEventChannel
     qp: QP | None
-    #: Any value of the caller's.
+    #: Any value chosen by the program.
     context: Any
     #: The destination of ``connect``.
     _dest: Address | None
@@ -320,7 +327,7 @@ class CMID(Handle):
         self.channel = channel
         self.qp = None
         self._dest = None
-        self._using = system.rlock()  # reentrant, since a signal handler may close it, too
+        self._using = system.rlock()  # reentrant, because a signal handler may also close the id
         self._open(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
@@ -336,8 +343,9 @@ class CMID(Handle):
         self.qp = None
 
     def _alone(self) -> contextlib.AbstractContextManager[object]:
-        """Keep other threads from closing it meanwhile, which frees the id's memory."""
-        # In a forked child a thread that does not exist there may hold the lock; nothing is called.
+        """Keep other threads from closing the id meanwhile, which would free its memory."""
+        # In a forked child no lock is taken: a thread of the parent may hold it, and no C call is
+        # made.
         return self._using if self._pid == os.getpid() else contextlib.nullcontext()
 
     def _call(self, call: Any, *args: Any) -> int:
@@ -345,12 +353,14 @@ class CMID(Handle):
             return int(call(self._live(), *args))
 
     def bind_qp(self, qp: QP) -> None:
-        """Give it an RC queue pair and move that to INIT, so that receives can be posted.
+        """Bind an RC queue pair to the id and move it to INIT, so that receives can be posted.
 
-        An id for UD takes a UD queue pair; one in RESET goes to RTS, with Q_Key 0x01234567.
+        An id for UD takes a UD queue pair; a queue pair in RESET is moved to RTS, with Q_Key
+        0x01234567.
 
         Raises:
-            StateError: it has a queue pair, or that one is no RC in RESET of this device (EINVAL).
+            StateError: the id has a queue pair already, or ``qp`` has the wrong type, state or
+                device (EINVAL).
 
         """
         rc = self._call(lib.siw_cm_bind_qp, qp._live())
@@ -360,10 +370,10 @@ class CMID(Handle):
         qp._children.add(self)
 
     def set_device(self, context: Context) -> None:
-        """Give an id of a channel of no device its device, which closes after it.
+        """Assign a device to an id of a channel without a device; the device closes after the id.
 
         Raises:
-            StateError: it has another device (EINVAL).
+            StateError: the id has another device (EINVAL).
 
         """
         check(self._call(lib.siw_cm_set_device, context._live()), f"giving {self!r} to {context!r}")
@@ -374,9 +384,9 @@ class CMID(Handle):
         on._children.add(self)
 
     def migrate(self, channel: CMEventChannel) -> None:
-        """Let its events come on another channel: one of no device, or of this id's.
+        """Move the id to another channel: one without a device, or one of the id's device.
 
-        Those that nobody has taken go along.
+        Unread events move with the id.
         """
         c = self._live()
         check(self._call(lib.siw_cm_migrate_id, channel._live()), f"moving {self!r}")
@@ -387,13 +397,14 @@ class CMID(Handle):
         channel._ids[key] = self
 
     def bind_addr(self, address: Address, *, v6only: bool = False) -> None:
-        """Keep an address to listen at or connect from; port 0 takes a free one.
+        """Reserve an address for listening or connecting; port 0 selects a free port.
 
-        ``local_addr`` tells it.
+        ``local_addr`` returns the address.
 
         Args:
-            address: of this host; without a host the port is kept at every address.
-            v6only: ``::`` leaves the port to others for IPv4.
+            address: an address of this host; with an empty host the port is reserved at every
+                address.
+            v6only: with host ``::``, do not reserve the port for IPv4.
 
         """
         check(self._call(lib.siw_cm_set_v6only, v6only), f"binding {self!r}")
@@ -403,9 +414,9 @@ class CMID(Handle):
         )
 
     def listen_also(self, context: Context, address: Address, backlog: int = 128) -> None:
-        """Listen on a device at an address, too; of a channel of no device.
+        """Listen on one more device and address; only for ids of a channel without a device.
 
-        The id that a CONNECT_REQUEST brings has the device that it came in on.
+        The new id of a CONNECT_REQUEST has the device at which the request arrived.
         """
         check(
             self._call(lib.siw_cm_listen_also, context._live(), addr_to_c(address), backlog),
@@ -414,22 +425,22 @@ class CMID(Handle):
         self._depend(context)
 
     def tell(self, event: CMEventType, status: int = 0) -> None:
-        """Put an event of one's own on its channel; ``status``: 0 or an errno value."""
+        """Post a program-defined event to the id's channel; ``status``: 0 or an errno value."""
         check(self._call(lib.siw_cm_tell, int(event), -status), f"telling {self!r}'s channel")
 
     def listen(
         self, address: Address | None = None, backlog: int = 128, *, every_addr: bool = False
     ) -> None:
-        """Listen at (host, port); port 0 takes a free one, which ``local_addr`` tells.
+        """Listen at (host, port); port 0 selects a free port, which ``local_addr`` returns.
 
-        Without an address: where ``bind_addr`` bound it.
+        Without an address, listen at the address reserved by ``bind_addr``.
 
-        With ``every_addr`` and the host ``""``: at every address that the device has now, on one
-        port. ``local_addr`` is the first of them; that of an id which a CONNECT_REQUEST brings is
-        the one that the request came to.
+        With ``every_addr`` and the host ``""``, listen at every address that the device has now,
+        on one port. ``local_addr`` is then the first of them, and the new id of a CONNECT_REQUEST
+        has the address at which the request arrived.
 
         Raises:
-            Error: the address is in use or not this machine's, or needs a privilege.
+            Error: the address is in use, does not belong to this machine, or needs a privilege.
 
         """
         if address is None:
@@ -446,10 +457,10 @@ class CMID(Handle):
     def connect(
         self, dest: Address, param: ConnParam | None = None, source: Address | None = None
     ) -> None:
-        """Start to connect; ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR comes as an event.
+        """Start to connect; the event ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR follows.
 
         Raises:
-            StateError: no queue pair is bound, or it is in use already.
+            StateError: no queue pair is bound to the id, or the id is in use already.
 
         """
         c_param, _data = (param or ConnParam())._to_c()
@@ -461,33 +472,35 @@ class CMID(Handle):
         self._dest = dest
 
     def accept(self, param: ConnParam | None = None) -> None:
-        """Accept a CONNECT_REQUEST with the bound queue pair; ESTABLISHED comes as an event."""
+        """Accept a CONNECT_REQUEST with the bound queue pair; the event ESTABLISHED follows."""
         c_param, _data = (param or ConnParam())._to_c()
         check(self._call(lib.siw_cm_accept, c_param), f"accepting {self!r}")
 
     def establish(self) -> None:
-        """Complete a connect with ``hold``, after its CONNECT_RESPONSE; ESTABLISHED comes."""
+        """Complete a connect with ``hold`` after CONNECT_RESPONSE; the event ESTABLISHED follows."""
         check(self._call(lib.siw_cm_establish), f"establishing {self!r}")
 
     def reject(self, private_data: bytes = b"") -> None:
-        """Refuse a CONNECT_REQUEST; afterwards the id is only good for closing."""
+        """Reject a CONNECT_REQUEST; afterwards the id can only be closed."""
         check(
             self._call(lib.siw_cm_reject, bytes(private_data), len(private_data)),
             f"rejecting {self!r}",
         )
 
     def disconnect(self) -> None:
-        """End the connection; what completed still reaches the peer. DISCONNECTED comes."""
+        """End the connection; completed requests still reach the peer. The event DISCONNECTED
+        follows.
+        """
         check(self._call(lib.siw_cm_disconnect), f"disconnecting {self!r}")
 
     @property
     def local_addr(self) -> Address:
-        """Where it listens, or this end of its connection."""
+        """The address of this end: of the listener, or of the connection."""
         return self._addr(0)
 
     @property
     def peer_addr(self) -> Address:
-        """The other end of its connection."""
+        """The address of the connection's other end."""
         return self._addr(1)
 
     def _addr(self, which: int) -> Address:
