@@ -477,7 +477,7 @@ class CMID(Handle):
         check(self._call(lib.siw_cm_accept, c_param), f"accepting {self!r}")
 
     def establish(self) -> None:
-        """Complete a connect with ``hold`` after CONNECT_RESPONSE; the event ESTABLISHED follows."""
+        """Complete a held connect after CONNECT_RESPONSE; the event ESTABLISHED follows."""
         check(self._call(lib.siw_cm_establish), f"establishing {self!r}")
 
     def reject(self, private_data: bytes = b"") -> None:
