@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""OF verbs for Python: pyverbs' names over siwarp's own RNIC.
+"""OF verbs for Python: the names of pyverbs, on siwarp's software RNIC.
 
-A round of UD with oneself, from memory to memory::
+A UD queue pair that sends a message to itself::
 
     from siwarp.verbs import *
 
@@ -12,8 +12,8 @@ A round of UD with oneself, from memory to memory::
             mr.write(b"hello")
             qp.post_send(SendWR(2, sg=[mr.sge(0, 5)], ah=AH(pd, qp.addr)))
 
-Every handle is a context manager, closes once, and keeps alive the handles it was made from.
-Polling and posting are safe from several threads; one work request belongs to one thread at a time.
+Every handle is a context manager, closes once, and keeps the handles alive that it was created
+from. Several threads may poll and post; one work request must be used by one thread at a time.
 """
 
 from siwarp.base.buffer import Buffer

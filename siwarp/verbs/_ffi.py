@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Calls into the C library: return values become exceptions; addresses; lifetime of handles."""
+"""Calls into the C library: conversion of errors and addresses, and the lifetime of handles."""
 
 from __future__ import annotations
 
@@ -38,42 +38,44 @@ __all__ = [
     "reap",
 ]
 
-#: An IP address and a port, as Python's socket module has them; of IPv6 the first two.
+#: An IP address and a port, like Python's socket addresses; for IPv6 only the first two items.
 Address = tuple[str, int]
 
 #: Milliseconds that a blocking call waits inside the library before it sleeps on a descriptor. A
-#: signal that arrives just before the library sleeps is noticed after this time.
+#: signal that arrives just before the wait in the library is handled after at most this time.
 SLICE_MS = 50
 
 
 def check(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
-    """Return ``rc`` unless it is a negative errno value; then raise what it means."""
+    """Return ``rc``, or raise the exception for it if it is a negative errno value."""
     if rc >= 0:
         return rc
     raise _failure(-rc, what, advice)
 
 
 def check_pointer(pointer: Any, what: str, advice: Mapping[int, str] | None = None) -> Any:
-    """Return ``pointer`` unless it is NULL; then raise what ``errno`` means."""
+    """Return ``pointer``, or raise the exception for ``errno`` if it is NULL."""
     if pointer:
         return pointer
     raise _failure(ffi.errno, what, advice)
 
 
 def _failure(number: int, what: str, advice: Mapping[int, str] | None) -> Error:
-    """Return the exception with this advice for its number, or else with the library's reason."""
+    """Return the exception with the advice for ``number``, or with the library's reason."""
     if advice and number in advice:
         return from_errno(number, what, advice[number])
     return refused(number, what)
 
 
 def as_int(number: int) -> int:
-    """Return ``number``; if no C int can hold it, one that is refused for the same reason."""
+    """Return ``number``, or if it does not fit a C int, a number that is refused for the same
+    reason.
+    """
     return max(-1, min(number, 0x7FFFFFFF))
 
 
 def as_uint(number: int) -> int:
-    """As ``as_int``, for what C has in 32 bits without a sign."""
+    """Like ``as_int``, for unsigned 32-bit values."""
     return number if 0 <= number <= 0xFFFFFFFF else 0xFFFFFFFF
 
 
@@ -81,9 +83,9 @@ def as_uint(number: int) -> int:
 
 
 def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
-    """Return a ``struct siw_addr`` for ``(host, port)``; ``None`` gives one of family 0.
+    """Return a ``struct siw_addr`` for ``(host, port)``; for ``None`` its family is 0.
 
-    A host that is no numeric address is looked up; ``""`` is every IPv4 address.
+    A host that is not a numeric address is looked up; ``""`` means every IPv4 address.
     """
     out = ffi.new("struct siw_addr *")
     if address is None:
@@ -106,7 +108,7 @@ def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
 
 
 def addr_bytes_to_python(raw: bytes) -> Address | None:
-    """Return the 28 octets of a ``struct siw_addr`` as ``(ip, port)``; family 0 gives ``None``."""
+    """Return the 28 octets of a ``struct siw_addr`` as ``(ip, port)``, or ``None`` for family 0."""
     family = int.from_bytes(raw[:2], "little" if _LITTLE else "big")
     port = raw[2] << 8 | raw[3]
     if family == socket.AF_INET:
@@ -137,12 +139,12 @@ def addr_from_c(addr: Any) -> Address | None:
 _serials = itertools.count(1)
 _roots: weakref.WeakSet[Handle] = weakref.WeakSet()
 
-# What the garbage collector dropped: (destroy, C object, parents). The collector may run in any
-# thread at any moment, even inside a call of the library, so it only adds to this list.
+# Objects dropped by the garbage collector: (destroy, C object, parents). The collector may run in
+# any thread at any time, even inside a call of the library, so it only appends to this queue.
 _dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
 _reaping = system.lock()
-#: Held to take the C object out of a handle, so that only one thread ends it. Reentrant, since a
-#: signal handler may close something meanwhile.
+#: Held to take the C object out of a handle, so that only one thread ends it. Reentrant, because a
+#: signal handler may close a handle meanwhile.
 _ending = system.rlock()
 #: Held to call the functions that watch an object, and to stop watching.
 _watching = system.rlock()
@@ -151,7 +153,7 @@ _watching = system.rlock()
 def reap() -> None:
     """Destroy the C objects of handles that were dropped without ``close()``.
 
-    Handles call this when they open and close something; polling and posting do not.
+    Opening and closing a handle calls this; polling and posting do not.
     """
     while _dropped and _reaping.acquire(blocking=False):
         try:
@@ -171,7 +173,7 @@ def reap() -> None:
 
 
 def _after_fork() -> None:
-    """Renew locks that threads of the parent may hold, and forget the parent's objects."""
+    """Replace locks that the parent's threads may hold, and forget the parent's objects."""
     global _reaping, _ending, _watching
     _reaping, _ending, _watching = system.lock(), system.rlock(), system.rlock()
     _dropped.clear()
@@ -183,21 +185,21 @@ T = TypeVar("T")
 
 
 class Handle(Closing):
-    """A Python object that stands for one object of the C library.
+    """A Python object that represents one object of the C library.
 
-    It keeps its parents alive, knows its children, closes once, and closes itself at the end of a
-    ``with`` block after everything that was made from it.
+    A handle keeps its parents alive, knows its children, and closes once. At the end of a ``with``
+    block it closes after all handles created from it.
     """
 
     __slots__ = ("__weakref__", "_c", "_children", "_keep", "_parents", "_pid", "_serial")
 
-    #: Its name in messages.
+    #: The kind of object, for messages.
     _what: ClassVar[str] = "object"
-    #: The C function that ends it.
+    #: The C function that destroys the object.
     _destroy: ClassVar[Callable[[Any], int]]
 
     def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
-        """Take over the C object ``c``, which was made from ``parents`` and uses ``keep``."""
+        """Take over the C object ``c``, which was created from ``parents`` and uses ``keep``."""
         self._c = c
         self._keep = keep
         self._parents = parents
@@ -210,7 +212,7 @@ class Handle(Closing):
             _roots.add(self)
 
     def _live(self) -> Any:
-        """Return the C object, or raise StateError if it is closed."""
+        """Return the C object, or raise StateError if the handle is closed."""
         c = getattr(self, "_c", None)
         if c is None:
             raise StateError(errno.EBADF, f"this {self._what} is closed: open a new one")
@@ -218,19 +220,19 @@ class Handle(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether ``close()`` has ended it."""
+        """Whether the handle is closed."""
         return getattr(self, "_c", None) is None
 
     def _users(self) -> list[Handle]:
-        """Return what was made from this and is still open, newest first."""
+        """Return the open handles that were created from this one, newest first."""
         alive = [child for child in self._children if not child.closed]
         return sorted(alive, key=lambda child: -child._serial)
 
     def close(self) -> None:
-        """End the C object; a second call does nothing.
+        """Destroy the C object; a second call does nothing.
 
         Raises:
-            StateError: something made from it is still open; the message names it (EBUSY).
+            StateError: a handle created from this one is still open; the message names it (EBUSY).
 
         """
         reap()
@@ -250,7 +252,7 @@ class Handle(Closing):
         self._shut()
 
     def _below(self) -> list[Handle]:
-        """Return all that is open and was made from this, or from what was, each once."""
+        """Return all open handles created directly or indirectly from this one, each once."""
         found: dict[Handle, None] = {}
         for child in self._users():
             found[child] = None
@@ -258,9 +260,9 @@ class Handle(Closing):
         return list(found)
 
     def _shut_by_force(self, destroy: Callable[[Any], int]) -> None:
-        """End this and all that was made from it by one call of C, with threads still in calls.
+        """End this handle and all handles below it with one C call, even while threads use them.
 
-        The C objects stay readable, so that those calls and later ones are refused.
+        The C objects stay readable, so that calls in progress and later calls are refused.
         """
         with _ending:
             c, handles = self._c, [*self._below(), self]
@@ -268,7 +270,7 @@ class Handle(Closing):
                 handle._c = None
         if c is None:
             return
-        # Who sleeps looks again, and finds it closed; those in C are sent home by C.
+        # Sleeping threads wake up and find the handle closed; the C library ends waits inside it.
         for handle in handles:
             handle._wake_all()
         for handle in handles:
@@ -284,26 +286,27 @@ class Handle(Closing):
             check(rc, f"closing {self!r}")
 
     def _wake_all(self) -> None:
-        """Have threads and tasks that wait for its events look again."""
+        """Wake the threads and tasks that wait for its events."""
 
     def _let_leave(self) -> None:
-        """Wait until they have left its descriptor, which may be another file's right after."""
+        """Wait until no thread uses the descriptor, whose number may be reused afterwards."""
 
     def _ended(self) -> None:
-        """Called when its C object ended with its device: as ``_shut``, without C."""
+        """Called when the C object was ended with its device: like ``_shut``, without calling C."""
 
     def _shut(self) -> None:
         with _ending:
             self._may_end()
             c, self._c = self._c, None
         if c is None:
-            return  # another thread closes it
+            return  # another thread is closing the handle
         self._taken(c)
         self._let_leave()
-        # In a forked child the object is the parent's, and a thread that does not exist in the
-        # child may hold its locks for ever.
+        # In a forked child the object belongs to the parent, and a thread that does not exist in
+        # the child may hold the object's locks forever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
-        # ESTALE: it ended with its device, which was closed by force, or whose host crashed.
+        # ESTALE: the object was ended with its device, which was closed by force, or whose host
+        # crashed.
         if rc < 0 and rc != -errno.ESTALE:
             self._c = c
             busy = self._busy() if rc == -errno.EBUSY else ""
@@ -314,24 +317,24 @@ class Handle(Closing):
         self._release()
 
     def _busy(self) -> str:
-        """Return what uses it and what to do, if the C library says EBUSY."""
+        """Return the users of the object and advice, for EBUSY of the C library."""
         return ""
 
     def _may_end(self) -> None:
-        """Raise if it cannot close now."""
+        """Raise an exception if the handle cannot be closed now."""
 
     def _taken(self, c: Any) -> None:
-        """Called after it is closed for all threads, and before the C object ends."""
+        """Called after the handle is closed for all threads, before the C object is destroyed."""
 
     def _release(self) -> None:
         """Release the memory that the C object used."""
         self._keep = ()
 
     def _close_all(self) -> None:
-        """Close everything made from this, newest first, then this.
+        """Close all handles created from this one, newest first, then this one.
 
-        What is busy is tried again after the others, such as memory from which an older queue pair
-        still sends.
+        A busy handle is tried again after the others: for example, memory from which an older queue
+        pair is still sending.
         """
         busy = []
         for child in self._users():
@@ -357,7 +360,7 @@ class Handle(Closing):
             self._close_all()
 
     def _destroyer(self) -> Callable[[Any], int]:
-        """Return the function that ends the C object after this handle was dropped."""
+        """Return the function that destroys the C object of a dropped handle."""
         return type(self)._destroy
 
     def __del__(self) -> None:
@@ -376,15 +379,15 @@ class Handle(Closing):
 
 
 class Waitable(Handle):
-    """A handle whose events threads and tasks wait for; closing waits until no thread does.
+    """A handle with events that threads and tasks wait for; closing waits until none is waiting.
 
-    A thread waits in two steps. For ``SLICE_MS`` it waits inside the library, which moves traffic
-    on and is quick. Then it sleeps on the event descriptor until the device's thread raises an
-    event, a signal comes, or ``_wake`` says that it should look again. So a process with
-    nothing to do does not run at all.
+    A thread waits in two steps. For ``SLICE_MS`` it waits inside the library, which makes progress
+    and has a low latency. Then it sleeps on the event descriptor until the device's progress thread
+    raises an event, a signal arrives, or ``_wake`` is called. So an idle process does not use the
+    CPU.
 
-    A thread may take an event that another one waits for. So each thread that takes an event calls
-    ``_wake``, and no other sleeps on although its event was taken.
+    A thread may read an event that another thread waits for. So each thread that reads an event
+    calls ``_wake``, and no other thread keeps sleeping after its event was read.
     """
 
     __slots__ = ("_in_library", "_waiters", "_watchers")
@@ -396,25 +399,27 @@ class Waitable(Handle):
         super()._open(c, *parents, keep=keep)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while an event waits."""
+        """Return a descriptor that is readable while an event is unread."""
         raise NotImplementedError
 
     def _has_thread(self) -> bool:
-        """Whether a thread of the library moves traffic on while this process sleeps."""
+        """Whether the device has a progress thread, which works while this process sleeps."""
         raise NotImplementedError
 
     def _watch(self, call: Callable[[], None], about: Any = None) -> None:
-        """Have ``_wake`` call ``call``, in any thread, if it is about this object or about all."""
+        """Make ``_wake`` call ``call``, in any thread, for wake-ups about ``about`` or about
+        everything.
+        """
         with _watching:
             self._watchers[call] = about
 
     def _unwatch(self, call: Callable[[], None]) -> None:
-        """Stop that; afterwards no call is in progress in another thread."""
+        """Undo ``_watch``; afterwards no other thread is inside ``call``."""
         with _watching:
             self._watchers.pop(call, None)
 
     def _wake(self, about: Any = None) -> None:
-        """Let all that wait for something ``about`` it look again (``None``: all)."""
+        """Wake all waiters for ``about``; ``None``: wake all waiters."""
         if not self._watchers:
             return
         with _watching:
@@ -431,18 +436,18 @@ class Waitable(Handle):
         about: Any = None,
         drop: Callable[[], None] | None = None,
     ) -> T | None:
-        """Call ``get``, with milliseconds, until ``take`` returns something for its result.
+        """Call ``get`` with a time-out in milliseconds until ``take`` returns a value for a result.
 
-        Returns ``None`` after ``timeout`` seconds, or once ``over`` is true, which is called after
-        each ``_wake`` that is ``about`` the same. ``drop`` gets a result of ``get`` that ``take``
-        did not get because a signal handler raised in between.
+        Return ``None`` after ``timeout`` seconds, or once ``over`` returns true; ``over`` is called
+        after each ``_wake`` with the same ``about``. ``drop`` is called with a result of ``get``
+        that ``take`` did not receive because a signal handler raised an exception in between.
         """
         deadline = None if timeout is None else system.monotonic() + timeout
-        with _ending:  # the C object must not end between the check and the count
+        with _ending:  # the C object must not be destroyed between the check and the count
             self._live()
             self._waiters += 1
         try:
-            # Two threads in the library could take each other's events.
+            # Two threads in the library could read each other's events.
             alone = not self._has_thread() or self._waiters == 1
             while True:
                 if not alone and self._in_library and timeout != 0:
@@ -453,7 +458,7 @@ class Waitable(Handle):
                     if found is not None:
                         return found
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
-                    self._live()  # closed by force meanwhile
+                    self._live()  # the handle was closed by force meanwhile
                     check(rc, f"waiting on {self!r}")
                 elif deadline is not None and system.monotonic() >= deadline:
                     return None
@@ -470,7 +475,7 @@ class Waitable(Handle):
             self._waiters -= 1
 
     def _in_the_library(self, get: Callable[[int], int], ms: int) -> int:
-        """Wait so many milliseconds in the library; only one thread does that at a time."""
+        """Wait up to ``ms`` milliseconds in the library; only one thread at a time does so."""
         if not ms:
             return get(0)
         with _watching:
@@ -483,7 +488,7 @@ class Waitable(Handle):
                 self._wake()
 
     def _sleep(self, deadline: float | None, over: Callable[[], bool] | None, about: Any) -> None:
-        """Sleep until there may be an event, ``_wake`` was called, or the time is over."""
+        """Sleep until there may be an event, ``_wake`` is called, or the deadline has passed."""
         woken = system.waker()
         try:
             self._watch(woken.wake, about)
@@ -500,11 +505,11 @@ class Waitable(Handle):
         self._wake()
 
     def _let_leave(self) -> None:
-        # A loop that is busy with something else, or does not run, cannot be waited for.
+        # The time is limited, because an event loop may be busy or stopped.
         end = system.monotonic() + _LEAVING_S
         while self._watchers and system.monotonic() < end:
             system.sleep(0.001)
-        with _watching:  # what they did before is done for this thread, too
+        with _watching:  # the waiters' earlier actions are visible to this thread
             self._watchers.clear()
 
     def _may_end(self) -> None:
@@ -512,23 +517,23 @@ class Waitable(Handle):
             raise StateError(
                 errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
             )
-        self._wake()  # tasks that wait find it closed
+        self._wake()  # waiting tasks find the handle closed
 
 
-#: Seconds that closing gives those who wait to leave.
+#: Maximum time in seconds for which closing waits for waiters to leave.
 _LEAVING_S = 0.5
 
 
 def _slice(deadline: float | None) -> int:
-    """Return the milliseconds of the next wait inside the library."""
+    """Return the duration in milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
-    left = (deadline - system.monotonic()) * 1000  # the time may be infinite
+    left = (deadline - system.monotonic()) * 1000  # left may be infinite
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 
 def open_handles() -> list[Handle]:
-    """Return what is open and was made from nothing else: devices, mostly; the newest first."""
+    """Return the open handles without parents, mostly devices, newest first."""
     mine = (root for root in _roots if not root.closed and root._pid == os.getpid())
     return sorted(mine, key=lambda handle: -handle._serial)
 
@@ -537,13 +542,13 @@ _before_exit: list[Callable[[], None]] = []
 
 
 def before_exit(call: Callable[[], None]) -> Callable[[], None]:
-    """Have ``call`` called when the process ends, before what is open is closed."""
+    """Register ``call`` to run at process exit, before the open handles are closed."""
     _before_exit.append(call)
     return call
 
 
 def _close_at_exit() -> None:
-    """Close what is open, so that no thread of the library runs when the process ends."""
+    """Close the open handles, so that no thread of the library runs during process exit."""
     for call in _before_exit:
         call()
     for root in open_handles():
@@ -552,7 +557,7 @@ def _close_at_exit() -> None:
         try:
             root._close_all()
         except (Error, KeyboardInterrupt):
-            continue  # a daemon thread still waits in it; the process ends anyway
+            continue  # a daemon thread still waits on it; the process exits anyway
     reap()
 
 

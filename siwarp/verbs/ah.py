@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Address handles: where a UD message goes."""
+"""Address handles: the destinations of UD messages and RD requests."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = ["AH", "AHAttr"]
 class AHAttr:
     """A destination: an IP address or a host name, and a UDP port.
 
-    The port counts when a work request's ``remote_qpn`` is 0. ``source`` is this end's address, for
-    a queue pair with ``by_qpn`` or ``every_addr``; by default the device's first of the same
-    family.
+    The port is used if a work request's ``remote_qpn`` is 0. ``source`` is this end's address, for
+    a queue pair with ``by_qpn`` or ``every_addr``; the default is the device's first address of the
+    same family.
     """
 
     host: str
@@ -45,7 +45,7 @@ class AHAttr:
 
 
 def _own(came_to: Address | None) -> str | None:
-    """Return the host, if it is one of this end's addresses."""
+    """Return the host, if it can be a source address: neither a group nor the wildcard address."""
     if came_to is None:
         return None
     ip = ip_address(came_to[0].partition("%")[0])
@@ -56,17 +56,18 @@ class AH(Handle):
     """A destination of UD messages or RD requests (``siw_create_ah``).
 
     ``AH(pd, AHAttr(host, port))``, ``AH(pd, (host, port))``, or ``AH(pd, wc=wc)`` for the sender of
-    a received message. With the last, a request whose ``remote_qpn`` is 0 goes to the queue pair
-    that sent the message; otherwise to the first of those that share a socket.
+    a received message. With ``wc``, a request whose ``remote_qpn`` is 0 is sent to the queue pair
+    that sent the message; without it, to the first of the queue pairs that share the socket.
 
-    ``source`` is the device's address that messages leave by, from queue pairs with ``every_addr``
-    or bound to it: a host, or (host, port). With ``wc`` it is where the message came to, unless
-    that was a group, or the queue pair is bound to the wildcard address.
+    ``source`` is the device's address from which messages are sent by queue pairs with
+    ``every_addr`` or bound to that address: a host, or (host, port). With ``wc`` the default is the
+    address at which the message arrived, unless that was a group, or the queue pair is bound to the
+    wildcard address.
 
     Raises:
-        Error: no such host, the completion is not of a UD receive, or the device has no such source
-            (EINVAL).
-        LimitError: the device has no room for one more (ENOMEM).
+        Error: the host does not exist, the completion is not of a UD receive, or the device does
+            not have the source address (EINVAL).
+        LimitError: the device's limit of address handles is reached (ENOMEM).
 
     """
 
@@ -79,7 +80,7 @@ class AH(Handle):
     dest: Address
     #: The QPN that requests with ``remote_qpn`` 0 use: that of the completion, or 0.
     qpn: int
-    #: The numeric address that messages leave by; ``None``: that is the queue pair's choice.
+    #: The numeric source address of messages; ``None``: chosen by the queue pair.
     source: str | None
 
     def __init__(
@@ -128,13 +129,13 @@ class AH(Handle):
         wrs = self._forgotten()
         try:
             super()._shut()
-        except Error:  # it is still in use, so it stays open
+        except Error:  # the handle is still in use, so it stays open
             for wr in wrs:
                 wr._point(c)
             raise
 
     def _forgotten(self) -> list[SendWR]:
-        """Have no work request point to it any more; return those that did."""
+        """Remove the handle from all work requests that point to it, and return those."""
         wrs = [wr for wr in list(self._wrs) if wr._ah is self]
         for wr in wrs:
             wr._point(ffi.NULL)

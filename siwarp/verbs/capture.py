@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Capturing what this process sends and receives."""
+"""Capturing the traffic of this process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ __all__ = ["capture"]
 def capture(path: str | os.PathLike[str]) -> Iterator[None]:
     """Write all traffic of this process to a pcapng file while the block runs.
 
-    The file is overwritten; ``%p`` in its path stands for the PID. Every packet is in it when the
-    call that moved it returns. A connection that was made earlier is written without its start.
+    The file is overwritten; ``%p`` in its path is replaced by the PID. Every packet is in the file
+    when the call that sent or received it returns. A connection that was established earlier is
+    written without its start.
 
     Raises:
-        StateError: a capture is on already (EBUSY).
+        StateError: a capture is running already (EBUSY).
         Error: the file cannot be written.
 
     """

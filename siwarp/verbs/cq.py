@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Completion queues, completion channels, and completions as plain values."""
+"""Completion queues, completion channels, and completions as immutable values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from siwarp.verbs.wanted import instance
 __all__ = ["CQ", "WC", "CompChannel"]
 
 
-# What a completion in error means if there was no Terminate: class, errno, advice.
+# The meaning of an error status without a Terminate: exception class, errno, advice.
 _ADVICE: dict[int, tuple[type[Error], int, str]] = {
     WCStatus.WR_FLUSH_ERR: (
         StateError,
@@ -84,37 +84,37 @@ class WC(NamedTuple):
     status: int
     #: One of WCOpcode.
     opcode: int
-    #: ``layer << 16 | type << 8 | code`` of the Terminate behind it, or 0.
+    #: ``layer << 16 | type << 8 | code`` of the Terminate that caused the error, or 0.
     vendor_err: int
-    #: Octets received or read; with RECV_RDMA_WITH_IMM those of the peer's Write.
+    #: Octets received or read; with RECV_RDMA_WITH_IMM the octets of the peer's Write.
     byte_len: int
     #: With WCFlag.WITH_IMM: the peer's ``imm_data``.
     imm_data: int
     qp_num: int
-    #: The sender's queue pair, in a UD receive.
+    #: For a UD receive: the number of the sender's queue pair.
     src_qp: int
     wc_flags: int
-    #: With WCFlag.GRH: 10 if the GRH has an IPv4 header, 9 if it is IPv6's.
+    #: With WCFlag.GRH: 10 if the GRH contains an IPv4 header, 9 if it contains an IPv6 header.
     sl: int
-    #: Of an RD receive: the instance of its source, which another process at that address does not
-    #: have; 0 if the peer tells none, and for anything else.
+    #: For an RD receive: the instance of the source, different for each process at that address; 0
+    #: if the peer announces none. 0 for all other completions.
     source_instance: int
     source_octets: bytes
     dest_octets: bytes
 
     @property
     def source(self) -> Address | None:
-        """Where a UD message came from, as ``(ip, port)``; ``None`` for anything else."""
+        """The source of a UD message as ``(ip, port)``; ``None`` for other completions."""
         return addr_bytes_to_python(self.source_octets)
 
     @property
     def destination(self) -> Address | None:
-        """The address of this end, or the group, that a UD message came to, as ``(ip, port)``."""
+        """The local address or the group at which a UD message arrived, as ``(ip, port)``."""
         return addr_bytes_to_python(self.dest_octets)
 
     @property
     def invalidated_rkey(self) -> int | None:
-        """The key that the peer's Send with Invalidate invalidated; ``None`` for anything else."""
+        """The key that the peer's Send with Invalidate invalidated; ``None`` for other messages."""
         return self.imm_data if self.wc_flags & WCFlag.WITH_INV else None
 
     @property
@@ -124,7 +124,7 @@ class WC(NamedTuple):
 
     @property
     def status_name(self) -> str:
-        """The status by its name, as ``"REM_ACCESS_ERR"``."""
+        """The name of the status, for example ``"REM_ACCESS_ERR"``."""
         try:
             return WCStatus(self.status).name
         except ValueError:
@@ -137,9 +137,9 @@ class WC(NamedTuple):
             ProtocolError: a Terminate caused the failure.
             StateError: the request was flushed because its queue pair is in the error state
                 (ECANCELED).
-            LimitError: a message is too long for UD, or for its receive (EMSGSIZE).
+            LimitError: the message is too long for UD, or for its receive (EMSGSIZE).
             PeerGone: the peer did not answer (ETIMEDOUT).
-            Error: anything else (EIO).
+            Error: any other failure (EIO).
 
         """
         if self.status == 0:
@@ -168,8 +168,8 @@ class WC(NamedTuple):
         return f"<WC {' '.join(fields)} QP {self.qp_num}>"
 
 
-# A struct siw_wc, and its source's instance, source and destination behind it, in the machine's
-# octet order, without the members that siwarp leaves zero.
+# Layout of a struct siw_wc followed by the source's instance, the source and the destination, in
+# the machine's byte order, without the members that siwarp always sets to zero.
 _WC_SIZE = ffi.sizeof("struct siw_wc")
 _ADDR_SIZE = ffi.sizeof("struct siw_addr")
 _WC_FIELDS = "=QiiIIIIII4xB"
@@ -178,7 +178,7 @@ _ONE = struct.Struct(
 )
 _MANY = struct.Struct(f"{_WC_FIELDS}{_WC_SIZE - struct.calcsize(_WC_FIELDS)}x")
 
-#: If more completions than this are asked for, memory is made only for those the queue can hold.
+#: Above this number of requested completions, memory is allocated only for the CQ's capacity.
 _MANY_ENTRIES = 4096
 
 _unpack_one = _ONE.unpack
@@ -189,7 +189,7 @@ _null = ffi.NULL
 
 
 class _PollBuffer:
-    """Memory for ``n`` completions, then their instances, sources and destinations."""
+    """Memory for ``n`` completions, followed by their instances, sources and destinations."""
 
     __slots__ = ("dests", "instances", "memory", "n", "octets", "sources", "wcs")
 
@@ -205,7 +205,7 @@ class _PollBuffer:
         self.octets = ffi.buffer(self.memory, size)
 
     def take(self, got: int) -> list[WC]:
-        """Return the first ``got`` completions as values."""
+        """Return the first ``got`` completions as immutable values."""
         octets, at = self.octets, self.n * (_WC_SIZE + 8)
         sources = octets[at : at + got * _ADDR_SIZE]
         at += self.n * _ADDR_SIZE
@@ -226,7 +226,7 @@ class _PollBuffer:
 class CompChannel(Waitable):
     """A channel for the events of completion queues.
 
-    ``fileno()`` is for ``select``, ``poll`` and ``asyncio``: readable while an event waits.
+    ``fileno()`` is for ``select``, ``poll`` and ``asyncio``: readable while an event is unread.
     """
 
     __slots__ = ("_cqs", "_event", "context")
@@ -252,35 +252,37 @@ class CompChannel(Waitable):
         return self.context._threaded
 
     def get_cq_event(self, timeout: float | None = None) -> CQ | None:
-        """Wait for an event and return its completion queue; ``None`` when the time is over.
+        """Wait for an event and return its completion queue; return ``None`` after the timeout.
 
-        ``timeout`` is in seconds, ``None`` waits without limit, 0 does not wait. Other threads run
-        meanwhile, and Ctrl-C interrupts within 100 ms. Events are acknowledged by
+        ``timeout`` is in seconds; ``None`` waits without limit, 0 does not wait. Other threads run
+        during the wait, and Ctrl-C interrupts it within 100 ms. Events are acknowledged by
         ``CQ.ack_events``, or all at once when the queue closes. Threads and tasks that wait for
-        that queue (``CQ.wait``, ``siwarp.aio.wait``) wake up, no matter which thread takes its
-        event.
+        that queue (``CQ.wait``, ``siwarp.aio.wait``) wake up, no matter which thread reads the
+        queue's event.
         """
         return self._get_cq_event(timeout, None, None)
 
     def _get_cq_event(
         self, timeout: float | None, over: Callable[[], bool] | None, about: CQ | None
     ) -> CQ | None:
-        """As ``get_cq_event``; also ``None`` once ``over``, called after a ``_wake``, is true."""
+        """Like ``get_cq_event``; return ``None`` also when ``over``, called after a ``_wake``, is
+        true.
+        """
         c = self._live()
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
 
         def take() -> CQ | None:
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
-            if cq is None:  # dropped meanwhile: nobody needs its events
+            if cq is None:  # the CQ was deleted meanwhile: its events are not needed
                 lib.siw_ack_cq_events(which[0], 1)
                 which[0] = _null
                 return None
             cq._unacked += 1
-            of, which[0] = which[0], _null  # counted: Python handles no signal in between
+            of, which[0] = which[0], _null  # one step: Python handles no signal in between
             cq._events += 1
             self._wake(cq)
-            # Closing it acknowledges the counted events, and waits for the others.
+            # Closing the CQ acknowledges the events counted so far, and waits for the others.
             if cq.closed:
                 cq._taken(of)
                 return None
@@ -305,7 +307,7 @@ class CQ(Handle):
 
     Raises:
         Error: ``cqe`` is below 1 or above the device's ``max_cqe`` (EINVAL).
-        LimitError: the device has no room for one more (ENOMEM).
+        LimitError: the device's limit of completion queues is reached (ENOMEM).
 
     """
 
@@ -315,7 +317,7 @@ class CQ(Handle):
 
     context: Context
     channel: CompChannel | None
-    #: Any value of the caller's.
+    #: Any value chosen by the program.
     cq_context: Any
 
     def __init__(
@@ -337,8 +339,8 @@ class CQ(Handle):
         self.channel = channel
         self.cq_context = cq_context
         self._unacked = 0
-        self._events = 0  # taken from the channel so far
-        # Buffers that no thread uses at the moment; popping and appending are atomic.
+        self._events = 0  # number of events read from the channel so far
+        # Buffers that no thread is using at present; popping and appending are atomic.
         self._one = [_PollBuffer(1)]
         self._pool: list[_PollBuffer] = []
         self._open(c, context, *(() if channel is None else (channel,)))
@@ -347,13 +349,13 @@ class CQ(Handle):
             channel._cqs[int(ffi.cast("uintptr_t", c))] = self
 
     def poll(self, num_entries: int = 1) -> list[WC]:
-        """Take up to ``num_entries`` completions; an empty list if there are none.
+        """Return up to ``num_entries`` completions; an empty list if there are none.
 
-        It also moves the device's traffic. A completion with an error status is data, not an
-        exception: see ``WC.ok`` and ``WC.check()``.
+        The call also makes progress on the device. A completion with an error status is returned
+        like any other and raises no exception: see ``WC.ok`` and ``WC.check()``.
 
         Raises:
-            StateError: it overflowed, and all that it held was polled (EOVERFLOW).
+            StateError: the queue overflowed, and all its completions were polled (EOVERFLOW).
 
         """
         if num_entries != 1:
@@ -382,7 +384,7 @@ class CQ(Handle):
     def _poll_many(self, num_entries: int) -> list[WC]:
         if num_entries < 1:
             raise ValueError(f"cannot poll for {num_entries} completions")
-        if num_entries > _MANY_ENTRIES:  # no more memory than there can be completions
+        if num_entries > _MANY_ENTRIES:  # allocate no more memory than there can be completions
             num_entries = min(num_entries, self.capacity)
         free = self._pool
         try:
@@ -407,15 +409,17 @@ class CQ(Handle):
         return wcs
 
     def req_notify(self, solicited_only: bool = False) -> None:
-        """Ask for one event on the channel at the next completion.
+        """Arm the queue: the next completion raises one event on the channel.
 
-        Poll once more afterwards: completions before this call cause no event.
+        Poll once more afterwards, because completions before this call raise no event.
         """
         rc = lib.siw_req_notify_cq(self._live(), int(solicited_only))
         check(rc, f"asking {self!r} for an event")
 
     def ack_events(self, num_events: int) -> None:
-        """Acknowledge events taken from the channel; more than were taken are ignored."""
+        """Acknowledge up to ``num_events`` events read from the channel; a larger number has no
+        effect.
+        """
         count = min(num_events, self._unacked)
         if count > 0:
             c = self._live()
@@ -425,7 +429,7 @@ class CQ(Handle):
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
         """Poll, and if nothing has completed, wait on the channel.
 
-        Returns an empty list when ``timeout`` (seconds) is over.
+        Return an empty list after ``timeout`` seconds.
 
         Raises:
             StateError: the queue has no channel.
@@ -436,7 +440,7 @@ class CQ(Handle):
     def _wait_unless(
         self, over: Callable[[], bool] | None, timeout: float | None, num_entries: int
     ) -> list[WC]:
-        """As ``wait``; also an empty list once ``over`` is true, called after ``_wake``."""
+        """Like ``wait``; return an empty list also if ``over``, called after ``_wake``, is true."""
         if self.channel is None:
             raise StateError(
                 errno.EINVAL, f"{self!r} has no channel: make it with channel=CompChannel(context)"
@@ -453,7 +457,7 @@ class CQ(Handle):
             if (left is not None and left <= 0) or (over is not None and over()):
                 return []
 
-            # Another thread may take this queue's event from the channel, or close the queue.
+            # Another thread may read this queue's event from the channel, or close the queue.
             def look(events: int = events) -> bool:
                 return self._events != events or self.closed or (over is not None and over())
 
@@ -462,29 +466,30 @@ class CQ(Handle):
                 cq.ack_events(1)
 
     def resize(self, cqe: int) -> None:
-        """Make it a queue for at least ``cqe`` completions; what is in it stays.
+        """Change the capacity to at least ``cqe`` completions, keeping the queued completions.
 
         Raises:
-            Error: ``cqe`` is less than what is in it, below 1, or above ``max_cqe`` (EINVAL).
-            StateError: it overflowed (EOVERFLOW).
+            Error: ``cqe`` is less than the number of queued completions, below 1, or above
+                ``max_cqe`` (EINVAL).
+            StateError: the queue overflowed (EOVERFLOW).
 
         """
         check(lib.siw_resize_cq(self._live(), as_int(cqe)), f"resizing {self!r} to {cqe}")
 
     @property
     def capacity(self) -> int:
-        """How many completions it holds: at least what was asked for."""
+        """The maximum number of queued completions: at least the requested number."""
         return check(lib.siw_cq_capacity(self._live()), "asking a CQ for its size")
 
-    #: pyverbs' name for it.
+    #: pyverbs' name of ``capacity``.
     cqe = capacity
 
     @property
     def pending(self) -> int:
-        """How many completions wait, without moving traffic.
+        """The number of queued completions; reading it makes no progress.
 
-        ``poll()`` on an empty queue moves traffic, and makes the device's thread pause for about a
-        millisecond. So an event loop looks here first.
+        ``poll()`` on an empty queue makes progress, and makes the device's progress thread pause
+        for about a millisecond, so an event loop reads ``pending`` first.
         """
         return check(lib.siw_cq_pending(self._live()), f"looking at {self!r}")
 

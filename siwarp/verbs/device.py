@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Devices, one per network interface with an address, and contexts: devices that are open."""
+"""Devices, one per network interface with an address, and contexts, which are open devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"
 class Device:
     """A device in its present state (``struct siw_device_info``).
 
-    ``addresses`` is also its GID table: IPv4 first. ``mtu`` is the interface's, in octets.
+    ``addresses`` is also the GID table, IPv4 addresses first. ``mtu`` is the MTU of the interface
+    in octets.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Device:
 
 @dataclass(frozen=True)
 class DeviceAttr:
-    """The limits of an open device (``struct siw_device_attr``), which are enforced.
+    """The limits of an open device (``struct siw_device_attr``); the library enforces them.
 
     Sizes are in octets.
     """
@@ -86,7 +87,7 @@ def _device(info: Any) -> Device:
 
 
 class _DeviceList:
-    """The C library's list of devices for as long as a ``with`` block lasts."""
+    """The C library's device list, valid during a ``with`` block."""
 
     def __enter__(self) -> list[Any]:
         count = ffi.new("int *")
@@ -98,7 +99,7 @@ class _DeviceList:
 
 
 def get_device_list() -> list[Device]:
-    """Return the devices of this machine: interfaces with an address, loopback included."""
+    """Return the devices of this machine: interfaces with an address, including loopback."""
     with _DeviceList() as devices:
         return [_device(lib.siw_device_info(device)) for device in devices]
 
@@ -108,10 +109,10 @@ def _is_address(text: str) -> bool:
 
 
 def source_toward(peer: Address) -> str:
-    """Return this machine's address that the kernel would use toward ``peer``; nothing is sent.
+    """Return the source address that the kernel would use toward ``peer``, without sending.
 
     Raises:
-        Error: no such host, or no route to it.
+        Error: the host does not exist, or there is no route to it.
 
     """
     name, port = an_address(peer)
@@ -125,7 +126,7 @@ def source_toward(peer: Address) -> str:
         ) from None
 
 
-#: The place of setting ``progress`` in the table: whether a device has a thread.
+#: Index of the setting ``progress`` (whether a device has a progress thread) in the settings table.
 _PROGRESS = next(
     i for i in range(lib.siw_settings_count()) if ffi.string(lib.siw_setting_name(i)) == b"progress"
 )
@@ -134,12 +135,12 @@ _PROGRESS = next(
 class Context(Waitable):
     """An open device.
 
-    ``Context()`` opens loopback's, ``Context("siw_eth0")`` one by its name or its interface's, and
-    ``Context("192.0.2.1")`` the one that has that address.
+    ``Context()`` opens the loopback device, ``Context("siw_eth0")`` a device by its name or its
+    interface's name, and ``Context("192.0.2.1")`` the device with that address.
 
     Raises:
-        Error: no such device (ENODEV).
-        LimitError: no memory, descriptors or threads are left.
+        Error: the device does not exist (ENODEV).
+        LimitError: memory, descriptors or threads are exhausted.
 
     """
 
@@ -161,7 +162,7 @@ class Context(Waitable):
         else:
             c = self._open_by_name(name, what)
         self.device = _device(lib.siw_context_info(c))
-        # The objects that an asynchronous event may be about, by the address of the C object.
+        # The objects that an asynchronous event may concern, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self._threaded = bool(lib.siw_setting_value(_PROGRESS))
         self._open(c)
@@ -188,14 +189,14 @@ class Context(Waitable):
     def close(self, *, force: bool = False) -> None:
         """Close the device; a second call does nothing.
 
-        With ``force`` it takes along everything that was made from it, as the end of a ``with``
-        block does, but also while threads and tasks wait, poll or post: their calls raise
-        StateError, and so do later ones on what was made from it. What completed before still
-        reaches the peers, within setting ``linger_ms``. No thread may make or close objects of the
-        device meanwhile (``siw_close_device_forced``).
+        With ``force``, all handles created from the device are closed, too, as at the end of a
+        ``with`` block, but even while threads and tasks wait, poll or post: their calls raise
+        StateError, and so do later calls on these handles. Completed requests still reach the
+        peers, within the setting ``linger_ms``. No thread may create or close objects of the device
+        meanwhile (``siw_close_device_forced``).
 
         Raises:
-            StateError: something made from it is still open, without ``force`` (EBUSY).
+            StateError: a handle created from the device is still open, without ``force`` (EBUSY).
 
         """
         if force:
@@ -216,7 +217,7 @@ class Context(Waitable):
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
 
     def query_info(self) -> Device:
-        """Return the device as it is now: whether its interface is up, and its addresses."""
+        """Return the device's current state: whether its interface is up, and its addresses."""
         info = ffi.new("struct siw_device_info *")
         check(lib.siw_query_device_info(self._live(), info), f"asking {self!r} for its port")
         return _device(info)
@@ -224,7 +225,7 @@ class Context(Waitable):
     # ---- asynchronous events
 
     def async_fd(self) -> int:
-        """Return a descriptor that is readable while an asynchronous event waits.
+        """Return a descriptor that is readable while an asynchronous event is unread.
 
         For ``select``, ``poll`` and ``asyncio``; read it only through ``get_async_event``.
         """
@@ -236,11 +237,11 @@ class Context(Waitable):
         return self._threaded
 
     def get_async_event(self, timeout: float | None = None) -> AsyncEvent | None:
-        """Wait for an asynchronous event; ``None`` when the time is over.
+        """Wait for an asynchronous event; return ``None`` after the timeout.
 
-        ``timeout`` is in seconds, ``None`` waits without limit, 0 does not wait. Other threads run
-        meanwhile, the device's traffic goes on, and Ctrl-C interrupts within 100 ms. Acknowledge
-        every event (``AsyncEvent.ack``, or a ``with`` block).
+        ``timeout`` is in seconds; ``None`` waits without limit, 0 does not wait. During the wait
+        other threads run, the device makes progress, and Ctrl-C interrupts within 100 ms.
+        Acknowledge every event (``AsyncEvent.ack``, or a ``with`` block).
         """
         c = self._live()
         raw: Any = None
@@ -256,7 +257,7 @@ class Context(Waitable):
             event = AsyncEvent(got, self._by_c.get)
             if event.element is not None or event.port_num:
                 return event
-            event.ack()  # its object was dropped meanwhile, so nobody needs the event
+            event.ack()  # its object was dropped meanwhile, so the event is not needed
             return None
 
         def drop() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The numbers of the verbs, each under two names.
+"""The constants of the verbs, each under two names.
 
 ``WCStatus.SUCCESS`` and ``IBV_WC_SUCCESS``, as in ``pyverbs.enums``, are the same object.
 Values are those of ``<siwarp/siw.h>``.
@@ -11,29 +11,29 @@ from enum import IntEnum, IntFlag
 
 
 class AccessFlag(IntFlag):
-    """What a memory region allows (``enum siw_access_flags``)."""
+    """Access rights of a memory region (``enum siw_access_flags``)."""
 
     LOCAL_WRITE = 1
     REMOTE_WRITE = 2
     REMOTE_READ = 4
     REMOTE_ATOMIC = 8
-    #: Of a region: windows may be bound to it.
+    #: For a region: windows may be bound to it.
     MW_BIND = 16
-    #: Of a window: the peer counts from 0.
+    #: For a region or window: tagged offsets start at 0.
     ZERO_BASED = 32
-    #: siwarp's own, for a region of one queue pair: ``MR(..., qp=qp)``.
+    #: siwarp's extension, for a region of one queue pair: ``MR(..., qp=qp)``.
     REMOTE_INVALIDATE = 1 << 30
 
 
 class MWType(IntEnum):
-    """The kinds of memory windows (``enum siw_mw_type``): of a PD, and of one queue pair."""
+    """The types of memory windows (``enum siw_mw_type``): of a PD, and of one queue pair."""
 
     TYPE_1 = 1
     TYPE_2 = 2
 
 
 class WCStatus(IntEnum):
-    """How a work request ended (``enum siw_wc_status``)."""
+    """The result of a work request (``enum siw_wc_status``)."""
 
     SUCCESS = 0
     LOC_LEN_ERR = 1
@@ -71,12 +71,12 @@ class WCOpcode(IntEnum):
     LOCAL_INV = 6
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
-    #: siwarp's own: at the target of a Write-Record; see ``QP.record``.
+    #: siwarp's extension: at the target of a Write-Record; see ``QP.record``.
     RECV_WRITE_RECORD = 640
 
 
 class WCFlag(IntFlag):
-    """What else a completion has (``enum siw_wc_flags``)."""
+    """Additional contents of a completion (``enum siw_wc_flags``)."""
 
     GRH = 1
     WITH_IMM = 2
@@ -84,12 +84,12 @@ class WCFlag(IntFlag):
 
 
 class QPType(IntEnum):
-    """The kinds of queue pairs (``enum siw_qp_type``)."""
+    """The types of queue pairs (``enum siw_qp_type``)."""
 
     RC = 2
     UC = 3
     UD = 4
-    #: Reliable datagrams; libibverbs has no number for them.
+    #: Reliable datagrams; libibverbs has no number for this type.
     RD = 5
 
 
@@ -106,7 +106,7 @@ class QPState(IntEnum):
 
 
 class Persona(IntEnum):
-    """When RC sends complete (``enum siw_persona``): once TCP, or once the peer, has them."""
+    """When RC sends complete (``enum siw_persona``): accepted by TCP, or received by the peer."""
 
     AUTO = 0
     IWARP = 1
@@ -114,9 +114,10 @@ class Persona(IntEnum):
 
 
 class ErrorPolicy(IntEnum):
-    """What a peer's wrong message does to a datagram queue pair (``enum siw_error_policy``).
+    """The effect of a peer's faulty message on a datagram queue pair (``enum siw_error_policy``).
 
-    ``ERROR``: it goes to the error state; ``MESSAGE``: the error is noted. ``AUTO``: the setting.
+    ``ERROR``: move the queue pair to the error state; ``MESSAGE``: only queue the error; ``AUTO``:
+    as the setting says.
     """
 
     AUTO = 0
@@ -125,16 +126,16 @@ class ErrorPolicy(IntEnum):
 
 
 class ErrorOrigin(IntEnum):
-    """Who found an error of a datagram queue pair (``enum siw_err_origin``)."""
+    """The end that found an error of a datagram queue pair (``enum siw_err_origin``)."""
 
-    #: This end, in a received message.
+    #: Found by this end, in a received message.
     FOUND = 1
-    #: A peer, in a message that this end sent.
+    #: Reported by a peer, about a message that this end sent.
     REPORTED = 2
 
 
 class QPAttrMask(IntFlag):
-    """Which attributes a modify means (``enum siw_qp_attr_mask``)."""
+    """The attributes that a modify call changes (``enum siw_qp_attr_mask``)."""
 
     STATE = 1
     CUR_STATE = 2
@@ -157,7 +158,7 @@ class QPAttrMask(IntFlag):
 
 
 class WROpcode(IntEnum):
-    """What a work request asks for (``enum siw_wr_opcode``)."""
+    """The operation of a work request (``enum siw_wr_opcode``)."""
 
     RDMA_WRITE = 0
     RDMA_WRITE_WITH_IMM = 1
@@ -169,15 +170,15 @@ class WROpcode(IntEnum):
     LOCAL_INV = 7
     BIND_MW = 8
     SEND_WITH_INV = 9
-    #: With masks; by the numbers that the kernel has for them.
+    #: Masked atomics; the values are those of the kernel.
     MASKED_ATOMIC_CMP_AND_SWP = 12
     MASKED_ATOMIC_FETCH_AND_ADD = 13
-    #: siwarp's own, on UD.
+    #: siwarp's extension, on UD and RD.
     RDMA_WRITE_RECORD = 128
 
 
 class SendFlag(IntFlag):
-    """How a send request is done (``enum siw_send_flags``)."""
+    """Flags of a send request (``enum siw_send_flags``)."""
 
     FENCE = 1
     SIGNALED = 2
@@ -186,7 +187,7 @@ class SendFlag(IntFlag):
 
 
 class EventType(IntEnum):
-    """What an asynchronous event tells (``enum siw_event_type``)."""
+    """The types of asynchronous events (``enum siw_event_type``)."""
 
     CQ_ERR = 0
     QP_FATAL = 1
@@ -207,16 +208,16 @@ class EventType(IntEnum):
     QP_LAST_WQE_REACHED = 16
     CLIENT_REREGISTER = 17
     GID_CHANGE = 18
-    #: siwarp's own: ``QP.errors`` has something.
+    #: siwarp's extension: ``QP.errors`` has new entries.
     QP_ERR_QUEUED = 1000
-    #: siwarp's own: ``QP.restarts`` has something.
+    #: siwarp's extension: ``QP.restarts`` has new entries.
     PEER_RESTARTED = 1001
-    #: siwarp's own: UC: its peer loses too much of what it sends, which is slowed for 10 s.
+    #: siwarp's extension, for UC: the peer loses too many datagrams; sending is slowed for 10 s.
     CONGESTED = 1002
 
 
 class SrqAttrMask(IntFlag):
-    """Which attributes a modify of a shared receive queue means (``enum siw_srq_attr_mask``)."""
+    """The attributes that a modify call of an SRQ changes (``enum siw_srq_attr_mask``)."""
 
     MAX_WR = 1
     LIMIT = 2

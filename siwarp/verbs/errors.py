@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The exceptions of siwarp: one per cause, each with a message that says what to do."""
+"""The exceptions of siwarp: one class per kind of cause, each with advice in its message."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = [
 
 
 class Error(OSError):
-    """Something in siwarp failed; ``errno`` has the number that the C library gave.
+    """An operation of siwarp failed; ``errno`` is the error number of the C library.
 
     Attributes:
-        bad_wr: of a failed post, the first work request that was not taken; else ``None``.
-        reason: of a refused call, the name that ``siw_reason_name()`` gives, as ``CQ_SIZE``;
-            else empty. It stays the same when a text is reworded.
+        bad_wr: of a failed post, the first work request that was not posted; otherwise ``None``.
+        reason: of a refused call, the name from ``siw_reason_name()``, for example ``CQ_SIZE``;
+            otherwise empty. The name does not change when the message text does.
 
     """
 
@@ -34,29 +34,29 @@ class Error(OSError):
 
 
 class StateError(Error):
-    """The object's state does not allow this: it is closed, in use, or a queue pair not ready."""
+    """The object is in the wrong state: closed, in use, or a queue pair that is not ready."""
 
 
 class LimitError(Error):
-    """A limit was reached: a queue is full, a message too long, a resource used up."""
+    """A limit was reached: a queue is full, a message is too long, or a resource is exhausted."""
 
 
 class PeerGone(Error):
-    """The peer refused, reset or left the connection, or cannot be reached."""
+    """The peer refused, reset or closed the connection, or cannot be reached."""
 
 
 class Timeout(Error, TimeoutError):
-    """The time that the caller allowed is over."""
+    """The time limit given by the caller has expired."""
 
 
 class ProtocolError(Error):
-    """One end broke a protocol's rules, and a Terminate reported it (RFC 5040 section 4.8).
+    """One end violated a protocol, and a Terminate reported it (RFC 5040 section 4.8).
 
     Attributes:
         layer: 0 RDMAP, 1 DDP, 2 the LLP (MPA).
         type: the error type within the layer.
         code: the error code within the type.
-        clause: the id of the clause that defines the error, as ``RFC5041-7.2-01``.
+        clause: the id of the clause that defines the error, for example ``RFC5041-7.2-01``.
 
     """
 
@@ -69,7 +69,7 @@ class ProtocolError(Error):
 
     @classmethod
     def from_vendor_err(cls, vendor_err: int, what: str) -> ProtocolError:
-        """Return the error that a completion's ``vendor_err`` names."""
+        """Return the error that a completion's ``vendor_err`` encodes."""
         layer, kind, code = vendor_err >> 16 & 0xFF, vendor_err >> 8 & 0xFF, vendor_err & 0xFF
         reason = terminate_reason(layer, kind, code)
         return cls(
@@ -127,10 +127,10 @@ _CODES = {
 
 
 def terminate_reason(layer: int, type: int, code: int) -> str:
-    """Return a Terminate's three numbers in words (RFC 5040 section 4.8, figure 9)."""
+    """Return a Terminate's three numbers as text (RFC 5040 section 4.8, figure 9)."""
     where = _LAYERS.get(layer, f"layer {layer}")
     kind = _TYPES.get((layer, type), f"error type {type}")
-    if type == 0 and layer < 2:  # it has no codes
+    if type == 0 and layer < 2:  # this type has no codes
         return f"{where}, {kind}"
     what = _CODES.get((layer, type, code))
     if what is None:
@@ -139,7 +139,7 @@ def terminate_reason(layer: int, type: int, code: int) -> str:
 
 
 def terminate_clause(layer: int, type: int, code: int) -> str:
-    """Return the id of the clause that lists this error's number."""
+    """Return the id of the clause that defines this error's number."""
     if layer == 1:
         return "RFC5041-7.2-01"
     if layer == 2:
@@ -147,7 +147,7 @@ def terminate_clause(layer: int, type: int, code: int) -> str:
     return "RFC5040-4.8-03"
 
 
-# What an errno means if the caller gives no better advice: class, advice.
+# The exception class and the default advice for each errno value.
 _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
     _errno.EBUSY: (StateError, "something still uses it: close that first"),
     _errno.ENOTCONN: (StateError, "it is not connected: connect it first"),
@@ -186,7 +186,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
 
 
 def from_errno(number: int, what: str, advice: str | None = None) -> Error:
-    """Return the exception for an errno value: that ``what`` failed, why, and what to do."""
+    """Return the exception for an errno value, with ``what`` failed, the cause and advice."""
     if number == _errno.EPROTO:
         return ProtocolError(f"{what}: {advice or 'the peer broke the protocol'}")
     kind, usual = _BY_ERRNO.get(number, (Error, ""))

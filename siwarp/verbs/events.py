@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Asynchronous events: what happens to an object and is in no completion."""
+"""Asynchronous events: changes of an object that no completion reports."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _unacked: weakref.WeakSet[AsyncEvent] = weakref.WeakSet()
 class AsyncEvent(Closing):
     """One event of an open device (``struct siw_async_event``).
 
-    The object that it is about cannot be closed until ``ack()`` was called: ``close()`` waits for
-    another thread to do so. A ``with`` block acknowledges at its end, and so does dropping it.
+    The event's object cannot be closed until ``ack()`` was called: ``close()`` waits for another
+    thread to call it. The end of a ``with`` block acknowledges the event, and so does deleting it.
     """
 
     __slots__ = ("__weakref__", "_acked", "_c", "_pid", "element", "event_type", "port_num")
 
     event_type: EventType
-    #: The CQ, QP or SRQ; ``None`` if the event is the device's.
+    #: The CQ, QP or SRQ that the event concerns; ``None`` for an event of the device.
     element: Any
-    #: 1 if the event is the device's, else 0.
+    #: 1 for an event of the device, otherwise 0.
     port_num: int
 
     def __init__(self, c: Any, find: Callable[[int], Handle | None]) -> None:
@@ -64,18 +64,18 @@ class AsyncEvent(Closing):
             _unacked.add(self)
 
     def ack(self) -> None:
-        """Acknowledge it (``siw_ack_async_event``); a second call does nothing."""
+        """Acknowledge the event (``siw_ack_async_event``); a second call does nothing."""
         if not self._acked:
             self._acked = True
             if self._pid == os.getpid():
                 lib.siw_ack_async_event(self._c)
 
     def close(self) -> None:
-        """Acknowledge it: what ``with`` does at its end."""
+        """Acknowledge the event, as the end of a ``with`` block does."""
         self.ack()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # its __init__ failed
+        with contextlib.suppress(AttributeError):  # __init__ failed
             self.ack()
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class AsyncEvent(Closing):
 
 
 def wait_until_acked(handle: Handle) -> None:
-    """Wait for other threads to acknowledge the events about ``handle``; Ctrl-C interrupts."""
+    """Wait until other threads have acknowledged the events of ``handle``; Ctrl-C interrupts."""
     while any(event.element is handle and not event._acked for event in list(_unacked)):
         system.sleep(0.001)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Plans of faults for this process's traffic."""
+"""Fault plans for this process's traffic."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _current() -> str:
 
 
 def set_faults(plan: str) -> None:
-    """Set the plan of faults of this process; the empty text ends it.
+    """Set the fault plan of this process; an empty string ends the plan.
 
     Raises:
-        Error: it is no plan (EINVAL); the message names clause and character. This process is a
-            simulated one (EOPNOTSUPP).
+        Error: the plan is invalid (EINVAL); the message names the clause and the character. Or
+            this is a simulated process (EOPNOTSUPP).
 
     """
     if system.simulated:
@@ -40,19 +40,20 @@ def set_faults(plan: str) -> None:
 
 @contextlib.contextmanager
 def faults(plan: str) -> Iterator[str]:
-    """Apply a plan of faults to this process's traffic while the block runs.
+    """Apply a fault plan to this process's traffic while the block runs.
 
-    As ``siwarp.faults("loss=1%,delay=0.1ms; rx:reorder=2%,seed=7")``. Datagrams: loss, burst, dup,
-    reorder, corrupt, delay, jitter, rate, limit, blackout. Streams: delay, jitter, rate, limit,
-    blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause limits it to a direction,
-    ``peer=`` to a peer. The same plan does the same to the same sequence of packets. Counters named
-    ``fault_*`` say what it did. After the block, the previous plan applies again, if there was one.
+    Example: ``siwarp.faults("loss=1%,delay=0.1ms; rx:reorder=2%,seed=7")``. For datagrams: loss,
+    burst, dup, reorder, corrupt, delay, jitter, rate, limit, blackout. For streams: delay, jitter,
+    rate, limit, blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause restricts it to
+    a direction, ``peer=`` to a peer. The same plan has the same effect on the same sequence of
+    packets. The counters ``fault_*`` count the effects. After the block, the previous plan applies
+    again, if there was one.
 
     Yields:
-        The plan as siwarp writes it.
+        The plan in siwarp's normalized form.
 
     Raises:
-        Error: it is no plan (EINVAL); the message names clause and character.
+        Error: the plan is invalid (EINVAL); the message names the clause and the character.
 
     """
     before = _current()

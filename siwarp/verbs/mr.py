@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory regions: any Python buffer, registered where it lies."""
+"""Memory regions: any Python buffer, registered without copying."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _WIRE = struct.Struct("!QQI")
 
 
 class RemoteBuffer(NamedTuple):
-    """What a peer needs to read or write a memory region: 20 octets when packed."""
+    """The data that a peer needs to read or write a memory region; 20 octets when packed."""
 
     addr: int
     length: int
     rkey: int
 
     def pack(self) -> bytes:
-        """Return it as octets to send to the peer."""
+        """Return the octets to send to the peer."""
         return _WIRE.pack(self.addr, self.length, self.rkey)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> RemoteBuffer:
-        """Read what ``pack()`` made; more octets may follow it.
+        """Decode the output of ``pack()``; further octets may follow it.
 
         Raises:
-            ValueError: there are fewer than 20 octets.
+            ValueError: ``data`` has fewer than 20 octets.
 
         """
         if len(data) < _WIRE.size:
@@ -52,7 +52,7 @@ class RemoteBuffer(NamedTuple):
         return cls(*_WIRE.unpack_from(data))
 
     def part(self, offset: int, length: int) -> RemoteBuffer:
-        """Return ``length`` octets of it from ``offset`` on."""
+        """Return the remote buffer of ``length`` octets from ``offset``."""
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ValueError(f"octets {offset}..{offset + length} are not inside {self.length}")
         return RemoteBuffer(self.addr + offset, length, self.rkey)
@@ -67,7 +67,7 @@ def _memory(buffer: Buffer | int) -> memoryview:
 
 
 def _export(view: memoryview, access: AccessFlag, buffer: object) -> Any:
-    """Return the memory as a C buffer, if it allows that access."""
+    """Return the memory as a C buffer, if the memory permits that access."""
     if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
         raise Error(
             errno.EFAULT,
@@ -78,26 +78,28 @@ def _export(view: memoryview, access: AccessFlag, buffer: object) -> Any:
 
 
 class MR(Handle):
-    """Registered memory of a PD (``siw_reg_mr``): nothing is copied and nothing is pinned.
+    """Registered memory of a PD (``siw_reg_mr``): the memory is neither copied nor pinned.
 
-    ``buffer`` is anything with a contiguous buffer (bytearray, memoryview, mmap, array, NumPy
-    array; bytes for reading only), or a number of octets to make new, zeroed memory. The buffer
-    cannot be resized or unmapped until the region is closed.
+    ``buffer`` is any object with a contiguous buffer (bytearray, memoryview, mmap, array, NumPy
+    array; bytes for reading only), or the size in octets of new, zeroed memory. The buffer cannot
+    be resized or unmapped until the region is closed.
 
-    ``access`` says what is allowed besides local reading; the default is local writing only.
+    ``access`` is the permitted access in addition to local reading; the default is local writing.
 
-    ``qp`` limits remote use to the peer of this RC queue pair, of the same PD (``siw_reg_mr_qp``).
-    With ``AccessFlag.REMOTE_INVALIDATE`` that peer may invalidate it by a Send with Invalidate:
-    both keys are invalid when the receive completes. The region must still be closed.
+    ``qp`` restricts remote access to the peer of this RC queue pair, which must belong to the same
+    PD (``siw_reg_mr_qp``). With ``AccessFlag.REMOTE_INVALIDATE`` that peer may invalidate the
+    region by a Send with Invalidate: both keys are invalid when the receive completes. The region
+    must still be closed.
 
-    ``iova`` is the tagged offset of the first octet, which elements, binds and peers count from
-    (``siw_reg_mr_iova``): by default its address, or 0 with ``AccessFlag.ZERO_BASED``.
+    ``iova`` is the tagged offset of the first octet, relative to which elements, binds and peers
+    address the region (``siw_reg_mr_iova``). The default is the memory's address, or 0 with
+    ``AccessFlag.ZERO_BASED``.
 
     Raises:
-        TypeError, BufferError: it has no contiguous buffer.
-        Error: the buffer is read-only but ``access`` includes writing (EFAULT), or remote writing
-            without local writing (EINVAL).
-        LimitError: the device has no room for one more (ENOMEM).
+        TypeError, BufferError: ``buffer`` has no contiguous buffer.
+        Error: the buffer is read-only but ``access`` includes writing (EFAULT), or ``access``
+            includes remote writing without local writing (EINVAL).
+        LimitError: the device's limit of regions is reached (ENOMEM).
 
     """
 
@@ -118,18 +120,18 @@ class MR(Handle):
     _destroy = lib.siw_dereg_mr
 
     pd: PD
-    #: The address of its first octet; pyverbs' name is ``buf``.
+    #: The address of the first octet; pyverbs' name is ``buf``.
     addr: int
     buf: int
-    #: The tagged offset of its first octet.
+    #: The tagged offset of the first octet.
     iova: int
-    #: Octets.
+    #: Length in octets.
     length: int
     lkey: int
-    #: The STag, for the peer.
+    #: The STag that the peer uses.
     rkey: int
     access: AccessFlag
-    #: The memory itself, as octets.
+    #: The memory as octets.
     view: memoryview
 
     def __init__(
@@ -182,14 +184,14 @@ class MR(Handle):
     ) -> None:
         """Change the PD, the memory or the access of this region (``siw_rereg_mr``).
 
-        It gets new keys, and the old ones are invalid when this returns. Make new elements and
-        remote buffers, and send these to the peer. Where access alone changes the keys stay,
-        unless the peer has invalidated them or ``ZERO_BASED`` changes.
+        The region gets new keys, and the old keys are invalid when the method returns. Create new
+        elements and remote buffers, and send the latter to the peer. If only the access changes,
+        the keys stay, unless the peer has invalidated them or ``ZERO_BASED`` changes.
 
         Raises:
             TypeError, BufferError, Error, LimitError: as for registering; the region and its keys
-                are unchanged. Error also if there is nothing to change, or the PD is of another
-                context (EINVAL).
+                are unchanged. Error also if there is nothing to change, or the PD belongs to
+                another context (EINVAL).
 
         """
         c = self._live()
@@ -230,7 +232,7 @@ class MR(Handle):
         new_pd._children.add(self)
 
     def _ended(self) -> None:
-        # A work request must never point to a region that is closed.
+        # A work request must never point to a closed region.
         for wr in list(self._wrs):
             wr._forget_bind(self)
 
@@ -241,7 +243,7 @@ class MR(Handle):
     def _release(self) -> None:
         super()._release()
         self._free()
-        # A view that the user made of this one keeps the memory in use.
+        # A view of this memory that the program created keeps the memory in use.
         with contextlib.suppress(BufferError):
             self.view.release()
         self.view = memoryview(b"")
@@ -256,13 +258,13 @@ class MR(Handle):
         return offset, length
 
     def sge(self, offset: int = 0, length: int | None = None) -> SGE:
-        """Return an element of ``length`` octets (default: all) from ``offset`` on."""
+        """Return an element of ``length`` octets (default: all) from ``offset``."""
         self._live()
         offset, length = self._span(offset, length)
         return SGE(self.iova + offset, length, self.lkey, keep=self)
 
     def remote(self, offset: int = 0, length: int | None = None) -> RemoteBuffer:
-        """Return what the peer needs to read or write this part of the memory."""
+        """Return the data that the peer needs to read or write this part of the memory."""
         self._live()
         offset, length = self._span(offset, length)
         return RemoteBuffer(self.iova + offset, length, self.rkey)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory windows: which part of a region peers may access, changed by requests on queue pairs."""
+"""Memory windows: parts of a region that peers may access, changed by posted requests."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ __all__ = ["MW", "MWBind", "MWBindInfo", "inc_rkey"]
 
 
 def inc_rkey(rkey: int) -> int:
-    """Return the key whose low octet is the next one (``siw_inc_rkey``): for windows of type 2."""
+    """Return ``rkey`` with its low octet incremented (``siw_inc_rkey``); for windows of type 2."""
     return int(lib.siw_inc_rkey(rkey))
 
 
 @dataclass(frozen=True)
 class MWBindInfo:
-    """What a window is bound to (``struct siw_mw_bind_info``).
+    """The memory that a window is bound to (``struct siw_mw_bind_info``).
 
     Attributes:
-        mr: the region, made with ``AccessFlag.MW_BIND``; ``None`` with length 0.
-        addr, length: the octets in it, by their address.
-        mw_access_flags: REMOTE_WRITE, REMOTE_READ; with ZERO_BASED the peer counts from 0.
+        mr: a region created with ``AccessFlag.MW_BIND``; ``None`` with length 0.
+        addr, length: address of the first octet and number of octets.
+        mw_access_flags: REMOTE_WRITE, REMOTE_READ; with ZERO_BASED the peer's offsets start at 0.
 
     """
 
@@ -51,14 +51,14 @@ class MWBind:
 
 
 class MW(Handle):
-    """A memory window (``siw_alloc_mw``); closing it ends its binding.
+    """A memory window (``siw_alloc_mw``); closing the window ends its binding.
 
-    ``bind()`` and ``invalidate()`` work for both types. pyverbs' own ways are ``QP.bind_mw`` for
-    type 1, and for type 2 a ``SendWR`` with ``set_bind_wr`` or LOCAL_INV.
+    ``bind()`` and ``invalidate()`` work for both types. The pyverbs interfaces are ``QP.bind_mw``
+    for type 1, and for type 2 a ``SendWR`` with ``set_bind_wr`` or LOCAL_INV.
 
     Raises:
-        Error: no such type (EINVAL).
-        LimitError: the device has no room for one more (ENOMEM).
+        Error: the type does not exist (EINVAL).
+        LimitError: the device's limit of windows is reached (ENOMEM).
 
     """
 
@@ -79,7 +79,7 @@ class MW(Handle):
 
     @property
     def rkey(self) -> int:
-        """Its key: that of the bind posted last, or what ``rkey`` was set to."""
+        """The window's key: that of the bind posted last, or the value assigned to ``rkey``."""
         return int(self._live().rkey)
 
     @rkey.setter
@@ -97,14 +97,14 @@ class MW(Handle):
         wr_id: int = 0,
         send_flags: int = SendFlag.SIGNALED,
     ) -> RemoteBuffer:
-        """Post a bind to ``length`` octets (default: all) of ``mr`` from ``offset`` on.
+        """Post a bind to ``length`` octets (default: all) of ``mr`` from ``offset``.
 
-        Returns what to send to the peer, after the bind. Type 2 takes the next key each time, and
-        must be invalid when the bind is executed.
+        Return the remote buffer that the peer needs after the bind. A window of type 2 gets the
+        next key at each bind, and must be unbound when the bind is executed.
 
         Raises:
             ValueError: the octets are not inside the region.
-            LimitError, StateError, Error: as of ``QP.post_send``.
+            LimitError, StateError, Error: as in ``QP.post_send``.
 
         """
         mr._live()
@@ -123,9 +123,9 @@ class MW(Handle):
     def invalidate(
         self, qp: QP, *, wr_id: int = 0, send_flags: int = SendFlag.SIGNALED | SendFlag.FENCE
     ) -> None:
-        """Post the end of its binding: type 1 a bind of length 0, type 2 a LOCAL_INV.
+        """Post the end of the binding: for type 1 a bind of length 0, for type 2 a LOCAL_INV.
 
-        When it has completed, no peer accesses memory by the key any more.
+        After the request has completed, no peer can access memory with the key.
         """
         if self.type == MWType.TYPE_1:
             qp.bind_mw(self, MWBind(MWBindInfo(None, 0, 0, 0), wr_id, send_flags))
@@ -135,7 +135,7 @@ class MW(Handle):
         )
 
     def _ended(self) -> None:
-        # A work request must never point to a window that is closed.
+        # A work request must never point to a closed window.
         for wr in list(self._wrs):
             wr._forget_bind(self)
 

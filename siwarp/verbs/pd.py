@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Protection domains: memory, queue pairs and address handles work together only within one."""
+"""Protection domains: memory, queue pairs and address handles can be combined only in one PD."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PD(Handle):
     context: Context
 
     def _queue_pairs(self) -> str:
-        """Name its open queue pairs, for messages."""
+        """Return the names of the PD's open queue pairs, for messages."""
         names = [repr(user) for user in self._users() if user._what == "QP"]
         return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The Q_Key of queue pairs that are given none."""
+"""The default Q_Key of queue pairs for which the program specifies none."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SETTING = next(
 
 
 def own_qkey(context: Context | None = None) -> int:
-    """Return this process's Q_Key: setting ``qkey``, or else a random number.
+    """Return this process's default Q_Key: the setting ``qkey``, or a random number.
 
     Args:
-        context: a device of the process. Only a simulated world needs it, where each host is a
-            process of its own.
+        context: a device of the process; only needed in a simulated world, where each host is
+            treated as a separate process.
 
     """
     address = "" if context is None else context.device.addresses[0]
@@ -31,5 +31,5 @@ def own_qkey(context: Context | None = None) -> int:
 
 
 def shared_qkey() -> dict[str, str]:
-    """Return the environment by which a process has the same Q_Key."""
+    """Return the environment variables that give another process the same Q_Key."""
     return {"SIWARP_QKEY": str(own_qkey())}

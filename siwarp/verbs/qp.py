@@ -62,22 +62,24 @@ _post_recv = lib.siw_post_recv
 class QP(Handle):
     """A queue pair (``siw_create_qp``).
 
-    UD: bound when it is made; ``to_rts()`` makes it ready to receive and send. UC: the same, and
-    ``to_rts(QPAttr(ah_attr=(host, port)))`` says who the peer is. RC: ``siwarp.cm``
-    connects it.
+    UD: bound to a port at creation; ``to_rts()`` makes the queue pair ready to receive and send.
+    UC: like UD, and ``to_rts(QPAttr(ah_attr=(host, port)))`` specifies the peer. RC: ``siwarp.cm``
+    connects the queue pair.
 
-    RD: as UD, and each request names its peer by ``SendWR(ah=...)``: Send, Write (with immediate
-    data or recorded), Read and atomics, whole, once and in order for each peer. A Send or Write
-    completes when the peer has taken it, and before the receive of anything that the peer sent
-    later. A Send that finds no receive waits for one. The loss of a peer fails only the requests to
-    it, with RETRY_EXC_ERR and WR_FLUSH_ERR, and ``WC.source`` names the peer. RD binds no memory
-    windows; its peers may use those of type 1 that an RC or UC QP of the PD bound.
+    RD: like UD, and each request names its peer by ``SendWR(ah=...)``: Send, Write (with immediate
+    data or recorded), Read and atomics are delivered completely, once and in order for each peer. A
+    Send or Write completes when the peer has accepted it, and before the receive of any message
+    that the peer sent later. A Send that finds no receive waits for one. The loss of a peer fails
+    only the requests to that peer, with RETRY_EXC_ERR and WR_FLUSH_ERR, and ``WC.source`` names the
+    peer. RD binds no memory windows; its peers may use windows of type 1 that an RC or UC QP of the
+    same PD bound.
 
     Raises:
-        Error: a capability above the device's, a CQ missing or of another device (EINVAL); the UD
-            address is in use or not this machine's (EADDRINUSE, EADDRNOTAVAIL).
-        LimitError: the device has no room for one more (ENOMEM), nor the socket (ENOSPC), or the
-            process none for another socket (EMFILE).
+        Error: a capability exceeds the device's, or a CQ is missing or belongs to another device
+            (EINVAL); the UD address is in use or does not belong to this machine (EADDRINUSE,
+            EADDRNOTAVAIL).
+        LimitError: the limit of queue pairs is reached on the device (ENOMEM) or on the socket
+            (ENOSPC), or the process can open no further socket (EMFILE).
 
     """
 
@@ -100,7 +102,7 @@ class QP(Handle):
     scq: CQ
     rcq: CQ
     srq: SRQ | None
-    #: What was granted: at least what was asked for.
+    #: The granted capabilities: at least those requested.
     cap: QPCap
     qp_context: Any
 
@@ -138,7 +140,7 @@ class QP(Handle):
         c_init.peer_timeout_ms = round(init_attr.peer_timeout * 1000)
         c_init.addr = addr_to_c(init_attr.addr)[0]
         if init_attr.every_addr and init_attr.addr and not init_attr.addr[0]:
-            c_init.addr.family = 0  # the port alone
+            c_init.addr.family = 0  # only the port
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
         if not c:
@@ -150,7 +152,7 @@ class QP(Handle):
         self.srq = init_attr.srq
         self.cap = QPCap(**{name: getattr(c_init.cap, name) for name in _CAP_NAMES})
         self.qp_context = init_attr.qp_context
-        #: What it gets at INIT; None: it has a Q_Key, or its type has none.
+        #: The Q_Key to set at INIT; None: a Q_Key was set, or the QP type has none.
         self._first_qkey: int | None = None
         if self.qp_type in (QPType.UD, QPType.RD):
             self._first_qkey = own_qkey(pd.context) if init_attr.qkey is None else init_attr.qkey
@@ -161,16 +163,16 @@ class QP(Handle):
     # ---- states
 
     def modify(self, attr: QPAttr, mask: int | None = None) -> None:
-        """Change attributes, such as the state (``siw_modify_qp``).
+        """Change attributes, for example the state (``siw_modify_qp``).
 
         ``mask`` selects the attributes; the default is those that are not ``None``.
 
         Raises:
-            StateError: there is no such step from its state, or the step does not take one of the
+            StateError: the state transition does not exist, or does not accept one of the
                 attributes (EINVAL).
-            LimitError: a value is beyond the device's or the connection's limits (EINVAL).
-            Error: its type has no such attribute, or the mask or a value is invalid (EINVAL). After
-                any error nothing was changed.
+            LimitError: a value exceeds the device's or the connection's limits (EINVAL).
+            Error: the QP type has no such attribute, or the mask or a value is invalid (EINVAL).
+                After any error all attributes are unchanged.
 
         """
         c_attr = ffi.new("struct siw_qp_attr *")
@@ -200,30 +202,32 @@ class QP(Handle):
             attr.fd.detach()
 
     def to_init(self, attr: QPAttr | None = None) -> None:
-        """Go to INIT, from where receives can be posted; UD takes Q_Key and socket here."""
+        """Move to INIT, where receives can be posted; UD accepts Q_Key and socket in this step."""
         self._walk((QPState.INIT,), attr)
 
     def to_rtr(self, attr: QPAttr | None = None) -> None:
-        """Go through INIT, if not there yet, to RTR: ready to receive.
+        """Move to RTR, through INIT if necessary: ready to receive.
 
-        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` here, RC with
-        ``by_qpn`` that and ``dest_qp_num``.
+        Each attribute is applied in the first step that accepts it. UC needs ``ah_attr`` here; RC
+        with ``by_qpn`` needs ``ah_attr`` and ``dest_qp_num``.
         """
         fresh = self.qp_state == QPState.RESET
         self._walk((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
 
     def to_rts(self, attr: QPAttr | None = None) -> None:
-        """Go through INIT and RTR, if not there yet, to RTS: ready to send.
+        """Move to RTS, through INIT and RTR if necessary: ready to send.
 
-        Each attribute goes with the first step that takes it. UC needs ``ah_attr`` on the way, RC
-        with ``by_qpn`` that and ``dest_qp_num``.
+        Each attribute is applied in the first step that accepts it. UC needs ``ah_attr`` on the
+        way; RC with ``by_qpn`` needs ``ah_attr`` and ``dest_qp_num``.
         """
         way = (QPState.INIT, QPState.RTR, QPState.RTS)
         state = self.qp_state
         self._walk(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
 
     def _walk(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
-        """Take these steps, each with the attributes of ``attr`` that no earlier step takes."""
+        """Go through these states; each attribute of ``attr`` is used in the first step that
+        accepts it.
+        """
         left: dict[str, Any] = {}
         if attr is not None:
             left = {name: getattr(attr, name) for name in QPAttr._MASKS}
@@ -236,12 +240,12 @@ class QP(Handle):
         self.modify(QPAttr(qp_state=way[-1], **left))
 
     def drops(self) -> list[SourceDrops]:
-        """Return the sources whose datagrams were dropped since no receive was posted, worst first.
+        """Return the sources whose datagrams were dropped for lack of a receive, most drops first.
 
         For UD. At most 32 source addresses are stored, those with the most drops.
 
         Raises:
-            Error: it is no UD queue pair (EINVAL).
+            Error: this is not a UD queue pair (EINVAL).
 
         """
         out = ffi.new("struct siw_source_drops[]", 32)
@@ -250,12 +254,12 @@ class QP(Handle):
         return [SourceDrops(a[0], int(d.drops), int(d.over)) for a, d in found if a]
 
     def waits(self) -> list[ReceiveWait]:
-        """Return the peers with whom a message waits for a receive, here or there.
+        """Return the peers to or from which a message is waiting for a receive.
 
         For RD. At most 1,024 are returned.
 
         Raises:
-            Error: it is no RD queue pair (EINVAL).
+            Error: this is not an RD queue pair (EINVAL).
 
         """
         out = ffi.new("struct siw_rd_wait[]", 1024)
@@ -264,14 +268,14 @@ class QP(Handle):
         return [ReceiveWait(a, bool(w.here), int(w.ms) / 1000) for a, w in found if a]
 
     def restarts(self) -> list[PeerRestart]:
-        """Take the peers that were met as another instance than before, each once.
+        """Return each peer that has restarted (its instance has changed), once.
 
-        For RD; at most 1,024 at a time. ``PEER_RESTARTED`` is the event for it. Requests that were
-        posted for the instance before complete with WR_FLUSH_ERR; with setting ``rd_follow`` those
-        that were not begun go to the new one.
+        For RD; at most 1,024 per call. ``PEER_RESTARTED`` is the event for it. Requests that were
+        posted for the previous instance complete with WR_FLUSH_ERR; with the setting ``rd_follow``,
+        requests that were not begun are sent to the new instance.
 
         Raises:
-            Error: it is no RD queue pair (EINVAL).
+            Error: this is not an RD queue pair (EINVAL).
 
         """
         out = ffi.new("struct siw_rd_restart[]", 1024)
@@ -280,26 +284,27 @@ class QP(Handle):
         return [PeerRestart(a, int(r.instance)) for a, r in found if a]
 
     def end_peer(self, address: Address) -> bool:
-        """Give up the peer at (host, port), which is told; return whether anything was in progress.
+        """Abandon the peer at (host, port) and notify it; return whether requests were in progress.
 
-        For RD. Requests to it complete as those to a lost peer do, at a later poll, and a next one
-        meets it anew. For a server whose send queue is full of messages that peers do not take.
+        For RD. Requests to the peer complete at a later poll like requests to a lost peer, and the
+        next request contacts the peer again. For a server whose send queue is full of messages that
+        peers do not accept.
 
         Raises:
-            Error: it is no RD queue pair (EINVAL).
+            Error: this is not an RD queue pair (EINVAL).
 
         """
         addr = addr_to_c(address)
         return bool(check(lib.siw_end_peer(self._live(), addr), f"ending a peer of {self!r}"))
 
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
-        """Take up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
+        """Return up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
 
-        For UD. Without any it moves the device's traffic once. A report of a peer has no other
-        effect; ``QP_ERR_QUEUED`` is the event for it.
+        For UD. If there is no error, the call makes one progress round. A peer's report has no
+        other effect; ``QP_ERR_QUEUED`` is the event for it.
 
         Raises:
-            Error: it is no UD queue pair (EINVAL).
+            Error: this is not a UD queue pair (EINVAL).
 
         """
         out = ffi.new("struct siw_err_entry[]", max(n, 1))
@@ -307,7 +312,7 @@ class QP(Handle):
         return [report_of(e) for e in out[0:got]]
 
     def errors(self) -> list[ErrorReport]:
-        """Take all errors that there are now, as ``poll_errors``."""
+        """Return all errors queued now, like ``poll_errors``."""
         found = self.poll_errors()
         more = found
         while len(more) == 16 and len(found) < 65536:
@@ -318,17 +323,17 @@ class QP(Handle):
     # ---- multicast
 
     def attach_mcast(self, group: str) -> None:
-        """Receive what is sent to a multicast group on this device (``siw_attach_mcast``).
+        """Receive the messages sent to a multicast group on this device (``siw_attach_mcast``).
 
         For UD. ``group`` is an IPv4 or IPv6 address, of the same family as the queue pair's own.
-        Each member uses one of its own receives for each message that has its Q_Key; a sender that
-        is a member gets the message, too. Send to the group by ``AH(pd, (group, 0))``. Closing the
+        Each member uses one of its own receives for each message with its Q_Key; a sender that is a
+        member also receives the message. Send to the group with ``AH(pd, (group, 0))``. Closing the
         queue pair detaches it.
 
         Raises:
-            Error: it is no UD queue pair, or ``group`` is no multicast address or of the other
-                family (EINVAL); another program has bound the port of groups for all addresses
-                (EADDRINUSE).
+            Error: this is not a UD queue pair, or ``group`` is not a multicast address or of the
+                other family (EINVAL); another program has bound the port of groups for all
+                addresses (EADDRINUSE).
             LimitError: no file descriptor is left for the group's socket (EMFILE).
 
         """
@@ -338,14 +343,14 @@ class QP(Handle):
         """Leave a multicast group (``siw_detach_mcast``).
 
         Raises:
-            Error: it is no member (EINVAL).
+            Error: the queue pair is not a member of the group (EINVAL).
 
         """
         self._groups -= {self._membership(lib.siw_detach_mcast, group, "detaching")}
 
     def _membership(self, call: Any, name: str, doing: str) -> str:
         c_group = addr_to_c((instance(name, str, "a group is an address, as '239.1.1.1'"), 0))
-        # The device's interface is used, even if the address has a scope.
+        # The group is joined on the device's interface, even if the address has a scope.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
         check(call(self._live(), c_group), f"{doing} {self!r}: group {group}")
         return group
@@ -354,8 +359,8 @@ class QP(Handle):
         """Return the Write-Record that a completion of opcode ``RECV_WRITE_RECORD`` reports.
 
         Raises:
-            Error: ``max_write_records`` / 2 others have followed, so it is not stored any more
-                (ENOENT).
+            Error: the record is no longer stored, because ``max_write_records`` / 2 others have
+                followed (ENOENT).
 
         """
         c = ffi.new("struct siw_record *")
@@ -376,7 +381,7 @@ class QP(Handle):
         )
 
     def query(self) -> tuple[QPAttr, QPInitAttr]:
-        """Return its present attributes, and those it was made with."""
+        """Return the current attributes, and the attributes from creation."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
         check(lib.siw_query_qp(self._live(), attr, init), f"asking {self!r}")
@@ -427,7 +432,7 @@ class QP(Handle):
 
     @property
     def qp_state(self) -> QPState:
-        """Its state now."""
+        """The current state."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
         check(lib.siw_query_qp(self._live(), attr, init), "asking a QP for its state")
@@ -435,22 +440,24 @@ class QP(Handle):
 
     @property
     def qp_num(self) -> int:
-        """Its number. UC, UD: its UDP port; UD: from bit 16 on, its index on a shared socket."""
+        """The queue pair number. UC, UD: the UDP port; UD: bits 16 and up are the index on a shared
+        socket.
+        """
         return int(lib.siw_qp_num(self._live()))
 
     @property
     def addr(self) -> Address:
-        """Its address: for UC and UD, what it is bound to; for RC, its end of the connection.
+        """The address: for UC and UD, the bound address; for RC, this end of the connection.
 
         Raises:
-            StateError: it is not connected (ENOTCONN).
+            StateError: the queue pair is not connected (ENOTCONN).
 
         """
         return self._addrs()[0]
 
     @property
     def peer(self) -> Address:
-        """RC, UC: the other end of the connection."""
+        """RC, UC: the address of the connection's other end."""
         return self._addrs()[1]
 
     def _addrs(self) -> tuple[Address, Address]:
@@ -462,13 +469,13 @@ class QP(Handle):
     # ---- posting
 
     def post_send(self, wr: SendWR | Iterable[SendWR]) -> None:
-        """Post one send request, or several in one crossing, in order.
+        """Post one send request, or several in one call of the library, in order.
 
         Raises:
             LimitError: the send queue is full (ENOMEM).
-            StateError: the queue pair was not in RTS yet (EINVAL).
-            Error: an invalid request (EINVAL). Any error's ``bad_wr`` is the first request
-                that was not taken; those before it are posted.
+            StateError: the queue pair has not been in RTS yet (EINVAL).
+            Error: a request is invalid (EINVAL). Any error's ``bad_wr`` is the first request that
+                was not posted; the requests before it are posted.
 
         """
         one: Any = wr
@@ -489,18 +496,18 @@ class QP(Handle):
         """Post all of these send requests, in order, or none of them.
 
         Raises:
-            Error: as of ``post_send``; nothing was posted.
+            Error: as in ``post_send``; no request was posted.
 
         """
         self._post_list(lib.siw_post_send_all, "struct siw_send_wr *", wrs, SendWR)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
-        """Post one receive request, or several in one crossing, in order.
+        """Post one receive request, or several in one call of the library, in order.
 
         Raises:
             LimitError: the receive queue is full (ENOMEM).
             StateError: the queue pair is in RESET (EINVAL).
-            Error: as of ``post_send``.
+            Error: as in ``post_send``.
 
         """
         one: Any = wr
@@ -518,14 +525,14 @@ class QP(Handle):
                 raise self._untaken(rc, one)
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
-        """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is its key then.
+        """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is then the new key.
 
         A length of 0 only ends the previous binding.
 
         Raises:
             LimitError: the send queue or the table of keys is full (ENOMEM).
-            StateError: the queue pair was not in RTS yet (EINVAL).
-            Error: an invalid bind (EINVAL).
+            StateError: the queue pair has not been in RTS yet (EINVAL).
+            Error: the bind is invalid (EINVAL).
 
         """
         c, info = ffi.new("struct siw_mw_bind *"), mw_bind.info
@@ -562,7 +569,7 @@ class QP(Handle):
     def _shut(self) -> None:
         wait_until_acked(self)
         for group in [] if self._pid != os.getpid() else list(self._groups):
-            with contextlib.suppress(StateError):  # ESTALE: closing the device has ended it
+            with contextlib.suppress(StateError):  # ESTALE: closing the device has detached it
                 self.detach_mcast(group)
         super()._shut()
 
@@ -581,7 +588,7 @@ class QP(Handle):
 
 
 def _policy(value: int | str) -> int:
-    """Return an error policy's number."""
+    """Return the number of an error policy."""
     if not isinstance(value, str):
         return value
     if value.upper() not in ErrorPolicy.__members__:
@@ -590,7 +597,7 @@ def _policy(value: int | str) -> int:
 
 
 def _peer_of(attr: Any) -> AHAttr | None:
-    """Where a queue pair's peer is, and the address of its own that it has for it."""
+    """Return the address of a queue pair's peer, and its own address for that peer."""
     peer, source = addr_from_c(attr.ah_addr), addr_from_c(attr.ah_source)
     return AHAttr(*peer, source[0] if source else None) if peer else None
 

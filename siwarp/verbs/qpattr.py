@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a queue pair is made with, and the attributes that can be changed."""
+"""The attributes with which a queue pair is created, and those that can be changed later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["QPAttr", "QPCap", "QPInitAttr"]
 
 @dataclass
 class QPCap:
-    """How much a queue pair holds: requests, elements of one request, octets sent inline."""
+    """Capacities of a queue pair: requests, elements per request, octets sent inline."""
 
     max_send_wr: int = 128
     max_recv_wr: int = 128
@@ -32,56 +32,63 @@ class QPCap:
 
 @dataclass
 class QPInitAttr:
-    """What a queue pair is made with (``struct siw_qp_init_attr``).
+    """The attributes with which a queue pair is created (``struct siw_qp_init_attr``).
 
     Attributes:
         qp_type: RC, UC, UD or RD.
-        scq, rcq: where sends and receives complete; one queue may be both.
-        cap: what it holds; ``QP.cap`` is what was granted.
-        sq_sig_all: every send request completes visibly, signalled or not.
-        srq: the shared receive queue whose receives it uses; it has none of its own then.
+        scq, rcq: the completion queues of sends and of receives; may be the same queue.
+        cap: the requested capacities; ``QP.cap`` has the granted ones.
+        sq_sig_all: every send request produces a completion, signalled or not.
+        srq: the shared receive queue that supplies receives; the queue pair then has no receive
+            queue of its own.
         crc: UC, UD, RD: ``False`` sends zero in the CRC field and does not check it; both ends must
-            agree.
-        addr: UC, UD, RD: (host, port) to bind; the default is the device's first address and a free
-            port.
-        persona: RC: when a send completes: ``Persona.IWARP`` when TCP took it, ``ROCE`` when the
-            peer has it; ``AUTO`` is setting ``persona``, or else ``IWARP``.
-        keep_unexpected: RC: Sends that find no receive wait for one, with any persona, up to
-            setting ``rnr_octets`` here and then at the peer; the peer's orderly end is reported
-            after the last of them.
-        by_qpn: RC: ``modify`` connects it, by the peer's address and QPN, to one that is made so,
-            too; else a ``CMID`` does. The device listens at the TCP port in its QPN.
-        grh: UD: 40 octets of GRH, in RoCE v2's form, lie in front of each message in its receive:
-            its IPv6 header, or 20 octets of zero and its IPv4 header. ``WC.byte_len`` counts them.
-        every_addr: UD, UC: it is bound to every address of the device, on one port; ``addr`` is
-            ``None``, or ``("", port)``. ``WC.destination`` says where a message came to; an ``AH``
-            (UC: ``ah_attr``) with a ``source`` says where messages leave.
-        private_messages: RC: the peer is siwarp, and its program says so of this end: Send with
-            Immediate may be posted, and persona ``ROCE`` needs no Reads to know what the peer has.
-            Only needed where the start-up does not tell (setting ``mpa_announce`` is 0). Setting
-            ``private_messages`` says so of all. From ``query``: whether the peer is known to be
-            siwarp.
-        qkey: UD, RD: the Q_Key that it goes to INIT with if ``modify`` gives none there; ``None``:
-            that of all queue pairs of this process that are given none, which is setting ``qkey``,
-            or else a random number. A peer in another process is told it (``query()``) or given
-            the same by ``SIWARP_QKEY``.
-        error_policy: UD, RD: what happens when a sender that has its Q_Key breaks the rules:
-            ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error state,
-            ``MESSAGE`` only notes the error; ``AUTO`` is setting ``error_policy``, or else
-            ``MESSAGE`` on RD, for members of multicast groups and with Q_Key 0, and ``ERROR`` for
-            others. Under ``ERROR`` only the Q_Key protects against strangers, so it must not be
+            use the same value.
+        addr: UC, UD, RD: (host, port) to bind to; the default is the device's first address and a
+            free port.
+        persona: RC: when a send completes: with ``Persona.IWARP`` when TCP has accepted it, with
+            ``ROCE`` when the peer has received it; ``AUTO`` is the setting ``persona``, or
+            ``IWARP`` if that is 0.
+        keep_unexpected: RC: Sends that find no receive wait for one, with any persona, up to the
+            setting ``rnr_octets`` at this end and then at the peer; the peer's orderly end is
+            reported after the last of these Sends.
+        by_qpn: RC: ``modify`` connects the queue pair, by the peer's address and QPN, to another
+            queue pair with ``by_qpn``; without it a ``CMID`` connects. The device listens at the
+            TCP port in the QPN.
+        grh: UD: each message is preceded in its receive by 40 octets of GRH, in RoCE v2's form: the
+            message's IPv6 header, or 20 octets of zero and its IPv4 header. ``WC.byte_len``
+            includes them.
+        every_addr: UD, UC: bind to every address of the device, on one port; ``addr`` is ``None``,
+            or ``("", port)``. ``WC.destination`` is the address at which a message arrived; the
+            ``source`` of an ``AH`` (UC: of ``ah_attr``) is the address from which messages are
+            sent.
+        private_messages: RC: the program asserts that the peer is siwarp and that the peer's
+            program asserts the same of this end: Send with Immediate may then be posted, and
+            persona ``ROCE`` needs no Reads to find out what the peer has received. Needed only if
+            the start-up does not announce siwarp (setting ``mpa_announce`` 0). The setting
+            ``private_messages`` asserts this for all queue pairs. In the result of ``query``:
+            whether the peer is known to be siwarp.
+        qkey: UD, RD: the Q_Key set at INIT if ``modify`` sets none; ``None``: the process's default
+            Q_Key, which is the setting ``qkey`` or else a random number. A peer in another process
+            needs to be told this Q_Key (``query()``), or is started with the same Q_Key in
+            ``SIWARP_QKEY``.
+        error_policy: UD, RD: the reaction to a sender with the right Q_Key that violates the
+            protocol: ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error
+            state, ``MESSAGE`` only queues the error; ``AUTO`` is the setting ``error_policy``, or
+            else ``MESSAGE`` for RD, for members of multicast groups and with Q_Key 0, and ``ERROR``
+            otherwise. With ``ERROR`` only the Q_Key protects against strangers, so it must not be
             0. ``errors()`` names the sender.
-        shared_socket_qp: UD: a UD QP of the same context whose socket this one uses too, up to 256
-            in all; each has an index, bits 16 to 23 of its ``qp_num``. ``addr`` must be ``None``,
-            and ``crc`` as in that one.
-        max_write_records: UD, RD: Write-Records that this end may receive at a time, at most 1024;
-            0, the default, refuses all. The receive CQ needs room for half as many additional
-            completions. On RD, once half as many wait to be polled, their senders wait.
-        max_peers: RD: how many peers it remembers at most; 0: setting ``rd_peers``.
-        peer_timeout: RD: seconds of silence after which a peer with a response due counts as lost;
-            0: setting ``peer_timeout_ms``, and ``rd_meet_ms`` for one beyond this machine that does
-            not answer a first message.
-        qp_context: any value of the caller's.
+        shared_socket_qp: UD: a UD QP of the same context whose socket this queue pair shares, up to
+            256 in total; each has an index, bits 16 to 23 of its ``qp_num``. ``addr`` must be
+            ``None``, and ``crc`` the same in all.
+        max_write_records: UD, RD: number of Write-Records that this end can receive at a time, at
+            most 1024; 0, the default, refuses all. The receive CQ needs room for half as many
+            additional completions. On RD, once half as many are waiting to be polled, further
+            senders wait.
+        max_peers: RD: maximum number of peers with stored state; 0: the setting ``rd_peers``.
+        peer_timeout: RD: seconds of silence after which a peer that owes a response counts as lost;
+            0: the setting ``peer_timeout_ms``, and ``rd_meet_ms`` for a peer on another machine
+            that does not answer the first message.
+        qp_context: any value chosen by the program.
 
     """
 
@@ -110,40 +117,39 @@ class QPInitAttr:
 
 @dataclass
 class QPAttr:
-    """Attributes of a queue pair to modify: ``None`` leaves one as it is (``struct siw_qp_attr``).
+    """Attributes of a queue pair to modify (``struct siw_qp_attr``); ``None`` changes nothing.
 
     Attributes:
-        qp_state: the state to go to.
-        cur_qp_state: take the step only from this state.
-        en_sqd_async_notify: with state SQD: an event tells when the send queue is drained.
-        qkey: UD, UC: the Q_Key that incoming messages must have; on UC, sent messages have it, too.
-        qp_access_flags: RC, UC: what the peer may do.
-        max_rd_atomic: RC: RDMA Reads this end has outstanding at the most (ORD).
-        max_dest_rd_atomic: RC: RDMA Reads the peer may have outstanding here (IRD).
+        qp_state: the state to move to.
+        cur_qp_state: make the transition only if this is the current state.
+        en_sqd_async_notify: with state SQD: an event reports when the send queue is drained.
+        qkey: UD, UC: the Q_Key required in incoming messages; on UC, also that of sent messages.
+        qp_access_flags: RC, UC: the operations permitted to the peer.
+        max_rd_atomic: RC: maximum outstanding RDMA Reads of this end (ORD).
+        max_dest_rd_atomic: RC: maximum outstanding RDMA Reads of the peer (IRD).
         rnr_retry, min_rnr_timer: RC, persona roce: how long a Send waits for a receive: the
-            sender's ``rnr_retry`` (0 to 7, 7 for ever and the default) times the time that the
-            receiver's ``min_rnr_timer``, a code of InfiniBand (0 to 31; 12 is 0.64 ms and the
-            default), means. Of a sender that is not siwarp the receiver's ``rnr_retry`` counts.
-            RD: the same, but the sender measures the time.
-        ah_attr: UC, and RC with ``by_qpn``, with state RTR, which needs it: where the peer is, an
-            ``AHAttr`` or (host, port). RC: its port does not count, and its ``source`` is this
-            end's address.
-        dest_qp_num: UC, with state RTR: the peer's number, whose low 16 bits are its UDP port; the
-            default is the port in ``ah_attr``. RC with ``by_qpn``: the same, and needed.
-        path_mtu: UC, with state RTR: octets of payload in one datagram at the most, 256 or more,
-            or 1 to 5 for libibverbs' 256 to 4096; the default and the most is what the route
-            carries.
+            sender's ``rnr_retry`` (0 to 7; 7, the default, means forever) times the duration that
+            the receiver's ``min_rnr_timer`` encodes (an InfiniBand code, 0 to 31; the default 12 is
+            0.64 ms). If the sender is not siwarp, the receiver's ``rnr_retry`` is used. RD: the
+            same, but the sender measures the time.
+        ah_attr: UC, and RC with ``by_qpn``: required with state RTR: the peer's address, as an
+            ``AHAttr`` or (host, port). RC: the port is ignored, and ``source`` is this end's
+            address.
+        dest_qp_num: UC, with state RTR: the peer's QPN, whose low 16 bits are its UDP port; the
+            default is the port in ``ah_attr``. RC with ``by_qpn``: the same, and required.
+        path_mtu: UC, with state RTR: maximum payload of one datagram in octets, 256 or more, or 1
+            to 5 for libibverbs' 256 to 4096; the default and the maximum is the route's.
         rq_psn, sq_psn: UC, with states RTR and RTS: the PSN of the first datagram received, and of
-            the first one sent; 0 by default. The peer has them the other way round.
+            the first datagram sent; 0 by default. At the peer the two values are exchanged.
         timeout, retry_cnt: RC with ``by_qpn``, with state RTS: a request without a peer fails with
-            RETRY_EXC_ERR after 4.096 us times 2 to the ``timeout`` (0 to 31; 0: never), times
-            ``retry_cnt`` + 1 (0 to 7), but not before 3 s.
-        rate_limit: UD, UC, to or in states RTS and SQD: the most that this end sends, in kbit/s of
-            UDP's payload; 0: no limit. What is beyond it waits in the send queue. In any time t it
-            is at most the rate times t + 2 ms, and a datagram.
+            RETRY_EXC_ERR after 4.096 us times 2 to the power of ``timeout`` (0 to 31; 0: never),
+            times ``retry_cnt`` + 1 (0 to 7), but not before 3 s.
+        rate_limit: UD, UC, to or in states RTS and SQD: maximum send rate of this end in kbit/s of
+            UDP payload; 0: no limit. Excess requests wait in the send queue. In any time t the
+            octets sent are at most the rate times t + 2 ms, plus one datagram.
         fd: UC and UD, with state INIT: a bound UDP socket (or its descriptor) that the queue pair
             takes over and closes; its port becomes the QPN.
-        sq_draining: in a query's result: in SQD, some requests that were begun are not complete.
+        sq_draining: in the result of a query: in SQD, some started requests are not complete.
 
     """
 

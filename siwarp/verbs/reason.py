@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Why the C library refused a call: the text of ``siw_reason``, with Python's names."""
+"""The text of ``siw_reason``, why the C library refused a call, with Python's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
 
 __all__ = ["refused", "words"]
 
-#: C's names and phrases, and Python's. The longest match is replaced.
+#: C names and phrases, and their Python replacements. The longest match is replaced.
 _NAMES = {
     "<siwarp/cm.h>": "siwarp.cm",
     "give ah_addr (SIW_QP_AV)": "give ah_attr",
@@ -64,7 +64,7 @@ _NAMES = {
     "siw_reg_mr": "MR(pd, ...) without qp=",
     "with siw_reg_mr_qp": "with qp=",
 }
-#: Prefixes of C's flags and constants, and Python's enums for them.
+#: Prefixes of C flags and constants, and the Python enums that replace them.
 _ENUMS = {
     "SIW_ACCESS_": "AccessFlag.",
     "SIW_MW_TYPE_": "MWType.TYPE_",
@@ -80,7 +80,7 @@ _ANY = re.compile(
         ]
     )
 )
-#: EINVAL has many reasons; these have an exception class of their own.
+#: Refusal reasons with errno EINVAL that have an exception class of their own.
 _KINDS: dict[str, type[Error]] = {
     "CM_HAS_QP": StateError,
     "CM_LISTENS": StateError,
@@ -102,28 +102,28 @@ _KINDS: dict[str, type[Error]] = {
     "SEND_STATE": StateError,
     "SEND_STATE_RC": StateError,
 }
-#: For these errno values the reason says more than the number.
+#: For these errno values the reason replaces the errno text, because the number is ambiguous.
 _VAGUE = (errno.EINVAL, errno.ENOMEM)
 
 
 def words(text: str) -> str:
-    """Return a reason with Python's names instead of C's."""
+    """Return the text of a reason with Python names instead of C names."""
     return _ANY.sub(lambda m: _NAMES.get(m[0]) or _ENUMS[m[0]], text)
 
 
 def refused(number: int, what: str) -> Error:
     """Return the exception for this thread's last refused call of the library.
 
-    ``number`` is its errno value, ``what`` names the operation.
+    ``number`` is the errno value, ``what`` names the operation.
     """
     name = bytes(ffi.string(lib.siw_reason_name())).decode()
-    if name in ("", "SYSTEM"):  # the library has no more to say than the number
+    if name in ("", "SYSTEM"):  # the library knows no more than the errno value
         return from_errno(number, what)
     why = words(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
     error = from_errno(number, what, why)
     if number in _VAGUE:
         error = _KINDS.get(name, type(error))(number, f"{what}: {why}")
     error.reason = name
-    if sys.version_info >= (3, 11):  # a traceback prints it below the message
+    if sys.version_info >= (3, 11):  # a traceback prints the note below the message
         error.add_note(f"reason {name}: #reason-{name.lower().replace('_', '-')} of Exceptions")
     return error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a datagram queue pair reports about peers: errors, dropped messages, Write-Records."""
+"""Reports of a datagram queue pair about its peers: errors, dropped messages, Write-Records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ __all__ = ["ErrorReport", "PeerRestart", "Record", "SourceDrops", "report_of"]
 
 @dataclass(frozen=True)
 class SourceDrops:
-    """What one source sent to a UD queue pair that had no receive for it.
+    """The datagrams of one source that a UD queue pair dropped for lack of a receive.
 
     Attributes:
-        source: its IP address.
-        drops: datagrams dropped.
-        over: the most of them that may belong to other sources, if there were too many sources.
+        source: the IP address of the source.
+        drops: number of dropped datagrams.
+        over: how many of these may belong to other sources, if there were too many sources to
+            store; an upper bound.
 
     """
 
@@ -31,12 +32,13 @@ class SourceDrops:
 
 @dataclass(frozen=True)
 class ReceiveWait:
-    """A peer of an RD queue pair with whom a message waits for a receive.
+    """A peer of an RD queue pair to or from which a message is waiting for a receive.
 
     Attributes:
-        peer: its IP address and port.
-        here: the peer's message waits for a receive of this end; else this end's waits there.
-        seconds: for so long.
+        peer: the IP address and port of the peer.
+        here: ``True``: the peer's message waits for a receive at this end; ``False``: a message of
+            this end waits at the peer.
+        seconds: how long the message has been waiting.
 
     """
 
@@ -47,11 +49,11 @@ class ReceiveWait:
 
 @dataclass(frozen=True)
 class PeerRestart:
-    """A peer of an RD queue pair that was met as another instance than before.
+    """A peer of an RD queue pair that has restarted: its instance differs from the one before.
 
     Attributes:
-        peer: its IP address and port.
-        instance: its own of now, as ``WC.source_instance``; 0: it tells none.
+        peer: the IP address and port of the peer.
+        instance: the peer's present instance, as in ``WC.source_instance``; 0: not announced.
 
     """
 
@@ -64,15 +66,15 @@ class ErrorReport:
     """An error of a datagram queue pair (``struct siw_err_entry``).
 
     Attributes:
-        origin: ``FOUND``: in a message that ``source`` sent; ``REPORTED``: ``source`` found it in
-            a message that this queue pair sent there.
+        origin: ``FOUND``: the error is in a message received from ``source``; ``REPORTED``:
+            ``source`` found the error in a message that this queue pair sent.
         source: the peer's IP address and port.
-        qpn: its queue pair's number.
+        qpn: the peer's QPN.
         layer, type, code: the three numbers of a Terminate (RFC 5040 section 4.8).
-        msn: the MSN of the faulty message; of a Write-Record its message_id.
-        wr_id: ``REPORTED``: of the send request; else ``None``.
-        header: the message's DDP header, as on the wire.
-        seg_len: octets of its segment, the header included.
+        msn: the MSN of the faulty message; for a Write-Record its message_id.
+        wr_id: ``REPORTED``: that of the send request; otherwise ``None``.
+        header: the DDP header of the message, as on the wire.
+        seg_len: length of the segment in octets, including the header.
 
     """
 
@@ -89,17 +91,17 @@ class ErrorReport:
 
     @property
     def reason(self) -> str:
-        """The three numbers in words."""
+        """The error's three numbers as text."""
         return terminate_reason(self.layer, self.type, self.code)
 
     @property
     def clause(self) -> str:
-        """The id of the clause that lists them."""
+        """The id of the clause that defines the error's numbers."""
         return terminate_clause(self.layer, self.type, self.code)
 
 
 def report_of(e: Any) -> ErrorReport:
-    """Return what a ``struct siw_err_entry`` says."""
+    """Convert a ``struct siw_err_entry``."""
     origin = ErrorOrigin(e.origin)
     return ErrorReport(
         origin=origin,
@@ -121,12 +123,12 @@ class Record:
 
     Attributes:
         source, src_qp: the writer's address and port, and its QPN.
-        message_id: the number that the writer gave it.
-        addr, rkey: the address of its first octet, and the key it was written with.
-        length: octets of the whole message.
-        valid: how many octets arrived.
-        ranges: which octets arrived: (start, end) pairs, counted from the message's first octet, in
-            order; no two touch. Octets outside of them may have been written, too.
+        message_id: the number of the Write-Record, assigned by the writer.
+        addr, rkey: the address of the first octet, and the key used for writing.
+        length: length of the complete message in octets.
+        valid: number of octets that arrived.
+        ranges: the octets that arrived, as (start, end) pairs relative to the message's first
+            octet, in order and not adjacent. Octets outside the ranges may have been written, too.
 
     """
 

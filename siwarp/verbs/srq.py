@@ -19,12 +19,13 @@ __all__ = ["SRQ", "SrqAttr", "SrqInitAttr"]
 
 @dataclass
 class SrqAttr:
-    """How much a shared receive queue holds (``struct siw_srq_attr``).
+    """The attributes of a shared receive queue (``struct siw_srq_attr``).
 
     Attributes:
-        max_wr: receives.
-        max_sge: elements of one receive.
-        srq_limit: fewer receives than this left raise SRQ_LIMIT_REACHED, once; 0 is no limit.
+        max_wr: maximum number of posted receives.
+        max_sge: maximum number of elements of one receive.
+        srq_limit: SRQ_LIMIT_REACHED is raised, once, when fewer receives than this are left; 0: no
+            limit.
 
     """
 
@@ -35,7 +36,7 @@ class SrqAttr:
 
 @dataclass
 class SrqInitAttr:
-    """What a shared receive queue is made with. ``SRQ.modify`` arms its limit."""
+    """The initial attributes of a shared receive queue. ``SRQ.modify`` arms its limit."""
 
     attr: SrqAttr = field(default_factory=SrqAttr)
     srq_context: Any = None
@@ -46,15 +47,15 @@ _null = ffi.NULL
 
 
 class SRQ(Handle):
-    """A queue of receives that queue pairs share: ``QPInitAttr(srq=...)`` (``siw_create_srq``).
+    """A receive queue that queue pairs share: ``QPInitAttr(srq=...)`` (``siw_create_srq``).
 
-    The next message of any of them takes the oldest receive and completes on the receive CQ of that
-    queue pair.
+    The next message of any of these queue pairs uses the oldest receive and completes on the
+    receive CQ of its queue pair.
 
     Raises:
-        Error: ``max_wr`` is 0, ``srq_limit`` above it, or one of them above the device's limits
-            (EINVAL).
-        LimitError: the device has no room for one more (ENOMEM).
+        Error: ``max_wr`` is 0, ``srq_limit`` is above ``max_wr``, or one of them exceeds the
+            device's limits (EINVAL).
+        LimitError: the device's limit of shared receive queues is reached (ENOMEM).
 
     """
 
@@ -63,7 +64,7 @@ class SRQ(Handle):
     _destroy = lib.siw_destroy_srq
 
     pd: PD
-    #: What was granted: at least what was asked for.
+    #: The granted attributes: at least those requested.
     attr: SrqAttr
     srq_context: Any
 
@@ -88,11 +89,12 @@ class SRQ(Handle):
     def modify(self, attr: SrqAttr, mask: int = SrqAttrMask.LIMIT) -> None:
         """Arm the limit at ``attr.srq_limit``, or disarm it with 0 (``siw_modify_srq``).
 
-        If fewer receives are posted already, the event comes at once. With MAX_WR in ``mask`` it
-        gets room for at least ``attr.max_wr`` receives; those that are posted stay.
+        If fewer receives are posted already, the event is raised at once. With MAX_WR in ``mask``
+        the queue is resized to at least ``attr.max_wr`` receives; posted receives stay.
 
         Raises:
-            Error: the limit is above ``max_wr``, or that is less than what is posted (EINVAL).
+            Error: the limit is above ``max_wr``, or ``max_wr`` is below the number of posted
+                receives (EINVAL).
 
         """
         c_attr = ffi.new("struct siw_srq_attr *")
@@ -102,22 +104,22 @@ class SRQ(Handle):
 
     @property
     def srq_num(self) -> int:
-        """Its number, unique on the device (``siw_srq_num``)."""
+        """The number of the SRQ, unique on the device (``siw_srq_num``)."""
         return int(lib.siw_srq_num(self._live()))
 
     def query(self) -> SrqAttr:
-        """Return its size, and the limit while it is armed (``siw_query_srq``)."""
+        """Return the queue's size, and the limit while it is armed (``siw_query_srq``)."""
         c_attr = ffi.new("struct siw_srq_attr *")
         check(lib.siw_query_srq(self._live(), c_attr), f"asking {self!r}")
         return SrqAttr(c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
-        """Post one receive request, or several in one crossing, in order.
+        """Post one receive request, or several in one call of the library, in order.
 
         Raises:
             LimitError: the queue is full (ENOMEM).
-            Error: too many elements (EINVAL). Any error's ``bad_wr`` is the first request that was
-                not taken; those before it are posted.
+            Error: a request has too many elements (EINVAL). Any error's ``bad_wr`` is the first
+                request that was not posted; the requests before it are posted.
 
         """
         wrs = [wr] if isinstance(wr, RecvWR) else list(wr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""TypeErrors that say what to give, for what is easily given wrong."""
+"""TypeErrors that describe the expected value, for arguments that are often given wrongly."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ T = TypeVar("T")
 
 
 def wanted(what: str, value: object) -> TypeError:
-    """Return the error for a value that is not what is wanted."""
+    """Return the error for a value that is not of the expected kind."""
     text = repr(value)
     return TypeError(f"{what}, not {text if len(text) <= 100 else text[:97] + '...'}")
 
 
 def an_address(value: Any) -> tuple[str, int]:
-    """Return the host and the port of an address; what follows them, as of IPv6, is left out.
+    """Return host and port of an address; further items, as IPv6 addresses have, are ignored.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value is not an address.
 
     """
     if isinstance(value, tuple) and len(value) >= 2:
@@ -31,10 +31,10 @@ def an_address(value: Any) -> tuple[str, int]:
 
 
 def instance(value: object, kind: type[T], what: str) -> T:
-    """Return ``value`` if it is of that kind.
+    """Return ``value`` if it is an instance of ``kind``.
 
     Raises:
-        TypeError: it is not; ``what`` says what it should be.
+        TypeError: ``value`` is of another type; ``what`` describes the expected value.
 
     """
     if isinstance(value, kind):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Work requests: Python objects around C structures, so that posting one costs almost nothing."""
+"""Work requests: Python objects around C structures, so that posting has little overhead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SGE", "RecvWR", "SendWR"]
 
-#: A remote Q_Key with its top bit set means the Q_Key of the queue pair that sends.
+#: A remote Q_Key with its top bit set means the Q_Key of the sending queue pair.
 OWN_QKEY = 0x80000000
 
 #: The opcodes of operations on 64 bits of the peer's memory.
@@ -98,7 +98,7 @@ class SGE:
 
 
 class _WR:
-    """What both kinds of work requests have: a C structure, its elements, the next in a list.
+    """The common part of work requests: a C structure, its elements, the next request in a list.
 
     ``_next`` is the request that the C structure points to. A list that is posted again keeps its
     links.
@@ -108,7 +108,7 @@ class _WR:
 
     _c: Any
     _next: Any
-    #: Its own elements; the length of ``wr.sg[0]`` may be changed between two posts.
+    #: The request's own elements; the length of ``wr.sg[0]`` may be changed between two posts.
     sg: tuple[SGE, ...]
 
     def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
@@ -136,7 +136,7 @@ class _WR:
 
     @property
     def wr_id(self) -> int:
-        """The number that comes back in the completion: 64 bits."""
+        """The 64-bit number that the completion returns."""
         return int(self._c.wr_id)
 
     @wr_id.setter
@@ -145,14 +145,14 @@ class _WR:
 
     @property
     def num_sge(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return int(self._c.num_sge)
 
 
 class RecvWR(_WR):
     """A receive request (``struct siw_recv_wr``). It may be posted any number of times.
 
-    The elements are copied; ``wr.sg`` has the copies.
+    The elements are copied; ``wr.sg`` contains the copies.
     """
 
     __slots__ = ()
@@ -170,29 +170,28 @@ class RecvWR(_WR):
 class SendWR(_WR):
     """A send request (``struct siw_send_wr``). It may be posted any number of times.
 
-    The elements are copied; ``wr.sg`` has the copies.
+    The elements are copied; ``wr.sg`` contains the copies.
 
     Args:
-        wr_id: comes back in the completion.
+        wr_id: the number that the completion returns.
         opcode: SEND, SEND_WITH_INV, SEND_WITH_IMM, RDMA_WRITE, RDMA_WRITE_WITH_IMM, RDMA_READ,
-            ATOMIC_FETCH_AND_ADD, ATOMIC_CMP_AND_SWP, one of the two masked ones, BIND_MW or
+            ATOMIC_FETCH_AND_ADD, ATOMIC_CMP_AND_SWP, one of the two masked atomics, BIND_MW or
             LOCAL_INV.
-        num_sge: how many of ``sg`` to take; default: all.
-        send_flags: SIGNALED by default; 0 for a request that completes silently.
-        sg: the memory to send from or, for a Read, to place into; for an atomic 8 octets in all,
-            which get the previous value.
-        ah, remote_qpn, remote_qkey: UD; RD except the Q_Key. A QPN of 0 means the port of the
-            address handle, or the sender it was made from; the default Q_Key is that of the queue
-            pair
-        itself. To answer: ``ah=AH(pd, wc=wc), remote_qpn=wc.src_qp``.
-        remote: RDMA Write, Read and atomics; the peer's memory.
-        compare_add, swap: atomics; what to add, or what to compare with and to swap in.
-        compare_add_mask, swap_mask: masked atomics; adding, each field's most significant bit, and
-            swapping, which bits are compared and which swapped.
+        num_sge: the number of elements of ``sg`` to use; default: all.
+        send_flags: SIGNALED by default; 0 for a request without a completion.
+        sg: the memory to send from or, for a Read, to place into; for an atomic 8 octets in total,
+            which receive the previous value.
+        ah, remote_qpn, remote_qkey: UD; for RD without the Q_Key. A QPN of 0 means the port of the
+            address handle, or the sender that the handle was created from; the default Q_Key is
+            that of the queue pair itself. To answer: ``ah=AH(pd, wc=wc), remote_qpn=wc.src_qp``.
+        remote: RDMA Write, Read and atomics: the peer's memory.
+        compare_add, swap: atomics: the value to add, or the values to compare with and to swap in.
+        compare_add_mask, swap_mask: masked atomics: for adding, the most significant bit of each
+            field; for swapping, the bits to compare and the bits to swap.
         invalidate_rkey: SEND_WITH_INV: the peer's key to invalidate when the message arrives.
-        LOCAL_INV: a key of this end.
-        imm_data: the two with immediate data: 32 bits for the peer's completion. They are sent in
-            the machine's octet order; if the peer's may differ, use ``socket.htonl``.
+            LOCAL_INV: a key of this end.
+        imm_data: the two opcodes with immediate data: 32 bits for the peer's completion, sent in
+            the machine's byte order; if the peer's may differ, use ``socket.htonl``.
 
     """
 
@@ -232,7 +231,7 @@ class SendWR(_WR):
         self._ah: AH | None = None
         self._mw: MW | None = None
         self._mr: MR | None = None
-        # The values that the C structure has in unions are stored here: see _place().
+        # Values that the C structure stores in unions are kept here: see _place().
         self._to: tuple[Any, int, int] = (_null, 0, 0)  # address handle, QPN, Q_Key
         try:
             self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
@@ -246,7 +245,7 @@ class SendWR(_WR):
         self._c.send_flags = send_flags
         self._c.invalidate_rkey = invalidate_rkey or imm_data  # a union in C
         self._set_sg(sg, num_sge)
-        if send_flags & SendFlag.INLINE:  # it is read where it lies, whatever its offsets are
+        if send_flags & SendFlag.INLINE:  # inline data is read by its address
             for own, element in zip(self.sg, sg, strict=False):
                 own.addr += getattr(element._keep, "addr", 0) - getattr(element._keep, "iova", 0)
         if ah is None:
@@ -255,10 +254,10 @@ class SendWR(_WR):
             self.set_wr_rd(ah, remote_qpn, remote_qkey)
 
     def _place(self) -> None:
-        """Store in the C structure's unions what the opcode uses there, and nothing else.
+        """Store the values that the opcode uses in the C structure's unions, and no others.
 
-        The library must never take an address in the peer's memory for an address handle of ours,
-        no matter which attributes were set, and in which order.
+        The library must never interpret an address in the peer's memory as one of our address
+        handles, no matter which attributes were set, and in which order.
         """
         c, opcode = self._c, self._c.opcode
         if opcode == WROpcode.BIND_MW:
@@ -294,7 +293,7 @@ class SendWR(_WR):
         self._place()
 
     def _point(self, handle: Any) -> None:
-        """Store the address handle's C object: NULL once that is closed."""
+        """Store the C object of the address handle; NULL after the handle was closed."""
         self._to = handle, *self._to[1:]
         opcode = self._c.opcode
         if opcode != WROpcode.BIND_MW:
@@ -313,11 +312,10 @@ class SendWR(_WR):
         self._place()
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo, rkey: int | None = None) -> None:
-        """Set the window of type 2 that a BIND_MW binds, and to what; keeps window and region
-        alive.
+        """Set the window of type 2 that a BIND_MW binds, and the memory to bind it to.
 
-        ``rkey`` is its new key, which differs only in the low octet. The default is the next one
-        after ``mw.rkey``.
+        The request keeps window and region alive. ``rkey`` is the window's new key, which differs
+        only in the low octet; the default is the key after ``mw.rkey``.
         """
         mr = bind_info.mr
         self._bind = (
@@ -343,7 +341,7 @@ class SendWR(_WR):
 
     @property
     def rkey(self) -> int:
-        """The key that a BIND_MW gives its window."""
+        """The key that a BIND_MW assigns to its window."""
         return int(self._bind[1])
 
     @property
@@ -394,8 +392,8 @@ class SendWR(_WR):
 def link(wrs: Iterable[_WR]) -> Any:
     """Chain work requests in their order and return the first one's C structure.
 
-    Links that exist from the last time cost one comparison each. A request that is in the list
-    twice cannot be chained; then the whole list is copied.
+    Links that exist from the previous post cost one comparison each. A list that contains a request
+    twice cannot be chained; the complete list is then copied.
     """
     many = list(wrs)
     if not many:
