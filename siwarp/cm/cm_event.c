@@ -12,7 +12,9 @@
 #include "cm/cm_impl.h"
 #include "verbs/verbs.h"
 
-/* RFC6581-9.1-09 */
+/*
+ * RFC6581-9.1-09: sent in a Terminate if the responder's ORD exceeds the maximum IRD of this end.
+ */
 static const struct siw_wire_err INSUFFICIENT_IRD = { SIW_LAYER_LLP, 0, SIW_MPA_INSUFFICIENT_IRD };
 
 /*
@@ -36,7 +38,7 @@ void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
 	ev->peer_to_peer = p->p2p ? p->rtr : 0;
 	ev->private_data_len = p->pdata_len;
 	memcpy(ev->private_data, p->pdata, p->pdata_len);
-	/* RFC6581-9.1-01, RFC6581-9.1-10 */
+	/* RFC6581-9.1-01, -10: only enhanced frames contain IRD and ORD. */
 	ev->peer_ird = p->enhanced ? p->ird : -1;
 	ev->peer_ord = p->enhanced ? p->ord : -1;
 }
@@ -86,7 +88,8 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 {
 	struct siw_device_attr dev;
 
-	if (peer_ord == SIW_CM_NOT_NEGOTIATED || peer_ord <= id->ird) /* RFC6581-9.1-14 */
+	/* RFC6581-9.1-14: ORD may be left open */
+	if (peer_ord == SIW_CM_NOT_NEGOTIATED || peer_ord <= id->ird)
 		return 0;
 	siw_query_device(id->context, &dev);
 	if (peer_ord > dev.max_qp_rd_atom)

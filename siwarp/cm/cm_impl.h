@@ -18,7 +18,8 @@
 #include "qp/qp_sidr.h"
 #include "verbs/verbs.h"
 
-#define SIW_CM_NOT_NEGOTIATED 0x3fff /* IRD or ORD left to the ULP (RFC 6581 section 4.1) */
+/* value of an IRD or ORD that is left to the ULP (RFC 6581 section 4.1) */
+#define SIW_CM_NOT_NEGOTIATED 0x3fff
 
 /* RFC6581-9.3-01: sent in a Terminate by an end that cannot continue for a local reason. */
 static const struct siw_wire_err SIW_CM_LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MPA_CATASTROPHIC };
@@ -38,8 +39,9 @@ struct siw_cm_channel {
 
 struct siw_cm_id {
 	struct siw_cm_channel *channel;
-	struct siw_context *context;	  /* the id's device; NULL: none yet */
-	struct siw_qp_reporter *reporter; /* NULL without a device */
+	struct siw_context *context; /* the id's device; NULL: none yet */
+	/* reports the device's events to the channel; NULL: the id has no device */
+	struct siw_qp_reporter *reporter;
 	void *user;
 	struct siw_child child; /* child of the id's device */
 	struct siw_qp_conn *conn;
@@ -55,15 +57,15 @@ struct siw_cm_id {
 	bool v6_only;
 	struct siw_mpa_params request; /* active side: our MPA Request; passive side: the peer's */
 	struct siw_mpa_params reply;   /* active side, while holds is set: the peer's MPA Reply */
-	/* holds: the user completes the connection; responded: a Reply waits for that */
+	/* holds: the user calls siw_cm_establish(); responded: a Reply waits for that call */
 	bool holds, responded;
-	uint16_t ird, ord; /* the negotiated values */
-	int rnr_retry;	   /* active side: as in struct siw_cm_param */
+	uint16_t ird, ord; /* the negotiated IRD and ORD */
+	int rnr_retry;	   /* active side: rnr_retry from struct siw_cm_param */
 	bool ord_asked;	   /* the user specified an ORD */
 	bool ud; /* the id resolves UD queue pairs; at most one of the next three is set */
 	struct siw_sidr_ask *ask;
 	struct siw_sidr_port *port;
-	struct siw_sidr_request *asked; /* NULL once the query is answered */
+	struct siw_sidr_request *asked; /* the peer's query; NULL after it was answered */
 	struct siw_addr ud_local, ud_peer;
 };
 

@@ -82,7 +82,7 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
  */
 static int address_of(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
 {
-	/* no addresses unless the QP receives at every address */
+	/* stays without addresses unless the QP receives at every address */
 	struct siw_device_info info = { 0 };
 	struct siw_qp_init_attr init;
 	struct siw_qp_attr attr;

@@ -89,9 +89,9 @@ uint64_t siw_llp_port_clock(const struct siw_llp_port *port);
  * that polls again soon. Returns 0 or -errno.
  */
 int siw_llp_port_arm(struct siw_llp_port *port);
-/* Removes the hot sockets from epoll again. */
+/* Removes the hot sockets from epoll, which siw_llp_port_arm() added. */
 void siw_llp_port_disarm(struct siw_llp_port *port);
-bool siw_llp_port_armed(const struct siw_llp_port *port); /* any thread (atomic) */
+bool siw_llp_port_armed(const struct siw_llp_port *port); /* Any thread. */
 
 struct siw_llp_waitset {
 	int n;
@@ -101,7 +101,7 @@ struct siw_llp_waitset {
 	 * For siw_llp_wait(). A zeroed set is empty: only extra_fd and the time-out end a wait on
 	 * it.
 	 */
-	struct siw_llp_port *port; /* must outlive the wait */
+	struct siw_llp_port *port; /* the port; must exist until the wait ends */
 	uint32_t changes;
 	uint64_t due_ns; /* when a poll has work even if no descriptor is ready; 0: never */
 };
@@ -151,10 +151,10 @@ void siw_llp_event_close(int fd);
 
 struct siw_llp_interface {
 	char name[16];
-	uint32_t mtu; /* octets */
+	uint32_t mtu; /* in octets */
 	uint32_t up;
 	uint32_t n_addrs;
-	struct siw_addr addrs[16]; /* IPv4 first; port 0 */
+	struct siw_addr addrs[16]; /* IPv4 addresses first; all with port 0 */
 };
 /*
  * Writes up to max interfaces that have an address, in the system's order. Returns their number or

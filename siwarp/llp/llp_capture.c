@@ -232,7 +232,7 @@ static struct siw_llp_capture *stream_of(struct siw_llp_sock *sock)
 	if (!capture || !fresh)
 		return capture;
 	if (siw_llp_peer(sock, &peer)) {
-		capture->generation = 0; /* the connection is gone; try again at the next call */
+		capture->generation = 0; /* the connection has ended; retry at the next call */
 		return NULL;
 	}
 	set_peer(sock, capture, &peer);
@@ -263,7 +263,7 @@ static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who,
 	};
 
 	capture->next[who] += (uint32_t)length + !!(flags & SIW_TCP_SYN) + !!(flags & SIW_TCP_FIN);
-	/* Compare the difference, because sequence numbers wrap. */
+	/* Compare sequence numbers by their difference, because they wrap. */
 	if (who == THEIRS && capture->has_known &&
 	    (int32_t)(capture->known - capture->next[THEIRS]) >= 0)
 		return;

@@ -116,7 +116,10 @@ static uint64_t tx_next(const struct siw_llp_faulty *f)
 	return next == UINT64_MAX || next > f->retry_at ? next : f->retry_at;
 }
 
-/* Sets the time at which the port has packets due, if earlier than before. Any thread. */
+/*
+ * Sets the time at which the port has packets due, if at is earlier than the present value. Any
+ * thread.
+ */
 static void set_due(struct siw_llp_port *port, uint64_t at)
 {
 	if (siw_llp_due_by(&port->fault_due, at))
@@ -290,7 +293,8 @@ static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		rv = send_held(f, dest, iov, length, &fate);
 	}
 	if (rv < 0)
-		f->way[SIW_FAULT_TX].path = before; /* the caller will send the datagram again */
+		/* the caller will retry the send, so restore the plan's state */
+		f->way[SIW_FAULT_TX].path = before;
 	else if (fate.drop < 0)
 		count_fate(&fate, now);
 	flush_datagrams(sock, f, now);
@@ -391,7 +395,7 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 		if (got < 0 || passes_now(f, source, buf, (size_t)got < size ? (size_t)got : size,
 					  (size_t)got))
 			break;
-		got = -EAGAIN; /* there may be more datagrams, so the socket stays ready */
+		got = -EAGAIN; /* the kernel may have more datagrams, so the socket stays ready */
 	}
 	siw_llp_faulty_unlock(sock, f, true);
 	return got;

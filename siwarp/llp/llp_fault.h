@@ -30,15 +30,15 @@ struct siw_llp_faulty {
 		struct siw_fault_path path;
 		struct siw_fault_queue queue;
 	} way[2];     /* indexed by enum siw_fault_dir */
-	bool counted; /* included in siw_faults_active */
+	bool counted; /* the socket holds packets back and is counted in siw_faults_active */
 
-	/* Members for streams only. */
+	/* The following members are used for TCP streams only. */
 	struct siw_addr peer;
 	uint64_t reset_at; /* time of the planned reset; UINT64_MAX: none */
 	uint64_t retry_at; /* the socket was full: do not send before this time */
 	int error;	   /* the errno that ended the stream, or 0 */
-	bool shut;	   /* the end of the stream follows the octets held back */
-	_Atomic bool full; /* no more octets are accepted */
+	bool shut;	   /* the end of the stream will be sent after the octets held back */
+	_Atomic bool full; /* the maximum number of octets is held back */
 	uint8_t *scratch;  /* buffer of SIW_LLP_FAULT_SCRATCH octets */
 };
 

@@ -98,7 +98,7 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	if (sent > 0)
 		path->octets = from + (uint64_t)sent;
 	if (sent > 0 && bits) {
-		/* Count only the changed octets that were sent. */
+		/* Count only the corrupted octets that were actually sent. */
 		path->octets = from;
 		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, (size_t)sent);
 		path->octets = from + (uint64_t)sent;
@@ -179,7 +179,7 @@ static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	else
 		sent = send_held(sock, f, iov, share, now);
 	if (sent < 0)
-		path->calls--; /* the caller will make this call again */
+		path->calls--; /* the caller will repeat the call, so do not count it */
 	else if (share < length)
 		siw_count(SIW_COUNTER_fault_short, 1);
 	return sent;
@@ -375,7 +375,8 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 	iov = (struct iovec){ f->scratch, share };
 	got = siw_llp_tcp_recvv_now(sock, &iov, 1);
 	if (got > 0 && hold(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
-		return end_stream(f, ENOMEM); /* some of the octets are lost */
+		/* not all octets could be queued, so the stream ends in error */
+		return end_stream(f, ENOMEM);
 	if (got == 0)
 		hold_end(f);
 	return got;
@@ -431,7 +432,8 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
 			got = recv_direct(sock, f, iov, n, share);
 			if (got < 0)
-				path->calls--; /* the caller will make this call again */
+				/* the caller will repeat the call, so do not count it */
+				path->calls--;
 			else if (share < length && (size_t)got == share)
 				siw_count(SIW_COUNTER_fault_short, 1);
 			return got;
@@ -443,7 +445,7 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			return got == -EAGAIN ? take_held(sock, f, iov, n, length) : got;
 		}
 	}
-	return -EAGAIN; /* there may be more octets, so the socket stays ready */
+	return -EAGAIN; /* the kernel may have more octets, so the socket stays ready */
 }
 
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)

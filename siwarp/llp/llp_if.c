@@ -75,7 +75,7 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 		sa_family_t family;
 		size_t len;
 	} pass[] = {
-		{ AF_UNSPEC, 0 }, /* creates the entries, in the system's order */
+		{ AF_UNSPEC, 0 }, /* the first pass creates the entries, in the system's order */
 		{ AF_INET, sizeof(struct sockaddr_in) },
 		{ AF_INET6, sizeof(struct sockaddr_in6) },
 	};

@@ -16,16 +16,17 @@
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
-#define ASK_EVERY 32	/* with hot sockets, every 32nd poll calls epoll_wait, ... */
-#define ASK_NS	  10000 /* ... and, with cold sockets, a poll this many ns after the last call; */
-/* ... this interval doubles after each call without an event, up to this value */
+#define ASK_EVERY 32 /* while sockets are hot, epoll_wait is called in every 32nd poll */
+/* minimum interval of epoll_wait calls in ns while there are hot and cold sockets */
+#define ASK_NS 10000
+/* maximum of that interval in ns; the interval doubles after each call without an event */
 #define MOST_ASK_NS 80000
-/* a hot socket without data for so many polls may be replaced by another socket ... */
+/* a hot socket without data for this many polls may be replaced by a ready one */
 #define STALE_POLLS 256
-/* ... and after so many polls it turns cold anyway, if another socket had data */
+/* a hot socket without data for this many polls turns cold if another socket had data */
 #define COOL_POLLS 1024
-#define BATCH	   64 /* maximum number of events per epoll_wait */
-/* the drop counters are read after so many epoll_wait calls without an event */
+#define BATCH	   64 /* maximum number of events returned by one epoll_wait call */
+/* the drop counters are read after this many epoll_wait calls without an event */
 #define DROPS_EVERY 4096
 #define STALL_NS    (100 * 1000 * 1000ull)
 
@@ -194,7 +195,7 @@ static bool heat(struct siw_llp_sock *sock)
 		return false;
 	if (sock->ready)
 		ring_remove(sock);
-	sock->ready = true; /* its edge-triggered event is consumed */
+	sock->ready = true; /* epoll will not report the consumed event again */
 	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
 		unregister(sock);
 	sock->hot = (int8_t)port->n_hot;

@@ -23,7 +23,7 @@
 #include "llp/llp.h"
 
 #define SIW_LLP_HOT_MAX 16
-#define SIW_LLP_LINE	64 /* octets in a cache line */
+#define SIW_LLP_LINE	64 /* size of a cache line in octets */
 
 enum siw_llp_kind {
 	SIW_LLP_UDP,
@@ -43,8 +43,8 @@ struct siw_llp_sock {
 	uint8_t kind; /* enum siw_llp_kind */
 	int8_t hot;   /* index in the port's hot set; -1: cold */
 	/*
-	 * set when epoll or the upper layer reports the socket, until a receive returns EAGAIN; a
-	 * cold socket is in the ready ring while this is set
+	 * the socket may have work: set when epoll or the upper layer reports the socket, cleared
+	 * when a receive returns EAGAIN; a cold socket is in the ready ring meanwhile
 	 */
 	bool ready;
 	bool held;    /* siw_llp_pause(): the upper layer does not read at present */
@@ -53,14 +53,14 @@ struct siw_llp_sock {
 	bool stalled; /* of a listener: accept failed because no descriptor was available */
 	/* used by llp_udp_dense.c: */
 	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
-	bool no_batches; /* the kernel has no UDP_GRO */
+	bool no_batches; /* the kernel does not support UDP_GRO */
 	uint8_t lulls; /* consecutive times that the socket was empty after at most two datagrams */
 	_Atomic uint8_t ecn; /* siw_llp_udp_ecn() was called; any thread */
 	struct siw_io_handler *handler;
 	struct siw_llp_port *port;
 	uint64_t active; /* number of the last poll in which the socket had data or want_write */
 	struct siw_link ring;
-	uint32_t streak; /* short datagrams since the socket was last empty */
+	uint32_t streak; /* number of short datagrams received since the socket was last empty */
 
 	/*
 	 * Accessed by any thread. want_write is stored by siw_llp_wants() and pairs with the loads
@@ -69,7 +69,7 @@ struct siw_llp_sock {
 	 */
 	_Alignas(SIW_LLP_LINE) _Atomic uint8_t want_write;
 	_Atomic uint8_t registered; /* the socket is in the epoll set */
-	bool udp;		    /* constant */
+	bool udp;		    /* never changes */
 	_Atomic uint8_t shared;	    /* several threads send on the socket: siw_llp_shared() */
 	bool aborted;		    /* siw_llp_tcp_abort() was called */
 	/* time at which a poll returns the handler unconditionally; UINT64_MAX: never */
@@ -79,7 +79,7 @@ struct siw_llp_sock {
 	/* the part of the kernel's count of dropped datagrams that is already in our counter */
 	uint32_t drops;
 	struct siw_link all;
-	struct siw_link timed; /* linked while the socket has timers */
+	struct siw_link timed; /* in port->timed while the socket has timers */
 	/* of llp_capture.c, under the capture lock; NULL until a capture is started */
 	struct siw_llp_capture *capture;
 	/* of llp_fault.c; NULL until there is a fault plan */
@@ -89,7 +89,7 @@ struct siw_llp_sock {
 struct siw_llp_port {
 	/* Accessed by each poll; protected by the progress lock. */
 	_Alignas(SIW_LLP_LINE) uint64_t polls;
-	uint64_t active; /* number of the last poll with data on any socket */
+	uint64_t active; /* number of the last poll that found data on any socket */
 	uint64_t slept;	 /* number of the last poll that followed a sleep */
 	int n_hot;
 	int max_hot;
@@ -101,7 +101,7 @@ struct siw_llp_port {
 	struct siw_link ring;
 	uint64_t asked_ns; /* when epoll_wait was last called, while there are cold sockets */
 	uint32_t ask_ns;   /* interval in ns after which epoll_wait is called again */
-	uint64_t clock_ns; /* the time read in poll number clock_poll */
+	uint64_t clock_ns; /* time in ns that the poll with number clock_poll read */
 	uint64_t clock_poll;
 	struct siw_llp_sock *hot[SIW_LLP_HOT_MAX];
 	/*
@@ -133,7 +133,7 @@ struct siw_llp_port {
 
 	int epfd, wake_fd;
 	pid_t owner;
-	uint8_t *room; /* siw_llp_port_room */
+	uint8_t *room; /* the buffer returned by siw_llp_port_room() */
 	/*
 	 * The unread rest of a batch in room: datagrams of seg octets, except that the last may be
 	 * shorter.
@@ -145,8 +145,8 @@ struct siw_llp_port {
 	int n_stalled;
 	uint64_t stalled_until; /* when stalled listeners are tried again, in ns */
 	uint64_t quiet_rounds;	/* number of epoll_wait calls that reported no event */
-	struct siw_link all;	/* all sockets */
-	struct siw_link timed;	/* sockets with timers */
+	struct siw_link all;	/* list of all sockets */
+	struct siw_link timed;	/* list of the sockets with timers */
 };
 
 /* Sets *due to at if at is earlier. Returns whether *due was changed. Any thread. */
@@ -167,11 +167,11 @@ static inline bool siw_llp_due_by(_Atomic uint64_t *due, uint64_t at)
 /* ---- llp_port.c: functions by which sockets report to the poller ----------------------------- */
 
 int siw_llp_sock_register(struct siw_llp_sock *sock);
-/* A receive returned EAGAIN. */
+/* Reports that a receive on the socket returned EAGAIN. */
 void siw_llp_sock_drained(struct siw_llp_sock *sock);
 /*
- * A receive found the end of the stream or an error. The socket leaves the hot set, where every
- * poll would find that again.
+ * Reports that a receive found the end of the stream or an error. The socket leaves the hot set,
+ * where every poll would find the same again.
  */
 void siw_llp_sock_ended(struct siw_llp_sock *sock);
 /*

@@ -27,7 +27,8 @@ enum purpose {
 	TO_KEEP,
 	TO_KEEP_BOTH, /* reserve the port for IPv4, too, if the address is an IPv6 one */
 	TO_CONNECT,
-	TO_CONNECT_ITSELF, /* the port must be known before connecting */
+	/* the port is assigned at bind(), because it must be known before connecting */
+	TO_CONNECT_ITSELF,
 };
 
 static int open_bound(const struct siw_addr *local, uint16_t family, enum purpose how)

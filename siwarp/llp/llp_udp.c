@@ -45,7 +45,7 @@ void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
 /* Sets a socket buffer's size in octets; the system's limit applies only without privilege. */
 static void set_buffer(int fd, int force, int plain, int64_t octets)
 {
-	/* The kernel doubles the value. */
+	/* The kernel doubles the requested buffer size. */
 	int value = octets > INT32_MAX / 2 ? INT32_MAX / 2 : (int)octets;
 
 	if (siw_llp_option(fd, SOL_SOCKET, force, value) < 0)
@@ -222,7 +222,8 @@ static __attribute__((always_inline)) inline int
 send_now(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
 {
 	if (__builtin_expect(send_once(sock, dest, iov, n) >= 0, 1)) {
-		siw_llp_want_write(sock, false); /* costs one load, except after an EAGAIN */
+		/* clearing want_write costs one load, unless a previous send failed with EAGAIN */
+		siw_llp_want_write(sock, false);
 		return 0;
 	}
 	if (is_pending_error(errno))

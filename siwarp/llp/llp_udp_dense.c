@@ -19,7 +19,7 @@
 
 #define DENSE  32
 #define SPARSE 64
-#define SHORT  (SIW_LLP_ROOM / 2) /* two longer datagrams do not fit into a batch */
+#define SHORT  (SIW_LLP_ROOM / 2) /* in octets; two longer datagrams do not fit into one batch */
 
 static void start(struct siw_llp_sock *sock)
 {

@@ -106,7 +106,7 @@ static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool
 struct sleep {
 	struct pollfd fds[sizeof(((struct siw_llp_waitset *)0)->fds) / sizeof(int) + 1];
 	nfds_t n;
-	int64_t ns; /* -1: no limit */
+	int64_t ns; /* maximum sleep in ns; -1: no limit */
 };
 
 /* Returns 1 if a descriptor is ready, 0 after the time-out, or -errno. */

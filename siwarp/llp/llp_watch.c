@@ -8,11 +8,12 @@
 
 #include "llp/llp_sock.h"
 
-#define MAX_FORGOTTEN 65536 /* more messages than a socket buffer holds */
+#define MAX_FORGOTTEN 65536 /* limit of discarded messages: more than a socket buffer holds */
 
 struct siw_llp_watch {
 	struct siw_llp_sock *sock;
-	unsigned int index; /* interface index; 0: the interface does not exist now */
+	/* index of the watched interface; 0: the interface does not exist now */
+	unsigned int index;
 	char name[IF_NAMESIZE];
 };
 

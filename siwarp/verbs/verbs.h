@@ -57,12 +57,12 @@
 struct siw_timed {
 	struct siw_link link;
 	void (*tick)(struct siw_timed *self, uint64_t now_ns);
-	uint64_t due_ns, by_ns, step_ns; /* private to verbs_progress.c */
+	uint64_t due_ns, by_ns, step_ns; /* used only in verbs_progress.c */
 };
 
 /* Monitors the device's network interface for changes; the port's progress rounds read them. */
 struct siw_port_watch {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be the first member */
 	struct siw_context *ctx;
 	struct siw_llp_watch *watch;
 };
@@ -108,7 +108,7 @@ enum siw_child_rank {
 	SIW_CHILD_SRQ,
 	SIW_CHILD_CQ,
 	SIW_CHILD_CHANNEL,
-	SIW_CHILD_PASSIVE, /* nothing has to be ended */
+	SIW_CHILD_PASSIVE, /* children that need no action when the device is closed */
 	SIW_CHILD_RANKS,
 };
 
@@ -123,7 +123,7 @@ struct siw_child {
 	 * Called without locks.
 	 */
 	void (*end)(struct siw_child *self);
-	int fd; /* descriptor that threads wait on, or -1 */
+	int fd; /* descriptor on which threads wait for this object, or -1 */
 };
 
 /*
@@ -139,35 +139,39 @@ struct siw_deputies {
 		sem_t wake; /* wakes the thread when the watchdogs are activated or must end */
 	} each[SIW_DEPUTIES];
 	unsigned int n; /* number of running watchdog threads */
-	bool asked;	/* an attempt to create the threads was made */
+	bool asked;	/* creation of the threads was attempted */
 	_Atomic bool on;
 	_Atomic uint32_t served; /* number of wake-ups in which one-sided traffic was served */
 	uint64_t last_ns;	 /* when the progress thread last served one-sided traffic */
-	unsigned int row; /* number of such wake-ups in a row, each soon after the one before */
+	/* consecutive wake-ups with one-sided traffic, each soon after the one before */
+	unsigned int row;
 };
 
 /* State of the polls whose progress round found no work, since the last round that found work. */
 struct siw_vain {
 	uint32_t rounds;
-	bool idle;	   /* the idle rounds have lasted longer than a message exchange takes */
-	uint64_t since_ns; /* when the number of idle rounds reached FEW */
-	const struct siw_cq *by; /* the CQ whose poll made the last round; NULL: unknown */
-	unsigned int passed;	 /* polls of other CQs since that round */
-	uint32_t moves; /* while idle: copy of the count of rounds with work, of all devices */
-	uint32_t aside; /* number of polls left during which this device yields to a busy device */
-	uint64_t round_ns; /* while yielding: time of the last round */
+	bool idle;	   /* polls have found no work for longer than a message exchange takes */
+	uint64_t since_ns; /* time at which FEW rounds without work had been made */
+	/* the CQ whose poll made the last progress round; NULL: unknown */
+	const struct siw_cq *by;
+	unsigned int passed; /* number of polls of other CQs since the progress round of by */
+	uint32_t moves;	     /* copy of the global count of rounds with work, while idle */
+	/* number of further polls with rare rounds only, because another device is busy */
+	uint32_t aside;
+	uint64_t round_ns; /* time of the last of these rare rounds */
 };
 
 /*
- * Posts between two polls of an empty CQ form one burst. This number of polls that return
- * completions without a progress round also ends a burst.
+ * Number of polls that end a burst of posts although each returned completions. A burst also ends
+ * with a poll of an empty CQ.
  */
 #define SIW_TAKES 8
 
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
-	siw_lock_t progress;		   /* its holder makes progress */
-	struct siw_llp_port *_Atomic port; /* NULL: closed; written under the progress lock */
+	siw_lock_t progress; /* the thread that holds it makes progress */
+	/* NULL: the device is closed; written under the progress lock */
+	struct siw_llp_port *_Atomic port;
 	struct siw_mem *mem;
 	/*
 	 * number of polls; while it increases, the progress thread leaves progress to the pollers
@@ -175,7 +179,7 @@ struct siw_context {
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
 	_Atomic uint32_t takes;
-	_Atomic bool crowded; /* posts are dense, so that they may be delayed for a batch */
+	_Atomic bool crowded; /* posts are dense enough to be delayed for a batch */
 	/* posts were delayed for a batch since the last round over the unsent list */
 	_Atomic bool held_back;
 	struct siw_vain vain;	  /* protected by the progress lock */
@@ -189,56 +193,57 @@ struct siw_context {
 	_Atomic uint32_t n_armed;  /* number of armed CQs */
 	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
 	_Atomic bool cq_overrun;   /* a CQ overflowed and its QPs have not been moved to ERR yet */
-	_Atomic uint32_t n_unsent; /* number of QPs on unsent */
+	_Atomic uint32_t n_unsent; /* number of QPs in the unsent list */
 	/*
 	 * Set in a forked child before the child runs, because the child's copy of the device is
 	 * unusable, and set when the device is closed by force.
 	 */
 	_Atomic bool inherited;
-	siw_lock_t children_lock; /* innermost lock */
+	siw_lock_t children_lock; /* innermost lock: no lock is taken under it */
 	struct siw_link children[SIW_CHILD_RANKS];
 	siw_lock_t unsent_lock;
 	struct siw_link unsent; /* QPs with requests left to send; unsent_lock */
-	uint64_t turns;		/* number of rounds over unsent; progress lock */
-	siw_lock_t busy_lock;	/* innermost lock */
+	uint64_t turns;		/* number of rounds over the unsent list; progress lock */
+	siw_lock_t busy_lock;	/* innermost lock: no lock is taken under it */
 	struct siw_link busy;	/* QPs that may be using memory or address handles; busy_lock */
-	uint32_t n_busy;	/* length of busy; busy_lock */
+	uint32_t n_busy;	/* number of QPs in busy; busy_lock */
 	uint64_t rounds;	/* number of progress rounds that polled sockets; progress lock */
-	bool sends_more; /* the last round stopped before the sockets were full; progress lock */
+	/* the last round left requests for which the sockets have room; progress lock */
+	bool sends_more;
 	struct siw_link timed;	  /* list of struct siw_timed; progress lock */
-	_Atomic uint32_t n_timed; /* length of timed */
-	/*
-	 * number of those timers that belong to streams and endpoints waiting for their peers to
-	 * close
-	 */
+	_Atomic uint32_t n_timed; /* number of timers in timed */
+	/* number of timers of streams and endpoints that wait for their peers to close */
 	_Atomic uint32_t n_linger;
 	/* when the first timer is due; written under the progress lock */
 	_Atomic uint64_t next_tick_ns;
 	struct siw_link qps;	/* protected by the progress lock */
-	struct siw_link groups; /* multicast groups with member QPs; progress lock */
+	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
 	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
 	struct siw_link partings;
 	/* owned by qp: TCP ports of RC QPs that connect by QPN; progress lock */
 	struct siw_link pair_ports;
 
-	siw_lock_t async_lock;	      /* innermost lock: taken with any other lock held */
+	siw_lock_t async_lock;	      /* innermost lock: may be taken with any other lock held */
 	struct siw_link async_events; /* list of struct siw_async_note, oldest first; async_lock */
-	struct siw_async async;	      /* the device's own events */
+	struct siw_async async;	      /* the asynchronous events of the device itself */
 	int async_fd;
-	bool async_fd_set; /* async_lock */
+	bool async_fd_set; /* protected by async_lock */
 
-	/* in the list of open or of closed contexts (verbs_fork.c) */
+	/* link in the list of open or of closed contexts (verbs_fork.c) */
 	struct siw_link open;
 	struct siw_device_info info; /* interface state when the device was opened */
 	struct siw_device_info now;  /* current interface state; progress lock */
 	struct siw_port_watch watch;
 	struct siw_device_attr attr;
 	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
-	siw_lock_t mw_lock; /* innermost lock: which window is bound to which region */
+	siw_lock_t mw_lock; /* innermost lock; protects the bindings of windows to regions */
 	_Atomic uint32_t next_pd, next_srq;
 	_Atomic uint64_t next_qp; /* serial of the next QP */
 	uint32_t next_rc_qpn;	  /* protected by the progress lock */
-	/* UD QPs and RC QPs by QPN that use the range of the other RC QPs; progress lock */
+	/*
+	 * number of UD QPs, and of RC QPs connected by QPN, whose QPN lies in the range of the
+	 * other RC QPs; progress lock
+	 */
 	uint32_t n_high;
 
 	bool has_thread;
@@ -249,7 +254,8 @@ struct siw_context {
 	/* the progress thread sleeps long, because a waiter sleeps on the sockets */
 	_Atomic bool asleep;
 	int sleep_fd;
-	struct siw_deputies deputies; /* except for its atomics, used only by the progress thread */
+	/* the watchdog threads; except for the atomics, only the progress thread uses it */
+	struct siw_deputies deputies;
 
 	/*
 	 * Error message rate limits shared by the device's queue pairs; owned by qp, allocated with
@@ -273,7 +279,7 @@ struct siw_ah {
 	 * have the same address.
 	 */
 	_Alignas(16) unsigned char room[SIW_AH_ROOM];
-	struct siw_pd *_Atomic pd; /* NULL: destroyed */
+	struct siw_pd *_Atomic pd; /* NULL: the object is destroyed */
 	struct siw_addr dest;
 	struct siw_addr source; /* source address of outgoing messages; family 0: any */
 	struct siw_child child;
@@ -287,8 +293,8 @@ struct siw_srq {
 	struct siw_pd *pd;
 	uint32_t number;
 	void *user;
-	siw_lock_t lock;	     /* protects posting */
-	struct siw_mem_queue *recvs; /* NULL: destroyed */
+	siw_lock_t lock;	     /* protects the posting of receives */
+	struct siw_mem_queue *recvs; /* NULL: the object is destroyed */
 	struct siw_link waiting;     /* QPs with received Sends that have no receive yet */
 	struct siw_srq_attr attr;    /* srq_limit: protected by progress; 0 after the limit event */
 	_Atomic uint32_t n_qp;
@@ -299,10 +305,10 @@ struct siw_srq {
 
 /* The requests left in a send queue after the queue pair's turn. */
 enum siw_turn {
-	SIW_TURN_DONE,	  /* none */
-	SIW_TURN_MORE,	  /* some, to be sent in the next turn */
-	SIW_TURN_BLOCKED, /* some, waiting for room in a socket */
-	/* as BLOCKED, and no request completed: the next round starts with this QP */
+	SIW_TURN_DONE,	  /* no request is left */
+	SIW_TURN_MORE,	  /* requests are left for the next turn */
+	SIW_TURN_BLOCKED, /* requests wait for room in a socket */
+	/* like SIW_TURN_BLOCKED, and no request completed: the next round starts with this QP */
 	SIW_TURN_STARVED,
 };
 
@@ -356,12 +362,12 @@ struct siw_qp_ops {
  * (qp/qp_objects.h).
  */
 struct siw_qp {
-	struct siw_io_handler handler; /* first */
+	struct siw_io_handler handler; /* must be the first member */
 	const struct siw_qp_ops *ops;
 	struct siw_context *ctx;
 	struct siw_pd *pd;
 	struct siw_cq *send_cq, *recv_cq;
-	struct siw_srq *srq; /* source of receives; NULL: the QP's own receive queue */
+	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
 	uint64_t serial;     /* unique among all QPs ever made on the device */
 	/*
 	 * enum siw_qp_state. Written under send_lock and progress; UD's step from RTS to SQE, under
@@ -373,10 +379,10 @@ struct siw_qp {
 	siw_lock_t recv_lock;
 	/* Slots of each queue below this number are free, because a later completion was polled. */
 	_Atomic uint32_t sq_freed, rq_freed;
-	struct siw_link unsent; /* ctx->unsent_lock */
-	bool on_unsent;		/* ctx->unsent_lock */
-	bool on_busy;		/* send_lock */
-	struct siw_link busy;	/* ctx->busy_lock */
+	struct siw_link unsent; /* protected by ctx->unsent_lock */
+	bool on_unsent;		/* protected by ctx->unsent_lock */
+	bool on_busy;		/* protected by send_lock */
+	struct siw_link busy;	/* protected by ctx->busy_lock */
 	bool has_unexpected;	/* Sends wait for receives; written under progress and recv_lock */
 	/* in its SRQ's waiting list while has_unexpected; protected by the SRQ's lock */
 	struct siw_link in_srq;
@@ -391,15 +397,15 @@ struct siw_bind {
 	struct siw_window *window; /* pinned; NULL: the bind was carried out or dropped */
 	/* pinned; NULL: no region, or one that no window may be bound to */
 	struct siw_region *region;
-	uint64_t addr, length; /* octets */
+	uint64_t addr, length; /* in octets */
 	uint32_t rkey;	       /* the window's rkey after the bind */
 	int access;	       /* set of enum siw_access_flags */
 };
 
 /* A window's previous binding, replaced by a new bind, until no stream uses it any more. */
 struct siw_bind_rest {
-	uint32_t stag;		   /* invalid; streams may still have responses to send from it */
-	struct siw_region *region; /* pinned, or NULL */
+	uint32_t stag; /* the invalidated STag; streams may still have responses to send from it */
+	struct siw_region *region; /* the region of the previous binding, pinned; or NULL */
 };
 
 /* ---- the context; any thread ----------------------------------------------------------------- */
@@ -534,8 +540,9 @@ bool siw_verbs_cq_is_overrun(const struct siw_cq *cq);
 void siw_verbs_cq_count(struct siw_cq *cq, int by);
 /* The addresses of a received message. */
 struct siw_way {
-	const struct siw_addr *source, *dest; /* dest: NULL if unknown */
-	uint64_t instance;		      /* RD: instance of the source endpoint; 0: unknown */
+	/* source and destination; dest may be NULL: unknown */
+	const struct siw_addr *source, *dest;
+	uint64_t instance; /* RD: instance of the source endpoint; 0: unknown */
 };
 /*
  * Queues the completion of a send (send_lock held) or of a receive (progress held). slot: polling

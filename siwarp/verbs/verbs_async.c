@@ -93,7 +93,7 @@ void siw_verbs_async_leave(struct siw_async *async)
 	for (int i = 0; i < SIW_ASYNC_KINDS; i++)
 		siw_link_del(&async->note[i].link);
 	show_events(ctx);
-	while (async->unacked) { /* rare, and as short as the user's handling of an event */
+	while (async->unacked) { /* rare; lasts until the user's event handler acknowledges */
 		siw_unlock(&ctx->async_lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ctx->async_lock);
@@ -131,7 +131,7 @@ static int take_event(void *arg)
 		if (note->of == &ctx->async) {
 			want->event->element.port_num = 1;
 		} else {
-			/* element is a union of pointers */
+			/* event->element is a union of pointers, so setting qp sets any */
 			want->event->element.qp = note->of->object;
 			want->event->user_context = note->of->user;
 			note->of->unacked++;

@@ -18,7 +18,7 @@ void siw_verbs_put_busy(struct siw_qp *qp)
 	siw_unlock(&ctx->busy_lock);
 }
 
-/* busy_lock held. */
+/* Removes a QP from the busy list. busy_lock held. */
 static void take_out(struct siw_context *ctx, struct siw_qp *qp)
 {
 	siw_link_del(&qp->busy);
@@ -52,9 +52,9 @@ static void put_back(struct siw_qp *qp)
 }
 
 /*
- * Removes and returns the first QP of the busy list, or NULL if the list is empty. The QP stays
- * marked on_busy until put_back(). The queue is rotated this way because ending a stream for one QP
- * may start another search of the list.
+ * Removes and returns the first QP of the busy list, or NULL if the list is empty. The QP is marked
+ * on_busy until put_back(). It is removed during its check because ending a stream may start
+ * another search of the list.
  */
 static struct siw_qp *next_busy(struct siw_context *ctx)
 {

@@ -181,7 +181,7 @@ void siw_verbs_channel_leave(struct siw_cq *cq)
 		siw_link_del(&cq->in_channel);
 		show_events(ch);
 	}
-	while (cq->unacked) { /* rare, and as short as the user's handling of an event */
+	while (cq->unacked) { /* rare; lasts until the user's event handler acknowledges */
 		siw_unlock(&ch->lock);
 		siw_sleep_ns(STEP_NS);
 		siw_lock(&ch->lock);

@@ -10,8 +10,9 @@
 #include "base/guard.h"
 #include "verbs/verbs_impl.h"
 
-#define MS_NS		 1000000
-#define WAITERS_LEAVE_NS 5000000000ull /* longer than a running waiter needs to return */
+#define MS_NS 1000000
+/* maximum time to wait for waiters; a running waiter returns sooner */
+#define WAITERS_LEAVE_NS 5000000000ull
 
 /* Ends all children of this rank. The structs stay in a list and are never freed. */
 static void end_children(struct siw_context *ctx, enum siw_child_rank rank)

@@ -84,7 +84,7 @@ static void end_by_force(struct siw_child *child)
 
 	if (cq->channel) {
 		siw_lock(&cq->channel->lock);
-		cq->unacked = 0; /* no acknowledgements will arrive */
+		cq->unacked = 0; /* do not wait for acknowledgements: none will arrive */
 		siw_unlock(&cq->channel->lock);
 		siw_verbs_channel_leave(cq);
 	}

@@ -14,9 +14,11 @@
 static void in_child(void);
 
 static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
-static struct siw_link contexts = { &contexts, &contexts }; /* protected by fork_lock */
-static struct siw_link closed = { &closed, &closed };	    /* protected by fork_lock */
-static struct siw_link buried = { &buried, &buried };	    /* protected by fork_lock */
+static struct siw_link contexts = { &contexts, &contexts }; /* open contexts; fork_lock */
+/* closed contexts, kept for reuse; under fork_lock */
+static struct siw_link closed = { &closed, &closed };
+/* contexts closed by force, never reused; under fork_lock */
+static struct siw_link buried = { &buried, &buried };
 
 static void in_child(void)
 {

@@ -106,9 +106,10 @@ bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey);
 bool siw_verbs_ah_in_use(struct siw_ah *ah);
 
 /*
- * Called after the STag was invalidated. Resets the streams, except that of except, that still have
- * to send a Read Response from the STag's memory. On return, no other thread uses that memory.
- * siw_verbs_revoke_stag() is called without locks, the _locked variant with the progress lock held.
+ * Called after an STag was invalidated. Resets the streams that still have to send a Read Response
+ * from the STag's memory, except the stream of the QP except. On return, no other thread uses that
+ * memory. siw_verbs_revoke_stag() is called without locks, the _locked variant with the progress
+ * lock held.
  */
 void siw_verbs_revoke_stag(struct siw_context *ctx, uint32_t stag);
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,

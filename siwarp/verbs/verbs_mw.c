@@ -35,7 +35,7 @@ void siw_verbs_mw_allow(struct siw_region *region)
 	siw_unlock(&region->mr.context->mw_lock);
 }
 
-/* mw_lock held. */
+/* Removes a window from its region's list. mw_lock held. */
 static void leave_region(struct siw_window *w)
 {
 	if (!w->region)

@@ -24,7 +24,7 @@ struct siw_device {
 
 /* A memory region: the user's struct, and copies of the values that the user must not change. */
 struct siw_region {
-	struct siw_mr mr; /* first */
+	struct siw_mr mr; /* must be the first member */
 	int access;
 	uint64_t iova;	       /* the tagged offset of the region's first octet */
 	const void *owner;     /* identity of the QP that the region is bound to; NULL: none */
@@ -38,11 +38,11 @@ struct siw_region {
 
 /* A memory window. All members except mw are protected by mw_lock. */
 struct siw_window {
-	struct siw_mw mw; /* first */
-	bool live;	  /* not deallocated */
+	struct siw_mw mw; /* must be the first member */
+	bool live;	  /* the window has not been deallocated */
 	/* STag reserved for the window or of its current binding; mw.rkey is the user's copy */
 	uint32_t stag;
-	uint32_t pins;		   /* number of posted binds */
+	uint32_t pins;		   /* number of posted binds of this window */
 	struct siw_region *region; /* the region in whose windows list this window is, or NULL */
 	struct siw_link in_region;
 	struct siw_child child;
@@ -61,8 +61,8 @@ struct siw_cqe {
 
 struct siw_cq {
 	siw_lock_t lock;
-	_Atomic uint32_t tail; /* next entry to fill; written under lock */
-	_Atomic uint32_t head; /* next entry to poll; written under lock */
+	_Atomic uint32_t tail; /* number of the next completion to store; written under lock */
+	_Atomic uint32_t head; /* number of the next completion to poll; written under lock */
 	uint32_t mask;
 	struct siw_cqe *ring;
 	struct siw_context *ctx;
@@ -72,9 +72,10 @@ struct siw_cq {
 	/* the CQ overflowed and accepts no more completions; written under lock */
 	_Atomic bool overrun;
 	_Atomic uint32_t n_qp;
-	struct siw_link in_channel; /* this and the next two: protected by the channel's lock */
-	uint32_t events;	    /* events raised and not yet read */
-	uint32_t unacked;	    /* events read and not yet acknowledged */
+	/* link in channel->cqs; this and the next two: under the channel's lock */
+	struct siw_link in_channel;
+	uint32_t events;  /* number of events raised and not yet read */
+	uint32_t unacked; /* number of events read and not yet acknowledged */
 	struct siw_async async;
 	struct siw_child child;
 	struct siw_link in_freelist;
@@ -83,7 +84,7 @@ struct siw_cq {
 struct siw_comp_channel {
 	struct siw_context *ctx;
 	siw_lock_t lock;
-	struct siw_link cqs; /* CQs with events */
+	struct siw_link cqs; /* list of the CQs with unread events */
 	int fd;
 	bool fd_set;
 	struct siw_child child;

@@ -16,7 +16,7 @@ int siw_verbs_interfaces(struct siw_llp_interface **out)
 	int room = FIRST_INTERFACES, n;
 
 	*out = NULL;
-	do { /* a full array may be incomplete */
+	do { /* if the array is full, interfaces may be missing from it */
 		room *= 2;
 		free(*out);
 		*out = calloc((size_t)room, sizeof(**out));
@@ -73,7 +73,7 @@ static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 		siw_verbs_async_raise(&ctx->async, up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
 }
 
-/* Progress lock held. */
+/* Handles the pending interface changes. Progress lock held. */
 static int serve(struct siw_io_handler *self)
 {
 	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
@@ -102,7 +102,8 @@ static int serve(struct siw_io_handler *self)
 		if (news == SIW_LLP_WATCH_LOST)
 			set_up(ctx, up, ctx->now.up);
 		else
-			ctx->now.up = up; /* link changes are reported separately */
+			/* a change of the link state is reported by a message of its own */
+			ctx->now.up = up;
 	}
 	return n;
 }

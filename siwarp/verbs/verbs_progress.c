@@ -100,7 +100,7 @@ static void rotate_unsent(struct siw_context *ctx, uint32_t n)
  */
 int siw_verbs_send_unsent(struct siw_context *ctx)
 {
-	uint32_t ahead = 0; /* number of QPs before the first that found no room */
+	uint32_t ahead = 0; /* number of QPs in the list before the first QP that found no room */
 	bool starved = false;
 	int moved = 0;
 
@@ -214,9 +214,9 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 }
 
 /*
- * The interval grows fourfold each time, up to a third of a second, because the checks in most
- * ticks are also triggered by socket events, and an idle device must sleep. All timers expire on
- * one grid, so that many timers cause no more wake-ups than one.
+ * Sets a timer's next due time. The interval grows fourfold each time, up to a third of a second,
+ * because the checks in most ticks are also triggered by socket events, and an idle device must
+ * sleep. All timers expire on one grid, so that many timers cause no more wake-ups than one.
  */
 static void plan(struct siw_timed *timed, uint64_t now)
 {
@@ -364,7 +364,7 @@ static void visit_crowded(struct siw_context *ctx)
 
 void siw_verbs_took(struct siw_context *ctx, bool all)
 {
-	/* Not an atomic add, as in count_poll(). */
+	/* Not an atomic add, for the reasons in count_poll(). */
 	uint32_t takes = atomic_load_explicit(&ctx->takes, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&ctx->takes, takes, memory_order_relaxed);

@@ -6,7 +6,7 @@
 
 #include "verbs/verbs_impl.h"
 
-#define SLICE_NS 100000 /* the minimum that the kernel accepts */
+#define SLICE_NS 100000 /* time slice in ns: the minimum that the kernel accepts */
 
 /*
  * A program that watches its memory and never polls keeps a CPU busy, perhaps every CPU. On such a

@@ -177,7 +177,7 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 {
 	if (siw_mem_queue_used(srq->recvs) >= srq->attr.srq_limit)
 		return;
-	srq->attr.srq_limit = 0; /* the event is raised once, until the limit is set again */
+	srq->attr.srq_limit = 0; /* the event is raised only once until the limit is set again */
 	siw_verbs_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
 }
 
@@ -271,7 +271,7 @@ static void wake_waiting(struct siw_srq *srq)
 	siw_verbs_nudge(srq->ctx);
 }
 
-/* srq->lock held. */
+/* Posts one receive. srq->lock held. */
 static int post(struct siw_srq *srq, const struct siw_recv_wr *wr)
 {
 	int err;

@@ -12,10 +12,10 @@
 
 /* naps next to a sleeping waiter before the thread sleeps LONG_SLEEP_US */
 #define NAPS_TO_LONG_SLEEP 100
-#define SHORT_NAPS	   3 /* of an eighth, a quarter and a half of nap_us */
+#define SHORT_NAPS	   3 /* number of short naps: an eighth, a quarter and a half of nap_us */
 #define LONG_SLEEP_US	   250000
-#define MOST_SKIPPED	   255 /* wake-ups without a spin */
-#define STREAM		   2   /* rounds with messages that make a stream */
+#define MOST_SKIPPED	   255 /* maximum number of wake-ups without a spin */
+#define STREAM		   2   /* this many rounds with messages count as a stream */
 /* at most so many rounds with messages: one or a few short messages */
 #define FEW 16
 

@@ -10,7 +10,7 @@
 #include "base/trim.h"
 #include "verbs/verbs_impl.h"
 
-#define MOST_SKIPPED 63 /* waits without a spin */
+#define MOST_SKIPPED 63 /* maximum number of waits without a spin */
 
 /*
  * Starts a wait's spin of spin_us, which precedes the sleep. If a CPU is free, spinning shortens
