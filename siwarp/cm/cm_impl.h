@@ -40,7 +40,7 @@ struct siw_cm_channel {
 struct siw_cm_id {
 	struct siw_cm_channel *channel;
 	struct siw_context *context; /* the id's device; NULL: none yet */
-	/* reports the device's events to the channel; NULL: the id has no device */
+	/* reports events of the id's connections on its device; NULL: no device */
 	struct siw_qp_reporter *reporter;
 	void *user;
 	struct siw_child child; /* child of the id's device */

@@ -176,7 +176,7 @@ void siw_llp_sock_drained(struct siw_llp_sock *sock);
 void siw_llp_sock_ended(struct siw_llp_sock *sock);
 /*
  * accept() on a listener failed with EMFILE or a similar error: the listener leaves the ready ring
- * for STALL_NS.
+ * for 100 ms (STALL_NS).
  */
 void siw_llp_sock_stall(struct siw_llp_sock *sock);
 /* Removes the socket from the hot set, the ready ring and the epoll set. */

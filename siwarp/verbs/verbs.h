@@ -490,8 +490,9 @@ static inline void siw_verbs_mark_busy(struct siw_qp *qp)
 /* Removes the record before the QP is destroyed. Progress lock held. */
 void siw_verbs_forget_busy(struct siw_qp *qp);
 /*
- * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that ending its
- * object also takes, because closing a device by force frees the port after ending the objects.
+ * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that is also taken
+ * when its object is ended, because closing a device by force frees the port after ending the
+ * objects.
  */
 void siw_verbs_nudge(struct siw_context *ctx);
 /*

@@ -279,8 +279,8 @@ static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 		siw_verbs_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
 	cq->overrun = true;
 	/*
-	 * Set on every overflow, because a QP may have been reset since. Pairs with the exchange in
-	 * fail_overrun().
+	 * Set on every overflow, because a QP may have been reset since the previous overflow.
+	 * Pairs with the exchange in fail_overrun().
 	 */
 	atomic_store(&cq->ctx->cq_overrun, true);
 	siw_verbs_nudge(cq->ctx);

@@ -331,7 +331,8 @@ static int change_access(struct siw_region *r, const struct span *span)
 		siw_verbs_revoke_stag(ctx, r->mr.lkey);
 	} else if (lost) {
 		/*
-		 * Wait for the end of a progress round that may have looked up the previous rights.
+		 * Taking the lock waits for the end of a progress round that may have looked up the
+		 * previous rights.
 		 */
 		siw_lock(&ctx->progress);
 		siw_unlock(&ctx->progress);
@@ -429,7 +430,9 @@ void siw_verbs_free_freelist_memory(struct siw_context *ctx)
 {
 	struct siw_link *old;
 
-	/* There may be a million of them, and no QP is left that could use one. */
+	/*
+	 * Free all address handles: there may be a million, and no QP is left that could use one.
+	 */
 	while ((old = siw_verbs_freelist_take(&ctx->free_ahs)))
 		free(siw_container(old, struct siw_ah, in_freelist));
 	while ((old = siw_verbs_freelist_take(&ctx->free_regions)))

@@ -119,7 +119,7 @@ int siw_verbs_port_open(struct siw_context *ctx)
 				 &ctx->watch.watch);
 	if (err)
 		return err;
-	/* The list from which the device was chosen may be outdated. */
+	/* The device list from which the program chose may be outdated, so read the state again. */
 	err = look(ctx);
 	if (err < 0)
 		siw_llp_watch_close(ctx->watch.watch);
