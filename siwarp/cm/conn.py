@@ -274,7 +274,7 @@ class Connection(Closing):
                 try:
                     mr.close()
                 except Error:
-                    if not self._closed:  # otherwise mr closes with the PD, after the QP
+                    if not self._closed:  # after close(), mr closes with the PD
                         raise
 
     def _do(self, wr: SendWR, timeout: float | None) -> None:
@@ -290,7 +290,7 @@ class Connection(Closing):
         deadline = system.monotonic() + (math.inf if timeout is None else timeout)
         wcs: list[WC] = []
         while not wcs:
-            self._alive()  # another thread may have closed it
+            self._alive()  # raises if another thread has closed the connection
             left = None if timeout is None else max(0.0, deadline - system.monotonic())
             wcs = cq._wait_unless(lambda: self._closed, left, 1)
             if system.monotonic() >= deadline:
@@ -339,7 +339,7 @@ class Connection(Closing):
         if self._closed:
             return
         self._closed = True
-        for channel in self._channels:  # waiting calls return and find it closed
+        for channel in self._channels:  # waiting calls return and raise StateError
             channel._wake()
         with contextlib.suppress(Error):
             self.id.disconnect()
@@ -347,7 +347,7 @@ class Connection(Closing):
             try:
                 self.id.close()
                 if hasattr(self, "qp"):
-                    self.qp.close()  # before the memory that an outstanding request uses
+                    self.qp.close()  # before the memory, which an outstanding request may use
                 self._parts.close()
             finally:
                 self._home.leave()

@@ -222,9 +222,9 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
  */
 int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int ttl);
 /*
- * Allows several threads to send on this socket at the same time. They share only want_write: a
- * successful send clears it even if another thread found the socket full. Clearing it therefore
- * wakes all sleepers, and those with requests left to send try again.
+ * Allows several threads to send on this socket at the same time. The threads share only
+ * want_write: a successful send clears want_write even if another thread found the socket full.
+ * Clearing it therefore wakes all sleeping threads, and those with requests left to send try again.
  */
 void siw_llp_shared(struct siw_llp_sock *sock);
 /*

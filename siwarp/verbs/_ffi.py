@@ -282,11 +282,11 @@ class Handle(Closing):
                 parent._children.discard(handle)
             handle._parents = ()
             handle._release()
-        if rc != -errno.ESTALE:  # as in _shut
+        if rc != -errno.ESTALE:  # the device's end has ended the object, as in _shut
             check(rc, f"closing {self!r}")
 
     def _wake_all(self) -> None:
-        """Wake the threads and tasks that wait for its events."""
+        """Wake the threads and tasks that wait for the handle's events."""
 
     def _let_leave(self) -> None:
         """Wait until no thread uses the descriptor, whose number may be reused afterwards."""
@@ -299,7 +299,7 @@ class Handle(Closing):
             self._may_end()
             c, self._c = self._c, None
         if c is None:
-            return  # another thread is closing the handle
+            return  # another thread is already closing the handle
         self._taken(c)
         self._let_leave()
         # In a forked child the object belongs to the parent, and a thread that does not exist in
@@ -317,7 +317,7 @@ class Handle(Closing):
         self._release()
 
     def _busy(self) -> str:
-        """Return the users of the object and advice, for EBUSY of the C library."""
+        """Return the object's users and advice as text, if the C library reports EBUSY."""
         return ""
 
     def _may_end(self) -> None:
@@ -458,7 +458,7 @@ class Waitable(Handle):
                     if found is not None:
                         return found
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
-                    self._live()  # the handle was closed by force meanwhile
+                    self._live()  # raises StateError if the handle was closed by force
                     check(rc, f"waiting on {self!r}")
                 elif deadline is not None and system.monotonic() >= deadline:
                     return None
@@ -517,7 +517,7 @@ class Waitable(Handle):
             raise StateError(
                 errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
             )
-        self._wake()  # waiting tasks find the handle closed
+        self._wake()  # tasks that wait for events now find the handle closed
 
 
 #: Maximum time in seconds for which closing waits for waiters to leave.
@@ -528,7 +528,7 @@ def _slice(deadline: float | None) -> int:
     """Return the duration in milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
-    left = (deadline - system.monotonic()) * 1000  # left may be infinite
+    left = (deadline - system.monotonic()) * 1000  # an infinite timeout gives an infinite value
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 

@@ -76,7 +76,7 @@ class AH(Handle):
     _destroy = lib.siw_destroy_ah
 
     pd: PD
-    #: The numeric address and the port.
+    #: The destination: numeric address and port.
     dest: Address
     #: The QPN that requests with ``remote_qpn`` 0 use: that of the completion, or 0.
     qpn: int

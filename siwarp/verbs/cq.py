@@ -80,9 +80,9 @@ class WC(NamedTuple):
     """
 
     wr_id: int
-    #: One of WCStatus.
+    #: The result of the request: one of WCStatus.
     status: int
-    #: One of WCOpcode.
+    #: The operation that completed: one of WCOpcode.
     opcode: int
     #: ``layer << 16 | type << 8 | code`` of the Terminate that caused the error, or 0.
     vendor_err: int
@@ -119,7 +119,7 @@ class WC(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the status is SUCCESS."""
+        """Whether the request succeeded (status SUCCESS)."""
         return self.status == 0
 
     @property
@@ -194,7 +194,7 @@ class _PollBuffer:
     __slots__ = ("dests", "instances", "memory", "n", "octets", "sources", "wcs")
 
     def __init__(self, n: int) -> None:
-        # uint64_t for the alignment of the completions.
+        # Allocate uint64_t elements, so that the completions are aligned.
         size = n * (_WC_SIZE + 8 + 2 * _ADDR_SIZE)
         self.memory = ffi.new("uint64_t[]", (size + 7) // 8)
         self.n = n
@@ -245,7 +245,7 @@ class CompChannel(Waitable):
         self._open(c, context)
 
     def fileno(self) -> int:
-        """Return the descriptor; read it only through ``get_cq_event``."""
+        """Return the channel's descriptor; read events only with ``get_cq_event``."""
         return check(lib.siw_comp_channel_fd(self._live()), "asking for the channel's descriptor")
 
     def _has_thread(self) -> bool:
@@ -478,7 +478,7 @@ class CQ(Handle):
 
     @property
     def capacity(self) -> int:
-        """The maximum number of queued completions: at least the requested number."""
+        """The number of completions that the queue can hold: at least the requested number."""
         return check(lib.siw_cq_capacity(self._live()), "asking a CQ for its size")
 
     #: pyverbs' name of ``capacity``.

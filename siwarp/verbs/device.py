@@ -207,7 +207,7 @@ class Context(Waitable):
 
     @property
     def name(self) -> str:
-        """The device's name."""
+        """The name of the device, for example ``"siw_eth0"``."""
         return self.device.name
 
     def query_device(self) -> DeviceAttr:

@@ -71,7 +71,7 @@ class WCOpcode(IntEnum):
     LOCAL_INV = 6
     RECV = 128
     RECV_RDMA_WITH_IMM = 129
-    #: siwarp's extension: at the target of a Write-Record; see ``QP.record``.
+    #: siwarp's extension: a Write-Record has written to this end; see ``QP.record``.
     RECV_WRITE_RECORD = 640
 
 
@@ -173,7 +173,7 @@ class WROpcode(IntEnum):
     #: Masked atomics; the values are those of the kernel.
     MASKED_ATOMIC_CMP_AND_SWP = 12
     MASKED_ATOMIC_FETCH_AND_ADD = 13
-    #: siwarp's extension, on UD and RD.
+    #: siwarp's extension: an RDMA Write that the target records; on UD and RD.
     RDMA_WRITE_RECORD = 128
 
 

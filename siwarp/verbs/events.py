@@ -46,7 +46,7 @@ class AsyncEvent(Closing):
     event_type: EventType
     #: The CQ, QP or SRQ that the event concerns; ``None`` for an event of the device.
     element: Any
-    #: 1 for an event of the device, otherwise 0.
+    #: The port number: 1 for an event of the device, otherwise 0.
     port_num: int
 
     def __init__(self, c: Any, find: Callable[[int], Handle | None]) -> None:
@@ -75,7 +75,7 @@ class AsyncEvent(Closing):
         self.ack()
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # __init__ failed
+        with contextlib.suppress(AttributeError):  # raised if __init__ failed
             self.ack()
 
     def __repr__(self) -> str:

@@ -36,7 +36,7 @@ class RemoteBuffer(NamedTuple):
     rkey: int
 
     def pack(self) -> bytes:
-        """Return the octets to send to the peer."""
+        """Return the remote buffer as 20 octets to send to the peer."""
         return _WIRE.pack(self.addr, self.length, self.rkey)
 
     @classmethod
@@ -120,18 +120,18 @@ class MR(Handle):
     _destroy = lib.siw_dereg_mr
 
     pd: PD
-    #: The address of the first octet; pyverbs' name is ``buf``.
+    #: The address of the region's first octet; pyverbs' name is ``buf``.
     addr: int
     buf: int
-    #: The tagged offset of the first octet.
+    #: The tagged offset of the region's first octet.
     iova: int
-    #: Length in octets.
+    #: The length of the region in octets.
     length: int
     lkey: int
     #: The STag that the peer uses.
     rkey: int
     access: AccessFlag
-    #: The memory as octets.
+    #: A view of the region's memory as octets.
     view: memoryview
 
     def __init__(

@@ -140,7 +140,7 @@ class QP(Handle):
         c_init.peer_timeout_ms = round(init_attr.peer_timeout * 1000)
         c_init.addr = addr_to_c(init_attr.addr)[0]
         if init_attr.every_addr and init_attr.addr and not init_attr.addr[0]:
-            c_init.addr.family = 0  # only the port
+            c_init.addr.family = 0  # family 0: only the port is given
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
         c = lib.siw_create_qp(pd._live(), c_init)
         if not c:
@@ -432,7 +432,7 @@ class QP(Handle):
 
     @property
     def qp_state(self) -> QPState:
-        """The current state."""
+        """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
         check(lib.siw_query_qp(self._live(), attr, init), "asking a QP for its state")
@@ -569,7 +569,7 @@ class QP(Handle):
     def _shut(self) -> None:
         wait_until_acked(self)
         for group in [] if self._pid != os.getpid() else list(self._groups):
-            with contextlib.suppress(StateError):  # ESTALE: closing the device has detached it
+            with contextlib.suppress(StateError):  # ESTALE: closing the device has detached the QP
                 self.detach_mcast(group)
         super()._shut()
 
@@ -588,7 +588,7 @@ class QP(Handle):
 
 
 def _policy(value: int | str) -> int:
-    """Return the number of an error policy."""
+    """Return the number of an error policy given by number or name."""
     if not isinstance(value, str):
         return value
     if value.upper() not in ErrorPolicy.__members__:

@@ -196,7 +196,7 @@ class QPAttr:
 
     @property
     def mask(self) -> QPAttrMask:
-        """The attributes that are not ``None``."""
+        """The mask of the attributes that are not ``None``."""
         mask = QPAttrMask(0)
         for name, bit in self._MASKS.items():
             if getattr(self, name) is not None:

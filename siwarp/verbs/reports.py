@@ -101,7 +101,7 @@ class ErrorReport:
 
 
 def report_of(e: Any) -> ErrorReport:
-    """Convert a ``struct siw_err_entry``."""
+    """Return a ``struct siw_err_entry`` as an ``ErrorReport``."""
     origin = ErrorOrigin(e.origin)
     return ErrorReport(
         origin=origin,
@@ -143,5 +143,5 @@ class Record:
 
     @property
     def whole(self) -> bool:
-        """Whether every octet arrived."""
+        """Whether every octet of the message arrived."""
         return self.valid == self.length

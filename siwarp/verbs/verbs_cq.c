@@ -195,7 +195,7 @@ int siw_cq_pending(struct siw_cq *cq)
 		return siw_refuse_null("cq");
 	if (siw_verbs_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	/* Read head first; tail, read later, is then never behind head. */
+	/* Read head before tail; tail is then never behind head. */
 	head = atomic_load_explicit(&cq->head, memory_order_acquire);
 	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
 }
@@ -332,7 +332,10 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		siw_verbs_channel_raise(cq);
 }
 
-/* Called under the CQ's lock, so that slots are freed in order and the QP still exists. */
+/*
+ * Frees the queue slots of a polled completion. Called under the CQ's lock, so that slots are freed
+ * in order and the QP still exists.
+ */
 static void free_slots(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
@@ -447,7 +450,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 	return err;
 }
 
-/* The remaining completions keep their order. */
+/* The completions of other QPs keep their order. */
 void siw_verbs_cq_purge(struct siw_cq *cq, struct siw_qp *qp)
 {
 	uint32_t head, tail, to;

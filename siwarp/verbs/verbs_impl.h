@@ -20,7 +20,10 @@ int siw_verbs_fork_watch(struct siw_context *ctx);
 void siw_verbs_fork_unwatch(struct siw_context *ctx);
 /* Runs call for every open device. No device is opened or closed meanwhile. */
 void siw_verbs_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
-/* take: returns a closed context for reuse, or NULL. keep: stores a closed context for reuse. */
+/*
+ * siw_verbs_context_take() returns a closed context for reuse, or NULL. siw_verbs_context_keep()
+ * stores a closed context for reuse.
+ */
 struct siw_context *siw_verbs_context_take(void);
 void siw_verbs_context_keep(struct siw_context *ctx);
 /*

@@ -116,7 +116,7 @@ static int check_access(int access, bool bound)
 		return siw_refuse(MR_INVALIDATE);
 	if ((access & writes) && !(access & SIW_ACCESS_LOCAL_WRITE))
 		return siw_refuse(MR_LOCAL_WRITE, (uint64_t)access);
-	/* The region's windows would stay bound after a peer invalidated the region. */
+	/* Not allowed together: windows would stay bound after a peer invalidated the region. */
 	if ((access & SIW_ACCESS_REMOTE_INVALIDATE) && (access & SIW_ACCESS_MW_BIND))
 		return siw_refuse(MR_NO_WINDOWS);
 	return 0;

@@ -77,7 +77,7 @@ class SGE:
 
     @property
     def length(self) -> int:
-        """Octets."""
+        """The length in octets."""
         return int(self._c.length)
 
     @length.setter
@@ -136,7 +136,7 @@ class _WR:
 
     @property
     def wr_id(self) -> int:
-        """The 64-bit number that the completion returns."""
+        """The request's 64-bit id, which its completion returns."""
         return int(self._c.wr_id)
 
     @wr_id.setter
@@ -145,7 +145,7 @@ class _WR:
 
     @property
     def num_sge(self) -> int:
-        """The number of elements."""
+        """The number of elements in ``sg``."""
         return int(self._c.num_sge)
 
 
@@ -232,7 +232,7 @@ class SendWR(_WR):
         self._mw: MW | None = None
         self._mr: MR | None = None
         # Values that the C structure stores in unions are kept here: see _place().
-        self._to: tuple[Any, int, int] = (_null, 0, 0)  # address handle, QPN, Q_Key
+        self._to: tuple[Any, int, int] = (_null, 0, 0)  # C address handle, QPN, Q_Key
         try:
             self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
         except AttributeError:
@@ -243,7 +243,7 @@ class SendWR(_WR):
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
-        self._c.invalidate_rkey = invalidate_rkey or imm_data  # a union in C
+        self._c.invalidate_rkey = invalidate_rkey or imm_data  # one field: a union in C
         self._set_sg(sg, num_sge)
         if send_flags & SendFlag.INLINE:  # inline data is read by its address
             for own, element in zip(self.sg, sg, strict=False):
@@ -364,7 +364,7 @@ class SendWR(_WR):
 
     @property
     def opcode(self) -> WROpcode:
-        """The operation."""
+        """The operation of the request."""
         return WROpcode(self._c.opcode)
 
     @opcode.setter
@@ -374,7 +374,7 @@ class SendWR(_WR):
 
     @property
     def send_flags(self) -> SendFlag:
-        """Flags of the request."""
+        """The flags of the request (``SendFlag``)."""
         return SendFlag(self._c.send_flags)
 
     @send_flags.setter
