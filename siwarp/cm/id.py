@@ -359,8 +359,8 @@ class CMID(Handle):
         0x01234567.
 
         Raises:
-            StateError: the id has a queue pair already, or ``qp`` has the wrong type, state or
-                device (EINVAL).
+            StateError: the id has a queue pair already, or ``qp`` is not an RC queue pair in RESET
+                on the id's device (EINVAL).
 
         """
         rc = self._call(lib.siw_cm_bind_qp, qp._live())
