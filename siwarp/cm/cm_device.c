@@ -12,13 +12,12 @@
 
 int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
 {
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (!context)
-		return siw_refuse_null("context");
-	if (siw_cm_id_stale(id) || siw_verbs_inherited(context))
-		return siw_refuse(STALE);
+	int err = siw_cm_id_enter(id);
+
+	if (!err)
+		err = context ? siw_verbs_stale(context) : siw_refuse_null("context");
+	if (err)
+		return err;
 	if (id->context == context)
 		return 0;
 	if (id->context || id->doors)
@@ -37,14 +36,12 @@ struct siw_context *siw_cm_device(struct siw_cm_id *id)
 int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 {
 	struct siw_cm_channel *from, *first, *second;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (!to)
-		return siw_refuse_null("channel");
-	if (siw_cm_id_stale(id) || siw_cm_channel_stale(to))
-		return siw_refuse(STALE);
+	if (!err)
+		err = siw_cm_channel_enter(to);
+	if (err)
+		return err;
 	if (to->context && to->context != id->context)
 		return siw_refuse(CM_CHANNEL_DEVICE);
 	from = id->channel;
@@ -76,11 +73,10 @@ static bool is_bound(struct siw_cm_id *id)
 
 int siw_cm_set_v6only(struct siw_cm_id *id, int on)
 {
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	int err = siw_cm_id_enter(id);
+
+	if (err)
+		return err;
 	if (is_bound(id))
 		return siw_refuse(CM_USED);
 	id->v6_only = on != 0;
@@ -89,15 +85,12 @@ int siw_cm_set_v6only(struct siw_cm_id *id, int on)
 
 int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 {
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
+	if (err)
+		return err;
 	if (!addr)
 		return siw_refuse_null("addr");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
 	if (is_bound(id))
 		return siw_refuse(CM_USED);
 	if (!siw_addr_len(addr))
@@ -114,17 +107,14 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		       const struct siw_addr *addr, int backlog)
 {
 	struct siw_cm_id *door;
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (!context)
-		return siw_refuse_null("context");
+	if (!err)
+		err = context ? siw_verbs_stale(context) : siw_refuse_null("context");
+	if (err)
+		return err;
 	if (!addr)
 		return siw_refuse_null("addr");
-	if (siw_cm_id_stale(id) || siw_verbs_inherited(context))
-		return siw_refuse(STALE);
 	if (id->channel->context)
 		return siw_refuse(CM_CHANNEL_DEVICE);
 	if (siw_cm_busy(id) && !id->listening)
@@ -149,10 +139,9 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 
 int siw_cm_tell(struct siw_cm_id *id, int event, int status)
 {
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	int err = siw_cm_id_enter(id);
+
+	if (err)
+		return err;
 	return siw_refused(siw_qp_evq_tell(id->channel->evq, event, status, id));
 }

@@ -155,13 +155,10 @@ static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
 int siw_cm_establish(struct siw_cm_id *id)
 {
 	struct siw_wire_err why;
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	siw_lock(&id->channel->lock);
 	if (!id->responded) {
 		err = siw_refuse(CM_NO_RESPONSE);
@@ -262,12 +259,10 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
 	struct siw_qp_conn_event e;
+	int err = siw_cm_channel_enter(ch);
 
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_cm_channel_stale(ch))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!event)
 		return siw_refuse_null("event");
 	/*

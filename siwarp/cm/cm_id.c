@@ -28,6 +28,22 @@ bool siw_cm_id_stale(const struct siw_cm_id *id)
 	return id->context ? siw_verbs_inherited(id->context) : siw_cm_channel_stale(id->channel);
 }
 
+int siw_cm_id_enter(const struct siw_cm_id *id)
+{
+	siw_reason_begin();
+	if (!id)
+		return siw_refuse_null("id");
+	return siw_cm_id_stale(id) ? siw_refuse(STALE) : 0;
+}
+
+int siw_cm_channel_enter(const struct siw_cm_channel *ch)
+{
+	siw_reason_begin();
+	if (!ch)
+		return siw_refuse_null("channel");
+	return siw_cm_channel_stale(ch) ? siw_refuse(STALE) : 0;
+}
+
 static void end_channel(struct siw_child *child)
 {
 	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
@@ -60,11 +76,10 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 
 int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 {
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_cm_channel_stale(ch))
-		return siw_refuse(STALE);
+	int err = siw_cm_channel_enter(ch);
+
+	if (err)
+		return err;
 	if (atomic_load(&ch->n_ids))
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
 	if (ch->context)
@@ -78,11 +93,10 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 
 int siw_cm_channel_fd(struct siw_cm_channel *ch)
 {
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_cm_channel_stale(ch))
-		return siw_refuse(STALE);
+	int err = siw_cm_channel_enter(ch);
+
+	if (err)
+		return err;
 	return siw_qp_evq_fd(ch->evq);
 }
 
@@ -144,12 +158,10 @@ struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *ch, struct siw_context *c
 struct siw_cm_id *siw_cm_create_id(struct siw_cm_channel *ch, void *context)
 {
 	struct siw_cm_id *id;
+	int err = siw_cm_channel_enter(ch);
 
-	siw_reason_begin();
-	if (!ch)
-		return siw_refused_null(siw_refuse_null("channel"));
-	if (siw_cm_channel_stale(ch))
-		return siw_refused_null(siw_refuse(STALE));
+	if (err)
+		return siw_refused_null(err);
 	id = siw_cm_new_id(ch, ch->context, context);
 	return id ? id : siw_refused_null(-ENOMEM);
 }
@@ -185,11 +197,10 @@ void siw_cm_end_id(struct siw_cm_id *id)
 
 int siw_cm_destroy_id(struct siw_cm_id *id)
 {
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	int err = siw_cm_id_enter(id);
+
+	if (err)
+		return err;
 	siw_cm_end_id(id);
 	return 0;
 }
@@ -217,13 +228,10 @@ static int place_of(const struct siw_cm_id *id, struct siw_addr *local, struct s
 int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
 {
 	struct siw_addr l, p;
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : place_of(id, &l, &p);
 	if (err)
 		return siw_refused(err);
@@ -252,13 +260,10 @@ static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!qp)
 		return siw_refuse_null("qp");
 	err = check_bind(id, qp);
@@ -273,13 +278,10 @@ int siw_cm_bind_qp(struct siw_cm_id *id, struct siw_qp *qp)
 
 int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog)
 {
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!addr && id->place.fd >= 0)
 		addr = &id->place.addr;
 	else if (!addr && id->ud_local.family)
@@ -412,13 +414,10 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		   const struct siw_cm_param *param)
 {
 	static const struct siw_cm_param defaults;
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!dest)
 		return siw_refuse_null("dest");
 	if (siw_cm_busy(id))
@@ -503,13 +502,10 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	static const struct siw_cm_param defaults;
 	struct siw_qp_attach at = { .rnr_retry = param ? param->rnr_retry : 0 };
 	struct siw_mpa_params reply;
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (id->ud)
 		return siw_refused(siw_cm_ud_accept(id, param ? param : &defaults));
 	/* Check the QP first, because an accepting Reply cannot be withdrawn. */
@@ -536,13 +532,10 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t private_data_len)
 {
 	struct siw_mpa_params p = { .rejected = 1 };
-	int err;
+	int err = siw_cm_id_enter(id);
 
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (id->ud)
 		return siw_refused(siw_cm_ud_reject(id, private_data, private_data_len));
 	if (!id->passive || !id->conn)
@@ -557,11 +550,10 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 
 int siw_cm_disconnect(struct siw_cm_id *id)
 {
-	siw_reason_begin();
-	if (!id)
-		return siw_refuse_null("id");
-	if (siw_cm_id_stale(id))
-		return siw_refuse(STALE);
+	int err = siw_cm_id_enter(id);
+
+	if (err)
+		return err;
 	if (!id->conn || id->listening)
 		return siw_refuse(NOT_CONNECTED);
 	return siw_refused(siw_qp_disconnect(id->conn));

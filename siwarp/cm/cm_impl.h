@@ -74,6 +74,12 @@ struct siw_cm_id {
  */
 bool siw_cm_channel_stale(const struct siw_cm_channel *channel);
 bool siw_cm_id_stale(const struct siw_cm_id *id);
+/*
+ * The first step of every call on an id or on a channel: forgets the reason of the thread's previous
+ * call. Returns 0, -EINVAL for NULL, or -ESTALE if the device is unusable or this is a forked child.
+ */
+int siw_cm_id_enter(const struct siw_cm_id *id);
+int siw_cm_channel_enter(const struct siw_cm_channel *channel);
 /* Returns a new id, or NULL if memory is exhausted. context may be NULL. */
 struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *channel, struct siw_context *context,
 				void *user);

@@ -12,10 +12,7 @@ _Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "the public limit is rdmap'
 
 int siw_qp_enter(const struct siw_qp *qp)
 {
-	siw_reason_begin();
-	if (!qp)
-		return siw_refuse_null("qp");
-	return siw_verbs_inherited(qp->ctx) ? siw_refuse(STALE) : 0;
+	return siw_verbs_enter(qp ? qp->ctx : NULL, "qp");
 }
 
 int siw_qp_open_udp(struct siw_wq *wq, const struct siw_addr *addr, int fd,

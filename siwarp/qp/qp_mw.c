@@ -100,12 +100,12 @@ static int bind_type_1(struct siw_wq *wq, struct siw_send_wr *wr)
 int siw_bind_mw(struct siw_qp *qp, struct siw_mw *mw, struct siw_mw_bind *bind)
 {
 	struct siw_send_wr wr = { .opcode = SIW_WR_BIND_MW };
+	int err = siw_qp_enter(qp);
 
-	siw_reason_begin();
-	if (!qp || !mw || !bind)
-		return siw_refuse_null(!qp ? "qp" : !mw ? "mw" : "bind");
-	if (siw_verbs_inherited(qp->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
+	if (!mw || !bind)
+		return siw_refuse_null(mw ? "bind" : "mw");
 	wr.wr_id = bind->wr_id;
 	wr.send_flags = bind->send_flags;
 	wr.bind_mw.mw = mw;

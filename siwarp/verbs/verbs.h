@@ -418,8 +418,14 @@ static inline bool siw_verbs_inherited(const struct siw_context *ctx)
 {
 	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
 }
-/* Returns -ESTALE if siw_verbs_inherited(), otherwise 0. */
+/* Returns -ESTALE, with its reason, if siw_verbs_inherited(), otherwise 0. */
 int siw_verbs_stale(const struct siw_context *ctx);
+/*
+ * The first step of every verb: forgets the reason of the thread's previous call and checks the
+ * object that the verb is called on. ctx: the object's device, or NULL if the object is NULL. name:
+ * the object's parameter, for the reason. Returns 0, -EINVAL for NULL, or -ESTALE.
+ */
+int siw_verbs_enter(const struct siw_context *ctx, const char *name);
 /*
  * First step of a verb that creates an object of a PD from init attributes. Returns 0, or -errno if
  * an argument is NULL or the device is unusable (siw_verbs_inherited).

@@ -146,12 +146,10 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 {
 	struct wanted_event want = { .ctx = ctx, .event = event };
 	int r;
+	int err = siw_verbs_enter(ctx, "context");
 
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refuse_null("context");
-	if (siw_verbs_inherited(ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!event)
 		return siw_refuse_null("event");
 	r = siw_verbs_wait_aside(ctx, take_event, &want, ctx->async_fd, timeout_ms);
@@ -195,10 +193,9 @@ void siw_ack_async_event(struct siw_async_event *event)
 
 int siw_async_fd(struct siw_context *ctx)
 {
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refuse_null("context");
-	return siw_verbs_inherited(ctx) ? siw_refuse(STALE) : ctx->async_fd;
+	int err = siw_verbs_enter(ctx, "context");
+
+	return err ? err : ctx->async_fd;
 }
 
 const char *siw_event_type_str(int event_type)

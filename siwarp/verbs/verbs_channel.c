@@ -25,13 +25,11 @@ static void end_channel(struct siw_child *child)
 struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 {
 	struct siw_comp_channel *ch;
-	int err = -ENOMEM;
+	int err = siw_verbs_enter(ctx, "context");
 
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refused_null(siw_refuse_null("context"));
-	if (siw_verbs_inherited(ctx))
-		return siw_refused_null(siw_refuse(STALE));
+	if (err)
+		return siw_refused_null(err);
+	err = -ENOMEM;
 	if (atomic_fetch_add(&ctx->n_channel, 1) >= SIW_MAX_CHANNELS) {
 		err = siw_verbs_refuse_full("channels", SIW_MAX_CHANNELS);
 		goto fail;
@@ -57,11 +55,10 @@ fail:
 
 int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 {
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_verbs_inherited(ch->ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(ch ? ch->ctx : NULL, "channel");
+
+	if (err)
+		return err;
 	if (atomic_load(&ch->n_cq))
 		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
@@ -73,11 +70,10 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 
 int siw_comp_channel_fd(struct siw_comp_channel *ch)
 {
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_verbs_inherited(ch->ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(ch ? ch->ctx : NULL, "channel");
+
+	if (err)
+		return err;
 	return ch->fd;
 }
 
@@ -141,12 +137,10 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 {
 	struct wanted_event want = { .ch = ch };
 	int r;
+	int err = siw_verbs_enter(ch ? ch->ctx : NULL, "channel");
 
-	siw_reason_begin();
-	if (!ch)
-		return siw_refuse_null("channel");
-	if (siw_verbs_inherited(ch->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!cq)
 		return siw_refuse_null("cq");
 	collecting = ch;

@@ -115,13 +115,10 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 			     struct siw_comp_channel *channel, int comp_vector)
 {
 	struct siw_cq *cq = NULL;
-	int err;
+	int err = siw_verbs_enter(ctx, "context");
 
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refused_null(siw_refuse_null("context"));
-	if (siw_verbs_inherited(ctx))
-		return siw_refused_null(siw_refuse(STALE));
+	if (err)
+		return siw_refused_null(err);
 	err = check(ctx, cqe, channel, comp_vector);
 	if (err)
 		return siw_refused_null(err);
@@ -155,11 +152,10 @@ static bool is_dead(struct siw_cq *cq)
 
 int siw_destroy_cq(struct siw_cq *cq)
 {
-	siw_reason_begin();
-	if (!cq)
-		return siw_refuse_null("cq");
-	if (siw_verbs_inherited(cq->ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(cq ? cq->ctx : NULL, "cq");
+
+	if (err)
+		return err;
 	if (is_dead(cq))
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&cq->n_qp))
@@ -226,13 +222,10 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 {
 	struct siw_cqe *ring, *old;
 	uint32_t mask;
-	int err;
+	int err = siw_verbs_enter(cq ? cq->ctx : NULL, "cq");
 
-	siw_reason_begin();
-	if (!cq)
-		return siw_refuse_null("cq");
-	if (siw_verbs_inherited(cq->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	err = check_size(cq->ctx, cqe);
 	if (err)
 		return err;
@@ -424,14 +417,11 @@ int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
 int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 {
 	struct siw_context *ctx;
-	int err = 0;
+	int err = siw_verbs_enter(cq ? cq->ctx : NULL, "cq");
 
-	siw_reason_begin();
-	if (!cq)
-		return siw_refuse_null("cq");
+	if (err)
+		return err;
 	ctx = cq->ctx;
-	if (siw_verbs_inherited(ctx))
-		return siw_refuse(STALE);
 	siw_lock(&cq->lock); /* another thread may be destroying the CQ */
 	if (!cq->channel)
 		err = siw_refuse(CQ_NO_CHANNEL);

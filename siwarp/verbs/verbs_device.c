@@ -311,11 +311,10 @@ void siw_verbs_close_rest(struct siw_context *ctx)
 
 int siw_close_device(struct siw_context *ctx)
 {
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refuse_null("context");
-	if (siw_verbs_inherited(ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(ctx, "context");
+
+	if (err)
+		return err;
 	if (atomic_load(&ctx->n_pd) || atomic_load(&ctx->n_cq) || atomic_load(&ctx->n_channel) ||
 	    atomic_load(&ctx->n_evq))
 		return siw_refuse(CONTEXT_BUSY, atomic_load(&ctx->n_pd), atomic_load(&ctx->n_cq),
@@ -329,11 +328,10 @@ int siw_close_device(struct siw_context *ctx)
 
 int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
 {
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refuse_null("context");
-	if (siw_verbs_inherited(ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(ctx, "context");
+
+	if (err)
+		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
 	*attr = ctx->attr;

@@ -94,10 +94,15 @@ int siw_verbs_stale(const struct siw_context *ctx)
 	return siw_verbs_inherited(ctx) ? siw_refuse(STALE) : 0;
 }
 
-int siw_verbs_create_begin(const struct siw_pd *pd, const void *init)
+int siw_verbs_enter(const struct siw_context *ctx, const char *name)
 {
 	siw_reason_begin();
-	if (!pd || !init)
-		return siw_refuse_null(pd ? "init" : "pd");
-	return siw_verbs_stale(pd->ctx);
+	return ctx ? siw_verbs_stale(ctx) : siw_refuse_null(name);
+}
+
+int siw_verbs_create_begin(const struct siw_pd *pd, const void *init)
+{
+	int err = siw_verbs_enter(pd ? pd->ctx : NULL, "pd");
+
+	return err || init ? err : siw_refuse_null("init");
 }

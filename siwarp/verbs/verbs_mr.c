@@ -12,12 +12,10 @@
 struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 {
 	struct siw_pd *pd;
+	int err = siw_verbs_enter(ctx, "context");
 
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refused_null(siw_refuse_null("context"));
-	if (siw_verbs_inherited(ctx))
-		return siw_refused_null(siw_refuse(STALE));
+	if (err)
+		return siw_refused_null(err);
 	if (!siw_verbs_take_one(&ctx->n_pd, ctx->attr.max_pd))
 		return siw_refused_null(siw_verbs_refuse_full("max_pd", ctx->attr.max_pd));
 	pd = calloc(1, sizeof(*pd));
@@ -33,11 +31,10 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 int siw_dealloc_pd(struct siw_pd *pd)
 {
-	siw_reason_begin();
-	if (!pd)
-		return siw_refuse_null("pd");
-	if (siw_verbs_inherited(pd->ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(pd ? pd->ctx : NULL, "pd");
+
+	if (err)
+		return err;
 	if (atomic_load(&pd->n_mr) || atomic_load(&pd->n_qp) || atomic_load(&pd->n_ah) ||
 	    atomic_load(&pd->n_srq) || atomic_load(&pd->n_mw))
 		return siw_refuse(PD_BUSY, atomic_load(&pd->n_mr), atomic_load(&pd->n_mw),
@@ -263,14 +260,11 @@ int siw_dereg_mr(struct siw_mr *mr)
 {
 	struct siw_region *r = siw_container(mr, struct siw_region, mr);
 	struct siw_pd *pd;
-	int err;
+	int err = siw_verbs_enter(mr ? mr->pd->ctx : NULL, "mr");
 
-	siw_reason_begin();
-	if (!mr)
-		return siw_refuse_null("mr");
+	if (err)
+		return err;
 	pd = mr->pd;
-	if (siw_verbs_inherited(pd->ctx))
-		return siw_refuse(STALE);
 	if (siw_verbs_key_in_use(pd->ctx, mr->lkey))
 		return siw_refuse(MR_BUSY);
 	err = siw_verbs_mw_forbid(r);
@@ -519,15 +513,23 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 	return ah;
 }
 
+/* Checks the address handle that a verb is called on; see siw_verbs_enter(). */
+static int ah_enter(const struct siw_ah *ah)
+{
+	const struct siw_pd *pd = ah ? ah->pd : NULL;
+	int err = siw_verbs_enter(pd ? pd->ctx : NULL, "ah");
+
+	return ah && !pd ? siw_refuse(DESTROYED) : err;
+}
+
 int siw_destroy_ah(struct siw_ah *ah)
 {
-	struct siw_pd *pd = ah ? ah->pd : NULL;
+	struct siw_pd *pd;
+	int err = ah_enter(ah);
 
-	siw_reason_begin();
-	if (!pd)
-		return ah ? siw_refuse(DESTROYED) : siw_refuse_null("ah");
-	if (siw_verbs_inherited(pd->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
+	pd = ah->pd;
 	if (siw_verbs_ah_in_use(ah))
 		return siw_refuse(AH_BUSY);
 	atomic_store(&ah->pd, NULL);
@@ -540,13 +542,10 @@ int siw_destroy_ah(struct siw_ah *ah)
 
 int siw_query_ah(struct siw_ah *ah, struct siw_addr *dest)
 {
-	const struct siw_pd *pd = ah ? ah->pd : NULL;
+	int err = ah_enter(ah);
 
-	siw_reason_begin();
-	if (!pd)
-		return ah ? siw_refuse(DESTROYED) : siw_refuse_null("ah");
-	if (siw_verbs_inherited(pd->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!dest)
 		return siw_refuse_null("dest");
 	*dest = ah->dest;

@@ -123,12 +123,10 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 	struct siw_context *ctx = pd ? pd->ctx : NULL;
 	struct siw_window *w;
 	uint32_t stag;
+	int err = siw_verbs_enter(ctx, "pd");
 
-	siw_reason_begin();
-	if (!pd)
-		return siw_refused_null(siw_refuse_null("pd"));
-	if (siw_verbs_inherited(ctx))
-		return siw_refused_null(siw_refuse(STALE));
+	if (err)
+		return siw_refused_null(err);
 	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
 		return siw_refused_null(siw_refuse(MW_TYPE, (uint64_t)type));
 	if (!siw_verbs_take_one(&ctx->n_mw, ctx->attr.max_mw))
@@ -190,15 +188,12 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	struct siw_context *ctx;
 	struct siw_window *w;
 	struct siw_pd *pd;
-	int err;
+	int err = siw_verbs_enter(mw ? mw->context : NULL, "mw");
 
-	siw_reason_begin();
-	if (!mw)
-		return siw_refuse_null("mw");
+	if (err)
+		return err;
 	w = window_of(mw);
 	ctx = mw->context;
-	if (siw_verbs_inherited(ctx))
-		return siw_refuse(STALE);
 	pd = mw->pd;
 	err = end_window(w, &region);
 	if (err)

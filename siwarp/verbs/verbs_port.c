@@ -128,11 +128,10 @@ int siw_verbs_port_open(struct siw_context *ctx)
 
 int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 {
-	siw_reason_begin();
-	if (!ctx)
-		return siw_refuse_null("context");
-	if (siw_verbs_inherited(ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(ctx, "context");
+
+	if (err)
+		return err;
 	if (!info)
 		return siw_refuse_null("info");
 	siw_lock(&ctx->progress);

@@ -156,11 +156,10 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 
 int siw_destroy_srq(struct siw_srq *srq)
 {
-	siw_reason_begin();
-	if (!srq)
-		return siw_refuse_null("srq");
-	if (siw_verbs_inherited(srq->ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(srq ? srq->ctx : NULL, "srq");
+
+	if (err)
+		return err;
 	if (is_dead(srq))
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&srq->n_qp))
@@ -219,13 +218,10 @@ static int resize(struct siw_srq *srq, uint32_t max_wr)
 
 int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
-	int err;
+	int err = siw_verbs_enter(srq ? srq->ctx : NULL, "srq");
 
-	siw_reason_begin();
-	if (!srq)
-		return siw_refuse_null("srq");
-	if (siw_verbs_inherited(srq->ctx))
-		return siw_refuse(STALE);
+	if (err)
+		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->progress);
@@ -247,11 +243,10 @@ uint32_t siw_srq_num(struct siw_srq *srq)
 
 int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 {
-	siw_reason_begin();
-	if (!srq)
-		return siw_refuse_null("srq");
-	if (siw_verbs_inherited(srq->ctx))
-		return siw_refuse(STALE);
+	int err = siw_verbs_enter(srq ? srq->ctx : NULL, "srq");
+
+	if (err)
+		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->progress);
