@@ -56,7 +56,7 @@
  * kernel does for SA_RESTART: true if every handler of the program is installed with SA_RESTART.
  * The handler that ran cannot be determined.
  */
-bool abi_restarts(void);
+bool abi_should_restart(void);
 
 enum abi_kind {
 	ABI_DEVICE,
@@ -197,7 +197,7 @@ extern unsigned int abi_forks;
  * Initializes a mutex that reports an error if its owner locks it again or another thread unlocks
  * it.
  */
-void abi_own_lock(pthread_mutex_t *mutex);
+void abi_init_checked_mutex(pthread_mutex_t *mutex);
 /*
  * Returns zeroed memory for an object of that kind, or NULL with errno ENOMEM. The memory is never
  * returned to malloc.
@@ -243,8 +243,8 @@ extern struct verbs_context abi_dead_context;
 /* ---- abi_buf.c ------------------------------------------------------------------------------- */
 
 /* Returns whether the buffer belongs to the protection domain and contains the range. */
-bool abi_buf_has(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
-		 size_t length);
+bool abi_buf_contains(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
+		      size_t length);
 
 /* ---- abi_dmabuf.c ---------------------------------------------------------------------------- */
 
@@ -329,7 +329,7 @@ int abi_addrs_of_attr(struct abi_context *ctx, const struct ibv_ah_attr *attr,
 /* ---- abi_cq_ex.c ----------------------------------------------------------------------------- */
 
 /* Turns the CQ into an extended CQ: sets the function pointers of struct ibv_cq_ex. */
-void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags);
+void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags);
 /* Makes the polling functions of an extended CQ fail from now on. */
 void abi_cq_end(struct abi_cq *cq);
 
@@ -342,7 +342,7 @@ struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 
 /* Stores attributes for ibv_query_qp. */
-void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
+void abi_store_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
 
 /* ---- abi_modify.c, abi_qp_ex.c --------------------------------------------------------------- */
 
@@ -352,9 +352,9 @@ void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask);
  */
 int abi_step_allowed(enum ibv_qp_type type, enum ibv_qp_state from, enum ibv_qp_state to, int mask);
 /* Sets the function pointers of struct ibv_qp_ex. Returns 0 or an errno value. */
-int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags);
+int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags);
 /* Frees the builder of abi_builder_make; requests built afterwards are dropped. */
-void abi_builder_end(struct abi_qp *qp);
+void abi_builder_destroy(struct abi_qp *qp);
 /* Converts a verbs bind request to the engine's. Returns 0 or EINVAL. */
 int abi_bind_info(const struct ibv_mw_bind_info *from, struct siw_mw_bind_info *to);
 

@@ -18,8 +18,8 @@
  * LIDs the LID is 0 and is taken to mean the device's first address; only in protection domains of
  * connection ids, because Ethernet adapters refuse such a vector.
  */
-static bool own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
-		     struct ibv_ah_attr *out)
+static bool ah_own_port(const struct ibv_pd *pd, const struct ibv_ah_attr *attr,
+			struct ibv_ah_attr *out)
 {
 	if (attr->is_global || attr->dlid || !((const struct abi_pd *)pd)->of_ids)
 		return false;
@@ -37,7 +37,7 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
-	if (attr && own_port(pd, attr, &own))
+	if (attr && ah_own_port(pd, attr, &own))
 		attr = &own;
 	why = attr ? abi_addrs_of_attr(abi_context_of(pd->context), attr, &dest, &source) : EINVAL;
 	if (why)
@@ -80,7 +80,8 @@ int ibv_destroy_ah(struct ibv_ah *ah)
  * Derives the reverse path from the GRH of a received RoCE v2 message, by exchanging its GIDs. The
  * GRH is an IPv6 header, or an IPv4 header in the second half.
  */
-static bool reversed(const struct ibv_grh *grh, union ibv_gid *own, struct ibv_global_route *back)
+static bool grh_reverse(const struct ibv_grh *grh, union ibv_gid *own,
+			struct ibv_global_route *back)
 {
 	const uint8_t *octets = (const uint8_t *)grh;
 	struct siw_addr from = { .family = AF_INET }, to = { .family = AF_INET };
@@ -112,7 +113,7 @@ static bool reversed(const struct ibv_grh *grh, union ibv_gid *own, struct ibv_g
  * Returns the index of a GID in the table or, if it is not in the table (such as a multicast
  * group), of the first GID of the same family; -1 if there is none.
  */
-static int index_of(struct abi_context *ctx, const union ibv_gid *gid)
+static int gid_index_of(struct abi_context *ctx, const union ibv_gid *gid)
 {
 	struct siw_addr wanted, one;
 	int same_family = -1;
@@ -140,9 +141,9 @@ int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ib
 	    abi_context_of(context)->forks != abi_forks)
 		goto refuse;
 	/* Without LIDs and without a GRH, the source of the message is unknown. */
-	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !reversed(grh, &own, &attr.grh))
+	if (!(wc->wc_flags & IBV_WC_GRH) || !grh || !grh_reverse(grh, &own, &attr.grh))
 		goto refuse;
-	index = index_of(abi_context_of(context), &own);
+	index = gid_index_of(abi_context_of(context), &own);
 	if (index < 0)
 		goto refuse;
 	attr.sl = wc->sl;

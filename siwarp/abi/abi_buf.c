@@ -51,8 +51,8 @@ void abi_free_buf(struct abi_buf *buf)
 	munmap(gone.addr, gone.size);
 }
 
-bool abi_buf_has(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
-		 size_t length)
+bool abi_buf_contains(const struct abi_buf *buf, const struct ibv_pd *pd, const void *addr,
+		      size_t length)
 {
 	uintptr_t offset = (uintptr_t)addr - (uintptr_t)buf->addr;
 
@@ -63,7 +63,8 @@ ABI_VERSION(abi_reg_buf_mr, ibv_reg_buf_mr, 1.17);
 struct ibv_mr *abi_reg_buf_mr(struct ibv_pd *pd, struct abi_buf *buf, void *addr, size_t length,
 			      int access)
 {
-	if (!abi_live(ABI_PD, pd) || !abi_live(ABI_BUF, buf) || !abi_buf_has(buf, pd, addr, length))
+	if (!abi_live(ABI_PD, pd) || !abi_live(ABI_BUF, buf) ||
+	    !abi_buf_contains(buf, pd, addr, length))
 		return abi_null(EINVAL);
 	return ibv_reg_mr(pd, addr, length, access);
 }

@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 /*
- * Disables cancellation of the calling thread until abi_cancel_back() is called with the returned
+ * Disables cancellation of the calling thread until abi_cancel_restore() is called with the returned
  * value.
  */
-static inline int abi_cancel_off(void)
+static inline int abi_cancel_disable(void)
 {
 	int before;
 
@@ -22,17 +22,17 @@ static inline int abi_cancel_off(void)
 	return before;
 }
 
-static inline void abi_cancel_back(int before)
+static inline void abi_cancel_restore(int before)
 {
 	pthread_setcancelstate(before, NULL);
 }
 
 static inline void abi_close_fd(int fd)
 {
-	int before = abi_cancel_off();
+	int before = abi_cancel_disable();
 
 	close(fd);
-	abi_cancel_back(before);
+	abi_cancel_restore(before);
 }
 
 #endif

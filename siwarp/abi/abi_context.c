@@ -131,7 +131,7 @@ static struct siw_context *open_engine(const char *netdev)
 	return siw ? siw : abi_null(why);
 }
 
-static void fill(struct abi_context *ctx, struct abi_device *device)
+static void context_init(struct abi_context *ctx, struct abi_device *device)
 {
 	struct ibv_context *context = &ctx->v.context;
 
@@ -163,7 +163,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 		why = errno;
 		goto no_engine;
 	}
-	fill(ctx, (struct abi_device *)device);
+	context_init(ctx, (struct abi_device *)device);
 	/*
 	 * Programs poll this descriptor, duplicate it and pass it to ibv_import_device, so it must
 	 * be valid.

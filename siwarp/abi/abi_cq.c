@@ -39,8 +39,8 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 }
 
 /* Creates a CQ with the members of struct ibv_cq; abi_cq_ex.c sets the rest of struct ibv_cq_ex. */
-static struct abi_cq *make(struct ibv_context *context, int cqe, void *cq_context,
-			   struct ibv_comp_channel *channel, int comp_vector)
+static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_context,
+				struct ibv_comp_channel *channel, int comp_vector)
 {
 	struct abi_cq *cq;
 	int why;
@@ -65,12 +65,12 @@ static struct abi_cq *make(struct ibv_context *context, int cqe, void *cq_contex
 	cq->ibv.cqe = siw_cq_capacity(cq->siw);
 	pthread_mutex_init(&cq->ibv.mutex, NULL);
 	pthread_cond_init(&cq->ibv.cond, NULL);
-	abi_own_lock(&cq->polling);
+	abi_init_checked_mutex(&cq->polling);
 	cq->forks = abi_forks;
 	return cq;
 }
 
-static struct abi_cq *added(struct abi_cq *cq)
+static struct abi_cq *cq_register(struct abi_cq *cq)
 {
 	if (!cq || abi_add(ABI_CQ, cq, cq->ibv.context))
 		return cq;
@@ -82,7 +82,8 @@ static struct abi_cq *added(struct abi_cq *cq)
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
 			     struct ibv_comp_channel *channel, int comp_vector)
 {
-	return (struct ibv_cq *)added(make(context, cqe, cq_context, channel, comp_vector));
+	return (struct ibv_cq *)cq_register(
+		cq_create(context, cqe, cq_context, channel, comp_vector));
 }
 
 struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
@@ -102,12 +103,13 @@ struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_in
 	/* An overflow ends the CQ and its queue pairs, so IGNORE_OVERRUN is not supported. */
 	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
 		return abi_null(EOPNOTSUPP);
-	cq = make(context, (int)attr->cqe, attr->cq_context, attr->channel, (int)attr->comp_vector);
+	cq = cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel,
+		       (int)attr->comp_vector);
 	if (cq) {
 		cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
-		abi_cq_readers(cq, attr->wc_flags);
+		abi_cq_set_readers(cq, attr->wc_flags);
 	}
-	return (struct ibv_cq_ex *)added(cq);
+	return (struct ibv_cq_ex *)cq_register(cq);
 }
 
 int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)

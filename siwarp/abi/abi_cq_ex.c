@@ -9,7 +9,7 @@
 
 #include "abi/abi.h"
 
-static struct abi_cq *of(struct ibv_cq_ex *cq)
+static struct abi_cq *cq_of_ex(struct ibv_cq_ex *cq)
 {
 	return (struct abi_cq *)cq;
 }
@@ -25,7 +25,7 @@ static uint64_t now_ns(clockid_t clock)
 /* Polls the next completion. Returns 0, ENOENT if there is none, or an errno value. */
 static int next_poll(struct ibv_cq_ex *ibv)
 {
-	struct abi_cq *cq = of(ibv);
+	struct abi_cq *cq = cq_of_ex(ibv);
 	int n = siw_poll_cq(cq->siw, 1, (struct siw_wc *)&cq->wc);
 
 	if (n <= 0)
@@ -42,10 +42,10 @@ static int next_poll(struct ibv_cq_ex *ibv)
 /* Ends a batch; has no effect unless start_poll has begun one. */
 static void end_poll(struct ibv_cq_ex *cq)
 {
-	if (of(cq)->single_threaded || !of(cq)->open)
+	if (cq_of_ex(cq)->single_threaded || !cq_of_ex(cq)->open)
 		return;
-	of(cq)->open = false;
-	pthread_mutex_unlock(&of(cq)->polling);
+	cq_of_ex(cq)->open = false;
+	pthread_mutex_unlock(&cq_of_ex(cq)->polling);
 }
 
 /*
@@ -58,12 +58,12 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 
 	if (attr && attr->comp_mask)
 		return EINVAL;
-	if (of(cq)->forks != abi_forks)
+	if (cq_of_ex(cq)->forks != abi_forks)
 		return ESTALE;
-	if (!of(cq)->single_threaded) {
-		if (pthread_mutex_lock(&of(cq)->polling))
+	if (!cq_of_ex(cq)->single_threaded) {
+		if (pthread_mutex_lock(&cq_of_ex(cq)->polling))
 			return EINVAL;
-		of(cq)->open = true;
+		cq_of_ex(cq)->open = true;
 	}
 	r = next_poll(cq);
 	if (r)
@@ -73,62 +73,62 @@ static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 
 static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.opcode;
+	return cq_of_ex(cq)->wc.opcode;
 }
 
 static uint32_t read_vendor_err(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.vendor_err;
+	return cq_of_ex(cq)->wc.vendor_err;
 }
 
 static uint32_t read_byte_len(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.byte_len;
+	return cq_of_ex(cq)->wc.byte_len;
 }
 
 static __be32 read_imm_data(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.imm_data;
+	return cq_of_ex(cq)->wc.imm_data;
 }
 
 static uint32_t read_qp_num(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.qp_num;
+	return cq_of_ex(cq)->wc.qp_num;
 }
 
 static uint32_t read_src_qp(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.src_qp;
+	return cq_of_ex(cq)->wc.src_qp;
 }
 
 static unsigned int read_wc_flags(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.wc_flags;
+	return cq_of_ex(cq)->wc.wc_flags;
 }
 
 static uint32_t read_slid(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.slid;
+	return cq_of_ex(cq)->wc.slid;
 }
 
 static uint8_t read_sl(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.sl;
+	return cq_of_ex(cq)->wc.sl;
 }
 
 static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wc.dlid_path_bits;
+	return cq_of_ex(cq)->wc.dlid_path_bits;
 }
 
 static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
 {
-	return of(cq)->monotonic_ns;
+	return cq_of_ex(cq)->monotonic_ns;
 }
 
 static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
 {
-	return of(cq)->wallclock_ns;
+	return cq_of_ex(cq)->wallclock_ns;
 }
 
 /* VLANs, flow tags and tag matching are not supported, so these values are always 0. */
@@ -150,7 +150,7 @@ static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info)
 	memset(tm_info, 0, sizeof(*tm_info));
 }
 
-void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags)
+void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags)
 {
 	struct ibv_cq_ex *ibv = &cq->ibv;
 
@@ -175,14 +175,14 @@ void abi_cq_readers(struct abi_cq *cq, uint64_t wc_flags)
 	ibv->read_tm_info = read_tm_info;
 }
 
-static int start_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static int start_poll_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)cq;
 	(void)attr;
 	return EINVAL;
 }
 
-static int next_dead(struct ibv_cq_ex *cq)
+static int next_poll_dead(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return EINVAL;
@@ -190,6 +190,6 @@ static int next_dead(struct ibv_cq_ex *cq)
 
 void abi_cq_end(struct abi_cq *cq)
 {
-	cq->ibv.start_poll = start_dead;
-	cq->ibv.next_poll = next_dead;
+	cq->ibv.start_poll = start_poll_dead;
+	cq->ibv.next_poll = next_poll_dead;
 }

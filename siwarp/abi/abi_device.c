@@ -30,7 +30,7 @@ static uint64_t guid_of(const char *netdev, int ifindex)
 	struct ifaddrs *all, *one;
 	uint8_t guid[8];
 	uint64_t be;
-	int cancel = abi_cancel_off();
+	int cancel = abi_cancel_disable();
 
 	if (getifaddrs(&all) == 0) {
 		for (one = all; one; one = one->ifa_next) {
@@ -44,7 +44,7 @@ static uint64_t guid_of(const char *netdev, int ifindex)
 		}
 		freeifaddrs(all);
 	}
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 	memcpy(guid, mac, 3);
 	guid[0] ^= 2;
 	guid[3] = EUI64_MIDDLE >> 8;
@@ -54,7 +54,7 @@ static uint64_t guid_of(const char *netdev, int ifindex)
 	return be;
 }
 
-static struct abi_device *make(const struct siw_device_info *info)
+static struct abi_device *device_create(const struct siw_device_info *info)
 {
 	struct abi_device *device = abi_alloc(ABI_DEVICE);
 	struct ibv_device *ibv;
@@ -105,7 +105,7 @@ static int loopback_last(const void *a, const void *b)
 	return by ? by : first->ifindex - second->ifindex;
 }
 
-static void put_list(struct ibv_device **list)
+static void device_list_free(struct ibv_device **list)
 {
 	for (struct ibv_device **one = list; one && *one; one++)
 		if (abi_live(ABI_DEVICE, *one))
@@ -126,13 +126,13 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 		return NULL;
 	list = calloc((size_t)n + 1, sizeof(struct ibv_device *));
 	for (; list && made < n; made++) {
-		list[made] = (struct ibv_device *)make(siw_device_info(engine[made]));
+		list[made] = (struct ibv_device *)device_create(siw_device_info(engine[made]));
 		if (!list[made])
 			break;
 	}
 	siw_free_device_list(engine);
 	if (!list || made < n || !abi_add(ABI_LIST, list, NULL)) {
-		put_list(list);
+		device_list_free(list);
 		return abi_null(ENOMEM);
 	}
 	qsort(list, (size_t)n, sizeof(struct ibv_device *), loopback_last);
@@ -144,7 +144,7 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 void ibv_free_device_list(struct ibv_device **list)
 {
 	if (abi_end(ABI_LIST, list))
-		put_list(list);
+		device_list_free(list);
 }
 
 const char *ibv_get_device_name(struct ibv_device *device)

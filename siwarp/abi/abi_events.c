@@ -4,7 +4,7 @@
 
 #define WAIT (-1) /* waits without limit, or not at all if the descriptor has O_NONBLOCK */
 
-static int minus_one(int r)
+static int event_result(int r)
 {
 	if (r == 0)
 		return 0;
@@ -19,12 +19,12 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void 
 	int r;
 
 	if (!abi_live(ABI_CHANNEL, channel) || !cq || !cq_context)
-		return minus_one(-EINVAL);
+		return event_result(-EINVAL);
 	do
 		r = siw_get_cq_event(((struct abi_channel *)channel)->siw, &siw, &user, WAIT);
-	while (r == -EINTR && abi_restarts());
+	while (r == -EINTR && abi_should_restart());
 	if (r < 0)
-		return minus_one(r);
+		return event_result(r);
 	*cq = user;
 	*cq_context = (*cq)->cq_context;
 	return 0;
@@ -37,7 +37,7 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
 }
 
 /* Returns the kind of object that an event refers to, which selects the member of element. */
-static enum abi_kind kind_of(int event_type)
+static enum abi_kind event_object_kind(int event_type)
 {
 	switch (event_type) {
 	case IBV_EVENT_CQ_ERR:
@@ -68,14 +68,14 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 	int r;
 
 	if (!abi_live(ABI_CONTEXT, context) || !event)
-		return minus_one(-EINVAL);
+		return event_result(-EINVAL);
 	do
 		r = siw_get_async_event(abi_context_of(context)->siw, &taken, WAIT);
-	while (r == -EINTR && abi_restarts());
+	while (r == -EINTR && abi_should_restart());
 	if (r < 0)
-		return minus_one(r);
+		return event_result(r);
 	event->event_type = (enum ibv_event_type)taken.event_type;
-	switch (kind_of(taken.event_type)) {
+	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:
 	case ABI_QP:
 	case ABI_SRQ:
@@ -98,7 +98,7 @@ void ibv_ack_async_event(struct ibv_async_event *event)
 	if (!event)
 		return;
 	taken.event_type = (int)event->event_type;
-	switch (kind_of(taken.event_type)) {
+	switch (event_object_kind(taken.event_type)) {
 	case ABI_CQ:
 		if (!abi_live(ABI_CQ, event->element.cq))
 			return;

@@ -54,7 +54,7 @@ void siw_ibv_pd_of_ids(struct ibv_pd *pd)
 void siw_ibv_show_attr(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (abi_live(ABI_QP, qp))
-		abi_remember(abi_qp_of(qp), attr, mask);
+		abi_store_attr(abi_qp_of(qp), attr, mask);
 }
 
 struct wanted_qp {
@@ -62,7 +62,7 @@ struct wanted_qp {
 	uint32_t number;
 };
 
-static bool is_wanted(void *handle, const void *arg)
+static bool qp_has_number(void *handle, const void *arg)
 {
 	const struct wanted_qp *wanted = arg;
 	const struct ibv_qp *qp = handle;
@@ -74,7 +74,7 @@ struct ibv_qp *siw_ibv_find_qp(struct ibv_context *context, uint32_t qp_num)
 {
 	const struct wanted_qp wanted = { context, qp_num };
 
-	return abi_find(ABI_QP, is_wanted, &wanted);
+	return abi_find(ABI_QP, qp_has_number, &wanted);
 }
 
 struct ibv_qp *siw_ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,

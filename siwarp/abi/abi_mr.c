@@ -36,7 +36,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 	return abi_null(why);
 }
 
-static void parent_gone(struct abi_pd *pd)
+static void parent_domain_release(struct abi_pd *pd)
 {
 	atomic_fetch_sub(&pd->parent_of->users, 1);
 	if (pd->td)
@@ -44,13 +44,13 @@ static void parent_gone(struct abi_pd *pd)
 }
 
 /* Whether an MR, MW or AH, whose pd is the second member, belongs to the protection domain. */
-static bool second_is(void *handle, const void *wanted)
+static bool has_pd_second(void *handle, const void *wanted)
 {
 	return ((struct ibv_mr *)handle)->pd == wanted;
 }
 
 /* Whether a QP or SRQ, whose pd is the third member, belongs to the protection domain. */
-static bool third_is(void *handle, const void *wanted)
+static bool has_pd_third(void *handle, const void *wanted)
 {
 	return ((struct ibv_srq *)handle)->pd == wanted;
 }
@@ -63,11 +63,11 @@ _Static_assert(offsetof(struct ibv_qp, pd) == offsetof(struct ibv_srq, pd), "ibv
  * Whether objects exist that were created with this parent domain. The engine knows only the real
  * domain.
  */
-static bool names_any(const struct abi_pd *parent)
+static bool parent_domain_in_use(const struct abi_pd *parent)
 {
-	return abi_find(ABI_MR, second_is, parent) || abi_find(ABI_MW, second_is, parent) ||
-	       abi_find(ABI_AH, second_is, parent) || abi_find(ABI_QP, third_is, parent) ||
-	       abi_find(ABI_SRQ, third_is, parent);
+	return abi_find(ABI_MR, has_pd_second, parent) || abi_find(ABI_MW, has_pd_second, parent) ||
+	       abi_find(ABI_AH, has_pd_second, parent) || abi_find(ABI_QP, has_pd_third, parent) ||
+	       abi_find(ABI_SRQ, has_pd_third, parent);
 }
 
 int ibv_dealloc_pd(struct ibv_pd *ibv)
@@ -77,7 +77,7 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 
 	if (!abi_live(ABI_PD, ibv))
 		return EINVAL;
-	if (pd->users || (pd->parent_of && names_any(pd)))
+	if (pd->users || (pd->parent_of && parent_domain_in_use(pd)))
 		return abi_fail(EBUSY);
 	/* A parent domain is an alias of the domain that it refers to. */
 	if (!pd->parent_of) {
@@ -85,7 +85,7 @@ int ibv_dealloc_pd(struct ibv_pd *ibv)
 		if (r < 0)
 			return abi_result(r);
 	} else {
-		parent_gone(pd);
+		parent_domain_release(pd);
 	}
 	abi_end(ABI_PD, pd);
 	return 0;
@@ -145,7 +145,7 @@ struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
 		atomic_fetch_add(&pd->td->users, 1);
 	if (abi_add(ABI_PD, pd, context))
 		return &pd->ibv;
-	parent_gone(pd);
+	parent_domain_release(pd);
 	abi_free(ABI_PD, pd);
 	return abi_null(ENOMEM);
 }
@@ -173,7 +173,7 @@ void ibv_unimport_pd(struct ibv_pd *pd)
 }
 
 /* Copies the public members of the region from the engine's. */
-static void show(struct abi_mr *mr, struct ibv_pd *pd)
+static void mr_show(struct abi_mr *mr, struct ibv_pd *pd)
 {
 	mr->ibv.context = pd->context;
 	mr->ibv.pd = pd;
@@ -184,20 +184,20 @@ static void show(struct abi_mr *mr, struct ibv_pd *pd)
 	mr->ibv.rkey = mr->siw->rkey;
 }
 
-static int check_access(unsigned int access)
+static int mr_check_access(unsigned int access)
 {
 	return access & ~(ENGINE | ABI_ACCESS_IGNORED) ? EINVAL : 0;
 }
 
-static struct abi_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
-			  unsigned int access)
+static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				  unsigned int access)
 {
 	struct abi_mr *mr;
 	int why;
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
-	why = check_access(access);
+	why = mr_check_access(access);
 	if (why)
 		return abi_null(why);
 	if (access & IBV_ACCESS_ZERO_BASED)
@@ -209,7 +209,7 @@ static struct abi_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 				  (int)(access & ENGINE));
 	why = errno;
 	if (mr->siw) {
-		show(mr, pd);
+		mr_show(mr, pd);
 		mr->iova = iova;
 		mr->access = access;
 		if (abi_add(ABI_MR, mr, pd->context))
@@ -223,19 +223,20 @@ static struct abi_mr *reg(struct ibv_pd *pd, void *addr, size_t length, uint64_t
 
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
 {
-	return (struct ibv_mr *)reg(pd, addr, length, (uintptr_t)addr, (unsigned int)access);
+	return (struct ibv_mr *)mr_register(pd, addr, length, (uintptr_t)addr,
+					    (unsigned int)access);
 }
 
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 			       int access)
 {
-	return (struct ibv_mr *)reg(pd, addr, length, iova, (unsigned int)access);
+	return (struct ibv_mr *)mr_register(pd, addr, length, iova, (unsigned int)access);
 }
 
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 				unsigned int access)
 {
-	return (struct ibv_mr *)reg(pd, addr, length, iova, access);
+	return (struct ibv_mr *)mr_register(pd, addr, length, iova, access);
 }
 
 /* Returns the address at which the engine's offsets start after ibv_rereg_mr. */
@@ -259,13 +260,13 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 	if (!abi_live(ABI_MR, ibv) || (new_pd && !abi_live(ABI_PD, pd)) || mr->mapping)
 		return IBV_REREG_MR_ERR_INPUT;
 	now = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
-	if (check_access(now))
+	if (mr_check_access(now))
 		return IBV_REREG_MR_ERR_INPUT;
 	r = siw_rereg_mr(mr->siw, flags, new_pd ? ((struct abi_pd *)pd)->siw : NULL, addr, length,
 			 access & (int)ENGINE);
 	if (r)
 		return r;
-	show(mr, new_pd ? pd : ibv->pd);
+	mr_show(mr, new_pd ? pd : ibv->pd);
 	mr->iova = new_base(mr, flags, now);
 	mr->access = now;
 	return 0;

@@ -31,7 +31,7 @@ _Static_assert(offsetof(struct abi_mr_init_attr, comp_mask) == 16, "ibv_mr_init_
 _Static_assert(offsetof(struct abi_mr_init_attr, fd_offset) == 48, "ibv_mr_init_attr");
 
 /* Whether the members selected by comp_mask may be combined. */
-static bool consistent(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
+static bool mr_init_attr_valid(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
 {
 	const uint64_t mask = attr->comp_mask;
 
@@ -40,7 +40,7 @@ static bool consistent(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
 	if (!(mask & HAS_BUF))
 		return true;
 	return mask & HAS_ADDR && abi_live(ABI_BUF, attr->buf) &&
-	       abi_buf_has(attr->buf, pd, attr->addr, attr->length);
+	       abi_buf_contains(attr->buf, pd, attr->addr, attr->length);
 }
 
 ABI_EXPORT struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *attr);
@@ -51,7 +51,7 @@ struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *a
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
-	if (!attr || !consistent(pd, attr))
+	if (!attr || !mr_init_attr_valid(pd, attr))
 		return abi_null(EINVAL);
 	if (attr->comp_mask & ~(uint64_t)(HAS_IOVA | HAS_ADDR | HAS_FD | HAS_FD_OFFSET | HAS_BUF))
 		return abi_null(EOPNOTSUPP);

@@ -57,35 +57,35 @@ static const size_t sizes[ABI_KINDS] = {
 	[ABI_BUF] = sizeof(struct abi_buf),
 };
 
-static void take(void)
+static void registry_lock_raw(void)
 {
 	pthread_mutex_lock(&lock);
 }
 
-static void release(void)
+static void registry_unlock(void)
 {
 	pthread_mutex_unlock(&lock);
 }
 
-static void in_child(void)
+static void registry_fork_child(void)
 {
 	abi_forks++;
-	release();
+	registry_unlock();
 }
 
 /* Registers fork handlers: the child of fork() must find the lock free. */
-static void at_first(void)
+static void registry_init(void)
 {
-	pthread_atfork(take, release, in_child);
+	pthread_atfork(registry_lock_raw, registry_unlock, registry_fork_child);
 }
 
-static void enter(void)
+static void registry_lock(void)
 {
-	pthread_once(&once, at_first);
-	take();
+	pthread_once(&once, registry_init);
+	registry_lock_raw();
 }
 
-void abi_own_lock(pthread_mutex_t *mutex)
+void abi_init_checked_mutex(pthread_mutex_t *mutex)
 {
 	pthread_mutexattr_t attr;
 
@@ -99,13 +99,13 @@ void *abi_alloc(enum abi_kind kind)
 {
 	union front *front = NULL;
 
-	enter();
+	registry_lock();
 	if (spares[kind].count > QUARANTINE) {
 		front = (union front *)spares[kind].head;
 		spares[kind].head = front->link.next;
 		spares[kind].count--;
 	}
-	release();
+	registry_unlock();
 	if (front)
 		return memset(front + 1, 0, sizes[kind]);
 	front = calloc(1, sizeof(*front) + sizes[kind]);
@@ -117,18 +117,18 @@ void abi_free(enum abi_kind kind, void *memory)
 {
 	struct spare *spare = &((union front *)memory - 1)->link;
 
-	enter();
+	registry_lock();
 	spare->next = NULL;
 	if (spares[kind].count++ == 0)
 		spares[kind].head = spare;
 	else
 		*spares[kind].tail = spare;
 	spares[kind].tail = &spare->next;
-	release();
+	registry_unlock();
 }
 
 /* Returns the slot of handle, or a free slot for it. */
-static struct entry *slot_of(const void *handle)
+static struct entry *registry_slot(const void *handle)
 {
 	size_t i = ((uintptr_t)handle >> 4) * 0x9e3779b97f4a7c15u >> 7;
 	struct entry *free_one = NULL;
@@ -145,7 +145,7 @@ static struct entry *slot_of(const void *handle)
 	}
 }
 
-static bool grow(void)
+static bool registry_grow(void)
 {
 	struct entry *old = table, *bigger;
 	size_t n = slots, live = 0;
@@ -164,7 +164,7 @@ static bool grow(void)
 	used = live;
 	for (size_t i = 0; i < n; i++)
 		if (old[i].handle && old[i].handle != TOMB)
-			*slot_of(old[i].handle) = old[i];
+			*registry_slot(old[i].handle) = old[i];
 	free(old);
 	return true;
 }
@@ -173,15 +173,15 @@ bool abi_add(enum abi_kind kind, void *handle, struct ibv_context *owner)
 {
 	bool ok;
 
-	enter();
-	ok = used * 2 < slots || grow();
+	registry_lock();
+	ok = used * 2 < slots || registry_grow();
 	if (ok) {
-		struct entry *e = slot_of(handle);
+		struct entry *e = registry_slot(handle);
 
 		used += !e->handle;
 		*e = (struct entry){ handle, owner, kind };
 	}
-	release();
+	registry_unlock();
 	if (!ok)
 		errno = ENOMEM;
 	return ok;
@@ -191,13 +191,13 @@ bool abi_live(enum abi_kind kind, const void *handle)
 {
 	bool live = false;
 
-	enter();
+	registry_lock();
 	if (handle && slots) {
-		struct entry *e = slot_of(handle);
+		struct entry *e = registry_slot(handle);
 
 		live = e->handle == handle && e->kind == kind;
 	}
-	release();
+	registry_unlock();
 	if (!live)
 		errno = EINVAL;
 	return live;
@@ -207,7 +207,7 @@ bool abi_live(enum abi_kind kind, const void *handle)
  * Redirects the functions of the object, which are called through its context, to those of dead
  * objects.
  */
-static void bury(enum abi_kind kind, void *handle)
+static void object_disable(enum abi_kind kind, void *handle)
 {
 	struct ibv_context *dead = &abi_dead_context.context;
 
@@ -222,7 +222,7 @@ static void bury(enum abi_kind kind, void *handle)
 		break;
 	case ABI_QP:
 		((struct ibv_qp *)handle)->context = dead;
-		abi_builder_end(handle);
+		abi_builder_destroy(handle);
 		break;
 	default:
 		/* The first member of all other objects is the pointer to their context. */
@@ -230,9 +230,9 @@ static void bury(enum abi_kind kind, void *handle)
 	}
 }
 
-static void end_locked(struct entry *e)
+static void object_end_locked(struct entry *e)
 {
-	bury(e->kind, e->handle);
+	object_disable(e->kind, e->handle);
 	e->handle = TOMB;
 }
 
@@ -240,31 +240,31 @@ bool abi_end(enum abi_kind kind, void *handle)
 {
 	bool ended = false;
 
-	enter();
+	registry_lock();
 	if (slots) {
-		struct entry *e = slot_of(handle);
+		struct entry *e = registry_slot(handle);
 
 		ended = e->handle == handle && e->kind == kind;
 		if (ended)
-			end_locked(e);
+			object_end_locked(e);
 	}
-	release();
+	registry_unlock();
 	if (ended && kind != ABI_AH && kind != ABI_LIST)
 		abi_free(kind, kind == ABI_CONTEXT ? (void *)abi_context_of(handle) : handle);
 	return ended;
 }
 
 /* Finds the next entry of the context from slot *i on, and sets *i to the slot after it. */
-static bool next_of(struct ibv_context *context, size_t *i, struct entry *found)
+static bool registry_next(struct ibv_context *context, size_t *i, struct entry *found)
 {
 	bool is = false;
 
-	enter();
+	registry_lock();
 	for (; *i < slots && !is; (*i)++) {
 		*found = table[*i];
 		is = found->handle && found->handle != TOMB && found->owner == context;
 	}
-	release();
+	registry_unlock();
 	return is;
 }
 
@@ -272,7 +272,7 @@ bool abi_end_all(struct ibv_context *context)
 {
 	struct entry one;
 
-	for (size_t i = 0; next_of(context, &i, &one);)
+	for (size_t i = 0; registry_next(context, &i, &one);)
 		abi_end(one.kind, one.handle);
 	return abi_end(ABI_CONTEXT, context);
 }
@@ -282,11 +282,11 @@ void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wante
 {
 	void *found = NULL;
 
-	enter();
+	registry_lock();
 	for (size_t i = 0; i < slots && !found; i++)
 		if (table[i].handle && table[i].handle != TOMB && table[i].kind == kind &&
 		    visit(table[i].handle, wanted))
 			found = table[i].handle;
-	release();
+	registry_unlock();
 	return found;
 }

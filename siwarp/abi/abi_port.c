@@ -44,7 +44,7 @@ static enum ibv_mtu mtu_of(uint32_t octets)
 long abi_speed(const char *netdev)
 {
 	char path[64], text[16] = "";
-	int cancel = abi_cancel_off();
+	int cancel = abi_cancel_disable();
 	long mbps = -1;
 	FILE *file;
 
@@ -55,7 +55,7 @@ long abi_speed(const char *netdev)
 			mbps = strtol(text, NULL, 10);
 		fclose(file);
 	}
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 	return mbps > 0 ? mbps : SPEED_PER_LANE_MBPS;
 }
 
@@ -132,7 +132,7 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num,
 	return abi_query_port(context, port_num, (struct ibv_port_attr *)attr, COMPAT_PORT_SIZE);
 }
 
-static int at_most(uint64_t limit)
+static int clamp_to_int(uint64_t limit)
 {
 	return limit < INT32_MAX ? (int)limit : INT32_MAX;
 }
@@ -159,30 +159,30 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 		.page_size_cap = ~0xfffull,
 		.vendor_id = NO_VENDOR,
 		.hw_ver = 1,
-		.max_qp = at_most(limits.max_qp),
-		.max_qp_wr = at_most(limits.max_qp_wr),
+		.max_qp = clamp_to_int(limits.max_qp),
+		.max_qp_wr = clamp_to_int(limits.max_qp_wr),
 		.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT |
 				    IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN |
 				    IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW |
 				    IBV_DEVICE_MEM_MGT_EXTENSIONS | IBV_DEVICE_MEM_WINDOW_TYPE_2B,
-		.max_sge = at_most(limits.max_sge),
-		.max_sge_rd = at_most(limits.max_sge),
-		.max_cq = at_most(limits.max_cq),
-		.max_cqe = at_most(limits.max_cqe),
-		.max_mr = at_most(limits.max_mr),
-		.max_pd = at_most(limits.max_pd),
-		.max_qp_rd_atom = at_most(limits.max_qp_rd_atom),
-		.max_res_rd_atom = at_most((uint64_t)limits.max_qp * limits.max_qp_rd_atom),
-		.max_qp_init_rd_atom = at_most(limits.max_qp_init_rd_atom),
+		.max_sge = clamp_to_int(limits.max_sge),
+		.max_sge_rd = clamp_to_int(limits.max_sge),
+		.max_cq = clamp_to_int(limits.max_cq),
+		.max_cqe = clamp_to_int(limits.max_cqe),
+		.max_mr = clamp_to_int(limits.max_mr),
+		.max_pd = clamp_to_int(limits.max_pd),
+		.max_qp_rd_atom = clamp_to_int(limits.max_qp_rd_atom),
+		.max_res_rd_atom = clamp_to_int((uint64_t)limits.max_qp * limits.max_qp_rd_atom),
+		.max_qp_init_rd_atom = clamp_to_int(limits.max_qp_init_rd_atom),
 		.atomic_cap = (enum ibv_atomic_cap)limits.atomic_cap,
-		.max_mw = at_most(limits.max_mw),
-		.max_mcast_grp = at_most(limits.max_qp),
-		.max_mcast_qp_attach = at_most(limits.max_qp),
-		.max_total_mcast_qp_attach = at_most(limits.max_qp),
-		.max_ah = at_most(limits.max_ah),
-		.max_srq = at_most(limits.max_srq),
-		.max_srq_wr = at_most(limits.max_srq_wr),
-		.max_srq_sge = at_most(limits.max_srq_sge),
+		.max_mw = clamp_to_int(limits.max_mw),
+		.max_mcast_grp = clamp_to_int(limits.max_qp),
+		.max_mcast_qp_attach = clamp_to_int(limits.max_qp),
+		.max_total_mcast_qp_attach = clamp_to_int(limits.max_qp),
+		.max_ah = clamp_to_int(limits.max_ah),
+		.max_srq = clamp_to_int(limits.max_srq),
+		.max_srq_wr = clamp_to_int(limits.max_srq_wr),
+		.max_srq_sge = clamp_to_int(limits.max_srq_sge),
 		.max_pkeys = 1,
 		.phys_port_cnt = 1,
 	};

@@ -23,13 +23,13 @@ _Static_assert((int)IBV_QP_SQ_PSN == (int)SIW_QP_SQ_PSN, "masks");
 _Static_assert((int)IBV_QPS_ERR == (int)SIW_QPS_ERR, "states");
 
 /* Rounds a non-zero queue size up to ABI_MIN_WR, as adapters do. */
-static uint32_t generous(uint32_t wr)
+static uint32_t round_up_wr(uint32_t wr)
 {
 	return wr > 0 && wr < ABI_MIN_WR ? ABI_MIN_WR : wr;
 }
 
-static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
-		     struct abi_qp *qp, struct siw_qp_init_attr *out)
+static int qp_init_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *init,
+			     struct abi_qp *qp, struct siw_qp_init_attr *out)
 {
 	if (!abi_live(ABI_CQ, init->send_cq) || !abi_live(ABI_CQ, init->recv_cq) ||
 	    init->send_cq->context != pd->context || init->recv_cq->context != pd->context ||
@@ -41,8 +41,8 @@ static int to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_attr *ini
 		.recv_cq = abi_cq_of(init->recv_cq)->siw,
 		.srq = init->srq ? ((struct abi_srq *)init->srq)->siw : NULL,
 		.cap = {
-			.max_send_wr = generous(init->cap.max_send_wr),
-			.max_recv_wr = generous(init->cap.max_recv_wr),
+			.max_send_wr = round_up_wr(init->cap.max_send_wr),
+			.max_recv_wr = round_up_wr(init->cap.max_recv_wr),
 			.max_send_sge = init->cap.max_send_sge,
 			.max_recv_sge = init->cap.max_recv_sge,
 			.max_inline_data = init->cap.max_inline_data > ABI_INLINE
@@ -77,7 +77,8 @@ static int supported_type(const struct ibv_qp_init_attr *init)
 	}
 }
 
-static void show(struct abi_qp *qp, struct ibv_pd *pd, const struct ibv_qp_init_attr *init)
+static void qp_init_public(struct abi_qp *qp, struct ibv_pd *pd,
+			   const struct ibv_qp_init_attr *init)
 {
 	struct ibv_qp *ibv = &qp->ibv.qp_base;
 
@@ -98,7 +99,7 @@ static void show(struct abi_qp *qp, struct ibv_pd *pd, const struct ibv_qp_init_
 }
 
 /* Copies the attributes that only siwarp has (<siwarp/ibv_ext.h>). */
-static void add_more(struct siw_qp_init_attr *wanted, const struct siw_qp_init_attr *more)
+static void qp_add_extensions(struct siw_qp_init_attr *wanted, const struct siw_qp_init_attr *more)
 {
 	wanted->no_crc = more->no_crc;
 	if (more->persona)
@@ -114,8 +115,8 @@ static void add_more(struct siw_qp_init_attr *wanted, const struct siw_qp_init_a
  * Creates a queue pair. by_cm: a connection id connects it. ops_flags: NULL, or the send_ops_flags
  * of an extended queue pair. more: NULL, or the attributes that only siwarp has.
  */
-static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool by_cm,
-			     const uint64_t *ops_flags, const struct siw_qp_init_attr *more)
+static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, bool by_cm,
+				const uint64_t *ops_flags, const struct siw_qp_init_attr *more)
 {
 	struct siw_qp_init_attr wanted;
 	struct abi_qp *qp;
@@ -130,19 +131,19 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, b
 	if (!qp)
 		return NULL;
 	qp->by_cm = by_cm;
-	why = to_engine(pd, init, qp, &wanted);
+	why = qp_init_to_engine(pd, init, qp, &wanted);
 	if (why)
 		goto no_engine;
 	if (more)
-		add_more(&wanted, more);
+		qp_add_extensions(&wanted, more);
 	qp->siw = siw_create_qp(((struct abi_pd *)pd)->siw, &wanted);
 	if (!qp->siw) {
 		why = errno;
 		goto no_engine;
 	}
 	memcpy(&qp->cap, &wanted.cap, sizeof(qp->cap));
-	show(qp, pd, init);
-	why = ops_flags ? abi_builder_make(qp, *ops_flags) : 0;
+	qp_init_public(qp, pd, init);
+	why = ops_flags ? abi_builder_create(qp, *ops_flags) : 0;
 	if (!why && !abi_add(ABI_QP, qp, pd->context))
 		why = ENOMEM;
 	if (!why) {
@@ -150,7 +151,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *init, b
 		return &qp->ibv.qp_base;
 	}
 	siw_destroy_qp(qp->siw);
-	abi_builder_end(qp);
+	abi_builder_destroy(qp);
 no_engine:
 	abi_free(ABI_QP, qp);
 	return abi_null(why);
@@ -158,17 +159,17 @@ no_engine:
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {
-	return create(pd, init, false, NULL, NULL);
+	return qp_create(pd, init, false, NULL, NULL);
 }
 
 struct ibv_qp *abi_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init,
 			     const struct siw_qp_init_attr *more)
 {
-	return create(pd, init, false, NULL, more);
+	return qp_create(pd, init, false, NULL, more);
 }
 
-static struct ibv_qp *create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr,
-				bool by_cm)
+static struct ibv_qp *qp_create_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr,
+				   bool by_cm)
 {
 	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
 			       IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -184,18 +185,18 @@ static struct ibv_qp *create_ex(struct ibv_context *context, struct ibv_qp_init_
 	    (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags))
 		return abi_null(EOPNOTSUPP);
 	extended = attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-	return create(attr->pd, (struct ibv_qp_init_attr *)attr, by_cm,
-		      extended ? &attr->send_ops_flags : NULL, NULL);
+	return qp_create(attr->pd, (struct ibv_qp_init_attr *)attr, by_cm,
+			 extended ? &attr->send_ops_flags : NULL, NULL);
 }
 
 struct ibv_qp *abi_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
-	return create_ex(context, attr, false);
+	return qp_create_ex(context, attr, false);
 }
 
 struct ibv_qp *abi_create_cm_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
-	return create_ex(context, attr, true);
+	return qp_create_ex(context, attr, true);
 }
 
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
@@ -226,7 +227,7 @@ static bool has_rate_limit(const struct ibv_qp *qp)
 }
 
 /* Checks attribute values that the engine does not check, or not for this transition. */
-static int check_values(const struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
+static int qp_check_attr(const struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	if (mask & ~KNOWN_MASKS)
 		return EINVAL;
@@ -252,7 +253,7 @@ static int check_values(const struct ibv_qp *qp, const struct ibv_qp_attr *attr,
  * Stores what the program set, for ibv_query_qp: the engine does not store these values, or not for
  * all QP types.
  */
-static void remember(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, int mask)
+static void qp_store_attr(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, int mask)
 {
 #define REMEMBER(bit, member) \
 	if (mask & (bit))     \
@@ -274,15 +275,15 @@ static void remember(struct ibv_qp_attr *set, const struct ibv_qp_attr *attr, in
 #undef REMEMBER
 }
 
-void abi_remember(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask)
+void abi_store_attr(struct abi_qp *qp, const struct ibv_qp_attr *attr, int mask)
 {
 	pthread_mutex_lock(&qp->lock);
-	remember(&qp->set, attr, mask);
+	qp_store_attr(&qp->set, attr, mask);
 	pthread_mutex_unlock(&qp->lock);
 }
 
-static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask,
-		     struct siw_qp_attr *out)
+static int qp_attr_to_engine(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask,
+			     struct siw_qp_attr *out)
 {
 	*out = (struct siw_qp_attr){
 		.qp_state = (int)attr->qp_state,
@@ -314,7 +315,7 @@ static int translate(struct ibv_qp *qp, const struct ibv_qp_attr *attr, int mask
  * Returns the state that the program sees. The engine keeps the queue pair of a connection id in
  * INIT until the connection is established.
  */
-static enum ibv_qp_state state_of(struct abi_qp *own, int engine)
+static enum ibv_qp_state qp_visible_state(struct abi_qp *own, int engine)
 {
 	enum ibv_qp_state state = (enum ibv_qp_state)engine;
 
@@ -329,8 +330,8 @@ static enum ibv_qp_state state_of(struct abi_qp *own, int engine)
  * Whether the transition is one that the connection id will perform later, so only its attributes
  * are stored.
  */
-static bool waits_for_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
-			 enum ibv_qp_state from, enum ibv_qp_state to)
+static bool qp_deferred_to_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
+			      enum ibv_qp_state from, enum ibv_qp_state to)
 {
 	bool of_cm;
 
@@ -349,7 +350,8 @@ static bool waits_for_cm(struct abi_qp *own, const struct ibv_qp_attr *attr, int
 }
 
 /* Stores the attributes that were set, and the new state. */
-static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, enum ibv_qp_state to)
+static void qp_record_transition(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask,
+				 enum ibv_qp_state to)
 {
 	pthread_mutex_lock(&own->lock);
 	if (mask & IBV_QP_STATE)
@@ -357,7 +359,7 @@ static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, e
 	if (to == IBV_QPS_RESET)
 		memset(&own->set, 0, sizeof(own->set));
 	else
-		remember(&own->set, attr, mask);
+		qp_store_attr(&own->set, attr, mask);
 	pthread_mutex_unlock(&own->lock);
 }
 
@@ -365,7 +367,7 @@ static void note(struct abi_qp *own, const struct ibv_qp_attr *attr, int mask, e
  * Truncates attributes to the widths of an adapter's fields (three or five bits), as ibv_query_qp
  * then shows them. Programs rely on this: some pass a min_rnr_timer of 32.
  */
-static struct ibv_qp_attr truncated(const struct ibv_qp_attr *attr)
+static struct ibv_qp_attr qp_truncate_attr(const struct ibv_qp_attr *attr)
 {
 	struct ibv_qp_attr fields = *attr;
 
@@ -387,25 +389,25 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 
 	if (!abi_live(ABI_QP, qp) || !attr_in)
 		return abi_fail(EINVAL);
-	fields = truncated(attr_in);
+	fields = qp_truncate_attr(attr_in);
 	attr = &fields;
 	own = abi_qp_of(qp);
-	r = check_values(qp, attr, mask);
+	r = qp_check_attr(qp, attr, mask);
 	if (r)
 		return abi_fail(r);
 	r = siw_query_qp(own->siw, &now, NULL);
 	if (r < 0)
 		return abi_result(r);
-	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : state_of(own, now.qp_state);
+	from = mask & IBV_QP_CUR_STATE ? attr->cur_qp_state : qp_visible_state(own, now.qp_state);
 	to = mask & IBV_QP_STATE ? attr->qp_state : from;
 	r = abi_step_allowed(qp->qp_type, from, to, mask);
 	if (r)
 		return abi_fail(r);
-	if (waits_for_cm(own, attr, mask, from, to)) {
-		note(own, attr, mask, to);
+	if (qp_deferred_to_cm(own, attr, mask, from, to)) {
+		qp_record_transition(own, attr, mask, to);
 		return 0;
 	}
-	r = translate(qp, attr, mask, &wanted);
+	r = qp_attr_to_engine(qp, attr, mask, &wanted);
 	if (r)
 		return abi_fail(r);
 	taken = siw_qp_step_attrs((int)qp->qp_type, (int)from, mask & IBV_QP_STATE ? (int)to : -1);
@@ -415,7 +417,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr_in, int mask)
 			  mask & SAME_MASKS & (taken | IBV_QP_STATE | IBV_QP_CUR_STATE));
 	if (r < 0)
 		return abi_result(r);
-	note(own, attr, mask, to);
+	qp_record_transition(own, attr, mask, to);
 	return 0;
 }
 
@@ -461,7 +463,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 	r = siw_query_qp(own->siw, &now, NULL);
 	if (r < 0)
 		return abi_result(r);
-	state = state_of(own, now.qp_state);
+	state = qp_visible_state(own, now.qp_state);
 	pthread_mutex_lock(&own->lock);
 	*attr = own->set;
 	qp->state = state; /* the state may have changed by itself, for example to ERR */
@@ -513,8 +515,8 @@ int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 
 /* ---- multicast ------------------------------------------------------------------------------- */
 
-static int member(struct ibv_qp *qp, const union ibv_gid *gid,
-		  int (*change)(struct siw_qp *qp, const struct siw_addr *group))
+static int qp_change_membership(struct ibv_qp *qp, const union ibv_gid *gid,
+				int (*change)(struct siw_qp *qp, const struct siw_addr *group))
 {
 	struct siw_addr group;
 
@@ -527,13 +529,13 @@ static int member(struct ibv_qp *qp, const union ibv_gid *gid,
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)lid;
-	return member(qp, gid, siw_attach_mcast);
+	return qp_change_membership(qp, gid, siw_attach_mcast);
 }
 
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 {
 	(void)lid;
-	return member(qp, gid, siw_detach_mcast);
+	return qp_change_membership(qp, gid, siw_detach_mcast);
 }
 
 /* ---- posting --------------------------------------------------------------------------------- */
@@ -560,7 +562,7 @@ static int post_bind(struct ibv_qp *qp, const struct ibv_send_wr *wr)
  * Returns a number of requests that cannot fit into the send queue (more than twice its depth),
  * which bounds the traversal of a list that contains a cycle.
  */
-static uint32_t too_many(struct ibv_qp *qp)
+static uint32_t send_list_bound(struct ibv_qp *qp)
 {
 	return 2 * abi_qp_of(qp)->cap.max_send_wr + 1;
 }
@@ -569,7 +571,7 @@ static uint32_t too_many(struct ibv_qp *qp)
  * Converts the engine's result of a post. A post that races with the destruction of its queue pair
  * is dropped without an error.
  */
-static int posted(struct ibv_qp *qp, int r)
+static int post_result(struct ibv_qp *qp, int r)
 {
 	return r && atomic_load(&abi_qp_of(qp)->ending) ? abi_post_dropped() : -r;
 }
@@ -584,7 +586,7 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 
 	for (; wr && !r; wr = next) {
 		struct siw_send_wr *bad = (struct siw_send_wr *)wr;
-		uint32_t left = too_many(qp);
+		uint32_t left = send_list_bound(qp);
 
 		last = wr;
 		while (wr->opcode != IBV_WR_BIND_MW && last->next &&
@@ -606,17 +608,17 @@ static int post_with_binds(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv
 
 int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_wr)
 {
-	uint32_t left = too_many(qp);
+	uint32_t left = send_list_bound(qp);
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return posted(qp, -post_with_binds(qp, wr, bad_wr));
-	return posted(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
-					(struct siw_send_wr **)bad_wr));
+			return post_result(qp, -post_with_binds(qp, wr, bad_wr));
+	return post_result(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+					     (struct siw_send_wr **)bad_wr));
 }
 
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return posted(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
-					(struct siw_recv_wr **)bad_wr));
+	return post_result(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+					     (struct siw_recv_wr **)bad_wr));
 }

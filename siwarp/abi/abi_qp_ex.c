@@ -25,13 +25,14 @@ struct abi_builder {
 	size_t inlined_room;
 };
 
-static struct abi_builder *of(struct ibv_qp_ex *qp)
+static struct abi_builder *builder_of(struct ibv_qp_ex *qp)
 {
 	return ((struct abi_qp *)qp)->builder;
 }
 
 /* Ensures that *array has room for `wanted` elements of `size` octets. */
-static bool room(struct abi_builder *b, void *array, size_t *have, size_t wanted, size_t size)
+static bool builder_reserve(struct abi_builder *b, void *array, size_t *have, size_t wanted,
+			    size_t size)
 {
 	size_t n = *have ? *have : 16;
 	void *bigger;
@@ -51,14 +52,15 @@ static bool room(struct abi_builder *b, void *array, size_t *have, size_t wanted
 }
 
 /* Begins a request. Returns NULL if an earlier request failed or memory is exhausted. */
-static struct siw_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
+static struct siw_send_wr *builder_begin_wr(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode)
 {
-	struct abi_builder *b = of(qp);
+	struct abi_builder *b = builder_of(qp);
 	size_t index_room = b->wr_room;
 	struct siw_send_wr *wr;
 
-	if (b->err || !room(b, &b->first_sge, &index_room, b->n + 1, sizeof(*b->first_sge)) ||
-	    !room(b, &b->wr, &b->wr_room, b->n + 1, sizeof(*b->wr)))
+	if (b->err ||
+	    !builder_reserve(b, &b->first_sge, &index_room, b->n + 1, sizeof(*b->first_sge)) ||
+	    !builder_reserve(b, &b->wr, &b->wr_room, b->n + 1, sizeof(*b->wr)))
 		return NULL;
 	b->first_sge[b->n] = b->sges;
 	wr = &b->wr[b->n++];
@@ -70,10 +72,10 @@ static struct siw_send_wr *begin(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode
 	return wr;
 }
 
-static void refuse(struct ibv_qp_ex *qp, int why)
+static void builder_fail(struct ibv_qp_ex *qp, int why)
 {
-	if (!of(qp)->err)
-		of(qp)->err = why;
+	if (!builder_of(qp)->err)
+		builder_of(qp)->err = why;
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -81,7 +83,7 @@ static void refuse(struct ibv_qp_ex *qp, int why)
 static void wr_rdma(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey,
 		    uint64_t remote_addr, __be32 imm_data)
 {
-	struct siw_send_wr *wr = begin(qp, opcode);
+	struct siw_send_wr *wr = builder_begin_wr(qp, opcode);
 
 	if (!wr)
 		return;
@@ -109,7 +111,7 @@ static void wr_rdma_write_imm(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remo
 static void wr_atomic(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t rkey,
 		      uint64_t remote_addr, uint64_t compare_add, uint64_t swap)
 {
-	struct siw_send_wr *wr = begin(qp, opcode);
+	struct siw_send_wr *wr = builder_begin_wr(qp, opcode);
 
 	if (!wr)
 		return;
@@ -134,13 +136,13 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t re
 static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 		       const struct ibv_mw_bind_info *bind_info)
 {
-	struct siw_send_wr *wr = begin(qp, IBV_WR_BIND_MW);
+	struct siw_send_wr *wr = builder_begin_wr(qp, IBV_WR_BIND_MW);
 
 	if (!wr)
 		return;
 	if (!abi_live(ABI_MW, mw) || !bind_info ||
 	    abi_bind_info(bind_info, &wr->bind_mw.bind_info)) {
-		refuse(qp, EINVAL);
+		builder_fail(qp, EINVAL);
 		return;
 	}
 	wr->bind_mw.mw = ((struct abi_mw *)mw)->siw;
@@ -149,7 +151,7 @@ static void wr_bind_mw(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
 
 static void wr_send_op(struct ibv_qp_ex *qp, enum ibv_wr_opcode opcode, uint32_t imm_or_key)
 {
-	struct siw_send_wr *wr = begin(qp, opcode);
+	struct siw_send_wr *wr = builder_begin_wr(qp, opcode);
 
 	if (wr)
 		wr->imm_data = imm_or_key;
@@ -180,7 +182,7 @@ static void wr_send_tso(struct ibv_qp_ex *qp, void *hdr, uint16_t hdr_sz, uint16
 	(void)hdr;
 	(void)hdr_sz;
 	(void)mss;
-	refuse(qp, EOPNOTSUPP);
+	builder_fail(qp, EOPNOTSUPP);
 }
 
 static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
@@ -189,24 +191,24 @@ static void wr_atomic_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote
 	(void)rkey;
 	(void)remote_addr;
 	(void)atomic_wr;
-	refuse(qp, EOPNOTSUPP);
+	builder_fail(qp, EOPNOTSUPP);
 }
 
 /* ---- setters, which modify the request begun last -------------------------------------------- */
 
-static struct siw_send_wr *last(struct ibv_qp_ex *qp)
+static struct siw_send_wr *builder_last_wr(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = of(qp);
+	struct abi_builder *b = builder_of(qp);
 
 	if (!b->n)
-		refuse(qp, EINVAL);
+		builder_fail(qp, EINVAL);
 	return b->err ? NULL : &b->wr[b->n - 1];
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn,
 			   uint32_t remote_qkey)
 {
-	struct siw_send_wr *wr = last(qp);
+	struct siw_send_wr *wr = builder_last_wr(qp);
 
 	if (!wr)
 		return;
@@ -218,23 +220,23 @@ static void wr_set_ud_addr(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t rem
 static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 {
 	(void)remote_srqn;
-	refuse(qp, EOPNOTSUPP);
+	builder_fail(qp, EOPNOTSUPP);
 }
 
 /* Replaces the scatter/gather elements of the last request. */
 static void set_sges(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *list)
 {
-	struct abi_builder *b = of(qp);
-	struct siw_send_wr *wr = last(qp);
+	struct abi_builder *b = builder_of(qp);
+	struct siw_send_wr *wr = builder_last_wr(qp);
 
 	if (!wr)
 		return;
 	b->sges = b->first_sge[b->n - 1];
 	if (n > ((struct abi_qp *)qp)->cap.max_send_sge || (n && !list)) {
-		refuse(qp, EINVAL);
+		builder_fail(qp, EINVAL);
 		return;
 	}
-	if (!n || !room(b, &b->sge, &b->sge_room, b->sges + n, sizeof(*list)))
+	if (!n || !builder_reserve(b, &b->sge, &b->sge_room, b->sges + n, sizeof(*list)))
 		return;
 	wr->send_flags &= ~(uint32_t)IBV_SEND_INLINE;
 	memcpy(b->sge + b->sges, list, n * sizeof(*list));
@@ -260,29 +262,30 @@ static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct i
 static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 				    const struct ibv_data_buf *buf_list)
 {
-	struct abi_builder *b = of(qp);
-	struct siw_send_wr *wr = last(qp);
+	struct abi_builder *b = builder_of(qp);
+	struct siw_send_wr *wr = builder_last_wr(qp);
 	struct ibv_sge one = { .addr = b->octets };
 	size_t total = 0;
 
 	if (!wr)
 		return;
 	if (num_buf && !buf_list) {
-		refuse(qp, EINVAL);
+		builder_fail(qp, EINVAL);
 		return;
 	}
 	for (size_t i = 0; i < num_buf; i++) {
 		if (buf_list[i].length && !buf_list[i].addr) {
-			refuse(qp, EINVAL);
+			builder_fail(qp, EINVAL);
 			return;
 		}
 		total += buf_list[i].length;
 		if (total > ((struct abi_qp *)qp)->cap.max_inline_data) {
-			refuse(qp, ENOMEM); /* as specified by ibv_wr_set_inline_data_list(3) */
+			builder_fail(qp,
+				     ENOMEM); /* as specified by ibv_wr_set_inline_data_list(3) */
 			return;
 		}
 	}
-	if (!room(b, &b->inlined, &b->inlined_room, b->octets + total, 1))
+	if (!builder_reserve(b, &b->inlined, &b->inlined_room, b->octets + total, 1))
 		return;
 	for (size_t i = 0; i < num_buf; i++) {
 		if (buf_list[i].length)
@@ -306,12 +309,12 @@ static void wr_set_inline_data(struct ibv_qp_ex *qp, void *addr, size_t length)
 /* A second call before the end of the list makes the complete list fail. */
 static void wr_start(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = of(qp);
+	struct abi_builder *b = builder_of(qp);
 
 	if (b->dead || b->forks != abi_forks)
 		return;
 	if (pthread_mutex_lock(&b->lock)) {
-		refuse(qp, EINVAL);
+		builder_fail(qp, EINVAL);
 		return;
 	}
 	b->open = true;
@@ -332,7 +335,7 @@ static void link_list(struct abi_builder *b)
 }
 
 /* Posts the complete list or, on an error, none of it. */
-static int post(struct abi_qp *qp, struct abi_builder *b)
+static int builder_post(struct abi_qp *qp, struct abi_builder *b)
 {
 	struct siw_send_wr *bad;
 
@@ -343,7 +346,7 @@ static int post(struct abi_qp *qp, struct abi_builder *b)
 
 static int wr_complete(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = of(qp);
+	struct abi_builder *b = builder_of(qp);
 	int r;
 
 	if (b->dead)
@@ -354,7 +357,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 		return abi_fail(EINVAL);
 	r = b->err;
 	if (!r && b->n)
-		r = post((struct abi_qp *)qp, b);
+		r = builder_post((struct abi_qp *)qp, b);
 	b->open = false;
 	pthread_mutex_unlock(&b->lock);
 	if (r && atomic_load(&((struct abi_qp *)qp)->ending))
@@ -364,7 +367,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 
 static void wr_abort(struct ibv_qp_ex *qp)
 {
-	struct abi_builder *b = of(qp);
+	struct abi_builder *b = builder_of(qp);
 
 	if (!b->open)
 		return;
@@ -390,7 +393,7 @@ static uint64_t operations_of(enum ibv_qp_type type)
 	}
 }
 
-int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
+int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
 {
 	struct ibv_qp_ex *ibv = &qp->ibv;
 
@@ -399,7 +402,7 @@ int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
 	qp->builder = calloc(1, sizeof(*qp->builder));
 	if (!qp->builder)
 		return ENOMEM;
-	abi_own_lock(&qp->builder->lock);
+	abi_init_checked_mutex(&qp->builder->lock);
 	qp->builder->forks = abi_forks;
 	/*
 	 * All functions are set, whatever was requested: unsupported operations are refused when
@@ -429,7 +432,7 @@ int abi_builder_make(struct abi_qp *qp, uint64_t send_ops_flags)
 	return 0;
 }
 
-void abi_builder_end(struct abi_qp *qp)
+void abi_builder_destroy(struct abi_qp *qp)
 {
 	static struct abi_builder dead = { .dead = true, .err = EINVAL };
 	struct abi_builder *b = qp->builder;

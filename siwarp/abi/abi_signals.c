@@ -12,19 +12,19 @@
  * Whether the signal reports a fault of the thread itself, which cannot interrupt a wait. Guarded
  * access handles some of them.
  */
-static bool of_a_fault(int number)
+static bool is_fault_signal(int number)
 {
 	return number == SIGSEGV || number == SIGBUS || number == SIGILL || number == SIGFPE ||
 	       number == SIGTRAP;
 }
 
-bool abi_restarts(void)
+bool abi_should_restart(void)
 {
 	for (int number = 1; number <= SIGRTMAX; number++) {
 		struct sigaction own;
 
 		/* reserved by the C library */
-		if (of_a_fault(number) || sigaction(number, NULL, &own))
+		if (is_fault_signal(number) || sigaction(number, NULL, &own))
 			continue;
 		if (own.sa_handler != SIG_DFL && own.sa_handler != SIG_IGN &&
 		    !(own.sa_flags & SA_RESTART))

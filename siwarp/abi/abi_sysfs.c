@@ -20,7 +20,7 @@ const char *ibv_get_sysfs_path(void)
 /* Reads the beginning of a file. Returns the number of octets, or -1 with errno. */
 static ssize_t read_file(const char *path, char *buf, size_t size)
 {
-	int cancel = abi_cancel_off();
+	int cancel = abi_cancel_disable();
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t n = -1;
 
@@ -28,7 +28,7 @@ static ssize_t read_file(const char *path, char *buf, size_t size)
 		n = read(fd, buf, size);
 		abi_close_fd(fd);
 	}
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 	return n;
 }
 

@@ -158,7 +158,8 @@ bool cm_addr_is_loopback(const struct siw_addr *addr);
 bool cm_addr_is_group(const struct siw_addr *addr);
 void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid);
 /* Stores addresses and their GIDs in the id's route. NULL leaves an address unchanged. */
-void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct siw_addr *dest);
+void cm_set_route_addrs(struct cm_id *id, const struct siw_addr *source,
+			const struct siw_addr *dest);
 /*
  * Copies the first element of info. rdma_freeaddrinfo frees the copy. Returns NULL if memory is
  * exhausted.
@@ -173,9 +174,9 @@ const struct siw_addr *cm_dest(const struct cm_id *id);
  * Removes and returns the argument of the oldest event that the program wrote. The caller holds
  * cm_lock.
  */
-uint64_t cm_take_arg(struct cm_id *id);
+uint64_t cm_pop_event_arg(struct cm_id *id);
 /* Frees the data that rdmacm_newer.c stores in an id, when the id is destroyed. */
-void cm_forget_newer(struct cm_id *id);
+void cm_free_newer(struct cm_id *id);
 
 /* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
 
@@ -188,12 +189,13 @@ int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from);
 int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from);
 int cm_ud_disconnect(struct cm_id *id);
 /* Stores for ibv_query_qp the attributes with which the id has moved its RC queue pair to RTS. */
-void cm_show_attr(const struct cm_id *id);
+void cm_store_qp_attr(const struct cm_id *id);
 int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
 /* Fills in the address vector for sending from the id's address to dgid. */
-void cm_ud_way(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
+void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
 /* Fills in the event data of a UD connection request or response. */
-void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct cm_event *event);
+void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
+		      struct cm_event *event);
 
 /* ---- rdmacm_mcast.c -------------------------------------------------------------------------- */
 
@@ -201,14 +203,14 @@ void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct 
  * Fills in the event of the oldest join that has none yet, and makes the queue pair a member of the
  * group. Returns false if there is no such join. The caller holds cm_lock.
  */
-bool cm_show_join(struct cm_id *id, struct cm_event *event);
+bool cm_fill_join_event(struct cm_id *id, struct cm_event *event);
 /* Leaves all groups, when the id's queue pair or the id is destroyed. */
 void cm_leave_all(struct cm_id *id);
 
 /* ---- rdmacm_rsocket.c ------------------------------------------------------------------------ */
 
 /* Data that the system's librdmacm interprets as device limits: large values at every offset. */
-extern const uint32_t cm_long_queues[64];
+extern const uint32_t cm_fake_device_data[64];
 
 /* ---- rdmacm_qp.c ----------------------------------------------------------------------------- */
 
@@ -228,9 +230,9 @@ void cm_end_stand_in(struct cm_id *id);
  */
 struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw);
 /* Sets the device of a new id. Must be called after cm_lock was released. */
-void cm_show_device(struct cm_id *id);
+void cm_set_device_of(struct cm_id *id);
 /* Acknowledges the event that a synchronous id still exposes in id.event. */
-void cm_forget_event(struct cm_id *id);
+void cm_ack_pending_event(struct cm_id *id);
 /*
  * For a synchronous id, waits for the result of the operation just started. Returns 0, or -1 with
  * errno.

@@ -13,7 +13,7 @@
  * Converts a multicast address of family AF_IB, which is a GID and therefore an IP address.
  * Programs have no other way to give the GID of a group.
  */
-static int group_from(const struct sockaddr *from, struct siw_addr *to)
+static int ib_group_from(const struct sockaddr *from, struct siw_addr *to)
 {
 	struct sockaddr_ib ib;
 
@@ -31,7 +31,7 @@ int cm_addr_from(const struct sockaddr *from, struct siw_addr *to)
 		return EINVAL;
 	memset(to, 0, sizeof(*to));
 	if (from->sa_family == AF_IB)
-		return group_from(from, to);
+		return ib_group_from(from, to);
 	if (from->sa_family == AF_INET)
 		memcpy(to, from, offsetof(struct sockaddr_in, sin_zero));
 	else if (from->sa_family == AF_INET6)
@@ -78,7 +78,8 @@ void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid)
 	}
 }
 
-void cm_show_addrs(struct cm_id *id, const struct siw_addr *source, const struct siw_addr *dest)
+void cm_set_route_addrs(struct cm_id *id, const struct siw_addr *source,
+			const struct siw_addr *dest)
 {
 	struct rdma_addr *addr = &id->id.route.addr;
 
@@ -115,8 +116,8 @@ __be16 rdma_get_dst_port(struct rdma_cm_id *id)
 
 /* ---- rdma_getaddrinfo ------------------------------------------------------------------------ */
 
-static bool copy(const struct sockaddr *from, socklen_t len, struct sockaddr **to,
-		 socklen_t *to_len)
+static bool copy_sockaddr(const struct sockaddr *from, socklen_t len, struct sockaddr **to,
+			  socklen_t *to_len)
 {
 	if (!from || !len)
 		return true;
@@ -144,8 +145,10 @@ struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *from)
 	info->ai_family = from->ai_family;
 	info->ai_qp_type = from->ai_qp_type;
 	info->ai_port_space = from->ai_port_space;
-	if (copy(from->ai_src_addr, from->ai_src_len, &info->ai_src_addr, &info->ai_src_len) &&
-	    copy(from->ai_dst_addr, from->ai_dst_len, &info->ai_dst_addr, &info->ai_dst_len) &&
+	if (copy_sockaddr(from->ai_src_addr, from->ai_src_len, &info->ai_src_addr,
+			  &info->ai_src_len) &&
+	    copy_sockaddr(from->ai_dst_addr, from->ai_dst_len, &info->ai_dst_addr,
+			  &info->ai_dst_len) &&
 	    copy_name(from->ai_src_canonname, &info->ai_src_canonname) &&
 	    copy_name(from->ai_dst_canonname, &info->ai_dst_canonname))
 		return info;
@@ -157,7 +160,7 @@ struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *from)
  * Completes port space and queue pair type, each of which implies the other. Returns 0 or
  * EAI_SERVICE.
  */
-static int services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hints)
+static int addrinfo_set_services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hints)
 {
 	int space = hints ? hints->ai_port_space : 0, type = hints ? hints->ai_qp_type : 0;
 
@@ -176,7 +179,7 @@ static int services(struct rdma_addrinfo *info, const struct rdma_addrinfo *hint
  * Unless the hints contain a source, sets the source of an active end to the address from which
  * packets to its destination leave. Returns false if memory is exhausted.
  */
-static bool find_source(struct rdma_addrinfo *info)
+static bool addrinfo_set_source(struct rdma_addrinfo *info)
 {
 	struct siw_addr dest, local;
 
@@ -184,8 +187,8 @@ static bool find_source(struct rdma_addrinfo *info)
 		return true;
 	if (cm_addr_from(info->ai_dst_addr, &dest) || cm_local_for(&dest, &local))
 		return true; /* no source is returned, as the man page allows */
-	return copy((const struct sockaddr *)&local, info->ai_dst_len, &info->ai_src_addr,
-		    &info->ai_src_len);
+	return copy_sockaddr((const struct sockaddr *)&local, info->ai_dst_len, &info->ai_src_addr,
+			     &info->ai_src_len);
 }
 
 /*
@@ -193,7 +196,7 @@ static bool find_source(struct rdma_addrinfo *info)
  * resolves "localhost" in this way and passes the result to its peers, for which a loopback address
  * would be useless.
  */
-static void make_reachable(struct rdma_addrinfo *info)
+static void addrinfo_replace_loopback(struct rdma_addrinfo *info)
 {
 	struct siw_addr addr, first;
 
@@ -202,8 +205,8 @@ static void make_reachable(struct rdma_addrinfo *info)
 		memcpy(info->ai_src_addr, &first, info->ai_src_len);
 }
 
-static struct rdma_addrinfo *make(const struct addrinfo *found, const struct rdma_addrinfo *hints,
-				  int *why)
+static struct rdma_addrinfo *addrinfo_create(const struct addrinfo *found,
+					     const struct rdma_addrinfo *hints, int *why)
 {
 	struct rdma_addrinfo *info = calloc(1, sizeof(*info));
 	bool passive = hints && hints->ai_flags & RAI_PASSIVE, ok;
@@ -212,24 +215,25 @@ static struct rdma_addrinfo *make(const struct addrinfo *found, const struct rdm
 	if (!info)
 		return NULL;
 	info->ai_flags = hints ? hints->ai_flags : 0;
-	ok = !hints ||
-	     (copy(hints->ai_src_addr, hints->ai_src_len, &info->ai_src_addr, &info->ai_src_len) &&
-	      copy(hints->ai_dst_addr, hints->ai_dst_len, &info->ai_dst_addr, &info->ai_dst_len));
+	ok = !hints || (copy_sockaddr(hints->ai_src_addr, hints->ai_src_len, &info->ai_src_addr,
+				      &info->ai_src_len) &&
+			copy_sockaddr(hints->ai_dst_addr, hints->ai_dst_len, &info->ai_dst_addr,
+				      &info->ai_dst_len));
 	if (ok && found) {
 		struct sockaddr **to = passive ? &info->ai_src_addr : &info->ai_dst_addr;
 
 		free(*to);
 		*to = NULL;
-		ok = copy(found->ai_addr, found->ai_addrlen, to,
-			  passive ? &info->ai_src_len : &info->ai_dst_len) &&
+		ok = copy_sockaddr(found->ai_addr, found->ai_addrlen, to,
+				   passive ? &info->ai_src_len : &info->ai_dst_len) &&
 		     copy_name(found->ai_canonname,
 			       passive ? &info->ai_src_canonname : &info->ai_dst_canonname);
 	}
-	ok = ok && (passive || find_source(info));
+	ok = ok && (passive || addrinfo_set_source(info));
 	info->ai_family = info->ai_dst_addr   ? info->ai_dst_addr->sa_family
 			  : info->ai_src_addr ? info->ai_src_addr->sa_family
 					      : AF_INET;
-	*why = ok ? services(info, hints) : EAI_MEMORY;
+	*why = ok ? addrinfo_set_services(info, hints) : EAI_MEMORY;
 	if (!*why)
 		return info;
 	rdma_freeaddrinfo(info);
@@ -240,20 +244,20 @@ static struct rdma_addrinfo *make(const struct addrinfo *found, const struct rdm
  * Returns the first IP address of the name. Programs use the first result, and request another
  * family by RAI_FAMILY.
  */
-static int look_up(const char *node, const char *service, const struct addrinfo *wanted,
-		   const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
+static int addrinfo_resolve(const char *node, const char *service, const struct addrinfo *wanted,
+			    const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
 {
-	int cancel = abi_cancel_off();
+	int cancel = abi_cancel_disable();
 	struct addrinfo *found = NULL, *one;
 	int why = getaddrinfo(node, service, wanted, &found);
 
 	if (!why) {
 		for (one = found; one && one->ai_family != AF_INET && one->ai_family != AF_INET6;)
 			one = one->ai_next;
-		*res = make(one, hints, &why);
+		*res = addrinfo_create(one, hints, &why);
 		freeaddrinfo(found);
 	}
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 	return why;
 }
 
@@ -271,7 +275,7 @@ int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_ad
 	if (hints && hints->ai_flags & ~(RAI_PASSIVE | RAI_NUMERICHOST | RAI_NOROUTE | RAI_FAMILY))
 		return EAI_BADFLAGS;
 	if (!node && !service) {
-		*res = make(NULL, hints, &why);
+		*res = addrinfo_create(NULL, hints, &why);
 		return why;
 	}
 	if (hints) {
@@ -283,9 +287,9 @@ int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_ad
 	if (wanted.ai_family != AF_UNSPEC && wanted.ai_family != AF_INET &&
 	    wanted.ai_family != AF_INET6)
 		return EAI_FAMILY;
-	why = look_up(node, service, &wanted, hints, res);
+	why = addrinfo_resolve(node, service, &wanted, hints, res);
 	if (*res && !service && hints && hints->ai_flags & RAI_PASSIVE)
-		make_reachable(*res);
+		addrinfo_replace_loopback(*res);
 	return why;
 }
 

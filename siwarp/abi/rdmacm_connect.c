@@ -15,15 +15,15 @@
  * Converts a depth of rdma_cm to the engine's: 0 means none, and a value above the limit means the
  * limit.
  */
-static int depth(uint8_t asked, int limit)
+static int depth_to_engine(uint8_t asked, int limit)
 {
 	if (!asked)
 		return -1;
 	return asked < limit ? asked : limit;
 }
 
-static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
-		     struct siw_cm_param *to)
+static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
+				struct siw_cm_param *to)
 {
 	struct siw_device_attr device;
 	int r = siw_query_device(siw_ibv_context(id->id.verbs), &device);
@@ -38,8 +38,10 @@ static int to_engine(const struct cm_id *id, const struct rdma_conn_param *from,
 	};
 	if (!from)
 		return 0;
-	to->initiator_depth = depth(from->initiator_depth, (int)device.max_qp_init_rd_atom);
-	to->responder_resources = depth(from->responder_resources, (int)device.max_qp_rd_atom);
+	to->initiator_depth =
+		depth_to_engine(from->initiator_depth, (int)device.max_qp_init_rd_atom);
+	to->responder_resources =
+		depth_to_engine(from->responder_resources, (int)device.max_qp_rd_atom);
 	return cm_take_private(from, to);
 }
 
@@ -69,7 +71,7 @@ struct listening {
 	int opened, why;
 };
 
-static bool listen_at(struct ibv_context *verbs, const struct siw_addr *addr, void *arg)
+static bool listen_on_address(struct ibv_context *verbs, const struct siw_addr *addr, void *arg)
 {
 	struct listening *l = arg;
 	const struct siw_addr *bound = cm_source(l->id);
@@ -88,10 +90,10 @@ static bool listen_at(struct ibv_context *verbs, const struct siw_addr *addr, vo
 	return !l->why;
 }
 
-static int listen_everywhere(struct cm_id *id, int backlog)
+static int listen_on_all(struct cm_id *id, int backlog)
 {
 	struct listening l = { .id = id, .backlog = backlog };
-	int why = cm_each_address(listen_at, &l);
+	int why = cm_each_address(listen_on_address, &l);
 
 	if (why || l.why)
 		return why ? why : l.why;
@@ -113,7 +115,7 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
 		return -1;
 	if (backlog <= 0)
 		backlog = SOMAXCONN;
-	why = id->any ? listen_everywhere(id, backlog) : -siw_cm_listen(id->siw, NULL, backlog);
+	why = id->any ? listen_on_all(id, backlog) : -siw_cm_listen(id->siw, NULL, backlog);
 	if (why)
 		return cm_fail(why);
 	id->listening = true;
@@ -125,7 +127,7 @@ int rdma_listen(struct rdma_cm_id *rdma_id, int backlog)
  * errno value. A queue pair that is not RC is not connected: UCX passes one only for its number,
  * and tells its peer in private data which queue pairs to connect.
  */
-static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
+static int bind_qp_by_number(struct cm_id *id, const struct rdma_conn_param *param)
 {
 	struct ibv_qp *qp = param ? siw_ibv_find_qp(id->id.verbs, param->qp_num) : NULL;
 
@@ -138,7 +140,7 @@ static int take_other(struct cm_id *id, const struct rdma_conn_param *param)
  * Binds a queue pair that was created with another id and that the program then stored in this id,
  * as DAPL does. Returns 0 or an errno value.
  */
-static int take_given(struct cm_id *id)
+static int bind_replaced_qp(struct cm_id *id)
 {
 	struct ibv_qp *qp = id->id.qp;
 	int r;
@@ -166,13 +168,13 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return cm_fail(EINVAL);
 	if (cm_is_ud(id))
 		return cm_ud_connect(id, conn_param);
-	r = to_engine(id, conn_param, &param);
+	r = conn_param_to_engine(id, conn_param, &param);
 	if (r == 0 && id->id.qp)
-		r = -take_given(id);
+		r = -bind_replaced_qp(id);
 	if (r == 0)
 		r = set_retries(id, conn_param, &param);
 	if (r == 0 && !id->id.qp)
-		r = -take_other(id, conn_param);
+		r = -bind_qp_by_number(id, conn_param);
 	if (r < 0)
 		return cm_fail(-r);
 	id->completes = !id->id.qp;
@@ -193,7 +195,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		return -1;
 	if (!id->asks)
 		return cm_fail(EINVAL);
-	r = id->id.qp ? take_given(id) : take_other(id, conn_param);
+	r = id->id.qp ? bind_replaced_qp(id) : bind_qp_by_number(id, conn_param);
 	if (r)
 		return cm_fail(r);
 	if (cm_is_ud(id))
@@ -206,7 +208,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 		};
 		conn_param = &asked;
 	}
-	r = to_engine(id, conn_param, &param);
+	r = conn_param_to_engine(id, conn_param, &param);
 	if (r == 0)
 		r = set_retries(id, conn_param, &param);
 	if (r < 0)
@@ -234,7 +236,7 @@ int rdma_reject(struct rdma_cm_id *rdma_id, const void *private_data, uint8_t pr
 	if (r < 0)
 		return cm_fail(-r);
 	id->asks = false;
-	cm_forget_event(id);
+	cm_ack_pending_event(id);
 	return 0;
 }
 

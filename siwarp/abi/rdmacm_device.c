@@ -22,24 +22,24 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct opened *all; /* protected by lock */
 
 /* The child of fork() cannot use the parent's devices, so it starts with an empty list. */
-static void forget_all(void)
+static void devices_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	all = NULL;
 }
 
-static void at_first(void)
+static void devices_init(void)
 {
-	pthread_atfork(NULL, NULL, forget_all);
+	pthread_atfork(NULL, NULL, devices_fork_child);
 }
 
-static void enter(void)
+static void devices_lock(void)
 {
-	pthread_once(&once, at_first);
+	pthread_once(&once, devices_init);
 	pthread_mutex_lock(&lock);
 }
 
-static void leave(void)
+static void devices_unlock(void)
 {
 	pthread_mutex_unlock(&lock);
 }
@@ -70,15 +70,15 @@ static struct ibv_context *open_device(struct ibv_device *device)
 	struct opened *one;
 	int cancel;
 
-	cancel = abi_cancel_off();
-	enter();
+	cancel = abi_cancel_disable();
+	devices_lock();
 	one = open_locked(device);
-	leave();
-	abi_cancel_back(cancel);
+	devices_unlock();
+	abi_cancel_restore(cancel);
 	return one ? one->verbs : NULL;
 }
 
-static bool has(const struct ibv_device *device, const struct siw_addr *addr)
+static bool device_has_address(const struct ibv_device *device, const struct siw_addr *addr)
 {
 	const struct siw_device_info *info = &((const struct abi_device *)device)->info;
 
@@ -108,7 +108,7 @@ struct ibv_context *cm_device_of(const struct siw_addr *local)
 	 * Programs that connect to "localhost" also want a device that reaches other machines, so
 	 * the first device is returned for loopback.
 	 */
-	for (one = list; *one && !cm_addr_is_loopback(local) && !has(*one, local);)
+	for (one = list; *one && !cm_addr_is_loopback(local) && !device_has_address(*one, local);)
 		one++;
 	if (*one) {
 		verbs = open_device(*one);
@@ -141,11 +141,11 @@ struct ibv_context *cm_device_by(const struct siw_context *siw)
 {
 	struct ibv_context *verbs = NULL;
 
-	enter();
+	devices_lock();
 	for (struct opened *one = all; one && !verbs; one = one->next)
 		if (siw_ibv_context(one->verbs) == siw)
 			verbs = one->verbs;
-	leave();
+	devices_unlock();
 	return verbs;
 }
 
@@ -153,7 +153,7 @@ struct ibv_pd *cm_default_pd(struct ibv_context *verbs)
 {
 	struct ibv_pd *pd = NULL;
 
-	enter();
+	devices_lock();
 	for (struct opened *one = all; one; one = one->next)
 		if (one->verbs == verbs) {
 			if (!one->pd)
@@ -162,7 +162,7 @@ struct ibv_pd *cm_default_pd(struct ibv_context *verbs)
 				siw_ibv_pd_of_ids(one->pd);
 			pd = one->pd;
 		}
-	leave();
+	devices_unlock();
 	return pd;
 }
 
@@ -201,7 +201,7 @@ int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
 	socklen_t len = dest->family == AF_INET ? sizeof(struct sockaddr_in)
 						: sizeof(struct sockaddr_in6);
 	struct siw_addr to = *dest;
-	int cancel = abi_cancel_off();
+	int cancel = abi_cancel_disable();
 	int fd, why = 0;
 
 	/* Connecting a UDP socket sends nothing, and determines the source address. */
@@ -219,7 +219,7 @@ int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
 	close(fd);
 	local->port_be = 0;
 out:
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 	return why;
 }
 

@@ -25,7 +25,7 @@ enum {
 static const void *gone[GONE]; /* protected by cm_lock */
 static unsigned int n_gone;
 
-static bool is_gone(const void *channel)
+static bool channel_was_destroyed(const void *channel)
 {
 	bool found = false;
 
@@ -79,7 +79,7 @@ void rdma_destroy_event_channel(struct rdma_event_channel *ev)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static uint8_t depth(int value)
+static uint8_t depth_to_uint8(int value)
 {
 	return value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : (uint8_t)value;
 }
@@ -88,17 +88,17 @@ static uint8_t depth(int value)
  * Sets the depths in an event: the values in the peer's frame if it contains them, otherwise the
  * values that this end may use. Events of connection requests always use the latter.
  */
-static void show_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
+static void event_fill_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
 {
 	bool said = from->event == SIW_CM_ESTABLISHED || from->event == SIW_CM_CONNECT_RESPONSE;
 
-	conn->responder_resources =
-		depth(said && from->peer_ord >= 0 ? from->peer_ord : from->responder_resources);
-	conn->initiator_depth =
-		depth(said && from->peer_ird >= 0 ? from->peer_ird : from->initiator_depth);
+	conn->responder_resources = depth_to_uint8(
+		said && from->peer_ord >= 0 ? from->peer_ord : from->responder_resources);
+	conn->initiator_depth = depth_to_uint8(said && from->peer_ird >= 0 ? from->peer_ird
+									   : from->initiator_depth);
 }
 
-static void show_data(struct cm_event *event, const struct siw_cm_event *from)
+static void event_fill_conn(struct cm_event *event, const struct siw_cm_event *from)
 {
 	struct rdma_conn_param *conn = &event->ev.param.conn;
 	uint32_t len = from->private_data_len > CM_MAX_PRIVATE ? CM_MAX_PRIVATE
@@ -107,14 +107,14 @@ static void show_data(struct cm_event *event, const struct siw_cm_event *from)
 	memcpy(event->private_data, from->private_data, from->private_data_len);
 	conn->private_data = len ? event->private_data : NULL;
 	conn->private_data_len = (uint8_t)len;
-	show_depths(conn, from);
+	event_fill_depths(conn, from);
 	conn->rnr_retry_count = 7;
 	conn->retry_count = 7;
 	conn->flow_control = 1;
 	conn->qp_num = SIW_IBV_QPN_OF_CM;
 }
 
-static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
+static int event_status(const struct cm_id *id, const struct siw_cm_event *from)
 {
 	/*
 	 * 0, as for adapters: no operation has failed. rsockets accepts no other status for the end
@@ -131,7 +131,7 @@ static int status_of(const struct cm_id *id, const struct siw_cm_event *from)
 	return from->rev ? REJ_CONSUMER_DEFINED : REJ_INVALID_SERVICE_ID;
 }
 
-static void follow_state(struct cm_id *id, int event, const struct siw_cm_event *from)
+static void id_update_state(struct cm_id *id, int event, const struct siw_cm_event *from)
 {
 	struct siw_addr local, peer;
 
@@ -142,20 +142,20 @@ static void follow_state(struct cm_id *id, int event, const struct siw_cm_event 
 	if (id->id.qp) {
 		id->id.qp->state = IBV_QPS_RTS;
 		if (!cm_is_ud(id)) {
-			id->depth = depth(from->initiator_depth);
-			id->resources = depth(from->responder_resources);
-			cm_show_attr(id);
+			id->depth = depth_to_uint8(from->initiator_depth);
+			id->resources = depth_to_uint8(from->responder_resources);
+			cm_store_qp_attr(id);
 		}
 	}
 	if (siw_cm_addr(id->siw, &local, &peer) == 0)
-		cm_show_addrs(id, &local, NULL);
+		cm_set_route_addrs(id, &local, NULL);
 }
 
 /*
  * Whether a connection was accepted but ended before it was established, without rdma_disconnect at
  * this end. To the program such a connection never existed.
  */
-static bool never_was(const struct cm_id *id, const struct siw_cm_event *from)
+static bool ended_before_established(const struct cm_id *id, const struct siw_cm_event *from)
 {
 	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
 }
@@ -164,16 +164,17 @@ static bool never_was(const struct cm_id *id, const struct siw_cm_event *from)
  * Fills in the data of an event. Returns false if the event belongs to a group that the program has
  * left.
  */
-static bool show(struct cm_id *id, struct cm_event *event, const struct siw_cm_event *from)
+static bool event_fill_data(struct cm_id *id, struct cm_event *event,
+			    const struct siw_cm_event *from)
 {
 	if (from->event == CM_EVENT_USER)
-		memcpy(&event->ev.param, &(uint64_t){ cm_take_arg(id) }, sizeof(uint64_t));
+		memcpy(&event->ev.param, &(uint64_t){ cm_pop_event_arg(id) }, sizeof(uint64_t));
 	else if (from->event == RDMA_CM_EVENT_MULTICAST_JOIN)
-		return cm_show_join(id, event);
+		return cm_fill_join_event(id, event);
 	else if (cm_is_ud(id))
-		cm_ud_show(id, from, event);
+		cm_ud_fill_event(id, from, event);
 	else
-		show_data(event, from);
+		event_fill_conn(event, from);
 	return true;
 }
 
@@ -181,7 +182,7 @@ static bool show(struct cm_id *id, struct cm_event *event, const struct siw_cm_e
  * Fills in the program's event. Returns false if it is to be suppressed, or the id of a request
  * cannot be created.
  */
-static bool fill(struct cm_event *event, const struct siw_cm_event *from)
+static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
 {
 	struct cm_id *id = from->context;
 
@@ -191,15 +192,15 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 		return false;
 	}
 	event->ev.event = (enum rdma_cm_event_type)from->event;
-	event->ev.status = status_of(id, from);
-	if (never_was(id, from)) {
+	event->ev.status = event_status(id, from);
+	if (ended_before_established(id, from)) {
 		event->ev.event = RDMA_CM_EVENT_CONNECT_ERROR;
 		event->ev.status = from->status ? from->status : -ECONNRESET;
 	}
 	event->of = id;
 	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
 		event->ev.event = RDMA_CM_EVENT_UNREACHABLE;
-	if (!show(id, event, from))
+	if (!event_fill_data(id, event, from))
 		return false;
 	if (from->event == SIW_CM_CONNECT_REQUEST) {
 		struct cm_id *new = cm_id_of_request(id, from->id);
@@ -214,7 +215,7 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
 		event->ev.listen_id = &id->id;
 	} else {
 		event->ev.id = &id->id;
-		follow_state(id, event->ev.event, from);
+		id_update_state(id, event->ev.event, from);
 	}
 	id->unacked++;
 	return true;
@@ -224,7 +225,7 @@ static bool fill(struct cm_event *event, const struct siw_cm_event *from)
  * Gets the next event without waiting. Returns 0; -EAGAIN, with *fd set to the descriptor to wait
  * for; -EINVAL: the channel was destroyed; or another negative errno value.
  */
-static int take(struct cm_channel *channel, struct cm_event *event, int *fd)
+static int channel_poll_event(struct cm_channel *channel, struct cm_event *event, int *fd)
 {
 	struct siw_cm_event from;
 	int r = -EINVAL;
@@ -239,14 +240,14 @@ static int take(struct cm_channel *channel, struct cm_event *event, int *fd)
 		*fd = channel->ev.fd;
 		do
 			r = siw_cm_get_event(channel->siw, &from, 0);
-		while (r == 0 && !fill(event, &from));
+		while (r == 0 && !event_fill(event, &from));
 	}
 	cm_unlock();
 	return r;
 }
 
 /* Waits until the channel may have an event. Returns 0 or a negative errno value. */
-static int wait_for(int fd)
+static int channel_wait(int fd)
 {
 	struct pollfd one = { .fd = fd, .events = POLLIN };
 	int flags = fcntl(fd, F_GETFL);
@@ -259,18 +260,18 @@ static int wait_for(int fd)
 	return poll(&one, 1, -1) < 0 ? -errno : 0;
 }
 
-static int get(struct cm_channel *channel, struct cm_event *event)
+static int channel_get_event(struct cm_channel *channel, struct cm_event *event)
 {
 	for (;;) {
 		int cancel, r, fd;
 
-		cancel = abi_cancel_off();
-		r = take(channel, event, &fd);
-		abi_cancel_back(cancel);
+		cancel = abi_cancel_disable();
+		r = channel_poll_event(channel, event, &fd);
+		abi_cancel_restore(cancel);
 		if (r != -EAGAIN)
 			return r;
-		r = wait_for(fd);
-		if (r && !(r == -EINTR && abi_restarts()))
+		r = channel_wait(fd);
+		if (r && !(r == -EINTR && abi_should_restart()))
 			return r;
 	}
 }
@@ -287,15 +288,15 @@ int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
 	if (!event)
 		return -1;
 	pthread_cleanup_push(free, event);
-	r = get(channel, event);
+	r = channel_get_event(channel, event);
 	pthread_cleanup_pop(0);
 	/* Do not mistake a new event channel for a destroyed one at the same address. */
-	if (r && !cm_live(CM_CHANNEL, ev) && is_gone(ev)) {
+	if (r && !cm_live(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
 		r = -EINVAL;
 		sleep(LAST_WAIT_S);
 	}
 	if (r == 0 && event->ev.listen_id)
-		cm_show_device(cm_id_of(event->ev.id));
+		cm_set_device_of(cm_id_of(event->ev.id));
 	if (r == 0 && cm_add(&event->object, CM_EVENT, event)) {
 		*out = &event->ev;
 		return 0;

@@ -13,7 +13,8 @@ static struct cm_channel *channel_of(const struct cm_id *id)
 	return (struct cm_channel *)id->id.channel;
 }
 
-static struct cm_id *new_id(struct rdma_event_channel *ev, void *context, enum rdma_port_space ps)
+static struct cm_id *cm_id_create(struct rdma_event_channel *ev, void *context,
+				  enum rdma_port_space ps)
 {
 	struct cm_id *id = calloc(1, sizeof(*id));
 	int why = ENOMEM;
@@ -24,7 +25,7 @@ static struct cm_id *new_id(struct rdma_event_channel *ev, void *context, enum r
 	id->id.context = context;
 	id->id.ps = ps;
 	id->id.qp_type = cm_is_ud(id) ? IBV_QPT_UD : IBV_QPT_RC;
-	id->foreign_device = cm_long_queues;
+	id->foreign_device = cm_fake_device_data;
 	id->siw = cm_is_ud(id) ? siw_cm_create_ud_id(channel_of(id)->siw, id)
 			       : siw_cm_create_id(channel_of(id)->siw, id);
 	if (id->siw) {
@@ -38,7 +39,7 @@ static struct cm_id *new_id(struct rdma_event_channel *ev, void *context, enum r
 	return abi_null(why);
 }
 
-static void give_device(struct cm_id *id, struct ibv_context *verbs)
+static void cm_id_set_device(struct cm_id *id, struct ibv_context *verbs)
 {
 	id->id.verbs = verbs;
 	id->id.port_num = ABI_PORT;
@@ -61,7 +62,7 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 		if (!own)
 			return -1;
 	}
-	id = new_id(channel, context, ps);
+	id = cm_id_create(channel, context, ps);
 	if (!id) {
 		int why = errno;
 
@@ -73,12 +74,12 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, 
 	return 0;
 }
 
-void cm_show_device(struct cm_id *id)
+void cm_set_device_of(struct cm_id *id)
 {
 	struct ibv_context *verbs = cm_device_by(siw_cm_device(id->siw));
 
 	if (verbs && !id->id.verbs)
-		give_device(id, verbs);
+		cm_id_set_device(id, verbs);
 }
 
 struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
@@ -92,7 +93,7 @@ struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
 	id->id.context = listener->id.context;
 	id->id.ps = listener->id.ps;
 	id->id.qp_type = listener->id.qp_type;
-	id->foreign_device = cm_long_queues;
+	id->foreign_device = cm_fake_device_data;
 	id->tos = listener->tos;
 	id->siw = siw;
 	id->asks = id->bound = true;
@@ -102,11 +103,11 @@ struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw)
 	}
 	siw_cm_set_context(siw, id);
 	if (siw_cm_addr(siw, &local, &peer) == 0)
-		cm_show_addrs(id, &local, &peer);
+		cm_set_route_addrs(id, &local, &peer);
 	return id;
 }
 
-void cm_forget_event(struct cm_id *id)
+void cm_ack_pending_event(struct cm_id *id)
 {
 	if (id->id.event)
 		rdma_ack_cm_event(id->id.event);
@@ -127,11 +128,11 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	siw_cm_destroy_id(id->siw);
 	cm_end_stand_in(id);
 	cm_leave_all(id);
-	cm_forget_event(id);
+	cm_ack_pending_event(id);
 	cm_wait_acked(id);
 	cm_end(&id->object);
 	own = (struct rdma_event_channel *)id->own;
-	cm_forget_newer(id);
+	cm_free_newer(id);
 	free(id->ep_attr);
 	free(id);
 	if (own)
@@ -159,7 +160,7 @@ int rdma_migrate_id(struct rdma_cm_id *rdma_id, struct rdma_event_channel *chann
 		rdma_destroy_event_channel(own);
 		return cm_fail(-r);
 	}
-	cm_forget_event(id);
+	cm_ack_pending_event(id);
 	/* A thread that got an event from the old channel may still access the id's channel. */
 	cm_wait_acked(id);
 	old = (struct rdma_event_channel *)id->own;
@@ -177,7 +178,7 @@ int cm_complete(struct cm_id *id)
 
 	if (!id->own)
 		return 0;
-	cm_forget_event(id);
+	cm_ack_pending_event(id);
 	if (rdma_get_cm_event(id->id.channel, &event))
 		return -1;
 	id->id.event = event;
@@ -193,7 +194,7 @@ int cm_complete(struct cm_id *id)
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 /* Binds the id to an address of this machine, or to a port only. Returns 0 or an errno value. */
-static int bind_to(struct cm_id *id, const struct siw_addr *addr)
+static int cm_id_bind(struct cm_id *id, const struct siw_addr *addr)
 {
 	struct siw_addr own = *addr, peer;
 	struct ibv_context *verbs = NULL;
@@ -215,8 +216,8 @@ static int bind_to(struct cm_id *id, const struct siw_addr *addr)
 	id->bound = true;
 	id->any = !verbs;
 	if (verbs)
-		give_device(id, verbs);
-	cm_show_addrs(id, &own, NULL);
+		cm_id_set_device(id, verbs);
+	cm_set_route_addrs(id, &own, NULL);
 	return 0;
 }
 
@@ -232,7 +233,7 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
 		return cm_fail(EINVAL);
 	why = cm_addr_from(addr, &own);
 	if (!why)
-		why = bind_to(id, &own);
+		why = cm_id_bind(id, &own);
 	return why ? cm_fail(why) : 0;
 }
 
@@ -240,7 +241,7 @@ int rdma_bind_addr(struct rdma_cm_id *rdma_id, struct sockaddr *addr)
  * Determines the address that the id will connect from, and its device. Returns 0 or an errno
  * value.
  */
-static int choose_source(struct cm_id *id, const struct siw_addr *dest)
+static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
 {
 	struct siw_addr own = *cm_source(id), found;
 	struct ibv_context *verbs;
@@ -253,15 +254,15 @@ static int choose_source(struct cm_id *id, const struct siw_addr *dest)
 		return why;
 	found.port_be = id->bound ? own.port_be : 0;
 	if (!id->bound && !cm_is_ud(id))
-		return bind_to(id, &found);
+		return cm_id_bind(id, &found);
 	verbs = cm_device_of(&found);
 	if (!verbs)
 		return errno;
 	why = -siw_cm_set_device(id->siw, siw_ibv_context(verbs));
 	if (why)
 		return why;
-	give_device(id, verbs);
-	cm_show_addrs(id, &found, NULL);
+	cm_id_set_device(id, verbs);
+	cm_set_route_addrs(id, &found, NULL);
 	return 0;
 }
 
@@ -269,13 +270,13 @@ static int choose_source(struct cm_id *id, const struct siw_addr *dest)
  * Whether the error means that the destination cannot be reached; it is then reported by an event
  * instead of by the call.
  */
-static bool is_of_network(int why)
+static bool is_unreachable(int why)
 {
 	return why == ENETUNREACH || why == EHOSTUNREACH || why == ENODEV || why == EACCES ||
 	       why == EADDRNOTAVAIL;
 }
 
-static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
+static int cm_id_resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 {
 	struct siw_addr dest, source;
 	int why = cm_addr_from(dst, &dest);
@@ -289,16 +290,16 @@ static int resolve(struct cm_id *id, struct sockaddr *src, struct sockaddr *dst)
 		if (!why && source.family != dest.family && !cm_addr_is_group(&dest))
 			why = EINVAL;
 		if (!why && !(cm_addr_is_any(&source) && !source.port_be))
-			why = bind_to(id, &source);
+			why = cm_id_bind(id, &source);
 		if (why)
 			return why;
 	}
-	why = choose_source(id, &dest);
-	if (is_of_network(why))
+	why = cm_id_select_source(id, &dest);
+	if (is_unreachable(why))
 		return -siw_cm_tell(id->siw, SIW_CM_ADDR_ERROR, -why);
 	if (why)
 		return why;
-	cm_show_addrs(id, NULL, &dest);
+	cm_set_route_addrs(id, NULL, &dest);
 	why = -siw_cm_tell(id->siw, SIW_CM_ADDR_RESOLVED, 0);
 	id->resolved = !why;
 	return why;
@@ -312,7 +313,7 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
 	(void)timeout_ms; /* resolution is a local route lookup that completes at once */
 	if (!cm_live(CM_ID, rdma_id))
 		return -1;
-	why = resolve(cm_id_of(rdma_id), src, dst);
+	why = cm_id_resolve(cm_id_of(rdma_id), src, dst);
 	return why ? cm_fail(why) : cm_complete(cm_id_of(rdma_id));
 }
 
@@ -320,7 +321,7 @@ int rdma_resolve_addr(struct rdma_cm_id *rdma_id, struct sockaddr *src, struct s
  * Fills in a path record as the kernel does for Ethernet. Programs check whether the destination is
  * beyond the local link, and then address it by GID.
  */
-static void show_path(struct cm_id *id)
+static void cm_id_fill_path(struct cm_id *id)
 {
 	const struct rdma_ib_addr *gids = &id->id.route.addr.addr.ibaddr;
 
@@ -350,14 +351,14 @@ int rdma_resolve_route(struct rdma_cm_id *rdma_id, int timeout_ms)
 		return cm_fail(EINVAL);
 	r = siw_cm_tell(id->siw, SIW_CM_ROUTE_RESOLVED, 0);
 	id->routed = r == 0;
-	show_path(id);
+	cm_id_fill_path(id);
 	return r < 0 ? cm_fail(-r) : cm_complete(id);
 }
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-static int begin_passive(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
-			 const struct ibv_qp_init_attr *attr)
+static int ep_begin_passive(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
+			    const struct ibv_qp_init_attr *attr)
 {
 	if (rdma_bind_addr(&id->id, res->ai_src_addr))
 		return -1;
@@ -372,8 +373,8 @@ static int begin_passive(struct cm_id *id, struct rdma_addrinfo *res, struct ibv
 	return 0;
 }
 
-static int begin_active(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
-			struct ibv_qp_init_attr *attr)
+static int ep_begin_active(struct cm_id *id, struct rdma_addrinfo *res, struct ibv_pd *pd,
+			   struct ibv_qp_init_attr *attr)
 {
 	if (rdma_resolve_addr(&id->id, res->ai_src_addr, res->ai_dst_addr, RESOLVE_MS) ||
 	    rdma_resolve_route(&id->id, RESOLVE_MS))
@@ -395,8 +396,8 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 	if (rdma_create_id(NULL, &id, NULL, (enum rdma_port_space)res->ai_port_space))
 		return -1;
 	id->qp_type = (enum ibv_qp_type)res->ai_qp_type;
-	r = res->ai_flags & RAI_PASSIVE ? begin_passive(cm_id_of(id), res, pd, qp_init_attr)
-					: begin_active(cm_id_of(id), res, pd, qp_init_attr);
+	r = res->ai_flags & RAI_PASSIVE ? ep_begin_passive(cm_id_of(id), res, pd, qp_init_attr)
+					: ep_begin_active(cm_id_of(id), res, pd, qp_init_attr);
 	if (r) {
 		int why = errno;
 
@@ -427,7 +428,7 @@ int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 
 	if (!cm_live(CM_ID, listen) || !out || !listener->own || !listener->listening)
 		return cm_fail(EINVAL);
-	cm_forget_event(listener);
+	cm_ack_pending_event(listener);
 	if (rdma_get_cm_event(listen->channel, &event))
 		return -1;
 	if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST || event->status) {

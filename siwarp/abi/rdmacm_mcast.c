@@ -23,7 +23,7 @@ struct cm_group {
  * Removes the group from the id's list and returns it; NULL if it is not in the list. The caller
  * holds cm_lock.
  */
-static struct cm_group *take_out(struct cm_id *id, const struct siw_addr *addr)
+static struct cm_group *group_unlink(struct cm_id *id, const struct siw_addr *addr)
 {
 	for (struct cm_group **at = &id->groups; *at; at = &(*at)->next) {
 		struct cm_group *group = *at;
@@ -36,7 +36,7 @@ static struct cm_group *take_out(struct cm_id *id, const struct siw_addr *addr)
 	return NULL;
 }
 
-static void end_group(struct cm_group *group)
+static void group_leave(struct cm_group *group)
 {
 	if (group->qp)
 		ibv_detach_mcast(group->qp, &group->gid, 0);
@@ -54,11 +54,11 @@ void cm_leave_all(struct cm_id *id)
 		cm_unlock();
 		if (!group)
 			return;
-		end_group(group);
+		group_leave(group);
 	}
 }
 
-bool cm_show_join(struct cm_id *id, struct cm_event *event)
+bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
 {
 	struct rdma_ud_param *ud = &event->ev.param.ud;
 	struct cm_group *group = id->groups;
@@ -77,13 +77,13 @@ bool cm_show_join(struct cm_id *id, struct cm_event *event)
 			group->qp = id->id.qp;
 	}
 	ud->private_data = group->context;
-	cm_ud_way(id, &group->gid, ud);
+	cm_ud_fill_path(id, &group->gid, ud);
 	ud->qp_num = 0xffffff;
 	ud->qkey = SIW_CM_UD_QKEY;
 	return true;
 }
 
-static int group_from(const struct sockaddr *from, struct siw_addr *addr)
+static int group_from_sockaddr(const struct sockaddr *from, struct siw_addr *addr)
 {
 	int why = cm_addr_from(from, addr);
 
@@ -95,11 +95,11 @@ static int group_from(const struct sockaddr *from, struct siw_addr *addr)
 	return cm_addr_is_group(addr) ? 0 : EINVAL;
 }
 
-static int join(struct cm_id *id, const struct sockaddr *from, bool send_only, void *context)
+static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_only, void *context)
 {
 	struct cm_group *group, **at = &id->groups;
 	struct siw_addr addr;
-	int why = group_from(from, &addr);
+	int why = group_from_sockaddr(from, &addr);
 
 	if (!why && (!cm_is_ud(id) || !id->id.verbs))
 		why = EINVAL;
@@ -119,7 +119,7 @@ static int join(struct cm_id *id, const struct sockaddr *from, bool send_only, v
 	if (!why)
 		return cm_complete(id);
 	cm_lock();
-	take_out(id, &addr);
+	group_unlink(id, &addr);
 	cm_unlock();
 	free(group);
 	return cm_fail(why);
@@ -129,7 +129,7 @@ int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *cont
 {
 	if (!cm_live(CM_ID, id))
 		return -1;
-	return join(cm_id_of(id), addr, false, context);
+	return group_join(cm_id_of(id), addr, false, context);
 }
 
 int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
@@ -147,8 +147,8 @@ int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex
 		flags = attr->join_flags;
 	if (flags >= RDMA_MC_JOIN_FLAG_RESERVED)
 		return cm_fail(EOPNOTSUPP);
-	return join(cm_id_of(id), attr->addr, flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
-		    context);
+	return group_join(cm_id_of(id), attr->addr, flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
+			  context);
 }
 
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
@@ -159,14 +159,14 @@ int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
 
 	if (!cm_live(CM_ID, id))
 		return -1;
-	why = group_from(addr, &which);
+	why = group_from_sockaddr(addr, &which);
 	if (why)
 		return cm_fail(why);
 	cm_lock();
-	group = take_out(cm_id_of(id), &which);
+	group = group_unlink(cm_id_of(id), &which);
 	cm_unlock();
 	if (!group)
 		return cm_fail(EADDRNOTAVAIL);
-	end_group(group);
+	group_leave(group);
 	return 0;
 }

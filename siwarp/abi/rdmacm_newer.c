@@ -24,7 +24,7 @@ int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
 /* ---- events written by the program ----------------------------------------------------------- */
 
-uint64_t cm_take_arg(struct cm_id *id)
+uint64_t cm_pop_event_arg(struct cm_id *id)
 {
 	struct cm_arg *first = id->args;
 	uint64_t arg = first ? first->arg : 0;
@@ -73,7 +73,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* Converts an error code of getaddrinfo(3) to an errno value for the status of an event. */
-static int errno_of(int why)
+static int errno_of_eai(int why)
 {
 	switch (why) {
 	case EAI_MEMORY:
@@ -113,7 +113,7 @@ int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const ch
 	 */
 	why = rdma_getaddrinfo(node, service, hints ? &wanted : NULL, &found);
 	r = siw_cm_tell(id->siw, why ? CM_EVENT_ADDRINFO_ERROR : CM_EVENT_ADDRINFO_RESOLVED,
-			why ? -errno_of(why) : 0);
+			why ? -errno_of_eai(why) : 0);
 	if (r < 0) {
 		rdma_freeaddrinfo(found);
 		return cm_fail(-r);
@@ -135,9 +135,9 @@ int rdma_query_addrinfo(struct rdma_cm_id *rdma_id, struct rdma_addrinfo **info)
 	return *info ? 0 : cm_fail(ENOMEM);
 }
 
-void cm_forget_newer(struct cm_id *id)
+void cm_free_newer(struct cm_id *id)
 {
 	while (id->args)
-		cm_take_arg(id);
+		cm_pop_event_arg(id);
 	rdma_freeaddrinfo(id->info);
 }

@@ -13,7 +13,7 @@ static pthread_cond_t acked = PTHREAD_COND_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void *alive; /* binary tree of struct cm_object, ordered by handle */
 
-static void take(void)
+static void cm_lock_raw(void)
 {
 	pthread_mutex_lock(&lock);
 }
@@ -24,15 +24,15 @@ void cm_unlock(void)
 }
 
 /* Registers fork handlers: the child of fork() must find the lock free. */
-static void at_first(void)
+static void cm_registry_init(void)
 {
-	pthread_atfork(take, cm_unlock, cm_unlock);
+	pthread_atfork(cm_lock_raw, cm_unlock, cm_unlock);
 }
 
 void cm_lock(void)
 {
-	pthread_once(&once, at_first);
-	take();
+	pthread_once(&once, cm_registry_init);
+	cm_lock_raw();
 }
 
 static int by_handle(const void *a, const void *b)
@@ -112,10 +112,10 @@ void cm_wait_acked(struct cm_id *id)
 	 * The wait has no time limit. Cancellation is disabled, because a cancelled thread would
 	 * keep the lock.
 	 */
-	cancel = abi_cancel_off();
+	cancel = abi_cancel_disable();
 	cm_lock();
 	while (id->unacked)
 		pthread_cond_wait(&acked, &lock);
 	cm_unlock();
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 }

@@ -7,13 +7,13 @@
 #define ACK_TIMEOUT 14 /* 67 ms */
 
 /* Converts a verbs result to 0, or -1 with errno. */
-static int minus_one(int why)
+static int cm_errno_result(int why)
 {
 	return why ? cm_fail(why) : 0;
 }
 
-static int make_cq(struct rdma_cm_id *id, uint32_t wr, struct ibv_comp_channel **channel,
-		   struct ibv_cq **cq)
+static int cm_create_cq(struct rdma_cm_id *id, uint32_t wr, struct ibv_comp_channel **channel,
+			struct ibv_cq **cq)
 {
 	*channel = ibv_create_comp_channel(id->verbs);
 	if (!*channel)
@@ -22,7 +22,7 @@ static int make_cq(struct rdma_cm_id *id, uint32_t wr, struct ibv_comp_channel *
 	return *cq ? 0 : -1;
 }
 
-static void end_cq(struct ibv_comp_channel **channel, struct ibv_cq **cq)
+static void cm_destroy_cq(struct ibv_comp_channel **channel, struct ibv_cq **cq)
 {
 	if (*cq)
 		ibv_destroy_cq(*cq);
@@ -32,13 +32,13 @@ static void end_cq(struct ibv_comp_channel **channel, struct ibv_cq **cq)
 	*channel = NULL;
 }
 
-static void end_cqs(struct rdma_cm_id *id)
+static void cm_destroy_cqs(struct rdma_cm_id *id)
 {
 	int why = errno;
 
-	end_cq(&id->send_cq_channel, &id->send_cq);
+	cm_destroy_cq(&id->send_cq_channel, &id->send_cq);
 	if (!id->srq)
-		end_cq(&id->recv_cq_channel, &id->recv_cq);
+		cm_destroy_cq(&id->recv_cq_channel, &id->recv_cq);
 	errno = why;
 }
 
@@ -46,7 +46,7 @@ static void end_cqs(struct rdma_cm_id *id)
 static int complete_attr(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	if (!attr->send_cq) {
-		if (make_cq(id, attr->cap.max_send_wr, &id->send_cq_channel, &id->send_cq))
+		if (cm_create_cq(id, attr->cap.max_send_wr, &id->send_cq_channel, &id->send_cq))
 			return -1;
 		attr->send_cq = id->send_cq;
 	}
@@ -55,14 +55,14 @@ static int complete_attr(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr
 	if (!attr->recv_cq && id->srq && id->recv_cq)
 		attr->recv_cq = id->recv_cq;
 	if (!attr->recv_cq) {
-		if (make_cq(id, attr->cap.max_recv_wr, &id->recv_cq_channel, &id->recv_cq))
+		if (cm_create_cq(id, attr->cap.max_recv_wr, &id->recv_cq_channel, &id->recv_cq))
 			return -1;
 		attr->recv_cq = id->recv_cq;
 	}
 	return 0;
 }
 
-static int create(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+static int cm_create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	struct ibv_qp *qp;
 	int r;
@@ -98,7 +98,7 @@ static int create(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 	return 0;
 
 failed:
-	end_cqs(id);
+	cm_destroy_cqs(id);
 	return -1;
 }
 
@@ -106,7 +106,7 @@ int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	if (!attr || !cm_live(CM_ID, id))
 		return cm_fail(EINVAL);
-	return create(id, attr);
+	return cm_create_qp(id, attr);
 }
 
 int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
@@ -119,7 +119,7 @@ int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_
 	memcpy(&ex, attr, sizeof(*attr));
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD;
 	ex.pd = pd;
-	r = create(id, &ex);
+	r = cm_create_qp(id, &ex);
 	if (r == 0)
 		memcpy(attr, &ex, sizeof(*attr));
 	return r;
@@ -133,7 +133,7 @@ void rdma_destroy_qp(struct rdma_cm_id *id)
 	ibv_destroy_qp(id->qp);
 	id->qp = NULL;
 	cm_id_of(id)->taken = NULL;
-	end_cqs(id);
+	cm_destroy_cqs(id);
 }
 
 struct ibv_qp *cm_stand_in(struct cm_id *id)
@@ -213,7 +213,7 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
 		return;
 	id->srq = NULL;
 	if (!id->qp)
-		end_cq(&id->recv_cq_channel, &id->recv_cq);
+		cm_destroy_cq(&id->recv_cq_channel, &id->recv_cq);
 }
 
 /* ---- attributes ------------------------------------------------------------------------------ */
@@ -257,7 +257,7 @@ static int attr_of_step(const struct cm_id *id, struct ibv_qp_attr *attr, int *m
 	}
 }
 
-void cm_show_attr(const struct cm_id *id)
+void cm_store_qp_attr(const struct cm_id *id)
 {
 	struct ibv_qp_attr attr;
 	int mask;
@@ -285,5 +285,5 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 	if (cm_is_ud(id))
 		return cm_ud_init_attr(id, attr, mask);
 	why = attr_of_step(id, attr, mask);
-	return why ? minus_one(why) : 0;
+	return why ? cm_errno_result(why) : 0;
 }

@@ -18,7 +18,7 @@
 #include <rdma/rsocket.h>
 #pragma GCC visibility pop
 
-const uint32_t cm_long_queues[64] = { [0 ... 63] = 0x3fffffff };
+const uint32_t cm_fake_device_data[64] = { [0 ... 63] = 0x3fffffff };
 
 /* Functions of later releases of rdma-core (RDMACM_1.5). */
 struct epoll_event;
@@ -58,9 +58,9 @@ struct forwarded {
  * Looks up a function in the system's library; NULL with errno EOPNOTSUPP. Concurrent lookups give
  * the same result.
  */
-static void *look_up(const char *name, struct forwarded *of)
+static void *rsocket_look_up(const char *name, struct forwarded *of)
 {
-	int cancel = abi_cancel_off();
+	int cancel = abi_cancel_disable();
 	void *function;
 
 	pthread_once(&once, open_genuine);
@@ -68,11 +68,11 @@ static void *look_up(const char *name, struct forwarded *of)
 	if (!function && !atomic_exchange(&of->said, true))
 		fprintf(stderr, "siwarp: %s: rsockets are the system's librdmacm's, which %s\n",
 			name, genuine ? "does not have it" : "is not installed");
-	abi_cancel_back(cancel);
+	abi_cancel_restore(cancel);
 	if (!function)
 		errno = EOPNOTSUPP;
 	/*
-	 * Pairs with the acquire load in forward(), so that the opened library is visible to the
+	 * Pairs with the acquire load in rsocket_function(), so that the opened library is visible to the
 	 * reader.
 	 */
 	atomic_store_explicit(&of->function, function, memory_order_release);
@@ -83,25 +83,25 @@ static void *look_up(const char *name, struct forwarded *of)
  * Returns the function of the system's library, looking it up at the first call; NULL with errno
  * EOPNOTSUPP.
  */
-static void *forward(const char *name, struct forwarded *of)
+static void *rsocket_function(const char *name, struct forwarded *of)
 {
 	void *function = atomic_load_explicit(&of->function, memory_order_acquire);
 
-	return function ? function : look_up(name, of);
+	return function ? function : rsocket_look_up(name, of);
 }
 
 /*
  * Defines a function that calls its counterpart in the system's library, or returns `none` if there
  * is none.
  */
-#define FORWARD(type, name, parameters, arguments, none)      \
-	type name parameters                                  \
-	{                                                     \
-		static struct forwarded known;                \
-		type(*function) parameters;                   \
-                                                              \
-		*(void **)&function = forward(#name, &known); \
-		return function ? function arguments : none;  \
+#define FORWARD(type, name, parameters, arguments, none)               \
+	type name parameters                                           \
+	{                                                              \
+		static struct forwarded known;                         \
+		type(*function) parameters;                            \
+                                                                       \
+		*(void **)&function = rsocket_function(#name, &known); \
+		return function ? function arguments : none;           \
 	}
 
 FORWARD(int, rsocket, (int domain, int type, int protocol), (domain, type, protocol), -1)
@@ -162,6 +162,6 @@ int rfcntl(int socket, int cmd, ...)
 	va_start(list, cmd);
 	value = va_arg(list, long);
 	va_end(list);
-	*(void **)&function = forward("rfcntl", &known);
+	*(void **)&function = rsocket_function("rfcntl", &known);
 	return function ? function(socket, cmd, value) : -1;
 }

@@ -20,7 +20,7 @@ static bool is_v4(const union ibv_gid *gid)
  * Returns the GID index of the id's address if that has the family of dgid, otherwise of the
  * device's first address of that family; 0 if there is none.
  */
-static uint8_t index_for(const struct cm_id *id, const union ibv_gid *dgid)
+static uint8_t ud_gid_index(const struct cm_id *id, const union ibv_gid *dgid)
 {
 	const union ibv_gid *own = &id->id.route.addr.addr.ibaddr.sgid;
 	union ibv_gid one;
@@ -35,16 +35,17 @@ static uint8_t index_for(const struct cm_id *id, const union ibv_gid *dgid)
 	return found < 0 ? 0 : (uint8_t)found;
 }
 
-void cm_ud_way(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud)
+void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud)
 {
 	ud->ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = ABI_PORT };
 	ud->ah_attr.grh.dgid = *dgid;
-	ud->ah_attr.grh.sgid_index = index_for(id, dgid);
+	ud->ah_attr.grh.sgid_index = ud_gid_index(id, dgid);
 	ud->ah_attr.grh.hop_limit = HOPS;
 	ud->ah_attr.grh.traffic_class = id->tos;
 }
 
-void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct cm_event *event)
+void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
+		      struct cm_event *event)
 {
 	struct rdma_ud_param *ud = &event->ev.param.ud;
 	struct siw_addr local, peer;
@@ -56,12 +57,12 @@ void cm_ud_show(const struct cm_id *id, const struct siw_cm_event *from, struct 
 	if (from->event != SIW_CM_ESTABLISHED || siw_cm_addr(id->siw, &local, &peer))
 		return;
 	cm_gid_of(&peer, &dgid);
-	cm_ud_way(id, &dgid, ud);
+	cm_ud_fill_path(id, &dgid, ud);
 	ud->qp_num = from->qpn;
 	ud->qkey = from->qkey;
 }
 
-static int to_engine(const struct rdma_conn_param *from, struct siw_cm_param *to)
+static int ud_param_to_engine(const struct rdma_conn_param *from, struct siw_cm_param *to)
 {
 	*to = (struct siw_cm_param){ 0 };
 	return from ? cm_take_private(from, to) : 0;
@@ -71,7 +72,7 @@ int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
 {
 	struct siw_addr source = *cm_source(id);
 	struct siw_cm_param param;
-	int r = to_engine(from, &param);
+	int r = ud_param_to_engine(from, &param);
 
 	if (r == 0)
 		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
@@ -89,7 +90,7 @@ int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
 int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
 {
 	struct siw_cm_param param;
-	int r = to_engine(from, &param);
+	int r = ud_param_to_engine(from, &param);
 
 	if (r == 0)
 		r = siw_cm_accept(id->siw, &param);
@@ -100,7 +101,7 @@ int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
 	 * for.
 	 */
 	id->asks = false;
-	cm_forget_event(id);
+	cm_ack_pending_event(id);
 	return 0;
 }
 

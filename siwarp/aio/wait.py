@@ -42,7 +42,7 @@ class _Wait:
         if others is None:
             others = self._here[channel] = set()
             if isinstance(channel, CompChannel):
-                self._loop.add_reader(self._fd, _take_events, channel)
+                self._loop.add_reader(self._fd, _dispatch_events, channel)
             else:
                 self._loop.add_reader(self._fd, channel._wake)
         others.add(self)
@@ -83,7 +83,7 @@ class _Wait:
         self._channel._unwatch(self._call)
 
 
-def _take_events(channel: CompChannel) -> None:
+def _dispatch_events(channel: CompChannel) -> None:
     """Get the pending events of a channel, which wakes the tasks that wait for them."""
     for _ in range(EVENTS_A_TURN):
         if channel.closed:

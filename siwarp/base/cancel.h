@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 /*
- * Disables cancellation of the calling thread until siw_cancel_back() is called with the returned
+ * Disables cancellation of the calling thread until siw_cancel_restore() is called with the returned
  * value.
  */
-static inline int siw_cancel_off(void)
+static inline int siw_cancel_disable(void)
 {
 	int before;
 
@@ -32,17 +32,17 @@ static inline int siw_cancel_off(void)
 	return before;
 }
 
-static inline void siw_cancel_back(int before)
+static inline void siw_cancel_restore(int before)
 {
 	pthread_setcancelstate(before, NULL);
 }
 
 static inline void siw_close_fd(int fd)
 {
-	int before = siw_cancel_off();
+	int before = siw_cancel_disable();
 
 	close(fd);
-	siw_cancel_back(before);
+	siw_cancel_restore(before);
 }
 
 #endif

@@ -55,20 +55,20 @@ static struct {
  * Takes the lock. Cancellation is disabled, because writing a file is a cancellation point
  * (base/cancel.h).
  */
-static void take(void)
+static void capture_take_lock(void)
 {
-	int cancel = siw_cancel_off();
+	int cancel = siw_cancel_disable();
 
 	pthread_mutex_lock(&lock);
 	cap.cancel = cancel;
 }
 
-static void release(void)
+static void capture_release_lock(void)
 {
 	int cancel = cap.cancel;
 
 	pthread_mutex_unlock(&lock);
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 }
 
 /* File offset for the comment of the datagram that this thread received last. */
@@ -79,18 +79,18 @@ static __thread struct {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static void put(const void *octets, size_t n)
+static void capture_put(const void *octets, size_t n)
 {
 	memcpy(cap.block + cap.len, octets, n);
 	cap.len += n;
 }
 
-static void put32(uint32_t v)
+static void capture_put32(uint32_t v)
 {
-	put(&v, sizeof(v));
+	capture_put(&v, sizeof(v));
 }
 
-static void pad(void)
+static void capture_pad(void)
 {
 	while (cap.len % 4)
 		cap.block[cap.len++] = 0;
@@ -100,19 +100,19 @@ static void put_option(uint16_t code, const void *value, size_t n)
 {
 	uint16_t head[2] = { code, (uint16_t)n };
 
-	put(head, sizeof(head));
-	put(value, n);
-	pad();
+	capture_put(head, sizeof(head));
+	capture_put(value, n);
+	capture_pad();
 }
 
-static void begin(uint32_t type)
+static void capture_begin_block(uint32_t type)
 {
 	cap.len = 0;
-	put32(type);
-	put32(0);
+	capture_put32(type);
+	capture_put32(0);
 }
 
-static void fail(const char *what)
+static void capture_abort(const char *what)
 {
 	siw_trace_warn_user("the capture to %s ends here: %s: %s", cap.file, what, strerror(errno));
 	if (ftruncate(cap.fd,
@@ -128,13 +128,13 @@ static void fail(const char *what)
 }
 
 /* Completes the current block and writes it to the file. Returns 0 or -errno. */
-static int finish(void)
+static int capture_write_block(void)
 {
 	uint32_t size;
 	ssize_t n;
 
 	size = (uint32_t)cap.len + 4;
-	put32(size);
+	capture_put32(size);
 	memcpy(cap.block + 4, &size, sizeof(size));
 	if (cap.end + (off_t)cap.len > cap.limit) {
 		/*
@@ -142,7 +142,7 @@ static int finish(void)
 		 * which terminates most programs.
 		 */
 		errno = EFBIG;
-		fail("its file has the size that SIWARP_CAPTURE_MB or ulimit -f allows");
+		capture_abort("its file has the size that SIWARP_CAPTURE_MB or ulimit -f allows");
 		return -EFBIG;
 	}
 	do
@@ -152,7 +152,7 @@ static int finish(void)
 		int error = n < 0 ? errno : ENOSPC;
 
 		errno = error;
-		fail("writing to its file");
+		capture_abort("writing to its file");
 		return -error;
 	}
 	cap.end += n;
@@ -167,13 +167,13 @@ static int write_section(void)
 	uint16_t version[2] = { 1, 0 };
 	uint64_t unknown = UINT64_MAX;
 
-	begin(BLOCK_SECTION);
-	put32(0x1a2b3c4d);
-	put(version, sizeof(version));
-	put(&unknown, sizeof(unknown));
+	capture_begin_block(BLOCK_SECTION);
+	capture_put32(0x1a2b3c4d);
+	capture_put(version, sizeof(version));
+	capture_put(&unknown, sizeof(unknown));
 	put_option(OPT_APPLICATION, application, (size_t)n);
 	put_option(OPT_END, "", 0);
-	return finish();
+	return capture_write_block();
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -182,7 +182,7 @@ static int write_section(void)
  * Copies path to out and replaces each %p by the process ID. suffixed: also inserts -PID before the
  * suffix. Returns 0 or -ENAMETOOLONG.
  */
-static int expand(char *out, const char *path, bool suffixed)
+static int capture_expand_path(char *out, const char *path, bool suffixed)
 {
 	const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
 	const char *at, *mark = path + strlen(path);
@@ -229,7 +229,7 @@ static off_t size_limit(void)
 static int open_file(bool suffixed, int how)
 {
 	struct stat st;
-	int fd, rv = expand(cap.file, cap.path, suffixed);
+	int fd, rv = capture_expand_path(cap.file, cap.path, suffixed);
 
 	if (rv < 0)
 		return rv;
@@ -250,42 +250,42 @@ static int open_file(bool suffixed, int how)
 	return write_section();
 }
 
-static void before_fork(void)
+static void capture_before_fork(void)
 {
-	take();
+	capture_take_lock();
 }
 
-static void in_parent(void)
+static void capture_fork_parent(void)
 {
-	release();
+	capture_release_lock();
 }
 
-static void in_child(void)
+static void capture_fork_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	siw_cancel_back(cap.cancel);
+	siw_cancel_restore(cap.cancel);
 	cap.forked = cap.generation != 0;
 }
 
-static void follow_forks(void)
+static void capture_register_fork(void)
 {
 	/*
 	 * Without this handler a forked child would write into its parent's file. pthread_atfork
 	 * fails only if memory is exhausted.
 	 */
-	if (pthread_atfork(before_fork, in_parent, in_child))
+	if (pthread_atfork(capture_before_fork, capture_fork_parent, capture_fork_child))
 		abort();
 }
 
-static int start(const char *path, bool shared)
+static int capture_start_file(const char *path, bool shared)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int rv = -EBUSY;
 
 	if (strlen(path) >= sizeof(cap.path))
 		return -ENAMETOOLONG;
-	pthread_once(&once, follow_forks);
-	take();
+	pthread_once(&once, capture_register_fork);
+	capture_take_lock();
 	if (!cap.generation || cap.forked) {
 		if (cap.forked)
 			close(cap.fd);
@@ -297,30 +297,30 @@ static int start(const char *path, bool shared)
 			rv = open_file(true, O_EXCL);
 		atomic_store_explicit(&siw_capture_active, rv == 0, memory_order_relaxed);
 	}
-	release();
+	capture_release_lock();
 	return rv;
 }
 
 int siw_capture_open(const char *path)
 {
-	return start(path, false);
+	return capture_start_file(path, false);
 }
 
 void siw_capture_close(void)
 {
-	take();
+	capture_take_lock();
 	atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 	if (cap.generation)
 		close(cap.fd);
 	cap.generation = 0;
 	cap.forked = false;
-	release();
+	capture_release_lock();
 }
 
-static void from_environment(void)
+static void capture_from_environment(void)
 {
 	const char *path = siw_setting_capture();
-	int rv = path ? start(path, true) : 0;
+	int rv = path ? capture_start_file(path, true) : 0;
 
 	if (rv == -EEXIST)
 		siw_trace_warn_user(
@@ -334,7 +334,7 @@ void siw_capture_init(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, from_environment);
+	pthread_once(&once, capture_from_environment);
 }
 
 /* ---- packets --------------------------------------------------------------------------------- */
@@ -349,13 +349,13 @@ uint64_t siw_capture_now(void)
 
 uint64_t siw_capture_lock(void)
 {
-	take();
+	capture_take_lock();
 	return siw_capture_now();
 }
 
 void siw_capture_unlock(void)
 {
-	release();
+	capture_release_lock();
 }
 
 uint32_t siw_capture_generation(void)
@@ -385,13 +385,13 @@ int siw_capture_interface(const char *name)
 			return i;
 	if (!cap.generation || i == MAX_INTERFACES)
 		return 0;
-	begin(BLOCK_INTERFACE);
-	put32(1); /* link type: Ethernet */
-	put32(0); /* no snapshot length limit */
+	capture_begin_block(BLOCK_INTERFACE);
+	capture_put32(1); /* link type: Ethernet */
+	capture_put32(0); /* no snapshot length limit */
 	put_option(OPT_NAME, name, strlen(name));
 	put_option(OPT_RESOLUTION, &nanoseconds, 1);
 	put_option(OPT_END, "", 0);
-	if (finish())
+	if (capture_write_block())
 		return 0;
 	snprintf(cap.interfaces[i], sizeof(cap.interfaces[i]), "%s", name);
 	return cap.n_interfaces++;
@@ -405,22 +405,22 @@ void siw_capture_write(const struct siw_capture_packet *p)
 
 	if (!cap.generation)
 		return;
-	begin(BLOCK_PACKET);
-	put32((uint32_t)p->interface);
-	put32((uint32_t)(p->when_ns >> 32));
-	put32((uint32_t)p->when_ns);
+	capture_begin_block(BLOCK_PACKET);
+	capture_put32((uint32_t)p->interface);
+	capture_put32((uint32_t)(p->when_ns >> 32));
+	capture_put32((uint32_t)p->when_ns);
 	captured = (uint32_t)siw_capture_packet_build(p, cap.block + cap.len + 8);
-	put32(captured);
-	put32(captured + (uint32_t)p->missing);
+	capture_put32(captured);
+	capture_put32(captured + (uint32_t)p->missing);
 	cap.len += captured;
-	pad();
+	capture_pad();
 	put_option(OPT_FLAGS, &flags, sizeof(flags));
 	if (!p->tcp && !p->sent) {
 		where = cap.end + (off_t)cap.len;
 		put_option(OPT_ROOM, room, ROOM);
 	}
 	put_option(OPT_END, "", 0);
-	if (finish() == 0 && where) {
+	if (capture_write_block() == 0 && where) {
 		last.generation = cap.generation;
 		last.room = where;
 	}
@@ -448,10 +448,10 @@ void siw_capture_note(int why)
 	rest[1] = (uint16_t)(ROOM - used - sizeof(rest));
 	memset(room + 4 + n, 0, ROOM - (size_t)n);
 	memcpy(room + 4 + used, rest, sizeof(rest));
-	take();
+	capture_take_lock();
 	if (last.generation && last.generation == cap.generation && !cap.forked &&
 	    pwrite(cap.fd, room, sizeof(room), last.room) != (ssize_t)sizeof(room))
-		fail("writing a comment");
+		capture_abort("writing a comment");
 	last.generation = 0;
-	release();
+	capture_release_lock();
 }

@@ -13,16 +13,16 @@
 #define TCP	 20
 #define SYN_MORE 8 /* octets of TCP options in a SYN */
 
-static void put16(uint8_t *at, uint32_t v)
+static void packet_put16(uint8_t *at, uint32_t v)
 {
 	at[0] = (uint8_t)(v >> 8);
 	at[1] = (uint8_t)v;
 }
 
-static void put32(uint8_t *at, uint32_t v)
+static void packet_put32(uint8_t *at, uint32_t v)
 {
-	put16(at, v >> 16);
-	put16(at + 2, v);
+	packet_put16(at, v >> 16);
+	packet_put16(at + 2, v);
 }
 
 /*
@@ -40,7 +40,7 @@ static uint64_t sum16(uint64_t sum, const uint8_t *at, size_t len)
 	return sum;
 }
 
-static uint16_t fold(uint64_t sum)
+static uint16_t packet_fold_sum(uint64_t sum)
 {
 	while (sum >> 16)
 		sum = (sum & 0xffff) + (sum >> 16);
@@ -77,18 +77,18 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 	if (p->source.family == AF_INET) {
 		memset(at, 0, IPV4);
 		at[0] = 0x45;
-		put16(at + 2, (uint32_t)(IPV4 + len));
+		packet_put16(at + 2, (uint32_t)(IPV4 + len));
 		at[6] = 0x40; /* don't fragment: allows an identification of 0 */
 		at[8] = 64;
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
 		memcpy(at + 16, p->dest.v4, 4);
-		put16(at + 10, fold(sum16(0, at, IPV4)));
+		packet_put16(at + 10, packet_fold_sum(sum16(0, at, IPV4)));
 		return IPV4;
 	}
 	memset(at, 0, 8);
 	at[0] = 0x60;
-	put16(at + 4, (uint32_t)len);
+	packet_put16(at + 4, (uint32_t)len);
 	at[6] = protocol;
 	at[7] = 64;
 	memcpy(at + 8, p->source.v6, 16);
@@ -98,10 +98,10 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 
 static size_t put_udp(uint8_t *at, const struct siw_capture_packet *p)
 {
-	put16(at, siw_addr_port(&p->source));
-	put16(at + 2, siw_addr_port(&p->dest));
-	put16(at + 4, (uint32_t)(UDP + p->length + p->missing));
-	put16(at + 6, 0);
+	packet_put16(at, siw_addr_port(&p->source));
+	packet_put16(at + 2, siw_addr_port(&p->dest));
+	packet_put16(at + 4, (uint32_t)(UDP + p->length + p->missing));
+	packet_put16(at + 6, 0);
 	return UDP;
 }
 
@@ -113,17 +113,17 @@ static size_t put_tcp(uint8_t *at, const struct siw_capture_packet *p)
 {
 	size_t len = TCP + (p->flags & SIW_TCP_SYN ? SYN_MORE : 0);
 
-	put16(at, siw_addr_port(&p->source));
-	put16(at + 2, siw_addr_port(&p->dest));
-	put32(at + 4, p->seq);
-	put32(at + 8, p->flags & SIW_TCP_ACK ? p->ack : 0);
+	packet_put16(at, siw_addr_port(&p->source));
+	packet_put16(at + 2, siw_addr_port(&p->dest));
+	packet_put32(at + 4, p->seq);
+	packet_put32(at + 8, p->flags & SIW_TCP_ACK ? p->ack : 0);
 	at[12] = (uint8_t)(len / 4 << 4);
 	at[13] = p->flags;
-	put16(at + 14, 65535);
-	put32(at + 16, 0);
+	packet_put16(at + 14, 65535);
+	packet_put32(at + 16, 0);
 	if (p->flags & SIW_TCP_SYN) {
-		put32(at + TCP, 0x02040000 | SIW_CAPTURE_TCP_MAX); /* MSS */
-		put32(at + TCP + 4, 0x0103030e); /* no-operation, window scale 14 */
+		packet_put32(at + TCP, 0x02040000 | SIW_CAPTURE_TCP_MAX); /* MSS */
+		packet_put32(at + TCP + 4, 0x0103030e); /* no-operation, window scale 14 */
 	}
 	return len;
 }
@@ -149,14 +149,15 @@ static void copy_payload(uint8_t *out, const struct siw_capture_packet *p)
 }
 
 /* Returns the TCP or UDP checksum. The pseudo-headers of IPv4 and IPv6 have the same sum. */
-static uint16_t checksum(const struct siw_capture_packet *p, const uint8_t *segment, size_t len)
+static uint16_t packet_checksum(const struct siw_capture_packet *p, const uint8_t *segment,
+				size_t len)
 {
 	uint64_t sum = len + (p->tcp ? IPPROTO_TCP : IPPROTO_UDP);
 	bool v4 = p->source.family == AF_INET;
 
 	sum = sum16(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
 	sum = sum16(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
-	return fold(sum16(sum, segment, len));
+	return packet_fold_sum(sum16(sum, segment, len));
 }
 
 size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out)
@@ -167,16 +168,16 @@ size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out
 
 	put_mac(out, &p->dest);
 	put_mac(out + 6, &p->source);
-	put16(out + 12, ip == IPV4 ? 0x0800 : 0x86dd);
+	packet_put16(out + 12, ip == IPV4 ? 0x0800 : 0x86dd);
 	copy_payload(segment + len, p);
 	len += p->length;
 	put_ip(out + ETHERNET, p, len + p->missing);
 	/* The checksum of a truncated datagram is unknown; 0 means no checksum. */
 	if (!p->missing) {
-		uint16_t sum = checksum(p, segment, len);
+		uint16_t sum = packet_checksum(p, segment, len);
 
 		/* In UDP 0 means no checksum, so a computed sum of 0 is written as 0xffff. */
-		put16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
+		packet_put16(segment + (p->tcp ? 16 : 6), sum || p->tcp ? sum : 0xffff);
 	}
 	return ETHERNET + ip + len;
 }

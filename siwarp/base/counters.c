@@ -141,7 +141,7 @@ static void clean_folder(int dir)
 }
 
 /* Creates, locks and sizes the file. Returns its mapping, or NULL after removing the file. */
-static struct siw_counters_page *make_file(int dir, const char *name, int *out)
+static struct siw_counters_page *counters_create_file(int dir, const char *name, int *out)
 {
 	const size_t size = sizeof(struct siw_counters_page);
 	int fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -164,7 +164,7 @@ static struct siw_counters_page *make_file(int dir, const char *name, int *out)
 	return p;
 }
 
-static void fill_page(struct siw_counters_page *p)
+static void counters_init_page(struct siw_counters_page *p)
 {
 	uint64_t magic;
 	struct timespec t;
@@ -194,11 +194,11 @@ static bool open_page(const char *folder)
 		return false;
 	clean_folder(dir);
 	snprintf(name, sizeof(name), "%d", (int)getpid());
-	p = make_file(dir, name, &own.fd);
+	p = counters_create_file(dir, name, &own.fd);
 	close(dir); /* also unlocks the folder */
 	if (!p)
 		return false;
-	fill_page(p);
+	counters_init_page(p);
 	snprintf(own.path, sizeof(own.path), "%s/%s", folder, name);
 	atomic_store_explicit(&siw_counters_page, p, memory_order_release);
 	return true;
@@ -236,7 +236,7 @@ void siw_counters_init(void)
 {
 	static bool watching_fork;
 	const char *run = siw_setting_variable("XDG_RUNTIME_DIR");
-	int cancel = siw_cancel_off();
+	int cancel = siw_cancel_disable();
 	char folder[4000];
 
 	siw_lock(&lock);
@@ -255,7 +255,7 @@ void siw_counters_init(void)
 	open_page(folder);
 out:
 	siw_unlock(&lock);
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 }
 
 /*
@@ -274,7 +274,7 @@ __attribute__((destructor)) static void remove_own(void)
 		unlink(own.path);
 }
 
-static bool valid(int c)
+static bool counters_is_valid(int c)
 {
 	return c >= 0 && c < SIW_COUNTER_N;
 }
@@ -289,17 +289,17 @@ uint64_t siw_counter_get(int c)
 	struct siw_counters_page *p =
 		atomic_load_explicit(&siw_counters_page, memory_order_acquire);
 
-	return valid(c) ? atomic_load_explicit(&p->value[c], memory_order_relaxed) : 0;
+	return counters_is_valid(c) ? atomic_load_explicit(&p->value[c], memory_order_relaxed) : 0;
 }
 
 const char *siw_counter_name(int c)
 {
-	return valid(c) ? table[c].name : NULL;
+	return counters_is_valid(c) ? table[c].name : NULL;
 }
 
 const char *siw_counter_help(int c)
 {
-	return valid(c) ? table[c].help : NULL;
+	return counters_is_valid(c) ? table[c].help : NULL;
 }
 
 const char *siw_counters_path(void)
@@ -314,6 +314,6 @@ const char *siw_counters_path(void)
 
 void siw_counters_test_count(int c, uint64_t n)
 {
-	if (valid(c))
+	if (counters_is_valid(c))
 		siw_count((enum siw_counter)c, n);
 }

@@ -98,24 +98,24 @@ __attribute__((constructor(101))) static void choose(void)
 	atomic_store_explicit(&chosen, all[i], memory_order_relaxed);
 }
 
-static inline const struct siw_crc32c_ops *ops(void)
+static inline const struct siw_crc32c_ops *crc32c_ops(void)
 {
 	return atomic_load_explicit(&chosen, memory_order_relaxed);
 }
 
 uint32_t siw_crc32c(uint32_t crc, const void *buf, size_t len)
 {
-	return ~ops()->sum(~crc, buf, len);
+	return ~crc32c_ops()->sum(~crc, buf, len);
 }
 
 uint32_t siw_crc32c_copy(uint32_t crc, void *dst, const void *src, size_t len)
 {
-	return ~ops()->copy(~crc, dst, src, len);
+	return ~crc32c_ops()->copy(~crc, dst, src, len);
 }
 
 uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n)
 {
-	const struct siw_crc32c_ops *o = ops();
+	const struct siw_crc32c_ops *o = crc32c_ops();
 
 	crc = ~crc;
 	for (int i = 0; i < n; i++)
@@ -125,7 +125,7 @@ uint32_t siw_crc32c_iov(uint32_t crc, const struct iovec *iov, int n)
 
 const char *siw_crc32c_impl(void)
 {
-	return ops()->name;
+	return crc32c_ops()->name;
 }
 
 int siw_crc32c_test_impl(const char *name)

@@ -10,8 +10,9 @@
 #if SIW_CRC32C_ARM
 #include <arm_acle.h>
 
-static inline __attribute__((always_inline)) uint32_t
-run(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t len, const bool copy)
+static inline __attribute__((always_inline)) uint32_t armv8_run(uint32_t crc, uint8_t *restrict dst,
+								const uint8_t *restrict src,
+								size_t len, const bool copy)
 {
 	uint64_t v;
 
@@ -33,13 +34,13 @@ run(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src, size_t len
 
 static uint32_t armv8_sum(uint32_t crc, const uint8_t *src, size_t len)
 {
-	return run(crc, NULL, src, len, false);
+	return armv8_run(crc, NULL, src, len, false);
 }
 
 static uint32_t armv8_copy(uint32_t crc, uint8_t *restrict dst, const uint8_t *restrict src,
 			   size_t len)
 {
-	return run(crc, dst, src, len, true);
+	return armv8_run(crc, dst, src, len, true);
 }
 
 static bool armv8_usable(void)

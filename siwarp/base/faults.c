@@ -64,7 +64,7 @@ int siw_faults_install(const char *text)
 	return 0;
 }
 
-static void read_environment(void)
+static void faults_read_environment(void)
 {
 	const char *text = siw_setting_faults();
 
@@ -78,14 +78,14 @@ int siw_faults_init(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, read_environment);
+	pthread_once(&once, faults_read_environment);
 	if (!why_environment[0])
 		return 0;
 	memcpy(why, why_environment, sizeof(why));
 	return -EINVAL;
 }
 
-const char *siw_faults_why(void)
+const char *siw_faults_reason(void)
 {
 	return why;
 }
@@ -138,10 +138,10 @@ uint32_t siw_faults_next_flow(uint32_t of)
  */
 #define MARK_KEY 0x6d61726bull
 
-enum draw { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
+enum faults_random { LOSS, DUP, REORDER, PASSES, CORRUPT, FLIP, JITTER, SHORT, SHARE, N_DRAWS };
 
 /* The mixing function of splitmix64, published by its author for any use. */
-static uint64_t mix(uint64_t x)
+static uint64_t faults_mix(uint64_t x)
 {
 	x += 0x9e3779b97f4a7c15u;
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -149,22 +149,24 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-static uint64_t draw(uint64_t key, uint64_t number, enum draw what)
+static uint64_t faults_random(uint64_t key, uint64_t number, enum faults_random what)
 {
-	return mix(key ^ mix(number * N_DRAWS + what));
+	return faults_mix(key ^ faults_mix(number * N_DRAWS + what));
 }
 
-static bool chance(uint64_t key, uint64_t number, enum draw what, uint32_t share)
+static bool faults_chance(uint64_t key, uint64_t number, enum faults_random what, uint32_t share)
 {
-	unsigned __int128 scaled = (unsigned __int128)draw(key, number, what) * SIW_FAULTS_WHOLE;
+	unsigned __int128 scaled =
+		(unsigned __int128)faults_random(key, number, what) * SIW_FAULTS_WHOLE;
 
 	return share && (uint64_t)(scaled >> 64) < share;
 }
 
 /* Returns a random number from 0 to n - 1. */
-static uint64_t below(uint64_t key, uint64_t number, enum draw what, uint64_t n)
+static uint64_t faults_random_below(uint64_t key, uint64_t number, enum faults_random what,
+				    uint64_t n)
 {
-	return (uint64_t)((unsigned __int128)draw(key, number, what) * n >> 64);
+	return (uint64_t)((unsigned __int128)faults_random(key, number, what) * n >> 64);
 }
 
 /* ---- datagrams ------------------------------------------------------------------------------- */
@@ -176,8 +178,9 @@ void siw_fault_path_init(struct siw_fault_path *path, const struct siw_faults *p
 	path->dir = (uint8_t)dir;
 	path->began_ns = began_ns;
 	for (int i = 0; i < plan->n; i++)
-		path->clause[i].key = mix(mix(mix(plan->clause[i].seed) + (uint64_t)i) +
-					  ((uint64_t)flow << 1 | dir));
+		path->clause[i].key =
+			faults_mix(faults_mix(faults_mix(plan->clause[i].seed) + (uint64_t)i) +
+				   ((uint64_t)flow << 1 | dir));
 }
 
 static bool same_prefix(const uint8_t *a, const uint8_t *b, unsigned int bits)
@@ -213,7 +216,7 @@ static bool in_blackout(const struct siw_fault_clause *c, const struct siw_fault
  * a datagram outside a burst starts one, is chosen so that the fraction of lost datagrams is
  * `loss`: gaps last (1-q)/q datagrams on average, so loss = burst / (burst + (1-q)/q).
  */
-static bool lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
+static bool faults_is_lost(const struct siw_fault_clause *c, struct siw_fault_path *path, int i)
 {
 	uint64_t good = SIW_FAULTS_WHOLE - c->loss, burst = c->burst ? c->burst : 1;
 	uint64_t begins = (uint64_t)c->loss * SIW_FAULTS_WHOLE / (c->loss + burst * good);
@@ -222,19 +225,19 @@ static bool lost(const struct siw_fault_clause *c, struct siw_fault_path *path, 
 		path->clause[i].burst--;
 		return true;
 	}
-	if (!c->loss || !chance(path->clause[i].key, path->packets, LOSS, (uint32_t)begins))
+	if (!c->loss || !faults_chance(path->clause[i].key, path->packets, LOSS, (uint32_t)begins))
 		return false;
 	path->clause[i].burst = (uint32_t)burst - 1;
 	return true;
 }
 
-static uint64_t time_of(uint64_t length, uint64_t rate)
+static uint64_t faults_transmit_ns(uint64_t length, uint64_t rate)
 {
 	return (uint64_t)(((unsigned __int128)length * 8 * NS + rate - 1) / rate);
 }
 
-static bool is_full(const struct siw_fault_clause *c, size_t length, uint64_t packets,
-		    uint64_t octets)
+static bool faults_limit_reached(const struct siw_fault_clause *c, size_t length, uint64_t packets,
+				 uint64_t octets)
 {
 	if (c->limit_octets)
 		return octets + length > c->limit;
@@ -245,25 +248,25 @@ static bool is_full(const struct siw_fault_clause *c, size_t length, uint64_t pa
  * Returns the time at which clause i releases a packet that enters at time t. *depart is set to the
  * time at which the packet has passed the rate limit.
  */
-static uint64_t pass_through(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
-			     size_t length, uint64_t t, uint64_t *depart)
+static uint64_t faults_release_time(const struct siw_fault_clause *c, struct siw_fault_path *path,
+				    int i, size_t length, uint64_t t, uint64_t *depart)
 {
 	if (c->rate) {
 		if (t < path->clause[i].busy_ns)
 			t = path->clause[i].busy_ns;
-		t += time_of(length, c->rate);
+		t += faults_transmit_ns(length, c->rate);
 		path->clause[i].busy_ns = t;
 		*depart = t;
 	}
 	if (c->jitter)
-		t += below(path->clause[i].key, path->packets, JITTER, c->jitter + 1);
+		t += faults_random_below(path->clause[i].key, path->packets, JITTER, c->jitter + 1);
 	return t + c->delay;
 }
 
-static int drops(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
-		 size_t length, uint64_t now, uint64_t packets, uint64_t octets)
+static int faults_drop_reason(const struct siw_fault_clause *c, struct siw_fault_path *path, int i,
+			      size_t length, uint64_t now, uint64_t packets, uint64_t octets)
 {
-	bool is_lost = lost(c, path, i);
+	bool is_lost = faults_is_lost(c, path, i);
 
 	if (in_blackout(c, path, now))
 		return SIW_COUNTER_fault_blackout;
@@ -273,35 +276,37 @@ static int drops(const struct siw_fault_clause *c, struct siw_fault_path *path, 
 	 * The limit applies only to packets that have to wait: a packet passes if the rate is not
 	 * in use.
 	 */
-	if (c->rate && path->clause[i].busy_ns > now && is_full(c, length, packets, octets))
+	if (c->rate && path->clause[i].busy_ns > now &&
+	    faults_limit_reached(c, length, packets, octets))
 		return SIW_COUNTER_fault_limit;
 	return -1;
 }
 
-void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
-		     const struct siw_addr *peer, size_t length, uint64_t now, uint64_t packets,
-		     uint64_t octets, struct siw_fault_fate *fate)
+void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path,
+		      const struct siw_addr *peer, size_t length, uint64_t now, uint64_t packets,
+		      uint64_t octets, struct siw_fault_decision *fate)
 {
 	uint64_t t = now, number = path->packets;
 
-	*fate = (struct siw_fault_fate){ .drop = -1, .depart_ns = now };
+	*fate = (struct siw_fault_decision){ .drop = -1, .depart_ns = now };
 	for (int i = 0; i < plan->n && fate->drop < 0; i++) {
 		const struct siw_fault_clause *c = &plan->clause[i];
 		uint64_t key = path->clause[i].key;
 
 		if (!siw_fault_matches(c, (enum siw_fault_dir)path->dir, peer))
 			continue;
-		fate->drop = drops(c, path, i, length, now, packets, octets);
+		fate->drop = faults_drop_reason(c, path, i, length, now, packets, octets);
 		if (fate->drop >= 0)
 			break;
-		t = pass_through(c, path, i, length, t, &fate->depart_ns);
-		fate->dup |= chance(key, number, DUP, c->dup);
-		fate->mark |= chance(key ^ MARK_KEY, number, LOSS, c->mark);
-		if (chance(key, number, REORDER, c->reorder))
-			fate->passes = (uint8_t)(1 + below(key, number, PASSES, MAX_PASSES));
-		if (chance(key, number, CORRUPT, c->corrupt)) {
+		t = faults_release_time(c, path, i, length, t, &fate->depart_ns);
+		fate->dup |= faults_chance(key, number, DUP, c->dup);
+		fate->mark |= faults_chance(key ^ MARK_KEY, number, LOSS, c->mark);
+		if (faults_chance(key, number, REORDER, c->reorder))
+			fate->passes =
+				(uint8_t)(1 + faults_random_below(key, number, PASSES, MAX_PASSES));
+		if (faults_chance(key, number, CORRUPT, c->corrupt)) {
 			fate->corrupt = true;
-			fate->flip = draw(key, number, FLIP);
+			fate->flip = faults_random(key, number, FLIP);
 		}
 	}
 	path->packets++;
@@ -340,8 +345,8 @@ uint64_t siw_fault_reset_at(const struct siw_faults *plan, const struct siw_faul
 	return first;
 }
 
-size_t siw_fault_stream_share(const struct siw_faults *plan, struct siw_fault_path *path,
-			      const struct siw_addr *peer, size_t length, uint64_t now)
+size_t siw_fault_stream_allowed(const struct siw_faults *plan, struct siw_fault_path *path,
+				const struct siw_addr *peer, size_t length, uint64_t now)
 {
 	uint64_t number = path->calls++;
 
@@ -353,8 +358,9 @@ size_t siw_fault_stream_share(const struct siw_faults *plan, struct siw_fault_pa
 			return 0;
 		if (c->reset_after && length > c->reset_after - path->octets)
 			length = (size_t)(c->reset_after - path->octets);
-		if (length > 1 && chance(path->clause[i].key, number, SHORT, c->partial))
-			length = 1 + (size_t)below(path->clause[i].key, number, SHARE, length - 1);
+		if (length > 1 && faults_chance(path->clause[i].key, number, SHORT, c->partial))
+			length = 1 + (size_t)faults_random_below(path->clause[i].key, number, SHARE,
+								 length - 1);
 	}
 	return length;
 }
@@ -378,7 +384,7 @@ uint64_t siw_fault_stream_release(const struct siw_faults *plan, struct siw_faul
 		if (in_blackout(c, path, now) &&
 		    t < path->began_ns + c->blackout_at + c->blackout_for)
 			t = path->began_ns + c->blackout_at + c->blackout_for;
-		t = pass_through(c, path, i, length, t, &depart);
+		t = faults_release_time(c, path, i, length, t, &depart);
 	}
 	path->packets++;
 	if (t < path->last_ns)
@@ -404,14 +410,16 @@ int siw_fault_stream_corrupt(const struct siw_faults *plan, struct siw_fault_pat
 		     c->corrupt && piece * SIW_FAULTS_PIECE < end; piece++) {
 			uint64_t at;
 
-			if (!chance(key, piece, CORRUPT, c->corrupt))
+			if (!faults_chance(key, piece, CORRUPT, c->corrupt))
 				continue;
-			at = piece * SIW_FAULTS_PIECE + below(key, piece, FLIP, SIW_FAULTS_PIECE);
+			at = piece * SIW_FAULTS_PIECE +
+			     faults_random_below(key, piece, FLIP, SIW_FAULTS_PIECE);
 			if (at < from || at >= end)
 				continue;
 			n++;
 			if (octets)
-				octets[at - from] ^= (uint8_t)(1 << below(key, piece, SHARE, 8));
+				octets[at - from] ^=
+					(uint8_t)(1 << faults_random_below(key, piece, SHARE, 8));
 		}
 	}
 	if (octets)

@@ -100,7 +100,7 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
 /* Setting a plan restarts its time and its packet numbers. */
 
 /*
- * Sets the plan; NULL or "" removes it. Returns 0, or -EINVAL; siw_faults_why() returns the reason.
+ * Sets the plan; NULL or "" removes it. Returns 0, or -EINVAL; siw_faults_reason() returns the reason.
  */
 int siw_faults_install(const char *text);
 /*
@@ -112,7 +112,7 @@ int siw_faults_init(void);
  * Returns why this thread's last failed siw_faults_install or siw_faults_init failed; "" if none
  * failed.
  */
-const char *siw_faults_why(void);
+const char *siw_faults_reason(void);
 /* Writes the current plan as text, "" if there is none. Returns the length of the text. */
 size_t siw_faults_current(char *text, size_t size);
 
@@ -160,7 +160,7 @@ struct siw_fault_path {
 };
 
 /* The decision about a packet. */
-struct siw_fault_fate {
+struct siw_fault_decision {
 	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;
 	uint8_t passes;	     /* number of later packets that overtake it */
@@ -179,17 +179,17 @@ bool siw_fault_matches(const struct siw_fault_clause *clause, enum siw_fault_dir
  * octets wait for the rate. Advances the path; a caller whose datagram may be refused and sent
  * again must keep a copy of the path.
  */
-void siw_fault_judge(const struct siw_faults *plan, struct siw_fault_path *path,
-		     const struct siw_addr *peer, size_t length, uint64_t now_ns, uint64_t packets,
-		     uint64_t octets, struct siw_fault_fate *fate);
+void siw_fault_decide(const struct siw_faults *plan, struct siw_fault_path *path,
+		      const struct siw_addr *peer, size_t length, uint64_t now_ns, uint64_t packets,
+		      uint64_t octets, struct siw_fault_decision *fate);
 /* Flips the bit that `flip` selects among the `length` octets. */
 void siw_fault_flip(uint8_t *octets, size_t length, uint64_t flip);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* Returns how many of `length` octets a call may transfer, at least 1; 0: a reset is due. */
-size_t siw_fault_stream_share(const struct siw_faults *plan, struct siw_fault_path *path,
-			      const struct siw_addr *peer, size_t length, uint64_t now_ns);
+size_t siw_fault_stream_allowed(const struct siw_faults *plan, struct siw_fault_path *path,
+				const struct siw_addr *peer, size_t length, uint64_t now_ns);
 /* Whether octets of the stream have to wait. Otherwise they may pass directly. */
 bool siw_fault_stream_waits(const struct siw_faults *plan, const struct siw_fault_path *path,
 			    const struct siw_addr *peer, uint64_t now_ns);

@@ -17,9 +17,9 @@ void siw_fault_queue_init(struct siw_fault_queue *q)
 	q->waiting = &q->order;
 }
 
-static void free_all(struct siw_link *list)
+static void faults_queue_free_list(struct siw_link *list)
 {
-	while (!siw_link_alone(list)) {
+	while (!siw_link_empty(list)) {
 		struct siw_link *l = list->next;
 
 		siw_link_del(l);
@@ -29,8 +29,8 @@ static void free_all(struct siw_link *list)
 
 void siw_fault_queue_free(struct siw_fault_queue *q)
 {
-	free_all(&q->order);
-	free_all(&q->aside);
+	faults_queue_free_list(&q->order);
+	faults_queue_free_list(&q->aside);
 	siw_fault_queue_init(q);
 }
 
@@ -62,7 +62,7 @@ int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t 
 	return 0;
 }
 
-static void put_in_order(struct siw_fault_queue *q, struct siw_fault_held *held)
+static void faults_queue_append(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
 	siw_link_add(&q->order, &held->link);
 	if (q->waiting == &q->order)
@@ -72,7 +72,7 @@ static void put_in_order(struct siw_fault_queue *q, struct siw_fault_held *held)
 }
 
 int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size_t skip,
-			size_t length, const struct siw_fault_fate *fate,
+			size_t length, const struct siw_fault_decision *fate,
 			struct siw_fault_held **out)
 {
 	struct siw_fault_held *held;
@@ -99,7 +99,7 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 		held->release_ns += SIW_FAULT_ASIDE_NS;
 		siw_link_add(&q->aside, &held->link);
 	} else {
-		put_in_order(q, held);
+		faults_queue_append(q, held);
 	}
 	*out = held;
 	return 0;
@@ -112,7 +112,7 @@ struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t n
 	for (l = q->aside.next; l != &q->aside; l = l->next)
 		if (!HELD_OF(l)->passes || HELD_OF(l)->release_ns <= now)
 			return HELD_OF(l);
-	if (siw_link_alone(&q->order) || HELD_OF(q->order.next)->release_ns > now)
+	if (siw_link_empty(&q->order) || HELD_OF(q->order.next)->release_ns > now)
 		return NULL;
 	return HELD_OF(q->order.next);
 }
@@ -141,7 +141,7 @@ void siw_fault_queue_passed(struct siw_fault_queue *q)
 			HELD_OF(l)->passes--;
 }
 
-void siw_fault_queue_hurry(struct siw_fault_queue *q, uint64_t now)
+void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now)
 {
 	struct siw_link *l;
 
@@ -156,7 +156,7 @@ void siw_fault_queue_hurry(struct siw_fault_queue *q, uint64_t now)
 
 uint64_t siw_fault_queue_next(const struct siw_fault_queue *q)
 {
-	uint64_t next = siw_link_alone(&q->order) ? UINT64_MAX : HELD_OF(q->order.next)->release_ns;
+	uint64_t next = siw_link_empty(&q->order) ? UINT64_MAX : HELD_OF(q->order.next)->release_ns;
 	const struct siw_link *l;
 
 	for (l = q->aside.next; l != &q->aside; l = l->next) {

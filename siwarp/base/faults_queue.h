@@ -59,7 +59,7 @@ void siw_fault_queue_clock(struct siw_fault_queue *q, uint64_t now_ns);
  * peer, true_length and end.
  */
 int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size_t skip,
-			size_t length, const struct siw_fault_fate *fate,
+			size_t length, const struct siw_fault_decision *fate,
 			struct siw_fault_held **out);
 /* Copies `length` octets of iov after the first `skip` octets to out. 0 or -EFAULT. */
 int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t length);
@@ -69,7 +69,7 @@ void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held
 /* Records that a packet has overtaken the packets in `aside`. */
 void siw_fault_queue_passed(struct siw_fault_queue *q);
 /* Makes all packets due immediately. */
-void siw_fault_queue_hurry(struct siw_fault_queue *q, uint64_t now_ns);
+void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now_ns);
 /* Returns the time at which the next packet is due; UINT64_MAX: the queue is empty. */
 uint64_t siw_fault_queue_next(const struct siw_fault_queue *q);
 

@@ -40,8 +40,8 @@ struct reader {
 	size_t size;
 };
 
-static __attribute__((format(printf, 3, 4))) int fail(struct reader *r, const char *where,
-						      const char *fmt, ...)
+static __attribute__((format(printf, 3, 4))) int parse_fail(struct reader *r, const char *where,
+							    const char *fmt, ...)
 {
 	va_list args;
 	int n = snprintf(r->why, r->size, "clause %d, character %d: ", r->clause,
@@ -61,12 +61,12 @@ static void skip_blanks(struct reader *r)
 }
 
 /* Copies the text up to a character of stops into word. Returns 0 or -EINVAL. */
-static int take_word(struct reader *r, const char *stops, char *word, size_t size)
+static int parse_word(struct reader *r, const char *stops, char *word, size_t size)
 {
 	size_t n = strcspn(r->at, stops);
 
 	if (n >= size)
-		return fail(r, r->at, "\"%.20s...\" is too long", r->at);
+		return parse_fail(r, r->at, "\"%.20s...\" is too long", r->at);
 	memcpy(word, r->at, n);
 	word[n] = '\0';
 	r->at += n;
@@ -126,11 +126,11 @@ static int read_number(struct reader *r, const char *at, const char *word, const
 	case 0:
 		return 0;
 	case -EDOM:
-		return fail(r, at, "\"%s\" is finer than can be told apart", word);
+		return parse_fail(r, at, "\"%s\" is finer than can be told apart", word);
 	case -ERANGE:
-		return fail(r, at, "\"%s\" is too much", word);
+		return parse_fail(r, at, "\"%s\" is too much", word);
 	default:
-		return fail(r, at, "\"%s\" where %s is expected", word, expected);
+		return parse_fail(r, at, "\"%s\" where %s is expected", word, expected);
 	}
 }
 
@@ -154,8 +154,8 @@ static int read_positive(struct reader *r, const char *at, const char *word, uin
 {
 	if (parse_count(word, most, out) == 0 && *out)
 		return 0;
-	return fail(r, at, "\"%s\" where a number from 1 to %llu is expected", word,
-		    (unsigned long long)most);
+	return parse_fail(r, at, "\"%s\" where a number from 1 to %llu is expected", word,
+			  (unsigned long long)most);
 }
 
 static int read_limit(struct reader *r, const char *at, const char *word,
@@ -164,9 +164,10 @@ static int read_limit(struct reader *r, const char *at, const char *word,
 	c->limit_octets = parse_number(word, octets, UINT32_MAX, &c->limit) == 0;
 	if ((c->limit_octets || parse_count(word, UINT32_MAX, &c->limit) == 0) && c->limit)
 		return 0;
-	return fail(r, at,
-		    "\"%s\" where a number of packets, as 100, or octets, as 256KB, are expected",
-		    word);
+	return parse_fail(
+		r, at,
+		"\"%s\" where a number of packets, as 100, or octets, as 256KB, are expected",
+		word);
 }
 
 static int read_blackout(struct reader *r, const char *at, char *word, struct siw_fault_clause *c)
@@ -174,7 +175,7 @@ static int read_blackout(struct reader *r, const char *at, char *word, struct si
 	char *sign = strchr(word, '@');
 
 	if (!sign)
-		return fail(r, at, "\"%s\" where length@start is expected, as 2s@10s", word);
+		return parse_fail(r, at, "\"%s\" where length@start is expected, as 2s@10s", word);
 	*sign = '\0';
 	c->has_blackout = true;
 	if (read_time(r, at, word, &c->blackout_for) < 0)
@@ -190,7 +191,8 @@ static int read_reset(struct reader *r, const char *at, const char *word,
 	c->has_reset_at = parse_number(word, times, MAX_TIME, &c->reset_at) == 0;
 	if (c->has_reset_at)
 		return 0;
-	return fail(r, at, "\"%s\" where octets, as 1MB, or a time, as 5s, are expected", word);
+	return parse_fail(r, at, "\"%s\" where octets, as 1MB, or a time, as 5s, are expected",
+			  word);
 }
 
 /* Parses ADDR[/LEN][:PORT] or [ADDR][/LEN][:PORT]. IPv6 needs the brackets if there is a port. */
@@ -204,7 +206,7 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 		addr++;
 		rest = strchr(word, ']');
 		if (!rest)
-			return fail(r, at, "\"%s\" has no closing bracket", word);
+			return parse_fail(r, at, "\"%s\" has no closing bracket", word);
 		*rest++ = '\0';
 	} else {
 		rest = word + strcspn(word, "/");
@@ -217,25 +219,27 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 	slash = *rest == '/' ? rest : NULL;
 	colon = strchr(rest, ':');
 	if ((*rest && !slash && colon != rest))
-		return fail(r, at, "\"%s\" where an address is expected, as 10.0.0.0/8:4791", word);
+		return parse_fail(r, at, "\"%s\" where an address is expected, as 10.0.0.0/8:4791",
+				  word);
 	if (slash)
 		*slash = '\0';
 	if (colon)
 		*colon = '\0';
 	if (siw_addr_parse(addr, 0, &c->peer) < 0)
-		return fail(r, at, "\"%s\" where a numeric address is expected", addr);
+		return parse_fail(r, at, "\"%s\" where a numeric address is expected", addr);
 	most = c->peer.family == AF_INET ? 32 : 128;
 	c->prefix = (uint8_t)most;
 	if (slash) {
 		if (parse_count(slash + 1, (uint64_t)most, &number) < 0)
-			return fail(r, at, "\"%s\" where a prefix length up to %d is expected",
-				    slash + 1, most);
+			return parse_fail(r, at,
+					  "\"%s\" where a prefix length up to %d is expected",
+					  slash + 1, most);
 		c->prefix = (uint8_t)number;
 	}
 	if (colon) {
 		if (parse_count(colon + 1, 65535, &number) < 0 || !number)
-			return fail(r, at, "\"%s\" where a port from 1 to 65535 is expected",
-				    colon + 1);
+			return parse_fail(r, at, "\"%s\" where a port from 1 to 65535 is expected",
+					  colon + 1);
 		c->peer.port_be = htons((uint16_t)number);
 	}
 	return 0;
@@ -246,7 +250,7 @@ static const char *const names[] = { "loss",  "burst",	"dup",	"reorder", "corrup
 				     "reset", "short",	"mark", "peer",	   "seed" };
 #define N_NAMES ((int)(sizeof(names) / sizeof(names[0])))
 
-static int find_name(const char *name)
+static int find_fault_name(const char *name)
 {
 	for (int i = 0; i < N_NAMES; i++)
 		if (strcmp(names[i], name) == 0)
@@ -280,7 +284,9 @@ static int read_value(struct reader *r, int name, const char *at, char *word,
 	case 7:
 		rv = read_number(r, at, word, rates, MAX_RATE, "a rate, as 50Mbit or 1.5Gbit,",
 				 &c->rate);
-		return rv || c->rate ? rv : fail(r, at, "a rate of 0: say blackout= or loss=100%%");
+		return rv || c->rate
+			       ? rv
+			       : parse_fail(r, at, "a rate of 0: say blackout= or loss=100%%");
 	case 8:
 		return read_limit(r, at, word, c);
 	case 9:
@@ -295,7 +301,8 @@ static int read_value(struct reader *r, int name, const char *at, char *word,
 		return read_peer(r, at, word, c);
 	default:
 		if (parse_count(word, INT64_MAX, &c->seed) < 0)
-			return fail(r, at, "\"%s\" where a number is expected as the seed", word);
+			return parse_fail(r, at, "\"%s\" where a number is expected as the seed",
+					  word);
 		return 0;
 	}
 }
@@ -308,23 +315,25 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 
 	skip_blanks(r);
 	at = r->at;
-	if (take_word(r, "=,; \t\n", name, sizeof(name)) < 0)
+	if (parse_word(r, "=,; \t\n", name, sizeof(name)) < 0)
 		return -EINVAL;
 	if (!name[0])
-		return fail(r, at, "a fault is expected, as loss=1%%");
-	i = find_name(name);
+		return parse_fail(r, at, "a fault is expected, as loss=1%%");
+	i = find_fault_name(name);
 	if (i < 0)
-		return fail(r, at,
-			    "\"%s\" is no fault; there are loss, burst, dup, reorder, corrupt, "
-			    "delay, jitter, rate, limit, blackout, reset, short, mark, peer, seed",
-			    name);
+		return parse_fail(
+			r, at,
+			"\"%s\" is no fault; there are loss, burst, dup, reorder, corrupt, "
+			"delay, jitter, rate, limit, blackout, reset, short, mark, peer, seed",
+			name);
 	if (*r->at != '=')
-		return fail(r, r->at, "= and a value are expected behind \"%s\"", name);
+		return parse_fail(r, r->at, "= and a value are expected behind \"%s\"", name);
 	if (*seen & 1u << i)
-		return fail(r, at, "\"%s\" stands here twice; begin another clause with ;", name);
+		return parse_fail(r, at, "\"%s\" stands here twice; begin another clause with ;",
+				  name);
 	*seen |= 1u << i;
 	at = ++r->at;
-	if (take_word(r, ",; \t\n", word, sizeof(word)) < 0)
+	if (parse_word(r, ",; \t\n", word, sizeof(word)) < 0)
 		return -EINVAL;
 	return read_value(r, i, at, word, c);
 }
@@ -353,10 +362,10 @@ static int read_clause(struct reader *r, struct siw_fault_clause *c)
 		else if (*at == ';' || !*at)
 			break;
 		else
-			return fail(r, at, "a comma, a semicolon or the end is expected");
+			return parse_fail(r, at, "a comma, a semicolon or the end is expected");
 	}
 	if (c->burst && !c->loss)
-		return fail(r, r->at, "burst= says how loss= comes, and there is no loss=");
+		return parse_fail(r, r->at, "burst= says how loss= comes, and there is no loss=");
 	return 0;
 }
 
@@ -373,7 +382,8 @@ int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t
 	for (;;) {
 		r.clause++;
 		if (out->n == SIW_FAULTS_CLAUSES)
-			return fail(&r, r.at, "a plan has up to %d clauses", SIW_FAULTS_CLAUSES);
+			return parse_fail(&r, r.at, "a plan has up to %d clauses",
+					  SIW_FAULTS_CLAUSES);
 		if (read_clause(&r, &out->clause[out->n]) < 0)
 			return -EINVAL;
 		out->n++;
@@ -391,7 +401,7 @@ struct writer {
 	bool first; /* nothing of the clause is written yet */
 };
 
-static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const char *fmt, ...)
+static __attribute__((format(printf, 2, 3))) void text_put(struct writer *w, const char *fmt, ...)
 {
 	va_list args;
 	size_t room = w->length < w->size ? w->size - w->length : 0;
@@ -405,26 +415,26 @@ static __attribute__((format(printf, 2, 3))) void put(struct writer *w, const ch
 
 static void put_name(struct writer *w, const char *name)
 {
-	put(w, "%s%s=", w->first ? "" : ",", name);
+	text_put(w, "%s%s=", w->first ? "" : ",", name);
 	w->first = false;
 }
 
 /* Uses the largest unit that leaves no fraction. If there is only one unit, writes decimals. */
-static void put_number(struct writer *w, uint64_t value, const struct unit *units)
+static void text_put_number(struct writer *w, uint64_t value, const struct unit *units)
 {
 	const struct unit *u = units;
 	uint64_t rest, scale;
 
 	while (value && value % u->value && u[1].name)
 		u++;
-	put(w, "%llu", (unsigned long long)(value / u->value));
+	text_put(w, "%llu", (unsigned long long)(value / u->value));
 	rest = value % u->value;
 	for (scale = u->value; rest; rest %= scale) {
-		put(w, "%s", scale == u->value ? "." : "");
+		text_put(w, "%s", scale == u->value ? "." : "");
 		scale /= 10;
-		put(w, "%llu", (unsigned long long)(rest / scale));
+		text_put(w, "%llu", (unsigned long long)(rest / scale));
 	}
-	put(w, "%s", u->name);
+	text_put(w, "%s", u->name);
 }
 
 static void put_if(struct writer *w, const char *name, uint64_t value, const struct unit *units)
@@ -432,7 +442,7 @@ static void put_if(struct writer *w, const char *name, uint64_t value, const str
 	if (!value)
 		return;
 	put_name(w, name);
-	put_number(w, value, units);
+	text_put_number(w, value, units);
 }
 
 static void put_peer(struct writer *w, const struct siw_fault_clause *c)
@@ -444,11 +454,11 @@ static void put_peer(struct writer *w, const struct siw_fault_clause *c)
 	end = strrchr(text, ':');
 	*end = '\0';
 	put_name(w, "peer");
-	put(w, "%s", text);
+	text_put(w, "%s", text);
 	if (c->prefix != most)
-		put(w, "/%u", c->prefix);
+		text_put(w, "/%u", c->prefix);
 	if (c->peer.port_be)
-		put(w, ":%u", siw_addr_port(&c->peer));
+		text_put(w, ":%u", siw_addr_port(&c->peer));
 }
 
 static void put_clause(struct writer *w, const struct siw_fault_clause *c)
@@ -457,9 +467,9 @@ static void put_clause(struct writer *w, const struct siw_fault_clause *c)
 
 	w->first = true;
 	if (c->dirs == 1 << SIW_FAULT_TX)
-		put(w, "tx:");
+		text_put(w, "tx:");
 	else if (c->dirs == 1 << SIW_FAULT_RX)
-		put(w, "rx:");
+		text_put(w, "rx:");
 	put_if(w, "loss", c->loss, shares);
 	put_if(w, "burst", c->burst, plain);
 	put_if(w, "dup", c->dup, shares);
@@ -472,14 +482,14 @@ static void put_clause(struct writer *w, const struct siw_fault_clause *c)
 	put_if(w, "limit", c->limit, c->limit_octets ? octets : plain);
 	if (c->has_blackout) {
 		put_name(w, "blackout");
-		put_number(w, c->blackout_for, times);
-		put(w, "@");
-		put_number(w, c->blackout_at, times);
+		text_put_number(w, c->blackout_for, times);
+		text_put(w, "@");
+		text_put_number(w, c->blackout_at, times);
 	}
 	put_if(w, "reset", c->reset_after, octets);
 	if (c->has_reset_at) {
 		put_name(w, "reset");
-		put_number(w, c->reset_at, times);
+		text_put_number(w, c->reset_at, times);
 	}
 	put_if(w, "short", c->partial, shares);
 	if (c->peer.family)
@@ -487,7 +497,7 @@ static void put_clause(struct writer *w, const struct siw_fault_clause *c)
 	/* A clause must not be empty, so a clause without faults shows its seed. */
 	if (c->seed != 1 || w->first) {
 		put_name(w, "seed");
-		put_number(w, c->seed, plain);
+		text_put_number(w, c->seed, plain);
 	}
 }
 
@@ -499,7 +509,7 @@ size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)
 		text[0] = '\0';
 	for (int i = 0; i < plan->n; i++) {
 		if (i)
-			put(&w, ";");
+			text_put(&w, ";");
 		put_clause(&w, &plan->clause[i]);
 	}
 	return w.length;

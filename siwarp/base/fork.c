@@ -13,21 +13,21 @@ static siw_lock_t lock = SIW_LOCK_INIT;
 static struct siw_fork_lock *watched; /* protected by lock; the newest first */
 static bool registered;		      /* protected by lock */
 
-static void before_fork(void)
+static void fork_locks_take(void)
 {
 	siw_lock(&lock);
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		siw_lock(&l->lock);
 }
 
-static void in_parent(void)
+static void fork_locks_release(void)
 {
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		siw_unlock(&l->lock);
 	siw_unlock(&lock);
 }
 
-static void in_child(void)
+static void fork_locks_reset(void)
 {
 	for (struct siw_fork_lock *l = watched; l; l = l->next)
 		l->in_child();
@@ -40,7 +40,7 @@ static void in_child(void)
 	siw_lock_init(&lock);
 }
 
-int siw_fork_watch(struct siw_fork_lock *l)
+int siw_fork_lock_register(struct siw_fork_lock *l)
 {
 	bool done;
 
@@ -52,7 +52,8 @@ int siw_fork_watch(struct siw_fork_lock *l)
 		return 0;
 	siw_lock(&lock);
 	if (!registered)
-		registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
+		registered =
+			pthread_atfork(fork_locks_take, fork_locks_release, fork_locks_reset) == 0;
 	if (registered && !l->watched) {
 		l->next = watched;
 		watched = l;

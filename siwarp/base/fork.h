@@ -23,6 +23,6 @@ struct siw_fork_lock {
  * From now on fork(2) takes this lock; locks that were added last are taken first. Returns 0 or
  * -ENOMEM. A second call for the same lock has no effect. The caller must not hold a watched lock.
  */
-int siw_fork_watch(struct siw_fork_lock *l);
+int siw_fork_lock_register(struct siw_fork_lock *l);
 
 #endif

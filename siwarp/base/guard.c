@@ -102,7 +102,7 @@ _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK
 	       "an atomic word of the user's is a plain one");
 
 /* Accesses a word of user memory that other threads of the program may change concurrently. */
-static inline _Atomic uint64_t *shared(uint64_t *word)
+static inline _Atomic uint64_t *guard_atomic_word(uint64_t *word)
 {
 	return (_Atomic uint64_t *)word;
 }
@@ -156,7 +156,8 @@ static UNSEEN uint64_t cmp_swap(_Atomic uint64_t *word, uint64_t compare, uint64
 __attribute__((noinline)) int siw_guard_fetch_add(uint64_t *before, uint64_t *theirs, uint64_t add,
 						  uint64_t bounds)
 {
-	GUARDED(theirs, sizeof(*theirs), *before = fetch_add(shared(theirs), add, bounds));
+	GUARDED(theirs, sizeof(*theirs),
+		*before = fetch_add(guard_atomic_word(theirs), add, bounds));
 }
 
 __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *theirs,
@@ -164,7 +165,8 @@ __attribute__((noinline)) int siw_guard_cmp_swap(uint64_t *before, uint64_t *the
 						 uint64_t swap, uint64_t swap_mask)
 {
 	GUARDED(theirs, sizeof(*theirs),
-		*before = cmp_swap(shared(theirs), compare, compare_mask, swap, swap_mask));
+		*before = cmp_swap(guard_atomic_word(theirs), compare, compare_mask, swap,
+				   swap_mask));
 }
 
 /* ---- the signal handlers --------------------------------------------------------------------- */
@@ -179,14 +181,14 @@ static siw_lock_t lock = SIW_LOCK_INIT;
  * Whether a fault address is in the guarded range. Compared by page, because some CPUs report only
  * the page of a fault.
  */
-static bool is_theirs(const struct guard *g, const void *addr)
+static bool guard_contains(const struct guard *g, const void *addr)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)addr;
 
 	return at >= (g->start & ~(page - 1)) && at < ((g->end + page - 1) & ~(page - 1));
 }
 
-static void go_on(struct guard *g, ucontext_t *context)
+static void guard_resume(struct guard *g, ucontext_t *context)
 {
 #if BY_CONTEXT && defined(__x86_64__)
 	context->uc_mcontext.gregs[REG_RBP] = (greg_t)(uintptr_t)g->jump[0];
@@ -212,7 +214,7 @@ static void go_on(struct guard *g, ucontext_t *context)
 /*
  * Without another handler, the default action terminates the process, as it would without siwarp.
  */
-static void by_default(int sig, const siginfo_t *info)
+static void guard_default_action(int sig, const siginfo_t *info)
 {
 	struct sigaction action = { .sa_handler = SIG_DFL };
 
@@ -225,17 +227,17 @@ static void by_default(int sig, const siginfo_t *info)
 		raise(sig);
 }
 
-static void hand_on(int sig, siginfo_t *info, void *context)
+static void guard_chain_handler(int sig, siginfo_t *info, void *context)
 {
 	struct sigaction *old = &before[sig == signals[1]];
 
 	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_DFL) {
-		by_default(sig, info);
+		guard_default_action(sig, info);
 		return;
 	}
 	if (!(old->sa_flags & SA_SIGINFO) && old->sa_handler == SIG_IGN) {
 		if (info->si_code > 0) /* a fault cannot be ignored */
-			by_default(sig, info);
+			guard_default_action(sig, info);
 		return;
 	}
 	pthread_sigmask(SIG_BLOCK, &old->sa_mask, NULL);
@@ -257,9 +259,9 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	struct guard *g = now;
 	int saved = errno;
 
-	if (g && info->si_code > 0 && is_theirs(g, info->si_addr)) {
+	if (g && info->si_code > 0 && guard_contains(g, info->si_addr)) {
 		now = NULL;
-		go_on(g, context);
+		guard_resume(g, context);
 	} else if (g && info->si_code == SI_TKILL && info->si_pid == getpid()) {
 		/*
 		 * A handler that was installed after ours caught the fault, restored our handler
@@ -267,17 +269,17 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 		 * fault recurs, and is then handled here.
 		 */
 	} else {
-		hand_on(sig, info, context);
+		guard_chain_handler(sig, info, context);
 	}
 	errno = saved;
 }
 
-static bool is_ours(const struct sigaction *action)
+static bool guard_is_own_handler(const struct sigaction *action)
 {
 	return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_fault;
 }
 
-static bool is_nobodys(const struct sigaction *action)
+static bool guard_is_no_handler(const struct sigaction *action)
 {
 	return !(action->sa_flags & SA_SIGINFO) &&
 	       (action->sa_handler == SIG_DFL || action->sa_handler == SIG_IGN);
@@ -297,7 +299,7 @@ void siw_guard_install(void)
 		 * A handler that replaced ours may call ours. Installing our handler on top of it
 		 * would make the two call each other without end.
 		 */
-		if (is_ours(&found) || (placed[i] && !is_nobodys(&found)))
+		if (guard_is_own_handler(&found) || (placed[i] && !guard_is_no_handler(&found)))
 			continue;
 		before[i] = found;
 		placed[i] = true;
@@ -314,7 +316,7 @@ void siw_guard_remove(void)
 		struct sigaction found;
 
 		sigaction(signals[i], NULL, &found);
-		if (!is_ours(&found))
+		if (!guard_is_own_handler(&found))
 			continue;
 		sigaction(signals[i], &before[i], NULL);
 		placed[i] = false;

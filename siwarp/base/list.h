@@ -18,7 +18,7 @@ static inline void siw_link_init(struct siw_link *l)
 	l->next = l->prev = l;
 }
 
-static inline bool siw_link_alone(const struct siw_link *l)
+static inline bool siw_link_empty(const struct siw_link *l)
 {
 	return l->next == l;
 }

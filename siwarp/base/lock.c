@@ -20,7 +20,7 @@ static inline void pause_cpu(void)
  * Tries to take the lock once, without waiting. Fails if another thread is urgent and this one is
  * not.
  */
-static bool take(siw_lock_t *l, bool urgent)
+static bool lock_try_once(siw_lock_t *l, bool urgent)
 {
 	if (!urgent && atomic_load_explicit(&l->urgent, memory_order_relaxed))
 		return false;
@@ -34,7 +34,7 @@ void siw_lock_wait(siw_lock_t *l)
 	bool urgent = false;
 
 	atomic_fetch_add_explicit(&l->wanted, 1, memory_order_relaxed);
-	while (!take(l, urgent)) {
+	while (!lock_try_once(l, urgent)) {
 		if (turns < SPINS) {
 			pause_cpu();
 		} else if (turns < SPINS + YIELDS) {

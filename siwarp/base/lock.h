@@ -68,7 +68,7 @@ static inline void siw_unlock(siw_lock_t *l)
 }
 
 /* Waits until the thread that holds the lock at the time of the call, if any, has released it. */
-static inline void siw_lock_pass(siw_lock_t *l)
+static inline void siw_lock_wait_released(siw_lock_t *l)
 {
 	if (__builtin_expect(atomic_load_explicit(&l->held, memory_order_relaxed), 0)) {
 		siw_lock(l);

@@ -12,10 +12,10 @@
 void siw_sleep_ns(long ns)
 {
 	const struct timespec t = { .tv_nsec = ns };
-	int before = siw_cancel_off();
+	int before = siw_cancel_disable();
 
 	nanosleep(&t, NULL);
-	siw_cancel_back(before);
+	siw_cancel_restore(before);
 }
 
 void siw_yield(void)
@@ -25,10 +25,10 @@ void siw_yield(void)
 
 ssize_t siw_getrandom(void *to, size_t n, unsigned int flags)
 {
-	int before = siw_cancel_off();
+	int before = siw_cancel_disable();
 	ssize_t got = getrandom(to, n, flags);
 
-	siw_cancel_back(before);
+	siw_cancel_restore(before);
 	return got;
 }
 
@@ -41,7 +41,7 @@ unsigned int siw_random(void)
 	return number;
 }
 
-uint32_t siw_first_number(uint32_t usual)
+uint32_t siw_initial_sequence(uint32_t usual)
 {
 	return usual;
 }

@@ -33,7 +33,7 @@ unsigned int siw_random(void);
  * sequences that start with 1 (RFC 5041) then start with the same number, and the same value of
  * `usual` always gives the same result. The result is never 0.
  */
-uint32_t siw_first_number(uint32_t usual);
+uint32_t siw_initial_sequence(uint32_t usual);
 
 /* As pthread_create(3): returns 0 or a positive errno value. attr may be NULL. */
 int siw_thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),

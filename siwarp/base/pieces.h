@@ -11,7 +11,7 @@
 
 #include <sys/uio.h>
 
-static inline size_t siw_pieces_octets(const struct iovec *iov, int n)
+static inline size_t siw_iov_octets(const struct iovec *iov, int n)
 {
 	size_t sum = 0;
 
@@ -21,7 +21,7 @@ static inline size_t siw_pieces_octets(const struct iovec *iov, int n)
 }
 
 /* Continues the CRC32C *crc over the pieces. */
-static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
+static inline int siw_iov_crc(uint32_t *crc, const struct iovec *iov, int n)
 {
 	int r = 0;
 
@@ -34,7 +34,7 @@ static inline int siw_pieces_crc(uint32_t *crc, const struct iovec *iov, int n)
  * Copies the pieces to contiguous memory at `to` and, unless crc is NULL, continues *crc over them.
  * Returns the end of the copy, or NULL if an access faults.
  */
-static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struct iovec *iov, int n)
+static inline uint8_t *siw_iov_gather(uint8_t *to, uint32_t *crc, const struct iovec *iov, int n)
 {
 	for (int i = 0; i < n; to += iov[i++].iov_len)
 		if (crc ? siw_guard_crc_read(crc, to, iov[i].iov_base, iov[i].iov_len)
@@ -44,7 +44,7 @@ static inline uint8_t *siw_pieces_gather(uint8_t *to, uint32_t *crc, const struc
 }
 
 /* Copies contiguous memory at `from` into all pieces. */
-static inline int siw_pieces_scatter(const struct iovec *iov, int n, const uint8_t *from)
+static inline int siw_iov_scatter(const struct iovec *iov, int n, const uint8_t *from)
 {
 	int r = 0;
 

@@ -11,7 +11,7 @@ static const int errno_of[SIW_WHY_COUNT] = {
 #undef SIW_WHY
 };
 
-int siw_refuse_with(enum siw_why why, const uint64_t number[SIW_WHY_NUMBERS])
+int siw_refuse_with(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMBERS])
 {
 	siw_refusal.why = why;
 	for (int i = 0; i < SIW_WHY_NUMBERS; i++)

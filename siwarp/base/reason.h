@@ -337,8 +337,8 @@
 	  "this machine has no such address: see siw_get_device_list")                             \
 	X(SYSTEM, EIO, "the system refused it: {0:errno}")
 
-enum siw_why {
-	SIW_WHY_NONE,
+enum siw_reason_code {
+	SIW_REASON_NONE,
 #define SIW_WHY(name, number, text) SIW_WHY_##name,
 	SIW_REASONS(SIW_WHY)
 #undef SIW_WHY
@@ -348,7 +348,7 @@ enum siw_why {
 #define SIW_WHY_NUMBERS 4
 
 struct siw_refusal {
-	enum siw_why why; /* number is valid if why is not NONE */
+	enum siw_reason_code why; /* number is valid if why is not NONE */
 	uint64_t number[SIW_WHY_NUMBERS];
 };
 
@@ -360,11 +360,12 @@ extern __thread struct siw_refusal siw_refusal __attribute__((tls_model("initial
 
 static inline void siw_reason_begin(void)
 {
-	siw_refusal.why = SIW_WHY_NONE;
+	siw_refusal.why = SIW_REASON_NONE;
 }
 
 /* Records a reason; returns the negative errno value that SIW_REASONS gives for it. */
-int siw_refuse_with(enum siw_why why, const uint64_t number[SIW_WHY_NUMBERS]) __attribute__((cold));
+int siw_refuse_with(enum siw_reason_code why, const uint64_t number[SIW_WHY_NUMBERS])
+	__attribute__((cold));
 #define siw_refuse(name, ...) \
 	siw_refuse_with(SIW_WHY_##name, (const uint64_t[SIW_WHY_NUMBERS]){ __VA_ARGS__ })
 
@@ -378,7 +379,7 @@ static inline uint64_t siw_reason_text(const char *text)
  * Records that a queue is full, with two stores, because a program may retry many times a second.
  */
 #define siw_refuse_full(name, room) siw_refuse_fast(SIW_WHY_##name, (room))
-static inline int siw_refuse_fast(enum siw_why why, uint32_t room)
+static inline int siw_refuse_fast(enum siw_reason_code why, uint32_t room)
 {
 	siw_refusal.why = why;
 	siw_refusal.number[0] = room;
@@ -400,8 +401,8 @@ static inline int siw_refuse_null(const char *argument)
 static inline int siw_refused(int err)
 {
 	if (err >= 0)
-		siw_refusal.why = SIW_WHY_NONE;
-	else if (siw_refusal.why == SIW_WHY_NONE)
+		siw_refusal.why = SIW_REASON_NONE;
+	else if (siw_refusal.why == SIW_REASON_NONE)
 		siw_refuse_number(err);
 	return err;
 }

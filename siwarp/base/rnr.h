@@ -15,7 +15,7 @@
  * Returns the nanoseconds that a message may wait for a receive. retry must be below
  * SIW_RNR_NO_LIMIT.
  */
-static inline uint64_t siw_rnr_patience(uint32_t retry, uint32_t code)
+static inline uint64_t siw_rnr_timeout_ns(uint32_t retry, uint32_t code)
 {
 	/* delay of each code in units of 10 microseconds */
 	static const uint32_t timer_of[SIW_RNR_CODES] = {

@@ -40,7 +40,7 @@ static const char *capture, *faults;
 /* Selects the library that a Python process loads; read by siwarp/base/library.py only. */
 #define SIMULATED ENV_PREFIX "SIM="
 
-static const struct setting *find_name(const char *name)
+static const struct setting *setting_by_name(const char *name)
 {
 	for (int i = 0; name && i < N_SETTINGS; i++)
 		if (strcmp(table[i].name, name) == 0)
@@ -53,7 +53,7 @@ static bool is_log(const struct setting *s)
 	return s->value == &values.log;
 }
 
-static int store(const struct setting *s, int64_t value);
+static int setting_store(const struct setting *s, int64_t value);
 
 /* Settings with values 0 to 2 that have names. */
 static const struct named {
@@ -81,7 +81,7 @@ static int store_name(const struct setting *s, const char *text)
 
 	for (int i = 0; names && i < 3; i++)
 		if (strcmp(text, names[i]) == 0)
-			return store(s, i);
+			return setting_store(s, i);
 	return -EINVAL;
 }
 
@@ -89,7 +89,7 @@ static int store_name(const struct setting *s, const char *text)
  * Relaxed order suffices: no other data depends on a setting, and siw_settings() orders the first
  * read.
  */
-static int store(const struct setting *s, int64_t value)
+static int setting_store(const struct setting *s, int64_t value)
 {
 	if (value < s->min || value > s->max)
 		return -ERANGE;
@@ -105,7 +105,7 @@ static int store_text(const struct setting *s, const char *text)
 	if (is_log(s)) {
 		int level = siw_trace_parse(text);
 
-		return level < 0 ? level : store(s, level);
+		return level < 0 ? level : setting_store(s, level);
 	}
 	/* Digits only: strtoll() would also accept blanks, a plus sign and trailing text. */
 	if (store_name(s, text) == 0)
@@ -114,10 +114,10 @@ static int store_text(const struct setting *s, const char *text)
 		return -EINVAL;
 	errno = 0;
 	value = strtoll(text, NULL, 10);
-	return errno ? -ERANGE : store(s, value);
+	return errno ? -ERANGE : setting_store(s, value);
 }
 
-static const struct setting *find_env(const char *var, size_t len)
+static const struct setting *setting_by_env(const char *var, size_t len)
 {
 	for (int i = 0; i < N_SETTINGS; i++)
 		if (strlen(table[i].env) == len && memcmp(table[i].env, var, len) == 0)
@@ -129,7 +129,7 @@ static const struct setting *find_env(const char *var, size_t len)
  * If var assigns the variable called name, stores a copy of its value. Returns false for another
  * variable.
  */
-static bool take_text(const char *var, const char *name, const char **value)
+static bool env_take_text(const char *var, const char *name, const char **value)
 {
 	size_t n = strlen(name);
 
@@ -139,13 +139,13 @@ static bool take_text(const char *var, const char *name, const char **value)
 	return true;
 }
 
-static void take_variable(const char *var)
+static void env_apply_variable(const char *var)
 {
 	size_t len = strcspn(var, "=");
-	const struct setting *s = find_env(var, len);
+	const struct setting *s = setting_by_env(var, len);
 	const char *const *names = s ? names_of(s) : NULL;
 
-	if (take_text(var, CAPTURE, &capture) || take_text(var, FAULTS, &faults) ||
+	if (env_take_text(var, CAPTURE, &capture) || env_take_text(var, FAULTS, &faults) ||
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
 	if (!s)
@@ -179,39 +179,39 @@ const char *siw_setting_variable(const char *name)
 	return environment() ? getenv(name) : NULL;
 }
 
-static void read_environment(void)
+static void settings_read_environment(void)
 {
 	for (char **e = environment(); e && *e; e++)
 		if (strncmp(*e, ENV_PREFIX, strlen(ENV_PREFIX)) == 0)
-			take_variable(*e);
+			env_apply_variable(*e);
 }
 
-static void init(void)
+static void settings_init(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, read_environment);
+	pthread_once(&once, settings_read_environment);
 }
 
 const struct siw_settings *siw_settings(void)
 {
-	init();
+	settings_init();
 	return &values;
 }
 
 const char *siw_setting_capture(void)
 {
-	init();
+	settings_init();
 	return capture;
 }
 
 const char *siw_setting_faults(void)
 {
-	init();
+	settings_init();
 	return faults;
 }
 
-static const struct setting *at(int i)
+static const struct setting *setting_at(int i)
 {
 	return i >= 0 && i < N_SETTINGS ? &table[i] : NULL;
 }
@@ -223,54 +223,55 @@ int siw_settings_count(void)
 
 const char *siw_setting_name(int i)
 {
-	return at(i) ? at(i)->name : NULL;
+	return setting_at(i) ? setting_at(i)->name : NULL;
 }
 
 const char *siw_setting_env(int i)
 {
-	return at(i) ? at(i)->env : NULL;
+	return setting_at(i) ? setting_at(i)->env : NULL;
 }
 
 const char *siw_setting_option(int i)
 {
-	return at(i) ? at(i)->option : NULL;
+	return setting_at(i) ? setting_at(i)->option : NULL;
 }
 
 const char *siw_setting_help(int i)
 {
-	return at(i) ? at(i)->help : NULL;
+	return setting_at(i) ? setting_at(i)->help : NULL;
 }
 
 int64_t siw_setting_default(int i)
 {
-	return at(i) ? at(i)->def : -1;
+	return setting_at(i) ? setting_at(i)->def : -1;
 }
 
 int64_t siw_setting_min(int i)
 {
-	return at(i) ? at(i)->min : -1;
+	return setting_at(i) ? setting_at(i)->min : -1;
 }
 
 int64_t siw_setting_max(int i)
 {
-	return at(i) ? at(i)->max : -1;
+	return setting_at(i) ? setting_at(i)->max : -1;
 }
 
 int64_t siw_setting_value(int i)
 {
-	init();
-	return at(i) ? atomic_load_explicit(at(i)->value, memory_order_relaxed) : -1;
+	settings_init();
+	return setting_at(i) ? atomic_load_explicit(setting_at(i)->value, memory_order_relaxed)
+			     : -1;
 }
 
 int siw_setting_set(const char *name, int64_t value)
 {
-	const struct setting *s = find_name(name);
+	const struct setting *s = setting_by_name(name);
 	int rv;
 
 	if (!s)
 		return -ENOENT;
-	init();
-	rv = store(s, value);
+	settings_init();
+	rv = setting_store(s, value);
 	if (rv == 0 && is_log(s))
 		siw_trace_set((int)value);
 	return rv;
@@ -278,10 +279,10 @@ int siw_setting_set(const char *name, int64_t value)
 
 int siw_setting_set_text(const char *name, const char *text)
 {
-	const struct setting *s = find_name(name);
+	const struct setting *s = setting_by_name(name);
 
 	if (!s)
 		return -ENOENT;
-	init();
+	settings_init();
 	return store_text(s, text);
 }

@@ -36,7 +36,7 @@ static inline void rounds(uint64_t v[4], int n)
 	}
 }
 
-static inline void take(uint64_t v[4], uint64_t word)
+static inline void siphash_absorb(uint64_t v[4], uint64_t word)
 {
 	v[3] ^= word;
 	rounds(v, 2);
@@ -57,11 +57,11 @@ uint64_t siw_siphash(const struct siw_sipkey *key, const void *data, size_t len)
 
 	for (; len >= 8; len -= 8, at += 8) {
 		memcpy(&word, at, 8);
-		take(v, le64toh(word));
+		siphash_absorb(v, le64toh(word));
 	}
 	for (size_t i = 0; i < len; i++)
 		last |= (uint64_t)at[i] << (8 * i);
-	take(v, last);
+	siphash_absorb(v, last);
 	v[2] ^= 0xff;
 	rounds(v, 4);
 	return v[0] ^ v[1] ^ v[2] ^ v[3];

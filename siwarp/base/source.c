@@ -22,7 +22,7 @@ uint64_t siw_source_key(void)
 	return key | 1;
 }
 
-uint32_t siw_source_place(uint64_t key, const struct siw_addr *addr)
+uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr)
 {
 	uint64_t who = 0;
 
@@ -36,8 +36,8 @@ uint32_t siw_source_place(uint64_t key, const struct siw_addr *addr)
 }
 
 /* Returns the value of bucket->at after one more token is taken; 0: no token is available. */
-static uint64_t taken(const struct siw_bucket *bucket, const struct siw_ration *ration,
-		      uint64_t now)
+static uint64_t bucket_after_take(const struct siw_bucket *bucket, const struct siw_rate *ration,
+				  uint64_t now)
 {
 	uint64_t each = ration->rate ? SECOND / ration->rate : 0, at = bucket->at;
 
@@ -48,19 +48,19 @@ static uint64_t taken(const struct siw_bucket *bucket, const struct siw_ration *
 	return at + each > now ? 0 : at + each;
 }
 
-bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_ration *ration, uint64_t now)
+bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, uint64_t now)
 {
-	uint64_t at = taken(bucket, ration, now);
+	uint64_t at = bucket_after_take(bucket, ration, now);
 
 	if (at)
 		bucket->at = at;
 	return at;
 }
 
-bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place,
-		     const struct siw_ration *all, const struct siw_ration *one, uint64_t now)
+bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place, const struct siw_rate *all,
+		     const struct siw_rate *one, uint64_t now)
 {
-	uint64_t at = taken(&buckets->one[place], one, now);
+	uint64_t at = bucket_after_take(&buckets->one[place], one, now);
 
 	if (!at || !siw_bucket_take(&buckets->all, all, now))
 		return false;

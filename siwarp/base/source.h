@@ -18,12 +18,12 @@
 #define SIW_SOURCES	(1u << SIW_SOURCE_BITS)
 
 /*
- * Returns an odd, secret key for siw_source_place; not secret early at boot, before the kernel has
+ * Returns an odd, secret key for siw_source_index; not secret early at boot, before the kernel has
  * random numbers.
  */
 uint64_t siw_source_key(void);
 /* Returns the index of a source in a table of SIW_SOURCES entries. */
-uint32_t siw_source_place(uint64_t key, const struct siw_addr *addr);
+uint32_t siw_source_index(uint64_t key, const struct siw_addr *addr);
 
 /*
  * A token bucket: the time at which the last token taken would have been due at a steady rate, ns.
@@ -36,12 +36,12 @@ struct siw_bucket {
  * A limit: rate in tokens per second, and burst, the tokens available at once. A rate of 0 allows
  * nothing.
  */
-struct siw_ration {
+struct siw_rate {
 	uint64_t rate, burst;
 };
 
 /* Takes a token; false: none is available at present. */
-bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_ration *ration, uint64_t now);
+bool siw_bucket_take(struct siw_bucket *bucket, const struct siw_rate *ration, uint64_t now);
 
 /* A bucket for all sources together, and one for each table entry. Zeroed buckets are full. */
 struct siw_source_buckets {
@@ -52,7 +52,7 @@ struct siw_source_buckets {
  * Takes a token from the common bucket and from that of the source. Returns false, and takes none,
  * if either is empty.
  */
-bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place,
-		     const struct siw_ration *all, const struct siw_ration *one, uint64_t now);
+bool siw_source_take(struct siw_source_buckets *buckets, uint32_t place, const struct siw_rate *all,
+		     const struct siw_rate *one, uint64_t now);
 
 #endif

@@ -22,7 +22,7 @@ static const char *const layer_names[] = {
 static const char *const level_names[] = { "off", "error", "warn", "info", "debug" };
 #define N_LEVELS ((int)(sizeof(level_names) / sizeof(level_names[0])))
 
-static void put(const char *head, const char *fmt, va_list ap)
+static void trace_put_line(const char *head, const char *fmt, va_list ap)
 {
 	int saved = errno, cancel;
 	char line[512];
@@ -35,10 +35,10 @@ static void put(const char *head, const char *fmt, va_list ap)
 		n = (int)sizeof(line) - 2;
 	line[n++] = '\n';
 	/* A line that cannot be written is lost, without an error. */
-	cancel = siw_cancel_off();
+	cancel = siw_cancel_disable();
 	if (write(STDERR_FILENO, line, (size_t)n) < 0)
 		errno = saved;
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 	errno = saved;
 }
 
@@ -52,7 +52,7 @@ void siw_trace_write(enum siw_trace_layer layer, enum siw_log_level level, const
 		 (unsigned long long)(us / 1000000), (unsigned)(us % 1000000), layer_names[layer],
 		 level_names[level]);
 	va_start(ap, fmt);
-	put(head, fmt, ap);
+	trace_put_line(head, fmt, ap);
 	va_end(ap);
 }
 
@@ -61,7 +61,7 @@ void siw_trace_warn_user(const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	put("siwarp: ", fmt, ap);
+	trace_put_line("siwarp: ", fmt, ap);
 	va_end(ap);
 }
 
@@ -72,7 +72,7 @@ void siw_trace_set(int level)
 }
 
 /* Returns the index in names of the word of len octets, or -1. */
-static int find(const char *const *names, int n, const char *word, size_t len)
+static int trace_find_name(const char *const *names, int n, const char *word, size_t len)
 {
 	for (int i = 0; i < n; i++)
 		if (strlen(names[i]) == len && memcmp(names[i], word, len) == 0)
@@ -84,7 +84,7 @@ static int parse_level(const char *word, size_t len)
 {
 	if (len == 1 && word[0] >= '0' && word[0] < '0' + N_LEVELS)
 		return word[0] - '0';
-	return find(level_names, N_LEVELS, word, len);
+	return trace_find_name(level_names, N_LEVELS, word, len);
 }
 
 int siw_trace_parse(const char *text)
@@ -99,7 +99,9 @@ int siw_trace_parse(const char *text)
 		const char *eq = memchr(text, '=', len);
 		const char *word = eq ? eq + 1 : text;
 		int v = parse_level(word, len - (size_t)(word - text));
-		int layer = eq ? find(layer_names, SIW_TRACE_N, text, (size_t)(eq - text)) : 0;
+		int layer =
+			eq ? trace_find_name(layer_names, SIW_TRACE_N, text, (size_t)(eq - text))
+			   : 0;
 
 		if (v < 0 || layer < 0)
 			return -EINVAL;
@@ -117,7 +119,7 @@ int siw_trace_parse(const char *text)
 
 int siw_trace_level(const char *layer)
 {
-	int i = find(layer_names, SIW_TRACE_N, layer, strlen(layer));
+	int i = trace_find_name(layer_names, SIW_TRACE_N, layer, strlen(layer));
 
 	return i < 0 ? -EINVAL : atomic_load_explicit(&siw_trace_levels[i], memory_order_relaxed);
 }

@@ -6,7 +6,7 @@
 #include <malloc.h>
 #endif
 
-#define CROWD 1024u
+#define TRIM_MIN_OBJECTS 1024u
 
 /* One flag per process, because the heap is shared by the process. */
 static atomic_bool wanted;
@@ -15,7 +15,7 @@ static atomic_bool wanted;
  * Two threads that change a crowd at the same time may record a maximum that is too low by one,
  * which is harmless.
  */
-void siw_crowd_join(struct siw_crowd *crowd)
+void siw_crowd_join(struct siw_population *crowd)
 {
 	uint32_t now = atomic_fetch_add_explicit(&crowd->now, 1, memory_order_relaxed) + 1;
 
@@ -23,12 +23,12 @@ void siw_crowd_join(struct siw_crowd *crowd)
 		atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
 }
 
-void siw_crowd_leave(struct siw_crowd *crowd)
+void siw_crowd_leave(struct siw_population *crowd)
 {
 	uint32_t now = atomic_fetch_sub_explicit(&crowd->now, 1, memory_order_relaxed) - 1;
 	uint32_t most = atomic_load_explicit(&crowd->most, memory_order_relaxed);
 
-	if (most < CROWD || now > most / 4)
+	if (most < TRIM_MIN_OBJECTS || now > most / 4)
 		return;
 	atomic_store_explicit(&crowd->most, now, memory_order_relaxed);
 	atomic_store_explicit(&wanted, true, memory_order_relaxed);

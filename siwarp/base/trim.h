@@ -19,13 +19,13 @@
  * A group of objects of a kind, each with some kB that are freed together. Zeroed, the group is
  * empty.
  */
-struct siw_crowd;
+struct siw_population;
 /*
  * Add an object to a crowd, and remove one. When a crowd of at least 1024 objects has shrunk to a
  * quarter, the next siw_trim returns memory.
  */
-void siw_crowd_join(struct siw_crowd *crowd);
-void siw_crowd_leave(struct siw_crowd *crowd);
+void siw_crowd_join(struct siw_population *crowd);
+void siw_crowd_leave(struct siw_population *crowd);
 /*
  * Returns free memory to the system if a crowd has shrunk since the last call. Returns whether it
  * did. The call may take some ms: for a thread that is about to sleep.
@@ -33,7 +33,7 @@ void siw_crowd_leave(struct siw_crowd *crowd);
 bool siw_trim(void);
 /* cffi: end */
 
-struct siw_crowd {
+struct siw_population {
 	_Atomic uint32_t now, most; /* most: maximum of now since the last request for siw_trim */
 };
 

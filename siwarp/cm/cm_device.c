@@ -22,7 +22,7 @@ int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
 		return 0;
 	if (id->context || id->doors)
 		return siw_refuse(CM_HAS_DEVICE);
-	return siw_refused(siw_cm_give_device(id, context));
+	return siw_refused(siw_cm_assign_device(id, context));
 }
 
 struct siw_context *siw_cm_device(struct siw_cm_id *id)
@@ -66,9 +66,9 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	return 0;
 }
 
-static bool is_bound(struct siw_cm_id *id)
+static bool id_is_bound(struct siw_cm_id *id)
 {
-	return siw_cm_busy(id) || id->doors || id->place.fd >= 0 || id->ud_local.family;
+	return siw_cm_is_busy(id) || id->doors || id->place.fd >= 0 || id->ud_local.family;
 }
 
 int siw_cm_set_v6only(struct siw_cm_id *id, int on)
@@ -77,7 +77,7 @@ int siw_cm_set_v6only(struct siw_cm_id *id, int on)
 
 	if (err)
 		return err;
-	if (is_bound(id))
+	if (id_is_bound(id))
 		return siw_refuse(CM_USED);
 	id->v6_only = on != 0;
 	return 0;
@@ -91,11 +91,11 @@ int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 		return err;
 	if (!addr)
 		return siw_refuse_null("addr");
-	if (is_bound(id))
+	if (id_is_bound(id))
 		return siw_refuse(CM_USED);
 	if (!siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	err = siw_qp_place_keep(&id->place, addr, id->ud, id->v6_only);
+	err = siw_qp_reserve_addr(&id->place, addr, id->ud, id->v6_only);
 	if (err == -EADDRINUSE && id->ud) {
 		id->ud_local = *addr;
 		err = 0;
@@ -117,7 +117,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		return siw_refuse_null("addr");
 	if (id->channel->context)
 		return siw_refuse(CM_CHANNEL_DEVICE);
-	if (siw_cm_busy(id) && !id->listening)
+	if (siw_cm_is_busy(id) && !id->listening)
 		return siw_refuse(CM_USED);
 	door = siw_cm_new_id(id->channel, context, NULL);
 	if (!door)
@@ -125,7 +125,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 	door->door_of = id;
 	door->ud = id->ud;
 	if (id->ud)
-		siw_cm_ud_free_place(id);
+		siw_cm_ud_release_port(id);
 	err = siw_cm_listen(door, addr, backlog);
 	if (err) {
 		siw_cm_end_id(door);

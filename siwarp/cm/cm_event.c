@@ -47,8 +47,8 @@ void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
  * Creates an id for the connection that a peer requested; the user owns the id from now on. Returns
  * 0 or -ENOMEM.
  */
-static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
-		      struct siw_cm_event *ev)
+static int event_on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+			    struct siw_cm_event *ev)
 {
 	struct siw_cm_id *door = e->user_data;
 	struct siw_cm_id *listener = door->door_of ? door->door_of : door;
@@ -61,7 +61,7 @@ static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event 
 	id->conn = e->conn;
 	id->passive = true;
 	id->request = e->params;
-	siw_qp_conn_give(e->conn, id->reporter);
+	siw_qp_conn_set_reporter(e->conn, id->reporter);
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
@@ -75,7 +75,7 @@ static int on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event 
 	return 0;
 }
 
-static void report_error(struct siw_cm_event *ev, const struct siw_wire_err *err)
+static void event_set_wire_error(struct siw_cm_event *ev, const struct siw_wire_err *err)
 {
 	ev->wire_error = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
 }
@@ -102,8 +102,8 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
  * Negotiates IRD and ORD and attaches the stream to the QP. Returns 0; or -errno, and sets *why to
  * the error that was reported to the peer.
  */
-static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
-		    struct siw_wire_err *why)
+static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
+			    struct siw_wire_err *why)
 {
 	struct siw_qp_attach at = { .initiator = true, .rnr_retry = id->rnr_retry };
 	int err = 0;
@@ -112,13 +112,13 @@ static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 	id->ird = id->request.ird;
 	id->ord = id->request.ord;
 	if (reply->enhanced) {
-		id->ord = siw_cm_at_most(id->ord, reply->ird);
+		id->ord = siw_cm_limit_depth(id->ord, reply->ird);
 		err = match_ird(id, reply->ord);
 		if (err)
 			*why = INSUFFICIENT_IRD;
 		at.rtr = id->request.p2p ? reply->rtr : 0;
 	}
-	siw_cm_agree(&at, id->request.features & reply->features);
+	siw_cm_set_features(&at, id->request.features & reply->features);
 	at.ird = id->ird;
 	at.ord = id->ord;
 	at.ord_known = reply->enhanced || id->ord_asked;
@@ -133,8 +133,8 @@ static int complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 	return 0;
 }
 
-static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
-		     struct siw_cm_event *ev)
+static void event_on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+			   struct siw_cm_event *ev)
 {
 	struct siw_wire_err why;
 
@@ -145,11 +145,11 @@ static void on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
 		siw_cm_report_params(ev, &e->params);
 		return;
 	}
-	ev->status = complete(id, &e->params, &why);
+	ev->status = connect_complete(id, &e->params, &why);
 	if (!ev->status)
 		return;
 	ev->event = SIW_CM_CONNECT_ERROR;
-	report_error(ev, &why);
+	event_set_wire_error(ev, &why);
 }
 
 int siw_cm_establish(struct siw_cm_id *id)
@@ -164,13 +164,13 @@ int siw_cm_establish(struct siw_cm_id *id)
 		err = siw_refuse(CM_NO_RESPONSE);
 	} else {
 		id->responded = false;
-		err = complete(id, &id->reply, &why);
+		err = connect_complete(id, &id->reply, &why);
 	}
 	siw_unlock(&id->channel->lock);
 	return siw_refused(err);
 }
 
-static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
+static void event_on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 {
 	ev->event = SIW_CM_ESTABLISHED;
 	ev->initiator_depth = id->ord;
@@ -185,7 +185,7 @@ static void on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 	ev->crc = siw_qp_conn_crc(id->conn);
 }
 
-static int failure_kind(int status)
+static int connect_failure_event(int status)
 {
 	/*
 	 * No listener at the destination: reported like a peer's rejection, but without an MPA
@@ -199,8 +199,8 @@ static int failure_kind(int status)
 }
 
 /* Translates a connection's event for the user. Returns 0, or 1 if there is nothing to report. */
-static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
-		     struct siw_cm_event *ev)
+static int event_translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+			   struct siw_cm_event *ev)
 {
 	struct siw_cm_id *id = e->user_data;
 
@@ -210,11 +210,11 @@ static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *
 	ev->peer_ird = ev->peer_ord = -1;
 	switch (e->kind) {
 	case SIW_CONN_REQUEST:
-		if (on_request(ch, e, ev))
+		if (event_on_request(ch, e, ev))
 			return 1;
 		break;
 	case SIW_CONN_REPLY:
-		on_reply(id, e, ev);
+		event_on_reply(id, e, ev);
 		break;
 	case SIW_CONN_REJECTED:
 		ev->event = SIW_CM_REJECTED;
@@ -222,26 +222,26 @@ static int translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *
 		siw_cm_report_params(ev, &e->params);
 		break;
 	case SIW_CONN_FAILED:
-		ev->event = failure_kind(e->status);
-		report_error(ev, &e->err);
+		ev->event = connect_failure_event(e->status);
+		event_set_wire_error(ev, &e->err);
 		break;
 	case SIW_CONN_ESTABLISHED:
-		on_established(id, ev);
+		event_on_established(id, ev);
 		break;
 	case SIW_CONN_ASKED:
-		if (siw_cm_ud_asked(ch, e, ev))
+		if (siw_cm_ud_on_query(ch, e, ev))
 			return 1;
 		break;
 	case SIW_CONN_ANSWERED:
-		siw_cm_ud_answered(id, e, ev);
+		siw_cm_ud_on_answer(id, e, ev);
 		break;
-	case SIW_CONN_TOLD:
+	case SIW_CONN_NOTIFIED:
 		ev->event = e->told;
 		ev->context = id->user;
 		return 0;
 	default:
 		ev->event = SIW_CM_DISCONNECTED;
-		report_error(ev, &e->err);
+		event_set_wire_error(ev, &e->err);
 		break;
 	}
 	ev->context = ev->id->user;
@@ -275,7 +275,7 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 		if (r)
 			return siw_refused(r);
 		siw_lock(&ch->lock);
-		r = siw_qp_evq_take(ch->evq, &e) && !translate(ch, &e, event);
+		r = siw_qp_evq_take(ch->evq, &e) && !event_translate(ch, &e, event);
 		siw_unlock(&ch->lock);
 		if (r)
 			/* an error of the connection is reported in the event, not as the result */

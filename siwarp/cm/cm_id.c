@@ -44,7 +44,7 @@ int siw_cm_channel_enter(const struct siw_cm_channel *ch)
 	return siw_cm_channel_stale(ch) ? siw_refuse(STALE) : 0;
 }
 
-static void end_channel(struct siw_child *child)
+static void cm_channel_end(struct siw_child *child)
 {
 	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
 
@@ -69,7 +69,7 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	ch->context = context;
 	ch->pid = getpid();
 	if (context)
-		siw_verbs_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, end_channel,
+		siw_verbs_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, cm_channel_end,
 				    siw_qp_evq_fd(ch->evq));
 	return ch;
 }
@@ -84,7 +84,7 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
 	if (ch->context)
 		siw_verbs_child_del(ch->context, &ch->child);
-	end_channel(&ch->child);
+	cm_channel_end(&ch->child);
 	siw_qp_evq_free(ch->evq);
 	siw_lock_destroy(&ch->lock);
 	free(ch);
@@ -101,40 +101,40 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 }
 
 /* Ends the id's use of its device and drops its events. The channel's lock is held. */
-static void let_go(struct siw_cm_id *id)
+static void id_release(struct siw_cm_id *id)
 {
 	if (id->conn)
 		siw_qp_conn_destroy(id->conn);
 	id->conn = NULL;
-	siw_cm_ud_let_go(id);
+	siw_cm_ud_release(id);
 	if (id->context)
 		siw_qp_hold_end(id->context, &id->qp);
 	siw_qp_evq_drop(id->channel->evq, id);
 	if (id->reporter)
 		siw_qp_reporter_close(id->reporter);
 	id->reporter = NULL;
-	siw_qp_place_leave(&id->place);
+	siw_qp_release_addr(&id->place);
 }
 
 /* The id's device is closed by force: the id's struct is kept, but its channel may be destroyed. */
-static void end_id(struct siw_child *child)
+static void id_end_by_force(struct siw_child *child)
 {
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
 
 	siw_lock(&id->channel->lock);
-	let_go(id);
+	id_release(id);
 	siw_unlock(&id->channel->lock);
 	atomic_fetch_sub(&id->channel->n_ids, 1);
 }
 
-int siw_cm_give_device(struct siw_cm_id *id, struct siw_context *context)
+int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context)
 {
 	int err = siw_qp_reporter_open(context, id->channel->evq, id, &id->reporter);
 
 	if (err)
 		return err;
 	id->context = context;
-	siw_verbs_child_add(context, &id->child, SIW_CHILD_CM_ID, end_id, -1);
+	siw_verbs_child_add(context, &id->child, SIW_CHILD_CM_ID, id_end_by_force, -1);
 	return 0;
 }
 
@@ -147,7 +147,7 @@ struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *ch, struct siw_context *c
 	id->channel = ch;
 	id->user = user;
 	id->place.fd = -1;
-	if (context && siw_cm_give_device(id, context)) {
+	if (context && siw_cm_assign_device(id, context)) {
 		free(id);
 		return NULL;
 	}
@@ -189,7 +189,7 @@ void siw_cm_end_id(struct siw_cm_id *id)
 	if (id->context)
 		siw_verbs_child_del(id->context, &id->child);
 	siw_lock(&ch->lock);
-	let_go(id);
+	id_release(id);
 	free(id);
 	siw_unlock(&ch->lock);
 	atomic_fetch_sub(&ch->n_ids, 1);
@@ -211,7 +211,8 @@ void siw_cm_set_context(struct siw_cm_id *id, void *context)
 		id->user = context;
 }
 
-static int place_of(const struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *peer)
+static int id_reserved_addrs(const struct siw_cm_id *id, struct siw_addr *local,
+			     struct siw_addr *peer)
 {
 	if (id->ud_local.family) {
 		*local = id->ud_local;
@@ -232,7 +233,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 
 	if (err)
 		return err;
-	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : place_of(id, &l, &p);
+	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : id_reserved_addrs(id, &l, &p);
 	if (err)
 		return siw_refused(err);
 	if (local)
@@ -248,7 +249,7 @@ static int check_bind(const struct siw_cm_id *id, struct siw_qp *qp)
 		return siw_refuse(CM_LISTENS);
 	if (!id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (siw_qp_hold_look(id->context, &id->qp, NULL))
+	if (siw_qp_hold_query(id->context, &id->qp, NULL))
 		return siw_refuse(CM_HAS_QP);
 	if (siw_qp_type(qp) != (id->ud ? SIW_QPT_UD : SIW_QPT_RC))
 		return siw_refuse(CM_QP_TYPE, (uint64_t)siw_qp_type(qp));
@@ -290,7 +291,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 		return siw_refuse_null("addr");
 	if (!id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (siw_cm_busy(id) || siw_qp_hold_look(id->context, &id->qp, NULL))
+	if (siw_cm_is_busy(id) || siw_qp_hold_query(id->context, &id->qp, NULL))
 		return siw_refuse(CM_USED);
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
@@ -303,7 +304,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 /* ---- the user's parameters become MPA's ------------------------------------------------------ */
 
 /* Checks a depth given by the user and converts it: 0 means the device's limit, -1 means none. */
-static int depth(const char *name, int asked, uint32_t limit, uint16_t *out)
+static int check_depth(const char *name, int asked, uint32_t limit, uint16_t *out)
 {
 	if (asked < -1 || asked > (int)limit)
 		return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, (uint64_t)-1,
@@ -331,22 +332,22 @@ static bool wants_markers(const struct siw_cm_param *param)
 	return param->markers || siw_settings()->markers;
 }
 
-static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, uint16_t *ird,
-		      uint16_t *ord)
+static int param_depths(struct siw_cm_id *id, const struct siw_cm_param *param, uint16_t *ird,
+			uint16_t *ord)
 {
 	struct siw_device_attr dev;
 	struct siw_qp_held qp;
 
 	/* the queue pair was destroyed meanwhile */
-	if (!siw_qp_hold_look(id->context, &id->qp, &qp))
+	if (!siw_qp_hold_query(id->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	siw_query_device(id->context, &dev);
 	if (qp.ord >= 0)
 		dev.max_qp_init_rd_atom = (uint32_t)qp.ord;
 	if (qp.ird >= 0)
 		dev.max_qp_rd_atom = (uint32_t)qp.ird;
-	if (depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
-	    depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
+	if (check_depth("initiator_depth", param->initiator_depth, dev.max_qp_init_rd_atom, ord) ||
+	    check_depth("responder_resources", param->responder_resources, dev.max_qp_rd_atom, ird))
 		return -EINVAL;
 	id->ord_asked = param->initiator_depth > 0 || qp.ord > 0;
 	/* A Read in each direction confirms that the peer has received the preceding requests. */
@@ -357,7 +358,7 @@ static int ask_depths(struct siw_cm_id *id, const struct siw_cm_param *param, ui
 	return 0;
 }
 
-static int check_common(const struct siw_cm_param *param)
+static int param_check_common(const struct siw_cm_param *param)
 {
 	if (param->rnr_retry < -1 || param->rnr_retry > SIW_RNR_NO_LIMIT)
 		return siw_refuse(RANGE, siw_reason_text("rnr_retry"), (uint64_t)param->rnr_retry,
@@ -368,7 +369,7 @@ static int check_common(const struct siw_cm_param *param)
 	return 0;
 }
 
-static int check_request(const struct siw_cm_param *param)
+static int param_check_request(const struct siw_cm_param *param)
 {
 	const int kinds = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE | SIW_CM_RTR_READ;
 
@@ -378,7 +379,7 @@ static int check_request(const struct siw_cm_param *param)
 		return siw_refuse(CM_RTR_REVISION, 1);
 	if (param->peer_to_peer & ~kinds)
 		return siw_refuse(CM_RTR, (uint64_t)param->peer_to_peer);
-	return check_common(param);
+	return param_check_common(param);
 }
 
 /* The features that this end announces, unless a setting turns them off. */
@@ -389,14 +390,14 @@ static uint8_t own_features(void)
 	return SIW_MPA_SIWARP | (siw_settings()->delivery_counts ? SIW_MPA_COUNTS : 0);
 }
 
-static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
-		      struct siw_mpa_params *p)
+static int param_to_request(struct siw_cm_id *id, const struct siw_cm_param *param,
+			    struct siw_mpa_params *p)
 {
 	int err;
 
 	memset(p, 0, sizeof(*p));
 	p->rev = param->rev ? (uint8_t)param->rev : 2;
-	err = check_request(param);
+	err = param_check_request(param);
 	if (err)
 		return err;
 	p->crc = !param->no_crc && siw_settings()->crc;
@@ -405,7 +406,7 @@ static int request_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 	p->features = own_features();
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
-	if (ask_depths(id, param, &p->ird, &p->ord))
+	if (param_depths(id, param, &p->ird, &p->ord))
 		return -EINVAL;
 	return copy_pdata(p, param->private_data, param->private_data_len);
 }
@@ -420,11 +421,11 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		return err;
 	if (!dest)
 		return siw_refuse_null("dest");
-	if (siw_cm_busy(id))
+	if (siw_cm_is_busy(id))
 		return siw_refuse(CM_USED);
 	if (id->ud && !id->context)
 		return siw_refuse(CM_NO_DEVICE);
-	if (!id->ud && (!id->context || !siw_qp_hold_look(id->context, &id->qp, NULL)))
+	if (!id->ud && (!id->context || !siw_qp_hold_query(id->context, &id->qp, NULL)))
 		return siw_refuse(CM_NO_QP);
 	if (!siw_addr_len(dest))
 		return siw_refuse(ADDRESS_FAMILY, dest->family);
@@ -432,14 +433,14 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		param = &defaults;
 	if (id->ud)
 		return siw_refused(siw_cm_ud_connect(id, dest, source, param));
-	err = request_of(id, param, &id->request);
+	err = param_to_request(id, param, &id->request);
 	if (err)
 		return err;
 	id->holds = param->hold != 0;
 	id->rnr_retry = param->rnr_retry;
 	err = siw_qp_connect(id->reporter, dest, source, &id->request, param->timeout_ms,
 			     param->refused_ms, &id->conn);
-	siw_qp_place_leave(&id->place);
+	siw_qp_release_addr(&id->place);
 	if (!err && param->tos)
 		siw_qp_conn_tos(id->conn, param->tos);
 	return siw_refused(err);
@@ -461,23 +462,23 @@ static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
 	return offered ? offered : SIW_MPA_RTR_WRITE;
 }
 
-static int reply_of(struct siw_cm_id *id, const struct siw_cm_param *param,
-		    struct siw_mpa_params *p)
+static int param_to_reply(struct siw_cm_id *id, const struct siw_cm_param *param,
+			  struct siw_mpa_params *p)
 {
 	const struct siw_mpa_params *req = &id->request;
 
 	memset(p, 0, sizeof(*p));
-	if (check_common(param))
+	if (param_check_common(param))
 		return -EINVAL;
 	p->rev = req->rev;
 	p->crc = req->crc || (!param->no_crc && siw_settings()->crc);
 	p->markers = wants_markers(param);
 	p->enhanced = req->enhanced;
 	p->features = own_features() & req->features;
-	if (ask_depths(id, param, &id->ird, &id->ord))
+	if (param_depths(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
-		id->ord = siw_cm_at_most(id->ord, req->ird);
+		id->ord = siw_cm_limit_depth(id->ord, req->ird);
 		p->p2p = req->p2p;
 		p->rtr = req->p2p ? reply_rtr(req->rtr, id->ird) : 0;
 	}
@@ -492,7 +493,7 @@ static int check_accept(struct siw_cm_id *id)
 
 	if (!id->passive || !id->conn)
 		return siw_refuse(CM_NO_REQUEST);
-	if (!siw_qp_hold_look(id->context, &id->qp, &qp))
+	if (!siw_qp_hold_query(id->context, &id->qp, &qp))
 		return siw_refuse(CM_NO_QP);
 	return qp.state == SIW_QPS_INIT ? 0 : siw_refuse(CM_QP_STATE, (uint64_t)qp.state);
 }
@@ -511,7 +512,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	/* Check the QP first, because an accepting Reply cannot be withdrawn. */
 	err = check_accept(id);
 	if (!err)
-		err = reply_of(id, param ? param : &defaults, &reply);
+		err = param_to_reply(id, param ? param : &defaults, &reply);
 	if (!err && param && param->tos)
 		siw_qp_conn_tos(id->conn, param->tos);
 	if (!err)
@@ -521,7 +522,7 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.ird = id->ird;
 	at.ord = id->ord;
 	at.rtr = reply.rtr;
-	siw_cm_agree(&at, reply.features);
+	siw_cm_set_features(&at, reply.features);
 	at.ord_known = reply.enhanced || id->ord_asked;
 	err = siw_qp_attach(id->conn, &id->qp, &at);
 	if (err)

@@ -45,7 +45,7 @@ struct siw_cm_id {
 	void *user;
 	struct siw_child child; /* child of the id's device */
 	struct siw_qp_conn *conn;
-	struct siw_qp_place place; /* the reserved address and port, if the id was bound */
+	struct siw_qp_reserved_addr place; /* the reserved address and port, if the id was bound */
 	/* NULL, or the listener for which this id listens on another device */
 	struct siw_cm_id *door_of;
 	/* of a listener: the ids with this one as door_of, linked by next_door */
@@ -63,7 +63,7 @@ struct siw_cm_id {
 	int rnr_retry;	   /* active side: rnr_retry from struct siw_cm_param */
 	bool ord_asked;	   /* the user specified an ORD */
 	bool ud; /* the id resolves UD queue pairs; at most one of the next three is set */
-	struct siw_sidr_ask *ask;
+	struct siw_sidr_query *ask;
 	struct siw_sidr_port *port;
 	struct siw_sidr_request *asked; /* the peer's query; NULL after it was answered */
 	struct siw_addr ud_local, ud_peer;
@@ -84,7 +84,7 @@ int siw_cm_channel_enter(const struct siw_cm_channel *channel);
 struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *channel, struct siw_context *context,
 				void *user);
 /* Assigns a device to the id. Returns 0 or -ENOMEM. */
-int siw_cm_give_device(struct siw_cm_id *id, struct siw_context *context);
+int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context);
 /* Ends the id's connection or listener, and frees the id and the ids that listen for it. */
 void siw_cm_end_id(struct siw_cm_id *id);
 
@@ -98,25 +98,25 @@ int siw_cm_ud_bind_qp(struct siw_qp *qp);
  * Releases the reserved UDP port, because only one socket can be bound to it. siw_cm_addr() still
  * returns the address.
  */
-void siw_cm_ud_free_place(struct siw_cm_id *id);
+void siw_cm_ud_release_port(struct siw_cm_id *id);
 int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr);
 int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 		      const struct siw_addr *source, const struct siw_cm_param *param);
 int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param);
 int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len);
 /* Ends the id's query, listening port or request. An unanswered query of a peer is rejected. */
-void siw_cm_ud_let_go(struct siw_cm_id *id);
+void siw_cm_ud_release(struct siw_cm_id *id);
 /*
- * Translate a peer's query (siw_cm_ud_asked; returns 0 or -ENOMEM) or the answer to our query
- * (siw_cm_ud_answered) to an event for the user.
+ * Translate a peer's query (siw_cm_ud_on_query; returns 0 or -ENOMEM) or the answer to our query
+ * (siw_cm_ud_on_answer) to an event for the user.
  */
-int siw_cm_ud_asked(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
-		    struct siw_cm_event *ev);
-void siw_cm_ud_answered(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
-			struct siw_cm_event *ev);
+int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+		       struct siw_cm_event *ev);
+void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+			 struct siw_cm_event *ev);
 
 /* Whether the id is connecting, connected or listening, or has a request to answer. */
-static inline bool siw_cm_busy(const struct siw_cm_id *id)
+static inline bool siw_cm_is_busy(const struct siw_cm_id *id)
 {
 	return id->conn || id->ask || id->port || id->asked;
 }
@@ -125,13 +125,13 @@ static inline bool siw_cm_busy(const struct siw_cm_id *id)
  * RFC 6581 section 6: the smaller of this end's depth and the peer's; the peer may leave its depth
  * open.
  */
-static inline uint16_t siw_cm_at_most(uint16_t own, uint16_t peer)
+static inline uint16_t siw_cm_limit_depth(uint16_t own, uint16_t peer)
 {
 	return peer == SIW_CM_NOT_NEGOTIATED || own < peer ? own : peer;
 }
 
 /* Enables for the connection the features that both ends announced. */
-static inline void siw_cm_agree(struct siw_qp_attach *at, uint8_t features)
+static inline void siw_cm_set_features(struct siw_qp_attach *at, uint8_t features)
 {
 	at->siwarp = features & SIW_MPA_SIWARP;
 	at->counts = features & SIW_MPA_COUNTS;

@@ -10,8 +10,8 @@
 #include "base/reason.h"
 #include "cm/cm_impl.h"
 
-#define QUESTION_DATA 180
-#define ANSWER_DATA   136
+#define MAX_QUERY_DATA	180
+#define MAX_ANSWER_DATA 136
 
 int siw_cm_ud_bind_qp(struct siw_qp *qp)
 {
@@ -29,14 +29,14 @@ int siw_cm_ud_bind_qp(struct siw_qp *qp)
 	return err;
 }
 
-void siw_cm_ud_free_place(struct siw_cm_id *id)
+void siw_cm_ud_release_port(struct siw_cm_id *id)
 {
 	if (id->place.fd >= 0)
 		id->ud_local = id->place.addr;
-	siw_qp_place_leave(&id->place);
+	siw_qp_release_addr(&id->place);
 }
 
-static int check_data(const void *data, uint32_t len, uint32_t most)
+static int check_private_data(const void *data, uint32_t len, uint32_t most)
 {
 	if (len > most)
 		return siw_refuse(CM_UD_DATA, len, most);
@@ -48,7 +48,7 @@ int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr)
 	struct siw_addr at = *addr; /* a copy, because addr may point into id->place */
 	int err;
 
-	siw_cm_ud_free_place(id);
+	siw_cm_ud_release_port(id);
 	err = siw_sidr_listen(id->reporter, &at, &id->port);
 	if (!err)
 		id->ud_local = siw_sidr_port_addr(id->port);
@@ -59,18 +59,18 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 		      const struct siw_addr *source, const struct siw_cm_param *param)
 {
 	static const struct siw_addr any;
-	struct siw_sidr_say say = {
+	struct siw_sidr_data say = {
 		.data = param->private_data,
 		.data_len = (uint8_t)param->private_data_len,
 	};
-	int err = check_data(param->private_data, param->private_data_len, QUESTION_DATA);
+	int err = check_private_data(param->private_data, param->private_data_len, MAX_QUERY_DATA);
 
 	if (err)
 		return err;
-	siw_cm_ud_free_place(id);
+	siw_cm_ud_release_port(id);
 	id->ud_peer = *dest;
-	return siw_sidr_ask(id->reporter, dest, source ? source : &any, &say, param->timeout_ms,
-			    &id->ask, &id->ud_local);
+	return siw_sidr_query(id->reporter, dest, source ? source : &any, &say, param->timeout_ms,
+			      &id->ask, &id->ud_local);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -80,7 +80,7 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
  * to, if the queue pair receives at every address of the device and the address is one of them;
  * otherwise the queue pair's bound or first address.
  */
-static int address_of(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
+static int ud_qp_address(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *out)
 {
 	/* stays without addresses unless the QP receives at every address */
 	struct siw_device_info info = { 0 };
@@ -98,19 +98,19 @@ static int address_of(struct siw_cm_id *id, struct siw_qp *qp, struct siw_addr *
 	return err ? err : siw_qp_addr(qp, out, NULL);
 }
 
-static int answer_of(struct siw_cm_id *id, const struct siw_cm_param *param,
-		     struct siw_sidr_say *say)
+static int ud_answer_fill(struct siw_cm_id *id, const struct siw_cm_param *param,
+			  struct siw_sidr_data *say)
 {
 	struct siw_qp_attr attr;
-	int err = check_data(param->private_data, param->private_data_len, ANSWER_DATA);
+	int err = check_private_data(param->private_data, param->private_data_len, MAX_ANSWER_DATA);
 
 	if (err)
 		return err;
-	if (!siw_qp_hold_look(id->context, &id->qp, NULL))
+	if (!siw_qp_hold_query(id->context, &id->qp, NULL))
 		return siw_refuse(CM_NO_QP);
 	err = siw_query_qp(id->qp.qp, &attr, NULL);
 	if (!err)
-		err = address_of(id, id->qp.qp, &say->addr);
+		err = ud_qp_address(id, id->qp.qp, &say->addr);
 	say->qpn = siw_qp_num(id->qp.qp);
 	say->qkey = attr.qkey;
 	say->data = param->private_data;
@@ -120,12 +120,12 @@ static int answer_of(struct siw_cm_id *id, const struct siw_cm_param *param,
 
 int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 {
-	struct siw_sidr_say say;
+	struct siw_sidr_data say;
 	int err;
 
 	if (!id->asked)
 		return siw_refuse(CM_NO_REQUEST);
-	err = answer_of(id, param, &say);
+	err = ud_answer_fill(id, param, &say);
 	if (err)
 		return err;
 	siw_sidr_answer(id->asked, &say, 0);
@@ -135,8 +135,8 @@ int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 
 int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 {
-	struct siw_sidr_say say = { .data = data, .data_len = (uint8_t)len };
-	int err = check_data(data, len, ANSWER_DATA);
+	struct siw_sidr_data say = { .data = data, .data_len = (uint8_t)len };
+	int err = check_private_data(data, len, MAX_ANSWER_DATA);
 
 	if (!id->asked)
 		return siw_refuse(CM_NO_REQUEST);
@@ -147,12 +147,12 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 	return 0;
 }
 
-void siw_cm_ud_let_go(struct siw_cm_id *id)
+void siw_cm_ud_release(struct siw_cm_id *id)
 {
-	static const struct siw_sidr_say nothing;
+	static const struct siw_sidr_data nothing;
 
 	if (id->ask)
-		siw_sidr_ask_end(id->ask);
+		siw_sidr_query_end(id->ask);
 	if (id->port)
 		siw_sidr_port_close(id->port);
 	if (id->asked)
@@ -164,10 +164,10 @@ void siw_cm_ud_let_go(struct siw_cm_id *id)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-int siw_cm_ud_asked(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
-		    struct siw_cm_event *ev)
+int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+		       struct siw_cm_event *ev)
 {
-	static const struct siw_sidr_say nothing;
+	static const struct siw_sidr_data nothing;
 	struct siw_cm_id *door = e->user_data;
 	struct siw_cm_id *listener = door->door_of ? door->door_of : door;
 	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
@@ -186,8 +186,8 @@ int siw_cm_ud_asked(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e
 	return 0;
 }
 
-void siw_cm_ud_answered(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
-			struct siw_cm_event *ev)
+void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+			 struct siw_cm_event *ev)
 {
 	id->ud_peer = e->addr;
 	ev->event = SIW_CM_ESTABLISHED;

@@ -56,7 +56,7 @@ MOST_STARTING = 128
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
-class _Home:
+class _SharedDevice:
     """An open device with a CM channel; closed by its last user."""
 
     def __init__(self, context: Context) -> None:
@@ -100,7 +100,7 @@ class Connection(Closing):
 
     def __init__(
         self,
-        home: _Home,
+        home: _SharedDevice,
         cm_id: CMID,
         recv_size: int,
         recv_depth: int,
@@ -395,7 +395,7 @@ def connect(
         Timeout: the connection was not established within ``timeout`` seconds.
 
     """
-    home = _Home(Context.toward(address))
+    home = _SharedDevice(Context.toward(address))
     conn = Connection(home, CMID(home.channel), recv_size, recv_depth, persona)
     try:
         # Peer-to-peer mode, so that either end may send first (RFC 6581). Otherwise the responder
@@ -424,7 +424,7 @@ class Listener(Closing):
         self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
     ) -> None:
         host = an_address(address)[0] or "0.0.0.0"
-        self._home = _Home(Context(host) if _numeric(host) else Context.toward((host, 9)))
+        self._home = _SharedDevice(Context(host) if _numeric(host) else Context.toward((host, 9)))
         self._home.enter()
         self._closed = False
         self._recv = recv_size, recv_depth, persona

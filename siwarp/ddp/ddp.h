@@ -34,7 +34,7 @@ struct siw_ddp_stream;
 struct siw_ddp_dgram;
 
 #define SIW_DDP_MAX_HEAD   18 /* length of the untagged header, the longer of the two */
-#define SIW_DDP_ULP_HEAD   8  /* octets reserved by siw_ddp_stream_headed */
+#define SIW_DDP_ULP_HEAD   8  /* octets reserved by siw_ddp_stream_set_headed */
 #define SIW_DDP_ULP_TAGGED 20 /* octets reserved by siw_ddp_rd_headed */
 
 /* ---- parsed segments ------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ struct siw_ddp_delivery {
 	uint64_t user_data; /* untagged: user_data of the buffer */
 	uint32_t length;    /* octets; untagged: of the message; tagged: of the last segment */
 	/*
-	 * the octets reserved by siw_ddp_stream_headed, valid until the next delivery; NULL: the
+	 * the octets reserved by siw_ddp_stream_set_headed, valid until the next delivery; NULL: the
 	 * message is shorter
 	 */
 	const uint8_t *head;
@@ -92,8 +92,9 @@ void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream);
  * Sets the queue that provides the buffers for segments of queue number qn (0..3). A segment for a
  * queue number without a queue is an error. MSNs start at 1.
  */
-void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_mem_queue *queue);
-void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd);
+void siw_ddp_stream_set_queue(struct siw_ddp_stream *stream, uint32_t qn,
+			      struct siw_mem_queue *queue);
+void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd);
 /*
  * Sets whether an empty first message of queue qn is delivered without using a buffer; user_data of
  * its delivery is then undefined. Applies to one message.
@@ -104,7 +105,7 @@ void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn,
  * whose bit 1 << (ulp_octet & 15) is in set. These octets are returned in delivery.head. They are
  * not placed into the buffer, and delivery.length does not count them.
  */
-void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set);
+void siw_ddp_stream_set_headed(struct siw_ddp_stream *stream, uint16_t set);
 /*
  * Sets the identity that gives this stream access to STags bound to one stream. The default is the
  * stream's address; streams with the same identity may use the same STags.
@@ -120,7 +121,7 @@ int siw_ddp_stream_take(struct siw_ddp_stream *stream, uint32_t qn, uint64_t *us
 /*
  * Enables storing of segments of queue 0 that arrive without a buffer ("unexpected" segments),
  * until a buffer is posted. octets: the limit of memory for them, at least 128 KiB; 0: such a
- * segment is an error. deliver_before_end: see siw_ddp_rx_before_end.
+ * segment is an error. deliver_before_end: see siw_ddp_rx_defers_end.
  */
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
 				    bool deliver_before_end);
@@ -247,7 +248,7 @@ uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream);
  * wait for buffers. The upper layer then reports the end only after they are placed. If so, the
  * socket is paused, because there is nothing left to read.
  */
-bool siw_ddp_rx_before_end(struct siw_ddp_stream *stream);
+bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream);
 /* Whether a message of queue 0 has arrived only in part. */
 bool siw_ddp_rx_unfinished(const struct siw_ddp_stream *stream);
 /* Whether the oldest unexpected segment, *seg, waits because no buffer is posted. */
@@ -265,7 +266,7 @@ uint32_t siw_ddp_rx_delivered(const struct siw_ddp_stream *stream);
  * Opens an endpoint on a UDP socket. The caller keeps ownership of the socket, and closes it after
  * the endpoint. crc: whether CRCs are sent and checked; all endpoints of one socket use the same
  * setting. An endpoint on a multicast group's socket only receives, and does not check the CRC
- * itself (siw_ddp_dgram_sound). Returns 0, -ENOMEM or -errno.
+ * itself (siw_ddp_dgram_crc_valid). Returns 0, -ENOMEM or -errno.
  */
 int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_llp_sock *sock,
 		       bool crc, struct siw_ddp_dgram **out);
@@ -330,7 +331,7 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
  * without an LLP header, are dropped and counted. Returns 1 with *seg and *source; 0 if no more
  * have arrived. The datagram stays valid until the next siw_ddp_dgram_rx of any endpoint. Endpoints
  * that share a socket also return each other's datagrams, and any of them can place one into any
- * queue. The upper layer checks siw_ddp_dgram_whole (L=1, MO=0), because it knows from the Q_Key
+ * queue. The upper layer checks siw_ddp_dgram_is_complete (L=1, MO=0), because it knows from the Q_Key
  * whether the sender may be sent an error.
  */
 int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struct siw_addr *source);
@@ -339,28 +340,28 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
  * without a result: a flood of such datagrams must not starve other sockets. All datagrams of one
  * receive call must be processed, however. If false is returned, the handler will be called again.
  */
-bool siw_ddp_dgram_goes_on(struct siw_ddp_dgram *dgram, int tries);
+bool siw_ddp_dgram_may_continue(struct siw_ddp_dgram *dgram, int tries);
 /*
  * Whether a datagram received by a multicast group's endpoint is valid for this member: its CRC is
  * right, or the member checks none. An invalid one is counted.
  */
-bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
+bool siw_ddp_dgram_crc_valid(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member);
 /*
  * Sets the socket that siw_ddp_dgram_rx receives from, which is bound to *at; both must stay valid
  * until the endpoint is closed or another socket is set. The default is the endpoint's own socket.
  */
-void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
-			      const struct siw_addr *at);
+void siw_ddp_dgram_set_rx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
+			       const struct siw_addr *at);
 /*
  * Sets the socket that the endpoint sends on; the default is the socket passed to
  * siw_ddp_dgram_open. Call under the send lock.
  */
-void siw_ddp_dgram_send_by(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
+void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock);
 /*
  * The destination address of the current datagram; for a multicast group's endpoint, the group
  * address.
  */
-const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram);
+const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram);
 /* The payload of the current datagram, in the port's buffer. */
 const uint8_t *siw_ddp_dgram_payload(const struct siw_ddp_dgram *dgram);
 /*
@@ -426,7 +427,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 /* cffi: end */
 
 /* Whether the datagram is one complete message; otherwise RFC 5041's error is an invalid MO. */
-static inline bool siw_ddp_dgram_whole(const struct siw_ddp_seg *seg)
+static inline bool siw_ddp_dgram_is_complete(const struct siw_ddp_seg *seg)
 {
 	return seg->last && !seg->mo;
 }

@@ -46,9 +46,9 @@ int siw_ddp_dgram_open(struct siw_llp_port *port, struct siw_mem *mem, struct si
 	dgram->port = port;
 	dgram->datagram = siw_llp_port_room(port);
 	dgram->sock = sock;
-	siw_ddp_dgram_receive_at(dgram, sock, &dgram->local);
+	siw_ddp_dgram_set_rx_sock(dgram, sock, &dgram->local);
 	dgram->crc = crc;
-	dgram->msn = dgram->error_msn = siw_first_number(1); /* RFC5041-4.3-09 */
+	dgram->msn = dgram->error_msn = siw_initial_sequence(1); /* RFC5041-4.3-09 */
 	dgram->batch_max = OVERHEAD + COPY_MAX;
 	/*
 	 * UDP's length is a 16-bit number of octets; over IPv4 the limit also covers the IP header.
@@ -63,19 +63,19 @@ void siw_ddp_dgram_close(struct siw_ddp_dgram *dgram)
 	free(dgram);
 }
 
-void siw_ddp_dgram_receive_at(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
-			      const struct siw_addr *at)
+void siw_ddp_dgram_set_rx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock,
+			       const struct siw_addr *at)
 {
 	dgram->rx_sock = sock;
 	dgram->at = at;
 }
 
-void siw_ddp_dgram_send_by(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock)
+void siw_ddp_dgram_set_tx_sock(struct siw_ddp_dgram *dgram, struct siw_llp_sock *sock)
 {
 	dgram->sock = sock;
 }
 
-const struct siw_addr *siw_ddp_dgram_at(const struct siw_ddp_dgram *dgram)
+const struct siw_addr *siw_ddp_dgram_dest_addr(const struct siw_ddp_dgram *dgram)
 {
 	return dgram->at;
 }
@@ -94,10 +94,11 @@ uint32_t siw_ddp_dgram_max(const struct siw_ddp_dgram *dgram)
  * Completes the datagram at out, whose header is already written: appends the payload and the CRC.
  * Returns the datagram's length, or 0 if the payload's memory is not mapped.
  */
-static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov, int n)
+static size_t dgram_fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct iovec *iov,
+			 int n)
 {
 	uint32_t crc = dgram->crc ? siw_crc32c(0, out, SIW_DDP_UNTAGGED) : 0;
-	uint8_t *at = siw_pieces_gather(out + SIW_DDP_UNTAGGED, dgram->crc ? &crc : NULL, iov, n);
+	uint8_t *at = siw_iov_gather(out + SIW_DDP_UNTAGGED, dgram->crc ? &crc : NULL, iov, n);
 
 	if (!at)
 		return 0;
@@ -108,14 +109,14 @@ static size_t fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const struct
 static int send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct siw_addr *dest,
 		       const struct iovec *iov, int n)
 {
-	struct iovec one = { buf, fill(dgram, buf, iov, n) };
+	struct iovec one = { buf, dgram_fill(dgram, buf, iov, n) };
 
 	return one.iov_len ? siw_llp_udp_send(dgram->sock, dest, &one, 1) : -EFAULT;
 }
 
 /* Sends the payload without copying it. */
-static int send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head, const struct siw_addr *dest,
-			 const struct iovec *iov, int n)
+static int dgram_send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head,
+			       const struct siw_addr *dest, const struct iovec *iov, int n)
 {
 	struct iovec all[SIW_MEM_MAX_SGE + 3];
 	uint8_t tail[CRC_LEN];
@@ -133,8 +134,9 @@ static inline uint64_t payload_of(const struct siw_ddp_dgram_msg *msg)
 }
 
 /* Resolves the memory of the payload. Returns the number of iovecs, or -EACCES. */
-static inline int resolve(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msg,
-			  struct iovec iov[SIW_MEM_MAX_SGE + 1])
+static inline int dgram_resolve(const struct siw_ddp_dgram *dgram,
+				const struct siw_ddp_dgram_msg *msg,
+				struct iovec iov[SIW_MEM_MAX_SGE + 1])
 {
 	int n, head = msg->head_len != 0;
 
@@ -158,18 +160,18 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 
 	if (payload > dgram->max)
 		return -EMSGSIZE;
-	if (!siw_ddp_pace_room(&dgram->pace))
+	if (!siw_ddp_pace_allowance(&dgram->pace))
 		return -EAGAIN;
-	n = resolve(dgram, msg, iov);
+	n = dgram_resolve(dgram, msg, iov);
 	if (n < 0)
 		return n;
 	siw_ddp_put_untagged(buf, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn, 0);
 	r = payload <= COPY_MAX ? send_copied(dgram, buf, msg->dest, iov, n)
-				: send_gathered(dgram, buf, msg->dest, iov, n);
+				: dgram_send_gathered(dgram, buf, msg->dest, iov, n);
 	if (r)
 		return r;
 	dgram->msn++; /* RFC5041-4.3-08, but counted per endpoint instead of per stream */
-	siw_ddp_pace_took(&dgram->pace, payload + OVERHEAD);
+	siw_ddp_pace_consume(&dgram->pace, payload + OVERHEAD);
 	return 0;
 }
 
@@ -197,8 +199,8 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 #define BATCH_OCTETS 65507
 
 /* Returns how many messages, counted from the first, fit into one batch of at most room octets. */
-static int batch_length(const struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs,
-			int n, uint64_t room)
+static int dgram_batch_length(const struct siw_ddp_dgram *dgram,
+			      const struct siw_ddp_dgram_msg *msgs, int n, uint64_t room)
 {
 	uint64_t most = room < BATCH_OCTETS ? room : BATCH_OCTETS;
 	uint64_t size = payload_of(&msgs[0]) + OVERHEAD, sum = size;
@@ -232,14 +234,14 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 
 	for (i = 0; i < n; i++) {
 		const struct siw_ddp_dgram_msg *m = &msgs[i];
-		int pieces = resolve(dgram, m, iov);
+		int pieces = dgram_resolve(dgram, m, iov);
 		size_t size;
 
 		if (pieces < 0)
 			break;
 		siw_ddp_put_untagged(at, true, m->ulp_octet, m->ulp_word, m->qn,
 				     dgram->msn + (uint32_t)i, 0);
-		size = fill(dgram, at, iov, pieces);
+		size = dgram_fill(dgram, at, iov, pieces);
 		/* a failed message is later sent separately, and that send returns the error */
 		if (!size)
 			break;
@@ -253,8 +255,8 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
  * Sends n messages as one batch. Returns how many were sent, 0 if the caller has to send them one
  * by one, or -errno.
  */
-static int send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
-		      const struct siw_ddp_dgram_msg *msgs, int n)
+static int dgram_send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
+			    const struct siw_ddp_dgram_msg *msgs, int n)
 {
 	uint32_t size = (uint32_t)payload_of(&msgs[0]) + OVERHEAD;
 	size_t octets;
@@ -271,22 +273,22 @@ static int send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 	if (r)
 		return r;
 	dgram->msn += (uint32_t)n;
-	siw_ddp_pace_took(&dgram->pace, octets);
+	siw_ddp_pace_consume(&dgram->pace, octets);
 	return n;
 }
 
 int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg *msgs, int n)
 {
-	uint64_t room = siw_ddp_pace_room(&dgram->pace);
+	uint64_t room = siw_ddp_pace_allowance(&dgram->pace);
 	uint8_t *batch;
 	int r = 0;
 
 	if (!room)
 		return -EAGAIN;
-	n = batch_length(dgram, msgs, n, room);
+	n = dgram_batch_length(dgram, msgs, n, room);
 	batch = n > 1 ? siw_llp_batch_take(dgram->port) : NULL;
 	if (batch) {
-		r = send_batch(dgram, batch, msgs, n);
+		r = dgram_send_batch(dgram, batch, msgs, n);
 		siw_llp_batch_give(dgram->port, batch);
 	}
 	if (r)
@@ -298,7 +300,7 @@ int siw_ddp_dgram_tx_some(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgra
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Whether the datagram has the LLP header of Write-Record, followed by a tagged segment. */
-static __attribute__((noinline)) bool is_record(const uint8_t *buf, size_t len)
+static __attribute__((noinline)) bool dgram_is_record(const uint8_t *buf, size_t len)
 {
 	return len >= SIW_DDP_RECORD_OVERHEAD && buf[0] == siw_dgram_first(SIW_DGRAM_RECORD) &&
 	       (buf[SIW_DGRAM_LEN] & (SIW_DDP_T | SIW_DDP_DV_MASK)) == (SIW_DDP_T | SIW_DDP_DV);
@@ -321,18 +323,18 @@ static __attribute__((noinline)) void parse_record(const uint8_t *buf, uint32_t 
 }
 
 /* Checks length, CRC and version of the received datagram. Counts it as dropped if one is wrong. */
-static bool credible(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
+static bool dgram_valid(struct siw_ddp_dgram *dgram, const uint8_t *buf, size_t len)
 {
 	if (len < OVERHEAD || len > SIW_LLP_ROOM)
 		return siw_drop(SIW_COUNTER_drop_short);
 	if (dgram->crc && !siw_crc32c_ends(buf, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
-	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !is_record(buf, len))
+	if ((buf[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV && !dgram_is_record(buf, len))
 		return siw_drop(SIW_COUNTER_drop_version);
 	return true;
 }
 
-bool siw_ddp_dgram_goes_on(struct siw_ddp_dgram *dgram, int tries)
+bool siw_ddp_dgram_may_continue(struct siw_ddp_dgram *dgram, int tries)
 {
 	if (tries < SIW_DDP_TRIES || siw_llp_port_more(dgram->port))
 		return true;
@@ -344,13 +346,13 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 {
 	int tries;
 
-	for (tries = 0; siw_ddp_dgram_goes_on(dgram, tries); tries++) {
+	for (tries = 0; siw_ddp_dgram_may_continue(dgram, tries); tries++) {
 		ssize_t len = siw_llp_udp_next(dgram->rx_sock, source, &dgram->datagram);
 		const uint8_t *buf = dgram->datagram;
 
 		if (len < 0)
 			return 0;
-		if (!credible(dgram, buf, (size_t)len))
+		if (!dgram_valid(dgram, buf, (size_t)len))
 			continue;
 		if (__builtin_expect(siw_dgram_is(buf[0]), 0)) {
 			parse_record(buf, (uint32_t)len, seg);
@@ -368,7 +370,7 @@ int siw_ddp_dgram_rx(struct siw_ddp_dgram *dgram, struct siw_ddp_seg *seg, struc
 	return 0;
 }
 
-bool siw_ddp_dgram_sound(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member)
+bool siw_ddp_dgram_crc_valid(const struct siw_ddp_dgram *group, const struct siw_ddp_dgram *member)
 {
 	if (!member->crc || siw_crc32c_ends(group->datagram, OVERHEAD + group->rx_payload))
 		return true;
@@ -403,7 +405,7 @@ static int scatter_behind_grh(const struct siw_ddp_dgram *dgram, const struct si
 		iov[i].iov_len -= part;
 		i += !iov[i].iov_len;
 	}
-	return siw_pieces_scatter(iov + i, n - i, from);
+	return siw_iov_scatter(iov + i, n - i, from);
 }
 
 int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue, uint32_t head,
@@ -430,7 +432,7 @@ int siw_ddp_dgram_place(struct siw_ddp_dgram *dgram, struct siw_mem_queue *queue
 	n = siw_mem_sgl_resolve(dgram->mem, buf->sgl, buf->nsge, queue->internal, queue->pd, true,
 				0, whole, iov, SIW_MEM_MAX_SGE);
 	if (n < 0 || (grh_from ? scatter_behind_grh(dgram, grh_from, iov, n, from)
-			       : siw_pieces_scatter(iov, n, from)))
+			       : siw_iov_scatter(iov, n, from)))
 		r = -EACCES;
 out:
 	siw_mem_queue_pop(queue);

@@ -43,7 +43,7 @@ struct ipv6 { /* RFC 8200 section 3 */
 _Static_assert(sizeof(struct ipv4) == 20 && sizeof(struct ipv6) == SIW_DDP_GRH, "as on the wire");
 
 /* RFC 1071: a sum of 16-bit words is the same in either octet order. */
-static uint16_t checksum(const struct ipv4 *ip)
+static uint16_t ipv4_checksum(const struct ipv4 *ip)
 {
 	uint16_t words[sizeof(*ip) / 2];
 	uint32_t sum = 0;
@@ -67,7 +67,7 @@ static void put4(uint8_t *out, const struct siw_addr *source, const struct siw_a
 
 	memcpy(ip.source, source->v4, sizeof(ip.source));
 	memcpy(ip.dest, dest->v4, sizeof(ip.dest));
-	ip.checksum = checksum(&ip);
+	ip.checksum = ipv4_checksum(&ip);
 	memcpy(out, &ip, sizeof(ip));
 }
 

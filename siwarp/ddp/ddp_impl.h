@@ -42,7 +42,7 @@ struct siw_ddp_rxq {
 	uint64_t user_data;
 	uint64_t length;
 	struct siw_sge sgl[SIW_MEM_MAX_SGE];
-	/* see siw_ddp_stream_headed: the octets that are not placed into the buffer */
+	/* see siw_ddp_stream_set_headed: the octets that are not placed into the buffer */
 	uint8_t head[SIW_DDP_ULP_HEAD];
 };
 
@@ -72,7 +72,7 @@ struct siw_ddp_rx {
 	bool any_unexpected; /* unexpected segments of queue 0 are stored */
 	bool whole;	     /* the complete seg has arrived and its CRC is checked */
 	bool refusing;	     /* seg is being dropped; why and why_err hold the error */
-	uint16_t headed;     /* see siw_ddp_stream_headed */
+	uint16_t headed;     /* see siw_ddp_stream_set_headed */
 	int why;
 	struct siw_wire_err why_err;
 	struct siw_wire_err err;
@@ -141,8 +141,8 @@ struct siw_ddp_stream {
 /* ---- ddp_stream.c ---------------------------------------------------------------------------- */
 
 /* ddp_tx.c: continues the message in tx. Returns the same values as siw_ddp_tx_more. */
-int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
-		     struct siw_wire_err *err);
+int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
+			struct siw_wire_err *err);
 
 /* Allocates a stream that has no lower layer yet. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
@@ -182,7 +182,7 @@ static inline uint64_t siw_ddp_octets_to(const struct siw_ddp_rx *rx, const stru
 int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg *seg,
 			 struct iovec *iov);
 /* Removes a buffer for the next message from the queue; returns false if there is none. */
-bool siw_ddp_take_buffer(struct siw_ddp_rxq *q);
+bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q);
 /*
  * Accounts for a segment that was placed. Returns 1 if it was the message's last one, with
  * *delivery set; otherwise 2.
@@ -219,7 +219,7 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
  * Checks a segment while unexpected segments are stored: 0, or a code of enum
  * siw_ddp_untagged_ecode.
  */
-uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
+uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
 /*
  * Stores the segment at the head of the stream as unexpected. Returns 3 when it is stored; 0 if
  * octets of it are missing, or there is no room now; or -errno.
@@ -238,7 +238,7 @@ static inline int siw_ddp_close_datagram(struct iovec *all, int n, uint8_t *tail
 {
 	uint32_t crc = 0;
 
-	if (with_crc && siw_pieces_crc(&crc, all, n + 1))
+	if (with_crc && siw_iov_crc(&crc, all, n + 1))
 		return -EFAULT;
 	siw_crc32c_put(tail, crc);
 	all[n + 1] = (struct iovec){ tail, SIW_CRC32C_OCTETS };

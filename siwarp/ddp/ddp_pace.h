@@ -43,13 +43,13 @@ uint64_t siw_ddp_pace_room_limited(struct siw_ddp_pace *pace);
 void siw_ddp_pace_took_limited(struct siw_ddp_pace *pace, uint64_t octets);
 
 /* Like siw_ddp_pace_room_limited; UINT64_MAX without a limit. */
-static inline uint64_t siw_ddp_pace_room(struct siw_ddp_pace *pace)
+static inline uint64_t siw_ddp_pace_allowance(struct siw_ddp_pace *pace)
 {
 	return __builtin_expect(pace->kbits, 0) ? siw_ddp_pace_room_limited(pace) : UINT64_MAX;
 }
 
 /* Accounts for sent octets. */
-static inline void siw_ddp_pace_took(struct siw_ddp_pace *pace, uint64_t octets)
+static inline void siw_ddp_pace_consume(struct siw_ddp_pace *pace, uint64_t octets)
 {
 	if (__builtin_expect(pace->kbits, 0))
 		siw_ddp_pace_took_limited(pace, octets);

@@ -51,7 +51,7 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd)
 	free(rd);
 }
 
-void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd)
+void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd)
 {
 	siw_llp_resume(siw_rd_sock(rd->lower));
 }
@@ -59,7 +59,7 @@ void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd)
 /* ---- peers and their streams ----------------------------------------------------------------- */
 
 /* A struct siw_ddp_rd_peer is a struct siw_rd_peer under an opaque name. */
-static struct siw_rd_peer *below(const struct siw_ddp_rd_peer *peer)
+static struct siw_rd_peer *lower_peer(const struct siw_ddp_rd_peer *peer)
 {
 	return (struct siw_rd_peer *)(uintptr_t)peer;
 }
@@ -72,7 +72,7 @@ int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer)
 {
-	const struct siw_ddp_stream *stream = siw_rd_upper(below(peer));
+	const struct siw_ddp_stream *stream = siw_rd_upper(lower_peer(peer));
 
 	return stream ? stream->user : NULL;
 }
@@ -91,7 +91,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		      struct siw_ddp_stream **out)
 {
 	struct siw_ddp_stream *stream = siw_ddp_stream_new(rd->mem);
-	const struct saved *saved = siw_rd_room(below(peer));
+	const struct saved *saved = siw_rd_upper_data(lower_peer(peer));
 
 	if (!stream)
 		return -ENOMEM;
@@ -100,7 +100,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		siw_ddp_stream_close(stream);
 		return -ENOMEM;
 	}
-	stream->rd = below(peer);
+	stream->rd = lower_peer(peer);
 	stream->endpoint = rd;
 	stream->user = user;
 	siw_link_init(&stream->rd_rx.held);
@@ -113,7 +113,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 	return 0;
 }
 
-void siw_ddp_rd_show(struct siw_ddp_stream *stream)
+void siw_ddp_rd_publish(struct siw_ddp_stream *stream)
 {
 	siw_rd_set_upper(stream->rd, stream);
 }
@@ -121,7 +121,7 @@ void siw_ddp_rd_show(struct siw_ddp_stream *stream)
 /* ---- shares of the receives ------------------------------------------------------------------ */
 
 /* Updates the counts of partially received messages that hold a receive. */
-static void count_part(struct siw_ddp_stream *stream)
+static void update_partial_count(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	bool part = stream->rx.q[0].begun;
@@ -130,15 +130,15 @@ static void count_part(struct siw_ddp_stream *stream)
 	if (part == stream->rd_rx.part)
 		return;
 	stream->rd_rx.part = part;
-	source = siw_source_place(rd->key, siw_rd_peer_addr(stream->rd));
+	source = siw_source_index(rd->key, siw_rd_peer_addr(stream->rd));
 	rd->parts += part ? 1 : -1u;
 	rd->parts_of[source] += part ? 1 : -1u;
 }
 
-static void count_served(struct siw_ddp_rd *rd)
+static void update_served_count(struct siw_ddp_rd *rd)
 {
 	if (rd->served)
-		count_part(rd->served);
+		update_partial_count(rd->served);
 	rd->served = NULL;
 }
 
@@ -146,7 +146,7 @@ bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	uint32_t left = siw_mem_queue_used(stream->rx.q[0].queue), all = rd->parts + left;
-	uint32_t source = siw_source_place(rd->key, siw_rd_peer_addr(stream->rd));
+	uint32_t source = siw_source_index(rd->key, siw_rd_peer_addr(stream->rd));
 	bool lacks_receive = rd->lacks_receive;
 
 	if (!rd->parts || (4 * (rd->parts + 1) <= 3 * all && 2 * (rd->parts_of[source] + 1) <= all))
@@ -163,7 +163,7 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 {
 	uint32_t left = siw_mem_queue_used(recvs);
 
-	count_served(rd);
+	update_served_count(rd);
 	return left && (rd->lacks_receive ||
 			(rd->lacks_share && (left > rd->seen_free || rd->parts < rd->seen_parts)));
 }
@@ -187,16 +187,16 @@ static const struct siw_ddp_tx *tx_of(const struct siw_ddp_stream *stream, uint3
 
 void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
-	struct saved *saved = siw_rd_room(stream->rd);
+	struct saved *saved = siw_rd_upper_data(stream->rd);
 
 	return_buffers(&stream->rx);
 	stream->rx.q[0].begun = false;
-	count_part(stream);
+	update_partial_count(stream);
 	if (stream->endpoint->served == stream)
 		stream->endpoint->served = NULL;
 	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
-		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - siw_first_number(1);
-		saved->received[qn] = stream->rx.q[qn].msn - siw_first_number(1);
+		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - siw_initial_sequence(1);
+		saved->received[qn] = stream->rx.q[qn].msn - siw_initial_sequence(1);
 	}
 	siw_link_del(&stream->rd_rx.held);
 	siw_rd_set_upper(stream->rd, NULL);
@@ -208,12 +208,12 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 
 void siw_ddp_rd_set_note(struct siw_ddp_stream *stream, uint32_t note)
 {
-	((struct saved *)siw_rd_room(stream->rd))->note = note;
+	((struct saved *)siw_rd_upper_data(stream->rd))->note = note;
 }
 
 uint32_t siw_ddp_rd_note(const struct siw_ddp_stream *stream)
 {
-	return ((const struct saved *)siw_rd_room(stream->rd))->note;
+	return ((const struct saved *)siw_rd_upper_data(stream->rd))->note;
 }
 
 bool siw_ddp_rd_receiving(const struct siw_ddp_stream *stream)
@@ -229,7 +229,7 @@ bool siw_ddp_rd_idle(struct siw_ddp_stream *stream)
 	return !stream->tx.active && siw_ddp_tx_accepted(stream) >= stream->tx.framed &&
 	       !stream->responses->active &&
 	       siw_rd_accepted(stream->rd, SIW_RD_RESPONSES) >= stream->responses->framed &&
-	       !stream->rd_rx.data && siw_link_alone(&stream->rd_rx.held) &&
+	       !stream->rd_rx.data && siw_link_empty(&stream->rd_rx.held) &&
 	       !siw_ddp_rd_receiving(stream);
 }
 
@@ -252,7 +252,7 @@ void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected)
 
 int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 {
-	return siw_ddp_tx_go_on(stream, stream->responses, err);
+	return siw_ddp_tx_continue(stream, stream->responses, err);
 }
 
 uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream)
@@ -264,7 +264,7 @@ uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream)
 	return framed;
 }
 
-bool siw_ddp_rd_takes(const struct siw_ddp_stream *stream, bool requests, bool responses)
+bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, bool responses)
 {
 	return (responses && !siw_rd_blocked(stream->rd, SIW_RD_RESPONSES)) ||
 	       (requests && !siw_rd_blocked(stream->rd, SIW_RD_REQUESTS));
@@ -288,7 +288,7 @@ int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
 	for (int tries = 0; tries < 64; tries++) {
 		struct siw_ddp_stream *stream;
 
-		count_served(rd);
+		update_served_count(rd);
 		if (siw_rd_recv(rd->lower, &news) != 1)
 			return 0;
 		stream = siw_rd_upper(news.peer);
@@ -339,10 +339,10 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 {
 	const uint8_t *from = stream->rd_rx.data + skip;
 
-	if (siw_pieces_scatter(iov, n, from))
+	if (siw_iov_scatter(iov, n, from))
 		return -EFAULT;
 	stream->rd_rx.data = NULL;
-	siw_rd_taken(stream->rd);
+	siw_rd_segment_accepted(stream->rd);
 	return 1;
 }
 
@@ -369,20 +369,20 @@ void siw_ddp_rd_pause(struct siw_ddp_stream *stream, bool no_receive)
 {
 	stream->rd_rx.data = NULL;
 	stream->endpoint->lacks_receive |= no_receive;
-	if (siw_link_alone(&stream->rd_rx.held))
+	if (siw_link_empty(&stream->rd_rx.held))
 		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
 	siw_rd_pause(stream->rd, stream->rd_rx.space, no_receive);
 }
 
 bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream)
 {
-	return !siw_link_alone(&stream->rd_rx.held);
+	return !siw_link_empty(&stream->rd_rx.held);
 }
 
 void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 {
 	rd->lacks_receive = rd->lacks_share = false;
-	while (!siw_link_alone(&rd->held)) {
+	while (!siw_link_empty(&rd->held)) {
 		struct siw_ddp_stream *stream =
 			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
 
@@ -394,12 +394,12 @@ void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
 
 void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_set_upper(below(peer), NULL);
+	siw_rd_set_upper(lower_peer(peer), NULL);
 }
 
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 {
-	siw_rd_reset(below(peer), SIW_RD_CLOSED_END);
+	siw_rd_reset(lower_peer(peer), SIW_RD_CLOSED_END);
 }
 
 /* ---- refused segments ------------------------------------------------------------------------ */
@@ -425,12 +425,12 @@ static bool spoils_buffer(const struct siw_wire_err *err)
  * Abandons the message that is being received. On queue 0 the message uses up a buffer, which
  * completes with an error; on other queues the buffer is put back.
  */
-static void give_up(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32_t qn)
+static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q, uint32_t qn)
 {
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
 
 	if (!q->begun && !qn && spoils_buffer(&stream->rx.err))
-		siw_ddp_take_buffer(q);
+		siw_ddp_rxq_take_buffer(q);
 	if (q->begun && (!qn || siw_mem_queue_return(q->queue, q->user_data, q->sgl, q->nsge))) {
 		rd->blamed = !qn;
 		rd->user_data = q->user_data;
@@ -453,7 +453,7 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
 		return rx->why;
 	q = queue_of(rx, &rx->seg);
 	if (q)
-		give_up(stream, q, rx->seg.qn);
+		abandon_rx_message(stream, q, rx->seg.qn);
 	if (q && rx->seg.last)
 		q->msn++;
 	rd->skip[rd->space].on = !rx->seg.last;
@@ -487,7 +487,7 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 	return true;
 }
 
-int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *user_data)
+int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data)
 {
 	if (!stream->rd_rx.blamed)
 		return 0;

@@ -36,7 +36,7 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd);
 /*
  * Has the endpoint's handler called again, if the caller stops before siw_ddp_rd_recv returned 0.
  */
-void siw_ddp_rd_serve_again(struct siw_ddp_rd *rd);
+void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
 
 /*
  * Returns the record of the peer at addr: 0; -ENOBUFS if the maximum number of records exists;
@@ -48,7 +48,7 @@ int siw_ddp_rd_peer(struct siw_ddp_rd *rd, const struct siw_addr *addr,
 void *siw_ddp_rd_user(const struct siw_ddp_rd_peer *peer);
 /*
  * Creates the peer's stream. Called by one thread at a time; the stream needs no lock before
- * siw_ddp_rd_show.
+ * siw_ddp_rd_publish.
  */
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out);
@@ -56,7 +56,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
  * Publishes a stream that the upper layer has set up: siw_ddp_rd_user and siw_ddp_rd_recv return it
  * from now on.
  */
-void siw_ddp_rd_show(struct siw_ddp_stream *stream);
+void siw_ddp_rd_publish(struct siw_ddp_stream *stream);
 enum siw_ddp_rd_ending {
 	SIW_DDP_RD_KEEP, /* the stream is idle: the peer's record keeps its MSNs */
 	SIW_DDP_RD_LOST_PEER,
@@ -92,11 +92,11 @@ void siw_ddp_rd_expect(struct siw_ddp_stream *stream, bool expected);
 int siw_ddp_rd_response_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 uint64_t siw_ddp_rd_response_abandon(struct siw_ddp_stream *stream);
 /* Whether rd has room for a segment of one of the selected kinds. */
-bool siw_ddp_rd_takes(const struct siw_ddp_stream *stream, bool requests, bool responses);
+bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, bool responses);
 /* Whether the segment at the head of the stream arrived in the response space. */
 bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream);
 
-enum siw_ddp_rd_news {
+enum siw_ddp_rd_event_kind {
 	SIW_DDP_RD_SEGMENT = 1, /* siw_ddp_rx_head of the stream must be called */
 	SIW_DDP_RD_ACKED,	/* siw_ddp_tx_accepted has advanced, or there is room again */
 	/*
@@ -107,7 +107,7 @@ enum siw_ddp_rd_news {
 	SIW_DDP_RD_LOST,
 };
 struct siw_ddp_rd_event {
-	int kind; /* enum siw_ddp_rd_news */
+	int kind; /* enum siw_ddp_rd_event_kind */
 	int status;
 	struct siw_ddp_rd_peer *peer;
 	/* SEGMENT: NULL if the peer has no stream; create one, and the event is reported again */
@@ -148,7 +148,7 @@ void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer);
 /* Discards the segment of a peer that has no stream, and sends the peer a BYE. */
 void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer);
 /* Returns 1 and the user_data of the buffer that the last refused message had used, or 0. */
-int siw_ddp_rd_blamed(struct siw_ddp_stream *stream, uint64_t *user_data);
+int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data);
 
 /* cffi: end */
 

@@ -33,7 +33,7 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 	struct iovec iov[SIW_MEM_MAX_SGE + 2];
 	int n, r;
 
-	if (!siw_ddp_pace_room(&dgram->pace))
+	if (!siw_ddp_pace_allowance(&dgram->pace))
 		return -EAGAIN;
 	n = siw_mem_sgl_resolve(dgram->mem, msg->sgl, msg->nsge, msg->internal, msg->pd, false,
 				msg->offset, msg->length, iov + 1, SIW_MEM_MAX_SGE);
@@ -49,7 +49,7 @@ int siw_ddp_dgram_tx_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp_dg
 	if (r)
 		return r;
 	dgram->record_psn++;
-	siw_ddp_pace_took(&dgram->pace, SIW_DDP_RECORD_OVERHEAD + msg->head_len + msg->length);
+	siw_ddp_pace_consume(&dgram->pace, SIW_DDP_RECORD_OVERHEAD + msg->head_len + msg->length);
 	return 0;
 }
 
@@ -64,7 +64,7 @@ int siw_ddp_dgram_place_tagged(struct siw_ddp_dgram *dgram, const struct siw_ddp
 			     iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
-	r = siw_pieces_scatter(iov, n, from);
+	r = siw_iov_scatter(iov, n, from);
 	if (n)
 		siw_mem_stag_put(dgram->mem, seg->stag);
 	if (r)

@@ -14,7 +14,7 @@
 static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
 							0 };
 
-static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
+static int ddp_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
 
 /*
  * Converts an error of the lower layer to an error of this layer. An error of MPA or TCP ends the
@@ -27,7 +27,7 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 	if (r >= 0)
 		return r;
 	if (siw_ddp_over_rd(stream)) /* rd can only return -EFAULT */
-		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
+		return ddp_refuse_segment(stream, -EACCES, LOCAL_CATASTROPHIC);
 	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
 		rx->err = siw_mpa_error(stream->mpa);
 	} else if (r == -EFAULT) {
@@ -47,7 +47,7 @@ int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
  * Receives the rest of the refused segment and drops it. Returns 0 while octets are missing, then
  * the error of the refusal.
  */
-static int refusal(struct siw_ddp_stream *stream)
+static int ddp_finish_refusal(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	int r = 1;
@@ -63,14 +63,14 @@ static int refusal(struct siw_ddp_stream *stream)
 	return rx->dead = rx->why; /* RFC5041-7.1-09: no later segment is processed */
 }
 
-static int refuse(struct siw_ddp_stream *stream, int why, struct siw_wire_err err)
+static int ddp_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 
 	rx->have = rx->refusing = true;
 	rx->why = why;
 	rx->why_err = err;
-	return refusal(stream);
+	return ddp_finish_refusal(stream);
 }
 
 void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
@@ -104,8 +104,9 @@ bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg
 
 static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 {
-	return refuse(stream, -EPROTO,
-		      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER, code });
+	return ddp_refuse_segment(stream, -EPROTO,
+				  (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
+							 code });
 }
 
 /*
@@ -118,7 +119,7 @@ static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *
 }
 
 /* Performs the checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
-static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+static uint8_t ddp_check_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rxq *q;
 	const struct siw_mem_buffer *buf;
@@ -128,7 +129,7 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
 		return SIW_DDP_INVALID_QN;
 	q = &rx->q[seg->qn];
 	if (__builtin_expect(rx->any_unexpected, 0) && !seg->qn)
-		return siw_ddp_unexpected_judge(rx, seg);
+		return siw_ddp_unexpected_check(rx, seg);
 	if (seg->msn != q->msn) /* messages arrive in order, so only one MSN is valid */
 		return SIW_DDP_MSN_RANGE;
 	if (q->begun) {
@@ -155,7 +156,7 @@ static uint8_t judge_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_
  */
 static const struct siw_wire_err TOO_SHORT = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 
-static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
+static int ddp_check_segment(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_seg *seg = &rx->seg;
@@ -163,19 +164,20 @@ static int judge(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_
 
 	seg->head_len = 0;
 	if (seg_len < siw_ddp_head_len(head[0]))
-		return refuse(stream, -EPROTO, TOO_SHORT);
+		return ddp_refuse_segment(stream, -EPROTO, TOO_SHORT);
 	siw_ddp_parse(head, (uint32_t)seg_len, seg);
 	if (siw_ddp_over_rd(stream) && siw_ddp_rd_skips(stream))
 		return 0;
 	if ((head[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
 		if (!seg->tagged)
 			return refuse_untagged(stream, SIW_DDP_UNTAGGED_VERSION);
-		return refuse(stream, -EPROTO,
-			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER,
-						     SIW_DDP_TAGGED_VERSION });
+		return ddp_refuse_segment(stream, -EPROTO,
+					  (struct siw_wire_err){ SIW_LAYER_DDP,
+								 SIW_DDP_TAGGED_BUFFER,
+								 SIW_DDP_TAGGED_VERSION });
 	}
 	if (!seg->tagged) {
-		code = judge_untagged(rx, seg);
+		code = ddp_check_untagged(rx, seg);
 		if (siw_ddp_over_rd(stream) &&
 		    siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
 			code = SIW_DDP_INVALID_QN;
@@ -203,7 +205,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 	if (rx->dead)
 		return rx->dead;
 	if (rx->refusing) {
-		r = refusal(stream);
+		r = ddp_finish_refusal(stream);
 		if (r < 0)
 			*seg = rx->seg;
 		return r;
@@ -216,7 +218,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 			r = siw_ddp_lower_payload(stream, 0, NULL, 0);
 			return r == 1 ? 2 : siw_ddp_from_lower(stream, r);
 		}
-		r = judge(stream, head, seg_len);
+		r = ddp_check_segment(stream, head, seg_len);
 		if (r != 1) {
 			*seg = rx->seg;
 			return r;
@@ -227,7 +229,7 @@ int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
 }
 
 /* Removes the message's buffer from the queue when its first segment arrives. */
-bool siw_ddp_take_buffer(struct siw_ddp_rxq *q)
+bool siw_ddp_rxq_take_buffer(struct siw_ddp_rxq *q)
 {
 	const struct siw_mem_buffer *buf = siw_mem_queue_peek(q->queue);
 
@@ -329,7 +331,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	 * Another stream that shares this queue may have used the last buffer since
 	 * siw_ddp_rx_head.
 	 */
-	if (!q->begun && !siw_ddp_take_buffer(q)) {
+	if (!q->begun && !siw_ddp_rxq_take_buffer(q)) {
 		if (!seg->qn && rx->unexpected.limit)
 			return siw_ddp_keep_unexpected(stream);
 		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
@@ -338,7 +340,7 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 		return refuse_untagged(stream, SIW_DDP_TOO_LONG);
 	n = siw_ddp_untagged_iov(stream, seg, iov);
 	if (n < 0)
-		return refuse(stream, -EACCES, LOCAL_CATASTROPHIC);
+		return ddp_refuse_segment(stream, -EACCES, LOCAL_CATASTROPHIC);
 	r = siw_ddp_lower_payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
@@ -367,7 +369,7 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 		n = siw_mem_stag_get(stream->mem, seg->stag, stream->pd, stream->identity, right,
 				     seg->to, seg->payload - head, iov, SIW_MEM_MAX_SGE, &err);
 	if (n < 0)
-		return refuse(stream, -EACCES, err);
+		return ddp_refuse_segment(stream, -EACCES, err);
 	r = siw_ddp_lower_payload(stream, seg->head_len + head, n ? iov : NULL, n);
 	/*
 	 * The reference to the STag is held only while octets are placed. The peer may stay silent
@@ -393,7 +395,7 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
 	if (rx->dead)
 		return rx->dead;
 	if (rx->refusing)
-		return refusal(stream);
+		return ddp_finish_refusal(stream);
 	if (!rx->have)
 		return -EINVAL;
 	if (__builtin_expect(rx->unexpected.limit, 0))

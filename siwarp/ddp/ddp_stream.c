@@ -29,7 +29,7 @@ struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem)
 	stream->mem = mem;
 	stream->identity = stream;
 	for (qn = 0; qn < SIW_DDP_QUEUES; qn++) /* RFC5041-4.3-09 */
-		stream->rx.q[qn].msn = stream->tx.msn[qn] = siw_first_number(1);
+		stream->rx.q[qn].msn = stream->tx.msn[qn] = siw_initial_sequence(1);
 	return stream;
 }
 
@@ -52,13 +52,14 @@ void siw_ddp_stream_drop_unexpected(struct siw_ddp_stream *stream)
 	siw_ddp_unexpected_free(stream);
 }
 
-void siw_ddp_stream_queue(struct siw_ddp_stream *stream, uint32_t qn, struct siw_mem_queue *queue)
+void siw_ddp_stream_set_queue(struct siw_ddp_stream *stream, uint32_t qn,
+			      struct siw_mem_queue *queue)
 {
 	if (qn < SIW_DDP_QUEUES)
 		stream->rx.q[qn].queue = queue;
 }
 
-void siw_ddp_stream_pd(struct siw_ddp_stream *stream, uint32_t pd)
+void siw_ddp_stream_set_pd(struct siw_ddp_stream *stream, uint32_t pd)
 {
 	stream->pd = pd;
 }
@@ -69,7 +70,7 @@ void siw_ddp_stream_accept_empty_rtr(struct siw_ddp_stream *stream, uint32_t qn,
 		stream->rx.q[qn].accept_empty_rtr = on;
 }
 
-void siw_ddp_stream_headed(struct siw_ddp_stream *stream, uint16_t set)
+void siw_ddp_stream_set_headed(struct siw_ddp_stream *stream, uint16_t set)
 {
 	stream->rx.headed = set;
 }

@@ -44,7 +44,7 @@ static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx
  * Records that octets which TCP has not accepted yet refer to the region of this Read Response.
  * Reliable datagrams copy the octets, so no record is needed for them.
  */
-static void note_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
+static void record_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
 	struct siw_ddp_source *source = source_of(tx, tx->msg.src_stag);
 
@@ -57,10 +57,10 @@ static void note_source(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Like payload(), for a message that has octets for the upper layer (msg->head) in front of sgl. */
-static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream *stream,
-							  const struct siw_ddp_tx *tx, uint64_t len,
-							  struct iovec *iov)
+/* Like ddp_resolve_payload(), for a message that has octets for the upper layer (msg->head) in front of sgl. */
+static __attribute__((cold, noinline)) int ddp_resolve_headed(struct siw_ddp_stream *stream,
+							      const struct siw_ddp_tx *tx,
+							      uint64_t len, struct iovec *iov)
 {
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t at = tx->offset, end = at + len;
@@ -91,8 +91,8 @@ static __attribute__((cold, noinline)) int headed_payload(struct siw_ddp_stream 
  * Resolves the next len octets of the payload. Returns the number of iovecs or -errno. If the
  * source is an STag and the result is above 0, a reference to the STag is held.
  */
-static int payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, uint64_t len,
-		   struct iovec *iov, struct siw_wire_err *err)
+static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+			       uint64_t len, struct iovec *iov, struct siw_wire_err *err)
 {
 	const struct siw_ddp_msg *msg = &tx->msg;
 	int n;
@@ -102,7 +102,7 @@ static int payload(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, u
 					SIW_MEM_REMOTE_READ, msg->src_to + tx->offset, len, iov,
 					SIW_MEM_MAX_SGE, err);
 	if (__builtin_expect(msg->head != NULL, 0))
-		n = headed_payload(stream, tx, len, iov);
+		n = ddp_resolve_headed(stream, tx, len, iov);
 	else
 		n = siw_mem_sgl_resolve(stream->mem, msg->sgl, msg->nsge, msg->internal, stream->pd,
 					false, tx->offset, len, iov, SIW_MEM_MAX_SGE);
@@ -127,11 +127,11 @@ struct segment {
 };
 
 /*
- * Cuts the next segment. Returns the number of iovecs of its payload, or -errno. As with payload(),
+ * Cuts the next segment. Returns the number of iovecs of its payload, or -errno. As with ddp_resolve_payload(),
  * a reference to the STag may be held.
  */
-static int cut(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, struct segment *seg,
-	       struct siw_wire_err *err)
+static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+			   struct segment *seg, struct siw_wire_err *err)
 {
 	const struct siw_ddp_msg *msg = &tx->msg;
 	uint64_t left = msg->length - tx->offset;
@@ -153,15 +153,15 @@ static int cut(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, struc
 	else /* RFC5041-5.2-05 */
 		siw_ddp_put_untagged(seg->head, seg->last, msg->ulp_octet, msg->ulp_word, msg->qn,
 				     tx->at_msn, (uint32_t)tx->offset);
-	return payload(stream, tx, seg->len, seg->iov, err);
+	return ddp_resolve_payload(stream, tx, seg->len, seg->iov, err);
 }
 
 /*
  * Records that the lower layer has accepted the segment. end: the segment's end position in the
  * lower layer's stream.
  */
-static void framed(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, const struct segment *seg,
-		   int64_t end)
+static void ddp_segment_framed(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
+			       const struct segment *seg, int64_t end)
 {
 	tx->offset += seg->len;
 	tx->framed = (uint64_t)end;
@@ -171,10 +171,11 @@ static void framed(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, const s
 	if (tx->msg.end)
 		*tx->msg.end = tx->framed;
 	if (tx->msg.from_stag && tx->msg.length)
-		note_source(stream, tx);
+		record_source_region(stream, tx);
 }
 
-int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, struct siw_wire_err *err)
+int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
+			struct siw_wire_err *err)
 {
 	uint64_t turn = 0, accepted;
 	bool flushed = false;
@@ -186,7 +187,7 @@ int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, struc
 		if (turn >= TURN)
 			return 0;
 		if (!tx->msg.from_stag || has_room_for_source(stream, tx)) {
-			int n = cut(stream, tx, &seg, err);
+			int n = ddp_cut_segment(stream, tx, &seg, err);
 
 			if (n < 0)
 				return n;
@@ -199,7 +200,7 @@ int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, struc
 				siw_mem_stag_put(stream->mem, tx->msg.src_stag);
 		}
 		if (end > 0) {
-			framed(stream, tx, &seg, end);
+			ddp_segment_framed(stream, tx, &seg, end);
 			turn += seg.len;
 			flushed = false;
 			continue;
@@ -224,7 +225,7 @@ int siw_ddp_tx_go_on(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx, struc
 
 int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 {
-	return siw_ddp_tx_go_on(stream, &stream->tx, err);
+	return siw_ddp_tx_continue(stream, &stream->tx, err);
 }
 
 int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
@@ -250,7 +251,7 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 		*tx->msg.end = UINT64_MAX;
 	if (!msg->tagged)
 		tx->at_msn = tx->msn[msg->qn]++; /* RFC5041-4.3-08, -10 */
-	r = siw_ddp_tx_go_on(stream, tx, err);
+	r = siw_ddp_tx_continue(stream, tx, err);
 	if (r < 0 && tx->active && !tx->offset) {
 		/* no segment was framed, so the message does not count as begun */
 		tx->active = false;
@@ -281,7 +282,7 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 		return 0;
 	tx->active = false;
 	if (tx->msg.from_stag && tx->offset)
-		note_source(stream, tx);
+		record_source_region(stream, tx);
 	return tx->offset;
 }
 

@@ -25,7 +25,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 		    bool crc, struct siw_ddp_uc **out)
 {
 	struct siw_ddp_uc *uc;
-	int r = siw_llp_udp_whole(sock);
+	int r = siw_llp_udp_dont_fragment(sock);
 
 	if (r)
 		return r;
@@ -36,7 +36,7 @@ int siw_ddp_uc_open(struct siw_llp_port *port, struct siw_mem *mem, struct siw_l
 	uc->port = port;
 	uc->sock = uc->rx_sock = sock;
 	uc->crc = crc;
-	siw_ddp_uc_cut(uc);
+	siw_ddp_uc_reset_tx(uc);
 	uc->tx.batch_max = UINT32_MAX;
 	*out = uc;
 	return 0;
@@ -55,7 +55,7 @@ void siw_ddp_uc_receive_at(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 
 int siw_ddp_uc_send_by(struct siw_ddp_uc *uc, struct siw_llp_sock *sock)
 {
-	int r = siw_llp_udp_whole(sock);
+	int r = siw_llp_udp_dont_fragment(sock);
 
 	if (!r)
 		uc->sock = sock;
@@ -81,7 +81,7 @@ int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path
 	return 0;
 }
 
-void siw_ddp_uc_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity)
+void siw_ddp_uc_set_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity)
 {
 	uc->qkey = qkey;
 	uc->pd = pd;
@@ -101,7 +101,7 @@ uint32_t siw_ddp_uc_payload(const struct siw_ddp_uc *uc)
 
 /* ---- checks of received datagrams ------------------------------------------------------------ */
 
-static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
+static bool uc_datagram_valid(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 {
 	if (len < SIW_UC_TAGGED + SIW_DGRAM_CRC_LEN || len > SIW_LLP_ROOM)
 		return siw_drop(SIW_COUNTER_drop_short);
@@ -117,8 +117,8 @@ static bool sound(const struct siw_ddp_uc *uc, const uint8_t *buf, size_t len)
 	return true;
 }
 
-static bool is_peers(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *head,
-		     const struct siw_addr *source)
+static bool uc_is_from_peer(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *head,
+			    const struct siw_addr *source)
 {
 	if (!uc->rx.connected || !siw_addr_same(&uc->peer, source))
 		return siw_drop(SIW_COUNTER_drop_source);
@@ -134,7 +134,7 @@ static bool is_peers(const struct siw_ddp_uc *uc, const struct siw_dgram_wire *h
  * Whether the datagram's PSN is newer than all before it. Counts the PSNs that are missing before
  * it.
  */
-static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
+static bool uc_psn_is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 {
 	uint32_t psn = be32toh(head->psn);
 	int32_t missing = (int32_t)(psn - uc->rx.psn);
@@ -150,7 +150,7 @@ static bool is_new(struct siw_ddp_uc *uc, const struct siw_dgram_wire *head)
 }
 
 /* Whether the datagram is a report, which contains no segment; stores the report. */
-static bool is_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
+static bool uc_handle_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 {
 	if (__builtin_expect(datagram[0] != siw_dgram_first(SIW_DGRAM_UC_REPORT), 1))
 		return false;
@@ -158,7 +158,7 @@ static bool is_report(struct siw_ddp_uc *uc, const uint8_t *datagram)
 	return true;
 }
 
-bool siw_ddp_uc_goes_on(struct siw_ddp_uc *uc, int tries, uint32_t octets)
+bool siw_ddp_uc_may_continue(struct siw_ddp_uc *uc, int tries, uint32_t octets)
 {
 	if ((tries < SIW_DDP_TRIES && octets < 65536) || siw_llp_port_more(uc->port))
 		return true;
@@ -173,15 +173,16 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	uint8_t *buf;
 	int tries;
 
-	for (tries = 0; siw_ddp_uc_goes_on(uc, tries, 0); tries++) {
+	for (tries = 0; siw_ddp_uc_may_continue(uc, tries, 0); tries++) {
 		ssize_t len = siw_llp_udp_next(uc->rx_sock, &source, &buf);
 
 		if (len < 0)
 			return 0;
-		if (!sound(uc, buf, (size_t)len))
+		if (!uc_datagram_valid(uc, buf, (size_t)len))
 			continue;
 		memcpy(&head, buf, sizeof(head));
-		if (!is_peers(uc, &head, &source) || is_report(uc, buf) || !is_new(uc, &head))
+		if (!uc_is_from_peer(uc, &head, &source) || uc_handle_report(uc, buf) ||
+		    !uc_psn_is_new(uc, &head))
 			continue;
 		uc->reports.datagrams++;
 		uc->reports.octets += (uint64_t)len;
@@ -201,7 +202,7 @@ int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg)
 	return 0;
 }
 
-void siw_ddp_uc_spoil(struct siw_ddp_uc *uc)
+void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc)
 {
 	uc->rx.whole = false;
 }
@@ -220,7 +221,7 @@ uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len)
  * Removes a buffer from the queue, unless an unfinished message left one. Returns false if there is
  * none.
  */
-static bool hold_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
+static bool uc_acquire_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 {
 	const struct siw_mem_buffer *buf;
 
@@ -238,7 +239,7 @@ static bool hold_buffer(struct siw_uc_rx *rx, struct siw_mem_queue *queue)
 	return true;
 }
 
-static int used_up(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
+static int uc_buffer_used(struct siw_uc_rx *rx, struct siw_ddp_delivery *delivery, int r)
 {
 	rx->begun = rx->held = false;
 	delivery->user_data = rx->user_data;
@@ -258,7 +259,7 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 	if (seg->payload < skip || seg->mo != (rx->begun ? rx->placed + head : 0) ||
 	    (rx->begun && seg->msn != rx->msn))
 		return -EPROTO;
-	if (!hold_buffer(rx, queue))
+	if (!uc_acquire_buffer(rx, queue))
 		return -ENOBUFS;
 	if (!rx->begun) {
 		rx->begun = true;
@@ -266,24 +267,24 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
 		rx->msn = seg->msn;
 	}
 	if ((uint64_t)rx->placed + octets > rx->length)
-		return used_up(rx, delivery, -EMSGSIZE);
+		return uc_buffer_used(rx, delivery, -EMSGSIZE);
 	n = siw_mem_sgl_resolve(uc->mem, rx->sgl, rx->nsge, queue->internal, queue->pd, true,
 				rx->placed, octets, iov, SIW_MEM_MAX_SGE);
-	if (n < 0 || siw_pieces_scatter(iov, n, rx->payload + skip))
-		return used_up(rx, delivery, -EACCES);
+	if (n < 0 || siw_iov_scatter(iov, n, rx->payload + skip))
+		return uc_buffer_used(rx, delivery, -EACCES);
 	rx->placed += octets;
-	return seg->last ? used_up(rx, delivery, 1) : 2;
+	return seg->last ? uc_buffer_used(rx, delivery, 1) : 2;
 }
 
-int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
-		    struct siw_ddp_delivery *delivery)
+int siw_ddp_uc_use_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
+			  struct siw_ddp_delivery *delivery)
 {
 	struct siw_uc_rx *rx = &uc->rx;
 
-	if (!hold_buffer(rx, queue))
+	if (!uc_acquire_buffer(rx, queue))
 		return -ENOBUFS;
 	rx->placed = 0;
-	return used_up(rx, delivery, 1);
+	return uc_buffer_used(rx, delivery, 1);
 }
 
 int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
@@ -303,7 +304,7 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 			     iov, SIW_MEM_MAX_SGE, err);
 	if (n < 0)
 		return n;
-	r = siw_pieces_scatter(iov, n, uc->rx.payload);
+	r = siw_iov_scatter(iov, n, uc->rx.payload);
 	if (n)
 		siw_mem_stag_put(uc->mem, seg->stag);
 	if (r) {
@@ -313,7 +314,7 @@ int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, 
 	return seg->last ? 1 : 2;
 }
 
-int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *user_data)
+int siw_ddp_uc_release_buffer(struct siw_ddp_uc *uc, uint64_t *user_data)
 {
 	if (!uc->rx.held)
 		return 0;

@@ -55,14 +55,14 @@ struct siw_ddp_uc_path {
  */
 int siw_ddp_uc_connect(struct siw_ddp_uc *uc, const struct siw_ddp_uc_path *path);
 /* Sets the PSN of the next datagram to be sent. */
-void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn);
+void siw_ddp_uc_set_tx_psn(struct siw_ddp_uc *uc, uint32_t psn);
 /* The next PSN in each direction. */
 void siw_ddp_uc_numbers(const struct siw_ddp_uc *uc, uint32_t *in, uint32_t *out);
 /*
  * Sets the Q_Key, the protection domain, and the identity for STags bound to one stream
  * (siw_ddp_stream_bind).
  */
-void siw_ddp_uc_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
+void siw_ddp_uc_set_keys(struct siw_ddp_uc *uc, uint32_t qkey, uint32_t pd, const void *identity);
 /* The rate limit of the endpoint's sends. */
 struct siw_ddp_pace *siw_ddp_uc_pace(struct siw_ddp_uc *uc);
 /* The longest payload of a tagged segment now, in octets; 0: the endpoint is not connected. */
@@ -119,7 +119,7 @@ uint64_t siw_ddp_uc_accepted(const struct siw_ddp_uc *uc);
  */
 int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last);
 /* Drops the collected datagrams, and the message that has segments left. */
-void siw_ddp_uc_cut(struct siw_ddp_uc *uc);
+void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc);
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
@@ -138,7 +138,7 @@ bool siw_ddp_uc_report_due(const struct siw_ddp_uc *uc);
 /* Sends a report; without room in the socket the report stays due. Call under both locks. */
 void siw_ddp_uc_report_send(struct siw_ddp_uc *uc);
 /* Returns 1 and the peer's last report in *report, once per report, or 0. */
-int siw_ddp_uc_report_heard(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
+int siw_ddp_uc_report_received(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report);
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
@@ -153,12 +153,12 @@ struct siw_ddp_uc_seg {
  */
 int siw_ddp_uc_rx(struct siw_ddp_uc *uc, struct siw_ddp_uc_seg *seg);
 /*
- * See siw_ddp_dgram_goes_on; octets: limits the turn, so that a long message does not starve other
+ * See siw_ddp_dgram_may_continue; octets: limits the turn, so that a long message does not starve other
  * sockets, either.
  */
-bool siw_ddp_uc_goes_on(struct siw_ddp_uc *uc, int tries, uint32_t octets);
+bool siw_ddp_uc_may_continue(struct siw_ddp_uc *uc, int tries, uint32_t octets);
 /* Abandons the current operation: the rest of it counts as not whole. */
-void siw_ddp_uc_spoil(struct siw_ddp_uc *uc);
+void siw_ddp_uc_abandon_op(struct siw_ddp_uc *uc);
 /* Copies the first octets of the current payload, at most len, into out. Returns their number. */
 uint32_t siw_ddp_uc_peek(const struct siw_ddp_uc *uc, void *out, uint32_t len);
 /*
@@ -178,8 +178,8 @@ int siw_ddp_uc_place(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_
  * Uses up a buffer for a message that places no octets into it. Returns 1, and the buffer's
  * user_data in *delivery; or -ENOBUFS.
  */
-int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
-		    struct siw_ddp_delivery *delivery);
+int siw_ddp_uc_use_buffer(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
+			  struct siw_ddp_delivery *delivery);
 /*
  * Places the current tagged segment. Returns 1 if it is the last of its message; 2 if not; -EACCES
  * with *err, and nothing was written.
@@ -187,7 +187,7 @@ int siw_ddp_uc_take(struct siw_ddp_uc *uc, struct siw_mem_queue *queue,
 int siw_ddp_uc_place_tagged(struct siw_ddp_uc *uc, struct siw_mem_queue *queue, uint32_t right,
 			    struct siw_wire_err *err);
 /* For a flush: releases the buffer of an unfinished message. Returns 1 and its user_data, or 0. */
-int siw_ddp_uc_give(struct siw_ddp_uc *uc, uint64_t *user_data);
+int siw_ddp_uc_release_buffer(struct siw_ddp_uc *uc, uint64_t *user_data);
 
 /* cffi: end */
 

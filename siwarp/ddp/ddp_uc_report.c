@@ -90,7 +90,7 @@ void siw_ddp_uc_report_take(struct siw_ddp_uc *uc, const uint8_t *datagram)
 	};
 }
 
-int siw_ddp_uc_report_heard(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
+int siw_ddp_uc_report_received(struct siw_ddp_uc *uc, struct siw_ddp_uc_report *report)
 {
 	if (!uc->reports.heard)
 		return 0;

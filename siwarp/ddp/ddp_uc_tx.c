@@ -28,12 +28,12 @@
  */
 #define SAFE_PAYLOAD (1280 - 48 - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN)
 
-void siw_ddp_uc_number(struct siw_ddp_uc *uc, uint32_t psn)
+void siw_ddp_uc_set_tx_psn(struct siw_ddp_uc *uc, uint32_t psn)
 {
 	uc->tx.psn = psn;
 }
 
-void siw_ddp_uc_cut(struct siw_ddp_uc *uc)
+void siw_ddp_uc_reset_tx(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 
@@ -42,7 +42,7 @@ void siw_ddp_uc_cut(struct siw_ddp_uc *uc)
 	tx->begun = tx->accepted = 0;
 	tx->refused_first = tx->refused_last = 0;
 	for (int i = 0; i < 4; i++)
-		tx->msn[i] = siw_first_number(1); /* RFC5041-4.3-09 */
+		tx->msn[i] = siw_initial_sequence(1); /* RFC5041-4.3-09 */
 }
 
 uint64_t siw_ddp_uc_begun(const struct siw_ddp_uc *uc)
@@ -82,7 +82,7 @@ int siw_ddp_uc_refused(struct siw_ddp_uc *uc, uint64_t *first, uint64_t *last)
 /*
  * The network refused a datagram: messages begun so far that are not completely sent have failed.
  */
-static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
+static __attribute__((cold, noinline)) void uc_network_refused(struct siw_uc_tx *tx)
 {
 	if (!tx->refused_last)
 		tx->refused_first = tx->accepted + 1;
@@ -94,8 +94,8 @@ static __attribute__((cold, noinline)) void refuse(struct siw_uc_tx *tx)
  * Handles a datagram longer than the path MTU. Later datagrams are made shorter; this one is sent
  * in IP fragments.
  */
-static __attribute__((cold, noinline)) int too_long(struct siw_ddp_uc *uc, const struct iovec *iov,
-						    int n)
+static __attribute__((cold, noinline)) int uc_handle_too_long(struct siw_ddp_uc *uc,
+							      const struct iovec *iov, int n)
 {
 	int octets = siw_llp_udp_path(uc->sock, &uc->peer);
 	uint32_t payload = SAFE_PAYLOAD;
@@ -104,22 +104,22 @@ static __attribute__((cold, noinline)) int too_long(struct siw_ddp_uc *uc, const
 		payload = (uint32_t)octets - SIW_UC_UNTAGGED - SIW_DGRAM_CRC_LEN;
 	if (payload < uc->tx.payload)
 		uc->tx.payload = payload;
-	return siw_llp_udp_send_cut(uc->sock, &uc->peer, iov, n);
+	return siw_llp_udp_send_fragmented(uc->sock, &uc->peer, iov, n);
 }
 
 /* Returns 1 if the datagram was sent or refused, 0 if the socket is full. */
-static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
+static int uc_send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
 {
 	int r = siw_llp_udp_send(uc->sock, &uc->peer, iov, n);
 
 	if (__builtin_expect(r == -EMSGSIZE, 0))
-		r = too_long(uc, iov, n);
+		r = uc_handle_too_long(uc, iov, n);
 	if (r == -EAGAIN) {
 		uc->tx.blocked = true;
 		return 0;
 	}
 	if (__builtin_expect(r, 0))
-		refuse(&uc->tx);
+		uc_network_refused(&uc->tx);
 	return 1;
 }
 
@@ -127,7 +127,7 @@ static int send_one(struct siw_ddp_uc *uc, const struct iovec *iov, int n)
  * Sends the complete batch with one system call. Returns 1 if it was sent or refused, 0 if the
  * socket is full, -EOPNOTSUPP if its datagrams have to be sent one by one.
  */
-static int send_batch(struct siw_ddp_uc *uc)
+static int uc_send_batch(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	int r;
@@ -145,21 +145,21 @@ static int send_batch(struct siw_ddp_uc *uc)
 	if (r == -EOPNOTSUPP)
 		tx->batch_max = tx->datagram - 1;
 	else if (r != -ECONNREFUSED)
-		refuse(tx);
+		uc_network_refused(tx);
 	return r == -EOPNOTSUPP || r == -ECONNREFUSED ? -EOPNOTSUPP : 1;
 }
 
-static int send_gathered(struct siw_ddp_uc *uc)
+static int uc_flush_batch(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
-	int r = send_batch(uc);
+	int r = uc_send_batch(uc);
 
 	while (r == -EOPNOTSUPP && tx->gone < tx->used) {
 		uint32_t left = tx->used - tx->gone;
 		struct iovec one = { tx->batch + tx->gone,
 				     left < tx->datagram ? left : tx->datagram };
 
-		if (!send_one(uc, &one, 1))
+		if (!uc_send_one(uc, &one, 1))
 			return 0;
 		tx->gone += (uint32_t)one.iov_len;
 	}
@@ -175,7 +175,7 @@ int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc)
 	struct siw_uc_tx *tx = &uc->tx;
 
 	tx->blocked = false;
-	if (tx->used && !send_gathered(uc))
+	if (tx->used && !uc_flush_batch(uc))
 		return 0;
 	if (__builtin_expect(tx->refused_last != 0, 0))
 		return 0;
@@ -212,7 +212,7 @@ static uint8_t *put_heads(struct siw_uc_tx *tx, uint32_t qkey, bool last, uint8_
 }
 
 /* Whether a datagram of this size can join the batch. */
-static bool joins(const struct siw_uc_tx *tx, uint32_t size)
+static bool uc_fits_batch(const struct siw_uc_tx *tx, uint32_t size)
 {
 	return !tx->used ||
 	       (!tx->full && !tx->gone && tx->datagrams < BATCH_MAX && size <= tx->datagram &&
@@ -220,13 +220,13 @@ static bool joins(const struct siw_uc_tx *tx, uint32_t size)
 }
 
 /* Appends the segment to the batch. Returns 1 or -EFAULT. */
-static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
+static int uc_batch_append(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	uint8_t *start = tx->batch + tx->used, *at = put_heads(tx, uc->qkey, last, start);
 	uint32_t crc = uc->crc ? siw_crc32c(0, start, (size_t)(at - start)) : 0, size;
 
-	at = siw_pieces_gather(at, uc->crc ? &crc : NULL, iov, n);
+	at = siw_iov_gather(at, uc->crc ? &crc : NULL, iov, n);
 	if (!at)
 		return -EFAULT;
 	siw_crc32c_put(at, crc);
@@ -240,7 +240,7 @@ static int gather(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int
 }
 
 /* Sends the segment without copying its payload. Returns 1, 0 if the socket is full, or -EFAULT. */
-static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
+static int uc_send_uncopied(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
 	struct iovec all[SIW_MEM_MAX_SGE + 2];
@@ -250,23 +250,23 @@ static int send_from_place(struct siw_ddp_uc *uc, bool last, const struct iovec 
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));
 	if (siw_ddp_close_datagram(all, n, tail, uc->crc))
 		return -EFAULT;
-	return send_one(uc, all, n + 2);
+	return uc_send_one(uc, all, n + 2);
 }
 
 /*
  * Sends the batch. Returns false if the socket is full, or if the network refused a datagram and
  * the current message was abandoned.
  */
-static bool make_room(struct siw_ddp_uc *uc)
+static bool uc_batch_make_room(struct siw_ddp_uc *uc)
 {
-	return send_gathered(uc) && uc->tx.active;
+	return uc_flush_batch(uc) && uc->tx.active;
 }
 
 /*
  * Sends the next segment or adds it to the batch. Returns 1, 0 if that is not possible now, -EACCES
  * or -EFAULT. *octets: length of its payload.
  */
-static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
+static int uc_send_segment(struct siw_ddp_uc *uc, uint32_t *octets)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 	const struct siw_ddp_uc_msg *msg = &tx->msg;
@@ -278,7 +278,7 @@ static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	struct iovec iov[SIW_MEM_MAX_SGE];
 	int n, r;
 
-	if (!siw_ddp_pace_room(&tx->pace))
+	if (!siw_ddp_pace_allowance(&tx->pace))
 		return 0;
 	n = siw_mem_sgl_resolve(uc->mem, msg->sgl, msg->nsge, msg->internal, uc->pd, false,
 				tx->offset ? tx->offset - msg->head_len : 0, len - head, iov,
@@ -286,17 +286,17 @@ static int segment(struct siw_ddp_uc *uc, uint32_t *octets)
 	if (n < 0)
 		return -EACCES;
 	if (len <= COPY_MAX) {
-		if (!joins(tx, fixed + len) && !make_room(uc))
+		if (!uc_fits_batch(tx, fixed + len) && !uc_batch_make_room(uc))
 			return 0;
-		r = gather(uc, last, iov, n);
+		r = uc_batch_append(uc, last, iov, n);
 	} else {
-		if (tx->used && !make_room(uc))
+		if (tx->used && !uc_batch_make_room(uc))
 			return 0;
-		r = send_from_place(uc, last, iov, n);
+		r = uc_send_uncopied(uc, last, iov, n);
 	}
 	if (r != 1)
 		return r;
-	siw_ddp_pace_took(&tx->pace, fixed + len);
+	siw_ddp_pace_consume(&tx->pace, fixed + len);
 	*octets = len;
 	tx->psn++;
 	tx->offset += len;
@@ -315,7 +315,7 @@ int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc)
 	while (tx->active) {
 		if (turn >= TURN)
 			return 0;
-		r = segment(uc, &octets);
+		r = uc_send_segment(uc, &octets);
 		if (r < 0)
 			tx->active = false;
 		if (r != 1)

@@ -23,7 +23,7 @@ void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octe
 	stream->rx.unexpected.deliver_before_end = deliver_before_end;
 }
 
-uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+uint8_t siw_ddp_unexpected_check(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	if (seg->msn != rx->unexpected.msn)
 		return SIW_DDP_MSN_RANGE;
@@ -34,7 +34,7 @@ uint8_t siw_ddp_unexpected_judge(const struct siw_ddp_rx *rx, const struct siw_d
  * Allocates memory for the segment at the head of the stream. Returns NULL if the limit is reached,
  * or there is no memory.
  */
-static struct siw_ddp_unexpected_seg *make_room(struct siw_ddp_stream *stream)
+static struct siw_ddp_unexpected_seg *unexpected_alloc(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
 	const struct siw_ddp_seg *seg = &stream->rx.seg;
@@ -65,7 +65,7 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_unexpected *unexpected = &rx->unexpected;
 	struct siw_ddp_unexpected_seg *node = unexpected->coming ? unexpected->coming
-								 : make_room(stream);
+								 : unexpected_alloc(stream);
 	struct iovec iov;
 	int r;
 
@@ -75,7 +75,8 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 		 * explicitly. With deliver_before_end the end of the connection is reported only
 		 * after everything was delivered, so no check is needed.
 		 */
-		if (!unexpected->deliver_before_end && siw_llp_tcp_gone(siw_mpa_sock(stream->mpa)))
+		if (!unexpected->deliver_before_end &&
+		    siw_llp_tcp_is_closed(siw_mpa_sock(stream->mpa)))
 			return rx->dead = -ECONNRESET;
 		unexpected->full = true;
 		siw_llp_pause(siw_mpa_sock(stream->mpa));
@@ -101,7 +102,7 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 	return 3;
 }
 
-static void pop(struct siw_ddp_stream *stream)
+static void unexpected_pop(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_unexpected *unexpected = &stream->rx.unexpected;
 	struct siw_ddp_unexpected_seg *node = unexpected->first;
@@ -118,7 +119,7 @@ static void pop(struct siw_ddp_stream *stream)
 	}
 }
 
-static int failed(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
+static int unexpected_fail(struct siw_ddp_rx *rx, int why, struct siw_wire_err err)
 {
 	rx->err = err;
 	return rx->dead = why;
@@ -139,19 +140,20 @@ int siw_ddp_rx_place_unexpected(struct siw_ddp_stream *stream, struct siw_ddp_se
 	 */
 	if (rx->dead && !siw_ddp_lower_ended(rx->dead))
 		return 0;
-	if (!node || (!q->begun && !siw_ddp_take_buffer(q)))
+	if (!node || (!q->begun && !siw_ddp_rxq_take_buffer(q)))
 		return 0;
 	*seg = node->seg;
 	if (siw_ddp_octets_to(rx, seg) > q->length)
-		return failed(rx, -EPROTO,
-			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
-						     SIW_DDP_TOO_LONG });
+		return unexpected_fail(rx, -EPROTO,
+				       (struct siw_wire_err){ SIW_LAYER_DDP,
+							      SIW_DDP_UNTAGGED_BUFFER,
+							      SIW_DDP_TOO_LONG });
 	n = siw_ddp_untagged_iov(stream, seg, iov);
-	if (n < 0 || siw_pieces_scatter(iov, n, node->data))
-		return failed(rx, -EACCES,
-			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
-						     0 });
-	pop(stream);
+	if (n < 0 || siw_iov_scatter(iov, n, node->data))
+		return unexpected_fail(rx, -EACCES,
+				       (struct siw_wire_err){ SIW_LAYER_DDP,
+							      SIW_DDP_LOCAL_CATASTROPHIC, 0 });
+	unexpected_pop(stream);
 	return siw_ddp_placed(stream, seg, delivery);
 }
 
@@ -160,7 +162,7 @@ uint64_t siw_ddp_rx_unexpected(const struct siw_ddp_stream *stream)
 	return stream->rx.unexpected.used;
 }
 
-bool siw_ddp_rx_before_end(struct siw_ddp_stream *stream)
+bool siw_ddp_rx_defers_end(struct siw_ddp_stream *stream)
 {
 	if (!stream->rx.unexpected.deliver_before_end || !stream->rx.unexpected.first ||
 	    !siw_ddp_lower_ended(stream->rx.dead))

@@ -164,11 +164,11 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max);
 
 /*
  * Monitors the interface of this name. A poll returns the handler when there are changes to read.
- * siw_llp_watch_read() returns the oldest unread change (enum siw_llp_watch_news), or 0 if there is
+ * siw_llp_watch_read() returns the oldest unread change (enum siw_llp_watch_change), or 0 if there is
  * none.
  */
 struct siw_llp_watch;
-enum siw_llp_watch_news {
+enum siw_llp_watch_change {
 	SIW_LLP_WATCH_UP = 1, /* the interface is up and running, possibly as before */
 	SIW_LLP_WATCH_DOWN,   /* the interface is not up or running, or no longer exists */
 	SIW_LLP_WATCH_ADDRS,  /* an address was added or removed */
@@ -194,10 +194,10 @@ void siw_llp_watch_close(struct siw_llp_watch *watch);
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out);
 /*
- * Reserves a UDP port as siw_llp_tcp_keep() does for TCP. No other socket can have the port
+ * Reserves a UDP port as siw_llp_tcp_reserve() does for TCP. No other socket can have the port
  * meanwhile.
  */
-int siw_llp_udp_keep(struct siw_addr *local, bool v6_only);
+int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only);
 /*
  * Takes over a bound UDP socket from the program: sets it non-blocking and close-on-exec, and turns
  * its error queue and UDP_GRO off. siw_llp_close() closes it. Returns 0; -ENOTSOCK; or -EINVAL if
@@ -280,7 +280,7 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock);
  * Disables fragmentation for this socket: a datagram that is too long for its path fails with
  * -EMSGSIZE. Returns 0 or -errno.
  */
-int siw_llp_udp_whole(struct siw_llp_sock *sock);
+int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock);
 /*
  * The maximum payload in octets of an unfragmented datagram to dest, according to the path MTU that
  * the kernel knows now; or -ENETUNREACH or another -errno. Costs a few system calls.
@@ -305,7 +305,7 @@ uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr 
  * on the socket's handler must call siw_llp_udp_refused() until -EAGAIN whenever it is served,
  * because an unread ICMP message keeps the socket ready.
  */
-void siw_llp_udp_hear_refusals(struct siw_llp_sock *sock, uint16_t family);
+void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family);
 /*
  * Reads one ICMP message. If the message reports that no socket is bound to the destination port of
  * a datagram (port unreachable), stores that destination in *dest, stores the first octets of the
@@ -317,9 +317,9 @@ ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, vo
 			    size_t size);
 /* Octets of payload for which the socket's receive buffer has room; 0: unknown. */
 uint32_t siw_llp_udp_room(struct siw_llp_sock *sock);
-/* Like siw_llp_udp_send(), but this datagram may be fragmented despite siw_llp_udp_whole(). */
-int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			 const struct iovec *iov, int n);
+/* Like siw_llp_udp_send(), but this datagram may be fragmented despite siw_llp_udp_dont_fragment(). */
+int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				const struct iovec *iov, int n);
 
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
@@ -335,7 +335,7 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
  * for IPv4, too, unless v6_only. Returns the descriptor, which siw_llp_event_close() closes, or
  * -errno.
  */
-int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only);
+int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only);
 /* Listens on local (port 0: any free port). Returns 0 or -errno. */
 int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, int backlog,
 		       struct siw_io_handler *handler, struct siw_llp_sock **out);
@@ -379,7 +379,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 /* The effective maximum segment size in octets at present (TCP_MAXSEG), or -errno. */
 int siw_llp_tcp_emss(struct siw_llp_sock *sock);
 /* Whether a reset or a time-out has ended the connection. Received octets may still be unread. */
-bool siw_llp_tcp_gone(struct siw_llp_sock *sock);
+bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock);
 /*
  * Ends the sending side of the stream: the peer reads end of stream after the sent octets. Returns
  * 0 or -errno.

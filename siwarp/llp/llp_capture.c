@@ -46,7 +46,7 @@ static struct siw_link streams = { &streams, &streams };
 
 enum { THEIRS, OURS };
 
-static bool is_wildcard(const struct siw_addr *a)
+static bool capture_addr_is_any(const struct siw_addr *a)
 {
 	static const uint8_t zero[16];
 
@@ -57,7 +57,7 @@ static bool is_wildcard(const struct siw_addr *a)
  * For a socket bound to the wildcard address: determines the address that this host would use to
  * send to the peer.
  */
-static void local_towards(struct siw_addr *local, const struct siw_addr *peer)
+static void capture_route_source(struct siw_addr *local, const struct siw_addr *peer)
 {
 	int fd = socket(peer->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	struct siw_addr route = { 0 };
@@ -121,7 +121,7 @@ static uint32_t first_number(const struct siw_addr *from, const struct siw_addr 
 	return hash;
 }
 
-static void forget(struct siw_llp_capture *capture)
+static void capture_reset(struct siw_llp_capture *capture)
 {
 	if (capture->twin)
 		capture->twin->twin = NULL;
@@ -130,7 +130,7 @@ static void forget(struct siw_llp_capture *capture)
 		siw_link_del(&capture->all);
 }
 
-static void find_twin(struct siw_llp_capture *capture)
+static void capture_link_twin(struct siw_llp_capture *capture)
 {
 	for (struct siw_link *l = streams.next; l != &streams; l = l->next) {
 		struct siw_llp_capture *other = siw_container(l, struct siw_llp_capture, all);
@@ -156,7 +156,7 @@ static void find_twin(struct siw_llp_capture *capture)
  * Returns the socket's state for the running capture, or NULL without a capture. *fresh: the state
  * was just created.
  */
-static struct siw_llp_capture *capture_of(struct siw_llp_sock *sock, bool *fresh)
+static struct siw_llp_capture *capture_state(struct siw_llp_sock *sock, bool *fresh)
 {
 	uint32_t generation = siw_capture_generation();
 	struct siw_llp_capture *capture = sock->capture;
@@ -168,7 +168,7 @@ static struct siw_llp_capture *capture_of(struct siw_llp_sock *sock, bool *fresh
 		sock->capture = capture = calloc(1, sizeof(*capture));
 	if (!capture || capture->generation == generation)
 		return capture;
-	forget(capture);
+	capture_reset(capture);
 	memset(capture, 0, sizeof(*capture));
 	siw_link_init(&capture->all);
 	if (siw_llp_local(sock, &capture->local))
@@ -187,8 +187,8 @@ static void set_peer(struct siw_llp_sock *sock, struct siw_llp_capture *capture,
 
 		if (siw_llp_local(sock, &bound) == 0)
 			capture->local = bound;
-		if (is_wildcard(&capture->local))
-			local_towards(&capture->local, peer);
+		if (capture_addr_is_any(&capture->local))
+			capture_route_source(&capture->local, peer);
 	}
 	capture->interface = interface_of(sock, &capture->local);
 }
@@ -199,7 +199,7 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 {
 	int saved = errno;
 	bool fresh;
-	struct siw_llp_capture *capture = capture_of(sock, &fresh);
+	struct siw_llp_capture *capture = capture_state(sock, &fresh);
 
 	if (capture) {
 		struct siw_capture_packet packet = {
@@ -223,11 +223,11 @@ void siw_llp_capture_datagram(struct siw_llp_sock *sock, uint64_t when, bool sen
 
 /* ---- TCP ------------------------------------------------------------------------------------- */
 
-static struct siw_llp_capture *stream_of(struct siw_llp_sock *sock)
+static struct siw_llp_capture *capture_stream_state(struct siw_llp_sock *sock)
 {
 	bool fresh;
 	struct siw_addr peer;
-	struct siw_llp_capture *capture = capture_of(sock, &fresh);
+	struct siw_llp_capture *capture = capture_state(sock, &fresh);
 
 	if (!capture || !fresh)
 		return capture;
@@ -239,13 +239,14 @@ static struct siw_llp_capture *stream_of(struct siw_llp_sock *sock)
 	/* A SYN uses one sequence number. */
 	capture->next[OURS] = first_number(&capture->local, &capture->peer) + 1;
 	capture->next[THEIRS] = first_number(&capture->peer, &capture->local) + 1;
-	find_twin(capture);
+	capture_link_twin(capture);
 	return capture;
 }
 
 /* Writes a segment of one direction and advances that direction's sequence number. */
-static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who, uint8_t flags,
-			const struct iovec *iov, size_t skip, size_t length)
+static void capture_write_segment(struct siw_llp_capture *capture, uint64_t when, int who,
+				  uint8_t flags, const struct iovec *iov, size_t skip,
+				  size_t length)
 {
 	struct siw_capture_packet packet = {
 		.when_ns = when,
@@ -277,14 +278,14 @@ static void put_segment(struct siw_llp_capture *capture, uint64_t when, int who,
 void siw_llp_capture_connected(struct siw_llp_sock *sock, uint64_t when, bool initiator)
 {
 	int saved = errno, first = initiator ? OURS : THEIRS;
-	struct siw_llp_capture *capture = stream_of(sock);
+	struct siw_llp_capture *capture = capture_stream_state(sock);
 
 	if (capture && !capture->twin) {
 		capture->next[OURS]--;
 		capture->next[THEIRS]--;
-		put_segment(capture, when, first, SIW_TCP_SYN, NULL, 0, 0);
-		put_segment(capture, when, !first, SIW_TCP_SYN | SIW_TCP_ACK, NULL, 0, 0);
-		put_segment(capture, when, first, SIW_TCP_ACK, NULL, 0, 0);
+		capture_write_segment(capture, when, first, SIW_TCP_SYN, NULL, 0, 0);
+		capture_write_segment(capture, when, !first, SIW_TCP_SYN | SIW_TCP_ACK, NULL, 0, 0);
+		capture_write_segment(capture, when, first, SIW_TCP_ACK, NULL, 0, 0);
 	}
 	errno = saved;
 }
@@ -293,13 +294,13 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 			    const struct iovec *iov, size_t length)
 {
 	int saved = errno;
-	struct siw_llp_capture *capture = stream_of(sock);
+	struct siw_llp_capture *capture = capture_stream_state(sock);
 	size_t at, n;
 
 	for (at = 0; capture && at < length; at += n) {
 		n = length - at < SIW_CAPTURE_TCP_MAX ? length - at : SIW_CAPTURE_TCP_MAX;
-		put_segment(capture, when, sent ? OURS : THEIRS, SIW_TCP_PSH | SIW_TCP_ACK, iov, at,
-			    n);
+		capture_write_segment(capture, when, sent ? OURS : THEIRS,
+				      SIW_TCP_PSH | SIW_TCP_ACK, iov, at, n);
 	}
 	errno = saved;
 }
@@ -307,14 +308,14 @@ void siw_llp_capture_octets(struct siw_llp_sock *sock, uint64_t when, bool sent,
 void siw_llp_capture_end(struct siw_llp_sock *sock, uint64_t when, bool sent, bool reset)
 {
 	int saved = errno, who = sent ? OURS : THEIRS;
-	struct siw_llp_capture *capture = stream_of(sock);
+	struct siw_llp_capture *capture = capture_stream_state(sock);
 
 	if (capture && reset && !(capture->ended[0] && capture->ended[1])) {
-		put_segment(capture, when, who, SIW_TCP_RST | SIW_TCP_ACK, NULL, 0, 0);
+		capture_write_segment(capture, when, who, SIW_TCP_RST | SIW_TCP_ACK, NULL, 0, 0);
 		capture->ended[0] = capture->ended[1] = true;
 	} else if (capture && !capture->ended[who]) {
-		put_segment(capture, when, who, SIW_TCP_FIN | SIW_TCP_ACK, NULL, 0, 0);
-		put_segment(capture, when, !who, SIW_TCP_ACK, NULL, 0, 0);
+		capture_write_segment(capture, when, who, SIW_TCP_FIN | SIW_TCP_ACK, NULL, 0, 0);
+		capture_write_segment(capture, when, !who, SIW_TCP_ACK, NULL, 0, 0);
 		capture->ended[who] = true;
 	}
 	errno = saved;
@@ -343,7 +344,7 @@ void siw_llp_capture_close(struct siw_llp_sock *sock)
 	if (!sock->capture)
 		return;
 	siw_capture_lock();
-	forget(sock->capture);
+	capture_reset(sock->capture);
 	siw_capture_unlock();
 	free(sock->capture);
 }

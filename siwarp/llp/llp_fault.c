@@ -20,7 +20,7 @@
 
 /* ---- a socket's state ------------------------------------------------------------------------ */
 
-static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
+static struct siw_llp_faulty *faulty_alloc(struct siw_llp_sock *sock)
 {
 	struct siw_llp_faulty *f = calloc(1, sizeof(*f)), *other = NULL;
 
@@ -42,7 +42,7 @@ static struct siw_llp_faulty *make(struct siw_llp_sock *sock)
 }
 
 /* Adopts a new plan. Packets held back under the old plan become due at once. */
-static void renew(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+static void faulty_adopt_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	uint32_t flow;
 
@@ -51,7 +51,7 @@ static void renew(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 	for (int dir = 0; dir < 2; dir++) {
 		siw_fault_path_init(&f->way[dir].path, &f->plan, f->began, (enum siw_fault_dir)dir,
 				    flow);
-		siw_fault_queue_hurry(&f->way[dir].queue, siw_now_ns());
+		siw_fault_queue_release_all(&f->way[dir].queue, siw_now_ns());
 	}
 	if (sock->udp)
 		return;
@@ -74,7 +74,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 		if (siw_faults_generation() % 2 == 0)
 			/* the plan has ended, but another socket still holds packets back */
 			return NULL;
-		f = make(sock);
+		f = faulty_alloc(sock);
 		if (!f) {
 			*error = ENOBUFS;
 			return NULL;
@@ -82,7 +82,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 	}
 	siw_lock(&f->lock);
 	if (f->generation != siw_faults_generation())
-		renew(sock, f);
+		faulty_adopt_plan(sock, f);
 	return f;
 }
 
@@ -103,7 +103,7 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	 * The end of the stream is not reported before all held octets are sent, because a reader
 	 * that finds the end closes the socket.
 	 */
-	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_alone(&rx->order) &&
+	if (!siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) && !siw_link_empty(&rx->order) &&
 	    siw_container(rx->order.next, struct siw_fault_held, link)->end)
 		return UINT64_MAX;
 	return siw_fault_queue_next(rx);
@@ -120,7 +120,7 @@ static uint64_t tx_next(const struct siw_llp_faulty *f)
  * Sets the time at which the port has packets due, if at is earlier than the present value. Any
  * thread.
  */
-static void set_due(struct siw_llp_port *port, uint64_t at)
+static void port_set_fault_due(struct siw_llp_port *port, uint64_t at)
 {
 	if (siw_llp_due_by(&port->fault_due, at))
 		siw_llp_port_changed(port); /* a sleeping thread must wake up earlier */
@@ -144,7 +144,7 @@ void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, 
 	f->counted = holds;
 	siw_unlock(&f->lock);
 	if (next != UINT64_MAX)
-		set_due(sock->port, next);
+		port_set_fault_due(sock->port, next);
 }
 
 void siw_llp_fault_close(struct siw_llp_sock *sock)
@@ -204,7 +204,7 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 
 static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 			 const struct siw_addr *peer, const struct iovec *iov, size_t length,
-			 size_t true_length, const struct siw_fault_fate *fate)
+			 size_t true_length, const struct siw_fault_decision *fate)
 {
 	struct siw_fault_held *held;
 	int rv = siw_fault_queue_add(&f->way[dir].queue, iov, 0, length, fate, &held);
@@ -216,7 +216,7 @@ static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 	return 0;
 }
 
-static void count_fate(const struct siw_fault_fate *fate, uint64_t now)
+static void count_fate(const struct siw_fault_decision *fate, uint64_t now)
 {
 	if (fate->dup)
 		siw_count(SIW_COUNTER_fault_dup, 1);
@@ -229,9 +229,9 @@ static void count_fate(const struct siw_fault_fate *fate, uint64_t now)
 }
 
 /* Sends the datagram immediately, twice if the plan duplicates it. */
-static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
-		       const struct iovec *iov, int n, size_t length,
-		       const struct siw_fault_fate *fate)
+static int datagram_send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				const struct iovec *iov, int n, size_t length,
+				const struct siw_fault_decision *fate)
 {
 	struct iovec one = { NULL, length };
 	int rv;
@@ -256,8 +256,9 @@ static int send_direct(struct siw_llp_sock *sock, const struct siw_addr *dest,
 	return rv;
 }
 
-static int send_held(struct siw_llp_faulty *f, const struct siw_addr *dest, const struct iovec *iov,
-		     size_t length, struct siw_fault_fate *fate)
+static int datagram_hold_send(struct siw_llp_faulty *f, const struct siw_addr *dest,
+			      const struct iovec *iov, size_t length,
+			      struct siw_fault_decision *fate)
 {
 	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
 
@@ -270,27 +271,28 @@ static int send_held(struct siw_llp_faulty *f, const struct siw_addr *dest, cons
 	return rv;
 }
 
-static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-		       const struct siw_addr *dest, const struct iovec *iov, int n, size_t length)
+static int datagram_send_by_plan(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				 const struct siw_addr *dest, const struct iovec *iov, int n,
+				 size_t length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 	struct siw_fault_path before = f->way[SIW_FAULT_TX].path;
-	struct siw_fault_fate fate;
+	struct siw_fault_decision fate;
 	uint64_t now = siw_now_ns();
 	int rv;
 
 	siw_fault_queue_clock(q, now);
-	siw_fault_judge(&f->plan, &f->way[SIW_FAULT_TX].path, dest, length, now, q->n_waiting,
-			q->octets_waiting, &fate);
+	siw_fault_decide(&f->plan, &f->way[SIW_FAULT_TX].path, dest, length, now, q->n_waiting,
+			 q->octets_waiting, &fate);
 	if (fate.drop >= 0) {
 		siw_count((enum siw_counter)fate.drop, 1);
 		rv = 0;
-	} else if (fate.release_ns <= now && !fate.passes && siw_link_alone(&q->order)) {
-		rv = send_direct(sock, dest, iov, n, length, &fate);
+	} else if (fate.release_ns <= now && !fate.passes && siw_link_empty(&q->order)) {
+		rv = datagram_send_direct(sock, dest, iov, n, length, &fate);
 		if (rv == 0)
 			siw_fault_queue_passed(q);
 	} else {
-		rv = send_held(f, dest, iov, length, &fate);
+		rv = datagram_hold_send(f, dest, iov, length, &fate);
 	}
 	if (rv < 0)
 		/* the caller will retry the send, so restore the plan's state */
@@ -304,7 +306,7 @@ static int send_judged(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		       const struct iovec *iov, int n)
 {
-	size_t length = siw_pieces_octets(iov, n);
+	size_t length = siw_iov_octets(iov, n);
 	struct siw_llp_faulty *f;
 	int rv, error;
 
@@ -315,7 +317,7 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		return siw_llp_send_failed(sock, error);
 	if (!f)
 		return siw_llp_udp_send_now(sock, dest, iov, n);
-	rv = send_judged(sock, f, dest, iov, n, length);
+	rv = datagram_send_by_plan(sock, f, dest, iov, n, length);
 	siw_llp_faulty_unlock(sock, f, false);
 	if (rv == 0)
 		siw_llp_want_write(sock, false);
@@ -325,8 +327,8 @@ int siw_llp_fault_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 /* ---- receiving datagrams --------------------------------------------------------------------- */
 
 /* Returns the length of a held datagram that is due, or -EAGAIN. */
-static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			 struct siw_addr *source, void *buf, size_t size)
+static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				  struct siw_addr *source, void *buf, size_t size)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct siw_fault_held *held = siw_fault_queue_due(q, siw_now_ns());
@@ -347,24 +349,24 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
  * Applies the plan to a datagram received from the kernel. Returns true if it is delivered now, and
  * false if it was held back or dropped.
  */
-static bool passes_now(struct siw_llp_faulty *f, const struct siw_addr *source, void *buf,
-		       size_t here, size_t true_length)
+static bool datagram_passes(struct siw_llp_faulty *f, const struct siw_addr *source, void *buf,
+			    size_t here, size_t true_length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct iovec iov = { buf, here };
-	struct siw_fault_fate fate;
+	struct siw_fault_decision fate;
 	uint64_t now = siw_now_ns();
 	bool direct;
 
 	siw_fault_queue_clock(q, now);
-	siw_fault_judge(&f->plan, &f->way[SIW_FAULT_RX].path, source, true_length, now,
-			q->n_waiting, q->octets_waiting, &fate);
+	siw_fault_decide(&f->plan, &f->way[SIW_FAULT_RX].path, source, true_length, now,
+			 q->n_waiting, q->octets_waiting, &fate);
 	if (fate.drop >= 0) {
 		siw_drop((enum siw_counter)fate.drop);
 		return false;
 	}
 	count_fate(&fate, now);
-	direct = fate.release_ns <= now && !fate.passes && siw_link_alone(&q->order);
+	direct = fate.release_ns <= now && !fate.passes && siw_link_empty(&q->order);
 	if (direct)
 		siw_fault_queue_passed(q);
 	for (int copies = !direct + fate.dup; copies; copies--)
@@ -388,12 +390,13 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 	if (!f)
 		return siw_llp_udp_recv_now(sock, source, buf, size);
 	for (int i = 0; i < RECEIVES; i++) {
-		got = take_held(sock, f, source, buf, size);
+		got = datagram_take_held(sock, f, source, buf, size);
 		if (got >= 0)
 			break;
 		got = siw_llp_udp_recv_now(sock, source, buf, size);
-		if (got < 0 || passes_now(f, source, buf, (size_t)got < size ? (size_t)got : size,
-					  (size_t)got))
+		if (got < 0 ||
+		    datagram_passes(f, source, buf, (size_t)got < size ? (size_t)got : size,
+				    (size_t)got))
 			break;
 		got = -EAGAIN; /* the kernel may have more datagrams, so the socket stays ready */
 	}

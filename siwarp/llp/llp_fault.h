@@ -54,7 +54,7 @@ ssize_t siw_llp_fault_sendv(struct siw_llp_sock *sock, const struct iovec *iov, 
 ssize_t siw_llp_fault_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n);
 int siw_llp_fault_shutdown(struct siw_llp_sock *sock);
 /* A connection was established. From now on its planned reset may happen, even while it is idle. */
-void siw_llp_fault_met(struct siw_llp_sock *sock);
+void siw_llp_fault_connected(struct siw_llp_sock *sock);
 /* Called before the socket is closed: drops the packets that are held back for it. */
 void siw_llp_fault_close(struct siw_llp_sock *sock);
 

@@ -19,7 +19,7 @@
  * Stores the iovecs of the first *length octets of iov in out, at most PIECES. Returns their number
  * and sets *length to the octets in them.
  */
-static int cut(const struct iovec *iov, int n, struct iovec *out, size_t *length)
+static int iov_prefix(const struct iovec *iov, int n, struct iovec *out, size_t *length)
 {
 	size_t left = *length;
 	int used = 0;
@@ -55,7 +55,7 @@ static int end_stream(struct siw_llp_faulty *f, int error)
 	return -error;
 }
 
-static int reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
+static int stream_reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 {
 	siw_count(SIW_COUNTER_fault_reset, 1);
 	siw_llp_tcp_reset(sock);
@@ -64,8 +64,8 @@ static int reset(struct siw_llp_sock *sock, struct siw_llp_faulty *f)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			   const struct iovec *iov, int n, size_t share)
+static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				  const struct iovec *iov, int n, size_t share)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
 	uint64_t from = path->octets;
@@ -92,7 +92,7 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 		for (int i = 0; i < f->plan.n; i++)
 			if (f->plan.clause[i].corrupt)
 				share = looked_at;
-		n = cut(iov, n, part, &share);
+		n = iov_prefix(iov, n, part, &share);
 	}
 	sent = siw_llp_tcp_sendv_now(sock, part, n);
 	if (sent > 0)
@@ -108,15 +108,15 @@ static ssize_t send_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 }
 
 /* Holds back up to length octets. Returns their number, or -errno. */
-static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const struct iovec *iov,
-		    size_t length, uint64_t now)
+static ssize_t stream_hold(struct siw_llp_faulty *f, enum siw_fault_dir dir,
+			   const struct iovec *iov, size_t length, uint64_t now)
 {
 	struct siw_fault_path *path = &f->way[dir].path;
 	size_t piece = siw_fault_stream_piece(&f->plan, path, &f->peer), taken = 0;
 
 	while (taken < length) {
 		size_t n = length - taken < piece ? length - taken : piece;
-		struct siw_fault_fate fate = { .depart_ns = now };
+		struct siw_fault_decision fate = { .depart_ns = now };
 		struct siw_fault_held *held;
 		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
 
@@ -137,8 +137,8 @@ static ssize_t hold(struct siw_llp_faulty *f, enum siw_fault_dir dir, const stru
 	return (ssize_t)taken;
 }
 
-static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			 const struct iovec *iov, size_t share, uint64_t now)
+static ssize_t stream_hold_send(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				const struct iovec *iov, size_t share, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_TX].path, &f->peer);
@@ -147,14 +147,14 @@ static ssize_t send_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	if (q->octets < limit) {
 		size_t room = limit - q->octets;
 
-		taken = hold(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
+		taken = stream_hold(f, SIW_FAULT_TX, iov, share < room ? share : room, now);
 	}
 	atomic_store_explicit(&f->full, q->octets >= limit || taken == -ENOBUFS,
 			      memory_order_relaxed);
 	if (taken == -ENOBUFS) {
 		/* siw_llp_fault_stream_flush() reports the socket ready once there is room. */
 		siw_count(SIW_COUNTER_tx_eagain, 1);
-		siw_llp_wants(sock, false);
+		siw_llp_set_want_write(sock, false);
 		return -EAGAIN;
 	}
 	return taken;
@@ -164,20 +164,20 @@ static ssize_t send_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_TX].path;
-	size_t length = siw_pieces_octets(iov, n), share;
+	size_t length = siw_iov_octets(iov, n), share;
 	uint64_t now = siw_now_ns();
 	ssize_t sent;
 
 	if (f->error)
 		return -f->error;
-	share = siw_fault_stream_share(&f->plan, path, &f->peer, length, now);
+	share = siw_fault_stream_allowed(&f->plan, path, &f->peer, length, now);
 	if (!share)
-		return reset(sock, f);
+		return stream_reset(sock, f);
 	if (siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 	    !siw_fault_stream_waits(&f->plan, path, &f->peer, now))
-		sent = send_direct(sock, f, iov, n, share);
+		sent = stream_send_direct(sock, f, iov, n, share);
 	else
-		sent = send_held(sock, f, iov, share, now);
+		sent = stream_hold_send(sock, f, iov, share, now);
 	if (sent < 0)
 		path->calls--; /* the caller will repeat the call, so do not count it */
 	else if (share < length)
@@ -234,7 +234,7 @@ void siw_llp_fault_stream_flush(struct siw_llp_sock *sock, struct siw_llp_faulty
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
 
 	if (f->reset_at <= now && !f->error) {
-		reset(sock, f);
+		stream_reset(sock, f);
 		siw_llp_sock_ready(sock);
 		return;
 	}
@@ -267,7 +267,7 @@ int siw_llp_fault_shutdown(struct siw_llp_sock *sock)
 	return rv;
 }
 
-void siw_llp_fault_met(struct siw_llp_sock *sock)
+void siw_llp_fault_connected(struct siw_llp_sock *sock)
 {
 	int error;
 	struct siw_llp_faulty *f = siw_llp_faulty_lock(sock, &error);
@@ -279,7 +279,7 @@ void siw_llp_fault_met(struct siw_llp_sock *sock)
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Copies length octets to the caller's iovecs. */
-static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t length)
+static int copy_to_iovecs(const struct iovec *iov, int n, const uint8_t *octets, size_t length)
 {
 	for (int i = 0; i < n && length; i++) {
 		size_t now = iov[i].iov_len < length ? iov[i].iov_len : length;
@@ -296,8 +296,8 @@ static int scatter(const struct iovec *iov, int n, const uint8_t *octets, size_t
  * Returns the number of octets copied from those that are due, 0 at the end of the stream, -EAGAIN
  * or -EFAULT.
  */
-static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
-			 const struct iovec *iov, int n, size_t length)
+static ssize_t stream_take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				const struct iovec *iov, int n, size_t length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	uint64_t now = siw_now_ns();
@@ -318,7 +318,7 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	here = held->length - held->taken;
 	if (here > length)
 		here = length;
-	if (scatter(iov, n, held->octets + held->taken, here))
+	if (copy_to_iovecs(iov, n, held->octets + held->taken, here))
 		return -EFAULT;
 	held->taken += here;
 	if (held->taken == held->length)
@@ -327,9 +327,9 @@ static ssize_t take_held(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	return (ssize_t)here;
 }
 
-static int hold_end(struct siw_llp_faulty *f)
+static int stream_hold_end(struct siw_llp_faulty *f)
 {
-	struct siw_fault_fate fate = { .release_ns = f->way[SIW_FAULT_RX].path.last_ns };
+	struct siw_fault_decision fate = { .release_ns = f->way[SIW_FAULT_RX].path.last_ns };
 	struct siw_fault_held *held;
 	int rv = siw_fault_queue_add(&f->way[SIW_FAULT_RX].queue, NULL, 0, 0, &fate, &held);
 
@@ -350,7 +350,8 @@ static bool end_is_held(struct siw_llp_faulty *f)
  * Moves octets from the kernel into the queue. Returns their number, 0 at the end of the stream, or
  * -errno.
  */
-static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t share)
+static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+				    size_t share)
 {
 	size_t limit = siw_fault_stream_limit(&f->plan, &f->way[SIW_FAULT_RX].path, &f->peer);
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
@@ -374,11 +375,11 @@ static ssize_t fetch(struct siw_llp_sock *sock, struct siw_llp_faulty *f, size_t
 		share = limit - q->octets;
 	iov = (struct iovec){ f->scratch, share };
 	got = siw_llp_tcp_recvv_now(sock, &iov, 1);
-	if (got > 0 && hold(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
+	if (got > 0 && stream_hold(f, SIW_FAULT_RX, &iov, (size_t)got, siw_now_ns()) < got)
 		/* not all octets could be queued, so the stream ends in error */
 		return end_stream(f, ENOMEM);
 	if (got == 0)
-		hold_end(f);
+		stream_hold_end(f);
 	return got;
 }
 
@@ -403,9 +404,9 @@ static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			return got;
 		bits = siw_fault_stream_corrupt(&f->plan, path, &f->peer, f->scratch, (size_t)got);
 		siw_count(SIW_COUNTER_fault_corrupt, (uint64_t)bits);
-		return scatter(iov, n, f->scratch, (size_t)got) ? -EFAULT : got;
+		return copy_to_iovecs(iov, n, f->scratch, (size_t)got) ? -EFAULT : got;
 	}
-	n = cut(iov, n, part, &share);
+	n = iov_prefix(iov, n, part, &share);
 	got = siw_llp_tcp_recvv_now(sock, part, n);
 	if (got > 0)
 		path->octets += (uint64_t)got;
@@ -416,17 +417,17 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n)
 {
 	struct siw_fault_path *path = &f->way[SIW_FAULT_RX].path;
-	size_t length = siw_pieces_octets(iov, n), share;
+	size_t length = siw_iov_octets(iov, n), share;
 
 	for (int i = 0; i < TURNS; i++) {
-		ssize_t got = f->error ? -f->error : take_held(sock, f, iov, n, length);
+		ssize_t got = f->error ? -f->error : stream_take_held(sock, f, iov, n, length);
 		uint64_t now = siw_now_ns();
 
 		if (got != -EAGAIN)
 			return got;
-		share = siw_fault_stream_share(&f->plan, path, &f->peer, length, now);
+		share = siw_fault_stream_allowed(&f->plan, path, &f->peer, length, now);
 		if (!share)
-			return reset(sock, f);
+			return stream_reset(sock, f);
 		if (siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) &&
 		    siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) &&
 		    !siw_fault_stream_waits(&f->plan, path, &f->peer, now)) {
@@ -438,11 +439,11 @@ static ssize_t recv_locked(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 				siw_count(SIW_COUNTER_fault_short, 1);
 			return got;
 		}
-		got = fetch(sock, f, share);
+		got = stream_read_and_hold(sock, f, share);
 		if (got < 0) {
 			/* Packets may have become due meanwhile. */
 			path->calls--;
-			return got == -EAGAIN ? take_held(sock, f, iov, n, length) : got;
+			return got == -EAGAIN ? stream_take_held(sock, f, iov, n, length) : got;
 		}
 	}
 	return -EAGAIN; /* the kernel may have more octets, so the socket stays ready */

@@ -14,14 +14,14 @@
 
 #define BITS 64
 
-static void in_child(void);
+static void llp_fork_child(void);
 
-static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
+static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = llp_fork_child };
 /* One bit per descriptor. Protected by fork_lock. */
 static uint64_t *ours;
 static size_t n_words;
 
-static void in_child(void)
+static void llp_fork_child(void)
 {
 	for (size_t i = 0; i < n_words; i++) {
 		for (uint64_t word = ours[i]; word; word &= word - 1)
@@ -30,7 +30,7 @@ static void in_child(void)
 	}
 }
 
-static int grow(size_t words)
+static int fd_set_grow(size_t words)
 {
 	uint64_t *more;
 	size_t n = n_words ? n_words : 16;
@@ -48,15 +48,15 @@ static int grow(size_t words)
 
 void siw_llp_fd_begin(void)
 {
-	siw_fork_watch(&fork_lock);
+	siw_fork_lock_register(&fork_lock);
 	siw_lock(&fork_lock.lock);
 }
 
-static int note(int fd)
+static int fd_set_add(int fd)
 {
 	size_t word = (size_t)fd / BITS;
 
-	if (!fork_lock.watched || (word >= n_words && grow(word + 1)))
+	if (!fork_lock.watched || (word >= n_words && fd_set_grow(word + 1)))
 		return -ENOMEM;
 	ours[word] |= 1ull << fd % BITS;
 	return 0;
@@ -68,7 +68,7 @@ int siw_llp_fd_end(int fd)
 
 	if (fd < 0)
 		fd = -error;
-	else if (note(fd)) {
+	else if (fd_set_add(fd)) {
 		siw_close_fd(fd);
 		fd = -ENOMEM;
 	}
@@ -81,7 +81,7 @@ int siw_llp_fd_take(int fd)
 	int rv;
 
 	siw_llp_fd_begin();
-	rv = note(fd);
+	rv = fd_set_add(fd);
 	siw_unlock(&fork_lock.lock);
 	return rv;
 }

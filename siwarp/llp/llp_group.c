@@ -20,7 +20,7 @@
  * Looks up an interface's index. Uses an existing socket, because if_nametoindex() opens its own
  * and does not report why that failed.
  */
-static int index_of(int fd, const char *netdev, uint32_t *ifindex)
+static int netdev_index(int fd, const char *netdev, uint32_t *ifindex)
 {
 	struct ifreq request = { 0 };
 
@@ -55,7 +55,7 @@ static int join6(int fd, const struct siw_addr *group, uint32_t ifindex)
 }
 
 /* Binds the socket to the group's address and joins the group. Returns 0 or -errno. */
-static int become_member(int fd, const struct siw_addr *group, uint32_t ifindex)
+static int mcast_group_join(int fd, const struct siw_addr *group, uint32_t ifindex)
 {
 	struct siw_addr local = *group;
 	int rv;
@@ -93,9 +93,9 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	fd = siw_llp_socket(group->family, SOCK_DGRAM);
 	if (fd < 0)
 		return fd;
-	rv = index_of(fd, netdev, &ifindex);
+	rv = netdev_index(fd, netdev, &ifindex);
 	if (rv == 0)
-		rv = become_member(fd, group, ifindex);
+		rv = mcast_group_join(fd, group, ifindex);
 	if (rv == 0)
 		rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
@@ -105,7 +105,7 @@ int siw_llp_udp_join(struct siw_llp_port *port, const struct siw_addr *group, co
 	return rv;
 }
 
-static int sender4(int fd, uint32_t ifindex, int ttl)
+static int set_mcast_sender4(int fd, uint32_t ifindex, int ttl)
 {
 	struct ip_mreqn by = { .imr_ifindex = (int)ifindex };
 	int rv = setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &by, sizeof(by)) ? -errno : 0;
@@ -115,7 +115,7 @@ static int sender4(int fd, uint32_t ifindex, int ttl)
 	return rv ? rv : siw_llp_option(fd, IPPROTO_IP, IP_MULTICAST_LOOP, 1);
 }
 
-static int sender6(int fd, uint32_t ifindex, int ttl)
+static int set_mcast_sender6(int fd, uint32_t ifindex, int ttl)
 {
 	int rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_MULTICAST_IF, (int)ifindex);
 
@@ -128,12 +128,12 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 {
 	struct siw_addr local;
 	uint32_t ifindex = 0;
-	int rv = index_of(sock->fd, netdev, &ifindex);
+	int rv = netdev_index(sock->fd, netdev, &ifindex);
 
 	if (rv == 0)
 		rv = siw_llp_local(sock, &local);
 	if (rv < 0)
 		return rv;
-	return local.family == AF_INET ? sender4(sock->fd, ifindex, ttl)
-				       : sender6(sock->fd, ifindex, ttl);
+	return local.family == AF_INET ? set_mcast_sender4(sock->fd, ifindex, ttl)
+				       : set_mcast_sender6(sock->fd, ifindex, ttl);
 }

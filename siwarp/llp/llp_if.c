@@ -16,8 +16,8 @@
  * Returns the entry of ifa's interface, or NULL if the array is full. An IPv4 alias such as
  * "eth0:1" belongs to eth0.
  */
-static struct siw_llp_interface *entry(struct siw_llp_interface *out, int *n, int max,
-				       const struct ifaddrs *ifa)
+static struct siw_llp_interface *interface_entry(struct siw_llp_interface *out, int *n, int max,
+						 const struct ifaddrs *ifa)
 {
 	size_t len = strcspn(ifa->ifa_name, ":");
 	struct siw_llp_interface *i = out;
@@ -36,7 +36,7 @@ static struct siw_llp_interface *entry(struct siw_llp_interface *out, int *n, in
 	return i;
 }
 
-static void add(struct siw_llp_interface *i, const struct sockaddr *from, size_t len)
+static void interface_add_addr(struct siw_llp_interface *i, const struct sockaddr *from, size_t len)
 {
 	struct siw_addr *a;
 
@@ -80,10 +80,10 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 		{ AF_INET6, sizeof(struct sockaddr_in6) },
 	};
 	struct ifaddrs *all;
-	int n = 0, rv, cancel = siw_cancel_off();
+	int n = 0, rv, cancel = siw_cancel_disable();
 
 	rv = getifaddrs(&all) ? -errno : 0;
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 	if (rv)
 		return rv;
 	for (size_t p = 0; p < sizeof(pass) / sizeof(pass[0]); p++) {
@@ -95,9 +95,9 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 				continue;
 			if (pass[p].family && pass[p].family != family)
 				continue;
-			i = entry(out, &n, max, ifa);
+			i = interface_entry(out, &n, max, ifa);
 			if (i && pass[p].family)
-				add(i, ifa->ifa_addr, pass[p].len);
+				interface_add_addr(i, ifa->ifa_addr, pass[p].len);
 		}
 	}
 	freeifaddrs(all);

@@ -16,11 +16,11 @@
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
 
-#define ASK_EVERY 32 /* while sockets are hot, epoll_wait is called in every 32nd poll */
+#define EPOLL_EVERY_POLLS 32 /* while sockets are hot, epoll_wait is called in every 32nd poll */
 /* minimum interval of epoll_wait calls in ns while there are hot and cold sockets */
-#define ASK_NS 10000
+#define EPOLL_INTERVAL_NS 10000
 /* maximum of that interval in ns; the interval doubles after each call without an event */
-#define MOST_ASK_NS 80000
+#define MAX_EPOLL_INTERVAL_NS 80000
 /* a hot socket without data for this many polls may be replaced by a ready one */
 #define STALE_POLLS 256
 /* a hot socket without data for this many polls turns cold if another socket had data */
@@ -127,7 +127,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
-	/* Pairs with siw_llp_wants(), which may have set want_write after events_of() loaded it. */
+	/* Pairs with siw_llp_set_want_write(), which may have set want_write after events_of() loaded it. */
 	now = events_of(sock) | ev.events;
 	if (now != ev.events) {
 		ev.events = now;
@@ -163,7 +163,7 @@ static void hot_remove(struct siw_llp_sock *sock)
  * Makes a hot socket cold. epoll checks the socket when it is registered, so data that arrived
  * earlier is reported.
  */
-static int cool(struct siw_llp_sock *sock)
+static int sock_turn_cold(struct siw_llp_sock *sock)
 {
 	int rv = atomic_load_explicit(&sock->registered, memory_order_relaxed)
 			 ? 0
@@ -174,7 +174,7 @@ static int cool(struct siw_llp_sock *sock)
 	return rv;
 }
 
-static bool make_room(struct siw_llp_port *port)
+static bool hot_set_make_room(struct siw_llp_port *port)
 {
 	struct siw_llp_sock *idlest = port->hot[0];
 
@@ -183,15 +183,15 @@ static bool make_room(struct siw_llp_port *port)
 	for (int i = 1; i < port->n_hot; i++)
 		if (port->hot[i]->active < idlest->active)
 			idlest = port->hot[i];
-	return port->polls - idlest->active >= STALE_POLLS && cool(idlest) == 0;
+	return port->polls - idlest->active >= STALE_POLLS && sock_turn_cold(idlest) == 0;
 }
 
 /* Makes a cold socket hot. Returns false if the hot set is full. */
-static bool heat(struct siw_llp_sock *sock)
+static bool sock_turn_hot(struct siw_llp_sock *sock)
 {
 	struct siw_llp_port *port = sock->port;
 
-	if (!make_room(port))
+	if (!hot_set_make_room(port))
 		return false;
 	if (sock->ready)
 		ring_remove(sock);
@@ -209,7 +209,7 @@ void siw_llp_sock_ended(struct siw_llp_sock *sock)
 {
 	siw_llp_sock_drained(sock);
 	if (sock->hot >= 0)
-		cool(sock);
+		sock_turn_cold(sock);
 }
 
 void siw_llp_pause(struct siw_llp_sock *sock)
@@ -238,11 +238,11 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
  * Turns hot sockets cold that had no data for long while others had data, because each hot socket
  * costs every poll a system call.
  */
-static void cool_the_idle(struct siw_llp_port *port)
+static void idle_turn_cold(struct siw_llp_port *port)
 {
 	for (int i = port->n_hot - 1; i >= 0; i--)
 		if (port->active >= port->hot[i]->active + COOL_POLLS)
-			cool(port->hot[i]);
+			sock_turn_cold(port->hot[i]);
 }
 
 /* ---- periodic work --------------------------------------------------------------------------- */
@@ -278,7 +278,7 @@ static void retry_stalled(struct siw_llp_port *port)
 
 void siw_llp_sock_timed(struct siw_llp_sock *sock)
 {
-	if (siw_link_alone(&sock->timed))
+	if (siw_link_empty(&sock->timed))
 		siw_link_add(&sock->port->timed, &sock->timed);
 }
 
@@ -327,13 +327,13 @@ static void sample_drops(struct siw_llp_port *port)
 
 /* ---- polling --------------------------------------------------------------------------------- */
 
-static void take_event(struct siw_llp_sock *sock, uint32_t events)
+static void handle_epoll_event(struct siw_llp_sock *sock, uint32_t events)
 {
 	bool want = atomic_load_explicit(&sock->want_write, memory_order_seq_cst);
 	bool data = sock->kind == SIW_LLP_UDP || sock->kind == SIW_LLP_STREAM;
 
 	/*
-	 * Only EPOLLOUT, and no thread waits to send. A later siw_llp_wants() makes epoll report it
+	 * Only EPOLLOUT, and no thread waits to send. A later siw_llp_set_want_write() makes epoll report it
 	 * again.
 	 */
 	if (data && !want && !(events & ~(uint32_t)EPOLLOUT))
@@ -342,12 +342,12 @@ static void take_event(struct siw_llp_sock *sock, uint32_t events)
 	    !(want && events & EPOLLOUT))
 		return;
 	if (data && sock->hot < 0 && !sock->held && !sock->stopped &&
-	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && heat(sock))
+	    !(events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) && sock_turn_hot(sock))
 		return;
 	siw_llp_sock_ready(sock);
 }
 
-static void ask_epoll(struct siw_llp_port *port)
+static void call_epoll(struct siw_llp_port *port)
 {
 	struct epoll_event events[BATCH];
 	int n = (int)syscall(SYS_epoll_pwait, port->epfd, events, BATCH, 0, NULL, 0);
@@ -356,24 +356,24 @@ static void ask_epoll(struct siw_llp_port *port)
 	port->ask = n == BATCH;
 	for (int i = 0; i < n; i++) {
 		if (events[i].data.ptr)
-			take_event(events[i].data.ptr, events[i].events);
+			handle_epoll_event(events[i].data.ptr, events[i].events);
 		else
 			clear_wake(port);
 	}
 	if (n > 0)
-		port->ask_ns = ASK_NS;
-	else if (port->ask_ns < MOST_ASK_NS)
+		port->ask_ns = EPOLL_INTERVAL_NS;
+	else if (port->ask_ns < MAX_EPOLL_INTERVAL_NS)
 		port->ask_ns *= 2;
 	if (n <= 0 && ++port->quiet_rounds % DROPS_EVERY == 0)
 		sample_drops(port);
-	cool_the_idle(port);
+	idle_turn_cold(port);
 }
 
 /*
  * After a sleep the hot sockets are polled first. epoll_wait is called only if none of them had
  * data.
  */
-static bool slept_for_a_cold_one(struct siw_llp_port *port)
+static bool slept_without_hot_data(struct siw_llp_port *port)
 {
 	bool cold = port->active < port->slept;
 
@@ -386,7 +386,7 @@ static bool slept_for_a_cold_one(struct siw_llp_port *port)
  * One poll may take long: a hot socket may be flooded, or the program may be busy between two
  * polls. So if there are cold sockets, the time since the last epoll_wait call counts, too.
  */
-static inline bool cold_ones_waited(struct siw_llp_port *port)
+static inline bool epoll_interval_over(struct siw_llp_port *port)
 {
 	uint64_t now;
 
@@ -399,15 +399,17 @@ static inline bool cold_ones_waited(struct siw_llp_port *port)
 	return true;
 }
 
-static inline bool must_ask(struct siw_llp_port *port)
+static inline bool must_call_epoll(struct siw_llp_port *port)
 {
-	return port->n_hot == 0 || port->polls % ASK_EVERY == 0 || port->ask ||
-	       cold_ones_waited(port) || atomic_load_explicit(&port->armed, memory_order_relaxed) ||
-	       (port->after_sleep && slept_for_a_cold_one(port));
+	return port->n_hot == 0 || port->polls % EPOLL_EVERY_POLLS == 0 || port->ask ||
+	       epoll_interval_over(port) ||
+	       atomic_load_explicit(&port->armed, memory_order_relaxed) ||
+	       (port->after_sleep && slept_without_hot_data(port));
 }
 
 /* Returns up to room hot sockets: all of them, or the next ones in turn. */
-static int hand_out_hot(struct siw_llp_port *port, struct siw_io_handler **handlers, int room)
+static int return_hot_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
+			       int room)
 {
 	int n = port->n_hot < room ? port->n_hot : room;
 	unsigned int next = 0;
@@ -427,7 +429,8 @@ static int hand_out_hot(struct siw_llp_port *port, struct siw_io_handler **handl
 	return n;
 }
 
-static int hand_out_ring(struct siw_llp_port *port, struct siw_io_handler **handlers, int room)
+static int return_ready_handlers(struct siw_llp_port *port, struct siw_io_handler **handlers,
+				 int room)
 {
 	int n = port->n_ring < room ? port->n_ring : room;
 
@@ -455,18 +458,18 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 		siw_llp_fault_release(port);
 	if (atomic_load_explicit(&port->timed_due, memory_order_relaxed) != UINT64_MAX)
 		release_timed(port);
-	if (must_ask(port))
-		ask_epoll(port);
+	if (must_call_epoll(port))
+		call_epoll(port);
 	if (port->n_ring == 0)
-		return hand_out_hot(port, handlers, n);
+		return return_hot_handlers(port, handlers, n);
 	/*
 	 * The ready ring gets up to half of the room. If room is 1, the ring gets every other poll.
 	 */
 	share = n > 1 ? n / 2 : (int)(port->polls & 1);
 	if (share > port->n_ring)
 		share = port->n_ring;
-	done = hand_out_hot(port, handlers, n - share);
-	return done + hand_out_ring(port, handlers + done, n - done);
+	done = return_hot_handlers(port, handlers, n - share);
+	return done + return_ready_handlers(port, handlers + done, n - done);
 }
 
 uint64_t siw_llp_port_clock(const struct siw_llp_port *port)
@@ -521,7 +524,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	if (!port)
 		return rv;
 	memset(port, 0, sizeof(*port));
-	port->ask_ns = ASK_NS;
+	port->ask_ns = EPOLL_INTERVAL_NS;
 	siw_link_init(&port->ring);
 	siw_link_init(&port->all);
 	siw_lock_init(&port->wish_lock);

@@ -22,10 +22,10 @@ int siw_llp_socket(uint16_t family, int type)
 
 int siw_llp_connect(int fd, const struct siw_addr *dest)
 {
-	int cancel = siw_cancel_off();
+	int cancel = siw_cancel_disable();
 	int rv = connect(fd, (const struct sockaddr *)dest, siw_addr_len(dest)) ? -errno : 0;
 
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 	return rv;
 }
 
@@ -108,7 +108,7 @@ void siw_llp_resume(struct siw_llp_sock *sock)
  * reports it if it is ready, so no event is lost. ENOENT means that another thread has just removed
  * the entry because the socket turned hot or was closed.
  */
-static void refresh(struct siw_llp_sock *sock, bool write)
+static void epoll_refresh(struct siw_llp_sock *sock, bool write)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLET, .data.ptr = sock };
 
@@ -119,21 +119,21 @@ static void refresh(struct siw_llp_sock *sock, bool write)
 	epoll_ctl(sock->port->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
 }
 
-void siw_llp_wants(struct siw_llp_sock *sock, bool always)
+void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always)
 {
 	bool did;
 
 	siw_lock(&sock->port->wish_lock);
 	did = atomic_exchange_explicit(&sock->want_write, 1, memory_order_seq_cst);
 	if (atomic_load_explicit(&sock->registered, memory_order_seq_cst) && (!did || always))
-		refresh(sock, true);
+		epoll_refresh(sock, true);
 	else if (!did)
 		/* a thread may sleep on this socket for reading only */
 		siw_llp_port_changed(sock->port);
 	siw_unlock(&sock->port->wish_lock);
 }
 
-static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *sock)
+static __attribute__((cold, noinline)) void clear_want_write(struct siw_llp_sock *sock)
 {
 	bool did;
 
@@ -141,7 +141,7 @@ static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *s
 	did = atomic_exchange_explicit(&sock->want_write, 0, memory_order_seq_cst);
 	if (did && sock->udp && atomic_load_explicit(&sock->registered, memory_order_seq_cst))
 		/* otherwise each transmitted datagram would cause an epoll event */
-		refresh(sock, false);
+		epoll_refresh(sock, false);
 	siw_unlock(&sock->port->wish_lock);
 	/* The thread that waits to send may belong to another user of the socket. */
 	if (did && atomic_load_explicit(&sock->shared, memory_order_relaxed))
@@ -151,9 +151,9 @@ static __attribute__((cold, noinline)) void wants_no_more(struct siw_llp_sock *s
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	if (want)
-		siw_llp_wants(sock, false);
+		siw_llp_set_want_write(sock, false);
 	else if (atomic_load_explicit(&sock->want_write, memory_order_relaxed))
-		wants_no_more(sock);
+		clear_want_write(sock);
 }
 
 void siw_llp_shared(struct siw_llp_sock *sock)
@@ -167,7 +167,7 @@ int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
 	case EAGAIN:
 	case ENOBUFS:
 		siw_count(SIW_COUNTER_tx_eagain, 1);
-		siw_llp_wants(sock, error == ENOBUFS);
+		siw_llp_set_want_write(sock, error == ENOBUFS);
 		return -EAGAIN;
 	default:
 		siw_count(SIW_COUNTER_send_errors, 1);
@@ -179,8 +179,8 @@ int siw_llp_send_failed(struct siw_llp_sock *sock, int error)
 	}
 }
 
-static int name_of(struct siw_llp_sock *sock, struct siw_addr *out,
-		   int (*name)(int, struct sockaddr *, socklen_t *))
+static int sock_address(struct siw_llp_sock *sock, struct siw_addr *out,
+			int (*name)(int, struct sockaddr *, socklen_t *))
 {
 	socklen_t len = sizeof(*out);
 
@@ -190,12 +190,12 @@ static int name_of(struct siw_llp_sock *sock, struct siw_addr *out,
 
 int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	return name_of(sock, out, getsockname);
+	return sock_address(sock, out, getsockname);
 }
 
 int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
 {
-	return name_of(sock, out, getpeername);
+	return sock_address(sock, out, getpeername);
 }
 
 #if defined(__SANITIZE_THREAD__)
@@ -206,7 +206,7 @@ int siw_llp_peer(struct siw_llp_sock *sock, struct siw_addr *out)
  * ThreadSanitizer does not see that a send precedes the receive of its octets. Two flows with the
  * same address only appear more ordered than they are.
  */
-static void *flow(uint16_t from, uint16_t to)
+static void *tsan_flow(uint16_t from, uint16_t to)
 {
 	static char flows[1 << 16];
 
@@ -232,7 +232,7 @@ void siw_llp_order_send(int fd, const struct siw_addr *dest)
 	int saved = errno;
 	uint16_t to = dest ? siw_addr_port(dest) : port_of(fd, getpeername);
 
-	__tsan_release(flow(port_of(fd, getsockname), to));
+	__tsan_release(tsan_flow(port_of(fd, getsockname), to));
 	__tsan_release(&any);
 	errno = saved;
 }
@@ -242,7 +242,7 @@ void siw_llp_order_received(int fd, const struct siw_addr *source)
 	int saved = errno;
 	uint16_t from = source ? siw_addr_port(source) : port_of(fd, getpeername);
 
-	__tsan_acquire(from ? flow(from, port_of(fd, getsockname)) : &any);
+	__tsan_acquire(from ? tsan_flow(from, port_of(fd, getsockname)) : &any);
 	errno = saved;
 }
 #endif

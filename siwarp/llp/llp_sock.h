@@ -63,9 +63,9 @@ struct siw_llp_sock {
 	uint32_t streak; /* number of short datagrams received since the socket was last empty */
 
 	/*
-	 * Accessed by any thread. want_write is stored by siw_llp_wants() and pairs with the loads
+	 * Accessed by any thread. want_write is stored by siw_llp_set_want_write() and pairs with the loads
 	 * in siw_llp_sock_register() and siw_llp_waitset_fill(); registered is stored by
-	 * siw_llp_sock_register() and pairs with the load in siw_llp_wants().
+	 * siw_llp_sock_register() and pairs with the load in siw_llp_set_want_write().
 	 */
 	_Alignas(SIW_LLP_LINE) _Atomic uint8_t want_write;
 	_Atomic uint8_t registered; /* the socket is in the epoll set */
@@ -206,9 +206,9 @@ static inline void siw_llp_sock_active(struct siw_llp_sock *sock)
 #if defined(__SANITIZE_ADDRESS__)
 #define SIW_LLP_CALL(name, ...)                               \
 	({                                                    \
-		int siw_cancel = siw_cancel_off();            \
+		int siw_cancel = siw_cancel_disable();        \
 		ssize_t siw_n = (ssize_t)(name)(__VA_ARGS__); \
-		siw_cancel_back(siw_cancel);                  \
+		siw_cancel_restore(siw_cancel);               \
 		siw_n;                                        \
 	})
 #else
@@ -329,7 +329,7 @@ int siw_llp_sock_new(struct siw_llp_port *port, int fd, enum siw_llp_kind kind,
  * after errors without a certain later event: after ENOBUFS a full device queue gets room without
  * an event on the socket.
  */
-void siw_llp_wants(struct siw_llp_sock *sock, bool always);
+void siw_llp_set_want_write(struct siw_llp_sock *sock, bool always);
 /*
  * Handles a send that failed with this errno: counts it and returns -EAGAIN (want_write is set) or
  * -error.

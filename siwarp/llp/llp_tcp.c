@@ -43,7 +43,7 @@ static int open_bound(const struct siw_addr *local, uint16_t family, enum purpos
 		rv = siw_llp_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, how != TO_KEEP_BOTH);
 	/*
 	 * Allow a port given by the caller to be bound again while old connections of it are in
-	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_keep() reserves it. Linux
+	 * TIME-WAIT, and to be used for a connection while siw_llp_tcp_reserve() reserves it. Linux
 	 * still refuses a port on which another socket listens.
 	 */
 	if (rv == 0 && reusable)
@@ -74,7 +74,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 }
 
 /* Like open_bound(); *own: the address to which the socket was bound. */
-static int open_told(const struct siw_addr *local, enum purpose how, struct siw_addr *own)
+static int open_bound_addr(const struct siw_addr *local, enum purpose how, struct siw_addr *own)
 {
 	int fd = open_bound(local, local->family, how);
 	socklen_t len = sizeof(*own);
@@ -89,10 +89,10 @@ static int open_told(const struct siw_addr *local, enum purpose how, struct siw_
 	return fd;
 }
 
-int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
+int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
 {
 	struct siw_addr own;
-	int fd = open_told(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
+	int fd = open_bound_addr(local, v6_only ? TO_KEEP : TO_KEEP_BOTH, &own);
 
 	if (fd >= 0)
 		local->port_be = own.port_be;
@@ -100,7 +100,7 @@ int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
 }
 
 /* Whether this accept() error concerns one connection and not the listener. */
-static bool of_the_connection(int error)
+static bool is_connection_error(int error)
 {
 	switch (error) {
 	case EINTR:
@@ -125,18 +125,18 @@ static int accept_failed(struct siw_llp_sock *listener, int error)
 		siw_llp_sock_drained(listener);
 	else if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM)
 		siw_llp_sock_stall(listener);
-	else if (of_the_connection(error))
+	else if (is_connection_error(error))
 		return -EAGAIN; /* there may be more connections, so the listener stays ready */
 	return -error;
 }
 
 static int accept_one(int listener)
 {
-	int cancel = siw_cancel_off(), fd;
+	int cancel = siw_cancel_disable(), fd;
 
 	siw_llp_fd_begin();
 	fd = siw_llp_fd_end(accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 	return fd;
 }
 
@@ -147,7 +147,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 
 	do {
 		fd = accept_one(listener->fd);
-	} while (fd < 0 && of_the_connection(-fd) && ++tries < ACCEPT_TRIES);
+	} while (fd < 0 && is_connection_error(-fd) && ++tries < ACCEPT_TRIES);
 	if (fd < 0)
 		return accept_failed(listener, -fd);
 	rv = siw_llp_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -160,7 +160,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	if (siw_capture_on())
 		siw_llp_capture_connected_now(*out, false);
 	if (siw_faults_on())
-		siw_llp_fault_met(*out);
+		siw_llp_fault_connected(*out);
 	return 0;
 }
 
@@ -191,7 +191,7 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 			       struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	struct siw_addr own;
-	int fd = open_told(local, TO_CONNECT_ITSELF, &own);
+	int fd = open_bound_addr(local, TO_CONNECT_ITSELF, &own);
 
 	/* TCP simultaneous open (RFC 9293 section 3.5), with one socket as both ends. */
 	if (fd < 0)
@@ -228,7 +228,7 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 			if (siw_capture_on())
 				siw_llp_capture_connected_now(sock, true);
 			if (siw_faults_on())
-				siw_llp_fault_met(sock);
+				siw_llp_fault_connected(sock);
 			return 0;
 		}
 		siw_llp_sock_drained(sock);
@@ -238,16 +238,16 @@ int siw_llp_tcp_connected(struct siw_llp_sock *sock)
 	return -sock->error;
 }
 
-static inline ssize_t send_once(struct siw_llp_sock *sock, const struct iovec *iov, int n)
+static inline ssize_t tcp_send_once(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	return siw_llp_send(sock->fd, NULL, iov, n > IOV_MAX ? IOV_MAX : n);
 }
 
-static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock *sock,
-							     const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) ssize_t tcp_send_captured(struct siw_llp_sock *sock,
+								 const struct iovec *iov, int n)
 {
 	uint64_t when = siw_capture_lock();
-	ssize_t sent = send_once(sock, iov, n);
+	ssize_t sent = tcp_send_once(sock, iov, n);
 
 	if (sent > 0)
 		siw_llp_capture_octets(sock, when, true, iov, (size_t)sent);
@@ -258,11 +258,12 @@ static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock
 static __attribute__((always_inline)) inline ssize_t sendv_now(struct siw_llp_sock *sock,
 							       const struct iovec *iov, int n)
 {
-	ssize_t sent = siw_capture_on() ? send_captured(sock, iov, n) : send_once(sock, iov, n);
+	ssize_t sent = siw_capture_on() ? tcp_send_captured(sock, iov, n)
+					: tcp_send_once(sock, iov, n);
 
 	if (__builtin_expect(sent < 0, 0))
 		return siw_llp_send_failed(sock, errno);
-	if ((size_t)sent < siw_pieces_octets(iov, n))
+	if ((size_t)sent < siw_iov_octets(iov, n))
 		siw_count(SIW_COUNTER_tx_partial, 1);
 	return sent;
 }
@@ -277,8 +278,8 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	return siw_faults_on() ? siw_llp_fault_sendv(sock, iov, n) : sendv_now(sock, iov, n);
 }
 
-static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_sock *sock,
-							       const struct iovec *iov, int n)
+static __attribute__((always_inline)) inline ssize_t tcp_recv_once(struct siw_llp_sock *sock,
+								   const struct iovec *iov, int n)
 {
 	ssize_t got;
 
@@ -293,13 +294,13 @@ static __attribute__((always_inline)) inline ssize_t recv_once(struct siw_llp_so
 }
 
 /* Receives with the capture's lock held, so that the octets are written in stream order. */
-static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock *sock,
-							     const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) ssize_t tcp_recv_captured(struct siw_llp_sock *sock,
+								 const struct iovec *iov, int n)
 {
 	ssize_t got;
 
 	siw_capture_lock();
-	got = recv_once(sock, iov, n);
+	got = tcp_recv_once(sock, iov, n);
 	if (got > 0)
 		siw_llp_capture_octets(sock, siw_capture_now(), false, iov, (size_t)got);
 	else if (got == 0 || errno == ECONNRESET)
@@ -311,7 +312,8 @@ static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock
 static __attribute__((always_inline)) inline ssize_t recvv_now(struct siw_llp_sock *sock,
 							       const struct iovec *iov, int n)
 {
-	ssize_t got = siw_capture_on() ? recv_captured(sock, iov, n) : recv_once(sock, iov, n);
+	ssize_t got = siw_capture_on() ? tcp_recv_captured(sock, iov, n)
+				       : tcp_recv_once(sock, iov, n);
 
 	if (__builtin_expect(got > 0, 1)) {
 		siw_llp_order_received(sock->fd, NULL);
@@ -349,7 +351,7 @@ int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 	return getsockopt(sock->fd, IPPROTO_TCP, TCP_MAXSEG, &emss, &len) ? -errno : emss;
 }
 
-bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
+bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock)
 {
 	struct tcp_info info;
 	socklen_t len = sizeof(info);

@@ -83,7 +83,7 @@ fail:
 	return rv;
 }
 
-int siw_llp_udp_keep(struct siw_addr *local, bool v6_only)
+int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
 {
 	int rv = 0, fd = siw_llp_socket(local->family, SOCK_DGRAM);
 	socklen_t len = sizeof(*local);
@@ -178,9 +178,9 @@ static bool is_pending_error(int error)
 	}
 }
 
-static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock *sock,
-							     const struct siw_addr *dest,
-							     const struct iovec *iov, int n)
+static __attribute__((cold, noinline)) ssize_t udp_send_captured(struct siw_llp_sock *sock,
+								 const struct siw_addr *dest,
+								 const struct iovec *iov, int n)
 {
 	uint64_t when = siw_capture_lock();
 	ssize_t sent = siw_llp_send(sock->fd, dest, iov, n);
@@ -191,10 +191,10 @@ static __attribute__((cold, noinline)) ssize_t send_captured(struct siw_llp_sock
 	return sent;
 }
 
-static inline ssize_t send_once(struct siw_llp_sock *sock, const struct siw_addr *dest,
-				const struct iovec *iov, int n)
+static inline ssize_t udp_send_once(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				    const struct iovec *iov, int n)
 {
-	return siw_capture_on() ? send_captured(sock, dest, iov, n)
+	return siw_capture_on() ? udp_send_captured(sock, dest, iov, n)
 				: siw_llp_send(sock->fd, dest, iov, n);
 }
 
@@ -208,7 +208,7 @@ send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct 
 {
 	int first = errno;
 
-	if (send_once(sock, dest, iov, n) >= 0) {
+	if (udp_send_once(sock, dest, iov, n) >= 0) {
 		siw_count(SIW_COUNTER_icmp_errors, 1);
 		siw_llp_want_write(sock, false);
 		return 0;
@@ -221,7 +221,7 @@ send_again(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct 
 static __attribute__((always_inline)) inline int
 send_now(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov, int n)
 {
-	if (__builtin_expect(send_once(sock, dest, iov, n) >= 0, 1)) {
+	if (__builtin_expect(udp_send_once(sock, dest, iov, n) >= 0, 1)) {
 		/* clearing want_write costs one load, unless a previous send failed with EAGAIN */
 		siw_llp_want_write(sock, false);
 		return 0;
@@ -405,8 +405,10 @@ static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_s
 }
 
 /* Receives, and clears the octets of source that a sockaddr_in does not fill. */
-static __attribute__((always_inline)) inline ssize_t
-recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size, uint16_t *seg)
+static __attribute__((always_inline)) inline ssize_t udp_recv_once(struct siw_llp_sock *sock,
+								   struct siw_addr *source,
+								   void *buf, size_t size,
+								   uint16_t *seg)
 {
 	socklen_t len = sizeof(*source);
 	ssize_t got = recv_plain(sock, source, buf, size, &len, seg);
@@ -418,15 +420,15 @@ recv_once(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t 
 	return got;
 }
 
-static __attribute__((cold, noinline)) ssize_t recv_captured(struct siw_llp_sock *sock,
-							     struct siw_addr *source, void *buf,
-							     size_t size, uint16_t *seg)
+static __attribute__((cold, noinline)) ssize_t udp_recv_captured(struct siw_llp_sock *sock,
+								 struct siw_addr *source, void *buf,
+								 size_t size, uint16_t *seg)
 {
 	struct iovec iov = { buf, size };
 	ssize_t got;
 
 	siw_capture_lock();
-	got = recv_once(sock, source, buf, size, seg);
+	got = udp_recv_once(sock, source, buf, size, seg);
 	if (got >= 0 && seg && *seg && (size_t)got <= size) {
 		capture_batch(sock, siw_capture_now(), false, source, &iov, got, *seg);
 	} else if (got >= 0) {
@@ -445,8 +447,8 @@ recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t s
 	bool again = false;
 
 	for (;;) {
-		ssize_t got = siw_capture_on() ? recv_captured(sock, source, buf, size, seg)
-					       : recv_once(sock, source, buf, size, seg);
+		ssize_t got = siw_capture_on() ? udp_recv_captured(sock, source, buf, size, seg)
+					       : udp_recv_once(sock, source, buf, size, seg);
 
 		if (__builtin_expect(got >= 0, 1)) {
 			siw_llp_order_received(sock->fd, source);

@@ -21,7 +21,7 @@
 #define SPARSE 64
 #define SHORT  (SIW_LLP_ROOM / 2) /* in octets; two longer datagrams do not fit into one batch */
 
-static void start(struct siw_llp_sock *sock)
+static void gro_start(struct siw_llp_sock *sock)
 {
 	sock->no_batches = siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 1) < 0;
 	sock->batches = !sock->no_batches;
@@ -32,14 +32,14 @@ static void start(struct siw_llp_sock *sock)
  * Turns UDP_GRO off. A batch that is already queued would then be received as one datagram, without
  * the size of its parts, so UDP_GRO is turned on again if any datagrams are queued.
  */
-static void stop(struct siw_llp_sock *sock)
+static void gro_stop(struct siw_llp_sock *sock)
 {
 	int queued = 0;
 
 	siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 	sock->batches = false;
 	if (ioctl(sock->fd, SIOCINQ, &queued) || queued)
-		start(sock);
+		gro_start(sock);
 }
 
 void siw_llp_udp_dense_close(struct siw_llp_sock *sock)
@@ -49,32 +49,32 @@ void siw_llp_udp_dense_close(struct siw_llp_sock *sock)
 		siw_llp_option(sock->fd, IPPROTO_UDP, UDP_GRO, 0);
 }
 
-static bool each_alone(void)
+static bool needs_single_datagrams(void)
 {
 	return siw_faults_on() || siw_capture_on();
 }
 
-static __attribute__((cold, noinline)) void thicken(struct siw_llp_sock *sock)
+static __attribute__((cold, noinline)) void count_dense_traffic(struct siw_llp_sock *sock)
 {
-	if (!sock->batches && !sock->no_batches && !each_alone())
-		start(sock);
+	if (!sock->batches && !sock->no_batches && !needs_single_datagrams())
+		gro_start(sock);
 }
 
 /* The socket was found empty after at least one datagram. */
-static void ran_dry(struct siw_llp_sock *sock)
+static void found_empty(struct siw_llp_sock *sock)
 {
 	if (sock->streak > 2)
 		sock->lulls = 0;
 	else if (sock->batches && ++sock->lulls >= SPARSE)
-		stop(sock);
+		gro_stop(sock);
 	sock->streak = 0;
 }
 
 /*
  * Receives with control messages: the size of a batch's datagrams, and whether they were marked CE.
  */
-static ssize_t recv_told(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size,
-			 uint16_t *batch)
+static ssize_t recv_with_control(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+				 size_t size, uint16_t *batch)
 {
 	sock->ce = false;
 	if (siw_faults_on() && !sock->batches)
@@ -88,23 +88,23 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	uint16_t batch = 0;
 	ssize_t len;
 
-	if (__builtin_expect(sock->batches, 0) && each_alone())
-		stop(sock);
+	if (__builtin_expect(sock->batches, 0) && needs_single_datagrams())
+		gro_stop(sock);
 	if (__builtin_expect(sock->batches, 0) ||
 	    __builtin_expect(atomic_load_explicit(&sock->ecn, memory_order_relaxed), 0))
-		len = recv_told(sock, source, buf, size, &batch);
+		len = recv_with_control(sock, source, buf, size, &batch);
 	else
 		len = siw_llp_udp_recv(sock, source, buf, size);
 	if (len < 0) {
 		if (sock->streak)
-			ran_dry(sock);
+			found_empty(sock);
 		return len;
 	}
 	*seg = batch ? batch : (uint32_t)len;
 	if (*seg <= SHORT)
 		sock->streak += batch ? (uint32_t)len / batch : 1;
 	if (__builtin_expect(sock->streak >= DENSE, 0))
-		thicken(sock);
+		count_dense_traffic(sock);
 	return len;
 }
 

@@ -19,19 +19,19 @@
  * Sets path MTU discovery. The values IP_PMTUDISC_... equal IPV6_PMTUDISC_... . DO sets "don't
  * fragment", DONT allows fragmentation.
  */
-static int discover(struct siw_llp_sock *sock, uint16_t family, int how)
+static int set_mtu_discovery(struct siw_llp_sock *sock, uint16_t family, int how)
 {
 	if (family == AF_INET6)
 		return siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, how);
 	return siw_llp_option(sock->fd, IPPROTO_IP, IP_MTU_DISCOVER, how);
 }
 
-int siw_llp_udp_whole(struct siw_llp_sock *sock)
+int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 {
 	struct siw_addr local;
 	int r = siw_llp_local(sock, &local);
 
-	return r ? r : discover(sock, local.family, IP_PMTUDISC_DO);
+	return r ? r : set_mtu_discovery(sock, local.family, IP_PMTUDISC_DO);
 }
 
 int siw_llp_udp_ecn(struct siw_llp_sock *sock)
@@ -62,18 +62,20 @@ int siw_llp_udp_fragments(struct siw_llp_sock *sock, bool may)
 	struct siw_addr local;
 	int r = siw_llp_local(sock, &local);
 
-	return r ? r : discover(sock, local.family, may ? IP_PMTUDISC_DONT : IP_PMTUDISC_PROBE);
+	return r ? r
+		 : set_mtu_discovery(sock, local.family,
+				     may ? IP_PMTUDISC_DONT : IP_PMTUDISC_PROBE);
 }
 
-int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			 const struct iovec *iov, int n)
+int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				const struct iovec *iov, int n)
 {
-	int r = discover(sock, dest->family, IP_PMTUDISC_DONT);
+	int r = set_mtu_discovery(sock, dest->family, IP_PMTUDISC_DONT);
 
 	if (r)
 		return r;
 	r = siw_llp_udp_send(sock, dest, iov, n);
-	discover(sock, dest->family, IP_PMTUDISC_DO);
+	set_mtu_discovery(sock, dest->family, IP_PMTUDISC_DO);
 	return r;
 }
 

@@ -11,7 +11,7 @@
 
 #include "llp/llp_sock.h"
 
-void siw_llp_udp_hear_refusals(struct siw_llp_sock *sock, uint16_t family)
+void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family)
 {
 	/* If the kernel does not support the option, no ICMP errors are reported. */
 	if (family == AF_INET6)

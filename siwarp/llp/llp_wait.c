@@ -42,7 +42,7 @@ static bool waits_for_room(const struct siw_llp_sock *sock)
 	       !siw_llp_fault_full(sock);
 }
 
-static uint64_t due_at(const struct siw_llp_port *port)
+static uint64_t port_due_at(const struct siw_llp_port *port)
 {
 	uint64_t faults = siw_llp_fault_wake_at(port);
 	uint64_t own = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
@@ -59,7 +59,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 
 	set->port = port;
 	/*
-	 * Loaded before want_write, because siw_llp_wants() stores want_write first and then
+	 * Loaded before want_write, because siw_llp_set_want_write() stores want_write first and then
 	 * changes.
 	 */
 	set->changes = atomic_load_explicit(&port->changes, memory_order_seq_cst);
@@ -71,7 +71,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	}
 	set->out[set->n] = false;
 	set->fds[set->n++] = port->epfd;
-	set->due_ns = due_at(port);
+	set->due_ns = port_due_at(port);
 	port->after_sleep = true;
 }
 
@@ -79,7 +79,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
  * Returns the maximum duration of the wait in nanoseconds, or -1 for no limit. *due: the duration
  * ends when the port has packets or timers due.
  */
-static int64_t limit(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
+static int64_t wait_duration(const struct siw_llp_waitset *set, int64_t timeout_us, bool *due)
 {
 	int64_t ns = timeout_us;
 	uint64_t now;
@@ -118,7 +118,7 @@ static int sleep_on(struct sleep *how)
 	return rv < 0 ? -errno : rv > 0;
 }
 
-static void no_sleeper(void *port)
+static void sleeper_cleanup(void *port)
 {
 	atomic_fetch_sub_explicit(&((struct siw_llp_port *)port)->sleepers, 1,
 				  memory_order_seq_cst);
@@ -131,7 +131,7 @@ static int sleep_on_port(struct siw_llp_port *port, uint32_t changes, struct sle
 
 	/* Pairs with siw_llp_port_changed(), which increments changes and then loads sleepers. */
 	atomic_fetch_add_explicit(&port->sleepers, 1, memory_order_seq_cst);
-	pthread_cleanup_push(no_sleeper, port);
+	pthread_cleanup_push(sleeper_cleanup, port);
 	if (atomic_load_explicit(&port->changes, memory_order_seq_cst) != changes)
 		rv = 1;
 	else
@@ -146,7 +146,7 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 	bool due;
 	int rv;
 
-	how.ns = limit(set, timeout_us, &due);
+	how.ns = wait_duration(set, timeout_us, &due);
 	for (; how.n < (nfds_t)set->n; how.n++)
 		how.fds[how.n] = (struct pollfd){ set->fds[how.n],
 						  set->out[how.n] ? POLLIN | POLLOUT : POLLIN, 0 };
@@ -160,10 +160,10 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	int cancel = siw_cancel_off();
+	int cancel = siw_cancel_disable();
 	int rv = siw_llp_wait_cancel(set, extra_fd, timeout_us);
 
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 	return rv;
 }
 
@@ -186,13 +186,13 @@ void siw_llp_event_set(int fd)
 static void clear_by_poll(int fd)
 {
 	struct pollfd set = { .fd = fd, .events = POLLIN };
-	int cancel = siw_cancel_off();
+	int cancel = siw_cancel_disable();
 	uint64_t count;
 
 	if (poll(&set, 1, 0) == 1)
 		while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR)
 			;
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 }
 
 void siw_llp_event_clear(int fd)

@@ -79,7 +79,7 @@ static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *m
 	return false;
 }
 
-static int link_news(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int link_change(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
 
@@ -97,14 +97,14 @@ static int link_news(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 									     : SIW_LLP_WATCH_DOWN;
 }
 
-static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int message_change(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifaddrmsg *addr = NLMSG_DATA(msg);
 
 	switch (msg->nlmsg_type) {
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
-		return link_news(watch, msg);
+		return link_change(watch, msg);
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
 		return msg->nlmsg_len >= NLMSG_LENGTH(sizeof(*addr)) &&
@@ -121,7 +121,7 @@ static int news_of(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
  * report an outdated state. Reading the interface's state afterwards yields at least the state of
  * the newest message.
  */
-static void forget(struct siw_llp_watch *watch)
+static void discard_queued_messages(struct siw_llp_watch *watch)
 {
 	char some[64];
 
@@ -147,7 +147,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 		if (len < 0 && errno == EINTR)
 			continue;
 		if (len < 0 && errno == ENOBUFS) {
-			forget(watch);
+			discard_queued_messages(watch);
 			return SIW_LLP_WATCH_LOST;
 		}
 		if (len < 0) {
@@ -159,7 +159,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 		 * is ignored.
 		 */
 		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
-			int news = news_of(watch, &buf.first);
+			int news = message_change(watch, &buf.first);
 
 			if (news)
 				return news;

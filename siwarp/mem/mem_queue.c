@@ -14,7 +14,7 @@
 
 #define MAX_DEPTH (1u << 20)
 
-static uint32_t slots_for(uint32_t depth)
+static uint32_t queue_slots(uint32_t depth)
 {
 	uint32_t slots = 1;
 
@@ -25,7 +25,7 @@ static uint32_t slots_for(uint32_t depth)
 
 int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_queue **out)
 {
-	uint32_t slots = slots_for(attr->depth);
+	uint32_t slots = queue_slots(attr->depth);
 	struct siw_mem_queue *queue;
 	size_t stride;
 
@@ -46,7 +46,7 @@ int siw_mem_queue_create(const struct siw_mem_queue_attr *attr, struct siw_mem_q
 	return 0;
 }
 
-static void free_ring(struct siw_mem_queue *queue)
+static void queue_ring_free(struct siw_mem_queue *queue)
 {
 	if (queue->ring != queue->first_ring)
 		free(queue->ring);
@@ -56,7 +56,7 @@ void siw_mem_queue_destroy(struct siw_mem_queue *queue)
 {
 	while (queue->returned)
 		siw_mem_queue_pop_returned(queue);
-	free_ring(queue);
+	queue_ring_free(queue);
 	free(queue);
 }
 
@@ -64,7 +64,7 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 {
 	uint32_t head = atomic_load_explicit(&queue->head, memory_order_relaxed);
 	uint32_t tail = atomic_load_explicit(&queue->tail, memory_order_relaxed);
-	uint32_t slots = slots_for(depth);
+	uint32_t slots = queue_slots(depth);
 	uint8_t *ring;
 
 	if (depth > MAX_DEPTH || siw_mem_queue_used(queue) > depth)
@@ -75,14 +75,14 @@ int siw_mem_queue_resize(struct siw_mem_queue *queue, uint32_t depth)
 	for (; head != tail; head++)
 		memcpy(ring + (size_t)(head & (slots - 1)) * queue->stride,
 		       queue->ring + (size_t)(head & queue->mask) * queue->stride, queue->stride);
-	free_ring(queue);
+	queue_ring_free(queue);
 	queue->ring = ring;
 	queue->mask = slots - 1;
 	return 0;
 }
 
-static void fill(struct siw_mem_buffer *buf, uint64_t user_data, const struct siw_sge *sgl,
-		 int nsge)
+static void buffer_fill(struct siw_mem_buffer *buf, uint64_t user_data, const struct siw_sge *sgl,
+			int nsge)
 {
 	buf->user_data = user_data;
 	buf->length = 0;
@@ -103,8 +103,8 @@ int siw_mem_queue_post(struct siw_mem_queue *queue, uint64_t user_data, const st
 	/* Pairs with the store of head in siw_mem_queue_pop. */
 	if (tail - atomic_load_explicit(&queue->head, memory_order_acquire) > queue->mask)
 		return -ENOMEM;
-	fill((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride), user_data, sgl,
-	     nsge);
+	buffer_fill((void *)(queue->ring + (size_t)(tail & queue->mask) * queue->stride), user_data,
+		    sgl, nsge);
 	/*
 	 * Pairs with the load of tail in siw_mem_queue_peek: the buffer is complete before it
 	 * becomes visible.
@@ -121,7 +121,7 @@ int siw_mem_queue_return(struct siw_mem_queue *queue, uint64_t user_data, const 
 	if (!returned)
 		return -ENOMEM;
 	returned->next = queue->returned;
-	fill(&returned->buf, user_data, sgl, nsge);
+	buffer_fill(&returned->buf, user_data, sgl, nsge);
 	queue->returned = returned;
 	atomic_fetch_add(&queue->n_returned, 1);
 	return 0;

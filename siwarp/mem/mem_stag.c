@@ -59,7 +59,7 @@
  * An index is reused only while more than this many free indexes wait, unless the table cannot
  * grow.
  */
-#define REST 256
+#define MIN_FREE_INDEXES 256
 
 struct siw_stag_entry {
 	_Atomic uint64_t word; /* bits: 20 turn, 12 generation, 1 live, 1 invalid, 30 references */
@@ -158,7 +158,7 @@ static int make_key(struct siw_stag_key *key)
 
 static struct siw_stag_entry *entry_at(struct siw_mem *mem, uint32_t index)
 {
-	/* Pairs with the store in grow(). */
+	/* Pairs with the store in stag_table_grow(). */
 	struct siw_stag_entry *chunk =
 		atomic_load_explicit(&mem->chunks[index >> CHUNK_BITS], memory_order_acquire);
 
@@ -206,7 +206,7 @@ static void push_free(struct siw_mem *mem, uint32_t index)
 /*
  * Adds a chunk. If there is no memory, or the table has its maximum size, the table is unchanged.
  */
-static void grow(struct siw_mem *mem)
+static void stag_table_grow(struct siw_mem *mem)
 {
 	struct siw_stag_entry *chunk;
 	uint32_t i, base = mem->n_chunks * CHUNK;
@@ -226,8 +226,8 @@ static uint32_t pop_free(struct siw_mem *mem)
 {
 	uint32_t index;
 
-	if (mem->n_free <= REST)
-		grow(mem);
+	if (mem->n_free <= MIN_FREE_INDEXES)
+		stag_table_grow(mem);
 	if (!mem->n_free)
 		return NONE;
 	index = mem->free_first;
@@ -257,7 +257,7 @@ static uint32_t stag_of(const struct siw_mem *mem, bool window, uint32_t index, 
 }
 
 /* Returns the index and the generation that this STag encodes. */
-static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32_t *gen)
+static inline uint32_t stag_decode(const struct siw_mem *mem, uint32_t stag, uint32_t *gen)
 {
 	uint32_t plain;
 
@@ -276,7 +276,7 @@ static inline uint32_t index_of(const struct siw_mem *mem, uint32_t stag, uint32
  * Allocates a free entry and assigns it a new STag, which is not valid yet. Returns NULL if there
  * is no entry.
  */
-static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint32_t *stag)
+static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window, uint32_t *stag)
 {
 	struct siw_stag_entry *e;
 	uint32_t index, gen;
@@ -302,7 +302,7 @@ static struct siw_stag_entry *take_entry(struct siw_mem *mem, bool window, uint3
 	return e;
 }
 
-static void fill(struct siw_stag_entry *e, const struct siw_mem_region *region)
+static void stag_entry_fill(struct siw_stag_entry *e, const struct siw_mem_region *region)
 {
 	store_field(e, addr, region->addr);
 	store_field(e, length, region->length);
@@ -316,18 +316,18 @@ static void fill(struct siw_stag_entry *e, const struct siw_mem_region *region)
 
 int siw_mem_stag_alloc(struct siw_mem *mem, const struct siw_mem_region *region, uint32_t *stag)
 {
-	struct siw_stag_entry *e = take_entry(mem, false, stag);
+	struct siw_stag_entry *e = stag_alloc_entry(mem, false, stag);
 
 	if (!e)
 		return -ENOMEM;
-	fill(e, region);
+	stag_entry_fill(e, region);
 	atomic_fetch_add_explicit(&e->word, LIVE, memory_order_release);
 	return 0;
 }
 
 int siw_mem_stag_reserve(struct siw_mem *mem, bool window, uint32_t *stag)
 {
-	struct siw_stag_entry *e = take_entry(mem, window, stag);
+	struct siw_stag_entry *e = stag_alloc_entry(mem, window, stag);
 
 	if (!e)
 		return -ENOMEM;
@@ -335,12 +335,12 @@ int siw_mem_stag_reserve(struct siw_mem *mem, bool window, uint32_t *stag)
 	return 0;
 }
 
-static inline struct siw_stag_entry *find(struct siw_mem *mem, uint32_t stag, uint32_t *gen)
+static inline struct siw_stag_entry *stag_find(struct siw_mem *mem, uint32_t stag, uint32_t *gen)
 {
-	return entry_at(mem, index_of(mem, stag, gen));
+	return entry_at(mem, stag_decode(mem, stag, gen));
 }
 
-static bool alive(uint64_t word, uint32_t gen)
+static bool stag_word_valid(uint64_t word, uint32_t gen)
 {
 	return word & LIVE && gen_of(word) == gen;
 }
@@ -348,9 +348,9 @@ static bool alive(uint64_t word, uint32_t gen)
 bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
 {
 	uint32_t gen;
-	struct siw_stag_entry *e = find(mem, stag, &gen);
+	struct siw_stag_entry *e = stag_find(mem, stag, &gen);
 
-	return e && alive(atomic_load(&e->word), gen);
+	return e && stag_word_valid(atomic_load(&e->word), gen);
 }
 
 /*
@@ -366,7 +366,7 @@ static void await_refs(struct siw_stag_entry *e)
 int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 {
 	uint32_t gen;
-	struct siw_stag_entry *e = find(mem, stag, &gen);
+	struct siw_stag_entry *e = stag_find(mem, stag, &gen);
 	uint64_t word;
 
 	if (!e)
@@ -379,7 +379,7 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 	await_refs(e);
 	atomic_fetch_add(&e->word, TURN_ONE);
 	siw_lock(&mem->lock);
-	push_free(mem, index_of(mem, stag, &gen));
+	push_free(mem, stag_decode(mem, stag, &gen));
 	siw_unlock(&mem->lock);
 	return 0;
 }
@@ -387,9 +387,9 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
 {
 	uint32_t gen;
-	struct siw_stag_entry *e = find(mem, stag, &gen);
+	struct siw_stag_entry *e = stag_find(mem, stag, &gen);
 
-	if (!e || !alive(atomic_load(&e->word), gen))
+	if (!e || !stag_word_valid(atomic_load(&e->word), gen))
 		return -ENOENT;
 	store_field(e, rights, rights);
 	/*
@@ -404,7 +404,7 @@ int siw_mem_stag_set_rights(struct siw_mem *mem, uint32_t stag, uint32_t rights)
 int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_region *region)
 {
 	uint32_t gen, owners = stag & WINDOW ? GEN_OCTET : 0;
-	struct siw_stag_entry *e = find(mem, stag, &gen);
+	struct siw_stag_entry *e = stag_find(mem, stag, &gen);
 	uint64_t word = e ? atomic_load(&e->word) : 0;
 
 	if (!(word & (LIVE | INVALID)) || (gen_of(word) ^ gen) & ~owners)
@@ -416,7 +416,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	 * Later look-ups find it invalid and read none.
 	 */
 	await_refs(e);
-	fill(e, region);
+	stag_entry_fill(e, region);
 	word = atomic_load(&e->word);
 	while (!atomic_compare_exchange_weak(&e->word, &word,
 					     word - INVALID + LIVE +
@@ -425,7 +425,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	return 0;
 }
 
-static void release(struct siw_stag_entry *e)
+static void stag_entry_release(struct siw_stag_entry *e)
 {
 	/*
 	 * Pairs with the load in await_refs: all writes to the memory are completed before the
@@ -443,14 +443,14 @@ static void release(struct siw_stag_entry *e)
 static struct siw_stag_entry *get_invalidable(struct siw_mem *mem, uint32_t stag,
 					      const void *stream, uint32_t *gen)
 {
-	struct siw_stag_entry *e = find(mem, stag, gen);
+	struct siw_stag_entry *e = stag_find(mem, stag, gen);
 
 	if (!e)
 		return NULL;
-	if (alive(atomic_fetch_add(&e->word, 1), *gen) && load_field(e, stream) == stream &&
-	    load_field(e, rights) & SIW_MEM_REMOTE_INVALIDATE)
+	if (stag_word_valid(atomic_fetch_add(&e->word, 1), *gen) &&
+	    load_field(e, stream) == stream && load_field(e, rights) & SIW_MEM_REMOTE_INVALIDATE)
 		return e;
-	release(e);
+	stag_entry_release(e);
 	return NULL;
 }
 
@@ -460,7 +460,7 @@ bool siw_mem_stag_may_invalidate(struct siw_mem *mem, uint32_t stag, const void 
 	struct siw_stag_entry *e = get_invalidable(mem, stag, stream, &gen);
 
 	if (e)
-		release(e);
+		stag_entry_release(e);
 	return e;
 }
 
@@ -475,9 +475,10 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 		return -EACCES;
 	word = atomic_load(&e->word);
 	do
-		done = alive(word, gen); /* false: the owner freed or invalidated it first */
+		done = stag_word_valid(word,
+				       gen); /* false: the owner freed or invalidated it first */
 	while (done && !atomic_compare_exchange_weak(&e->word, &word, word - LIVE + INVALID));
-	release(e);
+	stag_entry_release(e);
 	if (!done)
 		return -EACCES;
 	await_refs(e);
@@ -486,37 +487,38 @@ int siw_mem_stag_invalidate(struct siw_mem *mem, uint32_t stag, const void *stre
 
 /* ---- access ---------------------------------------------------------------------------------- */
 
-static int refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
+static int stag_refuse(struct siw_wire_err *err, uint8_t layer, uint8_t type, uint8_t code)
 {
 	*err = (struct siw_wire_err){ layer, type, code };
 	return -EACCES;
 }
 
-static int refuse_tagged(struct siw_wire_err *err, uint8_t code)
+static int stag_refuse_tagged(struct siw_wire_err *err, uint8_t code)
 {
-	return refuse(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
+	return stag_refuse(err, SIW_LAYER_DDP, SIW_DDP_TAGGED_BUFFER, code);
 }
 
 /*
  * The checks of RFC5041-7.1-06 except the first. Access rights are checked by RDMAP (RFC 5040
  * figure 9).
  */
-static int check(struct siw_stag_entry *e, uint32_t pd, const void *stream, uint32_t right,
-		 uint64_t to, uint64_t len, struct siw_wire_err *err)
+static int stag_check_access(struct siw_stag_entry *e, uint32_t pd, const void *stream,
+			     uint32_t right, uint64_t to, uint64_t len, struct siw_wire_err *err)
 {
 	const void *owner = load_field(e, stream);
 	uint64_t base = load_field(e, to_base);
 
 	/* RFC5041-8.2-01, -02: the STag belongs either to a stream or to a protection domain. */
 	if (owner ? owner != stream : load_field(e, pd) != pd)
-		return refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
+		return stag_refuse_tagged(err, SIW_DDP_STAG_NOT_OF_STREAM);
 	if ((load_field(e, rights) & right) != right)
-		return refuse(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION, SIW_RDMAP_ACCESS);
+		return stag_refuse(err, SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
+				   SIW_RDMAP_ACCESS);
 	if (to + len < to)
-		return refuse_tagged(err, SIW_DDP_TO_WRAP);
+		return stag_refuse_tagged(err, SIW_DDP_TO_WRAP);
 	if (to < base || to - base > load_field(e, length) ||
 	    len > load_field(e, length) - (to - base))
-		return refuse_tagged(err, SIW_DDP_BOUNDS);
+		return stag_refuse_tagged(err, SIW_DDP_BOUNDS);
 	return 0;
 }
 
@@ -531,16 +533,16 @@ int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void
 
 	if (!len)
 		return 0; /* RFC5041-5.2-10 */
-	e = find(mem, stag, &gen);
+	e = stag_find(mem, stag, &gen);
 	if (!e)
-		return refuse_tagged(err, SIW_DDP_INVALID_STAG);
-	if (!alive(atomic_fetch_add(&e->word, 1), gen)) {
-		release(e);
-		return refuse_tagged(err, SIW_DDP_INVALID_STAG);
+		return stag_refuse_tagged(err, SIW_DDP_INVALID_STAG);
+	if (!stag_word_valid(atomic_fetch_add(&e->word, 1), gen)) {
+		stag_entry_release(e);
+		return stag_refuse_tagged(err, SIW_DDP_INVALID_STAG);
 	}
-	n = check(e, pd, stream, right, to, len, err);
+	n = stag_check_access(e, pd, stream, right, to, len, err);
 	if (n < 0) {
-		release(e);
+		stag_entry_release(e);
 		return n;
 	}
 	to -= load_field(e, to_base);
@@ -552,8 +554,8 @@ int siw_mem_stag_get(struct siw_mem *mem, uint32_t stag, uint32_t pd, const void
 	}
 	n = siw_mem_sgl_resolve(mem, sgl, load_field(e, nsge), false, pd, true, to, len, iov, max);
 	if (n < 0) { /* a region in the list was freed while the STag was valid */
-		release(e);
-		return refuse(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
+		stag_entry_release(e);
+		return stag_refuse(err, SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0);
 	}
 	return n;
 }
@@ -562,7 +564,7 @@ void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
 {
 	uint32_t gen;
 
-	release(find(mem, stag, &gen));
+	stag_entry_release(stag_find(mem, stag, &gen));
 }
 
 /* ---- local scatter/gather elements ----------------------------------------------------------- */
@@ -571,11 +573,11 @@ void siw_mem_stag_put(struct siw_mem *mem, uint32_t stag)
  * Returns the address of the octets of sge, or NULL if its key does not allow the access to all of
  * them.
  */
-static uint8_t *local_key(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
-			  uint32_t right)
+static uint8_t *resolve_local_sge(struct siw_mem *mem, const struct siw_sge *sge, uint32_t pd,
+				  uint32_t right)
 {
 	uint32_t gen;
-	struct siw_stag_entry *e = find(mem, sge->lkey, &gen);
+	struct siw_stag_entry *e = stag_find(mem, sge->lkey, &gen);
 	uint64_t word, start, length;
 	uint8_t *addr;
 	bool ok;
@@ -586,14 +588,14 @@ static uint8_t *local_key(struct siw_mem *mem, const struct siw_sge *sge, uint32
 	addr = load_field(e, addr);
 	start = load_field(e, to_base);
 	length = load_field(e, length);
-	ok = alive(word, gen) && load_field(e, pd) == pd && load_field(e, rights) & right &&
-	     sge->addr >= start && sge->addr - start <= length &&
+	ok = stag_word_valid(word, gen) && load_field(e, pd) == pd &&
+	     load_field(e, rights) & right && sge->addr >= start && sge->addr - start <= length &&
 	     sge->length <= length - (sge->addr - start);
 	/*
 	 * If the region was freed meanwhile, the fields that were read may be those of another
 	 * region.
 	 */
-	ok = ok && alive(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
+	ok = ok && stag_word_valid(atomic_load_explicit(&e->word, memory_order_relaxed), gen);
 	return ok ? addr + (sge->addr - start) : NULL;
 }
 
@@ -613,7 +615,7 @@ int siw_mem_sgl_resolve(struct siw_mem *mem, const struct siw_sge *sgl, int nsge
 			continue;
 		}
 		if (!internal) {
-			addr = local_key(mem, &sgl[i], pd, right);
+			addr = resolve_local_sge(mem, &sgl[i], pd, right);
 			if (!addr)
 				return -EACCES;
 		}

@@ -29,19 +29,19 @@ static void put_marker(struct cursor *c, uint32_t fpduptr)
 }
 
 /* RFC5044-4.3-03, -08. The difference is also correct when positions wrap (RFC5044-4.3-04). */
-static void mark_if_due(struct cursor *c)
+static void put_marker_if_due(struct cursor *c)
 {
 	if (!siw_mpa_to_marker(c->at))
 		put_marker(c, c->at - c->first);
 }
 
 /* Copies len octets with Markers in between. Returns 0, or -EFAULT if from is not mapped. */
-static int put(struct cursor *c, const uint8_t *from, size_t len)
+static int marker_copy(struct cursor *c, const uint8_t *from, size_t len)
 {
 	while (len) {
 		uint32_t now;
 
-		mark_if_due(c);
+		put_marker_if_due(c);
 		now = siw_mpa_to_marker(c->at);
 		if (!now)
 			now = SIW_MPA_MARKER_SPACING;
@@ -71,12 +71,12 @@ int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_l
 	memcpy(c.to, length, sizeof(length));
 	c.to += sizeof(length);
 	c.at += sizeof(length);
-	put(&c, head, head_len);
+	marker_copy(&c, head, head_len);
 	for (int i = 0; i < n; i++)
-		if (put(&c, payload[i].iov_base, payload[i].iov_len))
+		if (marker_copy(&c, payload[i].iov_base, payload[i].iov_len))
 			return -EFAULT;
-	put(&c, zeros, siw_mpa_pad(ulpdu));
-	mark_if_due(&c);
+	marker_copy(&c, zeros, siw_mpa_pad(ulpdu));
+	put_marker_if_due(&c);
 	if (crc) /* the CRC covers the Markers (RFC5044-4.4-11) */
 		siw_crc32c_put(c.to, siw_crc32c(0, to, (size_t)(c.to - to)));
 	else
@@ -84,7 +84,7 @@ int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_l
 	return 0;
 }
 
-bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len)
+bool siw_mpa_markers_valid(const uint8_t *octets, uint32_t at, uint32_t marked_len)
 {
 	uint32_t i = siw_mpa_to_marker(at), first = i ? 0 : SIW_MPA_MARKER_OCTETS;
 

@@ -67,7 +67,7 @@ static bool crc_is_on(const struct siw_mpa_stream *stream)
 	return atomic_load_explicit(&stream->crc_mode, memory_order_relaxed) == SIW_MPA_CRC_ON;
 }
 
-static uint32_t staged(const struct siw_mpa_rx *rx)
+static uint32_t staged_octets(const struct siw_mpa_rx *rx)
 {
 	return rx->end - rx->pos;
 }
@@ -79,9 +79,9 @@ static int rx_dead(struct siw_mpa_stream *stream, enum siw_mpa_ecode code, int r
 }
 
 /* Allocates staging for a stream that has none, or enlarges it after Markers were negotiated. */
-static bool grow(struct siw_mpa_rx *rx, uint32_t cap)
+static bool staging_grow(struct siw_mpa_rx *rx, uint32_t cap)
 {
-	uint8_t *buf = rx->buf ? NULL : siw_mpa_spare_take(&stagings[cap == STRICT_OCTETS]);
+	uint8_t *buf = rx->buf ? NULL : siw_mpa_pool_get(&stagings[cap == STRICT_OCTETS]);
 
 	if (!buf)
 		buf = realloc(rx->buf, cap);
@@ -93,7 +93,7 @@ static bool grow(struct siw_mpa_rx *rx, uint32_t cap)
 }
 
 /* Hands over the staging buffer when nothing is staged and nothing has arrived. */
-static void rest(struct siw_mpa_rx *rx)
+static void staging_release(struct siw_mpa_rx *rx)
 {
 	if (!rx->buf)
 		return;
@@ -106,16 +106,16 @@ static void rest(struct siw_mpa_rx *rx)
  * Makes room for at least want octets after the staged ones. There is always room for the rest of
  * one FPDU.
  */
-static int make_room(struct siw_mpa_rx *rx, uint32_t want)
+static int staging_make_room(struct siw_mpa_rx *rx, uint32_t want)
 {
 	uint32_t cap = rx->strict ? STRICT_OCTETS : STAGING_OCTETS;
 
-	if (rx->cap < cap && !grow(rx, cap))
+	if (rx->cap < cap && !staging_grow(rx, cap))
 		return -ENOMEM;
 	if (rx->pos == rx->end) {
 		rx->pos = rx->end = 0;
 	} else if (rx->cap - rx->end < want) {
-		memmove(rx->buf, rx->buf + rx->pos, staged(rx));
+		memmove(rx->buf, rx->buf + rx->pos, staged_octets(rx));
 		rx->end -= rx->pos;
 		rx->pos = 0;
 	}
@@ -123,10 +123,10 @@ static int make_room(struct siw_mpa_rx *rx, uint32_t want)
 }
 
 /* Reads once into staging, up to limit octets. Sets rx->dry if the socket has no more. */
-static int fill(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
+static int staging_read(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
-	int rv = make_room(rx, want);
+	int rv = staging_make_room(rx, want);
 	struct iovec iov;
 	ssize_t n;
 
@@ -144,9 +144,9 @@ static int fill(struct siw_mpa_stream *stream, uint32_t want, uint32_t limit)
 
 int siw_mpa_rx_early(struct siw_mpa_stream *stream)
 {
-	uint32_t here = staged(&stream->rx);
+	uint32_t here = staged_octets(&stream->rx);
 
-	return here < EARLY_OCTETS ? fill(stream, 1, EARLY_OCTETS - here) : -ENOBUFS;
+	return here < EARLY_OCTETS ? staging_read(stream, 1, EARLY_OCTETS - here) : -ENOBUFS;
 }
 
 /*
@@ -168,7 +168,7 @@ static int read_failed(struct siw_mpa_stream *stream, int rv, bool middle)
  * another read, which would find nothing. The socket is still marked ready, because it has not
  * reported EAGAIN, so its handler is called again.
  */
-static bool was_dry(struct siw_mpa_rx *rx)
+static bool take_socket_empty(struct siw_mpa_rx *rx)
 {
 	bool dry = rx->dry;
 
@@ -180,7 +180,7 @@ static bool was_dry(struct siw_mpa_rx *rx)
  * A valid FPDU has arrived. From now on a responder may send (RFC5044-7.1.2-11), as soon as its
  * Reply is sent.
  */
-static void validated(struct siw_mpa_stream *stream)
+static void fpdu_validated(struct siw_mpa_stream *stream)
 {
 	stream->rx.heard = true;
 	if (!siw_mpa_tx_is_open(stream) && !stream->start)
@@ -200,29 +200,29 @@ static bool crc_good(struct siw_mpa_stream *stream, uint32_t crc, const uint8_t 
 /* ---- locating the next FPDU ------------------------------------------------------------------ */
 
 /* Octets of a Marker directly before the next FPDU, or 0 if there is none. */
-static uint32_t lead_of(const struct siw_mpa_rx *rx)
+static uint32_t leading_marker_octets(const struct siw_mpa_rx *rx)
 {
 	return siw_mpa_to_marker(rx->at) ? 0 : SIW_MPA_MARKER_OCTETS;
 }
 
-static uint32_t wanted_marked(const struct siw_mpa_rx *rx)
+static uint32_t octets_to_stage_marked(const struct siw_mpa_rx *rx)
 {
-	uint32_t head = lead_of(rx) + SIW_MPA_LEN_OCTETS;
+	uint32_t head = leading_marker_octets(rx) + SIW_MPA_LEN_OCTETS;
 
-	if (staged(rx) < head)
+	if (staged_octets(rx) < head)
 		return head;
 	return siw_mpa_marked_len(rx->at, siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos + head -
 									SIW_MPA_LEN_OCTETS)));
 }
 
 /* Octets that must be staged before the header of the next FPDU is reported. */
-static uint32_t wanted(const struct siw_mpa_rx *rx)
+static uint32_t octets_to_stage(const struct siw_mpa_rx *rx)
 {
 	uint32_t len;
 
 	if (rx->markers)
-		return wanted_marked(rx);
-	if (staged(rx) < SIW_MPA_LEN_OCTETS)
+		return octets_to_stage_marked(rx);
+	if (staged_octets(rx) < SIW_MPA_LEN_OCTETS)
 		return SIW_MPA_LEN_OCTETS;
 	len = siw_mpa_fpdu_len(siw_mpa_be16(rx->buf + rx->pos));
 	if (rx->strict || len <= WHOLE_OCTETS)
@@ -236,17 +236,17 @@ static int stage_head(struct siw_mpa_stream *stream)
 
 	/* The loop ends: each round reads octets of this FPDU, or returns. */
 	for (;;) {
-		uint32_t want = wanted(rx);
+		uint32_t want = octets_to_stage(rx);
 		int rv;
 
-		if (staged(rx) >= want)
+		if (staged_octets(rx) >= want)
 			return 1;
-		if (was_dry(rx))
+		if (take_socket_empty(rx))
 			return 0;
-		rv = fill(stream, want - staged(rx),
-			  rx->bulk && !rx->strict ? BULK_OCTETS : STRICT_OCTETS);
+		rv = staging_read(stream, want - staged_octets(rx),
+				  rx->bulk && !rx->strict ? BULK_OCTETS : STRICT_OCTETS);
 		if (rv < 0)
-			return read_failed(stream, rv, staged(rx) > 0);
+			return read_failed(stream, rv, staged_octets(rx) > 0);
 	}
 }
 
@@ -260,7 +260,7 @@ static int check_whole(struct siw_mpa_stream *stream, uint32_t len)
 		crc = siw_crc32c(0, at, covered);
 	if (!crc_good(stream, crc, at + covered))
 		return rx_dead(stream, SIW_MPA_CRC, -EBADMSG);
-	validated(stream);
+	fpdu_validated(stream);
 	return 1;
 }
 
@@ -275,7 +275,7 @@ static int plain_head(struct siw_mpa_stream *stream)
 	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos);
 	len = siw_mpa_fpdu_len(rx->ulpdu_len);
 	rx->bulk = len > WHOLE_OCTETS;
-	rx->whole = staged(rx) >= len;
+	rx->whole = staged_octets(rx) >= len;
 	return rx->whole ? check_whole(stream, len) : 1;
 }
 
@@ -285,7 +285,7 @@ static int plain_head(struct siw_mpa_stream *stream)
  */
 static void open_marked(struct siw_mpa_rx *rx, uint32_t marked_len)
 {
-	uint32_t lead = lead_of(rx), gap = siw_mpa_to_marker(rx->at + lead);
+	uint32_t lead = leading_marker_octets(rx), gap = siw_mpa_to_marker(rx->at + lead);
 
 	rx->pos += lead;
 	rx->left = marked_len - lead;
@@ -307,12 +307,12 @@ static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
 
 	if (rv <= 0)
 		return rv;
-	len = wanted_marked(rx);
-	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos + lead_of(rx));
+	len = octets_to_stage_marked(rx);
+	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos + leading_marker_octets(rx));
 	rv = check_whole(stream, len);
 	if (rv < 0)
 		return rv;
-	if (!siw_mpa_markers_agree(rx->buf + rx->pos, rx->at, len)) {
+	if (!siw_mpa_markers_valid(rx->buf + rx->pos, rx->at, len)) {
 		siw_count(SIW_COUNTER_marker_errors, 1);
 		return rx_dead(stream, SIW_MPA_MARKER, -EPROTO);
 	}
@@ -341,13 +341,14 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 		return -EBUSY;
 	if (!rx->have) {
 		rv = rx->markers ? marked_head(stream) : plain_head(stream);
-		if (!rv && !staged(rx))
-			rest(rx);
+		if (!rv && !staged_octets(rx))
+			staging_release(rx);
 		if (rv <= 0)
 			return rv;
 		rx->have = true;
 	}
-	here = (rx->markers && rx->gap < rx->left ? rx->gap : staged(rx)) - SIW_MPA_LEN_OCTETS;
+	here = (rx->markers && rx->gap < rx->left ? rx->gap : staged_octets(rx)) -
+	       SIW_MPA_LEN_OCTETS;
 	*head = rx->buf + rx->pos + SIW_MPA_LEN_OCTETS;
 	*head_len = here < rx->ulpdu_len ? here : rx->ulpdu_len;
 	*ulpdu_len = rx->ulpdu_len;
@@ -361,8 +362,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
  * Copies len octets to dest, starting at dest's octet `at`, and adds them to *crc unless crc is
  * NULL. Without dest the octets are dropped. Returns 0 or -EFAULT.
  */
-static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *src, size_t len,
-		   uint32_t *crc)
+static int scatter_with_crc(const struct iovec *dest, int n, size_t at, const uint8_t *src,
+			    size_t len, uint32_t *crc)
 {
 	if (n == 0 && crc)
 		*crc = siw_crc32c(*crc, src, len);
@@ -388,8 +389,8 @@ static int scatter(const struct iovec *dest, int n, size_t at, const uint8_t *sr
  * Stores in out the part of dest that follows its first `at` octets. Returns the number of iovecs;
  * *len is set to their total length in octets.
  */
-static int remaining(const struct iovec *dest, int n, size_t at, struct iovec *out, int max,
-		     size_t *len)
+static int remaining_dest(const struct iovec *dest, int n, size_t at, struct iovec *out, int max,
+			  size_t *len)
 {
 	int used = 0;
 
@@ -407,7 +408,7 @@ static int remaining(const struct iovec *dest, int n, size_t at, struct iovec *o
 	return used;
 }
 
-static int finish(struct siw_mpa_rx *rx, uint32_t consumed)
+static int finish_fpdu(struct siw_mpa_rx *rx, uint32_t consumed)
 {
 	rx->pos += consumed;
 	rx->have = rx->whole = rx->placing = false;
@@ -415,7 +416,7 @@ static int finish(struct siw_mpa_rx *rx, uint32_t consumed)
 }
 
 /* Begins an FPDU that is only partly staged: adds its header to the CRC. */
-static void begin(struct siw_mpa_stream *stream, size_t skip)
+static void begin_partial_fpdu(struct siw_mpa_stream *stream, size_t skip)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t head = SIW_MPA_LEN_OCTETS + (uint32_t)skip;
@@ -434,12 +435,12 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t now = rx->ulpdu_len - rx->done;
 
-	if (now > staged(rx))
-		now = staged(rx);
+	if (now > staged_octets(rx))
+		now = staged_octets(rx);
 	if (!now)
 		return 0;
-	if (scatter(dest, n, rx->done - skip, rx->buf + rx->pos, now,
-		    crc_is_on(stream) ? &rx->crc : NULL))
+	if (scatter_with_crc(dest, n, rx->done - skip, rx->buf + rx->pos, now,
+			     crc_is_on(stream) ? &rx->crc : NULL))
 		return -EFAULT;
 	rx->pos += now;
 	rx->done += now;
@@ -449,7 +450,7 @@ static int place_staged(struct siw_mpa_stream *stream, size_t skip, const struct
 /*
  * Reads the rest of the payload to its destination and the octets after it into staging, in one
  * system call. The CRC is computed at once, while the octets are in the cache. Returns the octets
- * read, or an error as fill() does.
+ * read, or an error as staging_read() does.
  */
 static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
 {
@@ -457,7 +458,7 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
 	struct iovec iov[DEST_IOVS + 1];
 	uint32_t rest = rx->ulpdu_len - rx->done;
 	size_t direct, asked;
-	int used = remaining(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
+	int used = remaining_dest(dest, n, rx->done - skip, iov, DEST_IOVS, &direct);
 	ssize_t got;
 
 	/* Staging is empty: payload is missing, so place_staged() has copied everything. */
@@ -499,20 +500,20 @@ static int read_direct(struct siw_mpa_stream *stream, size_t skip, const struct 
  * Checks the CRC once all payload is placed. Returns 1, 0 if pad and CRC have not arrived, or
  * -EBADMSG.
  */
-static int trailer(struct siw_mpa_stream *stream)
+static int check_trailer(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	uint32_t pad = siw_mpa_pad(rx->ulpdu_len), len = pad + SIW_MPA_CRC_OCTETS;
 	const uint8_t *at = rx->buf + rx->pos;
 
-	if (staged(rx) < len)
+	if (staged_octets(rx) < len)
 		return 0;
 	if (crc_is_on(stream))
 		rx->crc = siw_crc32c(rx->crc, at, pad);
 	if (!crc_good(stream, rx->crc, at + pad))
 		return rx_dead(stream, SIW_MPA_CRC, -EBADMSG);
-	validated(stream);
-	return finish(rx, len);
+	fpdu_validated(stream);
+	return finish_fpdu(rx, len);
 }
 
 static bool dest_fits(const struct iovec *dest, int n, size_t want)
@@ -532,9 +533,9 @@ static int payload_whole(struct siw_mpa_stream *stream, size_t skip, const struc
 	struct siw_mpa_rx *rx = &stream->rx;
 	const uint8_t *at = rx->buf + rx->pos + SIW_MPA_LEN_OCTETS + skip;
 
-	if (scatter(dest, n, 0, at, rx->ulpdu_len - skip, NULL))
+	if (scatter_with_crc(dest, n, 0, at, rx->ulpdu_len - skip, NULL))
 		return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
-	return finish(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
+	return finish_fpdu(rx, siw_mpa_fpdu_len(rx->ulpdu_len));
 }
 
 /* Like payload_whole(), for payload with Markers in between. */
@@ -556,13 +557,13 @@ static __attribute__((noinline)) int payload_marked(struct siw_mpa_stream *strea
 	while (done < len) {
 		uint32_t now = len - done < gap ? len - done : gap;
 
-		if (scatter(dest, n, done, from, now, NULL))
+		if (scatter_with_crc(dest, n, done, from, now, NULL))
 			return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 		done += now;
 		from += now + SIW_MPA_MARKER_OCTETS;
 		gap = SIW_MPA_MARKER_APART;
 	}
-	return finish(rx, rx->left);
+	return finish_fpdu(rx, rx->left);
 }
 
 int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct iovec *dest, int n)
@@ -577,9 +578,9 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 		return rx->markers ? payload_marked(stream, skip, dest, n)
 				   : payload_whole(stream, skip, dest, n);
 	if (!rx->placing) {
-		if (SIW_MPA_LEN_OCTETS + skip > staged(rx))
+		if (SIW_MPA_LEN_OCTETS + skip > staged_octets(rx))
 			return -EINVAL;
-		begin(stream, skip);
+		begin_partial_fpdu(stream, skip);
 	}
 	/* The loop ends: each round consumes octets of this FPDU, or returns. */
 	for (;;) {
@@ -588,16 +589,16 @@ int siw_mpa_rx_payload(struct siw_mpa_stream *stream, size_t skip, const struct 
 		if (place_staged(stream, skip, dest, n))
 			return rx_dead(stream, SIW_MPA_CATASTROPHIC, -EFAULT);
 		if (rx->done == rx->ulpdu_len) {
-			rv = trailer(stream);
+			rv = check_trailer(stream);
 			if (rv)
 				return rv;
 		}
-		if (was_dry(rx))
+		if (take_socket_empty(rx))
 			return 0;
 		if (rx->done < rx->ulpdu_len && n > 0)
 			rv = read_direct(stream, skip, dest, n);
 		else
-			rv = fill(stream, SIW_MPA_MAX_TRAILER, BULK_OCTETS);
+			rv = staging_read(stream, SIW_MPA_MAX_TRAILER, BULK_OCTETS);
 		if (rv < 0)
 			return read_failed(stream, rv, true);
 	}
@@ -620,7 +621,7 @@ int siw_mpa_drain(struct siw_mpa_stream *stream)
 		int rv;
 
 		rx->pos = rx->end = 0;
-		rv = fill(stream, 1, STAGING_OCTETS);
+		rv = staging_read(stream, 1, STAGING_OCTETS);
 		if (rv < 0)
 			return rv == -EAGAIN ? 0 : 1;
 		rx->dropped += (uint32_t)rv;

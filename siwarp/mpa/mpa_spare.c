@@ -18,7 +18,7 @@ static uint32_t own_slot(void)
 
 _Static_assert(SIW_MPA_SPARES == 1u << 4, "own_slot has four bits");
 
-void *siw_mpa_spare_take(struct siw_mpa_spares *spares)
+void *siw_mpa_pool_get(struct siw_mpa_spares *spares)
 {
 	uint32_t first = own_slot();
 
@@ -53,5 +53,5 @@ void siw_mpa_spare_give(struct siw_mpa_spares *spares, void *block)
 void siw_mpa_spare_free(struct siw_mpa_spares *spares)
 {
 	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++)
-		free(siw_mpa_spare_take(spares));
+		free(siw_mpa_pool_get(spares));
 }

@@ -24,7 +24,7 @@ struct siw_mpa_spares {
 };
 
 /* Returns an unused block, or NULL: the caller allocates one. May be called by any thread. */
-void *siw_mpa_spare_take(struct siw_mpa_spares *spares);
+void *siw_mpa_pool_get(struct siw_mpa_spares *spares);
 /*
  * Puts a block into the pool, or frees it if SIW_MPA_SPARES blocks are pooled. May be called by any
  * thread.

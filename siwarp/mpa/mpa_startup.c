@@ -110,7 +110,7 @@ static int act_send_request(struct siw_mpa_stream *stream)
 	return SIW_MPA_STARTING;
 }
 
-static int act_give_request(struct siw_mpa_stream *stream)
+static int act_report_request(struct siw_mpa_stream *stream)
 {
 	(void)stream;
 	return SIW_MPA_REQUEST;
@@ -134,7 +134,7 @@ static int act_refuse(struct siw_mpa_stream *stream)
 }
 
 /* Sets CRC and Markers as negotiated by both frames. */
-static void settle_modes(struct siw_mpa_stream *stream)
+static void set_negotiated_modes(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_start *start = stream->start;
 	/* RFC5044-7.1.1-10, -11 */
@@ -149,7 +149,7 @@ static void settle_modes(struct siw_mpa_stream *stream)
 
 static int act_give_reply(struct siw_mpa_stream *stream)
 {
-	settle_modes(stream);
+	set_negotiated_modes(stream);
 	siw_mpa_open_tx(stream);
 	return SIW_MPA_REPLY;
 }
@@ -175,7 +175,7 @@ static int act_give_reject(struct siw_mpa_stream *stream)
  */
 static int act_give_mismatch(struct siw_mpa_stream *stream)
 {
-	settle_modes(stream);
+	set_negotiated_modes(stream);
 	siw_mpa_open_tx(stream);
 	stream->rx.dead = -EPROTO;
 	return siw_mpa_fail(stream, SIW_MPA_NO_RTR_MATCH, -EPROTO);
@@ -184,7 +184,7 @@ static int act_give_mismatch(struct siw_mpa_stream *stream)
 static int act_send_accept(struct siw_mpa_stream *stream)
 {
 	put_frame(stream, true);
-	settle_modes(stream);
+	set_negotiated_modes(stream);
 	return SIW_MPA_STARTING;
 }
 
@@ -219,7 +219,7 @@ static int (*const actions[])(struct siw_mpa_stream *) = {
 	[SIW_MPA_ACT_ILLEGAL] = act_illegal,
 	[SIW_MPA_ACT_SEND_REQUEST] = act_send_request,
 	[SIW_MPA_ACT_WAIT] = act_wait,
-	[SIW_MPA_ACT_GIVE_REQUEST] = act_give_request,
+	[SIW_MPA_ACT_GIVE_REQUEST] = act_report_request,
 	[SIW_MPA_ACT_REFUSE] = act_refuse,
 	[SIW_MPA_ACT_GIVE_REPLY] = act_give_reply,
 	[SIW_MPA_ACT_GIVE_REJECT] = act_give_reject,
@@ -244,22 +244,22 @@ int siw_mpa_step(struct siw_mpa_stream *stream, enum siw_mpa_event event)
 
 #define NOTHING (-1)
 
-static int lost(struct siw_mpa_stream *stream, int rv)
+static int startup_lost(struct siw_mpa_stream *stream, int rv)
 {
 	stream->start->lost = rv;
 	return SIW_MPA_EV_LOST;
 }
 
-static int see_connected(struct siw_mpa_stream *stream)
+static int observe_connected(struct siw_mpa_stream *stream)
 {
 	int rv = siw_llp_tcp_connected(stream->sock);
 
 	if (rv == 0)
 		return stream->start->itself ? SIW_MPA_EV_ITSELF : SIW_MPA_EV_CONNECTED;
-	return rv == -EAGAIN ? NOTHING : lost(stream, rv);
+	return rv == -EAGAIN ? NOTHING : startup_lost(stream, rv);
 }
 
-static int see_sent(struct siw_mpa_stream *stream)
+static int observe_sent(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_start *start = stream->start;
 
@@ -271,7 +271,7 @@ static int see_sent(struct siw_mpa_stream *stream)
 		if (n == -EAGAIN)
 			return NOTHING;
 		if (n < 0)
-			return lost(stream, (int)n);
+			return startup_lost(stream, (int)n);
 		start->out_sent += (uint32_t)n;
 	}
 	siw_llp_want_write(stream->sock, false);
@@ -306,7 +306,7 @@ static int read_frame(struct siw_mpa_stream *stream, bool reply)
 	return 0;
 }
 
-static int see_request(struct siw_mpa_stream *stream)
+static int observe_request(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_params *peer = &stream->start->peer;
 	int rv = read_frame(stream, false);
@@ -314,7 +314,7 @@ static int see_request(struct siw_mpa_stream *stream)
 	if (rv == 0)
 		return NOTHING;
 	if (rv < 0)
-		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : lost(stream, rv);
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : startup_lost(stream, rv);
 	if (siw_mpa_frame_parse(stream->start->in, false, peer) < 0 || peer->rev > 2)
 		return SIW_MPA_EV_BAD_FRAME; /* RFC5044-7.1.1-16 */
 	peer->rejected = 0; /* the R flag has no meaning in a Request (RFC 5044 section 7.1.1) */
@@ -327,7 +327,7 @@ static int see_request(struct siw_mpa_stream *stream)
  * Selects the RTR message that this end sends, among those that both ends support. The initiator
  * may select any of them (RFC 6581 section 1.1).
  */
-static uint8_t choose_rtr(uint8_t both)
+static uint8_t mpa_choose_rtr(uint8_t both)
 {
 	/*
 	 * A Write requires nothing from the peer. A Read requires IRD, and an empty Send may use a
@@ -338,7 +338,7 @@ static uint8_t choose_rtr(uint8_t both)
 	return both & SIW_MPA_RTR_READ ? SIW_MPA_RTR_READ : both & SIW_MPA_RTR_FPDU;
 }
 
-static int judge_reply(struct siw_mpa_stream *stream)
+static int check_reply(struct siw_mpa_stream *stream)
 {
 	const struct siw_mpa_params *mine = &stream->start->mine;
 	struct siw_mpa_params *peer = &stream->start->peer;
@@ -354,29 +354,29 @@ static int judge_reply(struct siw_mpa_stream *stream)
 	if (peer->p2p != mine->p2p) /* RFC6581-9.2-04, -13 */
 		return SIW_MPA_EV_REPLY_OTHER;
 	if (peer->p2p) {
-		peer->rtr = choose_rtr(peer->rtr & mine->rtr);
+		peer->rtr = mpa_choose_rtr(peer->rtr & mine->rtr);
 		if (!peer->rtr) /* RFC6581-9.2-10 */
 			return SIW_MPA_EV_REPLY_OTHER;
 	}
 	return SIW_MPA_EV_REPLY;
 }
 
-static int see_reply(struct siw_mpa_stream *stream)
+static int observe_reply(struct siw_mpa_stream *stream)
 {
 	int rv = read_frame(stream, true);
 
 	if (rv == 0)
 		return NOTHING;
 	if (rv < 0)
-		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : lost(stream, rv);
-	return judge_reply(stream);
+		return rv == -EPROTO ? SIW_MPA_EV_BAD_FRAME : startup_lost(stream, rv);
+	return check_reply(stream);
 }
 
 /*
  * While upper layers decide about the Request: checks whether the connection is still up, and
  * stores what the peer sends.
  */
-static int see_lost(struct siw_mpa_stream *stream)
+static int observe_lost(struct siw_mpa_stream *stream)
 {
 	int rv = siw_mpa_rx_early(stream);
 
@@ -385,18 +385,18 @@ static int see_lost(struct siw_mpa_stream *stream)
 		siw_llp_pause(stream->sock);
 	if (rv > 0 || rv == -EAGAIN || rv == -ENOBUFS)
 		return NOTHING;
-	return lost(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
+	return startup_lost(stream, rv == -ENOTCONN ? -ECONNRESET : rv);
 }
 
 static int (*const observers[SIW_MPA_N_STATES])(struct siw_mpa_stream *) = {
-	ROW(CONNECTING) = see_connected, ROW(SENDING_REQUEST) = see_sent,
-	ROW(AWAIT_REPLY) = see_reply,	 ROW(AWAIT_REQUEST) = see_request,
-	ROW(ANSWERING) = see_lost,	 ROW(ACCEPTING) = see_sent,
-	ROW(REJECTING) = see_sent,
+	ROW(CONNECTING) = observe_connected, ROW(SENDING_REQUEST) = observe_sent,
+	ROW(AWAIT_REPLY) = observe_reply,    ROW(AWAIT_REQUEST) = observe_request,
+	ROW(ANSWERING) = observe_lost,	     ROW(ACCEPTING) = observe_sent,
+	ROW(REJECTING) = observe_sent,
 };
 
 /* Frees the start-up state once start-up is complete. */
-static void forget_start(struct siw_mpa_stream *stream)
+static void free_startup_state(struct siw_mpa_stream *stream)
 {
 	if (stream->state < SIW_MPA_ST_FULL)
 		return;
@@ -419,7 +419,7 @@ int siw_mpa_startup(struct siw_mpa_stream *stream, struct siw_mpa_params *peer)
 		rv = siw_mpa_step(stream, (enum siw_mpa_event)event);
 		if (rv > 0)
 			*peer = stream->start->peer;
-		forget_start(stream);
+		free_startup_state(stream);
 	}
 	if (stream->shutdown_wanted && !stream->start) {
 		stream->shutdown_wanted = false;
@@ -436,7 +436,7 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
 	if (stream->state != SIW_MPA_ST_ACCEPTING && stream->state != SIW_MPA_ST_REJECTING) {
 		/* After act_refuse the state is FAILED, but its frame may still have to be sent. */
 		if (stream->start && stream->start->out_sent < stream->start->out_len)
-			see_sent(stream);
+			observe_sent(stream);
 		return 0;
 	}
 	rv = siw_mpa_startup(stream, &unused);
@@ -451,7 +451,7 @@ int siw_mpa_pump(struct siw_mpa_stream *stream)
  * (RFC6581-9.1-11, -13). The Reply announces siwarp only to a peer that has announced itself, so
  * that any other initiator sees the reserved bits as zero.
  */
-static void fit_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
+static void adapt_reply(struct siw_mpa_params *mine, const struct siw_mpa_params *peer)
 {
 	mine->rev = peer->rev;
 	mine->enhanced = peer->enhanced;
@@ -479,7 +479,7 @@ int siw_mpa_reply(struct siw_mpa_stream *stream, const struct siw_mpa_params *pa
 		return stream->rx.dead;
 	if (stream->state != SIW_MPA_ST_ANSWERING)
 		return -EINVAL;
-	fit_reply(&mine, &stream->start->peer);
+	adapt_reply(&mine, &stream->start->peer);
 	if (!siw_mpa_params_legal(&mine, true))
 		return -EINVAL;
 	stream->start->mine = mine;

@@ -12,9 +12,9 @@
  * Counts streams for siw_trim: a connection holds buffers while it is used, and structs in all
  * layers.
  */
-static struct siw_crowd streams;
+static struct siw_population streams;
 
-static struct siw_mpa_stream *stream_new(enum siw_mpa_state state)
+static struct siw_mpa_stream *mpa_stream_new(enum siw_mpa_state state)
 {
 	struct siw_mpa_stream *stream = calloc(1, sizeof(*stream));
 
@@ -31,7 +31,7 @@ static struct siw_mpa_stream *stream_new(enum siw_mpa_state state)
 	return stream;
 }
 
-static void stream_free(struct siw_mpa_stream *stream)
+static void mpa_stream_free(struct siw_mpa_stream *stream)
 {
 	siw_mpa_tx_free(&stream->tx);
 	siw_mpa_rx_free(&stream->rx);
@@ -43,14 +43,14 @@ static void stream_free(struct siw_mpa_stream *stream)
 int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler,
 		   struct siw_mpa_stream **out)
 {
-	struct siw_mpa_stream *stream = stream_new(SIW_MPA_ST_AWAIT_REQUEST);
+	struct siw_mpa_stream *stream = mpa_stream_new(SIW_MPA_ST_AWAIT_REQUEST);
 	int rv;
 
 	if (!stream)
 		return -ENOMEM;
 	rv = siw_llp_tcp_accept(listener, handler, &stream->sock);
 	if (rv < 0) {
-		stream_free(stream);
+		mpa_stream_free(stream);
 		return rv;
 	}
 	*out = stream;
@@ -58,11 +58,11 @@ int siw_mpa_accept(struct siw_llp_sock *listener, struct siw_io_handler *handler
 }
 
 /* Allocates a stream in initiator mode, without a socket. Returns 0, -EINVAL or -ENOMEM. */
-static int initiator(const struct siw_mpa_params *params, struct siw_mpa_stream **out)
+static int stream_new_initiator(const struct siw_mpa_params *params, struct siw_mpa_stream **out)
 {
 	if (!siw_mpa_params_legal(params, false))
 		return -EINVAL;
-	*out = stream_new(SIW_MPA_ST_CONNECTING);
+	*out = mpa_stream_new(SIW_MPA_ST_CONNECTING);
 	if (!*out)
 		return -ENOMEM;
 	(*out)->start->mine = *params;
@@ -74,13 +74,13 @@ int siw_mpa_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		    struct siw_io_handler *handler, struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream;
-	int rv = initiator(params, &stream);
+	int rv = stream_new_initiator(params, &stream);
 
 	if (rv < 0)
 		return rv;
 	rv = siw_llp_tcp_connect(port, dest, source, handler, &stream->sock);
 	if (rv < 0)
-		stream_free(stream);
+		mpa_stream_free(stream);
 	else
 		*out = stream;
 	return rv;
@@ -91,14 +91,14 @@ int siw_mpa_connect_itself(struct siw_llp_port *port, const struct siw_addr *loc
 			   struct siw_mpa_stream **out)
 {
 	struct siw_mpa_stream *stream;
-	int rv = initiator(params, &stream);
+	int rv = stream_new_initiator(params, &stream);
 
 	if (rv < 0)
 		return rv;
 	stream->start->itself = true;
 	rv = siw_llp_tcp_connect_itself(port, local, handler, &stream->sock);
 	if (rv < 0)
-		stream_free(stream);
+		mpa_stream_free(stream);
 	else
 		*out = stream;
 	return rv;
@@ -154,5 +154,5 @@ void siw_mpa_close(struct siw_mpa_stream *stream, bool abort)
 	if (abort)
 		siw_llp_tcp_abort(stream->sock);
 	siw_llp_close(stream->sock);
-	stream_free(stream);
+	mpa_stream_free(stream);
 }

@@ -190,7 +190,7 @@ int siw_mpa_frame_parse(const uint8_t *frame, bool reply, struct siw_mpa_params 
 int siw_mpa_marked_put(uint8_t *to, uint32_t at, const void *head, size_t head_len,
 		       const struct iovec *payload, int n, uint32_t ulpdu, bool crc);
 /* Whether all Markers of an FPDU of marked_len octets point to its first octet (RFC5044-8-01). */
-bool siw_mpa_markers_agree(const uint8_t *octets, uint32_t at, uint32_t marked_len);
+bool siw_mpa_markers_valid(const uint8_t *octets, uint32_t at, uint32_t marked_len);
 
 /* mpa_tx.c, mpa_rx.c */
 void siw_mpa_tx_free(struct siw_mpa_tx *tx);

@@ -75,7 +75,7 @@ size_t siw_mpa_test_memory(const struct siw_mpa_stream *stream)
 
 static int block_take(struct siw_mpa_tx *tx)
 {
-	void *block = siw_mpa_spare_take(&blocks);
+	void *block = siw_mpa_pool_get(&blocks);
 
 	if (!block)
 		block = malloc(BLOCK_OCTETS);
@@ -120,7 +120,7 @@ struct need {
 	uint32_t iovs;
 };
 
-static struct need need_of(size_t head_len, const struct iovec *payload, int n)
+static struct need fpdu_space(size_t head_len, const struct iovec *payload, int n)
 {
 	struct need need = { .ulpdu = head_len,
 			     .arena = SIW_MPA_LEN_OCTETS + head_len + SIW_MPA_MAX_TRAILER,
@@ -137,7 +137,7 @@ static struct need need_of(size_t head_len, const struct iovec *payload, int n)
 	return need;
 }
 
-static bool has_room(const struct siw_mpa_tx *tx, const struct need *need)
+static bool batch_has_room(const struct siw_mpa_tx *tx, const struct need *need)
 {
 	return tx->framed - tx->accepted < BATCH_OCTETS &&
 	       tx->arena_used + need->arena <= ARENA_OCTETS &&
@@ -156,7 +156,7 @@ static int frame_small(struct siw_mpa_tx *tx, const void *head, size_t head_len,
 	siw_mpa_put_be16(start, ulpdu);
 	memcpy(at, head, head_len);
 	at += head_len;
-	at = siw_pieces_gather(at, NULL, payload, n);
+	at = siw_iov_gather(at, NULL, payload, n);
 	if (!at)
 		return -EFAULT;
 	memset(at, 0, (size_t)(start + len - at)); /* pad: RFC5044-4.1-02 */
@@ -205,14 +205,14 @@ struct mark {
 	size_t last;
 };
 
-static struct mark mark_of(const struct siw_mpa_tx *tx)
+static struct mark batch_mark(const struct siw_mpa_tx *tx)
 {
 	return (struct mark){ tx->arena_used, tx->iov_tail,
 			      tx->iov_tail > tx->iov_head ? tx->iov[tx->iov_tail - 1].iov_len : 0 };
 }
 
 /* Removes a partly added FPDU whose payload is not mapped. */
-static __attribute__((cold)) int take_back(struct siw_mpa_tx *tx, const struct mark *mark)
+static __attribute__((cold)) int batch_roll_back(struct siw_mpa_tx *tx, const struct mark *mark)
 {
 	tx->arena_used = mark->arena_used;
 	tx->iov_tail = mark->iov_tail;
@@ -226,7 +226,7 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 	uint8_t crc_mode = atomic_load_explicit(&stream->crc_mode, memory_order_acquire);
-	struct need need = need_of(head_len, payload, n);
+	struct need need = fpdu_space(head_len, payload, n);
 	uint32_t ulpdu = (uint32_t)need.ulpdu, len = siw_mpa_fpdu_len(ulpdu);
 	uint32_t at = (uint32_t)tx->framed;
 	bool crc = crc_mode == SIW_MPA_CRC_ON;
@@ -243,11 +243,11 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 		len = siw_mpa_marked_len(at, len);
 		need = (struct need){ .ulpdu = ulpdu, .arena = len, .iovs = 1 };
 	}
-	if (!has_room(tx, &need))
+	if (!batch_has_room(tx, &need))
 		return 0;
 	if (!tx->arena && block_take(tx))
 		return -ENOMEM;
-	mark = mark_of(tx);
+	mark = batch_mark(tx);
 	if (__builtin_expect(tx->markers, 0))
 		rv = siw_mpa_marked_put(arena_take(tx, len), at, head, head_len, payload, n, ulpdu,
 					crc);
@@ -255,11 +255,11 @@ int64_t siw_mpa_tx_fpdu(struct siw_mpa_stream *stream, const void *head, size_t 
 		rv = frame_small(tx, head, head_len, payload, n, ulpdu, crc);
 	else
 		rv = frame_large(tx, head, head_len, payload, n, ulpdu, crc);
-	return rv < 0 ? take_back(tx, &mark) : (int64_t)(tx->framed += len);
+	return rv < 0 ? batch_roll_back(tx, &mark) : (int64_t)(tx->framed += len);
 }
 
 /* Removes n octets, which TCP has accepted, from the batch. */
-static void batch_taken(struct siw_mpa_tx *tx, size_t n)
+static void batch_remove_accepted(struct siw_mpa_tx *tx, size_t n)
 {
 	tx->accepted += n;
 	if (tx->accepted == tx->framed) {
@@ -303,7 +303,7 @@ int siw_mpa_tx_flush(struct siw_mpa_stream *stream, uint64_t *accepted)
 		}
 		if (sent < 0)
 			return tx->dead = (int)sent;
-		batch_taken(tx, (size_t)sent);
+		batch_remove_accepted(tx, (size_t)sent);
 		*accepted = tx->accepted;
 	}
 	set_blocked(stream, false);
@@ -338,7 +338,7 @@ static uint32_t mulpdu_of(int emss, int64_t limit, bool markers)
 	return mulpdu < SIW_MPA_MIN_MULPDU ? SIW_MPA_MIN_MULPDU : (uint32_t)mulpdu; /* -4.5-06 */
 }
 
-static void look_at_emss(struct siw_mpa_stream *stream)
+static void query_emss(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_tx *tx = &stream->tx;
 	int64_t limit = siw_settings()->mulpdu;
@@ -360,6 +360,6 @@ size_t siw_mpa_mulpdu(struct siw_mpa_stream *stream)
 	struct siw_mpa_tx *tx = &stream->tx;
 
 	if (!tx->mulpdu || tx->flushes >= tx->mulpdu_age)
-		look_at_emss(stream);
+		query_emss(stream);
 	return tx->mulpdu;
 }

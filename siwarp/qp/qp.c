@@ -15,7 +15,7 @@ static const struct siw_qp_class *const types[SIW_QP_TYPES] = {
 	&siw_qp_rd_class,
 };
 
-static int index_of(int type)
+static int qp_class_index(int type)
 {
 	int i = 0;
 
@@ -24,16 +24,16 @@ static int index_of(int type)
 	return i;
 }
 
-static const struct siw_qp_class *type_of(int type)
+static const struct siw_qp_class *qp_class_of_type(int type)
 {
-	int i = index_of(type);
+	int i = qp_class_index(type);
 
 	return i < SIW_QP_TYPES ? types[i] : NULL;
 }
 
-static int check_kind(const struct siw_qp_init_attr *init)
+static int qp_check_type_attrs(const struct siw_qp_init_attr *init)
 {
-	const struct siw_qp_class *class = type_of(init->qp_type);
+	const struct siw_qp_class *class = qp_class_of_type(init->qp_type);
 
 	if (!class)
 		return siw_refuse(QP_TYPE, (uint64_t)init->qp_type);
@@ -65,9 +65,9 @@ static int check_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *ini
 {
 	if (!init->send_cq || !init->recv_cq)
 		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
-	if (!siw_verbs_cq_is_of(init->send_cq, pd->ctx))
+	if (!siw_verbs_cq_has_context(init->send_cq, pd->ctx))
 		return other_context("send_cq");
-	if (!siw_verbs_cq_is_of(init->recv_cq, pd->ctx))
+	if (!siw_verbs_cq_has_context(init->recv_cq, pd->ctx))
 		return other_context("recv_cq");
 	if (siw_verbs_cq_is_overrun(init->send_cq) || siw_verbs_cq_is_overrun(init->recv_cq))
 		return siw_refuse(CQ_OVERFLOW);
@@ -80,7 +80,7 @@ static int check_shared(const struct siw_pd *pd, const struct siw_qp_init_attr *
 		return other_context("srq");
 	if (!init->shared_socket_qp)
 		return 0;
-	if (!type_of(init->qp_type)->shares_socket)
+	if (!qp_class_of_type(init->qp_type)->shares_socket)
 		return siw_refuse(SHARE_TYPE);
 	if (init->shared_socket_qp->ctx != pd->ctx)
 		return other_context("shared_socket_qp");
@@ -110,7 +110,7 @@ static int check_caps(const struct siw_device_attr *max, const struct siw_qp_cap
 
 static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
-	int err = check_kind(init);
+	int err = qp_check_type_attrs(init);
 
 	if (!err)
 		err = check_cqs(pd, init);
@@ -132,7 +132,7 @@ static uint32_t power_of_two(uint32_t n)
  * Rounds the requested capacities up: at least one SGE, numbers of requests to powers of two,
  * inline data to a multiple of 16 octets. With an SRQ, the QP has no receive queue.
  */
-static void grant(struct siw_qp_cap *cap, bool shared)
+static void qp_round_caps(struct siw_qp_cap *cap, bool shared)
 {
 	cap->max_send_wr = power_of_two(cap->max_send_wr);
 	cap->max_recv_wr = shared ? 0 : power_of_two(cap->max_recv_wr);
@@ -145,7 +145,7 @@ static void grant(struct siw_qp_cap *cap, bool shared)
 	cap->max_inline_data = (cap->max_inline_data + 15) & ~15u;
 }
 
-static int make_queues(struct siw_wq *wq)
+static int qp_create_queues(struct siw_wq *wq)
 {
 	struct siw_mem_queue_attr queue = { .pd = wq->qp.pd->number };
 	const struct siw_qp_cap *cap = &wq->cap;
@@ -159,7 +159,7 @@ static int make_queues(struct siw_wq *wq)
 	 * With lazy_slots, slots are allocated later: a UD send that goes directly to the socket
 	 * needs no slot, and there may be thousands of QPs.
 	 */
-	if (!siw_class_of(wq)->lazy_slots && siw_qp_sq_make(wq))
+	if (!siw_class_of(wq)->lazy_slots && siw_qp_sq_alloc(wq))
 		return -ENOMEM;
 	if (wq->qp.srq) {
 		wq->recvs = wq->qp.srq->recvs;
@@ -171,7 +171,7 @@ static int make_queues(struct siw_wq *wq)
 }
 
 /* Frees the QP's queues. No thread posts any more: the QP is in RESET, or its creation failed. */
-static void free_queues(struct siw_wq *wq)
+static void qp_free_queues(struct siw_wq *wq)
 {
 	siw_class_of(wq)->close(wq);
 	if (wq->recvs && !wq->qp.srq)
@@ -184,7 +184,7 @@ static void free_queues(struct siw_wq *wq)
 }
 
 /* Zeroes the part of the struct between two offsets. */
-static void clear(struct siw_wq *wq, size_t from, size_t to)
+static void wq_clear_range(struct siw_wq *wq, size_t from, size_t to)
 {
 	memset((char *)wq + from, 0, to - from);
 }
@@ -196,9 +196,9 @@ static void clear(struct siw_wq *wq, size_t from, size_t to)
  * Returns a zeroed struct, which represents state RESET. Memory from the freelist keeps the fields
  * that a late post on the destroyed QP may still use: locks, links, ops.
  */
-static struct siw_wq *blank_qp(struct siw_context *ctx, const struct siw_qp_class *class)
+static struct siw_wq *qp_alloc_zeroed(struct siw_context *ctx, const struct siw_qp_class *class)
 {
-	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_qps[index_of(class->type)]);
+	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_qps[qp_class_index(class->type)]);
 	struct siw_wq *wq;
 
 	if (old) {
@@ -206,11 +206,11 @@ static struct siw_wq *blank_qp(struct siw_context *ctx, const struct siw_qp_clas
 		siw_verbs_forget_unsent(&wq->qp);
 		siw_lock(&wq->qp.send_lock);
 		siw_lock(&wq->qp.recv_lock);
-		clear(wq, AT(qp.handler), AT(qp.ops));
-		clear(wq, AT(qp.pd), AT(qp.send_lock));
-		clear(wq, AT(qp.sq_freed), AT(qp.unsent));
-		clear(wq, AT(qp.has_unexpected), AT(qp.in_freelist));
-		clear(wq, BEHIND(qp.in_freelist), class->size);
+		wq_clear_range(wq, AT(qp.handler), AT(qp.ops));
+		wq_clear_range(wq, AT(qp.pd), AT(qp.send_lock));
+		wq_clear_range(wq, AT(qp.sq_freed), AT(qp.unsent));
+		wq_clear_range(wq, AT(qp.has_unexpected), AT(qp.in_freelist));
+		wq_clear_range(wq, BEHIND(qp.in_freelist), class->size);
 		siw_unlock(&wq->qp.recv_lock);
 		siw_unlock(&wq->qp.send_lock);
 		return wq;
@@ -255,9 +255,9 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	wq->burst = 1;
 	/* so that the QP's first post is not delayed */
-	wq->round.polls = siw_qp_polls(qp->ctx) - 1;
+	wq->round.polls = siw_qp_poll_round(qp->ctx) - 1;
 	wq->cap = init->cap;
-	grant(&wq->cap, qp->srq);
+	qp_round_caps(&wq->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);
 	siw_link_init(&qp->in_srq);
 	siw_link_init(&wq->timed.link);
@@ -272,7 +272,7 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 
 static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
-	struct siw_wq *wq = blank_qp(pd->ctx, type_of(init->qp_type));
+	struct siw_wq *wq = qp_alloc_zeroed(pd->ctx, qp_class_of_type(init->qp_type));
 
 	if (!wq)
 		return NULL;
@@ -285,15 +285,15 @@ static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *i
 	return wq;
 }
 
-static void give_back(struct siw_wq *wq)
+static void qp_release_memory(struct siw_wq *wq)
 {
 	struct siw_context *ctx = wq->qp.ctx;
 
 	siw_lock(&ctx->progress);
-	free_queues(wq);
+	qp_free_queues(wq);
 	siw_set_teardown(wq, SIW_DEAD);
 	siw_unlock(&ctx->progress);
-	siw_verbs_freelist_give(&ctx->free_qps[index_of(siw_class_of(wq)->type)],
+	siw_verbs_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(wq)->type)],
 				&wq->qp.in_freelist);
 }
 
@@ -308,9 +308,9 @@ static void count_qp(struct siw_wq *wq, int by)
 }
 
 /* Clears the references of connection ids to the QP. Progress lock held. */
-static void forget_holds(struct siw_wq *wq)
+static void qp_clear_holds(struct siw_wq *wq)
 {
-	while (!siw_link_alone(&wq->holds)) {
+	while (!siw_link_empty(&wq->holds)) {
 		struct siw_qp_hold *hold = siw_container(wq->holds.next, struct siw_qp_hold, link);
 
 		siw_link_del(&hold->link);
@@ -322,13 +322,13 @@ static void forget_holds(struct siw_wq *wq)
  * Removes the QP from its context and ends its work: 0; or -errno with nothing changed. Progress
  * lock held.
  */
-static int take_away(struct siw_wq *wq)
+static int qp_remove(struct siw_wq *wq)
 {
 	const struct siw_qp_class *class = siw_class_of(wq);
 	struct siw_qp *qp = &wq->qp;
 	int err;
 
-	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_alone(&qp->in_ctx))
+	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_empty(&qp->in_ctx))
 		return siw_refuse(DESTROYED);
 	err = class->may_end ? class->may_end(wq) : 0;
 	if (err)
@@ -339,10 +339,10 @@ static int take_away(struct siw_wq *wq)
 	siw_qp_step(wq, SIW_QPE_TO_RESET); /* from here on posts are refused */
 	if (class->release)
 		class->release(wq);
-	siw_qp_forget(wq);
-	forget_holds(wq);
+	siw_qp_drop_work(wq);
+	qp_clear_holds(wq);
 	siw_link_del(&qp->in_ctx);
-	siw_verbs_forget_busy(qp);
+	siw_verbs_busy_list_forget(qp);
 	class->close(wq);
 	return 0;
 }
@@ -356,11 +356,11 @@ static void end_by_force(struct siw_child *child)
 	siw_lock(&qp->ctx->progress);
 	if (siw_class_of(wq) == &siw_qp_ud_class)
 		siw_qp_leave_groups(siw_ud_of(wq));
-	take_away(wq);
+	qp_remove(wq);
 	siw_unlock(&qp->ctx->progress);
 	siw_verbs_async_drop(&qp->async);
 	count_qp(wq, -1);
-	give_back(wq);
+	qp_release_memory(wq);
 }
 
 struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
@@ -378,7 +378,7 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 	wq = new_qp(pd, init);
 	if (!wq)
 		goto fail;
-	err = make_queues(wq);
+	err = qp_create_queues(wq);
 	if (err)
 		goto fail;
 	siw_lock(&ctx->progress);
@@ -403,7 +403,7 @@ fail:
 	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
 		siw_refuse(QP_NO_DESCRIPTORS);
 	if (wq)
-		give_back(wq);
+		qp_release_memory(wq);
 	return siw_refused_null(err);
 }
 
@@ -415,15 +415,15 @@ int siw_destroy_qp(struct siw_qp *qp)
 	if (err)
 		return err;
 	siw_lock(&qp->ctx->progress);
-	err = take_away(wq);
+	err = qp_remove(wq);
 	siw_unlock(&qp->ctx->progress);
 	if (err)
 		return err;
 	siw_verbs_child_del(qp->ctx, &qp->child);
 	/* Waits until no event handler uses the QP any more. */
-	siw_verbs_async_leave(&qp->async);
+	siw_verbs_async_end(&qp->async);
 	count_qp(wq, -1);
-	give_back(wq);
+	qp_release_memory(wq);
 	return 0;
 }
 
@@ -473,8 +473,8 @@ void siw_qp_hold_end(struct siw_context *ctx, struct siw_qp_hold *hold)
 	siw_unlock(&ctx->progress);
 }
 
-bool siw_qp_hold_look(struct siw_context *ctx, const struct siw_qp_hold *hold,
-		      struct siw_qp_held *held)
+bool siw_qp_hold_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
+		       struct siw_qp_held *held)
 {
 	const struct siw_wq *wq;
 

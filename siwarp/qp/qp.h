@@ -40,7 +40,7 @@ enum siw_qp_conn_kind {
 	SIW_CONN_FAILED,       /* start-up failed: status */
 	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
 	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
-	SIW_CONN_TOLD,	       /* queued by siw_qp_evq_tell(): told holds the caller's number */
+	SIW_CONN_NOTIFIED,     /* queued by siw_qp_evq_tell(): told holds the caller's number */
 	/* UD (qp_sidr.h): a query arrived: asked is new, params holds its private data */
 	SIW_CONN_ASKED,
 	/* this end's query was answered: qpn, qkey, addr; params holds private data */
@@ -98,7 +98,7 @@ int siw_qp_reporter_open(struct siw_context *context, struct siw_qp_evq *evq, vo
 /* Queues an event with the reporter's device and user_data: 0 or -ENOMEM. Progress lock held. */
 int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_event *event);
 /* Drops the event of a request that ends before the event was taken. Progress lock held. */
-void siw_qp_report_forget(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked);
+void siw_qp_report_cancel(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked);
 /* All connections of the reporter must have been destroyed. */
 void siw_qp_reporter_close(struct siw_qp_reporter *reporter);
 /*
@@ -108,13 +108,13 @@ void siw_qp_reporter_close(struct siw_qp_reporter *reporter);
 void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data,
 		     struct siw_qp_reporter *reporter);
 /* Assigns the connection of a REQUEST event to a reporter. */
-void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter);
+void siw_qp_conn_set_reporter(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter);
 
 /*
  * An address that is reserved for a listener or a connection by a socket that is bound and does not
  * listen.
  */
-struct siw_qp_place {
+struct siw_qp_reserved_addr {
 	int fd;		      /* -1: none */
 	struct siw_addr addr; /* the reserved address, including the port */
 };
@@ -122,9 +122,9 @@ struct siw_qp_place {
  * Reserves an address of TCP or UDP. Port 0: any free port. An IPv6 wildcard address also reserves
  * the port for IPv4, unless v6_only is set. 0 or -errno.
  */
-int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp,
-		      bool v6_only);
-void siw_qp_place_leave(struct siw_qp_place *place);
+int siw_qp_reserve_addr(struct siw_qp_reserved_addr *place, const struct siw_addr *addr, bool udp,
+			bool v6_only);
+void siw_qp_release_addr(struct siw_qp_reserved_addr *place);
 
 /*
  * Listens at addr, or, if its family is 0, at every address of the device on one port; *out then
@@ -188,8 +188,8 @@ struct siw_qp_held {
 void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp);
 void siw_qp_hold_end(struct siw_context *context, struct siw_qp_hold *hold);
 /* Whether hold refers to a QP; if so, its attributes are stored in *held unless held is NULL. */
-bool siw_qp_hold_look(struct siw_context *context, const struct siw_qp_hold *hold,
-		      struct siw_qp_held *held);
+bool siw_qp_hold_query(struct siw_context *context, const struct siw_qp_hold *hold,
+		       struct siw_qp_held *held);
 struct siw_context *siw_qp_context(struct siw_qp *qp);
 int siw_qp_type(struct siw_qp *qp);
 /*

@@ -9,7 +9,7 @@
 /* A source's share in percent if setting source_share is 0. */
 #define USUAL_SHARE 75
 
-static uint32_t share_of(int64_t limit)
+static uint32_t admission_source_limit(int64_t limit)
 {
 	int64_t set = siw_settings()->source_share;
 	int64_t share = limit * (set ? set : USUAL_SHARE) / 100;
@@ -26,33 +26,35 @@ struct siw_admission *siw_qp_admission_new(void)
 		return NULL;
 	admission->max.starting = (uint32_t)set->max_startups;
 	admission->max.requests = (uint32_t)set->max_requests;
-	admission->max_source.starting = share_of(set->max_startups);
-	admission->max_source.requests = share_of(set->max_requests);
+	admission->max_source.starting = admission_source_limit(set->max_startups);
+	admission->max_source.requests = admission_source_limit(set->max_requests);
 	admission->loopback_all = set->source_share == 0;
 	admission->key = siw_source_key();
 	return admission;
 }
 
-static bool below(const struct siw_admission_count *now, const struct siw_admission_count *max)
+static bool admission_below_limit(const struct siw_admission_count *now,
+				  const struct siw_admission_count *max)
 {
 	return now->starting < max->starting && now->starting + now->requests < max->requests;
 }
 
 bool siw_qp_admission_has_room(const struct siw_admission *admission)
 {
-	return below(&admission->all, &admission->max);
+	return admission_below_limit(&admission->all, &admission->max);
 }
 
 uint32_t siw_qp_admission_source(const struct siw_admission *admission, const struct siw_addr *addr)
 {
 	if (admission->loopback_all && siw_addr_is_loopback(addr))
 		return SIW_SOURCES;
-	return siw_source_place(admission->key, addr);
+	return siw_source_index(admission->key, addr);
 }
 
 bool siw_qp_admission_fair(const struct siw_admission *admission, uint32_t source)
 {
-	return source == SIW_SOURCES || below(&admission->source[source], &admission->max_source);
+	return source == SIW_SOURCES ||
+	       admission_below_limit(&admission->source[source], &admission->max_source);
 }
 
 bool siw_qp_admission_pressed(const struct siw_admission *admission)
@@ -60,7 +62,8 @@ bool siw_qp_admission_pressed(const struct siw_admission *admission)
 	return admission->all.starting >= (admission->max.starting + 1) / 2;
 }
 
-static void add(struct siw_admission_count *count, enum siw_admission_place place, uint32_t n)
+static void admission_count_add(struct siw_admission_count *count, enum siw_admission_place place,
+				uint32_t n)
 {
 	if (place == SIW_ADMISSION_STARTING)
 		count->starting += n;
@@ -71,8 +74,8 @@ static void add(struct siw_admission_count *count, enum siw_admission_place plac
 void siw_qp_admission_move(struct siw_admission *admission, uint32_t source,
 			   enum siw_admission_place from, enum siw_admission_place to)
 {
-	add(&admission->all, from, -1u);
-	add(&admission->source[source], from, -1u);
-	add(&admission->all, to, 1);
-	add(&admission->source[source], to, 1);
+	admission_count_add(&admission->all, from, -1u);
+	admission_count_add(&admission->source[source], from, -1u);
+	admission_count_add(&admission->all, to, 1);
+	admission_count_add(&admission->source[source], to, 1);
 }

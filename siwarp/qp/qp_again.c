@@ -13,7 +13,7 @@
 #define FIRST_WAIT_US 1000
 #define LAST_WAIT_US  64000
 
-int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
+int siw_qp_retry_enable(struct siw_qp_conn *conn, const struct siw_addr *dest,
 			const struct siw_addr *source, const struct siw_mpa_params *params,
 			int timeout_ms, int refused_ms)
 {
@@ -36,7 +36,7 @@ int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
 }
 
 /* The time until which a connect that failed with status is retried; 0: it is not retried. */
-static uint64_t until(const struct siw_qp_again *again, int status)
+static uint64_t retry_deadline(const struct siw_qp_again *again, int status)
 {
 	switch (status) {
 	case -ECONNREFUSED:
@@ -48,10 +48,10 @@ static uint64_t until(const struct siw_qp_again *again, int status)
 	}
 }
 
-bool siw_qp_again_later(struct siw_qp_conn *conn, int status)
+bool siw_qp_retry_schedule(struct siw_qp_conn *conn, int status)
 {
 	struct siw_qp_again *again = conn->again;
-	uint64_t next = siw_now_ns(), end = again ? until(again, status) : 0;
+	uint64_t next = siw_now_ns(), end = again ? retry_deadline(again, status) : 0;
 
 	if (next >= end)
 		return false;
@@ -68,7 +68,7 @@ bool siw_qp_again_later(struct siw_qp_conn *conn, int status)
 	return true;
 }
 
-int siw_qp_again_now(struct siw_qp_conn *conn)
+int siw_qp_retry_start(struct siw_qp_conn *conn)
 {
 	struct siw_qp_again *again = conn->again;
 	const struct siw_addr *source = again->source.family ? &again->source : NULL;

@@ -21,13 +21,13 @@
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
-static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
-		  const struct siw_mpa_params *params)
+static int conn_report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		       const struct siw_mpa_params *params)
 {
 	return conn->user->report(conn, listener, kind, status, params);
 }
 
-static void end_stream(struct siw_qp_conn *conn, bool abort)
+static void conn_end_stream(struct siw_qp_conn *conn, bool abort)
 {
 	if (conn->mpa)
 		siw_mpa_close(conn->mpa, abort);
@@ -38,16 +38,16 @@ static void end_stream(struct siw_qp_conn *conn, bool abort)
 
 void siw_qp_conn_free(struct siw_qp_conn *conn)
 {
-	while (!siw_link_alone(&conn->children))
+	while (!siw_link_empty(&conn->children))
 		siw_qp_conn_free(
 			siw_container(conn->children.next, struct siw_qp_conn, of_listener));
 	if (conn->also)
 		siw_qp_conn_free(conn->also);
 	if (conn->lsock)
 		siw_llp_close(conn->lsock);
-	end_stream(conn, false);
+	conn_end_stream(conn, false);
 	conn->user->forget(conn);
-	siw_qp_conn_hand_over(conn);
+	siw_qp_conn_leave_listener(conn);
 	free(conn->admission);
 	free(conn->again);
 	free(conn);
@@ -69,7 +69,7 @@ static int open_stream(struct siw_qp_conn *conn, struct siw_ddp_stream **ddp,
 }
 
 /* Sends a Terminate as the stream's only message. Returns whether it was sent. */
-static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
+static bool conn_send_terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;
@@ -86,19 +86,19 @@ static bool terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
  * Ends a start-up with a Terminate, if one can be sent now, and lingers so that the peer can read
  * it.
  */
-static void refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
+static void conn_refuse_with_terminate(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
-	if (terminate(conn, err) && siw_qp_linger(conn->user->ctx, conn->mpa) == 0)
+	if (conn_send_terminate(conn, err) && siw_qp_linger(conn->user->ctx, conn->mpa) == 0)
 		conn->mpa = NULL;
-	end_stream(conn, false);
+	conn_end_stream(conn, false);
 }
 
 /*
  * Handles a failed start-up. A responder's connection, which the user has not seen yet, is dropped;
  * an initiator's user gets an event.
  */
-static void fail(struct siw_qp_conn *conn, int status)
+static void conn_startup_failed(struct siw_qp_conn *conn, int status)
 {
 	struct siw_wire_err err;
 
@@ -108,21 +108,21 @@ static void fail(struct siw_qp_conn *conn, int status)
 		siw_qp_conn_free(conn);
 		return;
 	}
-	if (siw_qp_again_later(conn, status))
+	if (siw_qp_retry_schedule(conn, status))
 		return;
 	err = conn->mpa ? siw_mpa_error(conn->mpa) : (struct siw_wire_err){ 0 };
 	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */
 	if (status == -EPROTO && err.layer == SIW_LAYER_LLP && err.code == SIW_MPA_NO_RTR_MATCH)
-		refuse(conn, &err);
+		conn_refuse_with_terminate(conn, &err);
 	else
-		end_stream(conn, false);
+		conn_end_stream(conn, false);
 	/* report an error for which no Terminate can be sent any more (RFC5044-8-01) */
 	if (status == -EPROTO)
 		conn->err = err;
-	report(conn, NULL, SIW_CONN_FAILED, status, NULL);
+	conn_report(conn, NULL, SIW_CONN_FAILED, status, NULL);
 }
 
-static int serve_startup(struct siw_qp_conn *conn)
+static int conn_serve_startup(struct siw_qp_conn *conn)
 {
 	struct siw_mpa_params params;
 	int r = siw_mpa_startup(conn->mpa, &params);
@@ -130,29 +130,29 @@ static int serve_startup(struct siw_qp_conn *conn)
 	if (r == SIW_MPA_STARTING)
 		return 0;
 	if (r < 0) {
-		fail(conn, r);
+		conn_startup_failed(conn, r);
 		return 1;
 	}
 	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
 	if (r == SIW_MPA_REQUEST) {
 		conn->stage = REQUESTED;
-		siw_qp_conn_place(conn, SIW_ADMISSION_REQUEST);
-		if (report(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
+		siw_qp_conn_set_admission(conn, SIW_ADMISSION_REQUEST);
+		if (conn_report(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
 			siw_qp_conn_free(conn);
 	} else if (r == SIW_MPA_REPLY) {
 		conn->stage = STARTED;
 		siw_count(SIW_COUNTER_connects, 1);
-		report(conn, NULL, SIW_CONN_REPLY, 0, &params);
+		conn_report(conn, NULL, SIW_CONN_REPLY, 0, &params);
 	} else {
 		siw_count(SIW_COUNTER_rejects, 1);
-		end_stream(conn, false);
-		report(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
+		conn_end_stream(conn, false);
+		conn_report(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
 	}
 	return 1;
 }
 
 /* The user has not answered the Request yet: checks whether the peer is still connected. */
-static int serve_requested(struct siw_qp_conn *conn)
+static int conn_serve_requested(struct siw_qp_conn *conn)
 {
 	struct siw_mpa_params unused;
 	int r = siw_mpa_startup(conn->mpa, &unused);
@@ -164,11 +164,11 @@ static int serve_requested(struct siw_qp_conn *conn)
 		return 1;
 	}
 	conn->cause = r;
-	end_stream(conn, false);
+	conn_end_stream(conn, false);
 	return 1;
 }
 
-static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
+static void conn_start_timer(struct siw_qp_conn *conn, int timeout_ms)
 {
 	if (timeout_ms <= 0)
 		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
@@ -176,14 +176,14 @@ static void start_clock(struct siw_qp_conn *conn, int timeout_ms)
 	siw_verbs_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
 }
 
-static void tick(struct siw_timed *timed, uint64_t now_ns)
+static void conn_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_qp_conn *conn = siw_container(timed, struct siw_qp_conn, timed);
 	int err;
 
 	if (now_ns < conn->deadline_ns)
 		return;
-	if (conn->stage == OVER) { /* drop_later() has set this timer */
+	if (conn->stage == OVER) { /* startup_drop_deferred() has set this timer */
 		siw_qp_conn_free(conn);
 		return;
 	}
@@ -194,23 +194,23 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 		return;
 	}
 	if (conn->again && conn->stage == STARTING && !conn->mpa) {
-		err = siw_qp_again_now(conn);
+		err = siw_qp_retry_start(conn);
 		if (err)
-			fail(conn, err);
+			conn_startup_failed(conn, err);
 		else
-			start_clock(conn, conn->again->timeout_ms);
+			conn_start_timer(conn, conn->again->timeout_ms);
 		return;
 	}
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
 	if (conn->stage == ATTACHED) /* the initiator's RTR has not arrived in time */
-		siw_qp_rc_lost(conn->rc, -ETIMEDOUT);
+		siw_qp_rc_stream_lost(conn->rc, -ETIMEDOUT);
 	else
-		fail(conn, -ETIMEDOUT);
+		conn_startup_failed(conn, -ETIMEDOUT);
 }
 
 static int serve_listener(struct siw_qp_conn *listener);
 
-static int serve(struct siw_io_handler *self)
+static int conn_serve(struct siw_io_handler *self)
 {
 	struct siw_qp_conn *conn = siw_container(self, struct siw_qp_conn, handler);
 
@@ -218,9 +218,9 @@ static int serve(struct siw_io_handler *self)
 	case LISTENING:
 		return serve_listener(conn);
 	case STARTING:
-		return serve_startup(conn);
+		return conn_serve_startup(conn);
 	case REQUESTED:
-		return serve_requested(conn);
+		return conn_serve_requested(conn);
 	default: /* unread data stays in the socket until a QP resumes it and is served */
 		if (conn->mpa)
 			siw_llp_pause(siw_mpa_sock(conn->mpa));
@@ -235,11 +235,11 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
 
 	if (!conn)
 		return NULL;
-	conn->handler.serve = serve;
+	conn->handler.serve = conn_serve;
 	conn->user = user;
 	conn->stage = stage;
 	conn->user_data = user_data;
-	conn->timed.tick = tick;
+	conn->timed.tick = conn_tick;
 	siw_link_init(&conn->timed.link);
 	siw_link_init(&conn->children);
 	siw_link_init(&conn->of_listener);
@@ -254,10 +254,10 @@ static struct siw_qp_conn *new_conn(const struct siw_conn_user *user, enum siw_c
  * Ends a start-up in its listener's turn. The current progress round may be about to serve the
  * start-up, too, so the struct is freed later, by its timer.
  */
-static void drop_later(struct siw_qp_conn *conn)
+static void startup_drop_deferred(struct siw_qp_conn *conn)
 {
-	end_stream(conn, true);
-	siw_qp_conn_place(conn, SIW_ADMISSION_NOWHERE);
+	conn_end_stream(conn, true);
+	siw_qp_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
 	conn->deadline_ns = 0;
 	siw_verbs_timed_at(conn->user->ctx, &conn->timed, 0);
 }
@@ -268,7 +268,8 @@ static void drop_later(struct siw_qp_conn *conn)
  * eligible. If there is none, returns NULL and sets *next to the time at which there will be one,
  * or NEVER.
  */
-static struct siw_qp_conn *closable(struct siw_qp_conn *listener, uint32_t source, uint64_t *next)
+static struct siw_qp_conn *startup_to_close(struct siw_qp_conn *listener, uint32_t source,
+					    uint64_t *next)
 {
 	const struct siw_admission_count *of = listener->admission->source;
 	struct siw_qp_conn *chosen = NULL;
@@ -292,25 +293,25 @@ static struct siw_qp_conn *closable(struct siw_qp_conn *listener, uint32_t sourc
 }
 
 /* Closes a start-up of the source for a newcomer. Returns whether there was one to close. */
-static bool displace(struct siw_qp_conn *listener, uint32_t source)
+static bool startup_displace(struct siw_qp_conn *listener, uint32_t source)
 {
 	uint64_t next;
-	struct siw_qp_conn *conn = closable(listener, source, &next);
+	struct siw_qp_conn *conn = startup_to_close(listener, source, &next);
 
 	if (!conn)
 		return false;
 	siw_count(SIW_COUNTER_startups_refused, 1);
-	drop_later(conn);
+	startup_drop_deferred(conn);
 	return true;
 }
 
-static bool is_expected(const struct siw_qp_conn *listener, const struct siw_addr *peer)
+static bool conn_peer_expected(const struct siw_qp_conn *listener, const struct siw_addr *peer)
 {
 	return listener->user->expects && listener->user->expects(listener, peer);
 }
 
 /* Admits or refuses an accepted connection, depending on its source. */
-static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
+static void listener_admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 {
 	struct siw_admission *admission = listener->admission;
 	int timeout_ms = (int)siw_settings()->mpa_timeout_ms;
@@ -322,20 +323,22 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
 		return;
 	}
 	conn->source = siw_qp_admission_source(admission, &peer);
-	while (!siw_qp_admission_fair(admission, conn->source) && !is_expected(listener, &peer))
-		if (!displace(listener, conn->source)) {
+	while (!siw_qp_admission_fair(admission, conn->source) &&
+	       !conn_peer_expected(listener, &peer))
+		if (!startup_displace(listener, conn->source)) {
 			siw_count(SIW_COUNTER_startups_refused, 1);
-			end_stream(conn, true);
+			conn_end_stream(conn, true);
 			siw_qp_conn_free(conn);
 			return;
 		}
 	if (!siw_qp_admission_has_room(admission))
-		displace(listener, ANY_SOURCE);
+		startup_displace(listener, ANY_SOURCE);
 	conn->listener = listener;
 	siw_link_add(&listener->children, &conn->of_listener);
-	siw_qp_conn_place(conn, SIW_ADMISSION_STARTING);
+	siw_qp_conn_set_admission(conn, SIW_ADMISSION_STARTING);
 	conn->began_ns = siw_now_ns();
-	start_clock(conn, siw_qp_admission_pressed(admission) ? timeout_ms / 4 + 1 : timeout_ms);
+	conn_start_timer(conn,
+			 siw_qp_admission_pressed(admission) ? timeout_ms / 4 + 1 : timeout_ms);
 }
 
 /*
@@ -343,12 +346,12 @@ static void admit(struct siw_qp_conn *listener, struct siw_qp_conn *conn)
  * it. If not, further connections stay in the kernel's queue; when that is full, the kernel drops
  * SYNs, and the peers retransmit them.
  */
-static bool may_accept(struct siw_qp_conn *listener)
+static bool listener_may_accept(struct siw_qp_conn *listener)
 {
 	struct siw_admission *admission = listener->admission;
 	uint64_t next;
 
-	if (siw_qp_admission_has_room(admission) || closable(listener, ANY_SOURCE, &next))
+	if (siw_qp_admission_has_room(admission) || startup_to_close(listener, ANY_SOURCE, &next))
 		return true;
 	admission->shut = true;
 	siw_llp_pause(listener->lsock);
@@ -365,7 +368,7 @@ static int serve_listener(struct siw_qp_conn *listener)
 	for (int n = 0; n < ACCEPTS; n++) {
 		struct siw_qp_conn *conn;
 
-		if (!may_accept(listener))
+		if (!listener_may_accept(listener))
 			return n;
 		conn = new_conn(listener->user, STARTING, NULL);
 		if (!conn)
@@ -374,7 +377,7 @@ static int serve_listener(struct siw_qp_conn *listener)
 			free(conn);
 			return n;
 		}
-		admit(listener, conn);
+		listener_admit(listener, conn);
 	}
 	return ACCEPTS;
 }
@@ -419,7 +422,7 @@ int siw_qp_conn_start(const struct siw_conn_user *user, const struct siw_addr *d
 		free(conn);
 		return err;
 	}
-	start_clock(conn, timeout_ms);
+	conn_start_timer(conn, timeout_ms);
 	*out = conn;
 	return 0;
 }
@@ -438,7 +441,7 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
 	siw_lock(&ctx->progress);
 	err = siw_qp_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
 	if (!err && refused_ms > 0) {
-		err = siw_qp_again_wanted(*out, dest, source, params, timeout_ms, refused_ms);
+		err = siw_qp_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
 		if (err) {
 			siw_qp_conn_free(*out);
 			*out = NULL;
@@ -452,7 +455,7 @@ int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest
  * The result of a reply to a peer that has disconnected meanwhile: cause, except that a rejection
  * counts as successful.
  */
-static int has_left(const struct siw_mpa_params *params, int cause)
+static int reply_to_lost_peer(const struct siw_mpa_params *params, int cause)
 {
 	return params->rejected ? 0 : cause;
 }
@@ -462,18 +465,18 @@ int siw_qp_conn_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *par
 	int err;
 
 	if (conn->stage == OVER && conn->cause)
-		return has_left(params, conn->cause);
+		return reply_to_lost_peer(params, conn->cause);
 	if (conn->stage != REQUESTED)
 		return siw_refuse(CM_NO_REQUEST);
 	err = siw_mpa_reply(conn->mpa, params);
 	if (err == -ECONNRESET || err == -EPIPE)
-		return has_left(params, err);
+		return reply_to_lost_peer(params, err);
 	if (err)
 		return err;
 	conn->stage = STARTED;
 	siw_count(params->rejected ? SIW_COUNTER_rejects : SIW_COUNTER_accepts, 1);
 	if (params->rejected)
-		end_stream(conn, false);
+		conn_end_stream(conn, false);
 	return 0;
 }
 
@@ -488,9 +491,9 @@ int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params)
 	return err;
 }
 
-void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms)
+void siw_qp_conn_set_timeout(struct siw_qp_conn *conn, int timeout_ms)
 {
-	start_clock(conn, timeout_ms);
+	conn_start_timer(conn, timeout_ms);
 }
 
 int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer)
@@ -528,7 +531,7 @@ static void establish(struct siw_qp_conn *conn)
 		return;
 	conn->established = true;
 	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
-	report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
+	conn_report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
 /* The on_end callback of struct siw_rc. */
@@ -543,7 +546,7 @@ static void on_end(struct siw_qp_conn *conn, int kind, int status, const struct 
 	conn->cause = status;
 	conn->err = *err;
 	siw_verbs_timed_del(conn->user->ctx, &conn->timed);
-	report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
+	conn_report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
 static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at)
@@ -591,9 +594,9 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 		rc->wq.granted_ird = at->ird;
 		rc->wq.private = start.private;
 		rc->wq.wire_err = 0;
-		rc->sends_begun = siw_first_number(1) - 1;
+		rc->sends_begun = siw_initial_sequence(1) - 1;
 		rc->peer_confirms = false;
-		siw_qp_rc_count_from(rc, start.counts, at->rnr_retry);
+		siw_qp_rc_counts_start(rc, start.counts, at->rnr_retry);
 		rc->confirm = (struct siw_confirm){
 			.on = rc->wq.roce && !rc->counts.on && at->ord && at->ord_known,
 			.wanted = rc->wq.sq_head,
@@ -608,7 +611,7 @@ static int start_stream(struct siw_qp_conn *conn, struct siw_rc *rc, const struc
 }
 
 /* Hands the stream to the QP. */
-static void hand_stream(struct siw_qp_conn *conn, struct siw_rc *rc)
+static void conn_hand_stream_to_qp(struct siw_qp_conn *conn, struct siw_rc *rc)
 {
 	/* Without a connection manager, the program moves the QP through its states. */
 	if (!rc->pairs) {
@@ -635,11 +638,11 @@ int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct
 
 	if (err)
 		return err;
-	hand_stream(conn, rc);
+	conn_hand_stream_to_qp(conn, rc);
 	if (at->initiator || !at->rtr)
 		establish(conn);
 	else /* limits the wait for the RTR */
-		start_clock(conn, 0);
+		conn_start_timer(conn, 0);
 	return 0;
 }
 
@@ -669,7 +672,7 @@ void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err)
 
 	siw_lock(&ctx->progress);
 	if (conn->stage == STARTED)
-		refuse(conn, err);
+		conn_refuse_with_terminate(conn, err);
 	siw_unlock(&ctx->progress);
 }
 

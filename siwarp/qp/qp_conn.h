@@ -107,7 +107,7 @@ int siw_qp_conn_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *par
 /* Hands the started stream to the queue pair: 0 or -ENOMEM. */
 int siw_qp_conn_attach(struct siw_qp_conn *conn, struct siw_rc *rc, const struct siw_qp_attach *at);
 /* Limits how long a Request may wait for the user's answer. */
-void siw_qp_conn_hold(struct siw_qp_conn *conn, int timeout_ms);
+void siw_qp_conn_set_timeout(struct siw_qp_conn *conn, int timeout_ms);
 /*
  * Frees a connection that has no queue pair, or a listener with its pending connections and with
  * the listeners chained by also.
@@ -116,22 +116,22 @@ void siw_qp_conn_free(struct siw_qp_conn *conn);
 
 /* ---- qp_again.c ------------------------------------------------------------------------------ */
 /* Makes a connect that was just started be retried if it is refused: 0 or -ENOMEM. */
-int siw_qp_again_wanted(struct siw_qp_conn *conn, const struct siw_addr *dest,
+int siw_qp_retry_enable(struct siw_qp_conn *conn, const struct siw_addr *dest,
 			const struct siw_addr *source, const struct siw_mpa_params *params,
 			int timeout_ms, int refused_ms);
 /* The connect failed with status: returns whether it will be retried later. */
-bool siw_qp_again_later(struct siw_qp_conn *conn, int status);
+bool siw_qp_retry_schedule(struct siw_qp_conn *conn, int status);
 /*
  * Retries the connect: 0, and the caller sets the start-up timer; or the -errno with which the
  * connect fails.
  */
-int siw_qp_again_now(struct siw_qp_conn *conn);
+int siw_qp_retry_start(struct siw_qp_conn *conn);
 
 /* ---- qp_conn_events.c ------------------------------------------------------------------------ */
 /*
  * Removes a connection from its listener, after the user took the Request or the connection ended.
  */
-void siw_qp_conn_hand_over(struct siw_qp_conn *conn);
+void siw_qp_conn_leave_listener(struct siw_qp_conn *conn);
 /* Moves the connection to another count of its listener's admission. */
-void siw_qp_conn_place(struct siw_qp_conn *conn, enum siw_admission_place place);
+void siw_qp_conn_set_admission(struct siw_qp_conn *conn, enum siw_admission_place place);
 #endif

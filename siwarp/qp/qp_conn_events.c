@@ -12,9 +12,9 @@ struct event_node {
 	struct siw_qp_conn_event event;
 };
 
-static void set_fd(struct siw_qp_evq *q)
+static void evq_update_fd(struct siw_qp_evq *q)
 {
-	bool any = !siw_link_alone(&q->events);
+	bool any = !siw_link_empty(&q->events);
 
 	if (any == q->fd_set)
 		return;
@@ -31,7 +31,7 @@ static struct siw_qp_reporter *reporter_of(const struct siw_qp_conn *conn)
 }
 
 /* Queues a copy of the event: 0 or -ENOMEM. */
-static int queue(struct siw_qp_evq *q, const struct siw_qp_conn_event *event)
+static int evq_add_event(struct siw_qp_evq *q, const struct siw_qp_conn_event *event)
 {
 	struct event_node *node = calloc(1, sizeof(*node));
 
@@ -40,13 +40,13 @@ static int queue(struct siw_qp_evq *q, const struct siw_qp_conn_event *event)
 	node->event = *event;
 	siw_lock(&q->lock);
 	siw_link_add(&q->events, &node->link);
-	set_fd(q);
+	evq_update_fd(q);
 	siw_unlock(&q->lock);
 	return 0;
 }
 
-static int raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
-		 const struct siw_mpa_params *params)
+static int conn_event_raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind,
+			    int status, const struct siw_mpa_params *params)
 {
 	struct siw_qp_reporter *reporter = reporter_of(conn);
 	struct siw_qp_conn_event event = {
@@ -61,19 +61,19 @@ static int raise(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kin
 
 	if (params)
 		event.params = *params;
-	return queue(reporter->evq, &event);
+	return evq_add_event(reporter->evq, &event);
 }
 
 int siw_qp_evq_tell(struct siw_qp_evq *q, int told, int status, void *user_data)
 {
 	struct siw_qp_conn_event event = {
-		.kind = SIW_CONN_TOLD,
+		.kind = SIW_CONN_NOTIFIED,
 		.told = told,
 		.status = status,
 		.user_data = user_data,
 	};
 
-	return queue(q, &event);
+	return evq_add_event(q, &event);
 }
 
 int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_event *event)
@@ -82,14 +82,14 @@ int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_eve
 
 	its.ctx = reporter->user.ctx;
 	its.user_data = reporter->user_data;
-	return queue(reporter->evq, &its);
+	return evq_add_event(reporter->evq, &its);
 }
 
 /*
  * Whether the event concerns the object that what points to: a connection, its listener, or a
  * request.
  */
-static bool is_about(const struct siw_qp_conn_event *event, const void *what)
+static bool event_concerns(const struct siw_qp_conn_event *event, const void *what)
 {
 	return event->conn == what || event->listener == what || event->asked == what;
 }
@@ -98,14 +98,15 @@ static bool is_about(const struct siw_qp_conn_event *event, const void *what)
  * Drops the queued events that concern the object that what points to, or, if what is NULL, the
  * events of user_data.
  */
-static void drop(struct siw_qp_evq *q, const void *what, const void *user_data)
+static void evq_drop_events(struct siw_qp_evq *q, const void *what, const void *user_data)
 {
 	struct siw_link *l, *next;
 
 	siw_lock(&q->lock);
 	for (l = q->events.next; l != &q->events; l = next) {
 		struct event_node *node = siw_container(l, struct event_node, link);
-		bool its = what ? is_about(&node->event, what) : node->event.user_data == user_data;
+		bool its = what ? event_concerns(&node->event, what)
+				: node->event.user_data == user_data;
 
 		next = l->next;
 		if (!its)
@@ -113,23 +114,23 @@ static void drop(struct siw_qp_evq *q, const void *what, const void *user_data)
 		siw_link_del(l);
 		free(node);
 	}
-	set_fd(q);
+	evq_update_fd(q);
 	siw_unlock(&q->lock);
 }
 
 void siw_qp_evq_drop(struct siw_qp_evq *q, const void *user_data)
 {
-	drop(q, NULL, user_data);
+	evq_drop_events(q, NULL, user_data);
 }
 
-void siw_qp_report_forget(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked)
+void siw_qp_report_cancel(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked)
 {
-	drop(reporter->evq, asked, NULL);
+	evq_drop_events(reporter->evq, asked, NULL);
 }
 
-static void forget(struct siw_qp_conn *conn)
+static void conn_events_drop(struct siw_qp_conn *conn)
 {
-	drop(reporter_of(conn)->evq, conn, NULL);
+	evq_drop_events(reporter_of(conn)->evq, conn, NULL);
 }
 
 int siw_qp_evq_open(struct siw_context *ctx, struct siw_qp_evq **out)
@@ -187,7 +188,9 @@ int siw_qp_reporter_open(struct siw_context *ctx, struct siw_qp_evq *q, void *us
 
 	if (!reporter)
 		return -ENOMEM;
-	reporter->user = (struct siw_conn_user){ .ctx = ctx, .report = raise, .forget = forget };
+	reporter->user = (struct siw_conn_user){ .ctx = ctx,
+						 .report = conn_event_raise,
+						 .forget = conn_events_drop };
 	reporter->evq = q;
 	reporter->user_data = user_data;
 	count_user(ctx, q, 1);
@@ -205,7 +208,7 @@ void siw_qp_reporter_close(struct siw_qp_reporter *reporter)
  * Moves the events of user_data to another queue. Progress lock held if these events are raised by
  * connections, not only by the user.
  */
-static void move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data)
+static void evq_move_events(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data)
 {
 	struct siw_link moved, *l, *next;
 
@@ -218,15 +221,15 @@ static void move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *use
 		siw_link_del(l);
 		siw_link_add(&moved, l);
 	}
-	set_fd(from);
+	evq_update_fd(from);
 	siw_unlock(&from->lock);
 	siw_lock(&to->lock);
-	while (!siw_link_alone(&moved)) {
+	while (!siw_link_empty(&moved)) {
 		l = moved.next;
 		siw_link_del(l);
 		siw_link_add(&to->events, l);
 	}
-	set_fd(to);
+	evq_update_fd(to);
 	siw_unlock(&to->lock);
 }
 
@@ -236,18 +239,18 @@ void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void 
 	struct siw_context *ctx = reporter ? reporter->user.ctx : NULL;
 
 	if (!ctx) {
-		move(from, to, user_data);
+		evq_move_events(from, to, user_data);
 		return;
 	}
 	siw_lock(&ctx->progress);
-	move(from, to, user_data);
+	evq_move_events(from, to, user_data);
 	reporter->evq = to;
 	count_user(ctx, to, 1);
 	count_user(ctx, from, (uint32_t)-1);
 	siw_unlock(&ctx->progress);
 }
 
-void siw_qp_conn_give(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter)
+void siw_qp_conn_set_reporter(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter)
 {
 	siw_lock(&reporter->user.ctx->progress);
 	conn->user = &reporter->user;
@@ -259,7 +262,7 @@ int siw_qp_evq_fd(struct siw_qp_evq *q)
 	return q->fd;
 }
 
-void siw_qp_conn_place(struct siw_qp_conn *conn, enum siw_admission_place place)
+void siw_qp_conn_set_admission(struct siw_qp_conn *conn, enum siw_admission_place place)
 {
 	struct siw_qp_conn *listener = conn->listener;
 	struct siw_admission *admission = listener->admission;
@@ -272,11 +275,11 @@ void siw_qp_conn_place(struct siw_qp_conn *conn, enum siw_admission_place place)
 	siw_llp_resume(listener->lsock);
 }
 
-void siw_qp_conn_hand_over(struct siw_qp_conn *conn)
+void siw_qp_conn_leave_listener(struct siw_qp_conn *conn)
 {
 	if (!conn->listener)
 		return;
-	siw_qp_conn_place(conn, SIW_ADMISSION_NOWHERE);
+	siw_qp_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
 	siw_link_del(&conn->of_listener);
 	conn->listener = NULL;
 }
@@ -296,7 +299,7 @@ static int has_event(void *arg)
  * Waits for an event on the queue's descriptor only, without making progress. The wait is a
  * cancellation point.
  */
-static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
+static int evq_wait_no_device(struct siw_qp_evq *q, int timeout_ms)
 {
 	static const struct siw_llp_waitset nothing;
 	uint64_t deadline = UINT64_MAX;
@@ -326,19 +329,19 @@ static int wait_for_all(struct siw_qp_evq *q, int timeout_ms)
 
 int siw_qp_evq_wait(struct siw_qp_evq *q, int timeout_ms)
 {
-	int r = q->ctx ? siw_verbs_wait_aside(q->ctx, has_event, q, q->fd, timeout_ms)
-		       : wait_for_all(q, timeout_ms);
+	int r = q->ctx ? siw_verbs_wait_on_fd(q->ctx, has_event, q, q->fd, timeout_ms)
+		       : evq_wait_no_device(q, timeout_ms);
 
 	return r < 0 ? r : 0;
 }
 
 /* The device of the oldest event, or NULL. */
-static struct siw_context *first_device(struct siw_qp_evq *q)
+static struct siw_context *evq_oldest_device(struct siw_qp_evq *q)
 {
 	struct siw_context *ctx = NULL;
 
 	siw_lock(&q->lock);
-	if (!siw_link_alone(&q->events))
+	if (!siw_link_empty(&q->events))
 		ctx = siw_container(q->events.next, struct event_node, link)->event.ctx;
 	siw_unlock(&q->lock);
 	return ctx;
@@ -348,16 +351,16 @@ static struct siw_context *first_device(struct siw_qp_evq *q)
  * Takes the oldest event if it belongs to device ctx, else returns NULL. ctx's progress lock held,
  * unless ctx is NULL.
  */
-static struct event_node *take_of(struct siw_qp_evq *q, const struct siw_context *ctx)
+static struct event_node *evq_take_of_device(struct siw_qp_evq *q, const struct siw_context *ctx)
 {
 	struct event_node *node = NULL;
 
 	siw_lock(&q->lock);
-	if (!siw_link_alone(&q->events))
+	if (!siw_link_empty(&q->events))
 		node = siw_container(q->events.next, struct event_node, link);
 	if (node && node->event.ctx == ctx) {
 		siw_link_del(&node->link);
-		set_fd(q);
+		evq_update_fd(q);
 	} else {
 		node = NULL;
 	}
@@ -367,19 +370,19 @@ static struct event_node *take_of(struct siw_qp_evq *q, const struct siw_context
 
 int siw_qp_evq_take(struct siw_qp_evq *q, struct siw_qp_conn_event *event)
 {
-	struct siw_context *ctx = first_device(q);
+	struct siw_context *ctx = evq_oldest_device(q);
 	struct event_node *node;
 
 	/*
-	 * The lock order is progress, then the queue's lock; siw_qp_conn_hand_over needs progress.
+	 * The lock order is progress, then the queue's lock; siw_qp_conn_leave_listener needs progress.
 	 */
 	if (ctx)
 		siw_lock(&ctx->progress);
-	node = take_of(q, ctx);
+	node = evq_take_of_device(q, ctx);
 	if (node) {
 		*event = node->event;
 		if (event->kind == SIW_CONN_REQUEST)
-			siw_qp_conn_hand_over(event->conn);
+			siw_qp_conn_leave_listener(event->conn);
 		if (event->kind == SIW_CONN_ASKED)
 			event->taken(event->asked);
 	}

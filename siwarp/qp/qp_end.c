@@ -8,7 +8,7 @@
  * Ends every send request, then discards the protocol's state for them, and sets the teardown
  * state. Returns with send_lock held.
  */
-static void end_sends(struct siw_wq *wq, bool report, enum siw_teardown to)
+static void sq_end_requests(struct siw_wq *wq, bool report, enum siw_teardown to)
 {
 	siw_qp_mw_settle(wq, true);
 	siw_verbs_forget_unsent(&wq->qp);
@@ -26,7 +26,7 @@ void siw_qp_flush(struct siw_wq *wq)
 	struct siw_qp *qp = &wq->qp;
 	uint64_t wr_id;
 
-	end_sends(wq, true, SIW_FLUSHED);
+	sq_end_requests(wq, true, SIW_FLUSHED);
 	siw_unlock(&qp->send_lock);
 
 	siw_lock(&qp->recv_lock);
@@ -42,13 +42,13 @@ void siw_qp_flush(struct siw_wq *wq)
 	}
 }
 
-void siw_qp_forget(struct siw_wq *wq)
+void siw_qp_drop_work(struct siw_wq *wq)
 {
 	const struct siw_qp_class *class = siw_class_of(wq);
 	struct siw_qp *qp = &wq->qp;
 	uint64_t wr_id;
 
-	end_sends(wq, false, SIW_ALIVE);
+	sq_end_requests(wq, false, SIW_ALIVE);
 	if (class->take_recv)
 		class->take_recv(wq, &wr_id);
 	wq->draining = false;
@@ -71,7 +71,7 @@ void siw_qp_forget(struct siw_wq *wq)
 
 /* ---- actions of the state table -------------------------------------------------------------- */
 
-static void drain(struct siw_wq *wq, bool notify)
+static void sq_drain(struct siw_wq *wq, bool notify)
 {
 	siw_lock(&wq->qp.send_lock);
 	wq->draining = true;
@@ -83,7 +83,7 @@ static void drain(struct siw_wq *wq, bool notify)
 	siw_qp_wake(wq);
 }
 
-static void resume(struct siw_wq *wq)
+static void sq_resume(struct siw_wq *wq)
 {
 	enum siw_run run;
 
@@ -101,16 +101,16 @@ void siw_qp_act(struct siw_wq *wq, int action, bool notify)
 	const struct siw_qp_class *class = siw_class_of(wq);
 
 	if (action == SIW_QPA_DRAIN) {
-		drain(wq, notify);
+		sq_drain(wq, notify);
 	} else if (action == SIW_QPA_RESUME) {
-		resume(wq);
+		sq_resume(wq);
 	} else if (action == SIW_QPA_FLUSH) {
 		class->end(wq);
 	} else if (action == SIW_QPA_FORGET) {
 		wq->heard = false;
 		if (class->release)
 			class->release(wq);
-		siw_qp_forget(wq);
+		siw_qp_drop_work(wq);
 	}
 	if (class->receive)
 		class->receive(wq);
@@ -131,9 +131,9 @@ void siw_qp_fail(struct siw_qp *qp, int status)
 	siw_qp_abort(siw_wq_of(qp), SIW_EVENT_QP_FATAL);
 }
 
-void siw_qp_leave(struct siw_qp *qp)
+void siw_qp_dgram_leave(struct siw_qp *qp)
 {
-	siw_qp_finish(siw_wq_of(qp));
+	siw_qp_send_delayed(siw_wq_of(qp));
 }
 
 enum siw_turn siw_qp_turn_of(enum siw_run left, bool progressed)

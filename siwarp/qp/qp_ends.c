@@ -10,36 +10,36 @@
 #include "base/addr.h"
 #include "qp/qp_everywhere.h"
 
-static int serve(struct siw_io_handler *self)
+static int addr_sock_serve(struct siw_io_handler *self)
 {
-	struct siw_end *end = siw_container(self, struct siw_end, handler);
+	struct siw_addr_sock *end = siw_container(self, struct siw_addr_sock, handler);
 
 	return end->ends->serve(end);
 }
 
-static uint32_t count(const struct siw_ends *ends)
+static uint32_t addr_socks_count(const struct siw_addr_socks *ends)
 {
 	return atomic_load_explicit(&ends->n, memory_order_acquire);
 }
 
 /* The index in ends->first for this kind of destination: IPv4, IPv6, or IPv6 link-local. */
-static inline int kind_of(const struct siw_addr *addr)
+static inline int addr_kind_of(const struct siw_addr *addr)
 {
 	return addr->family == AF_INET ? 0 : siw_addr_is_link_local(addr) ? 2 : 1;
 }
 
-static void choose_first(struct siw_ends *ends)
+static void addr_socks_choose_default(struct siw_addr_socks *ends)
 {
-	struct siw_end *first[3] = { NULL };
+	struct siw_addr_sock *first[3] = { NULL };
 
 	/*
 	 * Prefers a socket whose address is not lost; with a lost address the network refuses the
 	 * datagrams.
 	 */
 	for (int lost = 1; lost >= 0; lost--)
-		for (uint32_t i = count(ends); i-- > 0;)
+		for (uint32_t i = addr_socks_count(ends); i-- > 0;)
 			if (atomic_load(&ends->at[i]->lost) == lost)
-				first[kind_of(&ends->at[i]->addr)] = ends->at[i];
+				first[addr_kind_of(&ends->at[i]->addr)] = ends->at[i];
 	/*
 	 * A source address of the other IPv6 kind is better than none: the kernel may have a route.
 	 */
@@ -51,15 +51,15 @@ static void choose_first(struct siw_ends *ends)
 		atomic_store(&ends->first[i], first[i]);
 }
 
-static int open_end(struct siw_everywhere *how, struct siw_addr *addr)
+static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
 {
-	struct siw_ends *ends = siw_container(how, struct siw_ends, how);
-	struct siw_end *end = calloc(1, sizeof(*end));
+	struct siw_addr_socks *ends = siw_container(how, struct siw_addr_socks, how);
+	struct siw_addr_sock *end = calloc(1, sizeof(*end));
 	int err;
 
 	if (!end)
 		return -ENOMEM;
-	end->handler.serve = serve;
+	end->handler.serve = addr_sock_serve;
 	end->ends = ends;
 	err = siw_llp_udp_open(ends->ctx->port, addr, &end->handler, &end->sock);
 	if (err)
@@ -70,9 +70,9 @@ static int open_end(struct siw_everywhere *how, struct siw_addr *addr)
 	if (ends->shared)
 		siw_llp_shared(end->sock);
 	*addr = end->addr;
-	ends->at[count(ends)] = end;
-	/* Pairs with the load in count(). */
-	atomic_store_explicit(&ends->n, count(ends) + 1, memory_order_release);
+	ends->at[addr_socks_count(ends)] = end;
+	/* Pairs with the load in addr_socks_count(). */
+	atomic_store_explicit(&ends->n, addr_socks_count(ends) + 1, memory_order_release);
 	return 0;
 
 close_sock:
@@ -82,94 +82,96 @@ free_end:
 	return err;
 }
 
-static void close_all(struct siw_everywhere *how)
+static void addr_socks_close_all(struct siw_every_addr *how)
 {
-	struct siw_ends *ends = siw_container(how, struct siw_ends, how);
+	struct siw_addr_socks *ends = siw_container(how, struct siw_addr_socks, how);
 
-	for (uint32_t i = 0; i < count(ends); i++) {
+	for (uint32_t i = 0; i < addr_socks_count(ends); i++) {
 		siw_llp_close(ends->at[i]->sock);
 		free(ends->at[i]);
 	}
 	atomic_store(&ends->n, 0);
 }
 
-int siw_ends_open(struct siw_context *ctx, uint16_t port, void *server,
-		  int (*how)(struct siw_end *end), struct siw_ends **out)
+int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
+			int (*how)(struct siw_addr_sock *end), struct siw_addr_socks **out)
 {
-	struct siw_ends *ends = calloc(1, sizeof(*ends));
+	struct siw_addr_socks *ends = calloc(1, sizeof(*ends));
 	int err;
 
 	if (!ends)
 		return -ENOMEM;
-	ends->how = (struct siw_everywhere){ open_end, close_all };
+	ends->how = (struct siw_every_addr){ addr_sock_open, addr_socks_close_all };
 	ends->ctx = ctx;
 	ends->server = server;
 	ends->serve = how;
 	ends->port = port;
-	err = siw_qp_everywhere(ctx, &ends->port, &ends->how);
+	err = siw_qp_open_every_addr(ctx, &ends->port, &ends->how);
 	if (err) {
 		free(ends);
 		return err;
 	}
-	choose_first(ends);
+	addr_socks_choose_default(ends);
 	*out = ends;
 	return 0;
 }
 
-void siw_ends_close(struct siw_ends *ends)
+void siw_addr_socks_close(struct siw_addr_socks *ends)
 {
-	close_all(&ends->how);
+	addr_socks_close_all(&ends->how);
 	free(ends);
 }
 
-void siw_ends_share(struct siw_ends *ends)
+void siw_addr_socks_share(struct siw_addr_socks *ends)
 {
 	ends->shared = true;
-	for (uint32_t i = 0; i < count(ends); i++)
+	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
 		siw_llp_shared(ends->at[i]->sock);
 }
 
 /* The socket at this address, or NULL. */
-static struct siw_end *find(const struct siw_ends *ends, const struct siw_addr *addr)
+static struct siw_addr_sock *addr_socks_find_addr(const struct siw_addr_socks *ends,
+						  const struct siw_addr *addr)
 {
-	for (uint32_t i = 0; i < count(ends); i++)
+	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
 		if (siw_addr_same_host(&ends->at[i]->addr, addr))
 			return ends->at[i];
 	return NULL;
 }
 
-static void add(struct siw_ends *ends, struct siw_addr addr)
+static void addr_socks_add(struct siw_addr_socks *ends, struct siw_addr addr)
 {
 	int err;
 
 	addr.port_be = htons(ends->port);
-	err = open_end(&ends->how, &addr);
+	err = addr_sock_open(&ends->how, &addr);
 	/* An IPv6 address still under duplicate address detection is announced again later. */
 	if (err && err != -EADDRNOTAVAIL)
 		siw_count(SIW_COUNTER_addrs_unbound, 1);
 }
 
-void siw_ends_follow(struct siw_ends *ends)
+void siw_addr_socks_update(struct siw_addr_socks *ends)
 {
 	const struct siw_device_info *now = &ends->ctx->now;
 
-	for (uint32_t i = 0; i < count(ends); i++)
+	for (uint32_t i = 0; i < addr_socks_count(ends); i++)
 		atomic_store(&ends->at[i]->lost, true);
 	for (uint32_t i = 0; i < now->n_addrs; i++) {
-		struct siw_end *end = find(ends, &now->addrs[i]);
+		struct siw_addr_sock *end = addr_socks_find_addr(ends, &now->addrs[i]);
 
 		if (end)
 			atomic_store(&end->lost, false);
-		else if (count(ends) < SIW_MAX_ADDRS)
-			add(ends, now->addrs[i]);
+		else if (addr_socks_count(ends) < SIW_MAX_ADDRS)
+			addr_socks_add(ends, now->addrs[i]);
 	}
-	choose_first(ends);
+	addr_socks_choose_default(ends);
 }
 
-struct siw_end *siw_ends_for(const struct siw_ends *ends, const struct siw_addr *dest,
-			     const struct siw_addr *source)
+struct siw_addr_sock *siw_addr_socks_find(const struct siw_addr_socks *ends,
+					  const struct siw_addr *dest,
+					  const struct siw_addr *source)
 {
 	if (!source->family)
-		return atomic_load_explicit(&ends->first[kind_of(dest)], memory_order_acquire);
-	return source->family == dest->family ? find(ends, source) : NULL;
+		return atomic_load_explicit(&ends->first[addr_kind_of(dest)], memory_order_acquire);
+	return source->family == dest->family ? addr_socks_find_addr(ends, source) : NULL;
 }

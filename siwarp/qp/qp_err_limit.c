@@ -15,7 +15,7 @@ struct siw_err_limit {
 	struct siw_source_buckets buckets;
 };
 
-static struct siw_err_limit *make(void)
+static struct siw_err_limit *err_limit_alloc(void)
 {
 	struct siw_err_limit *limit = calloc(1, sizeof(*limit));
 
@@ -30,10 +30,10 @@ bool siw_qp_err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
 	uint64_t all = (uint64_t)set->err_rate, one = (uint64_t)set->err_source_rate;
 
 	if (!ctx->err_limit)
-		ctx->err_limit = make();
+		ctx->err_limit = err_limit_alloc();
 	if (!ctx->err_limit)
 		return false;
-	return siw_source_take(&ctx->err_limit->buckets, siw_source_place(ctx->err_limit->key, to),
-			       &(struct siw_ration){ all, all }, &(struct siw_ration){ one, one },
+	return siw_source_take(&ctx->err_limit->buckets, siw_source_index(ctx->err_limit->key, to),
+			       &(struct siw_rate){ all, all }, &(struct siw_rate){ one, one },
 			       siw_now_ns());
 }

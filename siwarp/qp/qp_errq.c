@@ -19,7 +19,7 @@ struct siw_errq {
 	struct siw_err_entry entry[];
 };
 
-static struct siw_errq *make(void)
+static struct siw_errq *errq_alloc(void)
 {
 	uint32_t size = (uint32_t)siw_settings()->err_queue;
 	struct siw_errq *q = calloc(1, sizeof(*q) + size * sizeof(q->entry[0]));
@@ -33,9 +33,10 @@ static struct siw_errq *make(void)
  * Queues an error entry. A full queue drops new entries, because the first errors are mostly the
  * cause of later ones.
  */
-static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int origin, uint64_t wr_id)
+static void errq_put(struct siw_wq *wq, const struct siw_rdmap_event *event, int origin,
+		     uint64_t wr_id)
 {
-	struct siw_errq *q = wq->errq ? wq->errq : (wq->errq = make());
+	struct siw_errq *q = wq->errq ? wq->errq : (wq->errq = errq_alloc());
 	struct siw_err_entry *entry;
 
 	if (!q || q->waiting[origin - 1] >= q->size / 2) {
@@ -64,7 +65,7 @@ static void put(struct siw_wq *wq, const struct siw_rdmap_event *event, int orig
  * everybody knows Q_Key 0, so an error must not let one of them stop the others. An RD queue pair
  * serves many peers, and ending it would end them all.
  */
-static bool ends_by_default(const struct siw_wq *wq, bool in_group)
+static bool err_ends_qp_by_default(const struct siw_wq *wq, bool in_group)
 {
 	return siw_class_of(wq)->type != SIW_QPT_RD && !in_group && wq->qkey;
 }
@@ -73,12 +74,12 @@ void siw_qp_err_policy(struct siw_wq *wq, bool in_group)
 {
 	wq->errs_fatal =
 		wq->error_policy == SIW_ERROR_POLICY_ERROR ||
-		(wq->error_policy == SIW_ERROR_POLICY_AUTO && ends_by_default(wq, in_group));
+		(wq->error_policy == SIW_ERROR_POLICY_AUTO && err_ends_qp_by_default(wq, in_group));
 }
 
 void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)
 {
-	put(wq, event, SIW_ERR_FOUND, 0);
+	errq_put(wq, event, SIW_ERR_FOUND, 0);
 	if (wq->errs_fatal)
 		siw_qp_abort(wq, siw_qp_event_of(&event->err));
 	else
@@ -88,20 +89,20 @@ void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)
 void siw_qp_err_access(struct siw_wq *wq, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	put(wq, event, SIW_ERR_FOUND, 0);
+	errq_put(wq, event, SIW_ERR_FOUND, 0);
 	siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event, uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
-	put(wq, event, SIW_ERR_REPORTED, wr_id);
+	errq_put(wq, event, SIW_ERR_REPORTED, wr_id);
 	siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int take(struct siw_wq *wq, int max, struct siw_err_entry *out)
+static int errq_take(struct siw_wq *wq, int max, struct siw_err_entry *out)
 {
 	struct siw_errq *q = wq->errq;
 	int n;
@@ -115,7 +116,7 @@ static int take(struct siw_wq *wq, int max, struct siw_err_entry *out)
 	return n;
 }
 
-static int take_locked(struct siw_wq *wq, int max, struct siw_err_entry *out)
+static int errq_take_locked(struct siw_wq *wq, int max, struct siw_err_entry *out)
 {
 	int n;
 
@@ -123,9 +124,9 @@ static int take_locked(struct siw_wq *wq, int max, struct siw_err_entry *out)
 	if (siw_teardown_of(wq) == SIW_DEAD)
 		n = siw_refuse(DESTROYED);
 	else if (siw_class_of(wq)->has_errors)
-		n = take(wq, max, out);
+		n = errq_take(wq, max, out);
 	else
-		n = siw_qp_not_of(wq, "UD, UC or RD");
+		n = siw_qp_refuse_type(wq, "UD, UC or RD");
 	siw_unlock(&wq->qp.ctx->progress);
 	return n;
 }
@@ -140,9 +141,9 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (num_entries && !entries)
 		return siw_refuse_null("entries");
-	n = take_locked(siw_wq_of(qp), num_entries, entries);
+	n = errq_take_locked(siw_wq_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
 	siw_verbs_poll(qp->ctx, NULL);
-	return take_locked(siw_wq_of(qp), num_entries, entries);
+	return errq_take_locked(siw_wq_of(qp), num_entries, entries);
 }

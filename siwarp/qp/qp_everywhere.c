@@ -9,7 +9,7 @@
 #define TRIES 64
 
 static int open_at_each(const struct siw_device_info *device, uint16_t *number,
-			struct siw_everywhere *how)
+			struct siw_every_addr *how)
 {
 	int err = -EADDRNOTAVAIL;
 	bool any = false;
@@ -33,7 +33,8 @@ static int open_at_each(const struct siw_device_info *device, uint16_t *number,
 	return err;
 }
 
-int siw_qp_everywhere(const struct siw_context *ctx, uint16_t *number, struct siw_everywhere *how)
+int siw_qp_open_every_addr(const struct siw_context *ctx, uint16_t *number,
+			   struct siw_every_addr *how)
 {
 	int tries = *number ? 1 : TRIES, err;
 

@@ -12,14 +12,14 @@
 
 /* ---- qp_everywhere.c ------------------------------------------------------------------------- */
 
-struct siw_everywhere {
+struct siw_every_addr {
 	/*
 	 * Opens a socket or listener at *addr. Port 0: at any free port, which is stored in *addr.
 	 * 0 or -errno.
 	 */
-	int (*open)(struct siw_everywhere *self, struct siw_addr *addr);
+	int (*open)(struct siw_every_addr *self, struct siw_addr *addr);
 	/* Closes everything that open has opened. */
-	void (*undo)(struct siw_everywhere *self);
+	void (*undo)(struct siw_every_addr *self);
 };
 /*
  * Calls how->open for each address of the device with port *number. 0: a port that is free at all
@@ -27,16 +27,17 @@ struct siw_everywhere {
  * address still under duplicate address detection, is left out. 0; or -EADDRINUSE, -EADDRNOTAVAIL
  * (there is no address) or another -errno, with nothing left open.
  */
-int siw_qp_everywhere(const struct siw_context *ctx, uint16_t *number, struct siw_everywhere *how);
+int siw_qp_open_every_addr(const struct siw_context *ctx, uint16_t *number,
+			   struct siw_every_addr *how);
 
 /* ---- qp_ends.c ------------------------------------------------------------------------------- */
 
-struct siw_ends;
+struct siw_addr_socks;
 
-/* A UDP socket at one address. It lives as long as its struct siw_ends. */
-struct siw_end {
+/* A UDP socket at one address. It lives as long as its struct siw_addr_socks. */
+struct siw_addr_sock {
 	struct siw_io_handler handler; /* must be first */
-	struct siw_ends *ends;
+	struct siw_addr_socks *ends;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
 	_Atomic bool lost;	      /* the device does not have the address at present */
@@ -44,44 +45,45 @@ struct siw_end {
 };
 
 /* The sockets, one per address, of a UD or UC queue pair or of the queue pairs that share them. */
-struct siw_ends {
-	struct siw_everywhere how; /* must be first */
+struct siw_addr_socks {
+	struct siw_every_addr how; /* must be first */
 	struct siw_context *ctx;
-	/* passed on to serve by the caller of siw_ends_open(); under the progress lock */
+	/* passed on to serve by the caller of siw_addr_socks_open(); under the progress lock */
 	void *server;
-	int (*serve)(struct siw_end *end);
+	int (*serve)(struct siw_addr_sock *end);
 	uint16_t port;
 	bool shared; /* several queue pairs send on them */
 	/* written with the progress lock held; any thread may read the first n entries of at */
 	_Atomic uint32_t n;
-	struct siw_end *at[SIW_MAX_ADDRS];
+	struct siw_addr_sock *at[SIW_MAX_ADDRS];
 	/*
 	 * Default sources for datagrams to IPv4, IPv6 and IPv6 link-local destinations; NULL: none.
 	 */
-	struct siw_end *_Atomic first[3];
+	struct siw_addr_sock *_Atomic first[3];
 };
 
 /*
  * Opens the sockets; port 0: any. serve: as in struct siw_io_handler; end->ends->server is the
- * caller's server. 0, -ENOMEM or as siw_qp_everywhere().
+ * caller's server. 0, -ENOMEM or as siw_qp_open_every_addr().
  */
-int siw_ends_open(struct siw_context *ctx, uint16_t port, void *server,
-		  int (*serve)(struct siw_end *end), struct siw_ends **out);
-void siw_ends_close(struct siw_ends *ends);
+int siw_addr_socks_open(struct siw_context *ctx, uint16_t port, void *server,
+			int (*serve)(struct siw_addr_sock *end), struct siw_addr_socks **out);
+void siw_addr_socks_close(struct siw_addr_socks *ends);
 /* Called when several queue pairs start to send on the sockets. */
-void siw_ends_share(struct siw_ends *ends);
+void siw_addr_socks_share(struct siw_addr_socks *ends);
 /*
  * Follows a change of the device's addresses: opens sockets at new addresses, as far as there is
  * room in the table and the port is free there. Sockets of addresses that are gone are kept,
  * because the address may return.
  */
-void siw_ends_follow(struct siw_ends *ends);
+void siw_addr_socks_update(struct siw_addr_socks *ends);
 /*
  * The socket that a datagram to dest is sent from: the socket at source (whose port is ignored),
  * or, if source has no family, the socket at the device's first address of dest's family,
  * link-local if dest is. NULL: there is none. May be called by any thread.
  */
-struct siw_end *siw_ends_for(const struct siw_ends *ends, const struct siw_addr *dest,
-			     const struct siw_addr *source);
+struct siw_addr_sock *siw_addr_socks_find(const struct siw_addr_socks *ends,
+					  const struct siw_addr *dest,
+					  const struct siw_addr *source);
 
 #endif

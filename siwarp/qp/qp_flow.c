@@ -27,10 +27,10 @@ int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	length = siw_qp_op_check(wq, wr);
 	if (length < 0)
 		return (int)length;
-	wqe = siw_qp_sq_put(wq, &wq->flow, wr, (uint64_t)length);
+	wqe = siw_qp_sq_append(wq, &wq->flow, wr, (uint64_t)length);
 	if (!wqe)
 		return siw_qp_refuse_slot(wq);
-	siw_qp_op_put(wqe, wr);
+	siw_qp_op_store(wqe, wr);
 	if (__builtin_expect(wq->qp.state >= SIW_QPS_SQE, 0))
 		siw_qp_flush_late_send(wq);
 	return 0;
@@ -43,7 +43,7 @@ static uint32_t reads_max(const struct siw_wq *wq, const struct siw_flow *flow)
 	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : wq->reads_max;
 }
 
-static bool may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
+static bool flow_may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
 {
 	const struct siw_wqe *wqe = flow->next;
 
@@ -53,7 +53,7 @@ static bool may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
 }
 
 /* Begins a local request, which executes at once. Returns as begin of struct siw_qp_class. */
-static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct siw_wqe *wqe)
+static __attribute__((cold, noinline)) int flow_begin_local(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	int r = siw_qp_mw_begin(wq, wqe);
 
@@ -63,7 +63,8 @@ static __attribute__((cold, noinline)) int begin_local(struct siw_wq *wq, struct
 /*
  * Handles the failure of the flow's next request to begin. err: -errno, or an enum siw_wc_status.
  */
-static __attribute__((cold, noinline)) void blame(struct siw_wq *wq, struct siw_flow *flow, int err)
+static __attribute__((cold, noinline)) void flow_begin_failed(struct siw_wq *wq,
+							      struct siw_flow *flow, int err)
 {
 	int status = err > 0 ? err : (int)siw_qp_sq_status(wq, err);
 
@@ -81,26 +82,26 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 	for (;;) {
 		int err = 0;
 
-		while (may_begin(wq, flow) && octets < class->turn_octets) {
+		while (flow_may_begin(wq, flow) && octets < class->turn_octets) {
 			struct siw_wqe *wqe = flow->next;
 			bool local = __builtin_expect(siw_qp_is_local(wqe->opcode), 0);
 
 			octets += wqe->length;
-			err = local ? begin_local(wq, wqe) : class->begin(wq, flow, wqe);
+			err = local ? flow_begin_local(wq, wqe) : class->begin(wq, flow, wqe);
 			if (err)
 				break;
 			if (local)
-				siw_qp_did_local(wq);
+				siw_qp_local_done(wq);
 			else
 				siw_qp_flow_advance(wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 			flow->reads_out += siw_qp_awaits_response(wqe);
 		}
 		if (__builtin_expect(err && err != -EAGAIN, 0))
-			blame(wq, flow, err);
-		if (__builtin_expect(siw_teardown_of(wq) == SIW_CUT, 0))
+			flow_begin_failed(wq, flow, err);
+		if (__builtin_expect(siw_teardown_of(wq) == SIW_RESETTING, 0))
 			return 0;
 		r = class->flush(wq, flow);
-		if (r != 1 || !may_begin(wq, flow))
+		if (r != 1 || !flow_may_begin(wq, flow))
 			return r;
 		if (octets >= class->turn_octets)
 			return 0;
@@ -123,7 +124,7 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
  * successfully. On RD, later requests do complete; and a request that the network refused counts as
  * lost.
  */
-static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
+static bool fails_whole_flow(const struct siw_wq *wq, const struct siw_wqe *wqe)
 {
 	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
 	       !siw_class_of(wq)->many_flows;
@@ -133,7 +134,8 @@ static bool is_last_word(const struct siw_wq *wq, const struct siw_wqe *wqe)
  * The oldest request failed at this end, and all earlier ones are complete: moves the QP to SQE if
  * its type has that state, else ends the connection.
  */
-static __attribute__((cold, noinline)) void fail_in_turn(struct siw_wq *wq, struct siw_flow *flow)
+static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_wq *wq,
+							     struct siw_flow *flow)
 {
 	/*
 	 * The state changes before the completion is queued, so that a program that polls the
@@ -156,9 +158,9 @@ void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
 		if (wqe->state == SIW_WQE_BEGUN &&
 		    (siw_qp_awaits_response(wqe) || wqe->stamp.end > flow->accepted))
 			return;
-		if (is_last_word(wq, wqe)) {
+		if (fails_whole_flow(wq, wqe)) {
 			if (siw_teardown_of(wq) == SIW_FAILING)
-				fail_in_turn(wq, flow);
+				flow_fail_oldest(wq, flow);
 			return; /* otherwise the flush that follows completes the request */
 		}
 		siw_qp_flow_finish(wq, flow, wqe->status);
@@ -171,7 +173,7 @@ enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked)
 
 	if (__builtin_expect(wq->draining, 0))
 		siw_qp_drained(wq);
-	if (teardown == SIW_BROKEN || teardown == SIW_CUT || wq->revoke.due)
+	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING || wq->revoke.due)
 		return SIW_RUN_MORE;
 	/* A dead stream is detected and handled by the receiving side. */
 	if (r)

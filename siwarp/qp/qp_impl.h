@@ -47,7 +47,7 @@ int siw_qp_op_wc(int wr_opcode);
 int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode);
 int siw_qp_refuse_send_state(const struct siw_wq *wq, int state);
 int siw_qp_refuse_slot(const struct siw_wq *wq);
-int siw_qp_not_of(const struct siw_wq *wq, const char *types);
+int siw_qp_refuse_type(const struct siw_wq *wq, const char *types);
 static inline uint64_t siw_qp_octets(const struct siw_send_wr *wr)
 {
 	uint64_t length = 0;
@@ -63,7 +63,7 @@ int64_t siw_qp_check_length(const struct siw_wq *wq, const struct siw_send_wr *w
  */
 int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr);
 /* Copies the remote address, rkey and other target fields of a checked request into its WQE. */
-void siw_qp_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr);
+void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr);
 /* Builds the RDMAP operation for the WQE of a Write-Record. */
 void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op);
 /* Builds the RDMAP operation for any other WQE; its user_data is the WQE. */
@@ -88,10 +88,10 @@ static inline bool siw_qp_sq_full(struct siw_wq *wq)
  * Allocates the slots: 0 or -ENOMEM. With lazy_slots, called when the first request that needs a
  * slot is posted.
  */
-int siw_qp_sq_make(struct siw_wq *wq);
+int siw_qp_sq_alloc(struct siw_wq *wq);
 /* Copies a checked request into a slot and appends it to the flow. NULL: no slot is free. */
-struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
-			      const struct siw_send_wr *wr, uint64_t length);
+struct siw_wqe *siw_qp_sq_append(struct siw_wq *wq, struct siw_flow *flow,
+				 const struct siw_send_wr *wr, uint64_t length);
 /*
  * Completes a checked request at once, without a slot. Queues a completion unless the request is
  * unsignaled and successful.
@@ -136,13 +136,13 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
  * Maximum total octets of posts delayed for a batch: as much as one system call sends, on a
  * datagram socket and on a stream.
  */
-#define SIW_WAIT_OCTETS_DGRAM  (60u << 10)
-#define SIW_WAIT_OCTETS_STREAM (256u << 10)
+#define SIW_DELAY_OCTETS_DGRAM	(60u << 10)
+#define SIW_DELAY_OCTETS_STREAM (256u << 10)
 /* A counter that changes when a poll ends the current round of posts. */
-static inline uint32_t siw_qp_polls(struct siw_context *ctx)
+static inline uint32_t siw_qp_poll_round(struct siw_context *ctx)
 {
 	return atomic_load_explicit(&ctx->polls, memory_order_relaxed) +
-	       atomic_load_explicit(&ctx->takes, memory_order_relaxed) / SIW_TAKES;
+	       atomic_load_explicit(&ctx->takes, memory_order_relaxed) / SIW_POLLS_PER_BURST;
 }
 
 /*
@@ -150,7 +150,7 @@ static inline uint32_t siw_qp_polls(struct siw_context *ctx)
  * rounds, the post is not the first since the last poll, and the queue will be run soon, by a poll
  * or by the progress thread after its current nap. Counts the post.
  */
-bool siw_qp_may_wait(struct siw_wq *wq, const struct siw_send_wr *wr);
+bool siw_qp_may_delay_post(struct siw_wq *wq, const struct siw_send_wr *wr);
 
 /* ---- qp_recv.c: Progress lock held ----------------------------------------------------------- */
 /*
@@ -174,7 +174,7 @@ static inline void siw_qp_next_burst(struct siw_wq *wq, int n)
 		wq->burst = wq->burst * 2 < max ? wq->burst * 2 : max;
 }
 /* Called after a receiving turn with n messages of octets in total. */
-static inline void siw_qp_served(struct siw_wq *wq, int n, uint32_t octets)
+static inline void siw_qp_receive_turn_done(struct siw_wq *wq, int n, uint32_t octets)
 {
 	siw_qp_next_burst(wq, octets < SIW_TURN_OCTETS ? n : wq->burst);
 	if (wq->qp.srq)
@@ -237,7 +237,7 @@ void siw_qp_run_and_mark(struct siw_wq *wq);
  * Sends requests that were delayed for a batch, as far as the socket accepts them now. send_lock
  * not held.
  */
-void siw_qp_finish(struct siw_wq *wq);
+void siw_qp_send_delayed(struct siw_wq *wq);
 /*
  * Calls the type's prepare (struct siw_qp_class); then sends requests that were delayed for a
  * batch.
@@ -266,7 +266,7 @@ int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type);
  */
 int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe);
 /* Marks the flow's next request, a local one, as done. */
-void siw_qp_did_local(struct siw_wq *wq);
+void siw_qp_local_done(struct siw_wq *wq);
 /*
  * Ends the old binding in wq->revoke, if one is waiting. last: the QP's own stream has ended.
  * Progress lock held, send_lock not held.
@@ -296,7 +296,7 @@ struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw
 /* Completes every posted send and receive with WR_FLUSH_ERR. */
 void siw_qp_flush(struct siw_wq *wq);
 /* Drops all posted sends and receives without completions. */
-void siw_qp_forget(struct siw_wq *wq);
+void siw_qp_drop_work(struct siw_wq *wq);
 /*
  * Carries out the state table's action after a step. notify: raise SQ_DRAINED when the send queue
  * has drained.
@@ -327,7 +327,7 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
  * requests that were delayed for a batch.
  */
 void siw_qp_fail(struct siw_qp *qp, int status);
-void siw_qp_leave(struct siw_qp *qp);
+void siw_qp_dgram_leave(struct siw_qp *qp);
 
 /* ---- qp_mcast.c; progress lock held ---------------------------------------------------------- */
 /* Ends all multicast memberships of the QP. */
@@ -399,7 +399,7 @@ static inline void siw_qp_breaker_sends(struct siw_uc *uc)
  * Called after a datagram was received or traffic has resumed after a rest: sends a report to the
  * peer if one is due, and evaluates the peer's report.
  */
-void siw_qp_breaker_look(struct siw_uc *uc);
+void siw_qp_breaker_check(struct siw_uc *uc);
 /* The tick function of the breaker's timer. */
 void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns);
 
@@ -410,7 +410,7 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe);
  * Queues completions of complete Write-Records, and sets the timer for the unfinished ones.
  * Progress lock held.
  */
-void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns);
+void siw_qp_record_report(struct siw_ud *ud, uint64_t now_ns);
 void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns);
 /* The program polled the completion of a Write-Record; for UD and RD. */
 void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records);

@@ -8,13 +8,13 @@
 
 /* The state of a listen call in progress: its listeners, chained by also. */
 struct listening {
-	struct siw_everywhere how; /* must be first */
+	struct siw_every_addr how; /* must be first */
 	const struct siw_conn_user *user;
 	int backlog;
 	struct siw_qp_conn *first, *last;
 };
 
-static int open_listener(struct siw_everywhere *how, struct siw_addr *addr)
+static int open_listener(struct siw_every_addr *how, struct siw_addr *addr)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 	struct siw_qp_conn *conn;
@@ -30,7 +30,7 @@ static int open_listener(struct siw_everywhere *how, struct siw_addr *addr)
 	return siw_llp_local(conn->lsock, addr);
 }
 
-static void close_listeners(struct siw_everywhere *how)
+static void close_listeners(struct siw_every_addr *how)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 
@@ -44,8 +44,8 @@ static int listen_everywhere(struct listening *l, uint16_t port, struct siw_qp_c
 {
 	int err;
 
-	l->how = (struct siw_everywhere){ open_listener, close_listeners };
-	err = siw_qp_everywhere(l->user->ctx, &port, &l->how);
+	l->how = (struct siw_every_addr){ open_listener, close_listeners };
+	err = siw_qp_open_every_addr(l->user->ctx, &port, &l->how);
 	if (!err)
 		*out = l->first;
 	return err;
@@ -69,11 +69,11 @@ int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 	return err;
 }
 
-int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, bool udp,
-		      bool v6_only)
+int siw_qp_reserve_addr(struct siw_qp_reserved_addr *place, const struct siw_addr *addr, bool udp,
+			bool v6_only)
 {
 	struct siw_addr kept = *addr;
-	int fd = udp ? siw_llp_udp_keep(&kept, v6_only) : siw_llp_tcp_keep(&kept, v6_only);
+	int fd = udp ? siw_llp_udp_reserve(&kept, v6_only) : siw_llp_tcp_reserve(&kept, v6_only);
 
 	if (fd < 0)
 		return fd;
@@ -82,7 +82,7 @@ int siw_qp_place_keep(struct siw_qp_place *place, const struct siw_addr *addr, b
 	return 0;
 }
 
-void siw_qp_place_leave(struct siw_qp_place *place)
+void siw_qp_release_addr(struct siw_qp_reserved_addr *place)
 {
 	if (place->fd >= 0)
 		siw_llp_event_close(place->fd);

@@ -22,7 +22,7 @@ struct siw_group {
 	int burst;
 };
 
-static void deliver(const struct siw_rdmap_event *ev)
+static void group_deliver(const struct siw_rdmap_event *ev)
 {
 	struct siw_ud *ud = ev->user;
 
@@ -31,7 +31,7 @@ static void deliver(const struct siw_rdmap_event *ev)
 		siw_verbs_srq_taken(ud->wq.qp.srq);
 }
 
-static int serve(struct siw_io_handler *self)
+static int group_serve(struct siw_io_handler *self)
 {
 	struct siw_group *group = siw_container(self, struct siw_group, handler);
 	int n, max = (int)siw_settings()->budget;
@@ -47,7 +47,7 @@ static int serve(struct siw_io_handler *self)
 		 * the same buffer.
 		 */
 		while (siw_rdmap_group_copy(group->rdmap, &ev)) {
-			deliver(&ev);
+			group_deliver(&ev);
 			octets += ev.length;
 		}
 	}
@@ -55,7 +55,7 @@ static int serve(struct siw_io_handler *self)
 	return n;
 }
 
-static struct siw_group *find(struct siw_context *ctx, const struct siw_addr *addr)
+static struct siw_group *group_find(struct siw_context *ctx, const struct siw_addr *addr)
 {
 	for (struct siw_link *l = ctx->groups.next; l != &ctx->groups; l = l->next) {
 		struct siw_group *group = siw_container(l, struct siw_group, link);
@@ -67,7 +67,7 @@ static struct siw_group *find(struct siw_context *ctx, const struct siw_addr *ad
 }
 
 /* Opens the endpoint that receives on the group's socket. */
-static int open_endpoint(struct siw_context *ctx, struct siw_group *group)
+static int group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
 {
 	struct siw_ddp_dgram *ddp;
 	int err;
@@ -83,7 +83,8 @@ static int open_endpoint(struct siw_context *ctx, struct siw_group *group)
 	return err;
 }
 
-static int make(struct siw_context *ctx, const struct siw_addr *addr, struct siw_group **out)
+static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
+			struct siw_group **out)
 {
 	struct siw_group *group = calloc(1, sizeof(*group));
 	struct siw_addr bound = *addr;
@@ -91,14 +92,14 @@ static int make(struct siw_context *ctx, const struct siw_addr *addr, struct siw
 
 	if (!group)
 		return -ENOMEM;
-	group->handler.serve = serve;
+	group->handler.serve = group_serve;
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
 	err = siw_llp_udp_join(ctx->port, &bound, ctx->info.netdev, &group->handler, &group->sock);
 	if (err)
 		goto free_group;
-	err = open_endpoint(ctx, group);
+	err = group_open_endpoint(ctx, group);
 	if (err)
 		goto close_sock;
 	siw_link_add(&ctx->groups, &group->link);
@@ -112,7 +113,7 @@ free_group:
 	return err;
 }
 
-static void unmake(struct siw_group *group)
+static void group_destroy(struct siw_group *group)
 {
 	siw_link_del(&group->link);
 	siw_rdmap_group_close(group->rdmap);
@@ -121,24 +122,24 @@ static void unmake(struct siw_group *group)
 }
 
 /* Progress lock held. */
-static int attach(struct siw_ud *ud, const struct siw_addr *addr)
+static int group_attach(struct siw_ud *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = find(ud->wq.qp.ctx, addr);
+	struct siw_group *group = group_find(ud->wq.qp.ctx, addr);
 	struct siw_addr any = { 0 }, own;
 	bool fresh = !group;
 	int err;
 
 	if (!ud->dgram || siw_llp_local(ud->sock, &own))
 		return siw_refuse(DESTROYED);
-	if (own.family != addr->family && !(ud->ends && siw_ends_for(ud->ends, addr, &any)))
+	if (own.family != addr->family && !(ud->ends && siw_addr_socks_find(ud->ends, addr, &any)))
 		return siw_refuse(MCAST_FAMILY,
 				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
-	err = fresh ? make(ud->wq.qp.ctx, addr, &group) : 0;
+	err = fresh ? group_create(ud->wq.qp.ctx, addr, &group) : 0;
 	if (err)
 		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
 	err = siw_rdmap_group_attach(group->rdmap, ud->dgram);
 	if (err && fresh)
-		unmake(group);
+		group_destroy(group);
 	if (err == -EEXIST)
 		return 0;
 	ud->n_groups += !err;
@@ -147,9 +148,9 @@ static int attach(struct siw_ud *ud, const struct siw_addr *addr)
 }
 
 /* Progress lock held. */
-static int detach(struct siw_ud *ud, const struct siw_addr *addr)
+static int group_detach(struct siw_ud *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = find(ud->wq.qp.ctx, addr);
+	struct siw_group *group = group_find(ud->wq.qp.ctx, addr);
 	int left = group && ud->dgram ? siw_rdmap_group_detach(group->rdmap, ud->dgram) : -ENOENT;
 
 	if (left < 0)
@@ -157,7 +158,7 @@ static int detach(struct siw_ud *ud, const struct siw_addr *addr)
 	ud->n_groups--;
 	siw_qp_err_policy(&ud->wq, ud->n_groups);
 	if (!left)
-		unmake(group);
+		group_destroy(group);
 	return 0;
 }
 
@@ -171,12 +172,12 @@ void siw_qp_leave_groups(struct siw_ud *ud)
 		struct siw_addr addr = group->addr;
 
 		next = l->next;
-		detach(ud, &addr);
+		group_detach(ud, &addr);
 	}
 }
 
-static int change(struct siw_qp *qp, const struct siw_addr *addr,
-		  int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
+static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
+			       int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
 {
 	struct siw_addr key;
 	int err = siw_qp_enter(qp);
@@ -201,10 +202,10 @@ static int change(struct siw_qp *qp, const struct siw_addr *addr,
 
 int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group)
 {
-	return change(qp, group, attach);
+	return group_change_member(qp, group, group_attach);
 }
 
 int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group)
 {
-	return change(qp, group, detach);
+	return group_change_member(qp, group, group_detach);
 }

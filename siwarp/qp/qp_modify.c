@@ -42,12 +42,12 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
  * Whether a connection manager has negotiated the number of outstanding Reads with the peer. With
  * RC by QPN, the program only states the number it wants (qp_pair.c).
  */
-static bool has_agreed(const struct siw_wq *wq)
+static bool has_negotiated_reads(const struct siw_wq *wq)
 {
 	return wq->connected && !siw_rc_of(wq)->pairs;
 }
 
-static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static void qp_store_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	siw_lock(&wq->qp.send_lock);
 	if (mask & SIW_QP_QKEY)
@@ -55,7 +55,7 @@ static void take_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, i
 	if (mask & SIW_QP_ACCESS_FLAGS)
 		wq->access = attr->qp_access_flags;
 	if (mask & SIW_QP_MAX_QP_RD_ATOMIC) {
-		if (has_agreed(wq))
+		if (has_negotiated_reads(wq))
 			wq->reads_max = (uint16_t)attr->max_rd_atomic;
 		else
 			wq->ord = attr->max_rd_atomic;
@@ -88,7 +88,7 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	 * On a connection, ORD is at most the negotiated value, and at least one unless that value
 	 * is 0: otherwise posted Reads would hang.
 	 */
-	bool connected = has_agreed(wq) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	bool connected = has_negotiated_reads(wq) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
 
 	if (connected &&
@@ -142,7 +142,7 @@ static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 	return err ? err : check_depths(wq, attr, mask);
 }
 
-static int take_socket(struct siw_wq *wq, int fd)
+static int qp_adopt_socket(struct siw_wq *wq, int fd)
 {
 	int err = siw_class_of(wq)->open(wq, NULL, fd);
 
@@ -156,7 +156,7 @@ static int take_socket(struct siw_wq *wq, int fd)
 /*
  * The states, as a bit set, that siw_modify_qp() can reach from this state, except RESET and ERR.
  */
-static uint64_t ways_on(int type, int state)
+static uint64_t reachable_states(int type, int state)
 {
 	uint64_t ways = 0;
 
@@ -166,10 +166,10 @@ static uint64_t ways_on(int type, int state)
 	return ways;
 }
 
-static int no_step(const struct siw_wq *wq, int to)
+static int refuse_step(const struct siw_wq *wq, int to)
 {
 	const uint64_t init = 1u << SIW_QPS_INIT;
-	uint64_t ways = ways_on(siw_class_of(wq)->type, wq->qp.state);
+	uint64_t ways = reachable_states(siw_class_of(wq)->type, wq->qp.state);
 
 	if (to < SIW_QPS_RESET || to > SIW_QPS_ERR)
 		return siw_refuse(QP_STATE_VALUE, (uint64_t)to);
@@ -207,7 +207,7 @@ static int check_step(const struct siw_wq *wq, int to, int mask)
 	uint64_t steps;
 
 	if ((mask & SIW_QP_STATE && to < 0) || attrs < 0)
-		return no_step(wq, to);
+		return refuse_step(wq, to);
 	if (!extra)
 		return 0;
 	first = extra & -extra;
@@ -219,13 +219,13 @@ static int check_step(const struct siw_wq *wq, int to, int mask)
 	return siw_refuse(QP_ATTR_STEP, (uint64_t)extra, steps);
 }
 
-static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static int qp_modify_locked(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 {
 	const struct siw_qp_class *class = siw_class_of(wq);
 	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : SIW_QPE_STAY;
 	int action, err;
 
-	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_alone(&wq->qp.in_ctx))
+	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_empty(&wq->qp.in_ctx))
 		return siw_refuse(DESTROYED);
 	err = check_step(wq, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
 	if (!err)
@@ -234,17 +234,17 @@ static int modify(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
 		return err;
 	/* Steps that can fail are taken before the state changes. */
 	if (mask & SIW_QP_FD) {
-		err = take_socket(wq, attr->fd);
+		err = qp_adopt_socket(wq, attr->fd);
 		if (err)
 			return err;
 	}
 	err = siw_qp_prepare(wq, event, attr, mask);
 	if (err)
 		return err;
-	take_attributes(wq, attr, mask);
+	qp_store_attributes(wq, attr, mask);
 	action = siw_qp_step(wq, event);
 	if (action < 0) /* a send failed meanwhile, and state SQE does not have this step */
-		return no_step(wq, attr->qp_state);
+		return refuse_step(wq, attr->qp_state);
 	siw_qp_act(wq, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
 		class->modified(wq, mask);
@@ -263,14 +263,14 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&qp->ctx->progress);
-	err = modify(siw_wq_of(qp), attr, mask);
+	err = qp_modify_locked(siw_wq_of(qp), attr, mask);
 	siw_unlock(&qp->ctx->progress);
 	return siw_refused(err);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
-static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
+static void qp_query_attr_common(const struct siw_wq *wq, struct siw_qp_attr *attr)
 {
 	*attr = (struct siw_qp_attr){
 		.qp_state = wq->qp.state,
@@ -286,7 +286,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 		.rate_limit = wq->rate_limit,
 		.fd = -1,
 	};
-	if (has_agreed(wq)) {
+	if (has_negotiated_reads(wq)) {
 		attr->max_rd_atomic = wq->reads_max;
 		attr->max_dest_rd_atomic = wq->granted_ird;
 	}
@@ -294,7 +294,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 		siw_class_of(wq)->query_attr(wq, attr);
 }
 
-static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
+static void qp_query_init_common(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 {
 	struct siw_addr peer;
 
@@ -332,9 +332,9 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 	siw_lock(&qp->send_lock);
 	dead = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD;
 	if (attr && !dead)
-		query_attr(siw_wq_of(qp), attr);
+		qp_query_attr_common(siw_wq_of(qp), attr);
 	if (init && !dead)
-		query_init(siw_wq_of(qp), init);
+		qp_query_init_common(siw_wq_of(qp), init);
 	siw_unlock(&qp->send_lock);
 	siw_unlock(&qp->ctx->progress);
 	return dead ? siw_refuse(DESTROYED) : 0;

@@ -54,7 +54,7 @@ int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
 	if (err)
 		return err;
 	plain.num_sge = 0;
-	wqe = siw_qp_sq_put(wq, &wq->flow, &plain, 0);
+	wqe = siw_qp_sq_append(wq, &wq->flow, &plain, 0);
 	if (wr->opcode == SIW_WR_BIND_MW)
 		wqe->bind = bind;
 	else
@@ -123,7 +123,7 @@ static bool cut_if_sending(struct siw_wq *wq, uint32_t stag)
 {
 	if (!siw_class_of(wq)->is_sending || !siw_class_of(wq)->is_sending(wq, stag))
 		return false;
-	siw_tear(wq, SIW_CUT);
+	siw_tear(wq, SIW_RESETTING);
 	return true;
 }
 
@@ -148,7 +148,7 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
 	return r;
 }
 
-void siw_qp_did_local(struct siw_wq *wq)
+void siw_qp_local_done(struct siw_wq *wq)
 {
 	struct siw_wqe *wqe = siw_qp_flow_advance(wq, &wq->flow, SIW_WQE_DONE, SIW_WC_SUCCESS);
 
@@ -173,7 +173,7 @@ void siw_qp_mw_settle(struct siw_wq *wq, bool last)
 	if (wq->revoke.due == SIW_REVOKE_BEGUN) {
 		wq->revoke.due = SIW_REVOKE_NONE;
 		if (wq->flow.next == revoke.wqe)
-			siw_qp_did_local(wq);
+			siw_qp_local_done(wq);
 	}
 	siw_unlock(&wq->qp.send_lock);
 	siw_verbs_mark_unsent(&wq->qp);

@@ -143,7 +143,7 @@ enum siw_teardown {
 	/* no more requests begin; the requests before the failed one complete first */
 	SIW_FAILING,
 	SIW_BROKEN,	   /* the next turn ends the stream */
-	SIW_CUT,	   /* as BROKEN, but the next turn resets the TCP connection */
+	SIW_RESETTING,	   /* as BROKEN, but the next turn resets the TCP connection */
 	SIW_SHUTTING_DOWN, /* ERR: requests that have begun are still being sent */
 	SIW_TERMINATING,   /* ERR: as SHUTTING_DOWN, followed by a Terminate */
 	SIW_FLUSHED,	   /* ERR: all requests were flushed; new requests are flushed at once */
@@ -179,7 +179,7 @@ struct siw_confirm {
  * Delivery counts, exchanged with a siwarp peer. With persona roce, a Send or Write of this end is
  * complete when the peer's count covers it. Counts sent to the peer: see qp_rc_counts.c.
  */
-struct siw_counts {
+struct siw_delivery_counts {
 	bool on; /* this end requested counts, and completes requests by them */
 	/*
 	 * announce to the peer, before the next request, that this end wants counts; under
@@ -206,10 +206,10 @@ struct siw_wq;
 
 /*
  * Counts the posts on a queue pair since the program's last poll of an empty CQ, or since its last
- * SIW_TAKES polls that returned completions. Used by siw_qp_may_wait(). Under send_lock.
+ * SIW_POLLS_PER_BURST polls that returned completions. Used by siw_qp_may_delay_post(). Under send_lock.
  */
-struct siw_round {
-	uint32_t polls; /* siw_qp_polls() at the first post of this round */
+struct siw_post_round {
+	uint32_t polls; /* siw_qp_poll_round() at the first post of this round */
 	uint32_t posts;
 	/* number of preceding rounds with several posts each and no pause between them */
 	uint32_t dense;
@@ -234,7 +234,7 @@ struct siw_qp_class {
 	uint64_t turn_octets;
 	/*
 	 * posts may be delayed for a batch up to this many octets; 0: never delayed. See
-	 * siw_qp_may_wait().
+	 * siw_qp_may_delay_post().
 	 */
 	uint32_t wait_octets;
 	/* enum siw_wc_status of a request that failed for a reason other than its memory */
@@ -359,7 +359,7 @@ struct siw_wq {
 	 * lock
 	 */
 	_Atomic int teardown;
-	struct siw_round round;
+	struct siw_post_round round;
 
 	/* The receive queue. */
 	struct siw_mem_queue *recvs; /* the QP's own receive queue, or the SRQ's */
@@ -417,7 +417,7 @@ struct siw_rc {
 	 */
 	uint32_t sends_begun;
 	struct siw_confirm confirm; /* protected by send_lock */
-	struct siw_counts counts;
+	struct siw_delivery_counts counts;
 	/* the peer sends empty Reads to learn what has arrived; under the progress lock */
 	bool peer_confirms;
 	/*
@@ -456,8 +456,8 @@ struct siw_rc {
 struct siw_ud {
 	struct siw_wq wq;	   /* must be first */
 	struct siw_llp_sock *sock; /* the QP's only or first socket; may be shared with other QPs */
-	struct siw_ends *ends;	   /* NULL, or the sockets at every address; may be shared, too */
-	struct siw_ddp_dgram *ddp; /* datagram DDP on the sockets; dgram is layered on it */
+	struct siw_addr_socks *ends; /* NULL, or the sockets at every address; may be shared, too */
+	struct siw_ddp_dgram *ddp;   /* datagram DDP on the sockets; dgram is layered on it */
 	struct siw_rdmap_dgram *dgram;
 	/* number of multicast groups that the QP is a member of; under the progress lock */
 	uint32_t n_groups;
@@ -484,10 +484,10 @@ struct siw_breaker {
 };
 
 struct siw_uc {
-	struct siw_wq wq;	   /* must be first */
-	struct siw_llp_sock *sock; /* the socket used for sending */
-	struct siw_ends *ends;	   /* NULL, or the QP's sockets at every address */
-	struct siw_ddp_uc *ddp;	   /* UC DDP on the socket; end is layered on it */
+	struct siw_wq wq;	     /* must be first */
+	struct siw_llp_sock *sock;   /* the socket used for sending */
+	struct siw_addr_socks *ends; /* NULL, or the QP's sockets at every address */
+	struct siw_ddp_uc *ddp;	     /* UC DDP on the socket; end is layered on it */
 	struct siw_rdmap_uc *end;
 	/* set from RTR on; written with the progress lock and send_lock held, as is dest_qpn */
 	struct siw_addr peer;

@@ -91,7 +91,7 @@ int siw_qp_refuse_slot(const struct siw_wq *wq)
 	return wq->sq ? siw_refuse_full(SEND_FULL, wq->cap.max_send_wr) : siw_refuse(NO_MEMORY);
 }
 
-int siw_qp_not_of(const struct siw_wq *wq, const char *types)
+int siw_qp_refuse_type(const struct siw_wq *wq, const char *types)
 {
 	return siw_refuse(DATAGRAMS_ONLY, siw_reason_text(types), (uint64_t)siw_class_of(wq)->type);
 }
@@ -113,7 +113,7 @@ static int refuse_read(const struct siw_wq *wq, const struct siw_send_wr *wr)
 						    : siw_refuse(NO_READS);
 }
 
-static bool may_be(const struct siw_qp_class *class, int opcode)
+static bool op_is_supported(const struct siw_qp_class *class, int opcode)
 {
 	return opcode == SIW_WR_RDMA_WRITE_RECORD ? class->has_records
 						  : class->opcodes >> opcode & 1;
@@ -126,7 +126,7 @@ int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
 	uint64_t length;
 
-	if (!flags || !may_be(siw_class_of(wq), wr->opcode))
+	if (!flags || !op_is_supported(siw_class_of(wq), wr->opcode))
 		return siw_qp_refuse_opcode(wq, wr->opcode);
 	if (wr->send_flags & ~known)
 		return siw_refuse(SEND_FLAGS, wr->send_flags);
@@ -165,7 +165,7 @@ static void put_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 		};
 }
 
-void siw_qp_op_put(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
 

@@ -32,7 +32,7 @@
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
-static void set_timer(struct siw_pair *pair)
+static void pair_set_timer(struct siw_pair *pair)
 {
 	struct siw_context *ctx = pair->rc->wq.qp.ctx;
 	uint64_t due = pair->retry_ns;
@@ -48,7 +48,7 @@ static void set_timer(struct siw_pair *pair)
  * How long posted requests wait for a peer, in nanoseconds: attribute timeout in InfiniBand's
  * encoding (4.096 us << timeout), times retry_cnt + 1. 0: without limit.
  */
-static uint64_t patience_ns(const struct siw_pair *pair)
+static uint64_t pair_patience_ns(const struct siw_pair *pair)
 {
 	uint64_t wait = (UINT64_C(4096) << pair->timeout) * (uint64_t)(pair->retry_cnt + 1);
 
@@ -57,7 +57,7 @@ static uint64_t patience_ns(const struct siw_pair *pair)
 	return wait < LEAST_WAIT_NS ? LEAST_WAIT_NS : wait;
 }
 
-static void retry_later(struct siw_pair *pair)
+static void pair_retry_later(struct siw_pair *pair)
 {
 	uint64_t now = siw_now_ns();
 
@@ -66,7 +66,7 @@ static void retry_later(struct siw_pair *pair)
 	if (pair->wait_us > LAST_WAIT_US)
 		pair->wait_us = now - pair->began_ns < PATIENT_NS ? LAST_WAIT_US : SLOW_WAIT_US;
 	pair->retry_ns = now + (uint64_t)pair->wait_us * 1000;
-	set_timer(pair);
+	pair_set_timer(pair);
 }
 
 /* ---- parameters of start-up ------------------------------------------------------------------ */
@@ -75,7 +75,7 @@ static void retry_later(struct siw_pair *pair)
  * The number of Reads that this end accepts (IRD): the program's value plus one, for the empty Read
  * by which the peer finds out what this end has received.
  */
-static uint16_t own_ird(const struct siw_pair *pair)
+static uint16_t pair_own_ird(const struct siw_pair *pair)
 {
 	int ird = pair->rc->wq.ird;
 
@@ -87,7 +87,7 @@ static uint32_t own_features(void)
 	return siw_settings()->delivery_counts ? SIW_PAIR_COUNTS : 0;
 }
 
-static void fill(const struct siw_pair *pair, struct siw_mpa_params *params)
+static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params *params)
 {
 	struct siw_pair_hello hello = {
 		.features = own_features(),
@@ -103,7 +103,7 @@ static void fill(const struct siw_pair *pair, struct siw_mpa_params *params)
 		.enhanced = 1,
 		.p2p = 1,
 		.rtr = SIW_MPA_RTR_WRITE | SIW_MPA_RTR_READ,
-		.ird = own_ird(pair),
+		.ird = pair_own_ird(pair),
 		.ord = SIW_RDMAP_MAX_READS,
 	};
 	params->pdata_len = siw_pair_hello_build(params->pdata, &hello);
@@ -123,12 +123,12 @@ static void bound_reads(struct siw_pair *pair)
 	siw_unlock(&wq->qp.send_lock);
 }
 
-static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
-		  const struct siw_mpa_params *theirs, const struct siw_pair_hello *hello,
-		  bool initiator, uint8_t rtr)
+static int pair_attach(struct siw_pair *pair, struct siw_qp_conn *conn,
+		       const struct siw_mpa_params *theirs, const struct siw_pair_hello *hello,
+		       bool initiator, uint8_t rtr)
 {
 	struct siw_qp_attach at = {
-		.ird = own_ird(pair),
+		.ird = pair_own_ird(pair),
 		.ord = theirs->ird < SIW_RDMAP_MAX_READS ? theirs->ird : SIW_RDMAP_MAX_READS,
 		.rtr = rtr,
 		.initiator = initiator,
@@ -142,7 +142,7 @@ static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
 	pair->conn = conn;
 	pair->stage = SIW_PAIR_PAIRED;
 	pair->retry_ns = pair->fail_ns = 0;
-	set_timer(pair);
+	pair_set_timer(pair);
 	err = siw_qp_conn_attach(conn, pair->rc, &at);
 	if (err) {
 		pair->conn = NULL;
@@ -155,26 +155,26 @@ static int attach(struct siw_pair *pair, struct siw_qp_conn *conn,
 
 /* ---- the initiator --------------------------------------------------------------------------- */
 
-static void try_to_connect(struct siw_pair *pair)
+static void pair_connect(struct siw_pair *pair)
 {
 	bool itself = siw_pair_same(&pair->own, &pair->peer);
 	struct siw_addr dest = pair->peer.addr;
 	struct siw_mpa_params params;
 
 	pair->retry_ns = 0;
-	fill(pair, &params);
+	pair_fill_params(pair, &params);
 	if (itself) /* without RTR, since this end is initiator and responder at once */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
 	if (siw_qp_conn_start(&pair->at->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
 			      pair, &pair->conn)) {
 		pair->conn = NULL;
-		retry_later(pair);
+		pair_retry_later(pair);
 	}
 }
 
 /* Frees a connection that has ended. Its end has been reported already. */
-static void drop_conn(struct siw_pair *pair, struct siw_qp_conn *conn)
+static void pair_drop_conn(struct siw_pair *pair, struct siw_qp_conn *conn)
 {
 	pair->conn = NULL;
 	siw_qp_conn_free(conn);
@@ -189,11 +189,11 @@ static void on_reply(struct siw_pair *pair, struct siw_qp_conn *conn,
 	if (!params->ird || siw_pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
 	    !siw_pair_same(&hello.from, &pair->peer) || !siw_pair_same(&hello.to, &pair->own)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
-	} else if (attach(pair, conn, params, &hello, true, itself ? 0 : params->rtr) == 0) {
+	} else if (pair_attach(pair, conn, params, &hello, true, itself ? 0 : params->rtr) == 0) {
 		return;
 	}
-	drop_conn(pair, conn);
-	retry_later(pair);
+	pair_drop_conn(pair, conn);
+	pair_retry_later(pair);
 }
 
 /* ---- the responder --------------------------------------------------------------------------- */
@@ -210,7 +210,7 @@ static int accept_request(struct siw_pair *pair, struct siw_qp_conn *conn,
 	struct siw_mpa_params params;
 	int err;
 
-	fill(pair, &params);
+	pair_fill_params(pair, &params);
 	params.crc |= theirs->crc;
 	params.rtr = theirs->rtr;
 	if (params.ord > theirs->ird)
@@ -218,15 +218,15 @@ static int accept_request(struct siw_pair *pair, struct siw_qp_conn *conn,
 	err = siw_qp_conn_reply(conn, &params);
 	if (err)
 		return err;
-	siw_qp_conn_hand_over(conn);
+	siw_qp_conn_leave_listener(conn);
 	/* user_data held the kept Request until now; it is no longer needed. */
 	free(conn->user_data);
 	conn->user_data = pair;
-	return attach(pair, conn, theirs, hello, false, params.rtr);
+	return pair_attach(pair, conn, theirs, hello, false, params.rtr);
 }
 
 /* Rejects a Request. The initiator retries as long as its program wants to connect. */
-static int reject(struct siw_qp_conn *conn, const struct siw_mpa_params *theirs)
+static int pair_reject_request(struct siw_qp_conn *conn, const struct siw_mpa_params *theirs)
 {
 	struct siw_mpa_params params = {
 		.rev = 2,
@@ -241,8 +241,8 @@ static int reject(struct siw_qp_conn *conn, const struct siw_mpa_params *theirs)
 	return -ECONNREFUSED;
 }
 
-static int keep(struct siw_qp_conn *conn, const struct siw_pair_hello *hello,
-		const struct siw_mpa_params *params)
+static int pair_keep_request(struct siw_qp_conn *conn, const struct siw_pair_hello *hello,
+			     const struct siw_mpa_params *params)
 {
 	struct kept *kept = malloc(sizeof(*kept));
 
@@ -250,7 +250,7 @@ static int keep(struct siw_qp_conn *conn, const struct siw_pair_hello *hello,
 		return -ENOMEM;
 	*kept = (struct kept){ *hello, *params };
 	conn->user_data = kept;
-	siw_qp_conn_hold(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
+	siw_qp_conn_set_timeout(conn, KEPT_STARTUPS * (int)siw_settings()->mpa_timeout_ms);
 	return 0;
 }
 
@@ -258,13 +258,14 @@ static int keep(struct siw_qp_conn *conn, const struct siw_pair_hello *hello,
  * Accepts or rejects a Request. 0: the connection belongs to the queue pair. Otherwise the caller
  * frees conn.
  */
-static int judge(struct siw_pair *pair, struct siw_qp_conn *conn,
-		 const struct siw_pair_hello *hello, const struct siw_mpa_params *params)
+static int pair_handle_request(struct siw_pair *pair, struct siw_qp_conn *conn,
+			       const struct siw_pair_hello *hello,
+			       const struct siw_mpa_params *params)
 {
 	if (pair->stage != SIW_PAIR_AWAITING || pair->conn ||
 	    !siw_pair_before(&pair->peer, &pair->own) ||
 	    !siw_pair_same(&hello->from, &pair->peer) || !siw_pair_same(&hello->to, &pair->own))
-		return reject(conn, params);
+		return pair_reject_request(conn, params);
 	return accept_request(pair, conn, hello, params);
 }
 
@@ -272,7 +273,7 @@ static int judge(struct siw_pair *pair, struct siw_qp_conn *conn,
  * Whether the sender's address is the one in its hello, which is not the case behind an address
  * translator.
  */
-static bool is_genuine(struct siw_qp_conn *conn, const struct siw_pair_hello *hello)
+static bool pair_hello_addr_matches(struct siw_qp_conn *conn, const struct siw_pair_hello *hello)
 {
 	struct siw_addr local, peer;
 
@@ -298,20 +299,20 @@ static int on_request(struct siw_qp_conn *conn, struct siw_qp_conn *listener,
 		siw_count(SIW_COUNTER_pair_strangers, 1);
 		return -EPROTO;
 	}
-	if (!is_genuine(conn, &hello)) {
+	if (!pair_hello_addr_matches(conn, &hello)) {
 		siw_count(SIW_COUNTER_pair_addresses, 1);
 		return -EACCES;
 	}
 	pair = siw_pair_port_find(port, hello.to.qpn);
 	if (!pair)
-		return reject(conn, params);
+		return pair_reject_request(conn, params);
 	if (pair->stage == SIW_PAIR_UNPAIRED)
-		return keep(conn, &hello, params);
-	return judge(pair, conn, &hello, params);
+		return pair_keep_request(conn, &hello, params);
+	return pair_handle_request(pair, conn, &hello, params);
 }
 
 /* Handles the kept Requests that arrived before the QP was in RTR. */
-static void judge_kept(struct siw_pair *pair)
+static void pair_handle_kept_requests(struct siw_pair *pair)
 {
 	struct siw_pair_port *port = pair->at;
 
@@ -329,7 +330,7 @@ static void judge_kept(struct siw_pair *pair)
 				continue;
 			said = *kept;
 			siw_verbs_timed_del(port->user.ctx, &conn->timed);
-			if (judge(pair, conn, &said.hello, &said.params))
+			if (pair_handle_request(pair, conn, &said.hello, &said.params))
 				siw_qp_conn_free(conn);
 		}
 	}
@@ -337,8 +338,8 @@ static void judge_kept(struct siw_pair *pair)
 
 /* ---- events of connections: struct siw_conn_user --------------------------------------------- */
 
-static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
-		  const struct siw_mpa_params *params)
+static int pair_report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int kind, int status,
+		       const struct siw_mpa_params *params)
 {
 	struct siw_pair *pair = conn->user_data;
 
@@ -359,16 +360,16 @@ static int report(struct siw_qp_conn *conn, struct siw_qp_conn *listener, int ki
 		pair->stage = conn->established || pair->rc->wq.qp.state == SIW_QPS_ERR
 				      ? SIW_PAIR_LOST
 				      : SIW_PAIR_AWAITING;
-		drop_conn(pair, conn);
+		pair_drop_conn(pair, conn);
 		return 0;
 	default: /* REJECTED, FAILED */
-		drop_conn(pair, conn);
-		retry_later(pair);
+		pair_drop_conn(pair, conn);
+		pair_retry_later(pair);
 		return 0;
 	}
 }
 
-static void forget(struct siw_qp_conn *conn)
+static void pair_conn_freed(struct siw_qp_conn *conn)
 {
 	/*
 	 * user_data of a pending connection is its kept Request. For a listener user_data is the
@@ -378,7 +379,7 @@ static void forget(struct siw_qp_conn *conn)
 		free(conn->user_data);
 }
 
-static bool expects(const struct siw_qp_conn *listener, const struct siw_addr *peer)
+static bool pair_expects(const struct siw_qp_conn *listener, const struct siw_addr *peer)
 {
 	const struct siw_pair_port *port = listener->user_data;
 	struct siw_addr who = *peer;
@@ -395,38 +396,38 @@ static bool expects(const struct siw_qp_conn *listener, const struct siw_addr *p
 }
 
 static const struct siw_conn_user user = {
-	.report = report,
-	.forget = forget,
-	.expects = expects,
+	.report = pair_report,
+	.forget = pair_conn_freed,
+	.expects = pair_expects,
 };
 
 /* ---- calls of the queue pair: struct siw_pair_ops -------------------------------------------- */
 
 /* Fails all posted requests; the oldest one with RETRY_EXC_ERR, the others are flushed. */
-static void fail_posted(struct siw_pair *pair)
+static void pair_fail_posted(struct siw_pair *pair)
 {
-	siw_qp_rc_lost(pair->rc, -ETIMEDOUT);
+	siw_qp_rc_stream_lost(pair->rc, -ETIMEDOUT);
 }
 
-static void tick(struct siw_timed *timed, uint64_t now_ns)
+static void pair_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_pair *pair = siw_container(timed, struct siw_pair, timed);
 
 	if (pair->fail_ns && now_ns >= pair->fail_ns) {
-		fail_posted(pair);
+		pair_fail_posted(pair);
 	} else if (pair->retry_ns && now_ns >= pair->retry_ns) {
-		try_to_connect(pair);
-		set_timer(pair);
+		pair_connect(pair);
+		pair_set_timer(pair);
 	} else {
-		set_timer(pair);
+		pair_set_timer(pair);
 	}
 }
 
 /* Requests are posted, and there is no stream: starts the time-out, and retries to connect now. */
-static void turn(struct siw_rc *rc)
+static void pair_turn(struct siw_rc *rc)
 {
 	struct siw_pair *pair = rc->pair;
-	uint64_t now = siw_now_ns(), patience = patience_ns(pair);
+	uint64_t now = siw_now_ns(), patience = pair_patience_ns(pair);
 
 	if ((pair->stage != SIW_PAIR_AWAITING && pair->stage != SIW_PAIR_LOST) || pair->fail_ns ||
 	    !patience)
@@ -437,15 +438,15 @@ static void turn(struct siw_rc *rc)
 		pair->wait_us = FIRST_WAIT_US;
 		pair->retry_ns = now;
 	}
-	set_timer(pair);
+	pair_set_timer(pair);
 }
 
 /*
  * The address that this end uses towards the peer: the one given by the program, or the device's
  * first address of the same family.
  */
-static int own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
-		    struct siw_addr *addr)
+static int pair_own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
+			 struct siw_addr *addr)
 {
 	const struct siw_device_info *device = &pair->rc->wq.qp.ctx->now;
 
@@ -461,7 +462,7 @@ static int own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
 	return siw_refuse(PAIR_SOURCE);
 }
 
-static int take_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, int mask)
+static int pair_set_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_addr own;
 	int err;
@@ -472,7 +473,7 @@ static int take_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, int 
 		return siw_refuse(ADDRESS_FAMILY, attr->ah_addr.family);
 	if (!(uint16_t)attr->dest_qp_num || attr->dest_qp_num > SIW_LAST_RC_QPN)
 		return siw_refuse(PAIR_QPN, attr->dest_qp_num);
-	err = own_addr(pair, attr, &own);
+	err = pair_own_addr(pair, attr, &own);
 	if (err)
 		return err;
 	if (own.family != attr->ah_addr.family)
@@ -486,12 +487,12 @@ static int take_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, int 
 	return 0;
 }
 
-static int prepare(struct siw_rc *rc, int event, const struct siw_qp_attr *attr, int mask)
+static int pair_prepare(struct siw_rc *rc, int event, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_pair *pair = rc->pair;
 
 	if (event == SIW_QPE_TO_RTR)
-		return take_peer(pair, attr, mask);
+		return pair_set_peer(pair, attr, mask);
 	if (mask & SIW_QP_TIMEOUT)
 		pair->timeout = attr->timeout;
 	if (mask & SIW_QP_RETRY_CNT)
@@ -499,43 +500,43 @@ static int prepare(struct siw_rc *rc, int event, const struct siw_qp_attr *attr,
 	return 0;
 }
 
-static void begin(struct siw_pair *pair)
+static void pair_start_connecting(struct siw_pair *pair)
 {
 	pair->stage = SIW_PAIR_AWAITING;
 	pair->began_ns = siw_now_ns();
 	pair->wait_us = FIRST_WAIT_US / 2;
 	if (siw_pair_before(&pair->peer, &pair->own))
-		judge_kept(pair);
+		pair_handle_kept_requests(pair);
 	else
-		try_to_connect(pair);
+		pair_connect(pair);
 }
 
-static void modified(struct siw_rc *rc)
+static void pair_modified(struct siw_rc *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
 	if (rc->wq.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
-		begin(pair);
+		pair_start_connecting(pair);
 	else if (pair->stage == SIW_PAIR_PAIRED)
 		bound_reads(pair);
 }
 
-static void stop(struct siw_rc *rc)
+static void pair_stop(struct siw_rc *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
 	pair->retry_ns = pair->fail_ns = 0;
-	set_timer(pair);
+	pair_set_timer(pair);
 	/* A connection that owns a stream is freed when the stream ends. */
 	if (pair->conn && pair->stage == SIW_PAIR_AWAITING)
-		drop_conn(pair, pair->conn);
+		pair_drop_conn(pair, pair->conn);
 	if (pair->conn)
 		return;
 	pair->stage = SIW_PAIR_UNPAIRED;
 	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
 }
 
-static void query(const struct siw_rc *rc, struct siw_qp_attr *attr)
+static void pair_query(const struct siw_rc *rc, struct siw_qp_attr *attr)
 {
 	const struct siw_pair *pair = rc->pair;
 
@@ -550,7 +551,7 @@ static void close_pair(struct siw_rc *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
-	stop(rc);
+	pair_stop(rc);
 	siw_pair_port_leave(pair);
 	rc->pair = NULL;
 	rc->pairs = NULL;
@@ -558,11 +559,11 @@ static void close_pair(struct siw_rc *rc)
 }
 
 static const struct siw_pair_ops ops = {
-	.prepare = prepare,
-	.modified = modified,
-	.turn = turn,
-	.stop = stop,
-	.query = query,
+	.prepare = pair_prepare,
+	.modified = pair_modified,
+	.turn = pair_turn,
+	.stop = pair_stop,
+	.query = pair_query,
 	.close = close_pair,
 };
 
@@ -577,7 +578,7 @@ int siw_qp_pair_open(struct siw_rc *rc)
 	/* 67 ms, eight times with retry_cnt 7; LEAST_WAIT_NS raises this to 3 s */
 	pair->timeout = 14;
 	pair->retry_cnt = 7;
-	pair->timed.tick = tick;
+	pair->timed.tick = pair_tick;
 	siw_link_init(&pair->timed.link);
 	err = siw_pair_port_join(rc->wq.qp.ctx, &user, pair);
 	if (err) {

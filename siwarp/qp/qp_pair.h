@@ -51,7 +51,7 @@ struct siw_pair;
  */
 struct siw_pair_port {
 	struct siw_conn_user user; /* first; user of its listeners and their connections */
-	struct siw_everywhere how; /* used to open the listeners */
+	struct siw_every_addr how; /* used to open the listeners */
 	struct siw_link link;	   /* link in ctx->pair_ports */
 	uint16_t port;
 	uint8_t last; /* the index assigned last; indexes are assigned round-robin */

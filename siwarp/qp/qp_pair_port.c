@@ -23,7 +23,7 @@ struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t q
 									 : NULL;
 }
 
-static void close_listeners(struct siw_everywhere *how)
+static void pair_port_close_listeners(struct siw_every_addr *how)
 {
 	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
 
@@ -32,7 +32,7 @@ static void close_listeners(struct siw_everywhere *how)
 	port->n_listeners = 0;
 }
 
-static int listen_at(struct siw_everywhere *how, struct siw_addr *addr)
+static int pair_port_listen_at(struct siw_every_addr *how, struct siw_addr *addr)
 {
 	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
 	struct siw_qp_conn **listener = &port->listeners[port->n_listeners];
@@ -48,20 +48,20 @@ static int listen_at(struct siw_everywhere *how, struct siw_addr *addr)
  * Opens listeners at a port. Settings rc_port_first and rc_port_last restrict the port, for
  * firewalls; 0: any port.
  */
-static int listen_somewhere(struct siw_pair_port *port)
+static int pair_port_listen(struct siw_pair_port *port)
 {
 	int64_t first = siw_settings()->rc_port_first, last = siw_settings()->rc_port_last;
 	int err;
 
 	do {
 		port->port = (uint16_t)first;
-		err = siw_qp_everywhere(port->user.ctx, &port->port, &port->how);
+		err = siw_qp_open_every_addr(port->user.ctx, &port->port, &port->how);
 	} while (err == -EADDRINUSE && first && ++first <= last);
 	return err;
 }
 
-static int open_port(struct siw_context *ctx, const struct siw_conn_user *user,
-		     struct siw_pair_port **out)
+static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *user,
+			  struct siw_pair_port **out)
 {
 	struct siw_pair_port *port = calloc(1, sizeof(*port));
 	int err;
@@ -70,8 +70,8 @@ static int open_port(struct siw_context *ctx, const struct siw_conn_user *user,
 		return -ENOMEM;
 	port->user = *user;
 	port->user.ctx = ctx;
-	port->how = (struct siw_everywhere){ listen_at, close_listeners };
-	err = listen_somewhere(port);
+	port->how = (struct siw_every_addr){ pair_port_listen_at, pair_port_close_listeners };
+	err = pair_port_listen(port);
 	if (err) {
 		free(port);
 		return err;
@@ -82,7 +82,7 @@ static int open_port(struct siw_context *ctx, const struct siw_conn_user *user,
 }
 
 /* A free index of this port whose QPN is unused, or 0: there is none. */
-static uint8_t free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
+static uint8_t pair_port_free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
 {
 	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
 		uint32_t qpn;
@@ -95,7 +95,7 @@ static uint8_t free_index(const struct siw_context *ctx, const struct siw_pair_p
 	return 0;
 }
 
-static void take(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
+static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
 {
 	port->pairs[index] = pair;
 	port->last = index;
@@ -116,17 +116,17 @@ int siw_pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user
 	for (struct siw_link *l = ctx->pair_ports.next; l != &ctx->pair_ports && !index;
 	     l = l->next) {
 		port = siw_container(l, struct siw_pair_port, link);
-		index = port->n_pairs < SIW_PAIR_INDEXES ? free_index(ctx, port) : 0;
+		index = port->n_pairs < SIW_PAIR_INDEXES ? pair_port_free_index(ctx, port) : 0;
 	}
 	if (!index) {
-		err = open_port(ctx, user, &port);
+		err = pair_port_open(ctx, user, &port);
 		if (err)
 			return err;
-		index = free_index(ctx, port);
+		index = pair_port_free_index(ctx, port);
 	}
 	if (!index)
 		return -EADDRINUSE;
-	take(port, index, pair);
+	pair_port_assign(port, index, pair);
 	return 0;
 }
 
@@ -138,7 +138,7 @@ void siw_pair_port_leave(struct siw_pair *pair)
 	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
 	if (--port->n_pairs)
 		return;
-	close_listeners(&port->how);
+	pair_port_close_listeners(&port->how);
 	siw_link_del(&port->link);
 	free(port);
 }

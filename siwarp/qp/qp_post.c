@@ -37,7 +37,7 @@ static __attribute__((noinline)) int check_all(struct siw_wq *wq, struct siw_sen
 	uint32_t used = wq->sq_tail - atomic_load_explicit(&wq->qp.sq_freed, memory_order_relaxed);
 	int64_t err;
 
-	if (!wq->sq && siw_qp_sq_make(wq))
+	if (!wq->sq && siw_qp_sq_alloc(wq))
 		return siw_refuse(NO_MEMORY);
 	for (; wr; wr = wr->next) {
 		*bad_wr = wr;
@@ -66,7 +66,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	siw_lock(&qp->send_lock);
 	list = wr && wr->next;
-	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_wait(wq, wr);
+	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_delay_post(wq, wr);
 	for (; wr; wr = wr->next) {
 		err = post_one(wq, wr, list || later);
 		if (err) {

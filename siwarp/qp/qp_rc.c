@@ -15,7 +15,7 @@
  */
 static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
-	siw_lock_pass(&rc->wq.qp.send_lock);
+	siw_lock_wait_released(&rc->wq.qp.send_lock);
 	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL, 0);
 }
 
@@ -58,7 +58,7 @@ static void on_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /* The peer has announced how long its requests may wait for receives from now on. */
-static void on_told(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_on_rnr_retry(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	if (rc->counts.rnr_fixed)
 		return;
@@ -93,7 +93,7 @@ static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * has not processed any later request. With persona iwarp, this end does not know what the peer has
  * received.
  */
-static struct siw_wqe *oldest_open(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = rc->wq.flow.first;
 	bool own_memory = ev->err.type == 0 &&
@@ -112,14 +112,14 @@ static struct siw_wqe *oldest_open(struct siw_rc *rc, const struct siw_rdmap_eve
  * unless delivery counts are on: then a Send that is not counted was still waiting for its receive.
  * Earlier Reads get no response any more.
  */
-static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_mark_terminated_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *culprit;
 
 	siw_lock(&rc->wq.qp.send_lock);
 	culprit = siw_qp_flow_quoted(&rc->wq.flow, ev);
 	if (!culprit)
-		culprit = oldest_open(rc, ev);
+		culprit = rc_oldest_unacknowledged(rc, ev);
 	if (culprit) {
 		mark_delivered(rc, culprit, !rc->counts.on);
 		culprit->state = SIW_WQE_DONE;
@@ -129,7 +129,7 @@ static void name_culprit(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 }
 
 /* If the local error concerns a receive, completes that receive with the matching status. */
-static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_fail_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err *err = &ev->err;
 	struct siw_rdmap_event blamed = { .kind = SIW_RDMAP_BAD_RECV };
@@ -152,7 +152,7 @@ static void blame_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * placing a response concerns the oldest Read. An error without a quoted segment was found in data
  * being sent, and concerns the newest request.
  */
-static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_fail_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	bool of_read = ev->of_response && ev->err.layer == SIW_LAYER_DDP;
 	bool of_sent = !ev->quoted && ev->err.layer == SIW_LAYER_RDMAP;
@@ -180,8 +180,8 @@ static void blame_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * which cannot be recalled, and the program may reuse the memory as soon as it learns of the
  * invalidation. So the connection is reset first, as if the region had been deregistered.
  */
-static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
-						       const struct siw_rdmap_event *ev)
+static __attribute__((cold, noinline)) bool
+rc_reset_if_inv_region_sent(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					  SIW_RDMAP_CANNOT_INVALIDATE };
@@ -200,11 +200,11 @@ static __attribute__((cold, noinline)) bool still_read(struct siw_rc *rc,
 }
 
 /* Handles one event; false: the stream has ended. */
-static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static bool rc_handle_event(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
-		if (__builtin_expect(ev->invalidated, 0) && still_read(rc, ev))
+		if (__builtin_expect(ev->invalidated, 0) && rc_reset_if_inv_region_sent(rc, ev))
 			return false;
 		on_recv(rc, ev);
 		return true;
@@ -220,8 +220,8 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	case SIW_RDMAP_DELIVERED:
 		on_delivered(rc, ev);
 		return true;
-	case SIW_RDMAP_TOLD:
-		on_told(rc, ev);
+	case SIW_RDMAP_RNR_RETRY:
+		rc_on_rnr_retry(rc, ev);
 		return true;
 	case SIW_RDMAP_PROGRESS:
 		if (ev->of_write)
@@ -230,7 +230,7 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	case SIW_RDMAP_REQUESTED:
 		siw_qp_one_sided(&rc->wq, ev->length);
 		if (!ev->length)
-			rc->peer_confirms = !siw_rdmap_counting(rc->wq.flow.stream);
+			rc->peer_confirms = !siw_rdmap_counts_requested(rc->wq.flow.stream);
 		siw_qp_run_and_mark(&rc->wq);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
@@ -245,16 +245,16 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		siw_qp_run_and_mark(&rc->wq);
 		return true;
 	case SIW_RDMAP_TERMINATED:
-		name_culprit(rc, ev);
+		rc_mark_terminated_request(rc, ev);
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -ECONNABORTED, &ev->err);
 		return false;
 	case SIW_RDMAP_ERROR:
-		blame_receive(rc, ev);
-		blame_request(rc, ev);
+		rc_fail_receive(rc, ev);
+		rc_fail_request(rc, ev);
 		siw_qp_rc_fail(rc, SIW_TERMINATING, -EPROTO, &ev->err);
 		return false;
 	case SIW_RDMAP_CLOSED:
-		siw_qp_rc_lost(rc, ev->status);
+		siw_qp_rc_stream_lost(rc, ev->status);
 		return false;
 	default:
 		return true;
@@ -266,15 +266,15 @@ static bool handle(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * receive call. The Read is handled now, so that the peer's request completes even if this program
  * does not poll again soon. false: the stream has ended.
  */
-static __attribute__((noinline)) bool answer_question(struct siw_rc *rc)
+static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc *rc)
 {
 	struct siw_rdmap_event ev;
 
 	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->wq.flow.stream, &ev) != 1 ||
-	       handle(rc, &ev);
+	       rc_handle_event(rc, &ev);
 }
 
-static int serve(struct siw_io_handler *self)
+static int rc_serve(struct siw_io_handler *self)
 {
 	struct siw_rc *rc = siw_container(self, struct siw_rc, wq.qp.handler);
 	struct siw_rdmap_event ev;
@@ -294,47 +294,47 @@ static int serve(struct siw_io_handler *self)
 		else
 			n++;
 		octets += ev.placed;
-		if (!handle(rc, &ev))
+		if (!rc_handle_event(rc, &ev))
 			return n;
 	}
 	if (__builtin_expect(rc->peer_confirms, 0) &&
-	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !answer_question(rc))
+	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
-	siw_qp_rc_count_served(rc, n, octets);
-	siw_qp_served(&rc->wq, n, octets);
+	siw_qp_rc_counts_received(rc, n, octets);
+	siw_qp_receive_turn_done(&rc->wq, n, octets);
 	return n + counted;
 }
 
 /* ---- Sends that wait for receives, and deadlines --------------------------------------------- */
 
 /* Serves waiting Sends, for which receives may have been posted, and checks their deadline. */
-static void look(struct siw_rc *rc, uint64_t now_ns)
+static void rc_serve_waiting_sends(struct siw_rc *rc, uint64_t now_ns)
 {
 	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
 		return;
-	serve(&rc->wq.qp.handler);
+	rc_serve(&rc->wq.qp.handler);
 	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
 		return;
 	if (siw_qp_rnr_has_expired(rc, now_ns))
-		serve(&rc->wq.qp.handler);
+		rc_serve(&rc->wq.qp.handler);
 }
 
-static void tick(struct siw_timed *timed, uint64_t now_ns)
+static void rc_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_rc *rc = siw_container(timed, struct siw_rc, wq.timed);
 
 	if (siw_is_closing(&rc->wq))
 		siw_qp_rc_close_tick(rc, now_ns);
 	else
-		look(rc, now_ns);
+		rc_serve_waiting_sends(rc, now_ns);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /* Ends the stream because a request or response of this end could not be sent. */
-static void end_broken(struct siw_rc *rc)
+static void rc_end_broken(struct siw_rc *rc)
 {
-	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_CUT)
+	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_RESETTING)
 		siw_qp_rc_abort(rc);
 	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
 		return;
@@ -342,7 +342,7 @@ static void end_broken(struct siw_rc *rc)
 	 * If RDMAP has an error to report to the peer, it delivers an ERROR event. A request that
 	 * never began does not concern the peer.
 	 */
-	serve(&rc->wq.qp.handler);
+	rc_serve(&rc->wq.qp.handler);
 	if (rc->wq.qp.state != SIW_QPS_ERR)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 }
@@ -357,24 +357,24 @@ static bool awaits_stream(const struct siw_wq *wq)
 	       wq->qp.state == SIW_QPS_RTS;
 }
 
-static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
+static enum siw_turn rc_turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
 	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
 	int teardown = siw_teardown_of(&rc->wq);
-	bool broken = teardown == SIW_BROKEN || teardown == SIW_CUT;
+	bool broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
 
 	if (awaits_stream(&rc->wq)) {
 		rc->pairs->turn(rc);
 		return SIW_TURN_DONE;
 	}
 	if (broken)
-		end_broken(rc);
+		rc_end_broken(rc);
 	if (qp->has_unexpected)
-		look(rc, siw_now_ns());
+		rc_serve_waiting_sends(rc, siw_now_ns());
 	if (broken)
 		return SIW_TURN_DONE;
-	return siw_qp_rc_count_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
+	return siw_qp_rc_counts_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
 }
 
 #define SETTLE_TURNS 8
@@ -387,14 +387,15 @@ void siw_qp_rc_settle(struct siw_wq *wq)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
-	siw_qp_finish(wq); /* requests delayed for a batch count as posted, so they are sent */
+	siw_qp_send_delayed(
+		wq); /* requests delayed for a batch count as posted, so they are sent */
 	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
-		if (!serve(&rc->wq.qp.handler))
+		if (!rc_serve(&rc->wq.qp.handler))
 			break;
-	siw_qp_rc_count_now(rc);
+	siw_qp_rc_counts_send(rc);
 }
 
-static bool is_sending(struct siw_wq *wq, uint32_t stag)
+static bool rc_is_sending(struct siw_wq *wq, uint32_t stag)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
@@ -415,12 +416,12 @@ static bool is_quiet(const struct siw_qp *qp)
  * Resets the connection if responses that TCP has not accepted yet still refer to the revoked
  * memory.
  */
-static void revoke(struct siw_qp *qp, uint32_t stag)
+static void rc_revoke(struct siw_qp *qp, uint32_t stag)
 {
 	bool in_flight;
 
 	siw_lock(&qp->send_lock);
-	in_flight = is_sending(siw_wq_of(qp), stag);
+	in_flight = rc_is_sending(siw_wq_of(qp), stag);
 	siw_unlock(&qp->send_lock);
 	if (in_flight)
 		siw_qp_rc_abort(siw_rc_of(siw_wq_of(qp)));
@@ -432,7 +433,7 @@ static void settle_binds(struct siw_qp *qp)
 	bool cut;
 
 	siw_lock(&qp->send_lock);
-	cut = siw_teardown_of(&rc->wq) == SIW_CUT && rc->wq.flow.stream;
+	cut = siw_teardown_of(&rc->wq) == SIW_RESETTING && rc->wq.flow.stream;
 	siw_unlock(&qp->send_lock);
 	if (cut)
 		siw_qp_rc_abort(rc);
@@ -445,7 +446,7 @@ static void fail_qp(struct siw_qp *qp, int status)
 	siw_qp_rc_fail(siw_rc_of(siw_wq_of(qp)), SIW_SHUTTING_DOWN, status, NULL);
 }
 
-static void leave(struct siw_qp *qp)
+static void rc_leave(struct siw_qp *qp)
 {
 	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
 
@@ -462,7 +463,7 @@ static bool is_leaving(const struct siw_qp *qp)
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+static int rc_create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
@@ -471,8 +472,8 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 	if (!rc->linger)
 		return -ENOMEM;
 	wq->qp.qpn = siw_qp_rc_number(wq->qp.ctx);
-	wq->qp.handler.serve = serve;
-	wq->timed.tick = tick;
+	wq->qp.handler.serve = rc_serve;
+	wq->timed.tick = rc_tick;
 	rc->counted = true;
 	atomic_fetch_add(&wq->qp.ctx->n_rc, 1);
 	return 0;
@@ -494,14 +495,14 @@ static void close_qp(struct siw_wq *wq)
 	rc->counted = false;
 }
 
-static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int rc_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
 	return rc->wq.flow.stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
 }
 
-static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+static int rc_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
 
@@ -514,7 +515,7 @@ static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr,
 	return 0;
 }
 
-static void modified(struct siw_wq *wq, int mask)
+static void rc_modified(struct siw_wq *wq, int mask)
 {
 	const struct siw_rc *rc = siw_rc_of(wq);
 
@@ -548,12 +549,12 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 	init->private_messages = wq->private_always || wq->private;
 }
 
-static void end(struct siw_wq *wq)
+static void rc_end(struct siw_wq *wq)
 {
 	siw_qp_rc_close(siw_rc_of(wq), SIW_SHUTTING_DOWN);
 }
 
-static void release(struct siw_wq *wq)
+static void rc_release(struct siw_wq *wq)
 {
 	siw_qp_rc_release(siw_rc_of(wq));
 }
@@ -561,32 +562,32 @@ static void release(struct siw_wq *wq)
 const struct siw_qp_class siw_qp_rc_class = {
 	.ops = {
 		.owns_regions = true,
-		.turn = turn,
+		.turn = rc_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = is_quiet,
-		.revoke = revoke,
+		.revoke = rc_revoke,
 		.settle = settle_binds,
 		.fail = fail_qp,
-		.leave = leave,
+		.leave = rc_leave,
 		.is_leaving = is_leaving,
 	},
 	.size = sizeof(struct siw_rc),
 	.type = SIW_QPT_RC,
 	.opcodes = UINT32_MAX,
 	.turn_octets = UINT64_MAX,
-	.wait_octets = SIW_WAIT_OCTETS_STREAM,
+	.wait_octets = SIW_DELAY_OCTETS_STREAM,
 	.failure = SIW_WC_WR_FLUSH_ERR,
 	.binds = true,
 	.has_rights = true,
-	.create = create,
+	.create = rc_create,
 	.close = close_qp,
-	.addr = addr_of,
+	.addr = rc_addr,
 	.query_attr = query_attr,
 	.query_init = query_init,
-	.prepare = prepare,
-	.modified = modified,
-	.end = end,
-	.release = release,
+	.prepare = rc_prepare,
+	.modified = rc_modified,
+	.end = rc_end,
+	.release = rc_release,
 	.post = siw_qp_flow_post,
 	.check = siw_qp_flow_check,
 	.run = siw_qp_rc_run,
@@ -594,6 +595,6 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.failed = siw_qp_rc_failed,
 	.flush = siw_qp_rc_flush,
 	.take_recv = siw_qp_rc_take_recv,
-	.is_sending = is_sending,
+	.is_sending = rc_is_sending,
 	.did_local = siw_qp_rc_did_local,
 };

@@ -20,21 +20,21 @@ void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe);
  * Called when a stream starts. agreed: the peer is siwarp, and both ends offer delivery counts.
  * rnr_retry: as in struct siw_qp_attach. Both locks held.
  */
-void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry);
+void siw_qp_rc_counts_start(struct siw_rc *rc, bool agreed, int rnr_retry);
 /* Handles a delivery count of the peer. Returns whether the count is plausible. send_lock held. */
 bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev);
 /*
  * Called after a receiving turn with n segments of octets in total: sends the peer a count, now or
  * in a later turn, if the peer requested counts. Progress lock held, as for the functions below.
  */
-void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets);
+void siw_qp_rc_counts_received(struct siw_rc *rc, int n, uint32_t octets);
 /*
  * Called in a sending turn: sends the peer a count, if one is due. Returns whether another turn is
  * needed.
  */
-bool siw_qp_rc_count_turn(struct siw_rc *rc);
+bool siw_qp_rc_counts_turn(struct siw_rc *rc);
 /* Sends the peer a count now, before this end closes. */
-void siw_qp_rc_count_now(struct siw_rc *rc);
+void siw_qp_rc_counts_send(struct siw_rc *rc);
 
 /* ---- qp_rnr.c; progress lock held ------------------------------------------------------------ */
 /* A Send found no receive: starts the receiver-not-ready time. */
@@ -61,7 +61,7 @@ void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
  * connection manager: as siw_qp_rc_fail(). Without: if the stream ended, the QP keeps its state;
  * after a time-out the oldest request ends with RETRY_EXC_ERR, and the QP goes to ERR.
  */
-void siw_qp_rc_lost(struct siw_rc *rc, int status);
+void siw_qp_rc_stream_lost(struct siw_rc *rc, int status);
 /* As take_recv of struct siw_qp_class. */
 int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id);
 /*

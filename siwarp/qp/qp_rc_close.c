@@ -44,7 +44,7 @@ static void linger_tick(struct siw_timed *timed, uint64_t now_ns)
 }
 
 /* Closes RDMAP and ddp; returns the connection below them. */
-static struct siw_mpa_stream *detach(struct siw_rc *rc)
+static struct siw_mpa_stream *rc_detach_stream(struct siw_rc *rc)
 {
 	struct siw_mpa_stream *mpa = rc->mpa;
 
@@ -87,15 +87,15 @@ int siw_qp_linger(struct siw_context *ctx, struct siw_mpa_stream *mpa)
 	return 0;
 }
 
-static void let_linger(struct siw_rc *rc)
+static void rc_start_linger(struct siw_rc *rc)
 {
 	struct siw_linger *linger = rc->linger;
 
 	rc->linger = NULL;
-	start_linger(linger, rc->wq.qp.ctx, detach(rc));
+	start_linger(linger, rc->wq.qp.ctx, rc_detach_stream(rc));
 }
 
-static void leave_conn(struct siw_rc *rc)
+static void rc_report_conn_end(struct siw_rc *rc)
 {
 	struct siw_qp_conn *conn = rc->conn;
 
@@ -106,21 +106,21 @@ static void leave_conn(struct siw_rc *rc)
 
 /* ---- with the QP ----------------------------------------------------------------------------- */
 
-static void finish(struct siw_rc *rc, bool dead)
+static void rc_finish_close(struct siw_rc *rc, bool dead)
 {
 	siw_qp_flush(&rc->wq);
 	if (dead)
-		siw_mpa_close(detach(rc), false);
+		siw_mpa_close(rc_detach_stream(rc), false);
 	else
-		let_linger(rc);
-	leave_conn(rc);
+		rc_start_linger(rc);
+	rc_report_conn_end(rc);
 }
 
 /*
  * Sends the remaining data, then shuts down the sending side. 1: done; 0: not yet; -errno.
  * send_lock held.
  */
-static int shut(struct siw_rc *rc)
+static int rc_shut_sending(struct siw_rc *rc)
 {
 	uint64_t accepted;
 	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING
@@ -138,7 +138,7 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 	int r;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	r = shut(rc);
+	r = rc_shut_sending(rc);
 	/* Requests that have been sent meanwhile complete successfully. */
 	siw_qp_rc_run(&rc->wq);
 	siw_unlock(&rc->wq.qp.send_lock);
@@ -154,7 +154,7 @@ void siw_qp_rc_close_step(struct siw_rc *rc)
 			r = -ENOTCONN;
 	}
 	if (r)
-		finish(rc, r < 0);
+		rc_finish_close(rc, r < 0);
 }
 
 /*
@@ -167,7 +167,7 @@ static int end_sending(struct siw_rc *rc)
 	int r;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	r = shut(rc);
+	r = rc_shut_sending(rc);
 	if (!r)
 		r = siw_mpa_shutdown(rc->mpa) < 0 ? -EPIPE : 1;
 	siw_unlock(&rc->wq.qp.send_lock);
@@ -177,7 +177,7 @@ static int end_sending(struct siw_rc *rc)
 void siw_qp_rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
 {
 	if (now_ns >= rc->close_by_ns)
-		finish(rc, end_sending(rc) != 1);
+		rc_finish_close(rc, end_sending(rc) != 1);
 	else
 		siw_qp_rc_close_step(rc);
 }
@@ -202,7 +202,7 @@ void siw_qp_rc_close(struct siw_rc *rc, enum siw_teardown how)
  * Sets an error code for RDMAP's local catastrophic error, which has no codes; any value may be
  * sent (RFC 5040 figure 9). With code 0, vendor_err would be 0, which means no error.
  */
-static void give_code(struct siw_wire_err *err)
+static void rc_set_error_code(struct siw_wire_err *err)
 {
 	if (!err->layer && !err->type && !err->code)
 		err->code = SIW_RDMAP_UNSPECIFIED;
@@ -242,7 +242,7 @@ void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
 
 	if (err) {
 		coded = *err;
-		give_code(&coded);
+		rc_set_error_code(&coded);
 		err = &coded;
 	}
 	if (err)
@@ -250,7 +250,7 @@ void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
 	siw_qp_rc_cause(rc, status, err);
 	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
 		raise_failure(rc, how, status, err);
-		if (siw_teardown_of(&rc->wq) == SIW_CUT)
+		if (siw_teardown_of(&rc->wq) == SIW_RESETTING)
 			siw_qp_rc_abort(rc);
 		else
 			siw_qp_rc_close(rc, how);
@@ -266,28 +266,28 @@ void siw_qp_rc_abort(struct siw_rc *rc)
 		siw_verbs_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
 	/* An unfinished message has already consumed the oldest receive. */
 	taken = siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
-	siw_mpa_close(detach(rc), true);
+	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
 		siw_qp_flush_recv(&rc->wq, wr_id);
 	siw_qp_flush(&rc->wq);
-	leave_conn(rc);
+	rc_report_conn_end(rc);
 }
 
-static void let_go(struct siw_rc *rc)
+static void rc_release_stream(struct siw_rc *rc)
 {
 	if (rc->wq.flow.stream) {
 		if (end_sending(rc) == 1)
-			let_linger(rc);
+			rc_start_linger(rc);
 		else
-			siw_mpa_close(detach(rc), false);
+			siw_mpa_close(rc_detach_stream(rc), false);
 	}
-	leave_conn(rc);
+	rc_report_conn_end(rc);
 	rc->wq.wire_err = 0;
 }
 
 void siw_qp_rc_release(struct siw_rc *rc)
 {
-	let_go(rc);
+	rc_release_stream(rc);
 	if (rc->pairs)
 		rc->pairs->stop(rc);
 }
@@ -296,7 +296,7 @@ void siw_qp_rc_release(struct siw_rc *rc)
  * Completes the requests that are DONE. Returns the oldest request that is not, or NULL. send_lock
  * held.
  */
-static struct siw_wqe *oldest_open(struct siw_rc *rc)
+static struct siw_wqe *rc_oldest_incomplete(struct siw_rc *rc)
 {
 	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
 	return rc->wq.flow.first;
@@ -306,12 +306,12 @@ static struct siw_wqe *oldest_open(struct siw_rc *rc)
  * Marks the oldest incomplete request as failed with status. Returns whether there is an incomplete
  * request.
  */
-static bool blame_oldest(struct siw_rc *rc, int status)
+static bool rc_fail_oldest(struct siw_rc *rc, int status)
 {
 	struct siw_wqe *oldest;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	oldest = oldest_open(rc);
+	oldest = rc_oldest_incomplete(rc);
 	if (oldest && oldest->state != SIW_WQE_DONE) {
 		oldest->state = SIW_WQE_DONE;
 		oldest->status = (uint8_t)status;
@@ -339,27 +339,28 @@ int siw_qp_rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
  * requests get the time-out of requests without a peer. The receive of an unfinished message is
  * kept.
  */
-static void outlive_stream(struct siw_rc *rc)
+static void rc_keep_state_after_stream(struct siw_rc *rc)
 {
 	bool open;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	open = oldest_open(rc);
+	open = rc_oldest_incomplete(rc);
 	siw_unlock(&rc->wq.qp.send_lock);
 	rc->has_torn = siw_qp_rc_take_recv(&rc->wq, &rc->torn) == 1;
-	let_go(rc);
+	rc_release_stream(rc);
 	if (open)
 		rc->pairs->turn(rc);
 }
 
-void siw_qp_rc_lost(struct siw_rc *rc, int status)
+void siw_qp_rc_stream_lost(struct siw_rc *rc, int status)
 {
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
 	else if (rc->wq.flow.stream && rc->wq.qp.state == SIW_QPS_RTS)
-		outlive_stream(rc); /* also if its start-up broke off: nothing was sent on it */
-	else if (blame_oldest(rc, SIW_WC_RETRY_EXC_ERR))
+		rc_keep_state_after_stream(
+			rc); /* also if its start-up broke off: nothing was sent on it */
+	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 	else
-		let_go(rc);
+		rc_release_stream(rc);
 }

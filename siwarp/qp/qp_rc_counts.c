@@ -26,9 +26,9 @@
 
 /* ---- counts received from the peer ----------------------------------------------------------- */
 
-void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry)
+void siw_qp_rc_counts_start(struct siw_rc *rc, bool agreed, int rnr_retry)
 {
-	rc->counts = (struct siw_counts){
+	rc->counts = (struct siw_delivery_counts){
 		.on = agreed && rc->wq.roce,
 		.tell = agreed && rc->wq.roce,
 		.sends = rc->sends_begun,
@@ -41,7 +41,7 @@ void siw_qp_rc_count_from(struct siw_rc *rc, bool agreed, int rnr_retry)
 }
 
 /* Whether the peer's counts cover this Send or Write. */
-static bool is_there(const struct siw_counts *c, const struct siw_wqe *wqe)
+static bool rc_count_covers(const struct siw_delivery_counts *c, const struct siw_wqe *wqe)
 {
 	uint32_t count = wqe->opcode == SIW_WR_RDMA_WRITE ? c->writes : c->sends;
 
@@ -52,12 +52,12 @@ static bool is_there(const struct siw_counts *c, const struct siw_wqe *wqe)
  * Whether a count is plausible: it does not decrease, reports something new, and does not exceed
  * what was sent.
  */
-static bool may_be(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static bool rc_count_is_plausible(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
 {
-	const struct siw_counts *c = &rc->counts;
+	const struct siw_delivery_counts *c = &rc->counts;
 	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
 
-	return (c->on || siw_rdmap_has_asked(rc->wq.flow.stream)) && (sends || writes) &&
+	return (c->on || siw_rdmap_requested_counts(rc->wq.flow.stream)) && (sends || writes) &&
 	       sends <= rc->sends_begun - c->sends && writes <= c->writes_begun - c->writes;
 }
 
@@ -65,7 +65,7 @@ static bool may_be(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * The peer has answered an offer of counts, so it is siwarp: delivery counts replace confirming
  * Reads.
  */
-static void adopt(struct siw_rc *rc)
+static void rc_enable_counts(struct siw_rc *rc)
 {
 	rc->counts.on = true;
 	rc->confirm.on = rc->confirm.due = false;
@@ -76,17 +76,17 @@ bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	struct siw_flow *flow = &rc->wq.flow;
 	uint64_t out = siw_ddp_tx_accepted(flow->ddp);
 
-	if (!may_be(rc, ev))
+	if (!rc_count_is_plausible(rc, ev))
 		return false;
 	if (__builtin_expect(!rc->counts.on, 0))
-		adopt(rc);
+		rc_enable_counts(rc);
 	rc->counts.sends = ev->sends;
 	rc->counts.writes = ev->writes;
 	/* In order: a Write behind a Send that waits for its receive is not complete either. */
 	for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain) {
 		if (wqe->state == SIW_WQE_DONE || siw_qp_awaits_response(wqe))
 			continue;
-		if (wqe->state == SIW_WQE_POSTED || !is_there(&rc->counts, wqe))
+		if (wqe->state == SIW_WQE_POSTED || !rc_count_covers(&rc->counts, wqe))
 			break;
 		/* the request has not completely left this end, so the count is wrong */
 		if (wqe->stamp.end > out)
@@ -98,20 +98,20 @@ bool siw_qp_rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 /* ---- counts sent to the peer ----------------------------------------------------------------- */
 
-static bool is_due(const struct siw_rc *rc)
+static bool rc_count_is_due(const struct siw_rc *rc)
 {
 	return rc->wq.flow.stream && !siw_is_closing(&rc->wq) &&
-	       siw_rdmap_owes_count(rc->wq.flow.stream);
+	       siw_rdmap_count_pending(rc->wq.flow.stream);
 }
 
-void siw_qp_rc_count_now(struct siw_rc *rc)
+void siw_qp_rc_counts_send(struct siw_rc *rc)
 {
 	enum siw_run left;
 
-	if (!is_due(rc))
+	if (!rc_count_is_due(rc))
 		return;
 	siw_lock(&rc->wq.qp.send_lock);
-	siw_rdmap_report(rc->wq.flow.stream);
+	siw_rdmap_send_count(rc->wq.flow.stream);
 	left = siw_qp_rc_run(&rc->wq);
 	siw_unlock(&rc->wq.qp.send_lock);
 	rc->counts.octets = 0;
@@ -123,7 +123,7 @@ void siw_qp_rc_count_now(struct siw_rc *rc)
  * Whether the program may still answer the received data, because it has not polled all resulting
  * completions.
  */
-static bool may_answer(struct siw_rc *rc)
+static bool rc_program_may_answer(struct siw_rc *rc)
 {
 	const struct siw_qp *qp = &rc->wq.qp;
 	uint64_t round = qp->ctx->rounds;
@@ -139,41 +139,41 @@ static bool may_answer(struct siw_rc *rc)
  * Sends the peer a count without a message, unless an answer may still carry it, or the last one
  * was sent a short time ago.
  */
-static void tell_alone(struct siw_rc *rc)
+static void rc_send_count_alone(struct siw_rc *rc)
 {
 	uint64_t now;
 
-	if (may_answer(rc))
+	if (rc_program_may_answer(rc))
 		return;
 	now = siw_now_ns();
 	if (now - rc->counts.alone_ns < DISTANCE_NS)
 		return;
 	rc->counts.alone_ns = now;
-	siw_qp_rc_count_now(rc);
+	siw_qp_rc_counts_send(rc);
 }
 
-void siw_qp_rc_count_served(struct siw_rc *rc, int n, uint32_t octets)
+void siw_qp_rc_counts_received(struct siw_rc *rc, int n, uint32_t octets)
 {
-	if (!is_due(rc))
+	if (!rc_count_is_due(rc))
 		return;
 	if (n)
 		rc->counts.came = rc->counts.seen = rc->wq.qp.ctx->rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
-		siw_qp_rc_count_now(rc);
+		siw_qp_rc_counts_send(rc);
 		return;
 	}
 	if (n == rc->wq.burst) /* the socket is served again, with n = 0 if it is empty */
 		return;
 	if (!n)
-		tell_alone(rc);
-	if (is_due(rc))
+		rc_send_count_alone(rc);
+	if (rc_count_is_due(rc))
 		siw_verbs_mark_unsent(&rc->wq.qp);
 }
 
-bool siw_qp_rc_count_turn(struct siw_rc *rc)
+bool siw_qp_rc_counts_turn(struct siw_rc *rc)
 {
-	if (is_due(rc) && rc->wq.qp.ctx->rounds != rc->counts.seen)
-		tell_alone(rc);
-	return is_due(rc);
+	if (rc_count_is_due(rc) && rc->wq.qp.ctx->rounds != rc->counts.seen)
+		rc_send_count_alone(rc);
+	return rc_count_is_due(rc);
 }

@@ -13,13 +13,13 @@
  */
 #define LONG_OCTETS (64u << 10)
 
-static bool is_wanted(const struct siw_wq *wq, const struct siw_wqe *wqe)
+static bool rc_is_signaled(const struct siw_wq *wq, const struct siw_wqe *wqe)
 {
 	return wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
 }
 
 /* The number of requests begun since the QP was created. */
-static uint32_t begun_by(const struct siw_wq *wq)
+static uint32_t rc_requests_begun(const struct siw_wq *wq)
 {
 	return wq->sq_head + wq->begun;
 }
@@ -30,8 +30,8 @@ static uint32_t begun_by(const struct siw_wq *wq)
  */
 static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 {
-	if (is_wanted(&rc->wq, wqe) || rc->wq.begun >= rc->wq.sq_mask / 2)
-		rc->confirm.wanted = begun_by(&rc->wq) + 1;
+	if (rc_is_signaled(&rc->wq, wqe) || rc->wq.begun >= rc->wq.sq_mask / 2)
+		rc->confirm.wanted = rc_requests_begun(&rc->wq) + 1;
 	rc->confirm.due = wqe->length >= LONG_OCTETS;
 }
 
@@ -47,11 +47,11 @@ static bool send_confirm_read(struct siw_rc *rc)
 	    (rc->wq.qp.state != SIW_QPS_RTS && rc->wq.qp.state != SIW_QPS_SQD))
 		return false;
 	/* On failure a later call retries: when an outstanding Read ends, or TCP has room. */
-	if (siw_rdmap_confirm(rc->wq.flow.stream, begun_by(&rc->wq)))
+	if (siw_rdmap_confirm(rc->wq.flow.stream, rc_requests_begun(&rc->wq)))
 		return false;
 	c->asked = true;
 	c->due = false;
-	c->covered = begun_by(&rc->wq);
+	c->covered = rc_requests_begun(&rc->wq);
 	return true;
 }
 
@@ -59,13 +59,13 @@ static bool send_confirm_read(struct siw_rc *rc)
  * Assigns the numbers by which counts refer to a request. A Write with immediate data is a Write
  * followed by a message on the Send queue, and is numbered as both.
  */
-static void number(struct siw_rc *rc, struct siw_wqe *wqe)
+static void rc_number_request(struct siw_rc *rc, struct siw_wqe *wqe)
 {
 	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
 		wqe->msn = ++rc->counts.writes_begun;
 	if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++rc->sends_begun;
-		rc->confirm.sends = begun_by(&rc->wq) + 1;
+		rc->confirm.sends = rc_requests_begun(&rc->wq) + 1;
 	}
 }
 
@@ -73,12 +73,12 @@ static void number(struct siw_rc *rc, struct siw_wqe *wqe)
  * Records what the response to this Read or atomic will confirm: all earlier requests, unless
  * earlier Sends are unconfirmed and the response does not cover Sends.
  */
-static void cover(struct siw_rc *rc, const struct siw_wqe *wqe)
+static void rc_record_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
 {
 	struct siw_confirm *c = &rc->confirm;
 
 	if (siw_qp_rc_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
-		c->covered = begun_by(&rc->wq) + 1;
+		c->covered = rc_requests_begun(&rc->wq) + 1;
 }
 
 int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
@@ -90,7 +90,7 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 	if (__builtin_expect(rc->confirm.due, 0))
 		send_confirm_read(rc);
 	if (__builtin_expect(rc->counts.tell, 0)) {
-		siw_rdmap_tell(flow->stream, rc->counts.on, (uint8_t)wq->rnr_retry);
+		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)wq->rnr_retry);
 		rc->counts.tell = false;
 	}
 	siw_qp_op_make(wqe, &op);
@@ -99,9 +99,9 @@ int siw_qp_rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
 		return err;
 	if (siw_qp_awaits_response(wqe)) {
 		wqe->msn = siw_rdmap_reads(flow->stream);
-		cover(rc, wqe);
+		rc_record_confirmation(rc, wqe);
 	} else {
-		number(rc, wqe);
+		rc_number_request(rc, wqe);
 	}
 	if (rc->confirm.on)
 		want_confirmation(rc, wqe);
@@ -119,10 +119,10 @@ void siw_qp_rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 	(void)flow;
 	(void)status;
 	siw_tear(wq, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
-	rc->confirm.wanted = begun_by(wq) - 1;
+	rc->confirm.wanted = rc_requests_begun(wq) - 1;
 }
 
-/* See siw_qp_did_local. */
+/* See siw_qp_local_done. */
 void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	struct siw_rc *rc = siw_rc_of(wq);
@@ -131,8 +131,8 @@ void siw_qp_rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
 	 * A local request completes after the earlier requests, which may be unsignaled and thus
 	 * not confirmed yet.
 	 */
-	if (rc->confirm.on && is_wanted(wq, wqe))
-		rc->confirm.wanted = begun_by(wq) - 1;
+	if (rc->confirm.on && rc_is_signaled(wq, wqe))
+		rc->confirm.wanted = rc_requests_begun(wq) - 1;
 }
 
 int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
@@ -142,7 +142,7 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
 
 	/* To drain the send queue, unsignaled requests must be confirmed, too. */
 	if (__builtin_expect(wq->draining, 0) && wq->begun)
-		rc->confirm.wanted = begun_by(wq);
+		rc->confirm.wanted = rc_requests_begun(wq);
 	if (rc->confirm.on)
 		send_confirm_read(rc);
 	r = siw_rdmap_flush(flow->stream, &flow->taken);
@@ -160,7 +160,7 @@ int siw_qp_rc_flush(struct siw_wq *wq, struct siw_flow *flow)
  * contains the position as failed, and ends the stream. The position may lie in a Read Response
  * instead.
  */
-static __attribute__((cold, noinline)) void blame_sent(struct siw_wq *wq, uint64_t at)
+static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_wq *wq, uint64_t at)
 {
 	for (struct siw_wqe *wqe = wq->flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe) ||
@@ -199,7 +199,7 @@ enum siw_run siw_qp_rc_run(struct siw_wq *wq)
 		r = siw_qp_rc_flush(wq, flow);
 	siw_qp_flow_reap(wq, flow);
 	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(wq))
-		blame_sent(wq, flow->taken);
+		rc_fail_at_position(wq, flow->taken);
 	/* This end found an error in data that it was sending; the receiving side reports it. */
 	if (r == -EACCES && !siw_is_closing(wq))
 		siw_tear(wq, SIW_BROKEN);

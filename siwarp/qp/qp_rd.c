@@ -27,7 +27,7 @@ struct siw_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream)
 
 void siw_qp_rd_ready(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
-	if (siw_link_alone(&flow->ready))
+	if (siw_link_empty(&flow->ready))
 		siw_link_add(&rd->ready, &flow->ready);
 }
 
@@ -52,7 +52,7 @@ int64_t siw_qp_rd_check(struct siw_wq *wq, const struct siw_send_wr *wr)
 	return siw_qp_op_check(wq, wr);
 }
 
-static struct siw_addr destination(const struct siw_send_wr *wr)
+static struct siw_addr rd_destination(const struct siw_send_wr *wr)
 {
 	struct siw_addr dest = wr->rd.ah->dest;
 
@@ -62,7 +62,7 @@ static struct siw_addr destination(const struct siw_send_wr *wr)
 }
 
 /* The flow to this peer, if it has requests; else NULL. */
-static struct siw_flow *flow_to(struct siw_wq *wq, const struct siw_addr *dest)
+static struct siw_flow *rd_find_flow(struct siw_wq *wq, const struct siw_addr *dest)
 {
 	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
@@ -80,12 +80,12 @@ static struct siw_flow *flow_to(struct siw_wq *wq, const struct siw_addr *dest)
 static __attribute__((cold, noinline)) int
 post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length)
 {
-	struct siw_addr dest = destination(wr);
-	struct siw_flow *flow = siw_teardown_of(&rd->wq) == SIW_FLUSHED ? NULL
-									: flow_to(&rd->wq, &dest);
+	struct siw_addr dest = rd_destination(wr);
+	struct siw_flow *flow =
+		siw_teardown_of(&rd->wq) == SIW_FLUSHED ? NULL : rd_find_flow(&rd->wq, &dest);
 
 	if (flow) {
-		siw_qp_sq_put(&rd->wq, flow, wr, length);
+		siw_qp_sq_append(&rd->wq, flow, wr, length);
 		siw_qp_flow_advance(&rd->wq, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
 		siw_qp_rd_ready(rd, flow);
 	} else {
@@ -110,12 +110,12 @@ int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	if (__builtin_expect(
 		    rd->wq.qp.state == SIW_QPS_SQE || siw_teardown_of(&rd->wq) == SIW_FLUSHED, 0))
 		return post_flushed(rd, wr, (uint64_t)length);
-	dest = destination(wr);
+	dest = rd_destination(wr);
 	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
 		/* no peer record can be evicted, since all have requests */
 		return siw_refuse(PEERS_FULL);
 	flow = siw_qp_rd_flow_of(stream);
-	siw_qp_op_put(siw_qp_sq_put(wq, flow, wr, (uint64_t)length), wr);
+	siw_qp_op_store(siw_qp_sq_append(wq, flow, wr, (uint64_t)length), wr);
 	siw_qp_rd_ready(rd, flow);
 	return 0;
 }
@@ -147,7 +147,7 @@ int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
  * A request failed locally because of its key or memory: moves the QP to SQE, as on UD, and flushes
  * requests that have not begun. Requests that have begun continue.
  */
-static __attribute__((cold, noinline)) void fail(struct siw_wq *wq)
+static __attribute__((cold, noinline)) void rd_send_failed(struct siw_wq *wq)
 {
 	siw_qp_send_failed(wq);
 	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
@@ -162,7 +162,7 @@ static __attribute__((cold, noinline)) void fail(struct siw_wq *wq)
 void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	(void)status;
-	fail(wq);
+	rd_send_failed(wq);
 	flow->torn = siw_rdmap_rd_is_torn(flow->stream);
 }
 
@@ -184,7 +184,7 @@ void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
  * Memory became unmapped in the middle of a message. The peer cannot receive the rest of the
  * message, so no later message may be sent on the stream: the stream ends at the next turn.
  */
-static __attribute__((cold, noinline)) void tear(struct siw_wq *wq, struct siw_flow *flow)
+static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_wq *wq, struct siw_flow *flow)
 {
 	struct siw_wqe *newest = NULL;
 
@@ -194,20 +194,20 @@ static __attribute__((cold, noinline)) void tear(struct siw_wq *wq, struct siw_f
 	if (newest && !flow->torn) {
 		newest->state = SIW_WQE_DONE;
 		newest->status = SIW_WC_LOC_PROT_ERR;
-		fail(wq);
+		rd_send_failed(wq);
 	}
 	flow->torn = true;
 	siw_tear(wq, SIW_BROKEN);
 }
 
 /* Sends to one peer. Returns whether requests are left for the next turn. */
-static bool run_flow(struct siw_wq *wq, struct siw_flow *flow)
+static bool rd_run_flow(struct siw_wq *wq, struct siw_flow *flow)
 {
 	int r = siw_qp_flow_send(wq, flow);
 
 	siw_qp_flow_reap(wq, flow);
 	if (__builtin_expect(r == -EACCES, 0)) {
-		tear(wq, flow);
+		rd_tear_stream(wq, flow);
 		return true;
 	}
 	return r >= 0 && siw_rdmap_rd_has_more(flow->stream);
@@ -218,32 +218,32 @@ enum siw_run siw_qp_rd_run(struct siw_wq *wq)
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 	struct siw_link turn;
 
-	if (siw_link_alone(&rd->ready))
+	if (siw_link_empty(&rd->ready))
 		return SIW_RUN_DONE;
 	siw_link_init(&turn);
-	while (!siw_link_alone(&rd->ready)) {
+	while (!siw_link_empty(&rd->ready)) {
 		struct siw_link *l = rd->ready.next;
 
 		siw_link_del(l);
 		siw_link_add(&turn, l);
 	}
-	while (!siw_link_alone(&turn)) {
+	while (!siw_link_empty(&turn)) {
 		struct siw_flow *flow = siw_container(turn.next, struct siw_flow, ready);
 
 		siw_link_del(&flow->ready);
-		if (run_flow(wq, flow))
+		if (rd_run_flow(wq, flow))
 			siw_qp_rd_ready(rd, flow);
 	}
 	if (__builtin_expect(wq->draining, 0))
 		siw_qp_drained(wq);
-	return siw_link_alone(&rd->ready) ? SIW_RUN_DONE : SIW_RUN_MORE;
+	return siw_link_empty(&rd->ready) ? SIW_RUN_DONE : SIW_RUN_MORE;
 }
 
 void siw_qp_rd_abandon(struct siw_wq *wq)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 
-	while (!siw_link_alone(&rd->ready))
+	while (!siw_link_empty(&rd->ready))
 		siw_link_del(rd->ready.next);
 	if (rd->end)
 		siw_rdmap_rd_abandon(rd->end);
@@ -263,9 +263,9 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 	n = -EINVAL;
 	siw_lock(&qp->ctx->progress);
 	if (siw_class_of(wq) == &siw_qp_rd_class && siw_rd_of(wq)->endpoint)
-		n = siw_rd_waits(siw_rd_of(wq)->endpoint, out, max);
+		n = siw_rd_list_waiting_peers(siw_rd_of(wq)->endpoint, out, max);
 	siw_unlock(&qp->ctx->progress);
-	return n == -EINVAL ? siw_qp_not_of(wq, "RD") : n;
+	return n == -EINVAL ? siw_qp_refuse_type(wq, "RD") : n;
 }
 
 int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
@@ -278,10 +278,10 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
 	if (!peer)
 		return siw_refuse_null("peer");
 	if (siw_class_of(wq) != &siw_qp_rd_class)
-		return siw_qp_not_of(wq, "RD");
+		return siw_qp_refuse_type(wq, "RD");
 	siw_lock(&qp->ctx->progress);
 	if (siw_rd_of(wq)->endpoint)
-		n = siw_rd_give_up(siw_rd_of(wq)->endpoint, peer);
+		n = siw_rd_abandon_peer(siw_rd_of(wq)->endpoint, peer);
 	siw_unlock(&qp->ctx->progress);
 	return n;
 }
@@ -296,7 +296,7 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 	if (max > 0 && !out)
 		return siw_refuse_null("out");
 	if (siw_class_of(wq) != &siw_qp_rd_class)
-		return siw_qp_not_of(wq, "RD");
+		return siw_qp_refuse_type(wq, "RD");
 	siw_lock(&qp->ctx->progress);
 	if (siw_rd_of(wq)->endpoint)
 		n = siw_rd_restarts(siw_rd_of(wq)->endpoint, out, max);

@@ -33,10 +33,10 @@ void siw_qp_rd_abandon(struct siw_wq *wq);
  * Closes an endpoint that no longer has a queue pair, after the peers have received everything sent
  * before.
  */
-void siw_qp_rd_part(struct siw_context *ctx, struct siw_rd *endpoint);
+void siw_qp_rd_linger(struct siw_context *ctx, struct siw_rd *endpoint);
 /*
  * Closes at once an endpoint without a queue pair that uses the port of addr. false: there is none.
  */
-bool siw_qp_rd_yield(struct siw_context *ctx, const struct siw_addr *addr);
+bool siw_qp_rd_free_port(struct siw_context *ctx, const struct siw_addr *addr);
 
 #endif

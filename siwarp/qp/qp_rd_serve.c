@@ -16,7 +16,7 @@
  * the message, so that a program that polls a reply has already polled the completion of its
  * request.
  */
-static struct siw_flow *reap(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static struct siw_flow *rd_qp_reap_flow(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	struct siw_flow *flow;
 
@@ -41,14 +41,14 @@ static uint64_t instance_of(struct siw_rd_qp *rd, struct siw_flow *flow)
 static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		    const struct siw_rdmap_event *ev, int status)
 {
-	struct siw_flow *flow = reap(rd, stream);
+	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
 
 	siw_qp_received(&rd->wq, ev, status, ev->src_qpn, &ev->source, instance_of(rd, flow));
 }
 
 static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t number)
 {
-	struct siw_flow *flow = reap(rd, stream);
+	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
 
 	siw_qp_record_received(&rd->wq, siw_rdmap_rd_record_find(rd->end, number),
 			       instance_of(rd, flow));
@@ -61,7 +61,7 @@ static void err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
 	siw_qp_err_found(&rd->wq, ev);
 }
 
-static void run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+static void rd_qp_run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	enum siw_run run;
 
@@ -90,7 +90,7 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 		siw_qp_rd_flow_of(stream)->reads_out--;
 	}
 	siw_unlock(&rd->wq.qp.send_lock);
-	run_and_mark(rd, stream);
+	rd_qp_run_and_mark(rd, stream);
 }
 
 /*
@@ -98,7 +98,7 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
  * response. Any other request may still be in the middle of being sent from the user's memory; it
  * ends when the peer has discarded all of it.
  */
-static void blame(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
+static void rd_qp_mark_refused(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
 {
 	wqe->status = status;
 	if (!siw_qp_awaits_response(wqe))
@@ -123,11 +123,11 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_qp_rd_reap(rd, flow);
 	wqe = siw_qp_flow_quoted(flow, ev);
 	if (wqe)
-		blame(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
+		rd_qp_mark_refused(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
 	siw_unlock(&rd->wq.qp.send_lock);
 	if (!wqe)
 		siw_qp_err_reported(&rd->wq, ev, 0);
-	run_and_mark(rd, stream);
+	rd_qp_run_and_mark(rd, stream);
 }
 
 /* Moves requests, none of which has begun, to the next stream to the same peer. */
@@ -163,8 +163,8 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
  * Handles the end of a stream. first: the status of the oldest begun request whose outcome is
  * unknown. moves: requests move to the next stream if none of them has begun. send_lock held.
  */
-static void end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
-		       enum siw_rdmap_rd_ending how, bool moves)
+static void rd_qp_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
+			     enum siw_rdmap_rd_ending how, bool moves)
 {
 	struct siw_flow *flow = siw_qp_rd_flow_of(stream);
 
@@ -184,11 +184,11 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 						    struct siw_rdmap_stream *stream, int status)
 {
 	siw_lock(&rd->wq.qp.send_lock);
-	end_stream(rd, stream,
-		   status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
-		   : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
-					: SIW_WC_WR_FLUSH_ERR,
-		   SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
+	rd_qp_end_stream(rd, stream,
+			 status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
+			 : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
+					      : SIW_WC_WR_FLUSH_ERR,
+			 SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -202,7 +202,7 @@ on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct 
 {
 	err_found(rd, ev);
 	siw_lock(&rd->wq.qp.send_lock);
-	end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
+	rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -220,7 +220,7 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	}
 	if (ev->blamed)
 		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
-	run_and_mark(rd, stream); /* sends the error message to the peer */
+	rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
 	if (!ev->blamed)
 		err_found(rd, ev);
 }
@@ -229,7 +229,7 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
  * Ends streams in which a message of this end cannot be finished. A BYE informs the peer, and both
  * ends restart with a new stream.
  */
-static void end_broken(struct siw_rd_qp *rd)
+static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 {
 	struct siw_rdmap_stream *stream;
 
@@ -237,8 +237,8 @@ static void end_broken(struct siw_rd_qp *rd)
 	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
 		siw_set_teardown(&rd->wq, SIW_ALIVE);
 	siw_qp_rd_resume(&rd->wq); /* while BROKEN, the flows have not begun any request */
-	while ((stream = siw_rdmap_rd_torn(rd->end)))
-		end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
+	while ((stream = siw_rdmap_rd_first_torn(rd->end)))
+		rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
 	siw_unlock(&rd->wq.qp.send_lock);
 	siw_verbs_mark_unsent(&rd->wq.qp);
 }
@@ -255,7 +255,7 @@ static void count_polled(struct siw_rd_qp *rd)
 /*
  * A Write-Record is paused until the program polls a completion, which may have happened just now.
  */
-static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
+static __attribute__((cold, noinline)) void rd_qp_on_paused_record(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
 	atomic_store(&rd->records.waits, true);
@@ -266,17 +266,17 @@ static __attribute__((cold, noinline)) void on_held_record(struct siw_rd_qp *rd)
 }
 
 /* A message is paused until a receive is posted, which may have happened just now. */
-static void on_held(struct siw_rd_qp *rd)
+static void rd_qp_on_paused(struct siw_rd_qp *rd)
 {
 	siw_qp_set_unexpected(&rd->wq, true);
 	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
 		siw_rdmap_rd_resume(rd->end);
 }
 
-static int serve(struct siw_io_handler *self);
+static int rd_qp_serve(struct siw_io_handler *self);
 
 /* Whether a paused segment could be accepted now. */
-static bool may_take_held(struct siw_rd_qp *rd)
+static bool rd_qp_may_resume(struct siw_rd_qp *rd)
 {
 	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
 		return true;
@@ -290,9 +290,9 @@ static bool may_take_held(struct siw_rd_qp *rd)
  * Resumes paused messages after a receive was posted, a completion was polled, or another message
  * has ended.
  */
-static bool resume_held(struct siw_rd_qp *rd)
+static bool rd_qp_resume(struct siw_rd_qp *rd)
 {
-	if (!may_take_held(rd))
+	if (!rd_qp_may_resume(rd))
 		return false;
 	atomic_store(&rd->records.waits, false);
 	siw_qp_set_unexpected(&rd->wq, false);
@@ -300,14 +300,14 @@ static bool resume_held(struct siw_rd_qp *rd)
 	return true;
 }
 
-static void look(struct siw_rd_qp *rd)
+static void rd_qp_serve_paused(struct siw_rd_qp *rd)
 {
-	if (resume_held(rd))
-		serve(&rd->wq.qp.handler);
+	if (rd_qp_resume(rd))
+		rd_qp_serve(&rd->wq.qp.handler);
 }
 
-static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
-		   const struct siw_rdmap_event *ev)
+static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+			       const struct siw_rdmap_event *ev)
 {
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
@@ -315,7 +315,7 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		break;
 	case SIW_RDMAP_BAD_RECV:
 		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
-		run_and_mark(rd, stream); /* sends the error message to the peer */
+		rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
 		err_found(rd, ev);
 		break;
 	case SIW_RDMAP_RECORD:
@@ -326,7 +326,7 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		break;
 	case SIW_RDMAP_REQUESTED:
 	case SIW_RDMAP_ACKED:
-		run_and_mark(rd, stream);
+		rd_qp_run_and_mark(rd, stream);
 		break;
 	case SIW_RDMAP_TERMINATED:
 		on_error(rd, stream, ev);
@@ -339,9 +339,9 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		break;
 	case SIW_RDMAP_PAUSED:
 		if (ev->status == -EBUSY)
-			on_held_record(rd);
+			rd_qp_on_paused_record(rd);
 		else
-			on_held(rd);
+			rd_qp_on_paused(rd);
 		break;
 	case SIW_RDMAP_LOST:
 		on_lost(rd, stream, ev->status);
@@ -351,7 +351,7 @@ static void handle(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	}
 }
 
-static int serve(struct siw_io_handler *self)
+static int rd_qp_serve(struct siw_io_handler *self)
 {
 	struct siw_rd_qp *rd = siw_container(self, struct siw_rd_qp, wq.qp.handler);
 	struct siw_rdmap_stream *stream;
@@ -365,16 +365,16 @@ static int serve(struct siw_io_handler *self)
 	       siw_rdmap_rd_recv(rd->end, &stream, &ev) == 1) {
 		n++;
 		octets += ev.placed;
-		handle(rd, stream, &ev);
+		rd_qp_handle_event(rd, stream, &ev);
 	}
 	if (n == rd->wq.burst || octets >= SIW_TURN_OCTETS)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
 	if (__builtin_expect(rd->wq.qp.has_unexpected, 0))
-		resume_held(rd);
+		rd_qp_resume(rd);
 	if (__builtin_expect(siw_rd_restarted(rd->endpoint), 0))
 		siw_verbs_async_raise(&rd->wq.qp.async, SIW_EVENT_PEER_RESTARTED);
-	siw_qp_served(&rd->wq, n, octets);
-	if (siw_rdmap_rd_streams(rd->end) && siw_link_alone(&rd->wq.timed.link))
+	siw_qp_receive_turn_done(&rd->wq, n, octets);
+	if (siw_rdmap_rd_streams(rd->end) && siw_link_empty(&rd->wq.timed.link))
 		siw_verbs_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
 	return n;
 }
@@ -386,7 +386,7 @@ static uint16_t depth(int asked)
 	return asked < 0 ? DEPTH : (uint16_t)asked;
 }
 
-static void receive(struct siw_wq *wq)
+static void rd_qp_set_receiving(struct siw_wq *wq)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 	struct siw_rdmap_start start = {
@@ -409,14 +409,14 @@ static void receive(struct siw_wq *wq)
 	rd->wq.granted_ord = rd->wq.reads_max = depth(rd->wq.ord);
 	rd->wq.granted_ird = depth(rd->wq.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->wq.qkey);
-	siw_rd_set_away(rd->endpoint, rd->wq.qp.state == SIW_QPS_RESET);
+	siw_rd_set_unreachable(rd->endpoint, rd->wq.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
 	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->wq.rnr_retry, (uint8_t)rd->wq.min_rnr_timer);
 	siw_rdmap_rd_start(rd->end, mode, &start);
 	siw_unlock(&rd->wq.qp.send_lock);
 }
 
-static void close_socket(struct siw_wq *wq)
+static void rd_qp_close_socket(struct siw_wq *wq)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 
@@ -426,9 +426,9 @@ static void close_socket(struct siw_wq *wq)
 	if (rd->wq.qp.has_unexpected)
 		siw_qp_set_unexpected(&rd->wq, false);
 	siw_lock(&rd->wq.qp.send_lock);
-	siw_rd_leave(rd->endpoint);
+	siw_rd_shutdown(rd->endpoint);
 	siw_rdmap_rd_close(rd->end);
-	siw_qp_rd_part(rd->wq.qp.ctx, rd->endpoint);
+	siw_qp_rd_linger(rd->wq.qp.ctx, rd->endpoint);
 	rd->end = NULL;
 	rd->ddp = NULL;
 	rd->endpoint = NULL;
@@ -436,10 +436,10 @@ static void close_socket(struct siw_wq *wq)
 }
 
 /* Called before the queue pair is destroyed, so that everything sent still reaches the peers. */
-static void depart(struct siw_wq *wq)
+static void rd_qp_before_destroy(struct siw_wq *wq)
 {
 	if (siw_rd_of(wq)->endpoint)
-		siw_rd_leave(siw_rd_of(wq)->endpoint);
+		siw_rd_shutdown(siw_rd_of(wq)->endpoint);
 }
 
 static bool has_requests(void *user)
@@ -448,7 +448,7 @@ static bool has_requests(void *user)
 }
 
 /* Ends streams that were not used since the last tick. */
-static void tick(struct siw_timed *timed, uint64_t now_ns)
+static void rd_qp_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, wq.timed);
 	uint32_t left;
@@ -481,7 +481,7 @@ static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_
 	return err;
 }
 
-static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+static int rd_qp_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 	struct siw_rd_attr attr = {
@@ -504,7 +504,7 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	if (addr)
 		attr.local = *addr;
 	err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
-	if (err == -EADDRINUSE && addr && siw_qp_rd_yield(wq->qp.ctx, addr))
+	if (err == -EADDRINUSE && addr && siw_qp_rd_free_port(wq->qp.ctx, addr))
 		err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
 	if (err)
 		return err;
@@ -515,9 +515,9 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	}
 	atomic_store(&rd->records.polled, 0);
 	siw_llp_local(siw_rd_sock(endpoint), &bound);
-	close_socket(wq);
-	wq->qp.handler.serve = serve;
-	wq->timed.tick = tick;
+	rd_qp_close_socket(wq);
+	wq->qp.handler.serve = rd_qp_serve;
+	wq->timed.tick = rd_qp_tick;
 	siw_lock(&wq->qp.send_lock);
 	rd->endpoint = endpoint;
 	rd->ddp = ddp;
@@ -526,11 +526,11 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	/* The QPN is the UDP port, as on UD. */
 	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
 	siw_unlock(&wq->qp.send_lock);
-	receive(wq);
+	rd_qp_set_receiving(wq);
 	return 0;
 }
 
-static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+static int rd_qp_create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 	struct siw_addr addr;
@@ -540,10 +540,10 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
 	rd->max_peers = attr->max_peers;
 	rd->peer_timeout_ms = attr->peer_timeout_ms;
 	siw_link_init(&rd->ready);
-	return err ? err : open_socket(wq, &addr, -1);
+	return err ? err : rd_qp_open_socket(wq, &addr, -1);
 }
 
-static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int rd_qp_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_rd_qp *rd = siw_rd_of(wq);
 
@@ -561,29 +561,29 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
 
 /* ---- ops and the type ------------------------------------------------------------------------ */
 
-static enum siw_turn turn(struct siw_qp *qp, uint64_t round)
+static enum siw_turn rd_qp_turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
 	struct siw_rd_qp *rd = siw_rd_of(siw_wq_of(qp));
 	bool broken = siw_teardown_of(&rd->wq) == SIW_BROKEN;
 
 	if (broken)
-		end_broken(rd);
+		rd_qp_end_torn_streams(rd);
 	if (qp->has_unexpected)
-		look(rd);
+		rd_qp_serve_paused(rd);
 	return broken ? SIW_TURN_DONE : left;
 }
 
 /* Sends BYE to the peers; otherwise they would probe until their time-out. */
-static void leave(struct siw_qp *qp)
+static void rd_qp_leave(struct siw_qp *qp)
 {
 	struct siw_wq *wq = siw_wq_of(qp);
 
-	siw_qp_finish(wq);
-	depart(wq);
+	siw_qp_send_delayed(wq);
+	rd_qp_before_destroy(wq);
 	if (siw_qp_step(wq, SIW_QPE_FAILED) >= 0)
 		siw_qp_flush(wq);
-	close_socket(wq);
+	rd_qp_close_socket(wq);
 }
 
 static void record_polled(struct siw_qp *qp)
@@ -599,30 +599,30 @@ static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t nu
 const struct siw_qp_class siw_qp_rd_class = {
 	.ops = {
 		.owns_regions = true,
-		.turn = turn,
+		.turn = rd_qp_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = siw_qp_is_quiet,
 		.fail = siw_qp_fail,
-		.leave = leave,
+		.leave = rd_qp_leave,
 		.record_polled = record_polled,
 	},
 	.size = sizeof(struct siw_rd_qp),
 	.type = SIW_QPT_RD,
 	.has_records = true,
 	.has_errors = true,
-	.wait_octets = SIW_WAIT_OCTETS_DGRAM,
+	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
 	.many_flows = true,
 	.has_rights = true,
 	.opcodes = UINT32_MAX,
 	.turn_octets = UINT64_MAX,
 	.failure = SIW_WC_LOC_PROT_ERR,
-	.create = create,
-	.open = open_socket,
-	.depart = depart,
-	.close = close_socket,
-	.addr = addr_of,
+	.create = rd_qp_create,
+	.open = rd_qp_open_socket,
+	.depart = rd_qp_before_destroy,
+	.close = rd_qp_close_socket,
+	.addr = rd_qp_addr,
 	.query_init = query_init,
-	.receive = receive,
+	.receive = rd_qp_set_receiving,
 	.end = siw_qp_flush,
 	.post = siw_qp_rd_post,
 	.check = siw_qp_rd_check,

@@ -47,7 +47,7 @@ void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records)
 }
 
 /* Queues completions of complete Write-Records. Returns when to check again; 0: none is left. */
-static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
+static uint64_t record_report_complete(struct siw_ud *ud, uint64_t now_ns)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
@@ -68,22 +68,22 @@ static uint64_t report(struct siw_ud *ud, uint64_t now_ns)
 	return now_ns + UNPOLLED_NS;
 }
 
-void siw_qp_record_look(struct siw_ud *ud, uint64_t now_ns)
+void siw_qp_record_report(struct siw_ud *ud, uint64_t now_ns)
 {
-	uint64_t due = report(ud, now_ns);
+	uint64_t due = record_report_complete(ud, now_ns);
 
 	/*
 	 * Setting a timer wakes a sleeping thread, so a timer that is already set for an earlier
 	 * time is kept.
 	 */
-	if (due && (siw_link_alone(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
+	if (due && (siw_link_empty(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
 		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
 }
 
 void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_ud *ud = siw_container(timed, struct siw_ud, wq.timed);
-	uint64_t due = ud->dgram ? report(ud, now_ns) : 0;
+	uint64_t due = ud->dgram ? record_report_complete(ud, now_ns) : 0;
 
 	if (due)
 		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
@@ -99,8 +99,8 @@ void siw_qp_record_clear(struct siw_ud *ud)
 	siw_verbs_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
 }
 
-static int query(struct siw_wq *wq, uint64_t wr_id, struct siw_record *record,
-		 struct siw_record_range *ranges, int max)
+static int record_query(struct siw_wq *wq, uint64_t wr_id, struct siw_record *record,
+			struct siw_record_range *ranges, int max)
 {
 	const struct siw_rdmap_record *rec = siw_class_of(wq)->find_record(wq, wr_id);
 
@@ -129,13 +129,13 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
 	if (n)
 		return n;
 	if (!siw_class_of(siw_wq_of(qp))->has_records)
-		return siw_qp_not_of(siw_wq_of(qp), "UD or RD");
+		return siw_qp_refuse_type(siw_wq_of(qp), "UD or RD");
 	if (!wr_id)
 		return siw_refuse(RECORD_ID);
 	if (max > 0 && !ranges)
 		return siw_refuse_null("ranges");
 	siw_lock(&qp->ctx->progress);
-	n = query(siw_wq_of(qp), wr_id, record, ranges, max);
+	n = record_query(siw_wq_of(qp), wr_id, record, ranges, max);
 	siw_unlock(&qp->ctx->progress);
 	return n;
 }

@@ -6,7 +6,7 @@
 #include "qp/qp_impl.h"
 
 /* Raises COMM_EST for the first message received in RTR. */
-static inline void hear(struct siw_wq *wq)
+static inline void recv_raise_comm_est(struct siw_wq *wq)
 {
 	if (__builtin_expect(
 		    atomic_load_explicit(&wq->qp.state, memory_order_relaxed) == SIW_QPS_RTR, 0) &&
@@ -62,7 +62,7 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 		put_grh(&wc, source);
 	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, source ? &way : NULL, ++wq->rq_done,
 			   ev->solicited);
-	hear(wq);
+	recv_raise_comm_est(wq);
 }
 
 void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec,
@@ -78,7 +78,7 @@ void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *re
 	struct siw_way way = { .source = &rec->source, .instance = instance };
 
 	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, &way, wq->rq_done, rec->solicited);
-	hear(wq);
+	recv_raise_comm_est(wq);
 }
 
 void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id)

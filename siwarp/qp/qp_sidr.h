@@ -12,7 +12,7 @@
 #include "qp/qp.h"
 
 /* A query of this end, until it is answered or given up. */
-struct siw_sidr_ask;
+struct siw_sidr_query;
 /* A UDP port at which queries arrive, or a chain of ports, one at each address of the device. */
 struct siw_sidr_port;
 /* A query that has arrived. */
@@ -26,7 +26,7 @@ enum siw_sidr_status {
 };
 
 /* The data that a program supplies for a query or its answer. */
-struct siw_sidr_say {
+struct siw_sidr_data {
 	uint32_t qpn, qkey;   /* of an answer */
 	struct siw_addr addr; /* of an answer: address at which the queue pair receives */
 	const void *data;
@@ -37,10 +37,10 @@ struct siw_sidr_say {
  * Starts a query to dest, from source (family 0: the device's first address of dest's family).
  * *from: the address and port of the query's socket. 0 or -errno.
  */
-int siw_sidr_ask(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
-		 const struct siw_addr *source, const struct siw_sidr_say *say, int timeout_ms,
-		 struct siw_sidr_ask **out, struct siw_addr *from);
-void siw_sidr_ask_end(struct siw_sidr_ask *ask);
+int siw_sidr_query(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
+		   const struct siw_addr *source, const struct siw_sidr_data *say, int timeout_ms,
+		   struct siw_sidr_query **out, struct siw_addr *from);
+void siw_sidr_query_end(struct siw_sidr_query *ask);
 
 /* Listens at addr; family 0: at every address of the device, on one port. 0 or -errno. */
 int siw_sidr_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
@@ -55,6 +55,6 @@ void siw_sidr_port_close(struct siw_sidr_port *port);
 void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_addr *local,
 			    struct siw_addr *peer);
 /* Answers the request, or refuses it if status is not 0, and ends it. */
-void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_say *say, int status);
+void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_data *say, int status);
 
 #endif

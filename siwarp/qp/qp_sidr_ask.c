@@ -32,7 +32,7 @@
  */
 #define PATIENCE_MS 500
 
-struct siw_sidr_ask {
+struct siw_sidr_query {
 	struct siw_io_handler handler; /* must be first */
 	struct siw_qp_reporter *reporter;
 	struct siw_llp_sock *sock; /* NULL: the query has ended */
@@ -47,12 +47,12 @@ struct siw_sidr_ask {
 	bool refused;
 };
 
-static struct siw_context *ctx_of(const struct siw_sidr_ask *ask)
+static struct siw_context *ctx_of(const struct siw_sidr_query *ask)
 {
 	return ask->reporter->user.ctx;
 }
 
-static void stop(struct siw_sidr_ask *ask)
+static void sidr_query_stop(struct siw_sidr_query *ask)
 {
 	if (!ask->sock)
 		return;
@@ -61,8 +61,8 @@ static void stop(struct siw_sidr_ask *ask)
 	ask->sock = NULL;
 }
 
-static void report(struct siw_sidr_ask *ask, int kind, int status,
-		   const struct siw_sidr_frame *frame)
+static void sidr_query_report(struct siw_sidr_query *ask, int kind, int status,
+			      const struct siw_sidr_frame *frame)
 {
 	struct siw_qp_conn_event event = { .kind = kind, .status = status };
 
@@ -80,11 +80,11 @@ static void report(struct siw_sidr_ask *ask, int kind, int status,
 	 * retransmission triggers another one.
 	 */
 	if (siw_qp_report(ask->reporter, &event) == 0)
-		stop(ask);
+		sidr_query_stop(ask);
 }
 
 /* Sends the query: 0, or the -errno with which the kernel refused to send it. */
-static int send_question(struct siw_sidr_ask *ask)
+static int sidr_query_send(struct siw_sidr_query *ask)
 {
 	uint8_t octets[SIW_SIDR_FRAME];
 	struct iovec iov = { octets, sizeof(octets) };
@@ -98,7 +98,7 @@ static int send_question(struct siw_sidr_ask *ask)
 	return err == -EAGAIN || err == -ECONNREFUSED ? 0 : err;
 }
 
-static void plan(struct siw_sidr_ask *ask, uint64_t now_ns)
+static void sidr_query_schedule(struct siw_sidr_query *ask, uint64_t now_ns)
 {
 	ask->due_ns = now_ns + ask->wait_ms * MS;
 	if (ask->due_ns > ask->deadline_ns)
@@ -107,31 +107,31 @@ static void plan(struct siw_sidr_ask *ask, uint64_t now_ns)
 	siw_verbs_timed_at(ctx_of(ask), &ask->timed, ask->due_ns);
 }
 
-static bool is_refused(const struct siw_sidr_ask *ask)
+static bool sidr_query_is_refused(const struct siw_sidr_query *ask)
 {
 	return ask->refused && ask->refusals >= REFUSALS;
 }
 
 /* Reports the same event as for a refusal from a closed listener. */
-static void report_refused(struct siw_sidr_ask *ask)
+static void sidr_query_report_refused(struct siw_sidr_query *ask)
 {
 	static const struct siw_sidr_frame nobody = { .status = SIW_SIDR_NO_SERVICE };
 
-	report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, &nobody);
+	sidr_query_report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, &nobody);
 }
 
-static void tick(struct siw_timed *timed, uint64_t now_ns)
+static void sidr_query_tick(struct siw_timed *timed, uint64_t now_ns)
 {
-	struct siw_sidr_ask *ask = siw_container(timed, struct siw_sidr_ask, timed);
+	struct siw_sidr_query *ask = siw_container(timed, struct siw_sidr_query, timed);
 
 	if (now_ns < ask->due_ns)
 		return;
-	plan(ask, now_ns);
+	sidr_query_schedule(ask, now_ns);
 	if (now_ns >= ask->deadline_ns) {
-		if (is_refused(ask))
-			report_refused(ask);
+		if (sidr_query_is_refused(ask))
+			sidr_query_report_refused(ask);
 		else
-			report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
+			sidr_query_report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
 		return;
 	}
 	siw_count(SIW_COUNTER_sidr_repeats, 1);
@@ -139,17 +139,17 @@ static void tick(struct siw_timed *timed, uint64_t now_ns)
 	 * An error may be caused by an ICMP message, which an attacker can forge, so the query
 	 * counts as lost.
 	 */
-	send_question(ask);
+	sidr_query_send(ask);
 }
 
-static void on_cookie(struct siw_sidr_ask *ask, const struct siw_sidr_frame *frame)
+static void sidr_query_on_cookie(struct siw_sidr_query *ask, const struct siw_sidr_frame *frame)
 {
 	if (ask->question.cookie == frame->cookie)
 		return;
 	ask->question.cookie = frame->cookie;
 	ask->refusals = 0;
 	if (ask->cookies++ < COOKIES)
-		send_question(ask);
+		sidr_query_send(ask);
 }
 
 /*
@@ -157,7 +157,7 @@ static void on_cookie(struct siw_sidr_ask *ask, const struct siw_sidr_frame *fra
  * queried, which stands for a device with other addresses, the address is taken from the answer.
  * false: the answer has another address, and is dropped.
  */
-static bool address(const struct siw_sidr_ask *ask, struct siw_sidr_frame *frame)
+static bool sidr_query_set_addr(const struct siw_sidr_query *ask, struct siw_sidr_frame *frame)
 {
 	if (!siw_addr_is_loopback(&ask->dest)) {
 		if (!siw_addr_same_host(&frame->addr, &ask->dest))
@@ -168,20 +168,20 @@ static bool address(const struct siw_sidr_ask *ask, struct siw_sidr_frame *frame
 	return true;
 }
 
-static void heard(struct siw_sidr_ask *ask, const struct siw_addr *from,
-		  struct siw_sidr_frame *frame)
+static void sidr_query_on_frame(struct siw_sidr_query *ask, const struct siw_addr *from,
+				struct siw_sidr_frame *frame)
 {
 	if (!siw_addr_same(from, &ask->dest) || frame->id != ask->question.id ||
-	    frame->type == SIW_SIDR_QUESTION) {
+	    frame->type == SIW_SIDR_QUERY) {
 		siw_drop(SIW_COUNTER_drop_sidr_id);
 		return;
 	}
 	if (frame->type == SIW_SIDR_COOKIE)
-		on_cookie(ask, frame);
+		sidr_query_on_cookie(ask, frame);
 	else if (frame->type == SIW_SIDR_REFUSAL)
-		report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
-	else if (address(ask, frame))
-		report(ask, SIW_CONN_ANSWERED, 0, frame);
+		sidr_query_report(ask, SIW_CONN_REJECTED, -ECONNREFUSED, frame);
+	else if (sidr_query_set_addr(ask, frame))
+		sidr_query_report(ask, SIW_CONN_ANSWERED, 0, frame);
 	else
 		siw_drop(SIW_COUNTER_drop_sidr_field);
 }
@@ -191,8 +191,8 @@ static void heard(struct siw_sidr_ask *ask, const struct siw_addr *from,
  * which an attacker that cannot see the query has to guess, and only once per transmission of the
  * query.
  */
-static void refused(struct siw_sidr_ask *ask, const struct siw_addr *dest, const uint8_t *quoted,
-		    size_t len)
+static void sidr_query_on_icmp(struct siw_sidr_query *ask, const struct siw_addr *dest,
+			       const uint8_t *quoted, size_t len)
 {
 	if (!siw_addr_same(dest, &ask->dest) ||
 	    siw_sidr_quoted_id(quoted, len) != ask->question.id) {
@@ -205,11 +205,11 @@ static void refused(struct siw_sidr_ask *ask, const struct siw_addr *dest, const
 	ask->refused = true;
 	ask->refusals++;
 	if (siw_llp_port_clock(ctx_of(ask)->port) >= ask->begun_ns + PATIENCE_MS * MS &&
-	    is_refused(ask))
-		report_refused(ask);
+	    sidr_query_is_refused(ask))
+		sidr_query_report_refused(ask);
 }
 
-static void hear_refusals(struct siw_sidr_ask *ask)
+static void sidr_query_read_icmp(struct siw_sidr_query *ask)
 {
 	int max = (int)siw_settings()->budget;
 
@@ -221,13 +221,13 @@ static void hear_refusals(struct siw_sidr_ask *ask)
 		if (len < 0)
 			break;
 		if (len > 0)
-			refused(ask, &dest, quoted, (size_t)len);
+			sidr_query_on_icmp(ask, &dest, quoted, (size_t)len);
 	}
 }
 
-static int serve(struct siw_io_handler *self)
+static int sidr_query_serve(struct siw_io_handler *self)
 {
-	struct siw_sidr_ask *ask = siw_container(self, struct siw_sidr_ask, handler);
+	struct siw_sidr_query *ask = siw_container(self, struct siw_sidr_query, handler);
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
@@ -239,14 +239,14 @@ static int serve(struct siw_io_handler *self)
 		if (len < 0)
 			break;
 		if (siw_sidr_parse(room, (size_t)len, &frame))
-			heard(ask, &from, &frame);
+			sidr_query_on_frame(ask, &from, &frame);
 	}
-	hear_refusals(ask);
+	sidr_query_read_icmp(ask);
 	return n;
 }
 
 /* Random, so that an attacker that cannot see the query cannot answer it; never 0. */
-static uint64_t new_id(void)
+static uint64_t sidr_new_id(void)
 {
 	struct siw_sipkey key;
 
@@ -255,17 +255,18 @@ static uint64_t new_id(void)
 }
 
 /* Progress lock held. */
-static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int timeout_ms)
+static int sidr_query_begin(struct siw_sidr_query *ask, const struct siw_addr *source,
+			    int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
 	int err = siw_llp_udp_open(ctx_of(ask)->port, source, &ask->handler, &ask->sock);
 
 	if (err)
 		return err;
-	siw_llp_udp_hear_refusals(ask->sock, ask->dest.family);
+	siw_llp_udp_report_refusals(ask->sock, ask->dest.family);
 	err = siw_llp_local(ask->sock, &ask->from);
 	if (!err)
-		err = send_question(ask);
+		err = sidr_query_send(ask);
 	if (err) {
 		siw_llp_close(ask->sock);
 		return err;
@@ -275,13 +276,13 @@ static int begin(struct siw_sidr_ask *ask, const struct siw_addr *source, int ti
 	ask->begun_ns = now;
 	ask->deadline_ns = now + (uint64_t)timeout_ms * MS;
 	ask->wait_ms = FIRST_WAIT_MS;
-	plan(ask, now);
+	sidr_query_schedule(ask, now);
 	return 0;
 }
 
 /* The device's first address of dest's family, link-local if dest is. Progress lock held. */
-static int find_source(const struct siw_context *ctx, const struct siw_addr *dest,
-		       struct siw_addr *source)
+static int sidr_find_source(const struct siw_context *ctx, const struct siw_addr *dest,
+			    struct siw_addr *source)
 {
 	for (uint32_t i = 0; i < ctx->now.n_addrs; i++) {
 		const struct siw_addr *own = &ctx->now.addrs[i];
@@ -300,34 +301,34 @@ static int find_source(const struct siw_context *ctx, const struct siw_addr *des
 	return -EADDRNOTAVAIL;
 }
 
-int siw_sidr_ask(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
-		 const struct siw_addr *source, const struct siw_sidr_say *say, int timeout_ms,
-		 struct siw_sidr_ask **out, struct siw_addr *own)
+int siw_sidr_query(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
+		   const struct siw_addr *source, const struct siw_sidr_data *say, int timeout_ms,
+		   struct siw_sidr_query **out, struct siw_addr *own)
 {
-	struct siw_sidr_ask *ask = calloc(1, sizeof(*ask));
+	struct siw_sidr_query *ask = calloc(1, sizeof(*ask));
 	struct siw_context *ctx = reporter->user.ctx;
 	struct siw_addr from = *source;
 	int err = 0;
 
 	if (!ask)
 		return -ENOMEM;
-	ask->handler.serve = serve;
+	ask->handler.serve = sidr_query_serve;
 	ask->reporter = reporter;
 	ask->dest = *dest;
-	ask->timed.tick = tick;
+	ask->timed.tick = sidr_query_tick;
 	siw_link_init(&ask->timed.link);
 	ask->question = (struct siw_sidr_frame){
-		.type = SIW_SIDR_QUESTION,
-		.id = new_id(),
+		.type = SIW_SIDR_QUERY,
+		.id = sidr_new_id(),
 		.data_len = say->data_len,
 	};
 	if (say->data_len)
 		memcpy(ask->question.data, say->data, say->data_len);
 	siw_lock(&ctx->progress);
 	if (!from.family)
-		err = find_source(ctx, dest, &from);
+		err = sidr_find_source(ctx, dest, &from);
 	if (!err)
-		err = begin(ask, &from, timeout_ms);
+		err = sidr_query_begin(ask, &from, timeout_ms);
 	/*
 	 * Set under the lock, because another thread may take the query's first event and use *out.
 	 */
@@ -341,12 +342,12 @@ int siw_sidr_ask(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
 	return err;
 }
 
-void siw_sidr_ask_end(struct siw_sidr_ask *ask)
+void siw_sidr_query_end(struct siw_sidr_query *ask)
 {
 	struct siw_context *ctx = ctx_of(ask);
 
 	siw_lock(&ctx->progress);
-	stop(ask);
+	sidr_query_stop(ask);
 	siw_unlock(&ctx->progress);
 	free(ask);
 }

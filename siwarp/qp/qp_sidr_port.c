@@ -127,8 +127,8 @@ static struct siw_link *bucket_of(struct siw_sidr_port *port, const struct siw_a
 	return &port->buckets[hash_of(port, from, id, NO_SLOT) % BUCKETS];
 }
 
-static struct siw_sidr_request *find(struct siw_sidr_port *port, const struct siw_addr *from,
-				     uint64_t id)
+static struct siw_sidr_request *sidr_port_find(struct siw_sidr_port *port,
+					       const struct siw_addr *from, uint64_t id)
 {
 	struct siw_link *bucket = bucket_of(port, from, id);
 
@@ -154,7 +154,8 @@ static void send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
 		siw_count(SIW_COUNTER_send_errors, 1);
 }
 
-static void refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64_t id, int status)
+static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64_t id,
+			     int status)
 {
 	struct siw_sidr_frame frame = {
 		.type = SIW_SIDR_REFUSAL,
@@ -174,12 +175,13 @@ static void refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64
  * Moves the source to its position in turns, ordered by last_turn, or removes it if it has no query
  * of the kind.
  */
-static void set_turn(struct siw_sidr_port *port, struct sidr_source *source, enum kind kind)
+static void sidr_source_set_turn(struct siw_sidr_port *port, struct sidr_source *source,
+				 enum kind kind)
 {
 	struct siw_link *link = &source->in_turn[kind], *at = &port->turns[kind];
 
 	siw_link_del(link);
-	if (siw_link_alone(&source->questions[kind]))
+	if (siw_link_empty(&source->questions[kind]))
 		return;
 	/*
 	 * Most sources go to the end. A source whose last turn was long ago is placed before
@@ -192,7 +194,7 @@ static void set_turn(struct siw_sidr_port *port, struct sidr_source *source, enu
 	siw_link_add(at, link);
 }
 
-static void enqueue(struct siw_sidr_request *request)
+static void sidr_request_enqueue(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
 	struct sidr_source *source = &port->sources[request->source];
@@ -203,29 +205,29 @@ static void enqueue(struct siw_sidr_request *request)
 			siw_link_init(&source->questions[i]);
 			siw_link_init(&source->in_turn[i]);
 		}
-	first = siw_link_alone(&source->questions[request->kind]);
+	first = siw_link_empty(&source->questions[request->kind]);
 	siw_link_add(&source->questions[request->kind], &request->in_source);
 	if (first)
-		set_turn(port, source, request->kind);
+		sidr_source_set_turn(port, source, request->kind);
 }
 
-static void dequeue(struct siw_sidr_request *request)
+static void sidr_request_dequeue(struct siw_sidr_request *request)
 {
 	struct sidr_source *source = &request->port->sources[request->source];
 
 	siw_link_del(&request->in_source);
-	if (siw_link_alone(&source->questions[request->kind]))
+	if (siw_link_empty(&source->questions[request->kind]))
 		siw_link_del(&source->in_turn[request->kind]);
 }
 
-static void move_to(struct siw_sidr_request *request, enum stage stage)
+static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage stage)
 {
 	struct siw_sidr_port *port = request->port;
 
 	if (request->stage == PENDING) {
 		siw_qp_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
 				      SIW_ADMISSION_NOWHERE);
-		dequeue(request);
+		sidr_request_dequeue(request);
 		siw_link_del(&request->in_heard);
 	}
 	port->n_answered -= request->stage == ANSWERED;
@@ -238,29 +240,29 @@ static void move_to(struct siw_sidr_request *request, enum stage stage)
 	siw_link_add(&port->stages[stage], &request->in_stage);
 }
 
-static void forget(struct siw_sidr_request *request)
+static void sidr_request_free(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
 
 	if (port->offered == request) {
-		siw_qp_report_forget(port->reporter, request);
+		siw_qp_report_cancel(port->reporter, request);
 		port->offered = NULL;
 	}
-	move_to(request, STAGES);
+	sidr_request_set_stage(request, STAGES);
 	siw_link_del(&request->in_bucket);
 	free(request);
 }
 
-static struct siw_sidr_request *oldest(struct siw_sidr_port *port, enum stage stage)
+static struct siw_sidr_request *sidr_port_oldest(struct siw_sidr_port *port, enum stage stage)
 {
 	struct siw_link *list = &port->stages[stage];
 
-	return siw_link_alone(list) ? NULL
+	return siw_link_empty(list) ? NULL
 				    : siw_container(list->next, struct siw_sidr_request, in_stage);
 }
 
 /* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
-static void tidy(struct siw_sidr_port *port)
+static void sidr_port_expire(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->port);
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
@@ -268,18 +270,18 @@ static void tidy(struct siw_sidr_port *port)
 	struct siw_sidr_request *request;
 
 	port->tidied_ns = now;
-	while ((request = oldest(port, PENDING)) && request->since_ns + most < now)
-		forget(request);
-	while (!siw_link_alone(&port->heard)) {
+	while ((request = sidr_port_oldest(port, PENDING)) && request->since_ns + most < now)
+		sidr_request_free(request);
+	while (!siw_link_empty(&port->heard)) {
 		request = siw_container(port->heard.next, struct siw_sidr_request, in_heard);
 		if (request->heard_ns + repeat >= now)
 			break;
-		forget(request);
+		sidr_request_free(request);
 	}
-	while ((request = oldest(port, ANSWERED)) &&
+	while ((request = sidr_port_oldest(port, ANSWERED)) &&
 	       (request->since_ns + most < now ||
 		port->n_answered > (uint32_t)siw_settings()->max_startups))
-		forget(request);
+		sidr_request_free(request);
 }
 
 /* Never 0, which means no cookie. */
@@ -295,8 +297,8 @@ static uint64_t cookie_slot(uint64_t now_ns)
 }
 
 /* Whether the query has a valid cookie, which proves its source address. */
-static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *from,
-		     const struct siw_sidr_frame *question)
+static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
+				  const struct siw_sidr_frame *question)
 {
 	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
 
@@ -305,15 +307,15 @@ static bool is_shown(const struct siw_sidr_port *port, const struct siw_addr *fr
 		question->cookie == cookie_of(port, from, question->id, slot - 1));
 }
 
-/* As is_shown(); if there is no valid cookie, sends one to the source. */
-static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
-		       const struct siw_sidr_frame *question)
+/* As sidr_has_valid_cookie(); if there is no valid cookie, sends one to the source. */
+static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
+				const struct siw_sidr_frame *question)
 {
 	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
-	if (is_shown(port, from, question))
+	if (sidr_has_valid_cookie(port, from, question))
 		return true;
 	if (question->cookie)
 		siw_drop(SIW_COUNTER_drop_sidr_cookie);
@@ -324,7 +326,7 @@ static bool has_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 	return false;
 }
 
-static bool is_pressed(const struct siw_admission *admission)
+static bool sidr_needs_cookies(const struct siw_admission *admission)
 {
 	uint32_t half = (admission->max.requests + 1) / 2;
 
@@ -335,13 +337,13 @@ static bool is_pressed(const struct siw_admission *admission)
  * Chooses the next query: queries with a cookie first; within each kind, sources take turns. NULL:
  * there is none.
  */
-static struct siw_sidr_request *choose(struct siw_sidr_port *port)
+static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port)
 {
 	for (int kind = KINDS - 1; kind >= 0; kind--) {
 		struct siw_link *turns = &port->turns[kind];
 		struct sidr_source *source;
 
-		if (siw_link_alone(turns))
+		if (siw_link_empty(turns))
 			continue;
 		source = siw_container(turns->next, struct sidr_source, in_turn[kind]);
 		return siw_container(source->questions[kind].next, struct siw_sidr_request,
@@ -350,29 +352,29 @@ static struct siw_sidr_request *choose(struct siw_sidr_port *port)
 	return NULL;
 }
 
-static void offer_next(struct siw_sidr_port *port);
+static void sidr_port_offer_next(struct siw_sidr_port *port);
 
 /* The program has taken the query's event. */
-static void taken(struct siw_sidr_request *request)
+static void sidr_request_taken(struct siw_sidr_request *request)
 {
 	struct siw_sidr_port *port = request->port;
 
 	port->offered = NULL;
-	move_to(request, TAKEN);
-	offer_next(port);
+	sidr_request_set_stage(request, TAKEN);
+	sidr_port_offer_next(port);
 }
 
 /* Queues an event for the next query, unless an event is in the queue already. */
-static void offer_next(struct siw_sidr_port *port)
+static void sidr_port_offer_next(struct siw_sidr_port *port)
 {
-	struct siw_qp_conn_event event = { .kind = SIW_CONN_ASKED, .taken = taken };
+	struct siw_qp_conn_event event = { .kind = SIW_CONN_ASKED, .taken = sidr_request_taken };
 	struct siw_sidr_request *next;
 	struct sidr_source *source;
 
-	tidy(port);
+	sidr_port_expire(port);
 	if (!port->reporter || port->offered)
 		return;
-	next = choose(port);
+	next = sidr_port_choose_next(port);
 	if (!next)
 		return;
 	event.asked = next;
@@ -380,7 +382,7 @@ static void offer_next(struct siw_sidr_port *port)
 	event.params.pdata_len = next->data.len;
 	memcpy(event.params.pdata, next->data.octets, next->data.len);
 	if (siw_qp_report(port->reporter, &event)) {
-		forget(next);
+		sidr_request_free(next);
 		siw_drop(SIW_COUNTER_drop_sidr_full);
 		return;
 	}
@@ -388,11 +390,11 @@ static void offer_next(struct siw_sidr_port *port)
 	source = &port->sources[next->source];
 	source->last_turn = ++port->turn;
 	for (int kind = 0; kind < KINDS; kind++)
-		set_turn(port, source, kind);
+		sidr_source_set_turn(port, source, kind);
 }
 
-static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
-		  const struct siw_sidr_frame *question)
+static void sidr_port_admit(struct siw_sidr_port *port, const struct siw_addr *from,
+			    const struct siw_sidr_frame *question)
 {
 	uint32_t source = siw_qp_admission_source(port->admission, from);
 	struct siw_sidr_request *request;
@@ -410,64 +412,67 @@ static void admit(struct siw_sidr_port *port, const struct siw_addr *from,
 	request->from = *from;
 	request->id = question->id;
 	request->source = source;
-	request->kind = is_shown(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
+	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
 	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->port);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
 	siw_link_add(&port->heard, &request->in_heard);
-	enqueue(request);
+	sidr_request_enqueue(request);
 	siw_link_add(bucket_of(port, from, question->id), &request->in_bucket);
 	siw_qp_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE,
 			      SIW_ADMISSION_REQUEST);
-	offer_next(port);
+	sidr_port_offer_next(port);
 }
 
 /*
  * A pending query was received again. If it has a cookie now, it moves before the queries without
  * one.
  */
-static void heard_again(struct siw_sidr_request *request, const struct siw_sidr_frame *question)
+static void sidr_request_repeated(struct siw_sidr_request *request,
+				  const struct siw_sidr_frame *question)
 {
 	struct siw_sidr_port *port = request->port;
 
 	request->heard_ns = siw_llp_port_clock(port->ctx->port);
 	siw_link_del(&request->in_heard);
 	siw_link_add(&port->heard, &request->in_heard);
-	if (request->kind == WITHOUT_COOKIE && is_pressed(port->admission) &&
-	    has_cookie(port, &request->from, question)) {
-		dequeue(request);
+	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
+	    sidr_require_cookie(port, &request->from, question)) {
+		sidr_request_dequeue(request);
 		request->kind = WITH_COOKIE;
-		enqueue(request);
+		sidr_request_enqueue(request);
 	}
 }
 
-static void heard(struct siw_sidr_port *port, const struct siw_addr *from,
-		  const struct siw_sidr_frame *question)
+static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr *from,
+			       const struct siw_sidr_frame *question)
 {
 	struct siw_sidr_request *request;
 
-	if (question->type != SIW_SIDR_QUESTION) {
+	if (question->type != SIW_SIDR_QUERY) {
 		siw_drop(SIW_COUNTER_drop_sidr_id);
 		return;
 	}
 	if (siw_llp_port_clock(port->ctx->port) - port->tidied_ns >= TIDY_NS)
-		offer_next(port);
-	request = find(port, from, question->id);
+		sidr_port_offer_next(port);
+	request = sidr_port_find(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
 		siw_count(SIW_COUNTER_sidr_replays, 1);
-		move_to(request, ANSWERED); /* restarts the time that the answer is kept */
+		sidr_request_set_stage(request,
+				       ANSWERED); /* restarts the time that the answer is kept */
 		send_frame(port, from, request->answer);
 	} else if (request && request->stage == PENDING) {
-		heard_again(request, question);
+		sidr_request_repeated(request, question);
 	} else if (!request && !port->reporter) {
-		refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
-	} else if (!request && (!is_pressed(port->admission) || has_cookie(port, from, question))) {
-		admit(port, from, question);
+		sidr_port_refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
+	} else if (!request && (!sidr_needs_cookies(port->admission) ||
+				sidr_require_cookie(port, from, question))) {
+		sidr_port_admit(port, from, question);
 	}
 }
 
-static int serve(struct siw_io_handler *self)
+static int sidr_port_serve(struct siw_io_handler *self)
 {
 	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
 	uint8_t *room = siw_llp_port_room(port->ctx->port);
@@ -481,7 +486,7 @@ static int serve(struct siw_io_handler *self)
 		if (len < 0)
 			break;
 		if (siw_sidr_parse(room, (size_t)len, &frame))
-			heard(port, &from, &frame);
+			sidr_port_on_frame(port, &from, &frame);
 	}
 	return n;
 }
@@ -489,15 +494,15 @@ static int serve(struct siw_io_handler *self)
 /* ---- ports ----------------------------------------------------------------------------------- */
 
 /* Progress lock held, as for all functions below that do not take it themselves. */
-static int open_port(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
-		     struct siw_sidr_port **out)
+static int sidr_port_open(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
+			  struct siw_sidr_port **out)
 {
 	struct siw_sidr_port *port = calloc(1, sizeof(*port));
 	int err = -ENOMEM;
 
 	if (!port)
 		return err;
-	port->handler.serve = serve;
+	port->handler.serve = sidr_port_serve;
 	port->ctx = reporter->user.ctx;
 	port->reporter = reporter;
 	siw_link_init(&port->heard);
@@ -527,60 +532,60 @@ failed:
 	return err;
 }
 
-static void free_port(struct siw_sidr_port *port)
+static void sidr_port_free(struct siw_sidr_port *port)
 {
 	siw_llp_close(port->sock);
 	free(port->admission);
 	free(port);
 }
 
-static void say_again(struct siw_sidr_port *port, struct siw_sidr_request *request)
+static void sidr_request_resend(struct siw_sidr_port *port, struct siw_sidr_request *request)
 {
 	for (int i = 0; i < LAST_WORDS; i++)
 		send_frame(port, &request->from, request->answer);
 }
 
-static void close_one(struct siw_sidr_port *port)
+static void sidr_port_close_one(struct siw_sidr_port *port)
 {
 	uint64_t now = siw_llp_port_clock(port->ctx->port);
 	struct siw_sidr_request *request;
 
-	while ((request = oldest(port, PENDING))) {
-		refuse(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
-		forget(request);
+	while ((request = sidr_port_oldest(port, PENDING))) {
+		sidr_port_refuse(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
+		sidr_request_free(request);
 	}
-	while ((request = oldest(port, ANSWERED))) {
+	while ((request = sidr_port_oldest(port, ANSWERED))) {
 		if (now < request->since_ns + LAST_NS)
-			say_again(port, request);
-		forget(request);
+			sidr_request_resend(port, request);
+		sidr_request_free(request);
 	}
 	port->reporter = NULL;
-	if (!oldest(port, TAKEN))
-		free_port(port);
+	if (!sidr_port_oldest(port, TAKEN))
+		sidr_port_free(port);
 }
 
-static void close_all(struct siw_sidr_port *port)
+static void sidr_ports_close(struct siw_sidr_port *port)
 {
 	while (port) {
 		struct siw_sidr_port *next = port->also;
 
-		close_one(port);
+		sidr_port_close_one(port);
 		port = next;
 	}
 }
 
 /* The state of a listen call in progress: its ports, chained by also. */
 struct listening {
-	struct siw_everywhere how; /* must be first */
+	struct siw_every_addr how; /* must be first */
 	struct siw_qp_reporter *reporter;
 	struct siw_sidr_port *first, *last;
 };
 
-static int open_next(struct siw_everywhere *how, struct siw_addr *addr)
+static int sidr_port_open_next(struct siw_every_addr *how, struct siw_addr *addr)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 	struct siw_sidr_port *port;
-	int err = open_port(l->reporter, addr, &port);
+	int err = sidr_port_open(l->reporter, addr, &port);
 
 	if (err)
 		return err;
@@ -593,25 +598,27 @@ static int open_next(struct siw_everywhere *how, struct siw_addr *addr)
 	return 0;
 }
 
-static void undo(struct siw_everywhere *how)
+static void sidr_ports_undo(struct siw_every_addr *how)
 {
 	struct listening *l = siw_container(how, struct listening, how);
 
-	close_all(l->first);
+	sidr_ports_close(l->first);
 	l->first = l->last = NULL;
 }
 
 int siw_sidr_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr,
 		    struct siw_sidr_port **out)
 {
-	struct listening l = { .how = { open_next, undo }, .reporter = reporter };
+	struct listening l = { .how = { sidr_port_open_next, sidr_ports_undo },
+			       .reporter = reporter };
 	struct siw_context *ctx = reporter->user.ctx;
 	struct siw_addr at = *addr;
 	uint16_t number = siw_addr_port(addr);
 	int err;
 
 	siw_lock(&ctx->progress);
-	err = addr->family ? open_next(&l.how, &at) : siw_qp_everywhere(ctx, &number, &l.how);
+	err = addr->family ? sidr_port_open_next(&l.how, &at)
+			   : siw_qp_open_every_addr(ctx, &number, &l.how);
 	/*
 	 * Set under the lock, because another thread may take the port's first event and use *out.
 	 */
@@ -631,7 +638,7 @@ void siw_sidr_port_close(struct siw_sidr_port *port)
 	struct siw_context *ctx = port->ctx;
 
 	siw_lock(&ctx->progress);
-	close_all(port);
+	sidr_ports_close(port);
 	siw_unlock(&ctx->progress);
 }
 
@@ -644,7 +651,7 @@ void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_a
 	*peer = request->from;
 }
 
-void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_say *say, int status)
+void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_data *say, int status)
 {
 	struct siw_sidr_port *port = request->port;
 	struct siw_context *ctx = port->ctx;
@@ -665,13 +672,13 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_say
 	siw_count(SIW_COUNTER_sidr_answers, 1);
 	send_frame(port, &request->from, request->answer);
 	if (port->reporter) {
-		move_to(request, ANSWERED);
-		tidy(port);
+		sidr_request_set_stage(request, ANSWERED);
+		sidr_port_expire(port);
 	} else {
-		say_again(port, request);
-		forget(request);
-		if (!oldest(port, TAKEN))
-			free_port(port);
+		sidr_request_resend(port, request);
+		sidr_request_free(request);
+		if (!sidr_port_oldest(port, TAKEN))
+			sidr_port_free(port);
 	}
 	siw_unlock(&ctx->progress);
 }

@@ -58,12 +58,12 @@ uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len)
 }
 
 /* Whether each field has a value that is valid for the frame's type. */
-static bool fields_hold(const struct siw_sidr_frame *frame)
+static bool sidr_fields_valid(const struct siw_sidr_frame *frame)
 {
 	if (!frame->id)
 		return false;
 	switch (frame->type) {
-	case SIW_SIDR_QUESTION:
+	case SIW_SIDR_QUERY:
 		return frame->data_len <= SIW_SIDR_DATA;
 	case SIW_SIDR_ANSWER:
 		return frame->data_len <= SIW_SIDR_ANSWER_DATA && frame->qpn &&
@@ -98,7 +98,7 @@ bool siw_sidr_parse(const uint8_t *in, size_t len, struct siw_sidr_frame *frame)
 		.qkey = ntohl(wire.qkey),
 		.addr = siw_addr_of_gid(wire.gid),
 	};
-	if (!fields_hold(frame))
+	if (!sidr_fields_valid(frame))
 		return siw_drop(SIW_COUNTER_drop_sidr_field);
 	memcpy(frame->data, wire.data, frame->data_len);
 	return true;

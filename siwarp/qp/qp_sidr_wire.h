@@ -41,7 +41,7 @@
 #define SIW_SIDR_ANSWER_DATA 136 /* maximum octets of private data in an answer or a refusal */
 
 enum siw_sidr_type {
-	SIW_SIDR_QUESTION = 1,
+	SIW_SIDR_QUERY = 1,
 	SIW_SIDR_ANSWER = 2,
 	SIW_SIDR_REFUSAL = 3,
 	SIW_SIDR_COOKIE = 4, /* the querying end shall repeat its query with this cookie */

@@ -51,14 +51,14 @@ static void copy_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
 }
 
-int siw_qp_sq_make(struct siw_wq *wq)
+int siw_qp_sq_alloc(struct siw_wq *wq)
 {
 	wq->sq = calloc(wq->cap.max_send_wr, wq->sq_stride);
 	return wq->sq ? 0 : -ENOMEM;
 }
 
 /* A free slot; the caller has checked that there is one. */
-static struct siw_wqe *take_slot(struct siw_wq *wq)
+static struct siw_wqe *sq_take_slot(struct siw_wq *wq)
 {
 	struct siw_wqe *wqe = wq->sq_free;
 
@@ -69,7 +69,7 @@ static struct siw_wqe *take_slot(struct siw_wq *wq)
 	return wqe;
 }
 
-static void append(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static void flow_append(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	wqe->chain = NULL;
 	if (flow->first)
@@ -79,18 +79,18 @@ static void append(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe
 	flow->last = wqe;
 	if (!flow->next)
 		flow->next = wqe;
-	if (siw_link_alone(&flow->busy))
+	if (siw_link_empty(&flow->busy))
 		siw_link_add(&wq->flows, &flow->busy);
 }
 
-struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
-			      const struct siw_send_wr *wr, uint64_t length)
+struct siw_wqe *siw_qp_sq_append(struct siw_wq *wq, struct siw_flow *flow,
+				 const struct siw_send_wr *wr, uint64_t length)
 {
 	struct siw_wqe *wqe;
 
-	if (siw_qp_sq_full(wq) || (__builtin_expect(!wq->sq, 0) && siw_qp_sq_make(wq)))
+	if (siw_qp_sq_full(wq) || (__builtin_expect(!wq->sq, 0) && siw_qp_sq_alloc(wq)))
 		return NULL;
-	wqe = take_slot(wq);
+	wqe = sq_take_slot(wq);
 	wqe->wr_id = wr->wr_id;
 	wqe->length = length;
 	wqe->opcode = (uint8_t)wr->opcode;
@@ -101,7 +101,7 @@ struct siw_wqe *siw_qp_sq_put(struct siw_wq *wq, struct siw_flow *flow,
 	else
 		copy_list(wqe, wr);
 	wq->sq_tail++;
-	append(wq, flow, wqe);
+	flow_append(wq, flow, wqe);
 	siw_verbs_mark_busy(&wq->qp);
 	return wqe;
 }
@@ -125,13 +125,13 @@ enum siw_wc_status siw_qp_sq_status(const struct siw_wq *wq, int err)
 						: (enum siw_wc_status)siw_class_of(wq)->failure;
 }
 
-static bool is_silent(const struct siw_wq *wq, uint32_t flags, int status)
+static bool wqe_is_silent(const struct siw_wq *wq, uint32_t flags, int status)
 {
 	return status == SIW_WC_SUCCESS && !wq->sig_all && !(flags & SIW_SEND_SIGNALED);
 }
 
-static void put_completion(struct siw_wq *wq, uint64_t wr_id, int wr_opcode, uint64_t length,
-			   int status, const struct siw_addr *peer)
+static void sq_put_completion(struct siw_wq *wq, uint64_t wr_id, int wr_opcode, uint64_t length,
+			      int status, const struct siw_addr *peer)
 {
 	struct siw_wc wc = {
 		.wr_id = wr_id,
@@ -151,8 +151,8 @@ void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t 
 		      const struct siw_addr *peer)
 {
 	wq->sq_tail++;
-	if (!is_silent(wq, wr->send_flags, status))
-		put_completion(wq, wr->wr_id, wr->opcode, length, status, peer);
+	if (!wqe_is_silent(wq, wr->send_flags, status))
+		sq_put_completion(wq, wr->wr_id, wr->opcode, length, status, peer);
 	wq->sq_head++;
 }
 
@@ -160,7 +160,7 @@ void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t 
  * Releases the region that a bind has pinned, if the bind never began; a bind that began has
  * released it already.
  */
-static void let_go(struct siw_wq *wq, struct siw_wqe *wqe)
+static void wqe_release_bind(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
 		siw_verbs_bind_drop(wq->qp.ctx, &wqe->bind);
@@ -170,16 +170,16 @@ void siw_qp_flow_finish(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	struct siw_wqe *wqe = flow->first;
 
-	let_go(wq, wqe);
+	wqe_release_bind(wq, wqe);
 	wq->begun -= wqe->state != SIW_WQE_POSTED;
 	if (flow->next == wqe)
 		flow->next = wqe->chain;
 	flow->first = wqe->chain;
 	if (flow->peer && !flow->first)
 		siw_link_del(&flow->busy);
-	if (!is_silent(wq, wqe->flags, status))
-		put_completion(wq, wqe->wr_id, wqe->opcode, wqe->length, status,
-			       status ? flow->peer : NULL);
+	if (!wqe_is_silent(wq, wqe->flags, status))
+		sq_put_completion(wq, wqe->wr_id, wqe->opcode, wqe->length, status,
+				  status ? flow->peer : NULL);
 	wq->sq_head++;
 	wqe->chain = wq->sq_free;
 	wq->sq_free = wqe;
@@ -207,10 +207,10 @@ void siw_qp_flush_late_send(struct siw_wq *wq)
 		siw_qp_flow_finish_all(wq, &wq->flow, SIW_WC_WR_FLUSH_ERR);
 }
 
-static void forget_flow(struct siw_wq *wq, struct siw_flow *flow)
+static void flow_drop_requests(struct siw_wq *wq, struct siw_flow *flow)
 {
 	for (struct siw_wqe *wqe = flow->next; wqe; wqe = wqe->chain)
-		let_go(wq, wqe);
+		wqe_release_bind(wq, wqe);
 	flow->first = flow->next = NULL;
 	flow->reads_out = 0;
 	siw_link_del(&flow->ready);
@@ -229,7 +229,7 @@ void siw_qp_sq_end(struct siw_wq *wq, bool report)
 		if (report)
 			siw_qp_flow_finish_all(wq, flow, SIW_WC_WR_FLUSH_ERR);
 		else
-			forget_flow(wq, flow);
+			flow_drop_requests(wq, flow);
 	}
 	if (report)
 		return;
@@ -241,7 +241,7 @@ void siw_qp_sq_end(struct siw_wq *wq, bool report)
 /* ---- objects that requests use --------------------------------------------------------------- */
 
 /* Whether this request still reads or writes its memory. */
-static bool needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)
+static bool wqe_needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)
 {
 	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
 		return false;
@@ -251,7 +251,7 @@ static bool needs_memory(const struct siw_flow *flow, const struct siw_wqe *wqe)
 
 bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *lkey)
 {
-	if (!needs_memory(flow, wqe))
+	if (!wqe_needs_memory(flow, wqe))
 		return false;
 	for (int i = 0; i < wqe->nsge; i++)
 		if (wqe->sge[i].lkey == *(const uint32_t *)lkey)
@@ -275,7 +275,7 @@ bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const voi
  * Whether a program that has armed a CQ may be sleeping: a sleeping program has not polled often
  * since.
  */
-static bool may_sleep(struct siw_context *ctx)
+static bool program_may_sleep(struct siw_context *ctx)
 {
 	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
 
@@ -287,7 +287,7 @@ static bool may_sleep(struct siw_context *ctx)
  * Starts a round at the first post after a poll. The clock is read only if rounds have several
  * posts, so that a program with one message at a time does not pay for it.
  */
-static __attribute__((noinline)) void begin_round(struct siw_round *round, uint32_t polls)
+static __attribute__((noinline)) void post_round_begin(struct siw_post_round *round, uint32_t polls)
 {
 	uint64_t now = round->posts > 1 ? siw_now_ns() : 0;
 	uint64_t silence = (uint64_t)siw_settings()->company_us * 1000;
@@ -302,12 +302,12 @@ static __attribute__((noinline)) void begin_round(struct siw_round *round, uint3
 	round->posts = 1;
 }
 
-static bool is_dense(struct siw_round *round, uint32_t polls)
+static bool posts_are_dense(struct siw_post_round *round, uint32_t polls)
 {
 	int64_t company = siw_settings()->company;
 
 	if (round->polls != polls) {
-		begin_round(round, polls);
+		post_round_begin(round, polls);
 		return false;
 	}
 	round->posts++;
@@ -315,7 +315,7 @@ static bool is_dense(struct siw_round *round, uint32_t polls)
 }
 
 /* Whether another request, which has not been checked yet, may be added to the delayed ones. */
-static bool has_room(struct siw_wq *wq, const struct siw_send_wr *wr)
+static bool sq_has_batch_room(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	uint32_t waiting = wq->sq_tail - wq->sq_head - wq->begun;
 
@@ -329,15 +329,15 @@ static bool has_room(struct siw_wq *wq, const struct siw_send_wr *wr)
  * Posts are not delayed while a thread may be sleeping, on the sockets or in the program's own
  * epoll_wait().
  */
-bool siw_qp_may_wait(struct siw_wq *wq, const struct siw_send_wr *wr)
+bool siw_qp_may_delay_post(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	struct siw_context *ctx = wq->qp.ctx;
 
-	if (!siw_class_of(wq)->wait_octets || !is_dense(&wq->round, siw_qp_polls(ctx)) ||
-	    !ctx->has_thread || atomic_load_explicit(&ctx->waiters, memory_order_relaxed) ||
-	    may_sleep(ctx))
+	if (!siw_class_of(wq)->wait_octets ||
+	    !posts_are_dense(&wq->round, siw_qp_poll_round(ctx)) || !ctx->has_thread ||
+	    atomic_load_explicit(&ctx->waiters, memory_order_relaxed) || program_may_sleep(ctx))
 		return false;
 	if (!atomic_load_explicit(&ctx->crowded, memory_order_relaxed))
 		atomic_store_explicit(&ctx->crowded, true, memory_order_relaxed);
-	return !siw_llp_port_armed(ctx->port) && has_room(wq, wr);
+	return !siw_llp_port_armed(ctx->port) && sq_has_batch_room(wq, wr);
 }

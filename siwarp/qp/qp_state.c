@@ -160,7 +160,7 @@ static const struct step steps[STATES][SIW_QPE_COUNT] = {
 };
 /* clang-format on */
 
-static int column_of(int type)
+static int state_column(int type)
 {
 	switch (type) {
 	case SIW_QPT_UD:
@@ -177,9 +177,9 @@ static int column_of(int type)
 }
 
 /* Returns the attributes of a step and sets *s to it, or -EINVAL: there is no such step. */
-static int step_of(int type, int state, int event, const struct step **s)
+static int state_step(int type, int state, int event, const struct step **s)
 {
-	int column = column_of(type);
+	int column = state_column(type);
 
 	if (column < 0 || state < 0 || state >= STATES || event < 0 || event >= SIW_QPE_COUNT)
 		return -EINVAL;
@@ -191,7 +191,7 @@ int siw_qp_state_next(int type, int state, int event, int *action)
 {
 	const struct step *s;
 
-	if (step_of(type, state, event, &s) < 0)
+	if (state_step(type, state, event, &s) < 0)
 		return -EINVAL;
 	*action = s->action;
 	return s->next;
@@ -201,5 +201,5 @@ int siw_qp_state_attrs(int type, int state, int event)
 {
 	const struct step *s;
 
-	return step_of(type, state, event, &s);
+	return state_step(type, state, event, &s);
 }

@@ -75,7 +75,7 @@ void siw_qp_run_and_mark(struct siw_wq *wq)
 		siw_verbs_mark_unsent(&wq->qp);
 }
 
-void siw_qp_finish(struct siw_wq *wq)
+void siw_qp_send_delayed(struct siw_wq *wq)
 {
 	siw_lock(&wq->qp.send_lock);
 	siw_class_of(wq)->run(wq);
@@ -89,6 +89,6 @@ int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr,
 
 	/* Requests that were only delayed for a batch count as begun, so they are sent. */
 	if (!err && class->wait_octets)
-		siw_qp_finish(wq);
+		siw_qp_send_delayed(wq);
 	return err;
 }

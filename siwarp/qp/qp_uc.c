@@ -10,10 +10,10 @@
 #include "rdmap/rdmap_uc.h"
 #include "qp/qp_impl.h"
 
-static int serve(struct siw_io_handler *self);
-static int serve_end(struct siw_end *end);
+static int uc_serve(struct siw_io_handler *self);
+static int uc_serve_sock(struct siw_addr_sock *end);
 
-static void close_socket(struct siw_wq *wq)
+static void uc_close_socket(struct siw_wq *wq)
 {
 	struct siw_uc *uc = siw_uc_of(wq);
 
@@ -22,7 +22,7 @@ static void close_socket(struct siw_wq *wq)
 	siw_verbs_timed_del(wq->qp.ctx, &wq->timed);
 	siw_rdmap_uc_close(uc->end);
 	if (uc->ends)
-		siw_ends_close(uc->ends);
+		siw_addr_socks_close(uc->ends);
 	else
 		siw_llp_close(uc->sock);
 	uc->ends = NULL;
@@ -32,7 +32,7 @@ static void close_socket(struct siw_wq *wq)
 }
 
 /* Opens DDP and RDMAP on a socket, which remains the caller's on failure. */
-static int open_end(struct siw_wq *wq, struct siw_llp_sock *sock)
+static int uc_open_endpoint(struct siw_wq *wq, struct siw_llp_sock *sock)
 {
 	struct siw_context *ctx = wq->qp.ctx;
 	struct siw_uc *uc = siw_uc_of(wq);
@@ -49,17 +49,17 @@ static int open_end(struct siw_wq *wq, struct siw_llp_sock *sock)
 		return err;
 	}
 	siw_llp_local(sock, &bound);
-	close_socket(wq);
+	uc_close_socket(wq);
 	uc->sock = sock;
 	uc->ddp = ddp;
 	uc->end = end;
-	wq->qp.handler.serve = serve;
+	wq->qp.handler.serve = uc_serve;
 	wq->private = true; /* all UC messages are siwarp-private */
 	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
 	return 0;
 }
 
-static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+static int uc_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 {
 	struct siw_llp_sock *sock;
 	int err;
@@ -69,40 +69,40 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	err = siw_qp_open_udp(wq, addr, fd, &sock);
 	if (err)
 		return err;
-	err = open_end(wq, sock);
+	err = uc_open_endpoint(wq, sock);
 	if (err)
 		siw_llp_close(sock);
 	return err;
 }
 
-static int open_everywhere(struct siw_wq *wq, uint16_t port)
+static int uc_open_every_addr(struct siw_wq *wq, uint16_t port)
 {
-	struct siw_ends *ends;
-	int err = siw_ends_open(wq->qp.ctx, port, wq, serve_end, &ends);
+	struct siw_addr_socks *ends;
+	int err = siw_addr_socks_open(wq->qp.ctx, port, wq, uc_serve_sock, &ends);
 
 	if (err)
 		return err;
-	err = open_end(wq, ends->at[0]->sock);
+	err = uc_open_endpoint(wq, ends->at[0]->sock);
 	if (err)
-		siw_ends_close(ends);
+		siw_addr_socks_close(ends);
 	else
 		siw_uc_of(wq)->ends = ends;
 	return err;
 }
 
-static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+static int uc_create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 {
 	struct siw_addr addr;
 	int err;
 
 	wq->timed.tick = siw_qp_breaker_tick;
 	if (init->every_addr)
-		return open_everywhere(wq, siw_addr_port(&init->addr));
+		return uc_open_every_addr(wq, siw_addr_port(&init->addr));
 	err = siw_qp_first_addr(wq, &init->addr, &addr);
-	return err ? err : open_socket(wq, &addr, -1);
+	return err ? err : uc_open_socket(wq, &addr, -1);
 }
 
-static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int uc_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	const struct siw_uc *uc = siw_uc_of(wq);
 
@@ -117,23 +117,23 @@ static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_add
 #define LEAST_MTU 256
 
 /* Converts an enum ibv_mtu to octets: 1 is 256 octets, 5 is 4096. Larger values are octets. */
-static uint32_t octets_of(int path_mtu)
+static uint32_t uc_mtu_octets(int path_mtu)
 {
 	return path_mtu >= 1 && path_mtu <= 5 ? 128u << path_mtu : (uint32_t)path_mtu;
 }
 
 static bool mtu_valid(int path_mtu)
 {
-	return path_mtu == 0 || (octets_of(path_mtu) >= LEAST_MTU && path_mtu <= 65535);
+	return path_mtu == 0 || (uc_mtu_octets(path_mtu) >= LEAST_MTU && path_mtu <= 65535);
 }
 
 /*
  * Selects the socket to send from to this peer: 0, or -errno: there is no socket at the source
  * address.
  */
-static int take_source(struct siw_uc *uc, struct siw_addr *peer, const struct siw_addr *source)
+static int uc_set_source(struct siw_uc *uc, struct siw_addr *peer, const struct siw_addr *source)
 {
-	const struct siw_end *end;
+	const struct siw_addr_sock *end;
 	struct siw_addr own;
 
 	if (!uc->ends) {
@@ -142,7 +142,7 @@ static int take_source(struct siw_uc *uc, struct siw_addr *peer, const struct si
 			return 0;
 		return siw_refuse(UC_SOURCE);
 	}
-	end = siw_ends_for(uc->ends, peer, source);
+	end = siw_addr_socks_find(uc->ends, peer, source);
 	if (!end)
 		return siw_refuse(UC_SOURCE);
 	/* A link-local address of the peer is on this device's link. */
@@ -152,11 +152,11 @@ static int take_source(struct siw_uc *uc, struct siw_addr *peer, const struct si
 	return siw_ddp_uc_send_by(uc->ddp, end->sock);
 }
 
-static int take_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask)
+static int uc_set_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_addr peer = attr->ah_addr;
 	uint32_t psn = mask & SIW_QP_RQ_PSN ? attr->rq_psn : 0;
-	uint32_t payload = mask & SIW_QP_PATH_MTU ? octets_of(attr->path_mtu) : 0;
+	uint32_t payload = mask & SIW_QP_PATH_MTU ? uc_mtu_octets(attr->path_mtu) : 0;
 	int err;
 
 	if (!(mask & SIW_QP_AV))
@@ -168,7 +168,7 @@ static int take_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask
 	if (!peer.port_be)
 		return siw_refuse(UC_PORT);
 	siw_lock(&uc->wq.qp.send_lock);
-	err = take_source(uc, &peer, &attr->ah_source);
+	err = uc_set_source(uc, &peer, &attr->ah_source);
 	if (!err)
 		err = siw_rdmap_uc_connect(uc->end, &peer, psn, payload);
 	if (!err) {
@@ -181,24 +181,24 @@ static int take_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask
 	return err == -EAFNOSUPPORT ? siw_refuse(UC_FAMILY) : err;
 }
 
-static int prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+static int uc_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_uc *uc = siw_uc_of(wq);
 
 	if ((mask & SIW_QP_PATH_MTU) && !mtu_valid(attr->path_mtu))
 		return siw_refuse(QP_PATH_MTU, (uint64_t)attr->path_mtu);
 	if (event == SIW_QPE_TO_RTR)
-		return take_peer(uc, attr, mask);
+		return uc_set_peer(uc, attr, mask);
 	if (event == SIW_QPE_TO_RTS && uc->wq.qp.state == SIW_QPS_RTR) {
 		siw_lock(&uc->wq.qp.send_lock);
-		siw_ddp_uc_number(uc->ddp, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
+		siw_ddp_uc_set_tx_psn(uc->ddp, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
 		siw_qp_breaker_begin(uc, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
 		siw_unlock(&uc->wq.qp.send_lock);
 	}
 	return 0;
 }
 
-static void receive(struct siw_wq *wq)
+static void uc_set_receiving(struct siw_wq *wq)
 {
 	struct siw_uc *uc = siw_uc_of(wq);
 	bool on = uc->wq.qp.state >= SIW_QPS_RTR && uc->wq.qp.state <= SIW_QPS_SQE;
@@ -237,7 +237,7 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static int uc_begin_request(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	struct siw_rdmap_uc *end = siw_uc_of(wq)->end;
 	struct siw_rdmap_op op;
@@ -255,7 +255,7 @@ static int begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
  * A request that failed because of a local error stops the queue; one that the network refused
  * counts as lost.
  */
-static void failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+static void uc_request_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	(void)flow;
 	if (status != SIW_WC_GENERAL_ERR)
@@ -266,37 +266,37 @@ static void failed(struct siw_wq *wq, struct siw_flow *flow, int status)
  * Marks requests with numbers first to last as failed: requests that the network refused
  * (GENERAL_ERR), or the last request, which could not continue.
  */
-static __attribute__((cold, noinline)) void mark(struct siw_wq *wq, uint64_t first, uint64_t last,
-						 int status)
+static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_wq *wq, uint64_t first,
+							   uint64_t last, int status)
 {
 	for (struct siw_wqe *wqe = wq->flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state != SIW_WQE_BEGUN || wqe->seq < first || wqe->seq > last)
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = (uint8_t)status;
-		failed(wq, &wq->flow, status);
+		uc_request_failed(wq, &wq->flow, status);
 	}
 }
 
-static int flush(struct siw_wq *wq, struct siw_flow *flow)
+static int uc_flush(struct siw_wq *wq, struct siw_flow *flow)
 {
 	struct siw_uc *uc = siw_uc_of(wq);
 	uint64_t first, last = siw_rdmap_uc_begun(uc->end);
 	int r = siw_rdmap_uc_flush(uc->end);
 
 	if (__builtin_expect(r < 0, 0)) {
-		mark(wq, last, last, siw_qp_sq_status(wq, r));
+		uc_mark_failed(wq, last, last, siw_qp_sq_status(wq, r));
 		r = 0;
 	}
 	if (__builtin_expect(siw_rdmap_uc_refused(uc->end, &first, &last), 0)) {
-		mark(wq, first, last, SIW_WC_GENERAL_ERR);
+		uc_mark_failed(wq, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush(uc->end);
 	}
 	flow->accepted = flow->taken = siw_ddp_uc_accepted(uc->ddp);
 	return r;
 }
 
-static enum siw_run run(struct siw_wq *wq)
+static enum siw_run uc_run(struct siw_wq *wq)
 {
 	int r;
 
@@ -307,7 +307,7 @@ static enum siw_run run(struct siw_wq *wq)
 	return siw_qp_flow_left(wq, r, siw_ddp_uc_tx_blocked(siw_uc_of(wq)->ddp));
 }
 
-static void abandon(struct siw_wq *wq)
+static void uc_abandon(struct siw_wq *wq)
 {
 	if (siw_uc_of(wq)->end)
 		siw_rdmap_uc_cut(siw_uc_of(wq)->end);
@@ -315,7 +315,7 @@ static void abandon(struct siw_wq *wq)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void handle(struct siw_uc *uc, const struct siw_rdmap_event *ev)
+static void uc_handle_event(struct siw_uc *uc, const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_PROGRESS)
 		siw_qp_one_sided(&uc->wq, ev->length);
@@ -323,7 +323,7 @@ static void handle(struct siw_uc *uc, const struct siw_rdmap_event *ev)
 		siw_qp_received(&uc->wq, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
 }
 
-static int receive_some(struct siw_uc *uc)
+static int uc_receive_some(struct siw_uc *uc)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0, more;
@@ -333,12 +333,12 @@ static int receive_some(struct siw_uc *uc)
 		       siw_llp_port_more(uc->wq.qp.ctx->port))) {
 		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
 		if (got)
-			handle(uc, &ev);
+			uc_handle_event(uc, &ev);
 		octets += more;
 		n += got;
 	}
-	siw_qp_served(&uc->wq, n, octets);
-	siw_qp_breaker_look(uc);
+	siw_qp_receive_turn_done(&uc->wq, n, octets);
+	siw_qp_breaker_check(uc);
 	/*
 	 * Segments that complete no message count, too, because the poller must not sleep while
 	 * segments arrive.
@@ -346,39 +346,39 @@ static int receive_some(struct siw_uc *uc)
 	return n + (octets != 0);
 }
 
-static int serve(struct siw_io_handler *self)
+static int uc_serve(struct siw_io_handler *self)
 {
-	return receive_some(siw_container(self, struct siw_uc, wq.qp.handler));
+	return uc_receive_some(siw_container(self, struct siw_uc, wq.qp.handler));
 }
 
 /*
  * Datagrams are accepted at all of the QP's addresses, not only at the one that the peer should
  * use.
  */
-static int serve_end(struct siw_end *end)
+static int uc_serve_sock(struct siw_addr_sock *end)
 {
 	struct siw_uc *uc = siw_uc_of(end->ends->server);
 
 	siw_ddp_uc_receive_at(uc->ddp, end->sock);
-	return receive_some(uc);
+	return uc_receive_some(uc);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void readdress(struct siw_qp *qp)
+static void uc_readdress(struct siw_qp *qp)
 {
 	if (siw_uc_of(siw_wq_of(qp))->ends)
-		siw_ends_follow(siw_uc_of(siw_wq_of(qp))->ends);
+		siw_addr_socks_update(siw_uc_of(siw_wq_of(qp))->ends);
 }
 
-static void settle(struct siw_qp *qp)
+static void uc_settle_binds(struct siw_qp *qp)
 {
 	siw_qp_mw_settle(siw_wq_of(qp), false);
 }
 
-static int take_recv(struct siw_wq *wq, uint64_t *wr_id)
+static int uc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
 {
-	return siw_uc_of(wq)->end ? siw_ddp_uc_give(siw_uc_of(wq)->ddp, wr_id) : 0;
+	return siw_uc_of(wq)->end ? siw_ddp_uc_release_buffer(siw_uc_of(wq)->ddp, wr_id) : 0;
 }
 
 const struct siw_qp_class siw_qp_uc_class = {
@@ -387,10 +387,10 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.turn = siw_qp_turn,
 		.uses_key = siw_qp_uses_key,
 		.is_quiet = siw_qp_is_quiet,
-		.settle = settle,
-		.readdress = readdress,
+		.settle = uc_settle_binds,
+		.readdress = uc_readdress,
 		.fail = siw_qp_fail,
-		.leave = siw_qp_leave,
+		.leave = siw_qp_dgram_leave,
 	},
 	.size = sizeof(struct siw_uc),
 	.type = SIW_QPT_UC,
@@ -399,23 +399,23 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.turn_octets = SIW_TURN_OCTETS,
 	.failure = SIW_WC_GENERAL_ERR,
 	.has_errors = true,
-	.wait_octets = SIW_WAIT_OCTETS_DGRAM,
+	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
 	.binds = true,
 	.has_rights = true,
-	.create = create,
-	.open = open_socket,
-	.close = close_socket,
-	.addr = addr_of,
+	.create = uc_create,
+	.open = uc_open_socket,
+	.close = uc_close_socket,
+	.addr = uc_addr,
 	.query_attr = query_attr,
-	.prepare = prepare,
-	.receive = receive,
+	.prepare = uc_prepare,
+	.receive = uc_set_receiving,
 	.end = siw_qp_flush,
 	.post = siw_qp_flow_post,
 	.check = siw_qp_flow_check,
-	.run = run,
-	.begin = begin,
-	.failed = failed,
-	.flush = flush,
-	.abandon = abandon,
-	.take_recv = take_recv,
+	.run = uc_run,
+	.begin = uc_begin_request,
+	.failed = uc_request_failed,
+	.flush = uc_flush,
+	.abandon = uc_abandon,
+	.take_recv = uc_take_recv,
 };

@@ -45,7 +45,7 @@ void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn)
 }
 
 /* Starts a new interval when traffic resumes after a rest. */
-static void wake(struct siw_uc *uc, uint64_t now_ns)
+static void breaker_resume(struct siw_uc *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 
@@ -56,7 +56,7 @@ static void wake(struct siw_uc *uc, uint64_t now_ns)
 }
 
 /* Opens the breaker: cuts the rate. octets: received by the peer within ns nanoseconds. */
-static void open_up(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
+static void breaker_open(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint64_t kbits = octets * 8 * 1000000 / (ns ? ns : 1) / CUT_PART;
@@ -69,13 +69,13 @@ static void open_up(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, uint64_
 	if (!b->open)
 		siw_verbs_async_raise(&uc->wq.qp.async, SIW_EVENT_CONGESTED);
 	b->open = true;
-	wake(uc, now_ns); /* a late report may open the breaker during a rest */
+	breaker_resume(uc, now_ns); /* a late report may open the breaker during a rest */
 	siw_qp_breaker_pace(uc);
 }
 
 /* Whether a report is plausible: its counts do not exceed what was sent, and do not decrease. */
-static bool is_possible(const struct siw_ddp_uc_report *last, const struct siw_ddp_uc_report *told,
-			uint32_t sent)
+static bool breaker_report_plausible(const struct siw_ddp_uc_report *last,
+				     const struct siw_ddp_uc_report *told, uint32_t sent)
 {
 	uint32_t span = told->next - last->next;
 
@@ -84,8 +84,9 @@ static bool is_possible(const struct siw_ddp_uc_report *last, const struct siw_d
 	       told->octets - last->octets <= (uint64_t)span * UINT16_MAX;
 }
 
-/* Evaluates a report of the peer. send_lock held, as for silence(). */
-static void judge(struct siw_uc *uc, const struct siw_ddp_uc_report *told, uint64_t now_ns)
+/* Evaluates a report of the peer. send_lock held, as for breaker_evaluate_interval(). */
+static void breaker_evaluate_report(struct siw_uc *uc, const struct siw_ddp_uc_report *told,
+				    uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	const struct siw_ddp_uc_report last = b->last;
@@ -93,7 +94,7 @@ static void judge(struct siw_uc *uc, const struct siw_ddp_uc_report *told, uint6
 	uint64_t ns = now_ns - b->last_ns;
 
 	siw_ddp_uc_numbers(uc->ddp, &in, &sent);
-	if (!is_possible(&last, told, sent))
+	if (!breaker_report_plausible(&last, told, sent))
 		return;
 	b->heard = true;
 	if (!b->known) {
@@ -110,14 +111,14 @@ static void judge(struct siw_uc *uc, const struct siw_ddp_uc_report *told, uint6
 	else
 		b->bad = 0;
 	if (b->bad >= LASTS)
-		open_up(uc, now_ns, told->octets - last.octets, ns);
+		breaker_open(uc, now_ns, told->octets - last.octets, ns);
 }
 
 /*
  * Evaluates the end of an interval: opens the breaker if a peer that can report has sent no report
  * for LASTS intervals although it was sent many datagrams.
  */
-static void silence(struct siw_uc *uc, uint64_t now_ns)
+static void breaker_evaluate_interval(struct siw_uc *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint32_t in, sent;
@@ -131,24 +132,24 @@ static void silence(struct siw_uc *uc, uint64_t now_ns)
 	b->heard = false;
 	b->sent = sent;
 	if (b->mute >= LASTS)
-		open_up(uc, now_ns, 0, 1);
+		breaker_open(uc, now_ns, 0, 1);
 }
 
-void siw_qp_breaker_look(struct siw_uc *uc)
+void siw_qp_breaker_check(struct siw_uc *uc)
 {
 	struct siw_ddp_uc_report told;
 	bool due = siw_ddp_uc_report_due(uc->ddp);
-	bool heard = siw_ddp_uc_report_heard(uc->ddp, &told);
+	bool heard = siw_ddp_uc_report_received(uc->ddp, &told);
 
 	if (__builtin_expect(!due && !heard && !uc->breaker.rests, 1))
 		return;
 	siw_lock(&uc->wq.qp.send_lock);
 	if (uc->breaker.sends)
-		wake(uc, siw_now_ns());
+		breaker_resume(uc, siw_now_ns());
 	if (due && uc->wq.qp.state >= SIW_QPS_RTR && uc->wq.qp.state <= SIW_QPS_SQE)
 		siw_ddp_uc_report_send(uc->ddp);
 	if (heard && uc->wq.qp.state >= SIW_QPS_RTS && uc->wq.qp.state <= SIW_QPS_SQE)
-		judge(uc, &told, siw_now_ns());
+		breaker_evaluate_report(uc, &told, siw_now_ns());
 	siw_unlock(&uc->wq.qp.send_lock);
 }
 
@@ -159,7 +160,7 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 	bool closes = b->open && now_ns >= b->until_ns;
 
 	siw_lock(&uc->wq.qp.send_lock);
-	silence(uc, now_ns);
+	breaker_evaluate_interval(uc, now_ns);
 	if (closes && now_ns >= b->until_ns) {
 		b->open = false;
 		b->bad = 0;

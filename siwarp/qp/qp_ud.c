@@ -10,10 +10,10 @@
 
 _Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the public limit is rdmap's");
 
-static int serve(struct siw_io_handler *self);
-static int serve_end(struct siw_end *end);
+static int ud_serve(struct siw_io_handler *self);
+static int ud_serve_sock(struct siw_addr_sock *end);
 
-static void close_socket(struct siw_wq *wq)
+static void ud_close_socket(struct siw_wq *wq)
 {
 	struct siw_ud *ud = siw_ud_of(wq), *other;
 
@@ -26,7 +26,7 @@ static void close_socket(struct siw_wq *wq)
 	else if (other)
 		siw_llp_set_handler(ud->sock, &other->wq.qp.handler);
 	else if (ud->ends)
-		siw_ends_close(ud->ends);
+		siw_addr_socks_close(ud->ends);
 	else
 		siw_llp_close(ud->sock);
 	ud->dgram = NULL;
@@ -39,8 +39,8 @@ static void close_socket(struct siw_wq *wq)
  * Opens an endpoint on a socket, which remains the caller's on failure. share: the endpoint of
  * another QP on the same socket, or NULL.
  */
-static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
-			 struct siw_rdmap_dgram *share)
+static int ud_open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
+			    struct siw_rdmap_dgram *share)
 {
 	struct siw_context *ctx = ud->wq.qp.ctx;
 	struct siw_rdmap_dgram *dgram;
@@ -64,18 +64,18 @@ static int open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 	}
 	if (ud->wq.grh)
 		siw_rdmap_dgram_grh(dgram);
-	close_socket(&ud->wq);
+	ud_close_socket(&ud->wq);
 	ud->sock = sock;
 	ud->ddp = ddp;
 	ud->dgram = dgram;
-	ud->wq.qp.handler.serve = serve;
+	ud->wq.qp.handler.serve = ud_serve;
 	/* The QPN: the UDP port, and the QP's index among the QPs that share the port. */
 	atomic_store(&ud->wq.qp.qpn, siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
 								     << SIW_QPN_INDEX_BIT);
 	return 0;
 }
 
-static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+static int ud_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 {
 	struct siw_ud *ud = siw_ud_of(wq);
 	struct siw_llp_sock *sock;
@@ -92,34 +92,34 @@ static int open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
 	if (err)
 		return err;
 	ud->sends_to_groups = false; /* the QP is in RESET, so no thread sends */
-	err = open_endpoint(ud, sock, NULL);
+	err = ud_open_endpoint(ud, sock, NULL);
 	if (err)
 		siw_llp_close(sock);
 	return err;
 }
 
-static int open_everywhere(struct siw_ud *ud, uint16_t port)
+static int ud_open_every_addr(struct siw_ud *ud, uint16_t port)
 {
-	struct siw_ends *ends;
-	int err = siw_ends_open(ud->wq.qp.ctx, port, ud, serve_end, &ends);
+	struct siw_addr_socks *ends;
+	int err = siw_addr_socks_open(ud->wq.qp.ctx, port, ud, ud_serve_sock, &ends);
 
 	if (err)
 		return err;
-	err = open_endpoint(ud, ends->at[0]->sock, NULL);
+	err = ud_open_endpoint(ud, ends->at[0]->sock, NULL);
 	if (err)
-		siw_ends_close(ends);
+		siw_addr_socks_close(ends);
 	else
 		ud->ends = ends;
 	return err;
 }
 
 /* Makes this QP use the other QP's sockets, too. */
-static void take_sockets(struct siw_ud *ud, const struct siw_ud *with)
+static void ud_share_sockets(struct siw_ud *ud, const struct siw_ud *with)
 {
 	ud->ends = with->ends;
 	ud->wq.every_addr = ud->ends != NULL;
 	if (ud->ends)
-		siw_ends_share(ud->ends);
+		siw_addr_socks_share(ud->ends);
 	else
 		siw_llp_shared(ud->sock);
 }
@@ -142,22 +142,22 @@ static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
 		return siw_refuse(SHARE_CRC, with->wq.no_crc);
 	/* Each attempt gets another index; the resulting QPN must not be that of an RC QP. */
 	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
-		err = open_endpoint(ud, with->sock, with->dgram);
+		err = ud_open_endpoint(ud, with->sock, with->dgram);
 		if (err)
 			return err == -ENOSPC ? siw_refuse(SHARE_FULL, SIW_MAX_SHARERS) : err;
-		take_sockets(ud, with);
+		ud_share_sockets(ud, with);
 		if (ud->wq.qp.qpn < SIW_FIRST_RC_QPN)
 			return 0;
 		if (!atomic_load(&ctx->n_rc) || !siw_qp_qpn_taken(ctx, ud->wq.qp.qpn)) {
 			ctx->n_high++;
 			return 0;
 		}
-		close_socket(&ud->wq);
+		ud_close_socket(&ud->wq);
 	}
 	return siw_refuse(SHARE_FULL, SIW_MAX_SHARERS);
 }
 
-static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+static int ud_create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 {
 	struct siw_addr addr;
 	int err;
@@ -167,31 +167,31 @@ static int create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
 	if (init->shared_socket_qp)
 		return share_socket(siw_ud_of(wq), siw_ud_of(siw_wq_of(init->shared_socket_qp)));
 	if (init->every_addr)
-		return open_everywhere(siw_ud_of(wq), siw_addr_port(&init->addr));
+		return ud_open_every_addr(siw_ud_of(wq), siw_addr_port(&init->addr));
 	err = siw_qp_first_addr(wq, &init->addr, &addr);
-	return err ? err : open_socket(wq, &addr, -1);
+	return err ? err : ud_open_socket(wq, &addr, -1);
 }
 
-static void close_ud(struct siw_wq *wq)
+static void ud_close(struct siw_wq *wq)
 {
 	wq->qp.ctx->n_high -= siw_ud_of(wq)->dgram && wq->qp.qpn >= SIW_FIRST_RC_QPN;
-	close_socket(wq);
+	ud_close_socket(wq);
 }
 
-static int addr_of(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int ud_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
 {
 	(void)peer;
 	return siw_ud_of(wq)->sock ? siw_llp_local(siw_ud_of(wq)->sock, own) : -ENOTCONN;
 }
 
-static int may_end(const struct siw_wq *wq)
+static int ud_may_destroy(const struct siw_wq *wq)
 {
 	uint64_t groups = siw_ud_of(wq)->n_groups;
 
 	return groups ? siw_refuse(QP_IN_GROUPS, groups) : 0;
 }
 
-static void receive(struct siw_wq *wq)
+static void ud_set_receiving(struct siw_wq *wq)
 {
 	struct siw_ud *ud = siw_ud_of(wq);
 	bool on = ud->wq.qp.state >= SIW_QPS_RTR && ud->wq.qp.state <= SIW_QPS_SQE;
@@ -204,7 +204,7 @@ static void receive(struct siw_wq *wq)
 	siw_unlock(&ud->wq.qp.send_lock);
 }
 
-static void modified(struct siw_wq *wq, int mask)
+static void ud_modified(struct siw_wq *wq, int mask)
 {
 	if (mask & SIW_QP_QKEY)
 		siw_qp_err_policy(wq, siw_ud_of(wq)->n_groups);
@@ -225,7 +225,7 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 	if (siw_class_of(&ud->wq) == &siw_qp_ud_class && ud->dgram)
 		n = siw_rdmap_dgram_drops(ud->dgram, out, max);
 	siw_unlock(&qp->ctx->progress);
-	return n == -EINVAL ? siw_qp_not_of(&ud->wq, "UD") : siw_refused(n);
+	return n == -EINVAL ? siw_qp_refuse_type(&ud->wq, "UD") : siw_refused(n);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -236,11 +236,11 @@ void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev)
 }
 
 /* Handles all events other than a successful receive. */
-static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
-						    const struct siw_rdmap_event *ev)
+static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud *ud,
+							    const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_RECORD) {
-		siw_qp_record_look(ud, siw_now_ns());
+		siw_qp_record_report(ud, siw_now_ns());
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_ACCESS) {
@@ -255,7 +255,7 @@ static __attribute__((cold, noinline)) void trouble(struct siw_ud *ud,
 		siw_qp_ud_err_found(ud, ev);
 }
 
-static inline int receive_some(struct siw_ud *ud)
+static inline int ud_receive_some(struct siw_ud *ud)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
@@ -271,37 +271,37 @@ static inline int receive_some(struct siw_ud *ud)
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
 			siw_qp_ud_received(to, &ev);
 		else
-			trouble(to, &ev);
+			ud_handle_event(to, &ev);
 		if (to != ud && to->wq.qp.srq)
 			siw_verbs_srq_taken(to->wq.qp.srq);
 		octets += ev.length;
 		n++;
 	}
-	siw_qp_served(&ud->wq, n, octets);
+	siw_qp_receive_turn_done(&ud->wq, n, octets);
 	return n;
 }
 
-static int serve(struct siw_io_handler *self)
+static int ud_serve(struct siw_io_handler *self)
 {
-	return receive_some(siw_container(self, struct siw_ud, wq.qp.handler));
+	return ud_receive_some(siw_container(self, struct siw_ud, wq.qp.handler));
 }
 
-static int serve_end(struct siw_end *end)
+static int ud_serve_sock(struct siw_addr_sock *end)
 {
 	struct siw_ud *ud = end->ends->server;
 
-	siw_ddp_dgram_receive_at(ud->ddp, end->sock, &end->addr);
-	return receive_some(ud);
+	siw_ddp_dgram_set_rx_sock(ud->ddp, end->sock, &end->addr);
+	return ud_receive_some(ud);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static void readdress(struct siw_qp *qp)
+static void ud_readdress(struct siw_qp *qp)
 {
 	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
 
 	if (ud->ends && ud->ends->server == ud) /* once for all QPs that share the sockets */
-		siw_ends_follow(ud->ends);
+		siw_addr_socks_update(ud->ends);
 }
 
 static void record_polled(struct siw_qp *qp)
@@ -309,7 +309,7 @@ static void record_polled(struct siw_qp *qp)
 	siw_qp_record_polled(siw_wq_of(qp), &siw_ud_of(siw_wq_of(qp))->records);
 }
 
-static void abandon(struct siw_wq *wq)
+static void ud_abandon(struct siw_wq *wq)
 {
 	siw_qp_record_clear(siw_ud_of(wq));
 }
@@ -326,8 +326,8 @@ const struct siw_qp_class siw_qp_ud_class = {
 		.is_quiet = siw_qp_is_quiet,
 		.uses_ah = siw_qp_ud_uses_ah,
 		.fail = siw_qp_fail,
-		.leave = siw_qp_leave,
-		.readdress = readdress,
+		.leave = siw_qp_dgram_leave,
+		.readdress = ud_readdress,
 		.record_polled = record_polled,
 	},
 	.size = sizeof(struct siw_ud),
@@ -335,20 +335,20 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.has_records = true,
 	.has_errors = true,
 	.shares_socket = true,
-	.wait_octets = SIW_WAIT_OCTETS_DGRAM,
+	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
 	.lazy_slots = true,
 	.failure = SIW_WC_GENERAL_ERR,
-	.create = create,
-	.open = open_socket,
-	.may_end = may_end,
-	.close = close_ud,
-	.addr = addr_of,
-	.receive = receive,
-	.modified = modified,
+	.create = ud_create,
+	.open = ud_open_socket,
+	.may_end = ud_may_destroy,
+	.close = ud_close,
+	.addr = ud_addr,
+	.receive = ud_set_receiving,
+	.modified = ud_modified,
 	.end = siw_qp_flush,
 	.post = siw_qp_ud_post,
 	.check = siw_qp_ud_check,
 	.run = siw_qp_ud_run,
-	.abandon = abandon,
+	.abandon = ud_abandon,
 	.find_record = find_record,
 };

@@ -8,15 +8,15 @@
  * Makes the next message leave from the address at which the erroneous message arrived, since its
  * sender knows this end by that address.
  */
-static void answer_from(struct siw_ud *ud, const struct siw_addr *dest)
+static void ud_set_error_source(struct siw_ud *ud, const struct siw_addr *dest)
 {
-	struct siw_end *end = ud->ends ? siw_ends_for(ud->ends, dest, dest) : NULL;
+	struct siw_addr_sock *end = ud->ends ? siw_addr_socks_find(ud->ends, dest, dest) : NULL;
 
 	if (end)
-		siw_ddp_dgram_send_by(ud->ddp, end->sock);
+		siw_ddp_dgram_set_tx_sock(ud->ddp, end->sock);
 }
 
-static void report(struct siw_ud *ud, const struct siw_rdmap_event *event)
+static void ud_report_error(struct siw_ud *ud, const struct siw_rdmap_event *event)
 {
 	int err;
 
@@ -25,7 +25,7 @@ static void report(struct siw_ud *ud, const struct siw_rdmap_event *event)
 		return;
 	}
 	siw_lock(&ud->wq.qp.send_lock);
-	answer_from(ud, event->dest);
+	ud_set_error_source(ud, event->dest);
 	err = siw_rdmap_dgram_send_error(ud->dgram, event);
 	siw_unlock(&ud->wq.qp.send_lock);
 	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);
@@ -34,7 +34,7 @@ static void report(struct siw_ud *ud, const struct siw_rdmap_event *event)
 void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	report(ud, event);
+	ud_report_error(ud, event);
 	/* for BAD_RECV, the completion of the receive reports the error */
 	if (event->kind == SIW_RDMAP_BAD_MSG)
 		siw_qp_err_found(&ud->wq, event);

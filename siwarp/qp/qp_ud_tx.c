@@ -16,16 +16,16 @@
 /* Number of datagrams that a QP with a shared socket sends before the next QP's turn. */
 #define SHARED_TURN 32
 
-static void address(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
+static void ud_dest_addr(const struct siw_ah *ah, uint32_t remote_qpn, struct siw_addr *dest)
 {
 	*dest = ah->dest;
 	if ((uint16_t)remote_qpn && !ah->group)
 		dest->port_be = htons((uint16_t)remote_qpn);
 }
 
-static void destination(const struct siw_send_wr *wr, struct siw_addr *dest)
+static void ud_send_dest(const struct siw_send_wr *wr, struct siw_addr *dest)
 {
-	address(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
+	ud_dest_addr(wr->wr.ud.ah, wr->wr.ud.remote_qpn, dest);
 }
 
 /* Whether the request is a Write-Record, whose address handle is in wr->rd, after its rkey. */
@@ -39,7 +39,8 @@ static bool is_record(const struct siw_send_wr *wr)
  * require. A datagram that the network refuses counts as lost, and the queue continues, for the
  * sake of other peers.
  */
-static __attribute__((cold, noinline)) enum siw_wc_status fail(struct siw_ud *ud, int err)
+static __attribute__((cold, noinline)) enum siw_wc_status ud_request_failed(struct siw_ud *ud,
+									    int err)
 {
 	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
 						     : siw_qp_sq_status(&ud->wq, err);
@@ -57,9 +58,9 @@ static __attribute__((cold, noinline)) enum siw_wc_status fail(struct siw_ud *ud
  * Completes the oldest request with an error, and flushes later requests if the error stops the
  * queue.
  */
-static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int err)
+static __attribute__((cold, noinline)) void ud_fail_oldest(struct siw_ud *ud, int err)
 {
-	siw_qp_flow_finish(&ud->wq, &ud->wq.flow, (int)fail(ud, err));
+	siw_qp_flow_finish(&ud->wq, &ud->wq.flow, (int)ud_request_failed(ud, err));
 	siw_qp_flush_late_send(&ud->wq);
 }
 
@@ -67,26 +68,27 @@ static __attribute__((cold, noinline)) void fail_oldest(struct siw_ud *ud, int e
  * The socket from which a message with this address handle is sent; NULL: there is none at the
  * handle's source address, or none of the destination's family.
  */
-static inline struct siw_llp_sock *sock_for(const struct siw_ud *ud, const struct siw_ah *ah)
+static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud *ud, const struct siw_ah *ah)
 {
-	const struct siw_end *end;
+	const struct siw_addr_sock *end;
 
 	if (__builtin_expect(!ud->ends && !ah->source.family, 1))
 		return ud->sock;
 	if (!ud->ends)
-		return siw_addr_same_host(siw_ddp_dgram_at(ud->ddp), &ah->source) ? ud->sock : NULL;
-	end = siw_ends_for(ud->ends, &ah->dest, &ah->source);
+		return siw_addr_same_host(siw_ddp_dgram_dest_addr(ud->ddp), &ah->source) ? ud->sock
+											 : NULL;
+	end = siw_addr_socks_find(ud->ends, &ah->dest, &ah->source);
 	return end ? end->sock : NULL;
 }
 
 /* Makes the next messages leave from this socket. */
-static inline void send_by(struct siw_ud *ud, struct siw_llp_sock *sock)
+static inline void ud_send_by(struct siw_ud *ud, struct siw_llp_sock *sock)
 {
 	if (ud->ends)
-		siw_ddp_dgram_send_by(ud->ddp, sock);
+		siw_ddp_dgram_set_tx_sock(ud->ddp, sock);
 }
 
-static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
+static int64_t ud_check_send(const struct siw_ud *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->wr.ud.ah;
 	uint64_t length, over;
@@ -108,12 +110,12 @@ static int64_t check(const struct siw_ud *ud, const struct siw_send_wr *wr)
 }
 
 /* The destination's index among the QPs that share its socket. */
-static uint8_t index_of(const struct siw_send_wr *wr)
+static uint8_t ud_dest_index(const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
 }
 
-static uint32_t qkey_of(const struct siw_ud *ud, const struct siw_send_wr *wr)
+static uint32_t ud_dest_qkey(const struct siw_ud *ud, const struct siw_send_wr *wr)
 {
 	return wr->wr.ud.remote_qkey & OWN_QKEY ? ud->wq.qkey : wr->wr.ud.remote_qkey;
 }
@@ -146,13 +148,13 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 
 	if (length < 0)
 		return (int)length;
-	sock = sock_for(ud, ah);
+	sock = ud_sock_for(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
-	wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, (uint64_t)length);
+	wqe = siw_qp_sq_append(&ud->wq, &ud->wq.flow, wr, (uint64_t)length);
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->wq);
-	address(ah, wr->rd.remote_qpn, &wqe->dest);
+	ud_dest_addr(ah, wr->rd.remote_qpn, &wqe->dest);
 	wqe->ah = ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->rd.ah->queued, true, memory_order_relaxed);
@@ -170,19 +172,19 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
  * Queues a send, for a batch or because the state does not allow sending. In SQD the send stays
  * queued; in SQE and ERR it is flushed.
  */
-static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length,
-		 struct siw_llp_sock *sock)
+static int ud_queue_send(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length,
+			 struct siw_llp_sock *sock)
 {
-	struct siw_wqe *wqe = siw_qp_sq_put(&ud->wq, &ud->wq.flow, wr, length);
+	struct siw_wqe *wqe = siw_qp_sq_append(&ud->wq, &ud->wq.flow, wr, length);
 
 	if (!wqe)
 		return siw_qp_refuse_slot(&ud->wq);
-	destination(wr, &wqe->dest);
+	ud_send_dest(wr, &wqe->dest);
 	wqe->ah = wr->wr.ud.ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
-	wqe->rkey = qkey_of(ud, wr);
-	wqe->remote = index_of(wr);
+	wqe->rkey = ud_dest_qkey(ud, wr);
+	wqe->remote = ud_dest_index(wr);
 	wqe->send_imm = wr->imm_data;
 	if (__builtin_expect(ud->wq.qp.state >= SIW_QPS_SQE, 0))
 		siw_qp_flush_late_send(&ud->wq);
@@ -193,7 +195,8 @@ static int queue(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t lengt
 static __attribute__((cold, noinline)) int
 prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
 {
-	struct siw_end *end = ud->ends ? siw_ends_for(ud->ends, &ah->dest, &ah->source) : NULL;
+	struct siw_addr_sock *end = ud->ends ? siw_addr_socks_find(ud->ends, &ah->dest, &ah->source)
+					     : NULL;
 	int err;
 
 	if (end ? atomic_load(&end->sends_to_groups) : ud->sends_to_groups)
@@ -211,13 +214,13 @@ int64_t siw_qp_ud_check(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = is_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
 	struct siw_ud *ud = siw_ud_of(wq);
-	int64_t length = is_record(wr) ? check_record(ud, wr) : check(ud, wr);
+	int64_t length = is_record(wr) ? check_record(ud, wr) : ud_check_send(ud, wr);
 	struct siw_llp_sock *sock;
 	int err;
 
 	if (length < 0)
 		return length;
-	sock = sock_for(ud, ah);
+	sock = ud_sock_for(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
 	err = ah->group ? prepare_for_groups(ud, ah, sock) : 0;
@@ -234,10 +237,10 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 
 	if (is_record(wr))
 		return post_record(ud, wr);
-	length = check(ud, wr);
+	length = ud_check_send(ud, wr);
 	if (length < 0)
 		return (int)length;
-	sock = sock_for(ud, wr->wr.ud.ah);
+	sock = ud_sock_for(ud, wr->wr.ud.ah);
 	if (__builtin_expect(!sock, 0))
 		return siw_refuse(HANDLE_END);
 	if (__builtin_expect(wr->wr.ud.ah->group, 0)) {
@@ -246,17 +249,17 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 			return err;
 	}
 	if (wait || ud->wq.flow.first || ud->wq.qp.state != SIW_QPS_RTS)
-		return queue(ud, wr, (uint64_t)length, sock);
+		return ud_queue_send(ud, wr, (uint64_t)length, sock);
 	if (siw_qp_sq_full(&ud->wq))
 		return siw_refuse_full(SEND_FULL, ud->wq.cap.max_send_wr);
-	destination(wr, &dest);
-	send_by(ud, sock);
+	ud_send_dest(wr, &dest);
+	ud_send_by(ud, sock);
 	err = siw_rdmap_dgram_send(ud->dgram,
 				   &(struct siw_rdmap_dgram_op){
 					   .user_data = wr->wr_id,
 					   .dest = &dest,
-					   .dest_index = index_of(wr),
-					   .qkey = qkey_of(ud, wr),
+					   .dest_index = ud_dest_index(wr),
+					   .qkey = ud_dest_qkey(ud, wr),
 					   .solicited = wr->send_flags & SIW_SEND_SOLICITED,
 					   .internal = wr->send_flags & SIW_SEND_INLINE,
 					   .with_imm = wr->opcode == SIW_WR_SEND_WITH_IMM,
@@ -266,14 +269,15 @@ int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 					   .length = (uint64_t)length,
 				   });
 	if (err == -EAGAIN)
-		return queue(ud, wr, (uint64_t)length, sock);
-	siw_qp_sq_bypass(wq, wr, (uint64_t)length,
-			 __builtin_expect(err, 0) ? (int)fail(ud, err) : SIW_WC_SUCCESS, NULL);
+		return ud_queue_send(ud, wr, (uint64_t)length, sock);
+	siw_qp_sq_bypass(
+		wq, wr, (uint64_t)length,
+		__builtin_expect(err, 0) ? (int)ud_request_failed(ud, err) : SIW_WC_SUCCESS, NULL);
 	return 0;
 }
 
 /* Builds operations for the oldest WQEs that are sent from one socket. Returns their number. */
-static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
+static int ud_gather_ops(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
 	struct siw_wqe *wqe = ud->wq.flow.first;
 	const struct siw_llp_sock *sock = wqe->sock;
@@ -303,7 +307,7 @@ static int gather(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
  * Sends the oldest request, a Write-Record. 0: it has completed; -EAGAIN: the socket is full; 1:
  * the turn has sent enough.
  */
-static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
+static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud *ud)
 {
 	struct siw_flow *flow = &ud->wq.flow;
 	struct siw_wqe *wqe = flow->first;
@@ -318,7 +322,7 @@ static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
 	if (!r)
 		return 1;
 	if (r < 0)
-		fail_oldest(ud, r);
+		ud_fail_oldest(ud, r);
 	else
 		siw_qp_flow_finish(&ud->wq, flow, SIW_WC_SUCCESS);
 	siw_qp_drained(&ud->wq);
@@ -329,25 +333,25 @@ static __attribute__((cold, noinline)) int run_record(struct siw_ud *ud)
  * Whether queued requests may be sent. In SQD, a request that has begun continues, and the others
  * wait. In ERR and RESET, other code clears the queue.
  */
-static inline bool may_run(struct siw_ud *ud)
+static inline bool ud_may_run(struct siw_ud *ud)
 {
 	return __builtin_expect(ud->wq.qp.state == SIW_QPS_RTS, 1) ||
 	       (ud->wq.qp.state == SIW_QPS_SQD && ud->wq.begun);
 }
 
 /* Sends queued requests, until at least max datagrams were sent. */
-static enum siw_run run(struct siw_ud *ud, int max)
+static enum siw_run ud_run_queue(struct siw_ud *ud, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	while (ud->wq.flow.first && may_run(ud)) {
-		int n = gather(ud, ops, SIW_RDMAP_MAX_SOME);
+	while (ud->wq.flow.first && ud_may_run(ud)) {
+		int n = ud_gather_ops(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 
-		send_by(ud, ud->wq.flow.first->sock);
+		ud_send_by(ud, ud->wq.flow.first->sock);
 		if (__builtin_expect(!n, 0)) {
-			n = run_record(ud);
+			n = ud_run_record(ud);
 			if (n)
 				return n == -EAGAIN ? SIW_RUN_BLOCKED : SIW_RUN_MORE;
 			continue;
@@ -358,7 +362,7 @@ static enum siw_run run(struct siw_ud *ud, int max)
 			return SIW_RUN_BLOCKED;
 		sent += taken;
 		if (taken < 0)
-			fail_oldest(ud, taken);
+			ud_fail_oldest(ud, taken);
 		for (; taken > 0; taken--)
 			siw_qp_flow_finish(&ud->wq, &ud->wq.flow, SIW_WC_SUCCESS);
 		if (sent >= max)
@@ -369,7 +373,7 @@ static enum siw_run run(struct siw_ud *ud, int max)
 
 enum siw_run siw_qp_ud_run(struct siw_wq *wq)
 {
-	return run(siw_ud_of(wq), INT_MAX);
+	return ud_run_queue(siw_ud_of(wq), INT_MAX);
 }
 
 /*
@@ -389,7 +393,7 @@ enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
 	head = ud->wq.sq_head;
-	left = run(ud, SHARED_TURN);
+	left = ud_run_queue(ud, SHARED_TURN);
 	head -= ud->wq.sq_head;
 	held = siw_ddp_dgram_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
@@ -400,7 +404,7 @@ enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round)
 	return siw_qp_turn_of(left, head);
 }
 
-static bool uses_ah(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *ah)
+static bool ud_wqe_uses_ah(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *ah)
 {
 	(void)flow;
 	return wqe->ah == ah;
@@ -408,5 +412,5 @@ static bool uses_ah(const struct siw_flow *flow, const struct siw_wqe *wqe, cons
 
 bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah)
 {
-	return siw_qp_still_uses(siw_wq_of(qp), uses_ah, ah);
+	return siw_qp_still_uses(siw_wq_of(qp), ud_wqe_uses_ah, ah);
 }

@@ -60,7 +60,7 @@
 /* ---- open and close -------------------------------------------------------------------------- */
 
 /* The largest credit for one peer, in units: what the socket's receive buffer can hold. */
-static uint32_t window_of(struct siw_llp_sock *sock)
+static uint32_t rd_window_units(struct siw_llp_sock *sock)
 {
 	uint64_t window = (uint64_t)siw_settings()->rd_window;
 	uint32_t room = siw_llp_udp_room(sock);
@@ -71,7 +71,7 @@ static uint32_t window_of(struct siw_llp_sock *sock)
 	return window > UINT16_MAX ? UINT16_MAX : window < 64 ? 64 : (uint32_t)window;
 }
 
-static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct siw_rd_attr *attr)
+static void rd_init(struct siw_rd *rd, struct siw_llp_port *port, const struct siw_rd_attr *attr)
 {
 	const struct siw_settings *set = siw_settings();
 
@@ -98,7 +98,7 @@ static void set_up(struct siw_rd *rd, struct siw_llp_port *port, const struct si
 		rd->epochs++;
 	} while (!rd->instance);
 	rd->follow = set->rd_follow;
-	siw_rd_cc_init(&rd->resting, SIW_RD_LEAST_DATAGRAM, false);
+	siw_rd_cc_init(&rd->resting, SIW_RD_MIN_DATAGRAM, false);
 }
 
 int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out)
@@ -109,7 +109,7 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 
 	if (!rd)
 		return r;
-	set_up(rd, port, attr);
+	rd_init(rd, port, attr);
 	rd->rx_buf = malloc(SIW_RD_BUF);
 	if (!rd->rx_buf || siw_rd_table_init(rd))
 		goto free_rd;
@@ -123,7 +123,7 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 	if (r)
 		goto close_sock;
 	rd->ipv6 = local.family == AF_INET6;
-	rd->window_units = window_of(rd->sock);
+	rd->window_units = rd_window_units(rd->sock);
 	siw_llp_udp_fragments(rd->sock, false);
 	siw_llp_sock_timed(rd->sock);
 	*out = rd;
@@ -144,7 +144,7 @@ void siw_rd_close(struct siw_rd *rd)
 	if (!rd)
 		return;
 	if (siw_llp_port_is_ours(rd->port))
-		siw_rd_farewell(rd);
+		siw_rd_send_final_byes(rd);
 	siw_rd_table_fini(rd);
 	siw_llp_close(rd->sock);
 	free(rd->rx_buf);
@@ -163,7 +163,7 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
 	siw_unlock(&rd->lock);
 }
 
-void siw_rd_set_away(struct siw_rd *rd, bool away)
+void siw_rd_set_unreachable(struct siw_rd *rd, bool away)
 {
 	siw_lock(&rd->lock);
 	rd->away = away;
@@ -186,7 +186,7 @@ void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer)
 }
 
 /* The caller has handled the last RESTARTED or GONE event, and may send again. */
-static void settle(struct siw_rd *rd)
+static void rd_event_handled(struct siw_rd *rd)
 {
 	if (!rd->settle)
 		return;
@@ -201,7 +201,7 @@ int siw_rd_peer(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	int r;
 
 	siw_lock(&rd->lock);
-	r = siw_rd_make(rd, addr, out);
+	r = siw_rd_peer_create(rd, addr, out);
 	if (!r)
 		(*out)->claimed = true;
 	siw_unlock(&rd->lock);
@@ -218,7 +218,7 @@ void siw_rd_set_upper(struct siw_rd_peer *peer, void *upper)
 	siw_lock(&peer->rd->lock);
 	peer->claimed = false;
 	if (peer->settling) /* the caller has handled the event */
-		settle(peer->rd);
+		rd_event_handled(peer->rd);
 	/* Pairs with the load below: the upper layer's object is complete before it is visible. */
 	atomic_store_explicit(&peer->upper, upper, memory_order_release);
 	siw_unlock(&peer->rd->lock);
@@ -229,7 +229,7 @@ void *siw_rd_upper(const struct siw_rd_peer *peer)
 	return atomic_load_explicit(&peer->upper, memory_order_acquire);
 }
 
-void *siw_rd_room(struct siw_rd_peer *peer)
+void *siw_rd_upper_data(struct siw_rd_peer *peer)
 {
 	return peer->room;
 }
@@ -253,24 +253,24 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 
 	siw_lock(&rd->lock);
 	if (peer->state == SIW_RD_OPEN && !rd->leaving)
-		siw_rd_part(peer, reason, 0);
+		siw_rd_end_with_bye(peer, reason, 0);
 	else if (!rd->leaving)
-		siw_rd_over(peer, 0);
+		siw_rd_end_incarnation(peer, 0);
 	siw_unlock(&rd->lock);
 }
 
-bool siw_rd_give_up(struct siw_rd *rd, const struct siw_addr *addr)
+bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 {
 	struct siw_rd_peer *peer;
 	bool found;
 
 	siw_lock(&rd->lock);
-	peer = siw_rd_find(rd, addr);
+	peer = siw_rd_peer_find(rd, addr);
 	found = peer && !rd->leaving && (peer->state != SIW_RD_CLOSED || siw_rd_outstanding(peer));
 	if (found && peer->state == SIW_RD_OPEN)
-		siw_rd_part(peer, SIW_RD_IDLE, SIW_RD_GONE);
+		siw_rd_end_with_bye(peer, SIW_RD_IDLE, SIW_RD_GONE);
 	else if (found)
-		siw_rd_over(peer, SIW_RD_GONE);
+		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 	siw_unlock(&rd->lock);
 	if (found)
 		siw_llp_sock_ready(rd->sock); /* so that the GONE event is reported */
@@ -305,11 +305,11 @@ static bool is_of_all_versions(int type)
 }
 
 /* Whether a datagram may be handled at all; counts it as dropped if not. */
-static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
+static bool rd_datagram_valid(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t len)
 {
 	if (len < SIW_RD_OVERHEAD)
 		return siw_drop(SIW_COUNTER_drop_short);
-	if ((rd->crc || siw_rd_of_handshake(wire->llp.type)) &&
+	if ((rd->crc || siw_rd_is_handshake_type(wire->llp.type)) &&
 	    !siw_crc32c_ends((const uint8_t *)wire, len))
 		return siw_drop(SIW_COUNTER_drop_crc);
 	if (!siw_dgram_is(wire->llp.type) ||
@@ -325,11 +325,11 @@ static bool credible(struct siw_rd *rd, const struct siw_rd_wire *wire, size_t l
 }
 
 /* Handles the first datagram that completes a handshake begun by this end. */
-static void opened(struct siw_rd_peer *peer, uint64_t now)
+static void rd_handshake_complete(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
 	peer->known_lost = false;
-	siw_rd_mtu_met(peer);
+	siw_rd_mtu_handshake_done(peer);
 	if (!peer->rtos && siw_rd_has_cc(peer))
 		siw_rd_cc_rtt(peer->cc, now - peer->sent_ns);
 	/*
@@ -342,12 +342,13 @@ static void opened(struct siw_rd_peer *peer, uint64_t now)
 }
 
 /* Handles a datagram of the current epochs: DATA, ACK, PROBE or BYE. */
-static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now)
+static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire *wire,
+				    uint32_t len, uint64_t now)
 {
 	uint32_t body = len - SIW_RD_OVERHEAD;
 
 	if (wire->llp.type >> 4 == SIW_DGRAM_RD_BYE) {
-		siw_rd_got_bye(peer, wire, now);
+		siw_rd_handle_bye(peer, wire, now);
 		return;
 	}
 	if (wire->llp.type >> 4 == SIW_DGRAM_RD_ACK && !siw_rd_is_ack(wire + 1, body)) {
@@ -355,9 +356,9 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 		return;
 	}
 	if (peer->state != SIW_RD_OPEN)
-		opened(peer, now);
+		rd_handshake_complete(peer, now);
 	peer->heard_ns = now;
-	siw_rd_touch(peer, now);
+	siw_rd_lru_touch(peer, now);
 	if (siw_rd_peer_ird(peer) != wire->ird)
 		atomic_store_explicit(&peer->ird, wire->ird, memory_order_relaxed);
 	if (peer->verify) {
@@ -373,7 +374,7 @@ static void of_pair(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t
 		break;
 	case SIW_DGRAM_RD_ACK:
 		siw_rd_acked(peer, wire, (const struct siw_rd_ack *)(wire + 1), now);
-		siw_rd_heard_ready(peer, wire, now);
+		siw_rd_handle_not_ready(peer, wire, now);
 		if (wire->flags & SIW_RD_PROBED)
 			siw_rd_mtu_probed(peer, ntohl(wire->llp.psn));
 		break;
@@ -389,37 +390,37 @@ static bool is_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wi
 	       ntohl(wire->source_epoch) == peer->peer_epoch;
 }
 
-static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
+static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 {
 	const struct siw_addr *from = &rd->from;
 	struct siw_rd_peer *peer;
 	uint64_t now = rd->now;
 
-	if (rd->leaving && siw_rd_of_handshake(wire->llp.type))
+	if (rd->leaving && siw_rd_is_handshake_type(wire->llp.type))
 		return; /* no new handshakes during shutdown */
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
 		if (is_foreign(wire))
-			siw_rd_got_foreign(rd, from, wire, len);
+			siw_rd_handle_foreign_hello(rd, from, wire, len);
 		else
-			siw_rd_got_hello(rd, from, wire, len);
+			siw_rd_handle_hello(rd, from, wire, len);
 		return;
 	case SIW_DGRAM_RD_VERSIONS:
-		siw_rd_got_versions(rd, from, wire, len);
+		siw_rd_handle_versions(rd, from, wire, len);
 		return;
 	case SIW_DGRAM_RD_CHALLENGE:
-		siw_rd_got_challenge(rd, from, wire, len, now);
+		siw_rd_handle_challenge(rd, from, wire, len, now);
 		return;
 	case SIW_DGRAM_RD_ECHO:
-		siw_rd_got_echo(rd, from, wire, len, now);
+		siw_rd_handle_echo(rd, from, wire, len, now);
 		return;
 	case SIW_DGRAM_RD_DATA:
 	case SIW_DGRAM_RD_ACK:
 	case SIW_DGRAM_RD_PROBE:
 	case SIW_DGRAM_RD_BYE:
-		peer = siw_rd_find(rd, from);
+		peer = siw_rd_peer_find(rd, from);
 		if (is_pair(peer, wire))
-			of_pair(peer, wire, len, now);
+			rd_handle_pair_datagram(peer, wire, len, now);
 		else
 			siw_rd_refuse(rd, peer, wire);
 		return;
@@ -430,7 +431,7 @@ static void datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint32_t len)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static int news_of(struct siw_rd_peer *peer)
+static int rd_next_report(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -448,7 +449,7 @@ static int news_of(struct siw_rd_peer *peer)
 	return SIW_RD_ACKED;
 }
 
-static int offer(struct siw_rd *rd, struct siw_rd_event *event)
+static int rd_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer = rd->offered;
 	const uint8_t *datagram = rd->direct;
@@ -471,43 +472,43 @@ static int offer(struct siw_rd *rd, struct siw_rd_event *event)
 	return 1;
 }
 
-static int next_event(struct siw_rd *rd, struct siw_rd_event *event)
+static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer;
 
 	/* A segment is delivered first; what its datagram acknowledged is reported after it. */
 	if (rd->offered && !(rd->offered->reports & ~SIW_RD_REPORT_ACKED))
-		return offer(rd, event);
-	if (!siw_link_alone(&rd->news)) {
+		return rd_segment_event(rd, event);
+	if (!siw_link_empty(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
-		*event = (struct siw_rd_event){ .kind = news_of(peer), .peer = peer };
+		*event = (struct siw_rd_event){ .kind = rd_next_report(peer), .peer = peer };
 		if (!peer->reports)
 			siw_link_del(&peer->news);
 		return 1;
 	}
-	if (!rd->offered && !siw_link_alone(&rd->ready)) {
+	if (!rd->offered && !siw_link_empty(&rd->ready)) {
 		rd->offered = siw_container(rd->ready.next, struct siw_rd_peer, ready);
 		rd->offered_seq = siw_rd_ready_seq(rd->offered);
 		rd->direct = NULL;
 		siw_link_del(&rd->offered->ready);
 	}
-	return rd->offered ? offer(rd, event) : 0;
+	return rd->offered ? rd_segment_event(rd, event) : 0;
 }
 
 /* The list must not be empty. */
-static struct siw_rd_peer *first_due(struct siw_rd *rd)
+static struct siw_rd_peer *rd_first_pending_ack(struct siw_rd *rd)
 {
 	return siw_container(rd->acks.next, struct siw_rd_peer, acks);
 }
 
 /* The socket is empty: sends the acknowledgements that are due, and services the timers. */
-static void when_empty(struct siw_rd *rd)
+static void rd_socket_empty(struct siw_rd *rd)
 {
 	/*
 	 * Compares with the arrival time of the last datagram: an acknowledgement that still waits
 	 * out its delay is not due.
 	 */
-	bool ack = !siw_link_alone(&rd->acks) && siw_rd_ack_now(first_due(rd), rd->now);
+	bool ack = !siw_link_empty(&rd->acks) && siw_rd_ack_now(rd_first_pending_ack(rd), rd->now);
 	uint64_t now;
 
 	if (rd->due == SIW_RD_NEVER && !rd->blocked)
@@ -519,8 +520,8 @@ static void when_empty(struct siw_rd *rd)
 	if (!rd->blocked && !ack && siw_llp_sock_awaits_due(rd->sock))
 		return;
 	now = siw_now_ns();
-	while (!siw_link_alone(&rd->acks)) {
-		struct siw_rd_peer *peer = first_due(rd);
+	while (!siw_link_empty(&rd->acks)) {
+		struct siw_rd_peer *peer = rd_first_pending_ack(rd);
 
 		if (!siw_rd_ack_now(peer, now))
 			break;
@@ -538,7 +539,7 @@ static void when_empty(struct siw_rd *rd)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void took_in(struct siw_rd *rd, uint32_t len, uint32_t seg)
+static void rd_datagrams_received(struct siw_rd *rd, uint32_t len, uint32_t seg)
 {
 	rd->at = 0;
 	rd->end = len;
@@ -549,7 +550,7 @@ static void took_in(struct siw_rd *rd, uint32_t len, uint32_t seg)
 }
 
 /* Receives the next datagram or batch. false: the socket is empty. */
-static bool receive(struct siw_rd *rd)
+static bool rd_receive_datagrams(struct siw_rd *rd)
 {
 	ssize_t len;
 	uint32_t seg;
@@ -560,7 +561,7 @@ static bool receive(struct siw_rd *rd)
 	if (rd->ecn)
 		rd->ce = siw_llp_udp_ce(rd->sock);
 	if (len > 0 && len <= (ssize_t)SIW_RD_BUF)
-		took_in(rd, (uint32_t)len, seg);
+		rd_datagrams_received(rd, (uint32_t)len, seg);
 	else if (len >= 0)
 		siw_drop(SIW_COUNTER_drop_short);
 	else
@@ -569,18 +570,18 @@ static bool receive(struct siw_rd *rd)
 }
 
 /* Handles the datagrams in rx_buf up to and including the first that causes an event. */
-static int look_at(struct siw_rd *rd, struct siw_rd_event *event)
+static int rd_process_rx_buf(struct siw_rd *rd, struct siw_rd_event *event)
 {
-	int r = next_event(rd, event);
+	int r = rd_next_event(rd, event);
 
 	while (!r && rd->at < rd->end) {
 		struct siw_rd_wire *wire = (struct siw_rd_wire *)(rd->rx_buf + rd->at);
 		uint32_t len = rd->end - rd->at < rd->seg ? rd->end - rd->at : rd->seg;
 
 		rd->at += len;
-		if (credible(rd, wire, len))
-			datagram(rd, wire, len);
-		r = next_event(rd, event);
+		if (rd_datagram_valid(rd, wire, len))
+			rd_handle_datagram(rd, wire, len);
+		r = rd_next_event(rd, event);
 	}
 	return r;
 }
@@ -590,15 +591,15 @@ int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 	int r;
 
 	siw_lock(&rd->lock);
-	settle(rd);
-	r = look_at(rd, event);
+	rd_event_handled(rd);
+	r = rd_process_rx_buf(rd, event);
 	for (int i = 0; !r && i < TRIES; i++) {
-		if (!receive(rd)) {
-			when_empty(rd);
-			r = next_event(rd, event);
+		if (!rd_receive_datagrams(rd)) {
+			rd_socket_empty(rd);
+			r = rd_next_event(rd, event);
 			goto out;
 		}
-		r = look_at(rd, event);
+		r = rd_process_rx_buf(rd, event);
 	}
 	/* A flood of invalid datagrams must not starve the other sockets. */
 	if (!r)

@@ -19,7 +19,7 @@
  * credit, so that requests the upper layer cannot accept do not delay responses. Responses are sent
  * first.
  *
- * A segment is acknowledged after the upper layer has accepted it (siw_rd_taken): an acknowledged
+ * A segment is acknowledged after the upper layer has accepted it (siw_rd_segment_accepted): an acknowledged
  * segment has been placed at the peer.
  *
  * Locks: the "tx" functions are called under the caller's send lock, siw_rd_close under the send
@@ -79,18 +79,18 @@ int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struc
 /* Sends each peer one BYE, without retransmission, and frees the endpoint. */
 void siw_rd_close(struct siw_rd *rd);
 /*
- * The upper layer calls siw_rd_leave before siw_rd_close when it shuts down. From then on the
+ * The upper layer calls siw_rd_shutdown before siw_rd_close when it shuts down. From then on the
  * endpoint handles incoming acknowledgements only. siw_rd_reset has no effect any more: segments
  * that were accepted for sending are sent completely before their peer receives its BYE.
  */
-void siw_rd_leave(struct siw_rd *rd);
+void siw_rd_shutdown(struct siw_rd *rd);
 /*
- * Called after siw_rd_leave: services the socket and the timers. Returns true when each peer has
+ * Called after siw_rd_shutdown: services the socket and the timers. Returns true when each peer has
  * acknowledged the segments sent to it, unless it reports NOT READY, and has answered the BYE, or
  * linger_ms has passed since the BYE. The caller's own time limit bounds how long a slow peer may
  * delay the close.
  */
-bool siw_rd_left(struct siw_rd *rd);
+bool siw_rd_shutdown_done(struct siw_rd *rd);
 /*
  * Returns the endpoint's socket. The caller needs the socket to query its address, and to have the
  * handler called again if the caller stops before siw_rd_recv has returned 0.
@@ -101,7 +101,7 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey);
  * away: every datagram except a BYE is dropped without an answer, as if the endpoint did not exist;
  * senders declare this end lost after their own time-outs. The records of known peers are kept.
  */
-void siw_rd_set_away(struct siw_rd *rd, bool away);
+void siw_rd_set_unreachable(struct siw_rd *rd, bool away);
 void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
 /*
  * retry: how often the peer's RNR timer may expire while a message waits at the peer for a receive;
@@ -109,7 +109,7 @@ void siw_rd_set_ird(struct siw_rd *rd, uint8_t ird);
  */
 void siw_rd_set_rnr(struct siw_rd *rd, uint8_t retry, uint8_t timer);
 /* Lists up to max peers with which a message waits for a receive. Returns their number. */
-int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max);
+int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int max);
 /*
  * Returns whether a new instance of any peer has been detected since the last call, including peers
  * with which the upper layer has nothing in progress. siw_rd_restarts lists those peers.
@@ -144,7 +144,7 @@ void *siw_rd_upper(const struct siw_rd_peer *peer);
  * lock.
  */
 #define SIW_RD_ROOM 36
-void *siw_rd_room(struct siw_rd_peer *peer);
+void *siw_rd_upper_data(struct siw_rd_peer *peer);
 /*
  * The IRD that the peer advertised; this end's ORD to the peer must not exceed it. 0: not known
  * yet.
@@ -163,7 +163,7 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason);
  * Ends the incarnation of the pair with the peer at addr, if one exists: sends the peer a BYE and
  * reports GONE. Call under the progress lock. Returns whether an incarnation was ended.
  */
-bool siw_rd_give_up(struct siw_rd *rd, const struct siw_addr *addr);
+bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr);
 
 /* ---- tx -------------------------------------------------------------------------------------- */
 
@@ -198,7 +198,7 @@ uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space
 
 /* ---- rx and events --------------------------------------------------------------------------- */
 
-enum siw_rd_news {
+enum siw_rd_event_kind {
 	/* the peer's next segment of that space, CRC checked; see space, data, len */
 	SIW_RD_SEGMENT = 1,
 	/* the peer acknowledged more, or there is room again: the upper layer must flush */
@@ -224,19 +224,20 @@ enum siw_rd_news {
 };
 
 struct siw_rd_event {
-	int kind; /* enum siw_rd_news */
+	int kind; /* enum siw_rd_event_kind */
 	struct siw_rd_peer *peer;
-	int space;	     /* SEGMENT: enum siw_rd_space */
-	const uint8_t *data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_taken */
+	int space; /* SEGMENT: enum siw_rd_space */
+	const uint8_t
+		*data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_segment_accepted */
 	uint32_t len;
 };
 /*
  * Returns 1 and the next event, or 0 if there is none now. Also services expired timers. The same
- * SEGMENT is returned until siw_rd_taken or siw_rd_pause is called.
+ * SEGMENT is returned until siw_rd_segment_accepted or siw_rd_pause is called.
  */
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
 /* The last SEGMENT was placed, or discarded on purpose: it may now be acknowledged. */
-void siw_rd_taken(struct siw_rd_peer *peer);
+void siw_rd_segment_accepted(struct siw_rd_peer *peer);
 /*
  * The last SEGMENT, of that space, cannot be accepted now, because no receive is posted. The
  * segment is stored, no further segments of that space are delivered for this peer until

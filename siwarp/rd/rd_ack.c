@@ -33,14 +33,14 @@ struct gain {
  * arrived (RFC 8985 section 6.2). In this case the send time of the retransmission tells nothing
  * about the datagrams sent between the two.
  */
-static bool is_of_the_first(const struct siw_rd_peer *peer, const struct siw_rd_slot *slot,
-			    uint64_t now)
+static bool acks_first_transmission(const struct siw_rd_peer *peer, const struct siw_rd_slot *slot,
+				    uint64_t now)
 {
 	return slot->again && now - slot->sent_ns < peer->cc->min_rtt;
 }
 
-static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
-		      struct gain *gain)
+static void slot_delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+			   struct gain *gain)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	struct siw_rd_slot *slot = siw_rd_slot_of(tx, index);
@@ -57,14 +57,14 @@ static void delivered(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 		gain->longest = slot->len;
 	if (!slot->again && slot->sent_ns > gain->sent_ns)
 		gain->sent_ns = slot->sent_ns;
-	if (slot->sent_ns > peer->newest_ns && !is_of_the_first(peer, slot, gain->cc.now))
+	if (slot->sent_ns > peer->newest_ns && !acks_first_transmission(peer, slot, gain->cc.now))
 		peer->newest_ns = slot->sent_ns;
 	if (index >= tx->high)
 		tx->high = index + 1;
 }
 
-static void accept_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t to,
-		      struct gain *gain)
+static void seq_acknowledge_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t to,
+			       struct gain *gain)
 {
 	struct siw_rd_tx *tx = seq->tx;
 
@@ -72,7 +72,7 @@ static void accept_to(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 		struct siw_rd_slot *slot = siw_rd_slot_of(tx, seq->una);
 
 		if (!slot->sacked)
-			delivered(peer, seq, seq->una, gain);
+			slot_delivered(peer, seq, seq->una, gain);
 		tx->units -= siw_rd_units(slot->len);
 		tx->octets -= slot->len;
 		peer->rd->tx_octets -= siw_rd_class_octets(slot->class);
@@ -96,8 +96,8 @@ bool siw_rd_is_ack(const void *body, uint32_t octets)
 }
 
 /* Handles the ranges of an ACK for one space. from: the index that the ACK acknowledges. */
-static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t from,
-		      const struct siw_rd_ack *ack, struct gain *gain)
+static void handle_ack_ranges(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t from,
+			      const struct siw_rd_ack *ack, struct gain *gain)
 {
 	const struct siw_rd_range *range = (const struct siw_rd_range *)(ack + 1);
 	struct siw_rd_tx *tx = seq->tx;
@@ -110,7 +110,7 @@ static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
 		from = i + ntohs(range->length);
 		for (i = i < seq->una ? seq->una : i; i < from && i < tx->sent; i++)
 			if (!siw_rd_slot_of(tx, i)->sacked)
-				delivered(peer, seq, i, gain);
+				slot_delivered(peer, seq, i, gain);
 	}
 }
 
@@ -118,7 +118,7 @@ static void selective(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t
  * Marks datagrams as lost that later datagrams have overtaken: by number, or, for retransmitted
  * ones, by send time.
  */
-static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
+static void mark_lost_datagrams(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct gain *gain)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	uint64_t reo = peer->cc->min_rtt / 4 > LEAST_REO ? peer->cc->min_rtt / 4 : LEAST_REO;
@@ -144,26 +144,26 @@ static void find_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct g
  * By how many datagrams the acknowledgement of a space advances; negative: an older acknowledgement
  * that arrived late.
  */
-static int32_t ahead_of(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
-			const struct siw_rd_wire *wire)
+static int32_t ack_advance(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+			   const struct siw_rd_wire *wire)
 {
 	return (int32_t)(ntohl(wire->acknowledged[seq->space]) - peer->epoch - (uint32_t)seq->una);
 }
 
 /* Whether the peer acknowledges datagrams of a space that were never sent. */
-static bool is_impossible(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
-			  const struct siw_rd_wire *wire)
+static bool ack_is_invalid(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+			   const struct siw_rd_wire *wire)
 {
-	int32_t ahead = ahead_of(peer, seq, wire);
+	int32_t ahead = ack_advance(peer, seq, wire);
 
 	return ahead > 0 && (uint64_t)ahead > (seq->tx ? seq->tx->sent - seq->una : 0);
 }
 
-static void acked_in(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
-		     const struct siw_rd_wire *wire, const struct siw_rd_ack *ack,
-		     struct gain *gain)
+static void handle_space_ack(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+			     const struct siw_rd_wire *wire, const struct siw_rd_ack *ack,
+			     struct gain *gain)
 {
-	int32_t ahead = ahead_of(peer, seq, wire);
+	int32_t ahead = ack_advance(peer, seq, wire);
 	uint64_t to = seq->una + (uint64_t)ahead;
 
 	if (ahead < 0)
@@ -174,11 +174,11 @@ static void acked_in(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
 	if (seq->una == seq->nxt)
 		return;
 	if (ahead)
-		accept_to(peer, seq, to, gain);
+		seq_acknowledge_to(peer, seq, to, gain);
 	if (ahead || !siw_rd_lacks_credit(seq))
 		seq->starved_ns = 0;
 	if (ack && ack->ranges[seq->space])
-		selective(peer, seq, to, ack, gain);
+		handle_ack_ranges(peer, seq, to, ack, gain);
 }
 
 /*
@@ -194,7 +194,8 @@ static void measure_round_trip(struct siw_rd_peer *peer, struct gain *gain, uint
 }
 
 /* Handles newly delivered datagrams. before: the octets in flight before the acknowledgement. */
-static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before, uint64_t now)
+static void handle_delivery(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
+			    uint64_t now)
 {
 	peer->rtos = 0;
 	peer->after_rto = 0;
@@ -206,7 +207,7 @@ static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
 	}
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		if (peer->seq[i].tx && peer->seq[i].tx->high > peer->seq[i].una)
-			find_lost(peer, &peer->seq[i], gain);
+			mark_lost_datagrams(peer, &peer->seq[i], gain);
 	gain->cc.in_flight = peer->in_flight;
 	gain->cc.full = peer->full || before * 4 >= peer->cc->cwnd * 3;
 	siw_rd_cc_acked(peer->cc, &gain->cc);
@@ -218,7 +219,7 @@ static void gained(struct siw_rd_peer *peer, struct gain *gain, uint64_t before,
  * arrived late has a lower count and is ignored. At most the number of datagrams that can be
  * outstanding is believed.
  */
-static uint32_t new_marks(struct siw_rd_peer *peer, uint32_t told)
+static uint32_t new_ce_marks(struct siw_rd_peer *peer, uint32_t told)
 {
 	uint32_t more = told - peer->ce_told;
 
@@ -239,20 +240,20 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 	if (waited && !siw_rd_unsent(requests) && !siw_rd_unsent(responses))
 		siw_rd_cc_idle(peer->cc, before);
-	if (is_impossible(peer, requests, wire) || is_impossible(peer, responses, wire)) {
+	if (ack_is_invalid(peer, requests, wire) || ack_is_invalid(peer, responses, wire)) {
 		siw_drop(SIW_COUNTER_drop_rd_ack);
 		return;
 	}
 	if (ack)
-		gain.cc.ce = new_marks(peer, ntohl(ack->ce));
-	acked_in(peer, requests, wire, ack, &gain);
-	acked_in(peer, responses, wire, ack, &gain);
+		gain.cc.ce = new_ce_marks(peer, ntohl(ack->ce));
+	handle_space_ack(peer, requests, wire, ack, &gain);
+	handle_space_ack(peer, responses, wire, ack, &gain);
 	if (!waited)
 		return;
 	if (gain.cc.octets)
-		gained(peer, &gain, before, now);
+		handle_delivery(peer, &gain, before, now);
 	if (__builtin_expect(gain.relost || peer->suspect, 0))
-		siw_rd_mtu_suspect(peer, gain.relost, gain.longest, now);
+		siw_rd_mtu_check_losses(peer, gain.relost, gain.longest, now);
 	if (peer->unready_una != requests->una)
 		peer->unready_ns = 0;
 	if (!siw_rd_outstanding(peer))
@@ -268,7 +269,7 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
  * Returns the slot of the highest sent index of a space that is not known to have arrived; NULL:
  * none.
  */
-static struct siw_rd_slot *last_unsure_in(const struct siw_rd_seq *seq, uint64_t *index)
+static struct siw_rd_slot *last_undelivered_in_space(const struct siw_rd_seq *seq, uint64_t *index)
 {
 	for (uint64_t i = seq->tx ? seq->tx->sent : seq->una; i-- > seq->una;)
 		if (!siw_rd_slot_of(seq->tx, i)->sacked) {
@@ -282,14 +283,14 @@ static struct siw_rd_slot *last_unsure_in(const struct siw_rd_seq *seq, uint64_t
  * Returns the datagram of either space that was sent last and is not known to have arrived, with
  * its space and index.
  */
-static struct siw_rd_slot *last_unsure(struct siw_rd_peer *peer, struct siw_rd_seq **seq,
-				       uint64_t *index)
+static struct siw_rd_slot *last_undelivered(struct siw_rd_peer *peer, struct siw_rd_seq **seq,
+					    uint64_t *index)
 {
 	struct siw_rd_slot *last = NULL;
 
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		uint64_t at = 0;
-		struct siw_rd_slot *slot = last_unsure_in(&peer->seq[i], &at);
+		struct siw_rd_slot *slot = last_undelivered_in_space(&peer->seq[i], &at);
 
 		if (!slot || (last && last->sent_ns >= slot->sent_ns))
 			continue;
@@ -300,7 +301,7 @@ static struct siw_rd_slot *last_unsure(struct siw_rd_peer *peer, struct siw_rd_s
 	return last;
 }
 
-static uint32_t longest_unsure(const struct siw_rd_peer *peer)
+static uint32_t longest_undelivered(const struct siw_rd_peer *peer)
 {
 	uint32_t most = 0;
 
@@ -314,7 +315,7 @@ static uint32_t longest_unsure(const struct siw_rd_peer *peer)
 	return most;
 }
 
-static void all_lost(struct siw_rd_peer *peer)
+static void mark_all_lost(struct siw_rd_peer *peer)
 {
 	for (int n = 0; n < SIW_RD_SPACES; n++) {
 		struct siw_rd_tx *tx = peer->seq[n].tx;
@@ -332,7 +333,7 @@ static void all_lost(struct siw_rd_peer *peer)
 }
 
 /* Whether the peer has a reason to grant no credit for a space: it reports NOT READY. */
-static bool is_excused(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+static bool space_reports_not_ready(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_REQUESTS && peer->unready_ns;
 }
@@ -341,14 +342,14 @@ static bool is_excused(const struct siw_rd_peer *peer, const struct siw_rd_seq *
  * Whether the peer has granted too little credit for longer than the peer time-out: a peer that can
  * accept a segment grants credit for it.
  */
-static bool starves(struct siw_rd_peer *peer, uint64_t now)
+static bool peer_withholds_credit(struct siw_rd_peer *peer, uint64_t now)
 {
 	bool too_long = false;
 
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		struct siw_rd_seq *seq = &peer->seq[i];
 
-		if (!siw_rd_lacks_credit(seq) || is_excused(peer, seq))
+		if (!siw_rd_lacks_credit(seq) || space_reports_not_ready(peer, seq))
 			seq->starved_ns = 0;
 		else if (!seq->starved_ns)
 			seq->starved_ns = now;
@@ -364,14 +365,15 @@ static bool starves(struct siw_rd_peer *peer, uint64_t now)
  * acknowledgement, or, if a datagram is sent in fragments, after as many time-outs as fit into the
  * peer time-out.
  */
-static bool is_hopeless(struct siw_rd_peer *peer, uint64_t now)
+static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t fit = peer->rd->timeout / SIW_RD_S;
 
 	if (fit < 8)
 		/* a time-out is at most an eighth of the peer time-out, and at most a second */
 		fit = 8;
-	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) && longest_unsure(peer) > peer->whole)
+	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
+	    longest_undelivered(peer) > peer->whole)
 		return true;
 	return peer->rtos > MOST_RTOS && now - peer->stuck_ns >= peer->rd->timeout;
 }
@@ -396,31 +398,32 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_seq *seq = NULL;
 	uint64_t index = 0, before = peer->sent_ns;
-	struct siw_rd_slot *last = last_unsure(peer, &seq, &index);
+	struct siw_rd_slot *last = last_undelivered(peer, &seq, &index);
 	bool probes_tail = siw_rd_probes_tail(peer);
 
 	if (peer->backoff < MOST_RTOS && (peer->rtos || peer->backoff))
 		peer->backoff++;
-	if (!peer->rtos || !last || (!siw_rd_in_credit(seq, index) && is_excused(peer, seq)))
+	if (!peer->rtos || !last ||
+	    (!siw_rd_in_credit(seq, index) && space_reports_not_ready(peer, seq)))
 		peer->stuck_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
-	if (starves(peer, now) || (last && is_hopeless(peer, now))) {
+	if (peer_withholds_credit(peer, now) || (last && peer_never_acknowledges(peer, now))) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
-		siw_rd_over(peer, SIW_RD_GONE);
+		siw_rd_end_incarnation(peer, SIW_RD_GONE);
 		return;
 	}
 	if (last && probes_tail && siw_rd_in_credit(seq, index)) {
 		probe_tail(peer, seq, index, now);
 	} else if (last) {
-		siw_rd_mtu_silence(peer, longest_unsure(peer), now);
-		all_lost(peer);
+		siw_rd_mtu_timeout(peer, longest_undelivered(peer), now);
+		mark_all_lost(peer);
 		siw_rd_cc_timeout(peer->cc, now);
 		peer->after_rto = peer->near ? 0 : 1 + AFTER_RTO;
 		siw_rd_pump(peer, now);
 	}
 	/* The peer has acknowledged everything, or grants no credit: probe it. */
 	if (!last || (peer->sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
-		siw_rd_ask(peer, now);
+		siw_rd_send_probe(peer, now);
 	siw_rd_rearm(peer, now);
 }

@@ -17,10 +17,10 @@
 #define NEAR_NS	   (20 * SIW_RD_MS)
 #define LONGEST_NS SIW_RD_S
 
-static const struct siw_ration byes = { 1000, 100 }, byes_each = { 200, 20 };
+static const struct siw_rate byes = { 1000, 100 }, byes_each = { 200, 20 };
 
 /* The pair of epochs that this end ended last with a peer, until the peer answers its BYE. */
-struct siw_rd_parted {
+struct siw_rd_pending_bye {
 	uint32_t epoch, peer_epoch;
 	uint64_t due_ns, until_ns, every_ns;
 	uint8_t bye[SIW_RD_OVERHEAD];
@@ -40,22 +40,23 @@ static void send_bye(struct siw_rd_peer *peer, uint8_t *bye)
 
 /* ---- BYEs sent by this end ------------------------------------------------------------------- */
 
-void siw_rd_parted_free(struct siw_rd_peer *peer)
+void siw_rd_pending_bye_free(struct siw_rd_peer *peer)
 {
 	free(peer->parted);
 	peer->parted = NULL;
 }
 
 /* Returns NULL if there is no memory; the BYE is then sent only once. */
-static struct siw_rd_parted *make_parted(const struct siw_rd_peer *peer, const uint8_t *bye)
+static struct siw_rd_pending_bye *alloc_bye_state(const struct siw_rd_peer *peer,
+						  const uint8_t *bye)
 {
 	uint64_t linger = (uint64_t)siw_settings()->linger_ms * SIW_RD_MS, now = siw_now_ns();
 	uint64_t every = peer->near ? NEAR_NS : peer->cc->rto;
-	struct siw_rd_parted *parted = linger ? malloc(sizeof(*parted)) : NULL;
+	struct siw_rd_pending_bye *parted = linger ? malloc(sizeof(*parted)) : NULL;
 
 	if (!parted)
 		return NULL;
-	*parted = (struct siw_rd_parted){
+	*parted = (struct siw_rd_pending_bye){
 		.epoch = peer->epoch,
 		.peer_epoch = peer->peer_epoch,
 		.due_ns = now + every,
@@ -66,19 +67,19 @@ static struct siw_rd_parted *make_parted(const struct siw_rd_peer *peer, const u
 	return parted;
 }
 
-void siw_rd_part(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind)
+void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind)
 {
-	struct siw_rd_parted *parted;
+	struct siw_rd_pending_bye *parted;
 	uint8_t bye[SIW_RD_OVERHEAD];
 
 	build_bye(peer, reason, 0, bye);
-	parted = make_parted(peer, bye);
+	parted = alloc_bye_state(peer, bye);
 	send_bye(peer, bye);
-	siw_rd_over(peer, kind);
-	siw_rd_parted_free(peer);
+	siw_rd_end_incarnation(peer, kind);
+	siw_rd_pending_bye_free(peer);
 	peer->parted = parted;
 	if (parted)
-		siw_rd_due(peer, parted->due_ns);
+		siw_rd_set_timer(peer, parted->due_ns);
 }
 
 uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer)
@@ -86,12 +87,12 @@ uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer)
 	return peer->parted ? peer->parted->due_ns : SIW_RD_NEVER;
 }
 
-void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now)
 {
-	struct siw_rd_parted *parted = peer->parted;
+	struct siw_rd_pending_bye *parted = peer->parted;
 
 	if (now >= parted->until_ns) {
-		siw_rd_parted_free(peer);
+		siw_rd_pending_bye_free(peer);
 		return;
 	}
 	send_bye(peer, parted->bye);
@@ -107,8 +108,8 @@ void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now)
  * Sends a BYE for the pair of epochs of a datagram for which there is no record, within the rate
  * limit.
  */
-static void bye_of_unknown(struct siw_rd *rd, const struct siw_addr *to,
-			   const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
+static void send_bye_unknown_pair(struct siw_rd *rd, const struct siw_addr *to,
+				  const struct siw_rd_wire *wire, uint8_t reason, uint8_t flags)
 {
 	struct siw_rd_sources *sources = siw_rd_sources(rd);
 	struct {
@@ -117,11 +118,11 @@ static void bye_of_unknown(struct siw_rd *rd, const struct siw_addr *to,
 	} out;
 
 	siw_drop(SIW_COUNTER_drop_rd_epoch);
-	if (!sources || !siw_source_take(&sources->bye, siw_source_place(sources->key, to), &byes,
+	if (!sources || !siw_source_take(&sources->bye, siw_source_index(sources->key, to), &byes,
 					 &byes_each, rd->now))
 		return;
-	siw_rd_bare(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch),
-		    &out.wire);
+	siw_rd_bare_header(rd, SIW_DGRAM_RD_BYE, ntohl(wire->dest_epoch), ntohl(wire->source_epoch),
+			   &out.wire);
 	out.wire.reason = reason;
 	out.wire.flags = flags;
 	siw_rd_send(rd, to, (uint8_t *)&out, SIW_RD_LEN);
@@ -143,7 +144,7 @@ static bool awaits_answer(const struct siw_rd_wire *wire)
  * Handles a datagram of the incarnation that this end has ended. Any BYE of that incarnation
  * answers this end's BYE.
  */
-static void of_parted(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+static void handle_ended_pair(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
 	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->parted->bye;
 
@@ -152,10 +153,10 @@ static void of_parted(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 	if (!is_bye(wire) || awaits_answer(wire))
 		send_bye(peer, peer->parted->bye);
 	if (is_bye(wire))
-		siw_rd_parted_free(peer);
+		siw_rd_pending_bye_free(peer);
 }
 
-static bool is_parted(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+static bool is_ended_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
 	return peer && peer->parted && ntohl(wire->dest_epoch) == peer->parted->epoch &&
 	       ntohl(wire->source_epoch) == peer->parted->peer_epoch;
@@ -163,17 +164,17 @@ static bool is_parted(const struct siw_rd_peer *peer, const struct siw_rd_wire *
 
 void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
-	if (is_parted(peer, wire))
-		of_parted(peer, wire);
+	if (is_ended_pair(peer, wire))
+		handle_ended_pair(peer, wire);
 	else if (!is_bye(wire))
-		bye_of_unknown(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
+		send_bye_unknown_pair(rd, &rd->from, wire, SIW_RD_UNKNOWN_PAIR, 0);
 	else if (awaits_answer(wire)) /* this end answered it before, and the answer was lost */
-		bye_of_unknown(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
+		send_bye_unknown_pair(rd, &rd->from, wire, SIW_RD_CLOSED_END, SIW_RD_ANSWER);
 	else
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 }
 
-void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
+void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
 {
 	bool open = peer->state == SIW_RD_OPEN;
 	uint8_t answer[SIW_RD_OVERHEAD];
@@ -189,8 +190,10 @@ void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, ui
 		build_bye(peer, SIW_RD_CLOSED_END, SIW_RD_ANSWER, answer);
 		send_bye(peer, answer);
 	}
-	peer->state = open ? SIW_RD_OPEN : SIW_RD_ECHOED; /* so that siw_rd_over reports the end */
-	siw_rd_over(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED : SIW_RD_GONE);
+	peer->state = open ? SIW_RD_OPEN
+			   : SIW_RD_ECHOED; /* so that siw_rd_end_incarnation reports the end */
+	siw_rd_end_incarnation(peer, wire->reason == SIW_RD_UNKNOWN_PAIR ? SIW_RD_RESTARTED
+									 : SIW_RD_GONE);
 }
 
 /* ---- closing the endpoint -------------------------------------------------------------------- */
@@ -200,7 +203,7 @@ static struct siw_rd_peer *peer_in(struct siw_link *l)
 	return siw_container(l, struct siw_rd_peer, lru);
 }
 
-void siw_rd_leave(struct siw_rd *rd)
+void siw_rd_shutdown(struct siw_rd *rd)
 {
 	siw_lock(&rd->lock);
 	rd->leaving = true;
@@ -219,12 +222,12 @@ void siw_rd_leave(struct siw_rd *rd)
  * Whether the peer still accepts the segments sent to it. A peer that reports NOT READY may never
  * accept them.
  */
-static bool takes(const struct siw_rd_peer *peer)
+static bool peer_accepts_data(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_OPEN && siw_rd_outstanding(peer) && !peer->unready_ns;
 }
 
-bool siw_rd_left(struct siw_rd *rd)
+bool siw_rd_shutdown_done(struct siw_rd *rd)
 {
 	struct siw_rd_event event;
 	bool left = true;
@@ -237,15 +240,15 @@ bool siw_rd_left(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		struct siw_rd_peer *peer = peer_in(l);
 
-		if (peer->state == SIW_RD_OPEN && !takes(peer))
-			siw_rd_part(peer, SIW_RD_CLOSED_END, 0);
+		if (peer->state == SIW_RD_OPEN && !peer_accepts_data(peer))
+			siw_rd_end_with_bye(peer, SIW_RD_CLOSED_END, 0);
 		left &= peer->state != SIW_RD_OPEN && !peer->parted;
 	}
 	siw_unlock(&rd->lock);
 	return left;
 }
 
-void siw_rd_farewell(struct siw_rd *rd)
+void siw_rd_send_final_byes(struct siw_rd *rd)
 {
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		uint8_t bye[SIW_RD_OVERHEAD];

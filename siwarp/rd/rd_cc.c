@@ -101,7 +101,7 @@ uint64_t siw_rd_cc_wait(const struct siw_rd_cc *cc, uint32_t octets)
 	return cc->rate ? octets * cc->gap >> 20 : 0;
 }
 
-static uint32_t short_ns(uint64_t from, uint64_t to)
+static uint32_t elapsed_ns32(uint64_t from, uint64_t to)
 {
 	return to > from ? (uint32_t)lesser(to - from, UINT32_MAX) : 0;
 }
@@ -119,8 +119,8 @@ void siw_rd_cc_sent(struct siw_rd_cc *cc, uint64_t now, uint32_t octets, uint64_
 	sent->delivered = (uint32_t)cc->delivered;
 	sent->lost = (uint32_t)cc->lost;
 	sent->in_flight = (uint32_t)(in_flight + octets);
-	sent->idle_ns = short_ns(cc->delivered_at, now);
-	sent->span_ns = short_ns(cc->first_sent_at, now);
+	sent->idle_ns = elapsed_ns32(cc->delivered_at, now);
+	sent->span_ns = elapsed_ns32(cc->first_sent_at, now);
 	sent->app_limited = cc->app_limited != 0;
 }
 
@@ -153,7 +153,7 @@ void siw_rd_cc_lost(struct siw_rd_cc *cc, struct siw_rd_cc_ack *ack, const struc
 }
 
 /* Computes the delivery rate from this acknowledgement. */
-static struct sample take_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
+static struct sample delivery_rate_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	const struct siw_rd_sent *sent = &ack->newest;
 	uint64_t acks = ack->now - ack->newest_at + sent->idle_ns;
@@ -185,7 +185,7 @@ static struct sample take_sample(struct siw_rd_cc *cc, const struct siw_rd_cc_ac
  * short paths the rate is therefore also measured over spans of at least SPAN_NS and SPAN_LEAST
  * datagrams, which are long compared with such a burst.
  */
-static void renew_span(struct siw_rd_cc *cc, uint64_t now)
+static void update_rate_span(struct siw_rd_cc *cc, uint64_t now)
 {
 	uint64_t took = now - cc->span_at, delivered = cc->delivered - cc->span_delivered;
 
@@ -218,8 +218,8 @@ void siw_rd_cc_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 		siw_rd_bbr_lost(cc, ack->now, &ack->newest, cc->mss);
 	}
 	cc->burst += (uint32_t)(ack->octets / 64);
-	renew_span(cc, ack->now);
-	sample = take_sample(cc, ack);
+	update_rate_span(cc, ack->now);
+	sample = delivery_rate_sample(cc, ack);
 	siw_rd_bbr_acked(cc, ack, &sample);
 }
 

@@ -143,7 +143,7 @@ static void check_drain_done(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 
 /* ---- window and pacing rate ------------------------------------------------------------------ */
 
-static void set_pace(struct siw_rd_cc *cc, uint32_t gain)
+static void bbr_set_rate(struct siw_rd_cc *cc, uint32_t gain)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 	/* 1% less than the measured rate, so that queues shrink: BBR.PacingMarginPercent */
@@ -167,7 +167,7 @@ static void bound_cwnd(struct siw_rd_cc *cc)
 		cap = inflight_with_headroom(cc);
 	else if (is_probing_bw_state(bbr))
 		cap = bbr->inflight_longterm;
-	cap = greater(lesser(cap, bbr->inflight_shortterm), least_window(cc));
+	cap = greater(lesser(cap, bbr->inflight_shortterm), bbr_min_window(cc));
 	cc->cwnd = lesser(cc->cwnd, cap);
 }
 
@@ -182,7 +182,7 @@ static void set_cwnd(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 		cc->cwnd = lesser(cc->cwnd + ack->octets, most);
 	else if (cc->cwnd < most || cc->delivered < 10 * (uint64_t)cc->mss)
 		cc->cwnd += ack->octets;
-	cc->cwnd = greater(cc->cwnd, least_window(cc));
+	cc->cwnd = greater(cc->cwnd, bbr_min_window(cc));
 	if (bbr->state == PROBE_RTT)
 		cc->cwnd = lesser(cc->cwnd, siw_rd_bbr_probe_rtt_cwnd(cc));
 	bound_cwnd(cc);
@@ -199,7 +199,7 @@ void siw_rd_bbr_sent(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight)
 	bbr->idle_restart = true;
 	bbr->extra_acked_start = now;
 	if (is_probing_bw_state(bbr))
-		set_pace(cc, 100);
+		bbr_set_rate(cc, 100);
 	else if (bbr->state == PROBE_RTT)
 		siw_rd_bbr_check_probe_rtt_done(cc, now);
 }
@@ -226,7 +226,7 @@ void siw_rd_bbr_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack, con
 		bbr->inflight_latest = s->delivered;
 	}
 	bbr->bw = lesser(max_bw(bbr), bbr->bw_shortterm);
-	set_pace(cc, siw_rd_bbr_gains[bbr->state].pace);
+	bbr_set_rate(cc, siw_rd_bbr_gains[bbr->state].pace);
 	set_cwnd(cc, ack);
 }
 

@@ -59,7 +59,7 @@ static inline bool is_short_path(const struct siw_rd_cc *cc)
 	return cc->min_rtt < SHORT_PATH;
 }
 
-static inline uint64_t least_window(const struct siw_rd_cc *cc)
+static inline uint64_t bbr_min_window(const struct siw_rd_cc *cc)
 {
 	return (is_short_path(cc) ? LEAST_CWND_SHORT : LEAST_CWND) * (uint64_t)cc->mss;
 }
@@ -75,7 +75,7 @@ static inline uint64_t bdp(const struct siw_rd_cc *cc, uint64_t bw, uint32_t hun
 static inline uint64_t with_quanta(const struct siw_rd_cc *cc, uint64_t octets)
 {
 	octets = greater(octets, cc->quantum);
-	octets = greater(octets, least_window(cc));
+	octets = greater(octets, bbr_min_window(cc));
 	return cc->bbr.state == PROBE_UP ? octets + 2 * (uint64_t)cc->mss : octets;
 }
 
@@ -91,7 +91,7 @@ static inline uint64_t inflight_with_headroom(const struct siw_rd_cc *cc)
 	if (most == NO_LIMIT)
 		return NO_LIMIT;
 	return greater(most - lesser(most, greater(cc->mss, most * HEADROOM_PERCENT / 100)),
-		       least_window(cc));
+		       bbr_min_window(cc));
 }
 
 static inline void start_round(struct siw_rd_cc *cc)

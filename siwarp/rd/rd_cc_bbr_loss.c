@@ -19,7 +19,8 @@ bool siw_rd_bbr_is_too_high(const struct siw_rd_cc *cc, uint64_t lost, uint64_t 
 	return lost > (free < cc->mss ? free : free + 2 * (uint64_t)cc->mss);
 }
 
-static void too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight, bool app_limited)
+static void bbr_probe_too_high(struct siw_rd_cc *cc, uint64_t now, uint64_t in_flight,
+			       bool app_limited)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -54,8 +55,8 @@ void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sen
 	if (bbr->loss_events < UINT16_MAX)
 		bbr->loss_events++;
 	if (bbr->probe_sample && siw_rd_bbr_is_too_high(cc, lost, sent->in_flight))
-		too_high(cc, now, inflight_at_loss(sent->in_flight, lost, octets),
-			 sent->app_limited);
+		bbr_probe_too_high(cc, now, inflight_at_loss(sent->in_flight, lost, octets),
+				   sent->app_limited);
 }
 
 /*
@@ -64,7 +65,7 @@ void siw_rd_bbr_lost(struct siw_rd_cc *cc, uint64_t now, const struct siw_rd_sen
  * a loss, and a sixth of a line of 50 Mbit/s and 20 ms stays unused. Therefore the loss threshold
  * of bandwidth probes is applied here, too.
  */
-static bool is_noise(const struct siw_rd_cc *cc)
+static bool bbr_losses_insignificant(const struct siw_rd_cc *cc)
 {
 	return !siw_rd_bbr_is_too_high(cc, cc->bbr.loss_events * (uint64_t)cc->mss, cc->cwnd);
 }
@@ -86,7 +87,7 @@ void siw_rd_bbr_adapt_lower_bounds(struct siw_rd_cc *cc)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
-	if (is_accelerating(bbr) || !bbr->loss_in_round || is_noise(cc))
+	if (is_accelerating(bbr) || !bbr->loss_in_round || bbr_losses_insignificant(cc))
 		return;
 	if (bbr->bw_shortterm == NO_LIMIT)
 		bbr->bw_shortterm = max_bw(bbr);

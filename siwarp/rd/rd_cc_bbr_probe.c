@@ -67,7 +67,7 @@ static void raise_slope(struct siw_rd_cc *cc)
 		bbr->probe_up_rounds++;
 }
 
-static void start_up(struct siw_rd_cc *cc, uint64_t rate)
+static void bbr_start_probe_up(struct siw_rd_cc *cc, uint64_t rate)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -143,8 +143,8 @@ static bool is_time_to_cruise(const struct siw_rd_cc *cc, uint64_t in_flight)
 	       in_flight <= with_quanta(cc, bdp(cc, max_bw(&cc->bbr), 100));
 }
 
-static bool is_time_to_go_down(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
-			       const struct sample *s)
+static bool bbr_is_time_to_probe_down(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack,
+				      const struct sample *s)
 {
 	struct siw_rd_bbr *bbr = &cc->bbr;
 
@@ -170,10 +170,10 @@ void siw_rd_bbr_update_cycle(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *a
 	if (bbr->state == PROBE_REFILL) {
 		if (bbr->round_start) {
 			bbr->probe_sample = true;
-			start_up(cc, s->rate);
+			bbr_start_probe_up(cc, s->rate);
 		}
 	} else if (bbr->state == PROBE_UP) {
-		if (is_time_to_go_down(cc, ack, s)) {
+		if (bbr_is_time_to_probe_down(cc, ack, s)) {
 			bbr->too_high = false;
 			siw_rd_bbr_start_down(cc, ack->now);
 		}

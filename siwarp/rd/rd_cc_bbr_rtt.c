@@ -31,7 +31,7 @@ bool siw_rd_bbr_update_min_rtt(struct siw_rd_cc *cc, const struct siw_rd_cc_ack 
 
 uint64_t siw_rd_bbr_probe_rtt_cwnd(const struct siw_rd_cc *cc)
 {
-	return greater(bdp(cc, cc->bbr.bw, siw_rd_bbr_gains[PROBE_RTT].window), least_window(cc));
+	return greater(bdp(cc, cc->bbr.bw, siw_rd_bbr_gains[PROBE_RTT].window), bbr_min_window(cc));
 }
 
 static void exit_probe_rtt(struct siw_rd_cc *cc, uint64_t now)

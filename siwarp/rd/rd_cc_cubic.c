@@ -9,7 +9,7 @@
 #define BETA_CE_100 85
 #define C_10	    4 /* CUBIC's C, in tenths of datagrams per second cubed */
 
-static uint64_t least_window(const struct siw_rd_cc *cc)
+static uint64_t cubic_min_window(const struct siw_rd_cc *cc)
 {
 	return greater(LEAST_CWND * (uint64_t)cc->mss, cc->local ? LOCAL_CWND : 0);
 }
@@ -35,14 +35,14 @@ static uint64_t cube_root(uint64_t v)
 	return low;
 }
 
-static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
+static void cubic_reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
 {
 	struct siw_rd_cubic *cubic = &cc->cubic;
 	uint64_t datagrams;
 
 	/* Fast convergence: RFC 9438 section 4.7. */
 	cubic->w_max = cc->cwnd < cubic->w_max ? cc->cwnd * (10 + BETA_10) / 20 : cc->cwnd;
-	cc->cwnd = greater(to, least_window(cc));
+	cc->cwnd = greater(to, cubic_min_window(cc));
 	cubic->ssthresh = cc->cwnd;
 	cubic->epoch = cubic->reduced_at = now;
 	/*
@@ -56,7 +56,7 @@ static void reduce(struct siw_rd_cc *cc, uint64_t now, uint64_t to)
 /*
  * Converts to an integer with an upper bound: after a long time without loss the value can be huge.
  */
-static uint64_t octets_of(double octets)
+static uint64_t cubic_bounded_octets(double octets)
 {
 	return octets < MOST_CWND ? (uint64_t)octets : MOST_CWND;
 }
@@ -68,7 +68,7 @@ static uint64_t cubic_at(const struct siw_rd_cc *cc, uint64_t now)
 		   (double)SECOND;
 	double grown = (double)C_10 / 10 * t * t * t * cc->mss + (double)cc->cubic.w_max;
 
-	return grown > 0 ? octets_of(grown) : 0;
+	return grown > 0 ? cubic_bounded_octets(grown) : 0;
 }
 
 /* Reno's window at this time with the same beta, octets: RFC 9438 section 4.3. */
@@ -76,10 +76,11 @@ static uint64_t reno_at(const struct siw_rd_cc *cc, uint64_t now)
 {
 	double rounds = (double)(now - cc->cubic.epoch) / (double)(cc->srtt ? cc->srtt : 1);
 
-	return octets_of((double)cc->cubic.w_max * BETA_10 / 10 + 0.53 * rounds * cc->mss);
+	return cubic_bounded_octets((double)cc->cubic.w_max * BETA_10 / 10 +
+				    0.53 * rounds * cc->mss);
 }
 
-static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
+static void cubic_grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
 {
 	struct siw_rd_cubic *cubic = &cc->cubic;
 	uint64_t target;
@@ -106,7 +107,7 @@ static void grow(struct siw_rd_cc *cc, uint64_t now, uint64_t octets)
  * Called at the end of a round. A queue that built up during two consecutive rounds ends slow
  * start.
  */
-static void end_round(struct siw_rd_cc *cc, uint64_t in_flight)
+static void cubic_end_round(struct siw_rd_cc *cc, uint64_t in_flight)
 {
 	struct siw_rd_cubic *cubic = &cc->cubic;
 	bool queueing = cubic->round_rtt > cc->min_rtt + cc->min_rtt / 4 + MS / 5;
@@ -119,7 +120,7 @@ static void end_round(struct siw_rd_cc *cc, uint64_t in_flight)
 	cubic->round_end = cc->delivered + in_flight;
 }
 
-static void set_pace(struct siw_rd_cc *cc)
+static void cubic_set_rate(struct siw_rd_cc *cc)
 {
 	double gain = cc->cwnd < cc->cubic.ssthresh ? 2.0 : 1.2;
 
@@ -131,10 +132,10 @@ static void set_pace(struct siw_rd_cc *cc)
 void siw_rd_cubic_acked(struct siw_rd_cc *cc, const struct siw_rd_cc_ack *ack)
 {
 	if (cc->delivered >= cc->cubic.round_end)
-		end_round(cc, ack->in_flight);
+		cubic_end_round(cc, ack->in_flight);
 	if (ack->full && ack->octets)
-		grow(cc, ack->now, ack->octets);
-	set_pace(cc);
+		cubic_grow(cc, ack->now, ack->octets);
+	cubic_set_rate(cc);
 }
 
 void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, bool ce)
@@ -142,12 +143,12 @@ void siw_rd_cubic_lost(struct siw_rd_cc *cc, uint64_t now, uint64_t sent_ns, boo
 	/* Reduce only once for losses among datagrams sent before the last reduction. */
 	if (sent_ns <= cc->cubic.reduced_at)
 		return;
-	reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);
+	cubic_reduce(cc, now, ce ? cc->cwnd * BETA_CE_100 / 100 : cc->cwnd * BETA_10 / 10);
 }
 
 void siw_rd_cubic_timeout(struct siw_rd_cc *cc, uint64_t now)
 {
-	reduce(cc, now, cc->cwnd * BETA_10 / 10);
-	cc->cwnd = least_window(cc);
-	set_pace(cc);
+	cubic_reduce(cc, now, cc->cwnd * BETA_10 / 10);
+	cc->cwnd = cubic_min_window(cc);
+	cubic_set_rate(cc);
 }

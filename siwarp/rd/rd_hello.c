@@ -29,7 +29,7 @@
  */
 #define EPOCH_MS_BITS 16
 
-static const struct siw_ration challenges = { 50000, 5000 }, challenges_each = { 10000, 1000 };
+static const struct siw_rate challenges = { 50000, 5000 }, challenges_each = { 10000, 1000 };
 
 /* The longest handshake datagram that is sent here: a HELLO. */
 struct datagram {
@@ -72,7 +72,7 @@ static struct offer own_offer(const struct siw_rd *rd, uint8_t *to)
 	return (struct offer){ .head = to, .octets = sizeof(out) };
 }
 
-static bool take_instance(struct offer *offer, uint8_t length, const uint8_t *value)
+static bool parse_instance_option(struct offer *offer, uint8_t length, const uint8_t *value)
 {
 	if (length != sizeof(offer->instance))
 		return false;
@@ -82,12 +82,13 @@ static bool take_instance(struct offer *offer, uint8_t length, const uint8_t *va
 }
 
 /* Stores an option in the offer. Returns false if its value is invalid. */
-static bool take_option(struct offer *offer, uint8_t type, uint8_t length, const uint8_t *octets)
+static bool parse_hello_option(struct offer *offer, uint8_t type, uint8_t length,
+			       const uint8_t *octets)
 {
 	uint32_t value;
 
 	if (type == SIW_RD_INSTANCE)
-		return take_instance(offer, length, octets);
+		return parse_instance_option(offer, length, octets);
 	if (type != SIW_RD_LONGEST && type != SIW_RD_WINDOW)
 		return true;
 	if (length != sizeof(value))
@@ -106,7 +107,7 @@ static bool take_option(struct offer *offer, uint8_t type, uint8_t length, const
  * Parses head and options at the start of a body of len octets. Returns false if they are
  * malformed.
  */
-static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
+static bool parse_hello_options(const uint8_t *body, uint32_t len, struct offer *out)
 {
 	struct siw_rd_head head;
 	uint32_t at = SIW_RD_HEAD_LEN, end;
@@ -126,29 +127,29 @@ static bool read_offer(const uint8_t *body, uint32_t len, struct offer *out)
 		return false;
 	for (; at < end; at += 2u + body[at + 1])
 		if (end - at < 2 || end - at < 2u + body[at + 1] ||
-		    !take_option(out, body[at], body[at + 1], body + at + 2))
+		    !parse_hello_option(out, body[at], body[at + 1], body + at + 2))
 			return false;
 	return true;
 }
 
 /* Parses a body that consists of head, options and a cookie. */
-static bool read_offer_and_cookie(const uint8_t *body, uint32_t len, struct offer *offer,
-				  struct siw_rd_cookie *cookie)
+static bool parse_options_and_cookie(const uint8_t *body, uint32_t len, struct offer *offer,
+				     struct siw_rd_cookie *cookie)
 {
-	if (!read_offer(body, len, offer) || len != offer->octets + sizeof(*cookie))
+	if (!parse_hello_options(body, len, offer) || len != offer->octets + sizeof(*cookie))
 		return false;
 	memcpy(cookie, body + offer->octets, sizeof(*cookie));
 	return true;
 }
 
-static void heed(struct siw_rd_peer *peer, const struct offer *offer)
+static void apply_peer_offer(struct siw_rd_peer *peer, const struct offer *offer)
 {
 	peer->its_longest = offer->longest < UINT16_MAX ? (uint16_t)offer->longest : UINT16_MAX;
 	peer->its_window = offer->window < SIW_RD_WINDOW_MAX ? offer->window : SIW_RD_WINDOW_MAX;
 }
 
-void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
-		 uint32_t its_epoch, struct siw_rd_wire *out)
+void siw_rd_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+			uint32_t its_epoch, struct siw_rd_wire *out)
 {
 	*out = (struct siw_rd_wire){
 		.llp = { .type = siw_dgram_first(type), .qkey = htonl(rd->qkey) },
@@ -164,7 +165,7 @@ void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epo
  * HELLO to the CHALLENGE is an upper bound of the round trip; three times that is RFC 6298's
  * initial time-out.
  */
-static uint64_t repeat_after(const struct siw_rd_peer *peer)
+static uint64_t hello_interval_ns(const struct siw_rd_peer *peer)
 {
 	uint64_t first = peer->near ? NEAR_NS : FAR_NS, most = peer->near ? NEAR_MOST : FAR_MOST;
 	uint64_t took = peer->heard_ns - peer->since_ns;
@@ -187,15 +188,15 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 		memcpy(out.body + len, &peer->cookie, sizeof(peer->cookie));
 		len += (uint32_t)sizeof(peer->cookie);
 	} else {
-		siw_rd_bare(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
+		siw_rd_bare_header(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
 		len = SIW_RD_HELLO_LEAST;
 	}
 	siw_count(SIW_COUNTER_rd_hellos, 1);
 	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
 	peer->sent_ns = now;
-	peer->timer_ns = now + repeat_after(peer);
-	siw_rd_due(peer, peer->timer_ns);
-	siw_rd_due(peer, siw_rd_lost_at(peer));
+	peer->timer_ns = now + hello_interval_ns(peer);
+	siw_rd_set_timer(peer, peer->timer_ns);
+	siw_rd_set_timer(peer, siw_rd_lost_at(peer));
 }
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
@@ -206,7 +207,7 @@ void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
 	send_hello(peer, now);
 }
 
-void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->backoff < 5)
 		peer->backoff++;
@@ -224,10 +225,10 @@ void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now)
 	send_hello(peer, now);
 }
 
-void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
-			  const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
+void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
+			     const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
-	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+	struct siw_rd_peer *peer = siw_rd_peer_find(rd, from);
 	struct siw_rd_cookie cookie;
 	struct offer offer;
 
@@ -236,16 +237,16 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	 */
 	if (!peer || peer->state != SIW_RD_HELLO || ntohl(wire->dest_epoch) != peer->epoch ||
 	    !wire->source_epoch ||
-	    !read_offer_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &offer,
-				   &cookie)) {
+	    !parse_options_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &offer,
+				      &cookie)) {
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (siw_rd_meets_other(peer, offer.instance)) {
+	if (siw_rd_instance_changed(peer, offer.instance)) {
 		siw_rd_replaced(peer);
 		return;
 	}
-	heed(peer, &offer);
+	apply_peer_offer(peer, &offer);
 	peer->cookie = cookie;
 	peer->peer_epoch = ntohl(wire->source_epoch);
 	peer->state = SIW_RD_ECHOED;
@@ -254,10 +255,10 @@ void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	send_hello(peer, now);
 }
 
-void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
-			 const struct siw_rd_wire *wire, uint32_t len)
+void siw_rd_handle_versions(struct siw_rd *rd, const struct siw_addr *from,
+			    const struct siw_rd_wire *wire, uint32_t len)
 {
-	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+	struct siw_rd_peer *peer = siw_rd_peer_find(rd, from);
 	const struct siw_rd_head *head = (const void *)(wire + 1);
 
 	if (!peer || peer->state != SIW_RD_HELLO || ntohl(wire->dest_epoch) != peer->epoch ||
@@ -267,7 +268,7 @@ void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
 	}
 	siw_drop(SIW_COUNTER_drop_version);
 	siw_count(SIW_COUNTER_rd_gone, 1);
-	siw_rd_over(peer, SIW_RD_GONE);
+	siw_rd_end_incarnation(peer, SIW_RD_GONE);
 }
 
 /* ---- responder ------------------------------------------------------------------------------- */
@@ -318,20 +319,20 @@ static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *pee
 	if (peer && (peer->state != SIW_RD_OPEN || peer->peer_epoch == its_epoch))
 		return peer->epoch;
 	epoch = (uint32_t)siw_siphash(&rd->key, &in, sizeof(in));
-	return siw_first_number(epoch ? epoch : 1);
+	return siw_initial_sequence(epoch ? epoch : 1);
 }
 
 /* Whether a HELLO from this address may be answered now; consumes a token of the rate limit. */
-static bool may_answer(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
+static bool hello_rate_allows(struct siw_rd *rd, const struct siw_addr *from, uint64_t now)
 {
 	struct siw_rd_sources *sources = siw_rd_sources(rd);
 
-	return sources && siw_source_take(&sources->hello, siw_source_place(sources->key, from),
+	return sources && siw_source_take(&sources->hello, siw_source_index(sources->key, from),
 					  &challenges, &challenges_each, now);
 }
 
-void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
-		      const struct siw_rd_wire *wire, uint32_t len)
+void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
+			 const struct siw_rd_wire *wire, uint32_t len)
 {
 	uint32_t its_epoch = ntohl(wire->source_epoch), epoch, octets;
 	uint64_t now = rd->now, made = siw_rd_ms(rd, now);
@@ -344,21 +345,21 @@ void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
 	 * cannot be used to amplify an attack.
 	 */
 	if (len < sizeof(out) || !its_epoch ||
-	    !read_offer((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &its) ||
-	    !may_answer(rd, from, now)) {
+	    !parse_hello_options((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, &its) ||
+	    !hello_rate_allows(rd, from, now)) {
 		siw_drop(SIW_COUNTER_drop_rd_hello);
 		return;
 	}
-	epoch = epoch_for(rd, siw_rd_find(rd, from), from, its_epoch, made);
+	epoch = epoch_for(rd, siw_rd_peer_find(rd, from), from, its_epoch, made);
 	cookie.hash = cookie_hash(rd, from, its_epoch, epoch, made, &its);
-	siw_rd_bare(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
+	siw_rd_bare_header(rd, SIW_DGRAM_RD_CHALLENGE, epoch, its_epoch, &out.wire);
 	octets = own_offer(rd, out.body).octets;
 	memcpy(out.body + octets, &cookie, sizeof(cookie));
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + octets + sizeof(cookie));
 }
 
-void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
-			const struct siw_rd_wire *wire, uint32_t len)
+void siw_rd_handle_foreign_hello(struct siw_rd *rd, const struct siw_addr *from,
+				 const struct siw_rd_wire *wire, uint32_t len)
 {
 	struct {
 		struct siw_rd_wire wire;
@@ -367,9 +368,9 @@ void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
 	} __attribute__((packed)) out = { .head = { .versions = SIW_RD_VERSIONS } };
 
 	siw_drop(SIW_COUNTER_drop_version);
-	if (len < sizeof(out) || !wire->source_epoch || !may_answer(rd, from, rd->now))
+	if (len < sizeof(out) || !wire->source_epoch || !hello_rate_allows(rd, from, rd->now))
 		return;
-	siw_rd_bare(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch), &out.wire);
+	siw_rd_bare_header(rd, SIW_DGRAM_RD_VERSIONS, 0, ntohl(wire->source_epoch), &out.wire);
 	siw_rd_send(rd, from, (uint8_t *)&out, SIW_RD_LEN + sizeof(out.head));
 }
 
@@ -385,8 +386,8 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 	struct siw_rd_cookie cookie;
 	uint32_t age;
 
-	if (!read_offer_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, its,
-				   &cookie))
+	if (!parse_options_and_cookie((const uint8_t *)(wire + 1), len - SIW_RD_OVERHEAD, its,
+				      &cookie))
 		return false;
 	age = (uint32_t)ms - ntohl(cookie.made);
 	*made = ms - age;
@@ -396,15 +397,15 @@ static bool is_our_cookie(const struct siw_rd *rd, const struct siw_addr *from,
 }
 
 /* Whether the ECHO may belong to an evicted record whose cookie has not expired. */
-static bool is_of_evicted(struct siw_rd *rd, const struct siw_addr *from, uint64_t made)
+static bool cookie_may_be_evicted(struct siw_rd *rd, const struct siw_addr *from, uint64_t made)
 {
 	const struct siw_rd_sources *sources = rd->sources;
 
-	return sources && made <= sources->not_before[siw_source_place(sources->key, from)];
+	return sources && made <= sources->not_before[siw_source_index(sources->key, from)];
 }
 
 /* Both ends know both epochs: queued segments may be sent. */
-static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
+static void rd_open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epoch, uint64_t now)
 {
 	peer->state = SIW_RD_OPEN;
 	peer->epoch = epoch;
@@ -414,13 +415,13 @@ static void open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_epo
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->since_ns = siw_rd_outstanding(peer) ? now : 0;
 	peer->heard_ns = now;
-	siw_rd_mtu_met(peer);
+	siw_rd_mtu_handshake_done(peer);
 }
 
-void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
-		     uint32_t len, uint64_t now)
+void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
+			const struct siw_rd_wire *wire, uint32_t len, uint64_t now)
 {
-	struct siw_rd_peer *peer = siw_rd_find(rd, from);
+	struct siw_rd_peer *peer = siw_rd_peer_find(rd, from);
 	uint32_t its_epoch = ntohl(wire->source_epoch), epoch = ntohl(wire->dest_epoch);
 	struct offer its;
 	uint64_t made;
@@ -449,28 +450,28 @@ void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struc
 		siw_drop(SIW_COUNTER_drop_rd_epoch);
 		return;
 	}
-	if (!peer && is_of_evicted(rd, from, made)) {
+	if (!peer && cookie_may_be_evicted(rd, from, made)) {
 		siw_drop(SIW_COUNTER_drop_rd_cookie);
 		return;
 	}
-	if (!peer && siw_rd_make(rd, from, &peer) < 0) {
+	if (!peer && siw_rd_peer_create(rd, from, &peer) < 0) {
 		siw_drop(SIW_COUNTER_drop_rd_peers);
 		return;
 	}
 	if (!same) {
-		if (siw_rd_meets_other(peer, its.instance))
+		if (siw_rd_instance_changed(peer, its.instance))
 			siw_rd_replaced(peer);
 		else if (peer->state == SIW_RD_OPEN)
-			siw_rd_over(peer, SIW_RD_RESTARTED);
+			siw_rd_end_incarnation(peer, SIW_RD_RESTARTED);
 		/* the peer knows that the previous incarnation has ended */
-		siw_rd_parted_free(peer);
-		heed(peer, &its);
-		open_pair(peer, epoch, its_epoch, now);
+		siw_rd_pending_bye_free(peer);
+		apply_peer_offer(peer, &its);
+		rd_open_pair(peer, epoch, its_epoch, now);
 		if (!siw_rd_upper(peer))
 			siw_rd_report(peer, SIW_RD_REPORT_NEW);
 		peer->cookie_made = made;
 	}
-	siw_rd_touch(peer, now);
+	siw_rd_lru_touch(peer, now);
 	siw_rd_acked(peer, wire, NULL, now);
 	siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 }

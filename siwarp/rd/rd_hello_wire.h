@@ -60,7 +60,7 @@ enum siw_rd_option_type {
  * Every endpoint accepts segments of SIW_RD_LONGEST_LEAST octets. These values apply if the peer's
  * options announce no others.
  */
-#define SIW_RD_LONGEST_LEAST (SIW_RD_LEAST_DATAGRAM - SIW_RD_OVERHEAD)
+#define SIW_RD_LONGEST_LEAST (SIW_RD_MIN_DATAGRAM - SIW_RD_OVERHEAD)
 #define SIW_RD_WINDOW_UNSAID 64u
 
 #endif

@@ -227,10 +227,10 @@ struct siw_rd_peer {
 	uint64_t instance;	     /* the instance announced in the latest handshake; 0: none */
 	struct siw_rd_cookie cookie; /* state ECHOED: the cookie that the ECHO returns */
 	/* this end's last BYE, until it is answered; otherwise NULL */
-	struct siw_rd_parted *parted;
+	struct siw_rd_pending_bye *parted;
 	/* index of the peer's timer in the heap, + 1; 0: no timer is set */
 	uint32_t heap_at;
-	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_room */
+	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_data */
 };
 
 /* Octets of the longest datagram to the peer now. Any thread. */
@@ -283,8 +283,8 @@ struct siw_rd {
 	uint8_t ird;
 	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr */
 	bool blocked;		      /* the socket was full at the last send */
-	bool leaving;		      /* siw_rd_leave was called */
-	bool away;		      /* see siw_rd_set_away */
+	bool leaving;		      /* siw_rd_shutdown was called */
+	bool away;		      /* see siw_rd_set_unreachable */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
@@ -292,7 +292,7 @@ struct siw_rd {
 	/* memory used by stored datagrams and their rings for all peers, and its limit */
 	uint64_t rx_octets, rx_limit;
 	/* peers with congestion state of their own, counted for siw_trim */
-	struct siw_crowd busy;
+	struct siw_population busy;
 	/* memory used by unacknowledged datagrams for all peers, and its limit */
 	uint64_t tx_octets, tx_limit;
 	uint64_t timeout;
@@ -362,9 +362,9 @@ _Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "an idle peer
 
 int siw_rd_table_init(struct siw_rd *rd);
 void siw_rd_table_fini(struct siw_rd *rd);
-struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr);
+struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *addr);
 /* Like siw_rd_peer, called with the lock held. */
-int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
+int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out);
 /* Returns a new epoch, never 0. */
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, allocated on first use; NULL: no memory. */
@@ -375,14 +375,14 @@ void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
  * Ends this incarnation of the pair: drops all unacknowledged segments, gives this end a new epoch,
  * and reports kind to the upper layer (0: reports nothing).
  */
-void siw_rd_over(struct siw_rd_peer *peer, int kind);
+void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind);
 /* Allocates congestion state for the peer, if it has none of its own. false: no memory. */
 bool siw_rd_cc_begin(struct siw_rd_peer *peer);
 /* Frees the peer's congestion state and keeps its round-trip time. Nothing may be outstanding. */
 void siw_rd_cc_end(struct siw_rd_peer *peer);
 /* If a segment at rcv is stored and its space is not paused, schedules its delivery. */
 void siw_rd_offer_next(struct siw_rd_peer *peer);
-void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_lru_touch(struct siw_rd_peer *peer, uint64_t now);
 
 static inline uint32_t siw_rd_class_octets(uint8_t class)
 {
@@ -403,7 +403,7 @@ void siw_rd_buf_free(struct siw_rd *rd, void *buf, uint8_t class);
 /* ---- rd_tx.c --------------------------------------------------------------------------------- */
 
 /* The socket is full: siw_rd_pump will be called for the peer when there is room again. */
-void siw_rd_starve(struct siw_rd_peer *peer);
+void siw_rd_wait_for_socket(struct siw_rd_peer *peer);
 /*
  * Sends what the congestion window, credit, pacing and the socket allow. Returns false if something
  * still waits.
@@ -450,7 +450,7 @@ uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *
 /* ---- rd_rnr.c -------------------------------------------------------------------------------- */
 
 /* Whether the peer's oldest request waits here for a receive. */
-static inline bool siw_rd_lacks(const struct siw_rd_peer *peer)
+static inline bool siw_rd_request_lacks_receive(const struct siw_rd_peer *peer)
 {
 	return peer->lacks_ns && peer->seq[SIW_RD_REQUESTS].held;
 }
@@ -458,7 +458,8 @@ static inline bool siw_rd_lacks(const struct siw_rd_peer *peer)
  * Handles the NOT READY flag of an ACK, after siw_rd_acked: whether this end's oldest request waits
  * at the peer for a receive. Ends the incarnation if it has waited too long.
  */
-void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
+void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
+			     uint64_t now);
 
 /* ---- rd_life.c ------------------------------------------------------------------------------- */
 
@@ -466,7 +467,7 @@ void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire
  * Records the instance that the peer announced in a handshake. Returns true if the instance has
  * changed: requests posted for the previous instance must not be sent to this one.
  */
-bool siw_rd_meets_other(struct siw_rd_peer *peer, uint64_t instance);
+bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance);
 /* Called when the record is freed. */
 void siw_rd_restart_free(struct siw_rd_peer *peer);
 
@@ -481,41 +482,41 @@ void siw_rd_replaced(struct siw_rd_peer *peer);
 
 void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now);
 /* The handshake timer expired: retransmits HELLO or ECHO. */
-void siw_rd_hello_again(struct siw_rd_peer *peer, uint64_t now);
-void siw_rd_got_hello(struct siw_rd *rd, const struct siw_addr *from,
-		      const struct siw_rd_wire *wire, uint32_t len);
-void siw_rd_got_challenge(struct siw_rd *rd, const struct siw_addr *from,
-			  const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
-void siw_rd_got_echo(struct siw_rd *rd, const struct siw_addr *from, const struct siw_rd_wire *wire,
-		     uint32_t len, uint64_t now);
+void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_handle_hello(struct siw_rd *rd, const struct siw_addr *from,
+			 const struct siw_rd_wire *wire, uint32_t len);
+void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
+			     const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
+void siw_rd_handle_echo(struct siw_rd *rd, const struct siw_addr *from,
+			const struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 /*
  * Handles a HELLO of an unsupported version of the LLP header: answers with the supported versions.
  */
-void siw_rd_got_foreign(struct siw_rd *rd, const struct siw_addr *from,
-			const struct siw_rd_wire *wire, uint32_t len);
-void siw_rd_got_versions(struct siw_rd *rd, const struct siw_addr *from,
-			 const struct siw_rd_wire *wire, uint32_t len);
+void siw_rd_handle_foreign_hello(struct siw_rd *rd, const struct siw_addr *from,
+				 const struct siw_rd_wire *wire, uint32_t len);
+void siw_rd_handle_versions(struct siw_rd *rd, const struct siw_addr *from,
+			    const struct siw_rd_wire *wire, uint32_t len);
 /* Fills a header without an acknowledgement. */
-void siw_rd_bare(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
-		 uint32_t its_epoch, struct siw_rd_wire *out);
+void siw_rd_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
+			uint32_t its_epoch, struct siw_rd_wire *out);
 
 /* ---- rd_bye.c -------------------------------------------------------------------------------- */
 
-/* Like siw_rd_over, but also sends the peer a BYE, which is retransmitted until it is answered. */
-void siw_rd_part(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
+/* Like siw_rd_end_incarnation, but also sends the peer a BYE, which is retransmitted until it is answered. */
+void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind);
 /* The time of the next retransmission of that BYE; SIW_RD_NEVER: none is pending. */
 uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer);
-void siw_rd_bye_again(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now);
 /* Stops the retransmission of that BYE. */
-void siw_rd_parted_free(struct siw_rd_peer *peer);
-void siw_rd_got_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
+void siw_rd_pending_bye_free(struct siw_rd_peer *peer);
+void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now);
 /*
  * Answers a datagram whose epochs have ended or are unknown with a BYE, if an answer is allowed.
  * peer: the record of the datagram's source, or NULL.
  */
 void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire);
 /* Sends each peer one BYE, without retransmission. */
-void siw_rd_farewell(struct siw_rd *rd);
+void siw_rd_send_final_byes(struct siw_rd *rd);
 
 /* ---- rd_wire.c ------------------------------------------------------------------------------- */
 
@@ -523,7 +524,7 @@ void siw_rd_farewell(struct siw_rd *rd);
  * Whether a datagram that begins with this octet is part of a handshake: such a datagram has a CRC
  * even if CRCs are disabled.
  */
-static inline bool siw_rd_of_handshake(uint8_t first)
+static inline bool siw_rd_is_handshake_type(uint8_t first)
 {
 	int type = first >> 4;
 
@@ -542,18 +543,19 @@ void siw_rd_mtu_start(struct siw_rd_peer *peer);
 /*
  * The handshake has determined the longest segment that the peer accepts: sets the datagram length.
  */
-void siw_rd_mtu_met(struct siw_rd_peer *peer);
+void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer);
 /* The peer's incarnation has ended: the longest segment of the next one is unknown. */
-void siw_rd_mtu_parted(struct siw_rd_peer *peer);
+void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer);
 /* A datagram of this length did not pass the path: reduces the datagram length. */
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /* Handles one more consecutive time-out (peer->rtos); octets: the longest outstanding datagram. */
-void siw_rd_mtu_silence(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
+void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now);
 /*
  * Evaluates one acknowledgement for a path MTU that has become smaller; lost: octets of the longest
  * datagram lost twice; passed: octets of the longest datagram delivered.
  */
-void siw_rd_mtu_suspect(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now);
+void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed,
+			     uint64_t now);
 /* Sends a datagram longer than the path MTU in IP fragments. Returns the result of siw_rd_send. */
 int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len);
 /*
@@ -567,22 +569,22 @@ void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn);
 /* ---- rd_timer.c ------------------------------------------------------------------------------ */
 
 /* Sets the peer's timer to expire at this time, in ns, unless it expires earlier. */
-void siw_rd_due(struct siw_rd_peer *peer, uint64_t at);
+void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at);
 /* Cancels the peer's timer. */
-void siw_rd_no_timer(struct siw_rd_peer *peer);
+void siw_rd_cancel_timer(struct siw_rd_peer *peer);
 /* Allocates room for the timers of this number of peers. false: no memory. */
-bool siw_rd_timers(struct siw_rd *rd, uint32_t peers);
+bool siw_rd_reserve_timers(struct siw_rd *rd, uint32_t peers);
 /* The time, in ns, at which a silent peer is declared lost; SIW_RD_NEVER: the peer owes nothing. */
 uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer);
 /* Sends an empty PROBE, which the peer must acknowledge. */
-void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now);
 /*
  * Called before sending after a long silence: probes whether the peer still knows these epochs.
  * Returns 0.
  */
 int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now);
 /* The peer owes a response from now on: it is declared lost if it stays silent. */
-void siw_rd_await(struct siw_rd_peer *peer, uint64_t now);
+void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now);
 /* Services expired timers, and the peers that waited for room in the socket. */
 void siw_rd_tick(struct siw_rd *rd, uint64_t now);
 

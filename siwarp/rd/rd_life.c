@@ -14,7 +14,7 @@
  */
 #include "rd/rd_impl.h"
 
-bool siw_rd_meets_other(struct siw_rd_peer *peer, uint64_t instance)
+bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance)
 {
 	struct siw_rd *rd = peer->rd;
 	bool other = peer->instance && peer->instance != instance;
@@ -30,7 +30,7 @@ bool siw_rd_meets_other(struct siw_rd_peer *peer, uint64_t instance)
 
 void siw_rd_replaced(struct siw_rd_peer *peer)
 {
-	siw_rd_over(peer, 0);
+	siw_rd_end_incarnation(peer, 0);
 	peer->over_kind = SIW_RD_REPLACED;
 	siw_rd_report(peer, SIW_RD_REPORT_OVER);
 }
@@ -75,7 +75,7 @@ uint64_t siw_rd_instance(struct siw_rd *rd, const struct siw_addr *addr)
 	uint64_t instance;
 
 	siw_lock(&rd->lock);
-	peer = siw_rd_find(rd, addr);
+	peer = siw_rd_peer_find(rd, addr);
 	instance = peer ? peer->instance : 0;
 	siw_unlock(&rd->lock);
 	return instance;

@@ -31,7 +31,7 @@
 /* MTUs of common links, octets. */
 static const uint32_t common[] = { 65536, 32768, 16384, 9000, 4352, 1500, 1492, 1400, 1280 };
 
-static uint32_t headers(const struct siw_rd *rd)
+static uint32_t ip_udp_header_len(const struct siw_rd *rd)
 {
 	return rd->ipv6 ? 48 : 28;
 }
@@ -40,14 +40,14 @@ static uint32_t headers(const struct siw_rd *rd)
  * The longest datagram, in octets, that both ends accept. Before the handshake: the length that
  * every endpoint accepts.
  */
-static uint32_t longest(const struct siw_rd_peer *peer)
+static uint32_t max_datagram_len(const struct siw_rd_peer *peer)
 {
 	uint32_t most = peer->rd->ipv6 ? 65527 - 40 : 65507;
 	uint32_t set = (uint32_t)siw_settings()->rd_datagram;
 	uint32_t its = peer->its_longest + SIW_RD_OVERHEAD;
 
 	if (!peer->its_longest)
-		return SIW_RD_LEAST_DATAGRAM;
+		return SIW_RD_MIN_DATAGRAM;
 	if (its < most)
 		most = its;
 	return set && set < most ? set : most;
@@ -55,25 +55,26 @@ static uint32_t longest(const struct siw_rd_peer *peer)
 
 static uint32_t datagram_of(const struct siw_rd_peer *peer, uint32_t mtu)
 {
-	uint32_t most = longest(peer), n = mtu > headers(peer->rd) ? mtu - headers(peer->rd) : 0;
+	uint32_t most = max_datagram_len(peer),
+		 n = mtu > ip_udp_header_len(peer->rd) ? mtu - ip_udp_header_len(peer->rd) : 0;
 
 	if (n > most)
 		n = most;
-	return n < SIW_RD_LEAST_DATAGRAM ? SIW_RD_LEAST_DATAGRAM : n;
+	return n < SIW_RD_MIN_DATAGRAM ? SIW_RD_MIN_DATAGRAM : n;
 }
 
-static uint32_t route(const struct siw_rd_peer *peer)
+static uint32_t route_datagram_len(const struct siw_rd_peer *peer)
 {
 	return datagram_of(peer, siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr));
 }
 
-static void settle(struct siw_rd_peer *peer, uint32_t octets)
+static void mtu_set_datagram(struct siw_rd_peer *peer, uint32_t octets)
 {
 	uint16_t n = (uint16_t)octets;
 
 	atomic_store_explicit(&peer->datagram, n, memory_order_relaxed);
 	peer->whole = n;
-	peer->search_at = n < longest(peer) ? n : UINT16_MAX;
+	peer->search_at = n < max_datagram_len(peer) ? n : UINT16_MAX;
 	if (siw_rd_has_cc(peer))
 		siw_rd_cc_path(peer->cc, n, peer->near);
 }
@@ -81,28 +82,29 @@ static void settle(struct siw_rd_peer *peer, uint32_t octets)
 void siw_rd_mtu_start(struct siw_rd_peer *peer)
 {
 	peer->near = siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr) >= SIW_LLP_LOOPBACK_MTU;
-	settle(peer, SIW_RD_LEAST_DATAGRAM);
+	mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
 	/* Loopback sets no ECN marks, and reading the marks costs time for each datagram. */
 	if (!peer->near && !peer->rd->ecn)
 		peer->rd->ecn = siw_llp_udp_ecn(peer->rd->sock) == 0;
 }
 
-void siw_rd_mtu_met(struct siw_rd_peer *peer)
+void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer)
 {
 	if (!peer->whole)
 		return; /* the path carries only datagrams shorter than the minimum */
-	settle(peer, peer->near ? datagram_of(peer, SIW_LLP_LOOPBACK_MTU) : siw_rd_datagram(peer));
+	mtu_set_datagram(peer, peer->near ? datagram_of(peer, SIW_LLP_LOOPBACK_MTU)
+					  : siw_rd_datagram(peer));
 }
 
-void siw_rd_mtu_parted(struct siw_rd_peer *peer)
+void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer)
 {
 	peer->its_longest = 0;
 	if (peer->whole)
-		settle(peer, SIW_RD_LEAST_DATAGRAM);
+		mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
 }
 
 /* The next common size above this number of octets; 0: none. */
-static uint32_t above(const struct siw_rd_peer *peer, uint32_t octets)
+static uint32_t next_common_len(const struct siw_rd_peer *peer, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
 		if (datagram_of(peer, common[i]) > octets)
@@ -114,14 +116,14 @@ static uint32_t above(const struct siw_rd_peer *peer, uint32_t octets)
 
 void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
-	uint32_t to = SIW_RD_LEAST_DATAGRAM, known;
+	uint32_t to = SIW_RD_MIN_DATAGRAM, known;
 
 	if (octets > peer->whole)
 		return; /* known already: datagrams of this length are sent in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
-	if (octets > SIW_RD_LEAST_DATAGRAM) {
-		known = route(peer);
-		settle(peer, known < octets ? known : to);
+	if (octets > SIW_RD_MIN_DATAGRAM) {
+		known = route_datagram_len(peer);
+		mtu_set_datagram(peer, known < octets ? known : to);
 	} else {
 		peer->whole = 0;
 		peer->search_at = 0;
@@ -130,19 +132,20 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 	peer->probe_ns = now + SEARCH_SOON;
 }
 
-void siw_rd_mtu_silence(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
+void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
 	if (octets > peer->whole || octets <= SMALLEST)
 		return;
-	if (peer->rtos > PATH_RTOS || (octets > SIW_RD_LEAST_DATAGRAM && route(peer) < octets))
+	if (peer->rtos > PATH_RTOS ||
+	    (octets > SIW_RD_MIN_DATAGRAM && route_datagram_len(peer) < octets))
 		siw_rd_mtu_lower(peer, octets, now);
 }
 
-void siw_rd_mtu_suspect(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
+void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
 {
-	if (passed > SIW_RD_LEAST_DATAGRAM)
+	if (passed > SIW_RD_MIN_DATAGRAM)
 		peer->suspect = 0;
-	else if (lost > SIW_RD_LEAST_DATAGRAM && lost <= peer->whole && ++peer->suspect >= RELOST)
+	else if (lost > SIW_RD_MIN_DATAGRAM && lost <= peer->whole && ++peer->suspect >= RELOST)
 		siw_rd_mtu_lower(peer, lost, now);
 }
 
@@ -163,17 +166,17 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
  * The next length to probe, in octets: the kernel's route MTU, else the next common size. 0: none
  * is left.
  */
-static uint32_t next_size(const struct siw_rd_peer *peer)
+static uint32_t next_probe_len(const struct siw_rd_peer *peer)
 {
-	uint32_t size = peer->whole ? route(peer) : SIW_RD_LEAST_DATAGRAM;
+	uint32_t size = peer->whole ? route_datagram_len(peer) : SIW_RD_MIN_DATAGRAM;
 
 	if (size <= peer->whole || size >= peer->probe_limit)
-		size = above(peer, peer->whole);
+		size = next_common_len(peer, peer->whole);
 	return size < peer->probe_limit ? size : 0;
 }
 
 /* Sends a PROBE. Returns 0, or -EMSGSIZE if this host's own interface cannot send it. */
-static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
+static int send_mtu_probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 {
 	struct siw_rd *rd = peer->rd;
 	uint8_t class, *out = siw_rd_buf(rd, size, &class);
@@ -182,7 +185,7 @@ static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	peer->probe = (uint16_t)size;
 	peer->probe_psn++;
 	peer->probe_ns = now + 2 * peer->cc->rto;
-	siw_rd_due(peer, peer->probe_ns);
+	siw_rd_set_timer(peer, peer->probe_ns);
 	if (!out)
 		return 0; /* handled as if the PROBE were lost */
 	memset(out, 0, size);
@@ -193,13 +196,13 @@ static int probe(struct siw_rd_peer *peer, uint32_t size, uint64_t now)
 	return r == -EMSGSIZE ? r : 0;
 }
 
-static void go_on(struct siw_rd_peer *peer, uint64_t now)
+static void mtu_probe_next(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint32_t size;
 
 	peer->probe_tries = 0;
-	while ((size = next_size(peer))) {
-		if (!probe(peer, size, now))
+	while ((size = next_probe_len(peer))) {
+		if (!send_mtu_probe(peer, size, now))
 			return;
 		peer->probe_limit = (uint16_t)size;
 	}
@@ -212,23 +215,23 @@ void siw_rd_mtu_search(struct siw_rd_peer *peer, uint64_t now)
 	if (peer->state != SIW_RD_OPEN || peer->probe || now < peer->probe_ns)
 		return;
 	peer->probe_limit = UINT16_MAX;
-	go_on(peer, now);
+	mtu_probe_next(peer, now);
 }
 
 void siw_rd_mtu_unanswered(struct siw_rd_peer *peer, uint64_t now)
 {
-	if (++peer->probe_tries < PROBE_TRIES && route(peer) >= peer->probe) {
-		probe(peer, peer->probe, now);
+	if (++peer->probe_tries < PROBE_TRIES && route_datagram_len(peer) >= peer->probe) {
+		send_mtu_probe(peer, peer->probe, now);
 		return;
 	}
 	peer->probe_limit = peer->probe;
-	go_on(peer, now);
+	mtu_probe_next(peer, now);
 }
 
 void siw_rd_mtu_probed(struct siw_rd_peer *peer, uint32_t psn)
 {
 	if (!peer->probe || psn != peer->probe_psn)
 		return;
-	settle(peer, peer->probe);
-	go_on(peer, peer->rd->now);
+	mtu_set_datagram(peer, peer->probe);
+	mtu_probe_next(peer, peer->rd->now);
 }

@@ -60,7 +60,7 @@ struct siw_rd_slab {
 };
 
 /* Returns a zeroed record, or NULL. */
-static struct siw_rd_peer *take_record(struct siw_rd *rd)
+static struct siw_rd_peer *alloc_peer_record(struct siw_rd *rd)
 {
 	uint32_t n = rd->n_peers + 1 < MOST_OF_SLAB ? rd->n_peers + 1 : MOST_OF_SLAB;
 	struct siw_rd_peer *peer;
@@ -83,7 +83,7 @@ static struct siw_rd_peer *take_record(struct siw_rd *rd)
 	return peer;
 }
 
-static void give_record(struct siw_rd *rd, struct siw_rd_peer *peer)
+static void release_peer_record(struct siw_rd *rd, struct siw_rd_peer *peer)
 {
 	peer->chain = rd->unused;
 	rd->unused = peer;
@@ -130,7 +130,7 @@ void siw_rd_cc_end(struct siw_rd_peer *peer)
 	siw_crowd_leave(&peer->rd->busy);
 }
 
-static void unhash(struct siw_rd_peer *peer)
+static void peer_table_remove(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 	struct siw_rd_peer **at = &rd->table[peer->hash & (rd->buckets - 1)];
@@ -172,17 +172,17 @@ struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd)
 	return sources;
 }
 
-static void forget(struct siw_rd_peer *peer)
+static void peer_record_free(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
 	free_windows(peer);
 	siw_rd_cc_end(peer);
-	siw_rd_parted_free(peer);
+	siw_rd_pending_bye_free(peer);
 	siw_rd_restart_free(peer);
-	unhash(peer);
+	peer_table_remove(peer);
 	siw_link_del(&peer->lru);
-	siw_rd_no_timer(peer);
+	siw_rd_cancel_timer(peer);
 	siw_link_del(&peer->starved);
 	siw_link_del(&peer->news);
 	siw_link_del(&peer->ready);
@@ -196,13 +196,13 @@ static void forget(struct siw_rd_peer *peer)
 	if (rd->settle == peer)
 		rd->settle = NULL;
 	rd->n_peers--;
-	give_record(rd, peer);
+	release_peer_record(rd, peer);
 }
 
 void siw_rd_table_fini(struct siw_rd *rd)
 {
-	while (!siw_link_alone(&rd->lru))
-		forget(siw_container(rd->lru.next, struct siw_rd_peer, lru));
+	while (!siw_link_empty(&rd->lru))
+		peer_record_free(siw_container(rd->lru.next, struct siw_rd_peer, lru));
 	while (rd->slabs) {
 		struct siw_rd_slab *slab = rd->slabs;
 
@@ -221,7 +221,7 @@ void siw_rd_table_fini(struct siw_rd *rd)
 		}
 }
 
-static uint32_t hash_of(const struct siw_rd *rd, const struct siw_addr *addr)
+static uint32_t peer_addr_hash(const struct siw_rd *rd, const struct siw_addr *addr)
 {
 	/*
 	 * siw_addr_same compares scopes only if both addresses have one, so the hash does not cover
@@ -230,14 +230,14 @@ static uint32_t hash_of(const struct siw_rd *rd, const struct siw_addr *addr)
 	return (uint32_t)siw_siphash(&rd->key, addr, offsetof(struct siw_addr, scope));
 }
 
-struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr)
+struct siw_rd_peer *siw_rd_peer_find(struct siw_rd *rd, const struct siw_addr *addr)
 {
 	struct siw_rd_peer *peer = rd->last;
 	uint32_t hash;
 
 	if (peer && siw_addr_same(&peer->addr, addr))
 		return peer;
-	hash = hash_of(rd, addr);
+	hash = peer_addr_hash(rd, addr);
 	for (peer = rd->table[hash & (rd->buckets - 1)]; peer; peer = peer->chain)
 		if (peer->hash == hash && siw_addr_same(&peer->addr, addr)) {
 			rd->last = peer;
@@ -247,7 +247,7 @@ struct siw_rd_peer *siw_rd_find(struct siw_rd *rd, const struct siw_addr *addr)
 }
 
 /* Doubles the number of buckets, if there is memory for it. */
-static void widen(struct siw_rd *rd)
+static void peer_table_grow(struct siw_rd *rd)
 {
 	uint32_t n = rd->buckets * 2;
 	struct siw_rd_peer **table = calloc(n, sizeof(table[0]));
@@ -266,17 +266,17 @@ static void widen(struct siw_rd *rd)
 }
 
 /* Whether anything is in progress with the peer. */
-static bool in_use(const struct siw_rd_peer *peer)
+static bool peer_in_use(const struct siw_rd_peer *peer)
 {
 	return peer->claimed || has_windows(peer) || peer->reports || peer->settling ||
-	       peer->expect || !siw_link_alone(&peer->ready) || peer->rd->offered == peer;
+	       peer->expect || !siw_link_empty(&peer->ready) || peer->rd->offered == peer;
 }
 
 /*
  * Whether the record may be evicted as idle: no datagram of the peer can still be in flight, and no
  * valid ECHO can reopen its incarnation after the sequence numbers were discarded.
  */
-static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
+static bool peer_is_evictable(const struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd *rd = peer->rd;
 	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
@@ -286,7 +286,7 @@ static bool is_past(const struct siw_rd_peer *peer, uint64_t now)
 }
 
 /* Whether either end ever queued or accepted a segment of this pair. */
-static bool has_given(const struct siw_rd_peer *peer)
+static bool peer_exchanged_data(const struct siw_rd_peer *peer)
 {
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		if (peer->seq[i].rcv || peer->seq[i].nxt)
@@ -294,7 +294,7 @@ static bool has_given(const struct siw_rd_peer *peer)
 	return peer->given;
 }
 
-static void evict(struct siw_rd_peer *peer)
+static void peer_evict(struct siw_rd_peer *peer)
 {
 	struct siw_rd_sources *sources = peer->rd->sources;
 
@@ -302,10 +302,10 @@ static void evict(struct siw_rd_peer *peer)
 	 * An ECHO with a cookie of this incarnation must not reopen it after its sequence numbers
 	 * were discarded.
 	 */
-	if (has_given(peer) && sources->not_before[peer->place] < peer->cookie_made)
+	if (peer_exchanged_data(peer) && sources->not_before[peer->place] < peer->cookie_made)
 		sources->not_before[peer->place] = peer->cookie_made;
 	siw_count(SIW_COUNTER_rd_evicted, 1);
-	forget(peer);
+	peer_record_free(peer);
 }
 
 /*
@@ -317,10 +317,10 @@ static bool evict_idle(struct siw_rd *rd, uint64_t now)
 	for (int i = 0; i < LOOK_AT; i++) {
 		struct siw_rd_peer *peer = siw_container(rd->lru.next, struct siw_rd_peer, lru);
 
-		if (!siw_rd_upper(peer) && !in_use(peer)) {
-			if (!is_past(peer, now))
+		if (!siw_rd_upper(peer) && !peer_in_use(peer)) {
+			if (!peer_is_evictable(peer, now))
 				return false;
-			evict(peer);
+			peer_evict(peer);
 			return true;
 		}
 		siw_link_del(&peer->lru);
@@ -350,28 +350,28 @@ static bool is_closed(const struct siw_rd_peer *peer)
  * Evicts a record of a source: the oldest closed one, else the oldest that never exchanged a
  * segment, else, if any is true, the oldest one. The work per call is bounded.
  */
-static bool evict_of(struct siw_rd_sources *sources, uint32_t place, bool any)
+static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bool any)
 {
 	struct siw_link *list = &sources->oldest[place];
 	struct siw_rd_peer *closed = NULL, *useless = NULL, *oldest = NULL, *chosen;
 
-	for (int i = 0; i < LOOK_AT && !closed && !siw_link_alone(list); i++) {
+	for (int i = 0; i < LOOK_AT && !closed && !siw_link_empty(list); i++) {
 		struct siw_rd_peer *peer = siw_container(list->next, struct siw_rd_peer, kin);
 
 		siw_link_del(&peer->kin);
 		siw_link_add(list, &peer->kin);
-		if (siw_rd_upper(peer) || in_use(peer))
+		if (siw_rd_upper(peer) || peer_in_use(peer))
 			continue;
 		if (is_closed(peer))
 			closed = peer;
-		if (!useless && !has_given(peer))
+		if (!useless && !peer_exchanged_data(peer))
 			useless = peer;
 		if (!oldest)
 			oldest = peer;
 	}
 	chosen = closed ? closed : useless ? useless : any ? oldest : NULL;
 	if (chosen)
-		evict(chosen);
+		peer_evict(chosen);
 	return chosen;
 }
 
@@ -386,11 +386,11 @@ static bool evict_share(struct siw_rd *rd, uint32_t place)
 	uint32_t crowded = most_crowded(sources, place);
 	bool fairer = sources->records[crowded] > sources->records[place] + 1;
 
-	return evict_of(sources, crowded, fairer) ||
-	       (crowded != place && evict_of(sources, place, false));
+	return evict_from_source(sources, crowded, fairer) ||
+	       (crowded != place && evict_from_source(sources, place, false));
 }
 
-static bool make_room(struct siw_rd *rd, uint32_t place, uint64_t now)
+static bool evict_for_new_peer(struct siw_rd *rd, uint32_t place, uint64_t now)
 {
 	return evict_idle(rd, now) || evict_share(rd, place);
 }
@@ -403,12 +403,12 @@ uint32_t siw_rd_new_epoch(struct siw_rd *rd)
 		rd->epochs++;
 		epoch = (uint32_t)siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
 	} while (!epoch);
-	return siw_first_number(epoch); /* the epoch is also the first PSN */
+	return siw_initial_sequence(epoch); /* the epoch is also the first PSN */
 }
 
-int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
+int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_peer **out)
 {
-	struct siw_rd_peer *peer = siw_rd_find(rd, addr);
+	struct siw_rd_peer *peer = siw_rd_peer_find(rd, addr);
 	struct siw_rd_sources *sources;
 	uint32_t place;
 	uint64_t now;
@@ -419,16 +419,16 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	sources = siw_rd_sources(rd);
 	if (!sources)
 		return -ENOMEM;
-	place = siw_source_place(sources->key, addr);
+	place = siw_source_index(sources->key, addr);
 	now = siw_now_ns();
-	if (rd->n_peers >= rd->max_peers && !make_room(rd, place, now))
+	if (rd->n_peers >= rd->max_peers && !evict_for_new_peer(rd, place, now))
 		return -ENOBUFS;
-	peer = siw_rd_timers(rd, rd->n_peers + 1) ? take_record(rd) : NULL;
+	peer = siw_rd_reserve_timers(rd, rd->n_peers + 1) ? alloc_peer_record(rd) : NULL;
 	if (!peer)
 		return -ENOMEM;
 	peer->rd = rd;
 	peer->addr = *addr;
-	peer->hash = hash_of(rd, addr);
+	peer->hash = peer_addr_hash(rd, addr);
 	peer->place = place;
 	sources->records[place]++;
 	siw_link_add(&sources->oldest[place], &peer->kin);
@@ -444,7 +444,7 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	siw_link_init(&peer->ready);
 	siw_link_init(&peer->acks);
 	if (++rd->n_peers > rd->buckets)
-		widen(rd);
+		peer_table_grow(rd);
 	siw_link_add(&rd->lru, &peer->lru);
 	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
 	rd->table[peer->hash & (rd->buckets - 1)] = peer;
@@ -454,7 +454,7 @@ int siw_rd_make(struct siw_rd *rd, const struct siw_addr *addr, struct siw_rd_pe
 	return 0;
 }
 
-void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_lru_touch(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint32_t ms = (uint32_t)(now / SIW_RD_MS);
 
@@ -474,7 +474,7 @@ void siw_rd_touch(struct siw_rd_peer *peer, uint64_t now)
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 {
 	peer->reports |= what;
-	if (siw_link_alone(&peer->news))
+	if (siw_link_empty(&peer->news))
 		siw_link_add(&peer->rd->news, &peer->news);
 }
 
@@ -490,13 +490,13 @@ static void restart_space(struct siw_rd_seq *seq, bool reported)
 	seq->held = false;
 }
 
-void siw_rd_over(struct siw_rd_peer *peer, int kind)
+void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 {
 	struct siw_rd *rd = peer->rd;
 	bool was = peer->state == SIW_RD_OPEN || peer->seq[SIW_RD_REQUESTS].nxt ||
 		   peer->seq[SIW_RD_RESPONSES].nxt;
 
-	peer->given = has_given(peer);
+	peer->given = peer_exchanged_data(peer);
 	if (kind && peer->seq[SIW_RD_REQUESTS].una != peer->seq[SIW_RD_REQUESTS].nxt)
 		peer->known_lost = true;
 	free_windows(peer);
@@ -507,9 +507,9 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	siw_link_del(&peer->ready);
 	siw_link_del(&peer->acks);
 	siw_link_del(&peer->starved);
-	siw_rd_no_timer(peer);
+	siw_rd_cancel_timer(peer);
 	if (peer->parted) /* keep retransmitting the BYE of an earlier incarnation */
-		siw_rd_due(peer, siw_rd_bye_due(peer));
+		siw_rd_set_timer(peer, siw_rd_bye_due(peer));
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
@@ -527,7 +527,7 @@ void siw_rd_over(struct siw_rd_peer *peer, int kind)
 	peer->probe_ns = 0;
 	peer->ce = peer->ce_told = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
-	siw_rd_mtu_parted(peer);
+	siw_rd_mtu_incarnation_ended(peer);
 	siw_rd_cc_end(peer);
 	peer->rtt = 0;
 	if (!kind || !was)

@@ -8,13 +8,13 @@
 #include "rd/rd_impl.h"
 
 /* Ends the incarnation, because a request of this end waited too long for a receive at the peer. */
-static void give_up(struct siw_rd_peer *peer)
+static void rnr_give_up(struct siw_rd_peer *peer)
 {
 	siw_count(SIW_COUNTER_rnr_expired, 1);
-	siw_rd_part(peer, SIW_RD_RNR, SIW_RD_UNREADY);
+	siw_rd_end_with_bye(peer, SIW_RD_RNR, SIW_RD_UNREADY);
 }
 
-void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
+void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire, uint64_t now)
 {
 	const struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 	const struct siw_rd_ack *ack = (const struct siw_rd_ack *)(wire + 1);
@@ -34,17 +34,17 @@ void siw_rd_heard_ready(struct siw_rd_peer *peer, const struct siw_rd_wire *wire
 	}
 	if (peer->rd->rnr_retry >= SIW_RNR_NO_LIMIT)
 		return;
-	patience = siw_rnr_patience(peer->rd->rnr_retry, ack->rnr_timer);
+	patience = siw_rnr_timeout_ns(peer->rd->rnr_retry, ack->rnr_timer);
 	if (now - peer->unready_ns >= patience) {
-		give_up(peer);
+		rnr_give_up(peer);
 	} else if (peer->unready_ns + patience < peer->timer_ns) {
 		peer->timer_ns = peer->unready_ns + patience; /* the peer is probed at that time */
-		siw_rd_due(peer, peer->timer_ns);
+		siw_rd_set_timer(peer, peer->timer_ns);
 	}
 }
 
-static bool waits(const struct siw_rd_peer *peer, uint64_t since, bool here, uint64_t now,
-		  struct siw_rd_wait *out)
+static bool fill_rnr_wait(const struct siw_rd_peer *peer, uint64_t since, bool here, uint64_t now,
+			  struct siw_rd_wait *out)
 {
 	if (!since)
 		return false;
@@ -56,7 +56,7 @@ static bool waits(const struct siw_rd_peer *peer, uint64_t since, bool here, uin
 	return true;
 }
 
-int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max)
+int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int max)
 {
 	uint64_t now = siw_now_ns();
 	int n = 0;
@@ -65,9 +65,10 @@ int siw_rd_waits(struct siw_rd *rd, struct siw_rd_wait *out, int max)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru && n < max; l = l->next) {
 		const struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
 
-		n += waits(peer, siw_rd_lacks(peer) ? peer->lacks_ns : 0, true, now, &out[n]);
+		n += fill_rnr_wait(peer, siw_rd_request_lacks_receive(peer) ? peer->lacks_ns : 0,
+				   true, now, &out[n]);
 		if (n < max)
-			n += waits(peer, peer->unready_ns, false, now, &out[n]);
+			n += fill_rnr_wait(peer, peer->unready_ns, false, now, &out[n]);
 	}
 	siw_unlock(&rd->lock);
 	return n;

@@ -17,7 +17,7 @@
  * A quarter of the remaining memory, in units, so that peers that use all of their share leave some
  * for the next one; at least `least` units, at most window_units.
  */
-static uint32_t quarter(const struct siw_rd *rd, uint32_t least)
+static uint32_t memory_share_units(const struct siw_rd *rd, uint32_t least)
 {
 	uint64_t left = rd->rx_limit > rd->rx_octets ? rd->rx_limit - rd->rx_octets : 0;
 	uint64_t units = left / SIW_RD_SHARE / SIW_RD_UNIT;
@@ -28,11 +28,11 @@ static uint32_t quarter(const struct siw_rd *rd, uint32_t least)
 }
 
 /* The most units of one space that this end stores for the peer. */
-static uint32_t may_store(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
+static uint32_t max_stored_units(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
 	if (seq->rx)
-		return quarter(peer->rd, seq->rx->units);
-	return quarter(peer->rd, seq->held ? 0 : LONGEST_UNITS);
+		return memory_share_units(peer->rd, seq->rx->units);
+	return memory_share_units(peer->rd, seq->held ? 0 : LONGEST_UNITS);
 }
 
 /*
@@ -44,12 +44,12 @@ uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *
 {
 	uint32_t stored = seq->rx ? seq->rx->units : 0;
 
-	return (uint16_t)quarter(peer->rd, seq->held ? stored : stored + LONGEST_UNITS);
+	return (uint16_t)memory_share_units(peer->rd, seq->held ? stored : stored + LONGEST_UNITS);
 }
 
 /* ---- stored datagrams ------------------------------------------------------------------------ */
 
-static struct siw_rd_held *slot_of(struct siw_rd_rx *rx, uint64_t index)
+static struct siw_rd_held *rx_slot_of(struct siw_rd_rx *rx, uint64_t index)
 {
 	return &rx->slot[index & rx->mask];
 }
@@ -68,7 +68,7 @@ static void drop_held(struct siw_rd *rd, struct siw_rd_rx *rx, struct siw_rd_hel
 	held->buf = NULL;
 }
 
-static void free_ring(struct siw_rd *rd, struct siw_rd_seq *seq)
+static void rx_ring_free(struct siw_rd *rd, struct siw_rd_seq *seq)
 {
 	rd->rx_octets -= ring_octets(seq->rx->mask + 1);
 	free(seq->rx);
@@ -84,11 +84,11 @@ void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	for (uint32_t i = 0; i <= rx->mask; i++)
 		if (rx->slot[i].buf)
 			drop_held(peer->rd, rx, &rx->slot[i]);
-	free_ring(peer->rd, seq);
+	rx_ring_free(peer->rd, seq);
 }
 
 /* The number of slots of a ring that includes this index: a power of two. */
-static uint32_t slots_for(const struct siw_rd_seq *seq, uint64_t index)
+static uint32_t rx_ring_slots(const struct siw_rd_seq *seq, uint64_t index)
 {
 	uint32_t n = seq->rx ? seq->rx->mask + 1 : FIRST_SLOTS;
 
@@ -97,10 +97,10 @@ static uint32_t slots_for(const struct siw_rd_seq *seq, uint64_t index)
 	return n;
 }
 
-static bool reach(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
+static bool rx_ring_extend(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
 {
 	struct siw_rd_rx *old = seq->rx, *rx;
-	uint32_t n = slots_for(seq, index);
+	uint32_t n = rx_ring_slots(seq, index);
 
 	if (old && n == old->mask + 1)
 		return true;
@@ -115,8 +115,8 @@ static bool reach(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
 		rx->units = old->units;
 		rx->high = old->high;
 		for (uint64_t i = seq->rcv; i < old->high; i++)
-			*slot_of(rx, i) = *slot_of(old, i);
-		free_ring(rd, seq);
+			*rx_slot_of(rx, i) = *rx_slot_of(old, i);
+		rx_ring_free(rd, seq);
 	}
 	seq->rx = rx;
 	return true;
@@ -126,17 +126,17 @@ static bool reach(struct siw_rd *rd, struct siw_rd_seq *seq, uint64_t index)
  * Whether a buffer of this number of octets may be allocated to store a datagram of len octets:
  * within the window, the credit of the space, and the memory for all peers.
  */
-static bool fits(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint64_t index,
-		 uint32_t len, uint32_t octets)
+static bool may_store_datagram(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+			       uint64_t index, uint32_t len, uint32_t octets)
 {
 	const struct siw_rd *rd = peer->rd;
 	uint32_t units = seq->rx ? seq->rx->units : 0;
 	uint64_t more;
 
 	if (index - seq->rcv >= SIW_RD_WINDOW_MAX ||
-	    units + siw_rd_units(len) > may_store(peer, seq))
+	    units + siw_rd_units(len) > max_stored_units(peer, seq))
 		return false;
-	more = ring_octets(slots_for(seq, index)) + siw_rd_class_octets(siw_rd_class(octets));
+	more = ring_octets(rx_ring_slots(seq, index)) + siw_rd_class_octets(siw_rd_class(octets));
 	return rd->rx_octets + more <= rd->rx_limit;
 }
 
@@ -144,8 +144,8 @@ static bool fits(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, u
  * Stores a datagram of rx_buf in the ring: a large one by swapping rx_buf with a new buffer, others
  * by a copy.
  */
-static bool keep(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
-		 uint8_t *datagram, uint32_t len)
+static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
+			   uint8_t *datagram, uint32_t len)
 {
 	struct siw_rd *rd = peer->rd;
 	bool whole = len > SIW_RD_BUF / 2 && len == rd->end;
@@ -154,16 +154,16 @@ static bool keep(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t inde
 	uint32_t octets = whole ? SIW_RD_BUF : len;
 	void *buf;
 
-	if (!fits(peer, seq, index, len, octets))
+	if (!may_store_datagram(peer, seq, index, len, octets))
 		return false;
 	buf = siw_rd_buf(rd, octets, &class);
 	if (!buf)
 		return false;
-	if (!reach(rd, seq, index)) {
+	if (!rx_ring_extend(rd, seq, index)) {
 		siw_rd_buf_free(rd, buf, class);
 		return false;
 	}
-	held = slot_of(seq->rx, index);
+	held = rx_slot_of(seq->rx, index);
 	if (whole) {
 		held->buf = rd->rx_buf;
 		rd->rx_buf = buf;
@@ -187,7 +187,7 @@ struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
 	for (int i = SIW_RD_SPACES; i-- > 0;) {
 		struct siw_rd_seq *seq = &peer->seq[i];
 
-		if (!seq->held && seq->rx && slot_of(seq->rx, seq->rcv)->buf)
+		if (!seq->held && seq->rx && rx_slot_of(seq->rx, seq->rcv)->buf)
 			return seq;
 	}
 	return NULL;
@@ -195,7 +195,7 @@ struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
 
 void siw_rd_offer_next(struct siw_rd_peer *peer)
 {
-	if (siw_link_alone(&peer->ready) && siw_rd_ready_seq(peer))
+	if (siw_link_empty(&peer->ready) && siw_rd_ready_seq(peer))
 		siw_link_add(&peer->rd->ready, &peer->ready);
 }
 
@@ -215,7 +215,7 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		peer->ce++;
 	}
 	if (ahead < 0 ||
-	    (seq->rx && index - seq->rcv <= seq->rx->mask && slot_of(seq->rx, index)->buf)) {
+	    (seq->rx && index - seq->rcv <= seq->rx->mask && rx_slot_of(seq->rx, index)->buf)) {
 		siw_drop(SIW_COUNTER_rd_duplicates);
 		siw_rd_ack_due(peer, true, now);
 		return;
@@ -230,7 +230,7 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	opens = !seq->rx || index > seq->rx->high;
 	if (!seq->rx)
 		peer->moved_ns = now; /* a gap begins */
-	if (!keep(peer, seq, index, (uint8_t *)wire, len)) {
+	if (!store_datagram(peer, seq, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_rd_ack_due(peer, true, now);
 		return;
@@ -238,7 +238,7 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 	if (ahead == 0)
 		siw_rd_offer_next(peer);
 	else if (siw_rd_awaits_more(peer))
-		siw_rd_await(peer, now);
+		siw_rd_expect_response(peer, now);
 	/*
 	 * A new gap is acknowledged at once, so that the sender learns of it early. In a stream
 	 * without pauses, datagrams behind a known gap are acknowledged several at a time.
@@ -267,15 +267,15 @@ static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 		return;
 	}
 	if (!rd->direct)
-		drop_held(rd, seq->rx, slot_of(seq->rx, seq->rcv));
+		drop_held(rd, seq->rx, rx_slot_of(seq->rx, seq->rcv));
 	seq->rcv++;
 	if (!seq->rx->n)
-		free_ring(rd, seq);
+		rx_ring_free(rd, seq);
 	siw_rd_offer_next(peer);
 	siw_rd_ack_due(peer, !seq->rx, rd->now);
 }
 
-void siw_rd_taken(struct siw_rd_peer *peer)
+void siw_rd_segment_accepted(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 
@@ -301,7 +301,7 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_rec
 		/* A stored segment was already acknowledged by a range when it arrived. */
 		if (rd->direct) {
 			/* Without memory the datagram counts as lost and will be retransmitted. */
-			if (!keep(peer, seq, seq->rcv, rd->direct, rd->direct_len))
+			if (!store_datagram(peer, seq, seq->rcv, rd->direct, rd->direct_len))
 				siw_drop(SIW_COUNTER_drop_rd_window);
 			siw_rd_ack_due(peer, tell, rd->now);
 		} else if (tell) {
@@ -323,7 +323,7 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
 		peer->seq[space].held = false;
 		siw_rd_offer_next(peer);
 		if (siw_rd_awaits_more(peer))
-			siw_rd_await(peer, now);
+			siw_rd_expect_response(peer, now);
 		/*
 		 * Datagrams dropped for lack of memory were not acknowledged: announce the new
 		 * credit.
@@ -350,10 +350,10 @@ static uint32_t put_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to
 	for (; i < end && n < most; n++) {
 		uint64_t from = i, first;
 
-		while (i < end && !slot_of(rx, i)->buf)
+		while (i < end && !rx_slot_of(rx, i)->buf)
 			i++;
 		first = i;
-		while (i < end && slot_of(rx, i)->buf)
+		while (i < end && rx_slot_of(rx, i)->buf)
 			i++;
 		to[n].gap = htons((uint16_t)(first - from));
 		to[n].length = htons((uint16_t)(i - first));
@@ -377,7 +377,7 @@ static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
 	more = put_ranges(&seq[SIW_RD_RESPONSES], range + n, more);
 	*(struct siw_rd_ack *)to = (struct siw_rd_ack){
 		.ce = htonl(peer->ce),
-		.rnr_timer = siw_rd_lacks(peer) ? peer->rd->rnr_timer : 0,
+		.rnr_timer = siw_rd_request_lacks_receive(peer) ? peer->rd->rnr_timer : 0,
 		.ranges = { (uint8_t)n, (uint8_t)more },
 	};
 	return SIW_RD_ACK_LEN + (n + more) * SIW_RD_RANGE_LEN;
@@ -388,7 +388,7 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	uint8_t out[SIW_RD_OVERHEAD + SIW_RD_ACK_LEN + SIW_RD_RANGES * SIW_RD_RANGE_LEN];
 	uint32_t octets = put_body(peer, out + SIW_RD_LEN);
 
-	if (siw_rd_lacks(peer))
+	if (siw_rd_request_lacks_receive(peer))
 		flags |= SIW_RD_NOT_READY;
 	siw_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, now, (struct siw_rd_wire *)out);
 	peer->due_acks = 0;
@@ -417,5 +417,5 @@ void siw_rd_ack_due(struct siw_rd_peer *peer, bool at_once, uint64_t now)
 		return;
 	peer->ack_ns = now;
 	siw_link_add(&peer->rd->acks, &peer->acks);
-	siw_rd_due(peer, now + SIW_RD_ACK_NS);
+	siw_rd_set_timer(peer, now + SIW_RD_ACK_NS);
 }

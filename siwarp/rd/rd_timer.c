@@ -6,7 +6,7 @@
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-bool siw_rd_timers(struct siw_rd *rd, uint32_t peers)
+bool siw_rd_reserve_timers(struct siw_rd *rd, uint32_t peers)
 {
 	uint32_t max = rd->heap_max ? rd->heap_max : 16;
 	struct siw_rd_timer *heap;
@@ -23,24 +23,24 @@ bool siw_rd_timers(struct siw_rd *rd, uint32_t peers)
 	return true;
 }
 
-static void put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+static void heap_put(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	rd->heap[i] = timer;
 	timer.peer->heap_at = i + 1;
 }
 
 /* Sifts a timer up from the free index i. */
-static void rise(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+static void heap_sift_up(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	while (i && rd->heap[(i - 1) / 2].at > timer.at) {
-		put(rd, i, rd->heap[(i - 1) / 2]);
+		heap_put(rd, i, rd->heap[(i - 1) / 2]);
 		i = (i - 1) / 2;
 	}
-	put(rd, i, timer);
+	heap_put(rd, i, timer);
 }
 
 /* Sifts a timer down, or up, from the free index i. */
-static void settle(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
+static void heap_sift(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 {
 	for (uint32_t least; 2 * i + 1 < rd->heap_n; i = least) {
 		least = 2 * i + 1;
@@ -48,12 +48,12 @@ static void settle(struct siw_rd *rd, uint32_t i, struct siw_rd_timer timer)
 			least++;
 		if (rd->heap[least].at >= timer.at)
 			break;
-		put(rd, i, rd->heap[least]);
+		heap_put(rd, i, rd->heap[least]);
 	}
-	rise(rd, i, timer);
+	heap_sift_up(rd, i, timer);
 }
 
-void siw_rd_no_timer(struct siw_rd_peer *peer)
+void siw_rd_cancel_timer(struct siw_rd_peer *peer)
 {
 	struct siw_rd *rd = peer->rd;
 	uint32_t i = peer->heap_at;
@@ -62,18 +62,18 @@ void siw_rd_no_timer(struct siw_rd_peer *peer)
 		return;
 	peer->heap_at = 0;
 	if (i-- < rd->heap_n--)
-		settle(rd, i, rd->heap[rd->heap_n]);
+		heap_sift(rd, i, rd->heap[rd->heap_n]);
 }
 
-void siw_rd_due(struct siw_rd_peer *peer, uint64_t at)
+void siw_rd_set_timer(struct siw_rd_peer *peer, uint64_t at)
 {
 	struct siw_rd *rd = peer->rd;
 	uint32_t i = peer->heap_at;
 
 	if (!i)
-		rise(rd, rd->heap_n++, (struct siw_rd_timer){ at, peer });
+		heap_sift_up(rd, rd->heap_n++, (struct siw_rd_timer){ at, peer });
 	else if (at < rd->heap[i - 1].at)
-		rise(rd, i - 1, (struct siw_rd_timer){ at, peer });
+		heap_sift_up(rd, i - 1, (struct siw_rd_timer){ at, peer });
 	if (at >= rd->due)
 		return;
 	rd->due = at;
@@ -82,7 +82,7 @@ void siw_rd_due(struct siw_rd_peer *peer, uint64_t at)
 
 /* ---- expired timers -------------------------------------------------------------------------- */
 
-void siw_rd_ask(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD];
 
@@ -101,10 +101,10 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 	peer->verify = true;
 	peer->since_ns = now;
 	peer->backoff = peer->rtos = 0;
-	siw_rd_ask(peer, now);
+	siw_rd_send_probe(peer, now);
 	peer->timer_ns = now + peer->cc->rto;
-	siw_rd_due(peer, peer->timer_ns);
-	siw_rd_due(peer, siw_rd_lost_at(peer));
+	siw_rd_set_timer(peer, peer->timer_ns);
+	siw_rd_set_timer(peer, siw_rd_lost_at(peer));
 	return 0;
 }
 
@@ -112,7 +112,7 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
  * Whether the peer owes data that it could send at any time: the rest of a message, the datagrams
  * of a gap, or the response to a request that it has accepted.
  */
-static bool owes(const struct siw_rd_peer *peer)
+static bool peer_owes_data(const struct siw_rd_peer *peer)
 {
 	const struct siw_rd_seq *requests = &peer->seq[SIW_RD_REQUESTS];
 
@@ -122,14 +122,14 @@ static bool owes(const struct siw_rd_peer *peer)
 	       !peer->seq[SIW_RD_RESPONSES].held;
 }
 
-static bool is_meeting(const struct siw_rd_peer *peer)
+static bool handshake_in_progress(const struct siw_rd_peer *peer)
 {
 	return peer->state == SIW_RD_HELLO || peer->state == SIW_RD_ECHOED;
 }
 
-static uint64_t timeout_of(const struct siw_rd_peer *peer)
+static uint64_t current_peer_timeout(const struct siw_rd_peer *peer)
 {
-	return is_meeting(peer) && !peer->near ? peer->rd->meet : peer->rd->timeout;
+	return handshake_in_progress(peer) && !peer->near ? peer->rd->meet : peer->rd->timeout;
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -141,9 +141,9 @@ uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
 {
 	if (!peer->since_ns)
 		return SIW_RD_NEVER;
-	if (is_meeting(peer))
-		return peer->since_ns + timeout_of(peer);
-	return later(peer->heard_ns, peer->since_ns) + timeout_of(peer);
+	if (handshake_in_progress(peer))
+		return peer->since_ns + current_peer_timeout(peer);
+	return later(peer->heard_ns, peer->since_ns) + current_peer_timeout(peer);
 }
 
 /*
@@ -151,66 +151,66 @@ uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
  * if its timer has expired, nothing of what is due. If the timer is serviced far too late, this
  * process was stopped and could not probe the peer; the peer is then probed first.
  */
-static bool is_gone(const struct siw_rd_peer *peer, uint64_t now)
+static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t at = siw_rd_lost_at(peer), due = at;
 
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
-		if (at != SIW_RD_NEVER && !is_meeting(peer) && owes(peer))
-			at = later(peer->moved_ns, peer->since_ns) + timeout_of(peer);
+		if (at != SIW_RD_NEVER && !handshake_in_progress(peer) && peer_owes_data(peer))
+			at = later(peer->moved_ns, peer->since_ns) + current_peer_timeout(peer);
 	}
-	return at <= now && now - due < timeout_of(peer) / 4;
+	return at <= now && now - due < current_peer_timeout(peer) / 4;
 }
 
 /*
  * When the measured state of the path is discarded. On a path beyond the machine it is kept longer.
  */
-static uint64_t forgets_path(const struct siw_rd_peer *peer)
+static uint64_t path_state_expiry(const struct siw_rd_peer *peer)
 {
 	return peer->sent_ns + (peer->near ? 100 * SIW_RD_MS : 10 * SIW_RD_S);
 }
 
 /* Nothing is outstanding: frees an idle send window, and probes a peer whose response is due. */
-static void rest(struct siw_rd_peer *peer, uint64_t now)
+static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t every = peer->rd->timeout / 8;
 
 	for (int i = 0; i < SIW_RD_SPACES && now - peer->sent_ns >= 100 * SIW_RD_MS; i++)
 		siw_rd_tx_free(peer, &peer->seq[i]);
-	if (!siw_rd_has_window(peer) && now >= forgets_path(peer))
+	if (!siw_rd_has_window(peer) && now >= path_state_expiry(peer))
 		siw_rd_cc_end(peer);
 	if (peer->verify) {
-		siw_rd_ask(peer, now);
+		siw_rd_send_probe(peer, now);
 		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
 	} else if (siw_rd_awaits_more(peer) && peer->state == SIW_RD_OPEN) {
 		if (now - peer->heard_ns >= every)
-			siw_rd_ask(peer, now);
+			siw_rd_send_probe(peer, now);
 		peer->timer_ns = now + every;
 	} else {
 		peer->since_ns = 0;
 		peer->timer_ns = siw_rd_has_window(peer) ? now + 100 * SIW_RD_MS
-				 : siw_rd_has_cc(peer)	 ? forgets_path(peer)
+				 : siw_rd_has_cc(peer)	 ? path_state_expiry(peer)
 							 : SIW_RD_NEVER;
 	}
 }
 
-static void fire(struct siw_rd_peer *peer, uint64_t now)
+static void service_peer_timer(struct siw_rd_peer *peer, uint64_t now)
 {
-	if (is_gone(peer, now)) {
+	if (peer_is_lost(peer, now)) {
 		siw_count(SIW_COUNTER_rd_gone, 1);
-		siw_rd_over(peer, SIW_RD_GONE);
-	} else if (is_meeting(peer)) {
-		siw_rd_hello_again(peer, now);
+		siw_rd_end_incarnation(peer, SIW_RD_GONE);
+	} else if (handshake_in_progress(peer)) {
+		siw_rd_hello_retransmit(peer, now);
 	} else if (!siw_rd_outstanding(peer) || peer->state == SIW_RD_CLOSED) {
-		rest(peer, now);
+		service_idle_peer(peer, now);
 	} else {
 		siw_rd_timeout(peer, now);
 	}
 }
 
 /* When the peer's next timer expires. */
-static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
+static uint64_t peer_next_expiry(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t next = peer->timer_ns, lost = siw_rd_lost_at(peer);
 
@@ -233,22 +233,22 @@ static uint64_t next_of(const struct siw_rd_peer *peer, uint64_t now)
 
 static void tick_peer(struct siw_rd_peer *peer, uint64_t now)
 {
-	if (peer->timer_ns <= now || is_gone(peer, now))
-		fire(peer, now);
+	if (peer->timer_ns <= now || peer_is_lost(peer, now))
+		service_peer_timer(peer, now);
 	if (peer->due_acks && peer->ack_ns + SIW_RD_ACK_NS <= now)
 		siw_rd_send_ack(peer, 0, siw_rd_next_psn(peer), now);
 	if (peer->probe && peer->probe_ns <= now)
 		siw_rd_mtu_unanswered(peer, now);
 	if (siw_rd_bye_due(peer) <= now)
-		siw_rd_bye_again(peer, now);
+		siw_rd_bye_retransmit(peer, now);
 	siw_rd_pump(peer, now);
 }
 
 /* Sends datagrams that waited for room in the socket, while there is room. */
-static void feed_starved(struct siw_rd *rd, uint64_t now)
+static void pump_blocked_peers(struct siw_rd *rd, uint64_t now)
 {
 	rd->blocked = false;
-	while (!siw_link_alone(&rd->starved) && !rd->blocked) {
+	while (!siw_link_empty(&rd->starved) && !rd->blocked) {
 		struct siw_rd_peer *peer =
 			siw_container(rd->starved.next, struct siw_rd_peer, starved);
 
@@ -260,24 +260,24 @@ static void feed_starved(struct siw_rd *rd, uint64_t now)
 void siw_rd_tick(struct siw_rd *rd, uint64_t now)
 {
 	if (rd->blocked)
-		feed_starved(rd, now);
-	rd->due = 0; /* so that siw_rd_due does not set the socket's timer during the loop */
+		pump_blocked_peers(rd, now);
+	rd->due = 0; /* so that siw_rd_set_timer does not set the socket's timer during the loop */
 	while (rd->heap_n && rd->heap[0].at <= now) {
 		struct siw_rd_peer *peer = rd->heap[0].peer;
 		uint64_t at;
 
 		tick_peer(peer, now);
-		at = next_of(peer, now);
-		siw_rd_no_timer(peer);
+		at = peer_next_expiry(peer, now);
+		siw_rd_cancel_timer(peer);
 		if (at != SIW_RD_NEVER) /* at most one expiry per tick, so that the loop ends */
-			siw_rd_due(peer, at > now ? at : now + 1);
+			siw_rd_set_timer(peer, at > now ? at : now + 1);
 	}
 	rd->due = rd->heap_n ? rd->heap[0].at : SIW_RD_NEVER;
 	if (rd->heap_n)
 		siw_llp_sock_due(rd->sock, rd->due);
 }
 
-void siw_rd_await(struct siw_rd_peer *peer, uint64_t now)
+void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->state != SIW_RD_OPEN)
 		return;
@@ -286,7 +286,7 @@ void siw_rd_await(struct siw_rd_peer *peer, uint64_t now)
 	if (peer->timer_ns <= now + peer->rd->timeout / 8)
 		return;
 	peer->timer_ns = now + peer->rd->timeout / 8;
-	siw_rd_due(peer, peer->timer_ns);
+	siw_rd_set_timer(peer, peer->timer_ns);
 }
 
 void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
@@ -299,7 +299,7 @@ void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
 		peer->moved_ns = now;
 	peer->expect = expected;
 	if (expected)
-		siw_rd_await(peer, now);
+		siw_rd_expect_response(peer, now);
 	else if (!siw_rd_outstanding(peer) && !peer->verify && !siw_rd_awaits_more(peer))
 		peer->since_ns = 0;
 	siw_unlock(&rd->lock);

@@ -20,7 +20,7 @@
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-static bool widen(struct siw_rd_seq *seq)
+static bool tx_ring_grow(struct siw_rd_seq *seq)
 {
 	struct siw_rd_tx *old = seq->tx, *tx;
 	uint32_t n = old ? (old->mask + 1) * 2 : FIRST_SLOTS;
@@ -58,7 +58,8 @@ void siw_rd_tx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 }
 
 /* Whether a datagram of len octets may be queued now. */
-static bool has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
+static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq,
+			      uint32_t len)
 {
 	const struct siw_rd *rd = peer->rd;
 	uint64_t limit = peer->cc->cwnd * 2, most = (uint64_t)rd->window_units * SIW_RD_UNIT;
@@ -76,7 +77,7 @@ static bool has_room(const struct siw_rd_peer *peer, const struct siw_rd_seq *se
 	return seq->tx->octets + len <= limit && seq->nxt - seq->una < SIW_RD_WINDOW_MAX;
 }
 
-static inline bool is_over(const struct siw_rd_peer *peer)
+static inline bool incarnation_ended(const struct siw_rd_peer *peer)
 {
 	return (peer->reports & SIW_RD_REPORT_OVER) || peer->settling;
 }
@@ -99,7 +100,7 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
 			rto = pto;
 		peer->timer_ns = now + rto;
 	}
-	siw_rd_due(peer, peer->timer_ns);
+	siw_rd_set_timer(peer, peer->timer_ns);
 }
 
 static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
@@ -138,10 +139,10 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 		peer->since_ns = now;
 }
 
-void siw_rd_starve(struct siw_rd_peer *peer)
+void siw_rd_wait_for_socket(struct siw_rd_peer *peer)
 {
 	peer->rd->blocked = true;
-	if (siw_link_alone(&peer->starved))
+	if (siw_link_empty(&peer->starved))
 		siw_link_add(&peer->rd->starved, &peer->starved);
 }
 
@@ -165,7 +166,7 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 		r = siw_rd_mtu_send(peer, slot->buf, slot->len);
 	}
 	if (r == -EAGAIN) {
-		siw_rd_starve(peer);
+		siw_rd_wait_for_socket(peer);
 		return 0;
 	}
 	return 1;
@@ -174,8 +175,8 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 /*
  * Writes header and CRC at each transmission, so that the acknowledgement in the header is current.
  */
-static struct siw_rd_slot *build(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index,
-				 uint64_t now)
+static struct siw_rd_slot *build_data_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq,
+					       uint64_t index, uint64_t now)
 {
 	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
 	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
@@ -188,17 +189,17 @@ static struct siw_rd_slot *build(struct siw_rd_peer *peer, struct siw_rd_seq *se
 
 static int send_slot(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t index, uint64_t now)
 {
-	if (!send_built(peer, build(peer, seq, index, now), now))
+	if (!send_built(peer, build_data_datagram(peer, seq, index, now), now))
 		return 0;
 	account_sent(peer, seq, index, now);
 	return 1;
 }
 
 /* Whether the socket, the congestion window and pacing allow a datagram of len octets now. */
-static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+static bool rd_may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (peer->rd->blocked) {
-		siw_rd_starve(peer);
+		siw_rd_wait_for_socket(peer);
 		return false;
 	}
 	if (peer->after_rto == 1 || (peer->in_flight && peer->in_flight + len > peer->cc->cwnd)) {
@@ -206,7 +207,7 @@ static bool may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 		return false;
 	}
 	if (peer->pace_ns > now && peer->cc->rate) {
-		siw_rd_due(peer, siw_rd_paced(peer));
+		siw_rd_set_timer(peer, siw_rd_paced(peer));
 		return false;
 	}
 	return true;
@@ -259,7 +260,7 @@ static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
  * Returns how many unsent datagrams fit into one batch, given that the first one may be sent. All
  * have the same length, except the last, which may be shorter.
  */
-static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
+static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	uint32_t datagram = siw_rd_slot_of(tx, tx->sent)->len, units = tx->units, n = 0,
@@ -283,7 +284,7 @@ static uint32_t batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq, u
 }
 
 /* Sends the next n datagrams as one batch. Returns 1 if sent; 0 if the socket is full. */
-static int send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t n, uint64_t now)
+static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t n, uint64_t now)
 {
 	struct siw_rd_tx *tx = seq->tx;
 	struct iovec iov[BATCH_MAX];
@@ -291,14 +292,14 @@ static int send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint32_t
 	int r, sent;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const struct siw_rd_slot *slot = build(peer, seq, tx->sent + i, now);
+		const struct siw_rd_slot *slot = build_data_datagram(peer, seq, tx->sent + i, now);
 
 		iov[i] = (struct iovec){ slot->buf, slot->len };
 	}
 	r = siw_llp_udp_send_batchv(peer->rd->sock, &peer->addr, iov, (int)n,
 				    (uint16_t)iov[0].iov_len);
 	if (r == -EAGAIN) {
-		siw_rd_starve(peer);
+		siw_rd_wait_for_socket(peer);
 		return 0;
 	}
 	if (r == -EOPNOTSUPP || r == -ECONNREFUSED) {
@@ -330,10 +331,11 @@ static bool send_new(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t 
 
 		if (!has_credit(peer, seq, len))
 			return true;
-		if (!may_send(peer, len, now))
+		if (!rd_may_send(peer, len, now))
 			return false;
-		n = batch_length(peer, seq, now);
-		if (!(n > 1 ? send_batch(peer, seq, n, now) : send_slot(peer, seq, tx->sent, now)))
+		n = rd_batch_length(peer, seq, now);
+		if (!(n > 1 ? rd_send_batch(peer, seq, n, now)
+			    : send_slot(peer, seq, tx->sent, now)))
 			return false;
 	}
 	return true;
@@ -353,7 +355,7 @@ static bool resend_lost(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64
 		if (units > seq->credit)
 			return true;
 		if (slot->lost &&
-		    (!may_send(peer, slot->len, now) || !send_slot(peer, seq, i, now)))
+		    (!rd_may_send(peer, slot->len, now) || !send_slot(peer, seq, i, now)))
 			return false;
 	}
 	return true;
@@ -407,13 +409,13 @@ void siw_rd_resend(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_t in
  * Whether the segment may be sent as soon as it is built, because nothing is queued before it. A
  * short segment behind unacknowledged ones waits for the flush, to be sent in a batch.
  */
-static bool goes_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
-			 uint64_t now)
+static bool may_send_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
+			     uint64_t now)
 {
 	return peer->state == SIW_RD_OPEN && seq->tx->sent == seq->nxt && !seq->tx->n_lost &&
 	       (!peer->in_flight || !may_join_batch(peer, len)) &&
 	       !siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && has_credit(peer, seq, len) &&
-	       may_send(peer, len, now);
+	       rd_may_send(peer, len, now);
 }
 
 /*
@@ -427,11 +429,12 @@ static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 }
 
 /* Returns 1 if a segment may be queued; 0 if not now; -EPIPE if the incarnation has ended. */
-static int admit(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len, uint64_t now)
+static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
+			uint64_t now)
 {
-	if (is_over(peer))
+	if (incarnation_ended(peer))
 		return -EPIPE;
-	if (!has_room(peer, seq, len))
+	if (!rd_queue_has_room(peer, seq, len))
 		return 0;
 	return must_verify(peer, now) ? siw_rd_verify(peer, now) : 1;
 }
@@ -442,7 +445,7 @@ static struct siw_rd_slot *new_slot(struct siw_rd_peer *peer, struct siw_rd_seq 
 	struct siw_rd_slot *slot;
 
 	if ((!seq->tx || seq->nxt - seq->una > seq->tx->mask) &&
-	    (!siw_rd_cc_begin(peer) || !widen(seq)))
+	    (!siw_rd_cc_begin(peer) || !tx_ring_grow(seq)))
 		return NULL;
 	slot = siw_rd_slot_of(seq->tx, seq->nxt);
 	*slot = (struct siw_rd_slot){ .len = len };
@@ -462,8 +465,8 @@ struct segment {
  * Fills the slot: the header (if the segment is sent at once), head and iovecs, then the CRC,
  * computed while copying. Returns 1 if the segment was added to the window; -EFAULT if not.
  */
-static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_slot *slot,
-		const struct segment *seg, bool at_once, uint64_t now)
+static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_slot *slot,
+			 const struct segment *seg, bool at_once, uint64_t now)
 {
 	uint8_t *at = slot->buf + SIW_RD_LEN;
 	bool sum = at_once && peer->rd->crc;
@@ -475,7 +478,7 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_
 	memcpy(at, seg->head, seg->head_len);
 	if (sum)
 		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + seg->head_len);
-	at = siw_pieces_gather(at + seg->head_len, sum ? &crc : NULL, seg->iov, seg->n);
+	at = siw_iov_gather(at + seg->head_len, sum ? &crc : NULL, seg->iov, seg->n);
 	if (!at) {
 		siw_rd_buf_free(peer->rd, slot->buf, slot->class);
 		/* an empty window without a timer would never be freed */
@@ -496,7 +499,7 @@ static int fill(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struct siw_rd_
  * Called after a segment was queued: starts an MTU search, the retransmission timer or the
  * handshake if needed.
  */
-static void see_to(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
+static void after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
 	if (__builtin_expect(len >= peer->search_at, 0))
 		siw_rd_mtu_search(peer, now);
@@ -514,7 +517,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	struct siw_rd *rd = peer->rd;
 	struct siw_rd_seq *seq = &peer->seq[space];
 	uint64_t now = siw_now_ns();
-	size_t len = SIW_RD_OVERHEAD + head_len + siw_pieces_octets(iov, n);
+	size_t len = SIW_RD_OVERHEAD + head_len + siw_iov_octets(iov, n);
 	struct segment seg = { head, head_len, iov, n };
 	struct siw_rd_slot *slot = NULL;
 	bool at_once = false;
@@ -523,11 +526,11 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
-	r = admit(peer, seq, (uint32_t)len, now);
+	r = rd_may_queue(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
 		slot = new_slot(peer, seq, (uint32_t)len);
-		at_once = slot && goes_at_once(peer, seq, slot->len, now);
-		r = slot ? fill(peer, seq, slot, &seg, at_once, now) : 0;
+		at_once = slot && may_send_at_once(peer, seq, slot->len, now);
+		r = slot ? build_segment(peer, seq, slot, &seg, at_once, now) : 0;
 	}
 	if (r == 1) {
 		if (at_once && send_built(peer, slot, now)) {
@@ -537,7 +540,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 			if (first)
 				siw_rd_rearm(peer, now);
 		}
-		see_to(peer, slot->len, now);
+		after_segment_queued(peer, slot->len, now);
 		r = (int64_t)seq->nxt;
 	}
 	siw_unlock(&rd->lock);
@@ -554,9 +557,9 @@ static bool all_sent(const struct siw_rd_peer *peer)
 		!siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && peer->timer_ns != SIW_RD_NEVER);
 }
 
-static uint64_t accepted(const struct siw_rd_peer *peer, enum siw_rd_space space)
+static uint64_t acknowledged_count(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
-	return is_over(peer) ? peer->seq[space].over_una : peer->seq[space].una;
+	return incarnation_ended(peer) ? peer->seq[space].over_una : peer->seq[space].una;
 }
 
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
@@ -567,7 +570,7 @@ int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
 	siw_lock(&rd->lock);
 	if (!all_sent(peer))
 		all = siw_rd_pump(peer, siw_now_ns());
-	*taken = accepted(peer, SIW_RD_REQUESTS);
+	*taken = acknowledged_count(peer, SIW_RD_REQUESTS);
 	siw_unlock(&rd->lock);
 	return all;
 }
@@ -578,8 +581,8 @@ bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	bool blocked;
 
 	siw_lock(&rd->lock);
-	blocked = is_over(peer) || peer->verify ||
-		  !has_room(peer, &peer->seq[space], siw_rd_datagram(peer));
+	blocked = incarnation_ended(peer) || peer->verify ||
+		  !rd_queue_has_room(peer, &peer->seq[space], siw_rd_datagram(peer));
 	siw_unlock(&rd->lock);
 	return blocked;
 }
@@ -601,7 +604,7 @@ uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space
 	uint64_t n;
 
 	siw_lock(&rd->lock);
-	n = accepted(peer, space);
+	n = acknowledged_count(peer, space);
 	siw_unlock(&rd->lock);
 	return n;
 }

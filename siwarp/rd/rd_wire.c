@@ -9,7 +9,7 @@
 #define LONGEST_DELAY 65535u
 
 /* Microseconds since the arrival of the newest datagram that this end acknowledges. */
-static uint16_t delay(const struct siw_rd_peer *peer, uint64_t now)
+static uint16_t ack_delay_us(const struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t us = now > peer->came_ns ? (now - peer->came_ns) / 1000 : 0;
 
@@ -35,7 +35,7 @@ void siw_rd_header(struct siw_rd_peer *peer, enum siw_dgram_type type, uint32_t 
 		out->acknowledged[i] = htonl(peer->peer_epoch + (uint32_t)seq->rcv);
 		out->credit[i] = htons(siw_rd_credit(peer, seq));
 	}
-	out->delay = htons(delay(peer, now));
+	out->delay = htons(ack_delay_us(peer, now));
 	out->ird = rd->ird;
 	out->flags = flags;
 }
@@ -44,7 +44,7 @@ int siw_rd_send(struct siw_rd *rd, const struct siw_addr *to, uint8_t *datagram,
 {
 	struct iovec iov = { datagram, len + SIW_DGRAM_CRC_LEN };
 
-	bool sum = rd->crc || siw_rd_of_handshake(datagram[0]);
+	bool sum = rd->crc || siw_rd_is_handshake_type(datagram[0]);
 
 	siw_crc32c_put(datagram + len, sum ? siw_crc32c(0, datagram, len) : 0);
 	return siw_llp_udp_send(rd->sock, to, &iov, 1);

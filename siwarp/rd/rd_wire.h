@@ -92,6 +92,6 @@ _Static_assert(sizeof(struct siw_rd_cookie) == SIW_RD_COOKIE_LEN, "cookie");
  * A datagram of this length, in octets, passes every path: IPv6's minimum MTU less its headers and
  * possible options.
  */
-#define SIW_RD_LEAST_DATAGRAM 1200u
+#define SIW_RD_MIN_DATAGRAM 1200u
 
 #endif

@@ -72,7 +72,7 @@ struct siw_rdmap_start {
 	/* Report CLOSED only when no Send waits any more, however the connection has ended. */
 	bool deliver_before_end;
 	bool private; /* the peer is siwarp: siwarp-private messages may be sent and received */
-	bool counts;  /* delivery counts may be sent and received, too (siw_rdmap_tell()) */
+	bool counts;  /* delivery counts may be sent and received, too (siw_rdmap_announce()) */
 	/*
 	 * Only without counts: the empty Reads of siw_rdmap_confirm() request counts, which only a
 	 * siwarp peer understands, and such requests of the peer are granted. The peer's answer is
@@ -195,28 +195,28 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data);
 /*
  * Only if delivery counts were agreed: informs the peer, in front of the next operation, whether
  * this end wants reports of how many of its Sends and Writes the peer has received
- * (SIW_RDMAP_DELIVERED at this end), and of this end's rnr_retry (SIW_RDMAP_TOLD at the peer). Send
+ * (SIW_RDMAP_DELIVERED at this end), and of this end's rnr_retry (SIW_RDMAP_RNR_RETRY at the peer). Send
  * lock held.
  */
-void siw_rdmap_tell(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry);
+void siw_rdmap_announce(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry);
 /*
  * Whether a delivery count has to be sent to the peer, because more of its messages were received.
- * The count is sent in front of the next message of this end, or separately by siw_rdmap_report().
+ * The count is sent in front of the next message of this end, or separately by siw_rdmap_send_count().
  * Progress lock held.
  */
-bool siw_rdmap_owes_count(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_count_pending(const struct siw_rdmap_stream *stream);
 /* Whether the peer has requested delivery counts. Progress lock held. */
-bool siw_rdmap_counting(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_counts_requested(const struct siw_rdmap_stream *stream);
 /*
  * Whether this end has requested delivery counts by siw_rdmap_confirm(). May be called by any
  * thread.
  */
-bool siw_rdmap_has_asked(const struct siw_rdmap_stream *stream);
+bool siw_rdmap_requested_counts(const struct siw_rdmap_stream *stream);
 /*
  * Frames the delivery count now, for the next flush; does nothing while another message is partly
  * framed. Send lock held.
  */
-void siw_rdmap_report(struct siw_rdmap_stream *stream);
+void siw_rdmap_send_count(struct siw_rdmap_stream *stream);
 /*
  * Rejects the SIW_RDMAP_DELIVERED just returned, as its counts are not plausible: the next
  * siw_rdmap_recv() returns ERROR. Progress lock held.
@@ -273,7 +273,7 @@ enum siw_rdmap_event_kind {
 	 * The values are not checked; see siw_rdmap_refuse_count().
 	 */
 	SIW_RDMAP_DELIVERED,
-	SIW_RDMAP_TOLD, /* sent by the peer's siw_rdmap_tell(): rnr_retry, 0 to 7 */
+	SIW_RDMAP_RNR_RETRY, /* sent by the peer's siw_rdmap_announce(): rnr_retry, 0 to 7 */
 	/*
 	 * An erroneous message has consumed a receive: user_data, status. Datagram: -EMSGSIZE or
 	 * -EACCES; stream: -EACCES or -EPROTO, and ERROR follows.
@@ -375,7 +375,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 /* Whether Sends wait for receives, or Read Requests wait for such Sends. */
 bool siw_rdmap_unexpected(const struct siw_rdmap_stream *stream);
 /* Whether a Send waits for a receive; *msn: the MSN of the oldest such Send. */
-bool siw_rdmap_starved(const struct siw_rdmap_stream *stream, uint32_t *msn);
+bool siw_rdmap_send_waits(const struct siw_rdmap_stream *stream, uint32_t *msn);
 /*
  * The oldest waiting Send has waited too long: unless a receive is posted, siw_rdmap_recv() now
  * returns ERROR ("no buffer").
@@ -561,7 +561,7 @@ bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream);
  */
 bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream);
 /* A stream for which siw_rdmap_rd_is_torn() is true, or NULL. Both locks held. */
-struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd);
+struct siw_rdmap_stream *siw_rdmap_rd_first_torn(struct siw_rdmap_rd *rd);
 enum siw_rdmap_rd_ending {
 	SIW_RDMAP_RD_LOST_PEER,
 	SIW_RDMAP_RD_RESET,    /* a BYE is sent to the peer */

@@ -13,7 +13,7 @@
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int begin(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
+static int notice_begin(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
 {
 	struct siw_ddp_msg msg = {
 		.tagged = true,
@@ -39,16 +39,16 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 	int r;
 
 	if (tx->tell) {
-		r = begin(stream, SIW_RDMAP_REQUESTER, tx->telling);
+		r = notice_begin(stream, SIW_RDMAP_REQUESTER, tx->telling);
 		tx->tell = r < 0;
 		if (r != 1)
 			return r;
 	}
-	/* Pairs with the store in siw_rdmap_has_taken(). */
+	/* Pairs with the store in siw_rdmap_count_update(). */
 	taken = atomic_load_explicit(&stream->taken, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
-	r = begin(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
+	r = notice_begin(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
 	if (r >= 0) {
 		atomic_store_explicit(&tx->reported, taken, memory_order_relaxed);
 		siw_count(SIW_COUNTER_delivery_counts_tx, 1);
@@ -56,22 +56,22 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-void siw_rdmap_tell(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry)
+void siw_rdmap_announce(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry)
 {
 	stream->tx.telling = (wants_counts ? SIW_RDMAP_WANTS_COUNTS : 0) | rnr_retry;
 	stream->tx.tell = stream->counts;
 }
 
-bool siw_rdmap_owes_count(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_count_pending(const struct siw_rdmap_stream *stream)
 {
-	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_owes(stream);
+	return __builtin_expect(stream->rx.counting, 0) && siw_rdmap_count_is_pending(stream);
 }
 
-void siw_rdmap_report(struct siw_rdmap_stream *stream)
+void siw_rdmap_send_count(struct siw_rdmap_stream *stream)
 {
 	if (stream->started && !stream->tx.term && !stream->tx.active &&
 	    !atomic_load_explicit(&stream->closing, memory_order_relaxed))
-		siw_rdmap_ahead(stream);
+		siw_rdmap_send_notices(stream);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -81,11 +81,11 @@ static const struct siw_wire_err UNKNOWN = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_O
 static const struct siw_wire_err WRONG = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					   SIW_RDMAP_UNSPECIFIED };
 
-static bool takes(const struct siw_rdmap_stream *stream, uint8_t subcode)
+static bool notice_is_allowed(const struct siw_rdmap_stream *stream, uint8_t subcode)
 {
 	switch (subcode) {
 	case SIW_RDMAP_DELIVERY_COUNT:
-		return stream->counts || siw_rdmap_has_asked(stream);
+		return stream->counts || siw_rdmap_requested_counts(stream);
 	case SIW_RDMAP_REQUESTER:
 		return stream->counts;
 	default:
@@ -99,7 +99,7 @@ bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struc
 	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_NOTICE_SHIFT);
 
 	*err = UNKNOWN;
-	if (!takes(stream, subcode))
+	if (!notice_is_allowed(stream, subcode))
 		return false;
 	*err = WRONG;
 	return seg->last && !seg->payload &&
@@ -111,11 +111,11 @@ void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_s
 			 struct siw_rdmap_event *event)
 {
 	if (seg->stag >> SIW_RDMAP_NOTICE_SHIFT == SIW_RDMAP_REQUESTER) {
-		event->kind = SIW_RDMAP_TOLD;
+		event->kind = SIW_RDMAP_RNR_RETRY;
 		event->rnr_retry = seg->to & SIW_RDMAP_RNR_MASK;
 		stream->rx.counting = seg->to & SIW_RDMAP_WANTS_COUNTS;
 		/* reports messages received before the request, if any */
-		siw_rdmap_has_taken(stream);
+		siw_rdmap_count_update(stream);
 		return;
 	}
 	siw_count(SIW_COUNTER_delivery_counts_rx, 1);
@@ -124,12 +124,12 @@ void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_s
 	event->writes = (uint32_t)seg->to;
 }
 
-bool siw_rdmap_counting(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_counts_requested(const struct siw_rdmap_stream *stream)
 {
 	return stream->rx.counting;
 }
 
-bool siw_rdmap_has_asked(const struct siw_rdmap_stream *stream)
+bool siw_rdmap_requested_counts(const struct siw_rdmap_stream *stream)
 {
 	return atomic_load_explicit(&stream->asked, memory_order_relaxed);
 }
@@ -139,7 +139,7 @@ void siw_rdmap_count_asked(struct siw_rdmap_stream *stream, const struct siw_rdm
 	if (!stream->offers || wire->rdmardsz || wire->src_to != htobe64(SIW_RDMAP_ASKS_COUNTS))
 		return;
 	stream->rx.counting = true;
-	siw_rdmap_has_taken(stream);
+	siw_rdmap_count_update(stream);
 }
 
 void siw_rdmap_refuse_count(struct siw_rdmap_stream *stream)

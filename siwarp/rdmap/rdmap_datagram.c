@@ -27,7 +27,7 @@ struct siw_rdmap_sharers {
 
 /* ---- endpoints that share a socket ----------------------------------------------------------- */
 
-static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
+static int dgram_join_socket(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_sharers *s = first->sharers;
 
@@ -53,7 +53,7 @@ static int join(struct siw_rdmap_dgram *first, struct siw_rdmap_dgram *dgram)
 }
 
 /* Returns another endpoint of the socket, or NULL: none is left. */
-static struct siw_rdmap_dgram *leave(struct siw_rdmap_dgram *dgram)
+static struct siw_rdmap_dgram *dgram_leave_socket(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_sharers *s = dgram->sharers;
 
@@ -102,7 +102,7 @@ int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *shar
 	dgram->user = user;
 	dgram->max = siw_ddp_dgram_max(ddp);
 	dgram->record_id = siw_rdmap_record_first_id();
-	r = share ? join(share, dgram) : 0;
+	r = share ? dgram_join_socket(share, dgram) : 0;
 	if (r) {
 		free(dgram);
 		return r;
@@ -113,7 +113,7 @@ int siw_rdmap_dgram_open(struct siw_ddp_dgram *ddp, struct siw_rdmap_dgram *shar
 
 void *siw_rdmap_dgram_close(struct siw_rdmap_dgram *dgram)
 {
-	struct siw_rdmap_dgram *other = dgram->sharers ? leave(dgram) : NULL;
+	struct siw_rdmap_dgram *other = dgram->sharers ? dgram_leave_socket(dgram) : NULL;
 	void *user = other ? other->user : NULL;
 
 	siw_rdmap_traffic_report(&dgram->traffic);
@@ -151,16 +151,16 @@ void siw_rdmap_dgram_grh(struct siw_rdmap_dgram *dgram)
 }
 
 /* Turns a Send with immediate data into a private message. */
-static __attribute__((cold, noinline)) void put_head(const struct siw_rdmap_dgram_op *op,
-						     struct siw_ddp_dgram_msg *msg)
+static __attribute__((cold, noinline)) void
+dgram_put_imm_header(const struct siw_rdmap_dgram_op *op, struct siw_ddp_dgram_msg *msg)
 {
 	msg->ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE);
 	msg->head_len = SIW_RDMAP_IMM_LEN;
 	siw_rdmap_put_send_imm(msg->head, op->solicited, op->imm);
 }
 
-static inline struct siw_ddp_dgram_msg message(const struct siw_rdmap_dgram *dgram,
-					       const struct siw_rdmap_dgram_op *op)
+static inline struct siw_ddp_dgram_msg dgram_build_msg(const struct siw_rdmap_dgram *dgram,
+						       const struct siw_rdmap_dgram_op *op)
 {
 	struct siw_ddp_dgram_msg msg = {
 		.dest = op->dest,
@@ -176,11 +176,11 @@ static inline struct siw_ddp_dgram_msg message(const struct siw_rdmap_dgram *dgr
 	};
 
 	if (__builtin_expect(op->with_imm, 0))
-		put_head(op, &msg);
+		dgram_put_imm_header(op, &msg);
 	return msg;
 }
 
-static inline void count_sent(struct siw_rdmap_dgram *dgram, uint64_t octets)
+static inline void dgram_count_sent(struct siw_rdmap_dgram *dgram, uint64_t octets)
 {
 	if (__builtin_expect(dgram->joined, 0)) {
 		siw_count(SIW_COUNTER_tx_msgs, 1);
@@ -192,14 +192,14 @@ static inline void count_sent(struct siw_rdmap_dgram *dgram, uint64_t octets)
 
 int siw_rdmap_dgram_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_dgram_op *op)
 {
-	struct siw_ddp_dgram_msg msg = message(dgram, op);
+	struct siw_ddp_dgram_msg msg = dgram_build_msg(dgram, op);
 	int r = siw_ddp_dgram_tx(dgram->ddp, &msg);
 
 	if (r)
 		return r;
-	siw_rdmap_sent_note(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
-			    siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->user_data);
-	count_sent(dgram, op->length);
+	siw_rdmap_sent_record(dgram, siw_ddp_dgram_next_msn(dgram->ddp) - 1,
+			      siw_rdmap_sent_tag(op->dest, op->qkey, msg.qn), op->user_data);
+	dgram_count_sent(dgram, op->length);
 	return 0;
 }
 
@@ -211,14 +211,14 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	int i, taken;
 
 	for (i = 0; i < n; i++)
-		msgs[i] = message(dgram, &ops[i]);
+		msgs[i] = dgram_build_msg(dgram, &ops[i]);
 	taken = siw_ddp_dgram_tx_some(dgram->ddp, msgs, n);
 	msn = siw_ddp_dgram_next_msn(dgram->ddp) - (uint32_t)(taken > 0 ? taken : 0);
 	for (i = 0; i < taken; i++) {
-		siw_rdmap_sent_note(dgram, msn + (uint32_t)i,
-				    siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
-				    ops[i].user_data);
-		count_sent(dgram, ops[i].length);
+		siw_rdmap_sent_record(dgram, msn + (uint32_t)i,
+				      siw_rdmap_sent_tag(ops[i].dest, ops[i].qkey, msgs[i].qn),
+				      ops[i].user_data);
+		dgram_count_sent(dgram, ops[i].length);
 	}
 	return taken;
 }
@@ -235,9 +235,9 @@ static __attribute__((cold, noinline)) bool is_send_imm(const struct siw_rdmap_d
 	return siw_rdmap_is_send_imm(&head);
 }
 
-enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
-					     const struct siw_ddp_seg *seg,
-					     struct siw_wire_err *err)
+enum siw_rdmap_dgram_action siw_rdmap_dgram_check(const struct siw_rdmap_dgram *dgram,
+						  const struct siw_ddp_seg *seg,
+						  struct siw_wire_err *err)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 	uint32_t queue = seg->qn & SIW_RDMAP_DQN_QUEUE;
@@ -249,16 +249,16 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 		   (queue != SIW_RDMAP_QN_SEND && queue != SIW_RDMAP_QN_TERMINATE)) {
 		why = SIW_COUNTER_drop_qn;
 	} else if (queue == SIW_RDMAP_QN_TERMINATE) {
-		if (opcode == SIW_RDMAP_TERMINATE && siw_ddp_dgram_whole(seg))
+		if (opcode == SIW_RDMAP_TERMINATE && siw_ddp_dgram_is_complete(seg))
 			return SIW_RDMAP_ERROR_MESSAGE;
 		why = SIW_COUNTER_drop_qn; /* queue 2 is for error messages only */
 	} else if (seg->ulp_word != dgram->qkey) {
 		why = SIW_COUNTER_drop_qkey;
-	} else if (!siw_ddp_dgram_whole(seg)) {
+	} else if (!siw_ddp_dgram_is_complete(seg)) {
 		siw_drop(SIW_COUNTER_drop_header);
 		*err = (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
 					      SIW_DDP_INVALID_MO };
-		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_WRONG;
+		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_VIOLATION;
 	} else if (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE) {
 		return SIW_RDMAP_TAKE;
 	} else if (opcode == SIW_RDMAP_PRIVATE && is_send_imm(dgram, seg)) {
@@ -267,14 +267,14 @@ enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram
 		siw_drop(SIW_COUNTER_drop_opcode);
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 					      SIW_RDMAP_OPCODE };
-		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_WRONG;
+		return opcode == SIW_RDMAP_TERMINATE ? SIW_RDMAP_DROP : SIW_RDMAP_VIOLATION;
 	}
 	siw_drop(why);
 	return SIW_RDMAP_DROP;
 }
 
-static __attribute__((cold, noinline)) void read_head(const struct siw_rdmap_dgram *dgram,
-						      struct siw_rdmap_event *event)
+static __attribute__((cold, noinline)) void
+dgram_read_imm_header(const struct siw_rdmap_dgram *dgram, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_wire_send_imm head;
 
@@ -285,8 +285,8 @@ static __attribute__((cold, noinline)) void read_head(const struct siw_rdmap_dgr
 }
 
 /* Fills *event as a RECV. */
-static inline void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
-			const struct siw_ddp_delivery *delivery)
+static inline void dgram_fill_recv(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg,
+				   const struct siw_ddp_delivery *delivery)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->status = 0;
@@ -300,9 +300,9 @@ static inline void fill(struct siw_rdmap_event *event, const struct siw_ddp_seg 
 	event->msn = seg->msn;
 }
 
-int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
-			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
-			 struct siw_rdmap_event *event)
+int siw_rdmap_dgram_place(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
+			  const struct siw_ddp_seg *seg, enum siw_rdmap_dgram_action verdict,
+			  struct siw_rdmap_event *event)
 {
 	bool headed = __builtin_expect(verdict == SIW_RDMAP_TAKE_HEADED, 0);
 	struct siw_ddp_delivery delivery;
@@ -311,9 +311,9 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
 
 	if (r == -ENOBUFS)
 		return r;
-	fill(event, seg, &delivery);
+	dgram_fill_recv(event, seg, &delivery);
 	if (__builtin_expect(headed, 0))
-		read_head(dgram, event);
+		dgram_read_imm_header(dgram, event);
 	return r;
 }
 
@@ -321,15 +321,15 @@ int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgr
  * Reports a message that consumed a receive but could not be placed. If the message is too long,
  * its sender gets an error message; an invalid lkey is an error of this end.
  */
-static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *seg, int status,
-						     struct siw_rdmap_event *event)
+static __attribute__((cold, noinline)) void
+dgram_report_bad_recv(const struct siw_ddp_seg *seg, int status, struct siw_rdmap_event *event)
 {
 	uint32_t length = event->length; /* octets of the user's data, without the header */
 
-	siw_rdmap_dgram_found(seg,
-			      (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
-						     SIW_DDP_TOO_LONG },
-			      event);
+	siw_rdmap_dgram_fill_error(seg,
+				   (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
+							  SIW_DDP_TOO_LONG },
+				   event);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = status;
 	event->length = length;
@@ -339,8 +339,8 @@ static __attribute__((cold, noinline)) void bad_recv(const struct siw_ddp_seg *s
  * The destination endpoint of a datagram, for a socket with several endpoints or a datagram with an
  * index; NULL: none.
  */
-static __attribute__((noinline)) struct siw_rdmap_dgram *find(struct siw_rdmap_dgram *dgram,
-							      uint32_t qn)
+static __attribute__((noinline)) struct siw_rdmap_dgram *
+dgram_find_endpoint(struct siw_rdmap_dgram *dgram, uint32_t qn)
 {
 	uint32_t index = SIW_RDMAP_DQN_DEST(qn);
 
@@ -351,10 +351,10 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 {
 	struct siw_wire_err err;
 	struct siw_ddp_seg seg;
-	enum siw_rdmap_verdict verdict;
+	enum siw_rdmap_dgram_action verdict;
 	int tries;
 
-	for (tries = 0; siw_ddp_dgram_goes_on(any->ddp, tries); tries++) {
+	for (tries = 0; siw_ddp_dgram_may_continue(any->ddp, tries); tries++) {
 		struct siw_rdmap_dgram *dgram = any;
 		int r;
 
@@ -363,17 +363,17 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 			return 0;
 		}
 		if (__builtin_expect(SIW_RDMAP_DQN_DEST(seg.qn) != 0 || any->sharers, 0)) {
-			dgram = find(any, seg.qn);
+			dgram = dgram_find_endpoint(any, seg.qn);
 			if (!dgram) {
 				siw_drop(SIW_COUNTER_drop_qn);
 				continue;
 			}
 		}
 		event->user = dgram->user;
-		event->dest = siw_ddp_dgram_at(any->ddp);
+		event->dest = siw_ddp_dgram_dest_addr(any->ddp);
 		if (!dgram->recvs) { /* no receive queue before RTR and in ERR */
 			siw_drop(SIW_COUNTER_drop_no_buffer);
-			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
+			siw_rdmap_sources_count(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(seg.tagged, 0)) {
@@ -381,23 +381,23 @@ int siw_rdmap_dgram_recv(struct siw_rdmap_dgram *any, struct siw_rdmap_event *ev
 				return 1;
 			continue;
 		}
-		verdict = siw_rdmap_dgram_judge(dgram, &seg, &err);
+		verdict = siw_rdmap_dgram_check(dgram, &seg, &err);
 		if (__builtin_expect(verdict > SIW_RDMAP_TAKE_HEADED, 0)) {
-			if (verdict == SIW_RDMAP_WRONG)
-				siw_rdmap_dgram_found(&seg, err, event);
-			if (verdict == SIW_RDMAP_WRONG ||
+			if (verdict == SIW_RDMAP_VIOLATION)
+				siw_rdmap_dgram_fill_error(&seg, err, event);
+			if (verdict == SIW_RDMAP_VIOLATION ||
 			    (verdict == SIW_RDMAP_ERROR_MESSAGE &&
 			     siw_rdmap_dgram_error_in(dgram, &seg, event)))
 				return 1;
 			continue;
 		}
-		r = siw_rdmap_dgram_take(dgram, any->ddp, &seg, verdict, event);
+		r = siw_rdmap_dgram_place(dgram, any->ddp, &seg, verdict, event);
 		if (r == -ENOBUFS) {
-			siw_rdmap_sources_blame(&dgram->dropped, &event->source);
+			siw_rdmap_sources_count(&dgram->dropped, &event->source);
 			continue;
 		}
 		if (__builtin_expect(r < 0, 0)) {
-			bad_recv(&seg, r, event);
+			dgram_report_bad_recv(&seg, r, event);
 			return 1;
 		}
 		siw_rdmap_traffic_count(&any->traffic.received, 1, event->length);

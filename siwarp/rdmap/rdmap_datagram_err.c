@@ -48,7 +48,8 @@ void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *se
  * Fills the fields common to an event about an erroneous message and one about a peer's error
  * message.
  */
-static void fill(const struct siw_ddp_seg *seg, int kind, struct siw_rdmap_event *event)
+static void dgram_err_fill_event(const struct siw_ddp_seg *seg, int kind,
+				 struct siw_rdmap_event *event)
 {
 	event->kind = kind;
 	event->status = 0;
@@ -59,10 +60,10 @@ static void fill(const struct siw_ddp_seg *seg, int kind, struct siw_rdmap_event
 	event->msn = seg->msn;
 }
 
-void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
-			   struct siw_rdmap_event *event)
+void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+				struct siw_rdmap_event *event)
 {
-	fill(seg, SIW_RDMAP_BAD_MSG, event);
+	dgram_err_fill_event(seg, SIW_RDMAP_BAD_MSG, event);
 	event->err = err;
 	siw_rdmap_quote(event, seg);
 	/* also for a tagged segment, whose indexes are in the LLP header */
@@ -73,7 +74,7 @@ void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err er
  * Whether an error message may be sent to this address: not to a multicast group, nor to an address
  * at which no socket can receive.
  */
-static bool may_tell(const struct siw_addr *to)
+static bool dgram_err_may_send(const struct siw_addr *to)
 {
 	if (!to->port_be)
 		return false;
@@ -95,7 +96,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 	};
 	uint8_t payload[SIW_RDMAP_TERM_MAX];
 
-	if (!may_tell(&event->source))
+	if (!dgram_err_may_send(&event->source))
 		return -EPERM;
 	fault.seg.seg_len = event->quoted_seg_len;
 	fault.seg.head_len = event->quoted_head_len;
@@ -115,7 +116,7 @@ int siw_rdmap_dgram_send_error(struct siw_rdmap_dgram *dgram, const struct siw_r
 /*
  * Parses the error codes and the quoted header; false: the layout is not that of an error message.
  */
-static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
+static bool dgram_err_parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 {
 	const uint8_t both = SIW_RDMAP_TERM_M | SIW_RDMAP_TERM_D;
 	struct siw_rdmap_wire_terminate head;
@@ -144,13 +145,13 @@ static bool parse(const uint8_t *buf, size_t len, struct siw_rdmap_event *event)
 int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
 			     struct siw_rdmap_event *event)
 {
-	if (!parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event))
+	if (!dgram_err_parse(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event))
 		return siw_drop(SIW_COUNTER_err_malformed);
-	fill(seg, SIW_RDMAP_PEER_ERR, event);
+	dgram_err_fill_event(seg, SIW_RDMAP_PEER_ERR, event);
 	return 1;
 }
 
-void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn)
+void siw_rdmap_sents_grow(struct siw_rdmap_dgram *dgram, uint32_t msn)
 {
 	struct siw_rdmap_sents *s, *old = dgram->sents;
 	uint32_t n = old ? 2 * (old->mask + 1) : FEWEST_SENTS, most = 1;

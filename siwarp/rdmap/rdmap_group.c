@@ -42,7 +42,8 @@ void siw_rdmap_group_close(struct siw_rdmap_group *group)
 	free(group);
 }
 
-static struct member *find(const struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
+static struct member *group_member_find(const struct siw_rdmap_group *group,
+					const struct siw_rdmap_dgram *dgram)
 {
 	for (struct siw_link *l = group->members.next; l != &group->members; l = l->next)
 		if (MEMBER(l)->dgram == dgram)
@@ -54,7 +55,7 @@ int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram
 {
 	struct member *member;
 
-	if (find(group, dgram))
+	if (group_member_find(group, dgram))
 		return -EEXIST;
 	member = malloc(sizeof(*member));
 	if (!member)
@@ -67,7 +68,7 @@ int siw_rdmap_group_attach(struct siw_rdmap_group *group, struct siw_rdmap_dgram
 
 int siw_rdmap_group_detach(struct siw_rdmap_group *group, const struct siw_rdmap_dgram *dgram)
 {
-	struct member *member = find(group, dgram);
+	struct member *member = group_member_find(group, dgram);
 
 	if (!member)
 		return -ENOENT;
@@ -86,13 +87,13 @@ bool siw_rdmap_group_next(struct siw_rdmap_group *group)
  * How to handle the message for this member. A message that violates the protocol is dropped, like
  * one with a wrong Q_Key.
  */
-static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
-				    const struct siw_rdmap_dgram *dgram)
+static enum siw_rdmap_dgram_action group_member_check(const struct siw_rdmap_group *group,
+						      const struct siw_rdmap_dgram *dgram)
 {
 	struct siw_wire_err unused;
-	enum siw_rdmap_verdict verdict;
+	enum siw_rdmap_dgram_action verdict;
 
-	if (!siw_ddp_dgram_sound(group->ddp, dgram->ddp))
+	if (!siw_ddp_dgram_crc_valid(group->ddp, dgram->ddp))
 		return SIW_RDMAP_DROP;
 	if (group->seg.tagged) { /* Write-Records are not sent to groups */
 		siw_drop(SIW_COUNTER_drop_header);
@@ -103,32 +104,32 @@ static enum siw_rdmap_verdict judge(const struct siw_rdmap_group *group,
 		siw_drop(SIW_COUNTER_drop_qn);
 		return SIW_RDMAP_DROP;
 	}
-	verdict = siw_rdmap_dgram_judge(dgram, &group->seg, &unused);
+	verdict = siw_rdmap_dgram_check(dgram, &group->seg, &unused);
 	if (verdict == SIW_RDMAP_ERROR_MESSAGE)
 		siw_drop(SIW_COUNTER_drop_qn);
 	return verdict > SIW_RDMAP_TAKE_HEADED ? SIW_RDMAP_DROP : verdict;
 }
 
 /* siw_rdmap_group_copy() for one member. */
-static int copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
-		struct siw_rdmap_event *event)
+static int group_member_copy(const struct siw_rdmap_group *group, struct siw_rdmap_dgram *dgram,
+			     struct siw_rdmap_event *event)
 {
-	enum siw_rdmap_verdict verdict;
+	enum siw_rdmap_dgram_action verdict;
 	int r = -ENOBUFS;
 
 	event->source = group->source;
-	event->dest = siw_ddp_dgram_at(group->ddp);
+	event->dest = siw_ddp_dgram_dest_addr(group->ddp);
 	event->user = dgram->user;
 	if (!dgram->recvs) { /* no receive queue before RTR and in ERR */
 		siw_drop(SIW_COUNTER_drop_no_buffer);
 	} else {
-		verdict = judge(group, dgram);
+		verdict = group_member_check(group, dgram);
 		if (verdict == SIW_RDMAP_DROP)
 			return 0;
-		r = siw_rdmap_dgram_take(dgram, group->ddp, &group->seg, verdict, event);
+		r = siw_rdmap_dgram_place(dgram, group->ddp, &group->seg, verdict, event);
 	}
 	if (r == -ENOBUFS) {
-		siw_rdmap_sources_blame(&dgram->dropped, &group->source);
+		siw_rdmap_sources_count(&dgram->dropped, &group->source);
 		return 0;
 	}
 	if (r < 0) {
@@ -149,7 +150,7 @@ int siw_rdmap_group_copy(struct siw_rdmap_group *group, struct siw_rdmap_event *
 {
 	while (group->last->next != &group->members) {
 		group->last = group->last->next;
-		if (copy(group, MEMBER(group->last)->dgram, event))
+		if (group_member_copy(group, MEMBER(group->last)->dgram, event))
 			return 1;
 	}
 	return 0;

@@ -71,7 +71,7 @@ static inline void siw_rdmap_traffic_report(struct siw_rdmap_traffic *t)
 struct siw_rdmap_sources;
 
 /* Counts a dropped message of this source. Allocates *sources for the first one. */
-void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct siw_addr *source);
+void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct siw_addr *source);
 /* As siw_rdmap_dgram_drops(). */
 int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_source_drops *out,
 			    int max);
@@ -178,39 +178,39 @@ static inline uint32_t siw_rdmap_src_qpn(const struct siw_addr *source, uint32_t
 /* ---- rdmap_datagram.c, for rdmap_group.c ----------------------------------------------------- */
 
 /* How to handle a segment. */
-enum siw_rdmap_verdict {
+enum siw_rdmap_dgram_action {
 	SIW_RDMAP_TAKE,
 	/* as TAKE; the first SIW_RDMAP_IMM_LEN octets are a header of this layer */
 	SIW_RDMAP_TAKE_HEADED,
 	SIW_RDMAP_DROP, /* dropped, and counted */
 	SIW_RDMAP_ERROR_MESSAGE,
-	SIW_RDMAP_WRONG,
+	SIW_RDMAP_VIOLATION,
 };
 /*
  * Checks a segment. WRONG, *err: the sender has the right Q_Key but violated the protocol, and gets
  * an error message; other senders get none. Error messages arrive on queue 2; a Terminate on any
  * queue counts as one, because no error message is sent about error messages.
  */
-enum siw_rdmap_verdict siw_rdmap_dgram_judge(const struct siw_rdmap_dgram *dgram,
-					     const struct siw_ddp_seg *seg,
-					     struct siw_wire_err *err);
+enum siw_rdmap_dgram_action siw_rdmap_dgram_check(const struct siw_rdmap_dgram *dgram,
+						  const struct siw_ddp_seg *seg,
+						  struct siw_wire_err *err);
 /*
  * Places the current datagram of lower, which is the ddp endpoint of dgram or of its group, in the
  * endpoint's next receive. Returns as siw_ddp_dgram_place(). *event becomes a RECV, except with
  * -ENOBUFS; the caller has set its source, dest and user.
  */
-int siw_rdmap_dgram_take(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
-			 const struct siw_ddp_seg *seg, enum siw_rdmap_verdict verdict,
-			 struct siw_rdmap_event *event);
+int siw_rdmap_dgram_place(const struct siw_rdmap_dgram *dgram, struct siw_ddp_dgram *lower,
+			  const struct siw_ddp_seg *seg, enum siw_rdmap_dgram_action verdict,
+			  struct siw_rdmap_event *event);
 
 /*
  * rdmap_datagram_err.c: allocates dgram->sents, or doubles it before this MSN is recorded. Does
  * nothing if there is no memory.
  */
-void siw_rdmap_sents_make(struct siw_rdmap_dgram *dgram, uint32_t msn);
+void siw_rdmap_sents_grow(struct siw_rdmap_dgram *dgram, uint32_t msn);
 /* Records that the message with this MSN was sent. */
-static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
-				       uint64_t user_data)
+static inline void siw_rdmap_sent_record(struct siw_rdmap_dgram *dgram, uint32_t msn, uint32_t tag,
+					 uint64_t user_data)
 {
 	struct siw_rdmap_sents *s = dgram->sents;
 
@@ -219,7 +219,7 @@ static inline void siw_rdmap_sent_note(struct siw_rdmap_dgram *dgram, uint32_t m
 	 * only a few messages each.
 	 */
 	if (__builtin_expect(!s || (!(msn & s->mask) && s->mask < s->most), 0)) {
-		siw_rdmap_sents_make(dgram, msn);
+		siw_rdmap_sents_grow(dgram, msn);
 		s = dgram->sents;
 		if (!s) /* no memory: later reports about this message are dropped */
 			return;
@@ -235,8 +235,8 @@ int siw_rdmap_dgram_error_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp
 /* Copies the segment's header to *event as quoted. */
 void siw_rdmap_quote(struct siw_rdmap_event *event, const struct siw_ddp_seg *seg);
 /* Fills *event for a message that violated the protocol. */
-void siw_rdmap_dgram_found(const struct siw_ddp_seg *seg, struct siw_wire_err err,
-			   struct siw_rdmap_event *event);
+void siw_rdmap_dgram_fill_error(const struct siw_ddp_seg *seg, struct siw_wire_err err,
+				struct siw_rdmap_event *event);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -308,7 +308,7 @@ enum siw_rdmap_term_state {
 };
 
 /* Marks a refused Write in field written; not a possible length of a Write. */
-#define SIW_RDMAP_SPOILT UINT32_MAX
+#define SIW_RDMAP_WRITE_REFUSED UINT32_MAX
 
 /* Receive state of a stream; under the progress lock. */
 struct siw_rdmap_rx {
@@ -326,7 +326,7 @@ struct siw_rdmap_rx {
 	bool writing;	 /* the last segment of a Write has not arrived yet */
 	/*
 	 * Octets of the last Write, if no message for queue 0 has arrived since it began.
-	 * SIW_RDMAP_SPOILT: the Write was refused.
+	 * SIW_RDMAP_WRITE_REFUSED: the Write was refused.
 	 */
 	uint32_t written;
 	struct siw_ddp_seg seg;
@@ -355,7 +355,7 @@ struct siw_rdmap_tx {
 };
 
 /* An error message to be sent to the peer. */
-struct siw_rdmap_report {
+struct siw_rdmap_send_count {
 	struct siw_link link;
 	struct siw_rdmap_fault fault;
 };
@@ -394,10 +394,11 @@ struct siw_rdmap_recording {
 struct siw_rdmap_of_rd {
 	struct siw_rdmap_rd *rd; /* NULL: the stream is a connection */
 	const struct siw_addr *peer;
-	struct siw_link in_rd;	 /* link in the endpoint's streams; under the endpoint's lock */
-	_Atomic bool used;	 /* the stream was used since the last sweep */
-	bool half;		 /* a message was partly received at the last sweep */
-	struct siw_link reports; /* list of struct siw_rdmap_report; under the endpoint's lock */
+	struct siw_link in_rd; /* link in the endpoint's streams; under the endpoint's lock */
+	_Atomic bool used;     /* the stream was used since the last sweep */
+	bool half;	       /* a message was partly received at the last sweep */
+	struct siw_link
+		reports; /* list of struct siw_rdmap_send_count; under the endpoint's lock */
 	_Atomic uint32_t n_reports;
 	struct siw_rdmap_recording recording;
 	/*
@@ -549,9 +550,9 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 			     struct siw_wire_err *err);
 
 /* rdmap_counts.c. Either lock: whether a delivery count has to be sent to the peer. */
-static inline bool siw_rdmap_owes(const struct siw_rdmap_stream *stream)
+static inline bool siw_rdmap_count_is_pending(const struct siw_rdmap_stream *stream)
 {
-	/* Pairs with the store in siw_rdmap_has_taken(). */
+	/* Pairs with the store in siw_rdmap_count_update(). */
 	return atomic_load_explicit(&stream->taken, memory_order_acquire) !=
 	       atomic_load_explicit(&stream->tx.reported, memory_order_relaxed);
 }
@@ -559,7 +560,7 @@ static inline bool siw_rdmap_owes(const struct siw_rdmap_stream *stream)
  * Progress lock: updates the delivery count after a Send was received or a Write placed, if the
  * peer wants counts.
  */
-static inline void siw_rdmap_has_taken(struct siw_rdmap_stream *stream)
+static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 {
 	uint64_t sends;
 
@@ -574,9 +575,11 @@ static inline void siw_rdmap_has_taken(struct siw_rdmap_stream *stream)
  * messages: 1: none is left; 0: not completely framed yet; -errno.
  */
 int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream);
-static inline int siw_rdmap_ahead(struct siw_rdmap_stream *stream)
+static inline int siw_rdmap_send_notices(struct siw_rdmap_stream *stream)
 {
-	return stream->tx.tell || siw_rdmap_owes(stream) ? siw_rdmap_notices_begin(stream) : 1;
+	return stream->tx.tell || siw_rdmap_count_is_pending(stream)
+		       ? siw_rdmap_notices_begin(stream)
+		       : 1;
 }
 /*
  * Progress lock: handles a Read Request that may request delivery counts, if this end offers them.
@@ -622,8 +625,8 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
  * Progress lock: handles a complete message that could not be delivered: makes *event a BAD_RECV,
  * and queues an error message to the peer.
  */
-void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
+void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+				  struct siw_wire_err err, const struct siw_ddp_seg *seg);
 /* Progress lock: if the last request was refused, *event becomes REFUSED. */
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: fills *event from an error message of the peer in stream->term_in. */

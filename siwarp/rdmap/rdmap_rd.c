@@ -30,7 +30,7 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 
 void siw_rdmap_rd_close(struct siw_rdmap_rd *rd)
 {
-	while (!siw_link_alone(&rd->streams))
+	while (!siw_link_empty(&rd->streams))
 		siw_rdmap_rd_end(siw_container(rd->streams.next, struct siw_rdmap_stream,
 					       of_rd.in_rd),
 				 SIW_RDMAP_RD_RESET);
@@ -60,16 +60,16 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 
 static void free_reports(struct siw_rdmap_stream *stream)
 {
-	while (!siw_link_alone(&stream->of_rd.reports)) {
+	while (!siw_link_empty(&stream->of_rd.reports)) {
 		struct siw_link *l = stream->of_rd.reports.next;
 
 		siw_link_del(l);
-		free(siw_container(l, struct siw_rdmap_report, link));
+		free(siw_container(l, struct siw_rdmap_send_count, link));
 	}
 }
 
-static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
-		struct siw_rdmap_stream **out)
+static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
+			    struct siw_rdmap_stream **out)
 {
 	struct siw_rdmap_stream *stream = siw_rdmap_stream_new(rd->user_octets);
 	int r;
@@ -97,7 +97,7 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
 	atomic_fetch_add(&rd->n_streams, 1);
-	siw_ddp_rd_show(stream->ddp);
+	siw_ddp_rd_publish(stream->ddp);
 	*out = stream;
 	return 0;
 }
@@ -106,15 +106,15 @@ static int make(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
  * Returns the peer's stream, which is created if there is none. The other side (sending or
  * receiving) may be creating it at the same time.
  */
-static int stream_of(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
-		     struct siw_rdmap_stream **out)
+static int rd_peer_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer,
+			  struct siw_rdmap_stream **out)
 {
 	int r = 0;
 
 	siw_lock(&rd->lock);
 	*out = siw_ddp_rd_user(peer);
 	if (!*out)
-		r = make(rd, peer, out);
+		r = rd_stream_create(rd, peer, out);
 	if (r)
 		siw_ddp_rd_unclaim(peer); /* otherwise the peer's record could never be evicted */
 	siw_unlock(&rd->lock);
@@ -135,7 +135,7 @@ int siw_rdmap_rd_stream(struct siw_rdmap_rd *rd, const struct siw_addr *addr,
 	r = siw_ddp_rd_peer(rd->ddp, addr, &peer);
 	if (r)
 		return r;
-	r = stream_of(rd, peer, out);
+	r = rd_peer_stream(rd, peer, out);
 	if (r)
 		return r;
 	atomic_store_explicit(&(*out)->of_rd.used, true, memory_order_relaxed);
@@ -183,7 +183,7 @@ bool siw_rdmap_rd_is_torn(const struct siw_rdmap_stream *stream)
 	return stream->tx.torn;
 }
 
-struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd)
+struct siw_rdmap_stream *siw_rdmap_rd_first_torn(struct siw_rdmap_rd *rd)
 {
 	for (struct siw_link *l = rd->streams.next; l != &rd->streams; l = l->next) {
 		struct siw_rdmap_stream *stream =
@@ -195,7 +195,7 @@ struct siw_rdmap_stream *siw_rdmap_rd_torn(struct siw_rdmap_rd *rd)
 	return NULL;
 }
 
-static void end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
+static void rd_stream_end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_ending how)
 {
 	struct siw_rdmap_rd *rd = stream->of_rd.rd;
 
@@ -224,10 +224,10 @@ void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending 
 		[SIW_RDMAP_RD_SEQUENCE] = SIW_DDP_RD_SEQUENCE,
 	};
 
-	end(stream, as[how]);
+	rd_stream_end(stream, as[how]);
 }
 
-static bool is_idle(struct siw_rdmap_stream *stream)
+static bool rd_stream_is_idle(struct siw_rdmap_stream *stream)
 {
 	return !stream->tx.active && !stream->of_rd.responding && !stream->rx.have &&
 	       !stream->rx.writing && !stream->tx.torn &&
@@ -239,7 +239,7 @@ static bool is_idle(struct siw_rdmap_stream *stream)
 	       !stream->of_rd.recording.on && siw_ddp_rd_idle(stream->ddp);
 }
 
-static bool awaits(struct siw_rdmap_stream *stream)
+static bool rd_stream_awaits_response(struct siw_rdmap_stream *stream)
 {
 	return atomic_load(&stream->reads_begun) !=
 	       atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
@@ -249,14 +249,14 @@ static bool awaits(struct siw_rdmap_stream *stream)
  * Watches a peer that has sent part of a message: the peer must send the rest, and is declared lost
  * otherwise, because the receive would stay in use for ever.
  */
-static void watch(struct siw_rdmap_stream *stream)
+static void rd_stream_watch_partial(struct siw_rdmap_stream *stream)
 {
 	bool half = siw_ddp_rd_receiving(stream->ddp);
 
 	if (half == stream->of_rd.half)
 		return;
 	stream->of_rd.half = half;
-	siw_ddp_rd_expect(stream->ddp, half || awaits(stream));
+	siw_ddp_rd_expect(stream->ddp, half || rd_stream_awaits_response(stream));
 }
 
 uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
@@ -272,11 +272,11 @@ uint32_t siw_rdmap_rd_sweep(struct siw_rdmap_rd *rd, bool (*busy)(void *user))
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
 
 		next = l->next;
-		watch(stream);
+		rd_stream_watch_partial(stream);
 		if (atomic_exchange_explicit(&stream->of_rd.used, false, memory_order_relaxed))
 			continue;
-		if (!busy(stream->user) && is_idle(stream))
-			end(stream, SIW_DDP_RD_KEEP);
+		if (!busy(stream->user) && rd_stream_is_idle(stream))
+			rd_stream_end(stream, SIW_DDP_RD_KEEP);
 	}
 	return siw_rdmap_rd_streams(rd);
 }
@@ -290,7 +290,8 @@ void siw_rdmap_rd_abandon(struct siw_rdmap_rd *rd)
 			siw_container(l, struct siw_rdmap_stream, of_rd.in_rd);
 
 		next = l->next;
-		end(stream, is_idle(stream) ? SIW_DDP_RD_KEEP : SIW_DDP_RD_RESET);
+		rd_stream_end(stream,
+			      rd_stream_is_idle(stream) ? SIW_DDP_RD_KEEP : SIW_DDP_RD_RESET);
 	}
 }
 
@@ -307,14 +308,14 @@ void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 		return;
 	rd->waits = false;
 	siw_ddp_rd_resume(rd->ddp);
-	siw_ddp_rd_serve_again(rd->ddp);
+	siw_ddp_rd_reschedule(rd->ddp);
 }
 
 /*
  * Sets the stream being served. The traffic of a stream is added to the shared counters when the
  * next stream is served, that of the last one when there are no more events.
  */
-static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
+static void rd_set_served(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 {
 	if (rd->served == stream)
 		return;
@@ -323,7 +324,7 @@ static void turn_to(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream)
 	rd->served = stream;
 }
 
-static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
+static int rd_report_paused(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
 {
 	rd->waits = true;
 	event->kind = SIW_RDMAP_PAUSED;
@@ -331,32 +332,33 @@ static int held(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
 }
 
 /* Handles a segment of a stream: 1 and *event; 0: no event. */
-static int segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
-		   struct siw_rdmap_event *event)
+static int rd_handle_segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
+			     struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_NONE;
 	if (__builtin_expect(rd->mode != SIW_RDMAP_RD_ON, 0)) {
 		siw_ddp_rd_pause(stream->ddp, false);
-		return held(rd, event);
+		return rd_report_paused(rd, event);
 	}
 	if (__builtin_expect(rd->records != NULL, 0) && siw_rdmap_rd_record_waits(stream)) {
 		siw_ddp_rd_pause(stream->ddp, false);
 		event->status = -EBUSY;
-		return held(rd, event);
+		return rd_report_paused(rd, event);
 	}
 	if (siw_rdmap_recv(stream, event) == 1)
 		return 1;
-	return siw_ddp_rd_paused(stream->ddp) ? held(rd, event) : 0;
+	return siw_ddp_rd_paused(stream->ddp) ? rd_report_paused(rd, event) : 0;
 }
 
 /* The stream that an event concerns; NULL: the event needs no stream and was handled. */
-static struct siw_rdmap_stream *whose(struct siw_rdmap_rd *rd, const struct siw_ddp_rd_event *news)
+static struct siw_rdmap_stream *rd_event_stream(struct siw_rdmap_rd *rd,
+						const struct siw_ddp_rd_event *news)
 {
 	struct siw_rdmap_stream *stream = news->user;
 
 	if (stream)
 		return stream;
-	if (rd->mode == SIW_RDMAP_RD_REJECT || stream_of(rd, news->peer, &stream))
+	if (rd->mode == SIW_RDMAP_RD_REJECT || rd_peer_stream(rd, news->peer, &stream))
 		siw_ddp_rd_reject(news->peer);
 	return NULL; /* the segment is delivered again, now that the stream exists */
 }
@@ -371,20 +373,20 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 		int r = 1;
 
 		if (!siw_ddp_rd_recv(rd->ddp, &news)) {
-			turn_to(rd, NULL);
+			rd_set_served(rd, NULL);
 			return 0;
 		}
-		stream = whose(rd, &news);
+		stream = rd_event_stream(rd, &news);
 		if (!stream)
 			continue;
-		turn_to(rd, stream);
+		rd_set_served(rd, stream);
 		*out = stream;
 		event->status = news.status;
 		event->source = *stream->of_rd.peer;
 		event->src_qpn = siw_addr_port(&event->source);
 		event->dest = NULL;
 		if (news.kind == SIW_DDP_RD_SEGMENT)
-			r = segment(rd, stream, event);
+			r = rd_handle_segment(rd, stream, event);
 		else
 			event->kind = news.kind == SIW_DDP_RD_ACKED ? SIW_RDMAP_ACKED
 								    : SIW_RDMAP_LOST;
@@ -392,19 +394,19 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 			return 1;
 	}
 	/* Segments without an event must not starve other sockets, so the rest is served later. */
-	siw_ddp_rd_serve_again(rd->ddp);
+	siw_ddp_rd_reschedule(rd->ddp);
 	return 0;
 }
 
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
 {
-	if (awaits(stream) || stream->of_rd.half)
+	if (rd_stream_awaits_response(stream) || stream->of_rd.half)
 		return;
 	siw_ddp_rd_expect(stream->ddp, false);
 	/*
 	 * The sending side may have begun another request meanwhile, and called siw_ddp_rd_expect()
 	 * with true before the call above.
 	 */
-	if (awaits(stream))
+	if (rd_stream_awaits_response(stream))
 		siw_ddp_rd_expect(stream->ddp, true);
 }

@@ -15,7 +15,7 @@
  */
 #define MAX_REPORTS 8
 
-static bool is_response(const struct siw_ddp_seg *seg)
+static bool rd_is_response(const struct siw_ddp_seg *seg)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 
@@ -26,7 +26,7 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 			 const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_of_rd *of = &stream->of_rd;
-	struct siw_rdmap_report *report = NULL;
+	struct siw_rdmap_send_count *report = NULL;
 
 	siw_lock(&of->rd->lock);
 	if (atomic_load_explicit(&of->n_reports, memory_order_relaxed) < MAX_REPORTS)
@@ -47,8 +47,8 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
  * Sends the error message for a fault. Framing copies its octets from the stream's buffer, which
  * can then be reused.
  */
-static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
-		      struct siw_wire_err *err)
+static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
+			 struct siw_wire_err *err)
 {
 	struct siw_ddp_msg msg;
 
@@ -58,13 +58,13 @@ static int send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fa
 	return siw_ddp_tx(stream->ddp, &msg, err);
 }
 
-static struct siw_rdmap_report *next_report(struct siw_rdmap_stream *stream)
+static struct siw_rdmap_send_count *rd_next_err_report(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_of_rd *of = &stream->of_rd;
-	struct siw_rdmap_report *report;
+	struct siw_rdmap_send_count *report;
 
 	siw_lock(&of->rd->lock);
-	report = siw_container(of->reports.next, struct siw_rdmap_report, link);
+	report = siw_container(of->reports.next, struct siw_rdmap_send_count, link);
 	siw_link_del(&report->link);
 	atomic_fetch_sub(&of->n_reports, 1);
 	siw_unlock(&of->rd->lock);
@@ -78,9 +78,9 @@ static int send_reports(struct siw_rdmap_stream *stream)
 	int r = 1;
 
 	while (r == 1 && atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed)) {
-		struct siw_rdmap_report *report = next_report(stream);
+		struct siw_rdmap_send_count *report = rd_next_err_report(stream);
 
-		r = send_error(stream, &report->fault, &err);
+		r = rd_send_error(stream, &report->fault, &err);
 		free(report);
 		stream->of_rd.responding = r == 0;
 		stream->of_rd.response = false;
@@ -100,7 +100,7 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 		.wire = request->wire.read,
 	};
 
-	return send_error(stream, &fault, err);
+	return rd_send_error(stream, &fault, err);
 }
 
 /* ---- responses ------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 #define TURN (1u << 20)
 
 /* Continues the response or error message that is partly framed. Returns as siw_ddp_tx(). */
-static int go_on(struct siw_rdmap_stream *stream)
+static int rd_continue_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
 	int r = siw_ddp_rd_response_more(stream->ddp, &err);
@@ -125,7 +125,7 @@ static int go_on(struct siw_rdmap_stream *stream)
 	return 1;
 }
 
-static int respond(struct siw_rdmap_stream *stream)
+static int rd_begin_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_wire_err err;
 	int r = siw_rdmap_response_begin(stream, &err);
@@ -144,7 +144,7 @@ int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream)
 	uint64_t turn = 0;
 
 	for (;;) {
-		int r = stream->of_rd.responding ? go_on(stream) : 1;
+		int r = stream->of_rd.responding ? rd_continue_response(stream) : 1;
 
 		if (r == 1)
 			r = send_reports(stream);
@@ -156,7 +156,7 @@ int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream)
 		if (turn >= TURN)
 			return 0;
 		turn += siw_rdmap_response_size(stream);
-		r = respond(stream);
+		r = rd_begin_response(stream);
 		if (r != 1)
 			return r;
 	}
@@ -167,11 +167,11 @@ bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream)
 	bool responses = stream->of_rd.responding || siw_rdmap_responses_pending(stream) ||
 			 atomic_load_explicit(&stream->of_rd.n_reports, memory_order_relaxed);
 
-	return siw_ddp_rd_takes(stream->ddp, stream->tx.active, responses);
+	return siw_ddp_rd_has_tx_room(stream->ddp, stream->tx.active, responses);
 }
 
-static int refused(struct siw_rdmap_event *event, struct siw_wire_err err,
-		   const struct siw_ddp_seg *seg)
+static int rd_fill_refused(struct siw_rdmap_event *event, struct siw_wire_err err,
+			   const struct siw_ddp_seg *seg)
 {
 	event->kind = SIW_RDMAP_REFUSED;
 	event->err = err;
@@ -189,13 +189,13 @@ void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdma
 		&stream->requests[(stream->rx.requests_in - 1) & stream->request_mask];
 
 	if (request->refused)
-		refused(event, request->err, &request->seg);
+		rd_fill_refused(event, request->err, &request->seg);
 }
 
-void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-			      struct siw_wire_err err, const struct siw_ddp_seg *seg)
+void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+				  struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
-	refused(event, err, seg);
+	rd_fill_refused(event, err, seg);
 	event->kind = SIW_RDMAP_BAD_RECV;
 	siw_rdmap_rd_report(stream, err, seg);
 }
@@ -204,20 +204,20 @@ void siw_rdmap_rd_undelivered(struct siw_rdmap_stream *stream, struct siw_rdmap_
  * Whether a refused segment belongs to an operation that was refused before. A Write with Immediate
  * is one operation: if the Write is refused, so is its Immediate Data.
  */
-static bool spoils(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
+static bool rd_spoils_operation(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
 	uint32_t before = rx->written;
 
 	if (!seg || !seg->head_len)
 		return false;
 	if (seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_WRITE) {
-		rx->written = SIW_RDMAP_SPOILT;
+		rx->written = SIW_RDMAP_WRITE_REFUSED;
 		rx->writing = false;
 	} else if (!seg->tagged && !seg->qn) {
 		rx->written = 0;
 	}
 	return !seg->tagged && siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg)) &&
-	       before == SIW_RDMAP_SPOILT;
+	       before == SIW_RDMAP_WRITE_REFUSED;
 }
 
 static bool is_out_of_sequence(const struct siw_wire_err *err)
@@ -231,17 +231,18 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 {
 	if (seg && seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_PRIVATE)
 		stream->of_rd.recording.on = false;
-	if (spoils(&stream->rx, seg)) { /* the error message about the Write covers this message */
+	if (rd_spoils_operation(&stream->rx,
+				seg)) { /* the error message about the Write covers this message */
 		event->kind = SIW_RDMAP_PROGRESS;
 		return 1;
 	}
-	refused(event, err, seg);
+	rd_fill_refused(event, err, seg);
 	event->with_imm = event->of_write = false;
 	if (is_out_of_sequence(&err)) { /* the error ends the stream, so no error message is sent */
 		event->kind = SIW_RDMAP_SEQUENCE;
 		return 1;
 	}
-	if (seg && seg->head_len && is_response(seg)) {
+	if (seg && seg->head_len && rd_is_response(seg)) {
 		/*
 		 * The response shows that the peer has handled the request, so no error message is
 		 * sent.
@@ -249,7 +250,7 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}
-	event->blamed = siw_ddp_rd_blamed(stream->ddp, &event->user_data) == 1;
+	event->blamed = siw_ddp_rd_refused_buffer(stream->ddp, &event->user_data) == 1;
 	/* No error messages are sent about error messages. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_report(stream, err, seg);

@@ -43,7 +43,7 @@ static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *re
 	read->stag = 0;
 }
 
-static struct siw_rdmap_read *next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
+static struct siw_rdmap_read *read_next_slot(struct siw_rdmap_stream *stream, uint32_t limit)
 {
 	uint32_t begun = atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 	/* Pairs with the store in siw_rdmap_read_pop(), after which the slot is free. */
@@ -56,14 +56,14 @@ static struct siw_rdmap_read *next_slot(struct siw_rdmap_stream *stream, uint32_
 
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 {
-	return next_slot(stream, stream->ord);
+	return read_next_slot(stream, stream->ord);
 }
 
 /*
  * Makes the request visible to the receiving side, which expects a response from here on. Pairs
  * with the load in siw_rdmap_read_oldest().
  */
-static void publish(struct siw_rdmap_stream *stream)
+static void read_publish(struct siw_rdmap_stream *stream)
 {
 	atomic_store_explicit(&stream->reads_begun, siw_rdmap_reads(stream) + 1,
 			      memory_order_release);
@@ -91,7 +91,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	 * its requests, so nothing is undone.
 	 */
 	if (siw_rdmap_is_rd(stream)) {
-		publish(stream);
+		read_publish(stream);
 		siw_ddp_rd_expect(stream->ddp, true);
 		return siw_ddp_tx(stream->ddp, &msg, &err);
 	}
@@ -99,7 +99,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	if (r < 0)
 		free_sink(stream, read);
 	else /* in time: on TCP the request is sent by a later flush */
-		publish(stream);
+		read_publish(stream);
 	return r;
 }
 
@@ -108,7 +108,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 {
 	/* An RTR is the first message, and allowed even if ORD is 0. */
 	struct siw_rdmap_read *read =
-		next_slot(stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
+		read_next_slot(stream, kind == SIW_RDMAP_READ_RTR ? UINT32_MAX : stream->ord);
 	uint32_t stag = 0;
 	int r;
 
@@ -297,8 +297,8 @@ struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err)
  * Whether the source memory of a Read may be read: RFC5040-7.2-09 to -13. For an empty Read, always
  * (RFC5040-5.2.1-16).
  */
-static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
-		      struct siw_wire_err *err)
+static bool request_source_ok(struct siw_rdmap_stream *stream,
+			      const struct siw_rdmap_wire_read *wire, struct siw_wire_err *err)
 {
 	uint32_t stag = be32toh(wire->src_stag), size = be32toh(wire->rdmardsz);
 	int r;
@@ -316,7 +316,8 @@ static bool source_ok(struct siw_rdmap_stream *stream, const struct siw_rdmap_wi
 }
 
 /* The RDMAP header that a Terminate quotes, or NULL: none for an atomic (RFC 7306 section 8.1). */
-static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request *request)
+static const struct siw_rdmap_wire_read *
+request_quoted_header(const struct siw_rdmap_request *request)
 {
 	return request->atomic ? NULL : &request->wire.read;
 }
@@ -325,10 +326,10 @@ static const struct siw_rdmap_wire_read *quotable(const struct siw_rdmap_request
  * Handles an invalid request, the last one received. On reliable datagrams, an error message is
  * sent instead of its response; otherwise the request ends the stream.
  */
-static __attribute__((cold, noinline)) bool not_answered(struct siw_rdmap_stream *stream,
-							 struct siw_rdmap_request *request,
-							 struct siw_wire_err err,
-							 const struct siw_rdmap_wire_read *wire)
+static __attribute__((cold, noinline)) bool request_refuse(struct siw_rdmap_stream *stream,
+							   struct siw_rdmap_request *request,
+							   struct siw_wire_err err,
+							   const struct siw_rdmap_wire_read *wire)
 {
 	if (!siw_rdmap_is_rd(stream)) {
 		siw_rdmap_fault_set(stream, err, &request->seg, wire);
@@ -359,11 +360,11 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	request->refused = false;
 	/* The RFCs define no error code for a wrong length. */
 	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
-		return not_answered(stream, request, err, NULL);
+		return request_refuse(stream, request, err, NULL);
 	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
-		   : !source_ok(stream, &request->wire.read, &err))
-		return not_answered(stream, request, siw_rdmap_request_error(err),
-				    quotable(request));
+		   : !request_source_ok(stream, &request->wire.read, &err))
+		return request_refuse(stream, request, siw_rdmap_request_error(err),
+				      request_quoted_header(request));
 	/* RFC 7306 section 7: an atomic is answered after earlier messages have been received. */
 	if (!atomic)
 		siw_rdmap_count_asked(stream, &request->wire.read);
@@ -407,7 +408,7 @@ static struct siw_rdmap_request *oldest_request(struct siw_rdmap_stream *stream)
 	return &stream->requests[done & stream->request_mask];
 }
 
-static uint32_t answer_size(const struct siw_rdmap_request *request)
+static uint32_t response_octets(const struct siw_rdmap_request *request)
 {
 	return request->atomic ? sizeof(request->response.original)
 			       : be32toh(request->wire.read.rdmardsz);
@@ -415,7 +416,7 @@ static uint32_t answer_size(const struct siw_rdmap_request *request)
 
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 {
-	return answer_size(oldest_request(stream));
+	return response_octets(oldest_request(stream));
 }
 
 static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
@@ -458,7 +459,7 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 			       0 };
 	uint32_t done = atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 
-	siw_rdmap_traffic_count(&stream->traffic.sent, 0, answer_size(request));
+	siw_rdmap_traffic_count(&stream->traffic.sent, 0, response_octets(request));
 	atomic_store_explicit(&stream->requests_done, done + 1, memory_order_release);
 	/*
 	 * The buffer is posted last, because from then on the peer's next request may use the slot

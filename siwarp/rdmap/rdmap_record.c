@@ -106,7 +106,7 @@ void siw_rdmap_record_abandon(struct siw_rdmap_dgram *dgram)
  * Records the octets [start, end) as received. false: that would take more than
  * SIW_RDMAP_RECORD_RANGES ranges.
  */
-static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
+static bool record_add_range(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 {
 	struct siw_rdmap_range *r = rec->ranges;
 	uint32_t i = 0, k;
@@ -133,19 +133,19 @@ static bool note(struct siw_rdmap_record *rec, uint32_t start, uint32_t end)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static bool is_of(const struct slot *s, const struct siw_rdmap_event *event, uint32_t id)
+static bool slot_matches(const struct slot *s, const struct siw_rdmap_event *event, uint32_t id)
 {
 	return s->state != FREE && s->rec.id == id && s->rec.src_qpn == event->src_qpn &&
 	       siw_addr_same(&s->rec.source, &event->source);
 }
 
-static struct slot *find(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
-			 uint32_t id)
+static struct slot *slot_find(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
+			      uint32_t id)
 {
-	if (is_of(&r->slots[r->hint], event, id))
+	if (slot_matches(&r->slots[r->hint], event, id))
 		return &r->slots[r->hint];
 	for (uint32_t i = 0; i < 2 * r->max; i++) {
-		if (!is_of(&r->slots[i], event, id))
+		if (!slot_matches(&r->slots[i], event, id))
 			continue;
 		r->hint = i;
 		return &r->slots[i];
@@ -157,8 +157,8 @@ static struct slot *find(struct siw_rdmap_records *r, const struct siw_rdmap_eve
  * The oldest slot in this state, and, if host is given, with a message from this host. *n: the
  * number of such slots.
  */
-static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
-			   const struct siw_addr *host, uint32_t *n)
+static struct slot *slot_oldest(struct siw_rdmap_records *r, enum slot_state state,
+				const struct siw_addr *host, uint32_t *n)
 {
 	struct slot *found = NULL;
 
@@ -180,17 +180,17 @@ static struct slot *oldest(struct siw_rdmap_records *r, enum slot_state state,
  * messages, so that it cannot lock out others. A further message ends the host's oldest one; if the
  * limit for all hosts is reached, the oldest message of all ends.
  */
-static void make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
+static void slot_make_room(struct siw_rdmap_records *r, const struct siw_addr *source)
 {
 	struct slot *old;
 	uint32_t n;
 
-	old = oldest(r, OPEN, source, &n);
+	old = slot_oldest(r, OPEN, source, &n);
 	if (old && n >= (r->max + 1) / 2 && n < r->max)
 		goto end;
 	if (r->open < r->max)
 		return;
-	old = oldest(r, OPEN, n >= r->max ? source : NULL, &n);
+	old = slot_oldest(r, OPEN, n >= r->max ? source : NULL, &n);
 	if (!old)
 		return;
 end:
@@ -200,16 +200,17 @@ end:
 	siw_count(SIW_COUNTER_record_early, 1);
 }
 
-static struct slot *begin(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
-			  const struct siw_ddp_seg *seg, const struct siw_rdmap_record_head *wire)
+static struct slot *slot_begin(struct siw_rdmap_records *r, const struct siw_rdmap_event *event,
+			       const struct siw_ddp_seg *seg,
+			       const struct siw_rdmap_record_head *wire)
 {
 	struct slot *s;
 	uint32_t n;
 
-	make_room(r, &event->source);
-	s = oldest(r, FREE, NULL, &n);
+	slot_make_room(r, &event->source);
+	s = slot_oldest(r, FREE, NULL, &n);
 	if (!s) {
-		s = oldest(r, REPORTED, NULL, &n);
+		s = slot_oldest(r, REPORTED, NULL, &n);
 		/* the program may still query the reported messages */
 		if (n <= siw_rdmap_record_kept(r->max))
 			return NULL;
@@ -282,29 +283,29 @@ void siw_rdmap_record_quote(const uint8_t *head, size_t len, struct siw_rdmap_ev
 	event->quoted_msn = be32toh(wire.id);
 }
 
-static bool agrees(const struct slot *s, const struct siw_ddp_seg *seg,
-		   const struct siw_rdmap_record_head *wire)
+static bool slot_agrees(const struct slot *s, const struct siw_ddp_seg *seg,
+			const struct siw_rdmap_record_head *wire)
 {
 	return s->rec.stag == seg->stag && s->rec.to == wire->to && s->rec.length == wire->length;
 }
 
 /* Fills *event for an erroneous segment: quotes the segment and the id of its message. */
-static void found(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-		  struct siw_wire_err err, struct siw_rdmap_event *event)
+static void record_fill_error(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+			      struct siw_wire_err err, struct siw_rdmap_event *event)
 {
-	siw_rdmap_dgram_found(seg, err, event);
+	siw_rdmap_dgram_fill_error(seg, err, event);
 	if ((seg->ulp_octet & SIW_RDMAP_OP_MASK) == SIW_RDMAP_PRIVATE)
 		siw_rdmap_record_quote(siw_ddp_dgram_payload(dgram->ddp), seg->payload, event);
 }
 
 /* Reports in *event that a sender with the right Q_Key has violated the protocol. */
-static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-		  enum siw_counter why, uint8_t code, struct siw_rdmap_event *event)
+static bool record_violation(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+			     enum siw_counter why, uint8_t code, struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 
 	siw_drop(why);
-	found(dgram, seg, err, event);
+	record_fill_error(dgram, seg, err, event);
 	return true;
 }
 
@@ -313,11 +314,11 @@ static bool wrong(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg 
  * since it could find valid STags by probing; the datagram may also be an old one whose region has
  * been deregistered.
  */
-static bool no_access(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
-		      struct siw_wire_err err, struct siw_rdmap_event *event)
+static bool record_access_denied(const struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg *seg,
+				 struct siw_wire_err err, struct siw_rdmap_event *event)
 {
 	siw_drop(SIW_COUNTER_drop_access);
-	found(dgram, seg, err, event);
+	record_fill_error(dgram, seg, err, event);
 	event->kind = SIW_RDMAP_BAD_ACCESS;
 	return true;
 }
@@ -337,26 +338,29 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 		return siw_drop(SIW_COUNTER_drop_qkey);
 	if (!r || (seg->ulp_octet & SIW_RDMAP_OP_MASK) != SIW_RDMAP_PRIVATE ||
 	    !siw_rdmap_record_get_head(siw_ddp_dgram_payload(dgram->ddp), seg->payload, &wire))
-		return wrong(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE, event);
+		return record_violation(dgram, seg, SIW_COUNTER_drop_opcode, SIW_RDMAP_OPCODE,
+					event);
 	if (!siw_rdmap_record_fits(seg, &wire))
-		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
+		return record_violation(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED,
+					event);
 	event->src_qpn = siw_rdmap_src_qpn(&event->source, seg->qn);
-	s = find(r, event, wire.id);
+	s = slot_find(r, event, wire.id);
 	if (s && s->state != OPEN) /* the message was reported already, or is about to be */
 		return siw_drop(SIW_COUNTER_drop_late);
-	if (s && !agrees(s, seg, &wire))
-		return wrong(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED, event);
+	if (s && !slot_agrees(s, seg, &wire))
+		return record_violation(dgram, seg, SIW_COUNTER_drop_header, SIW_RDMAP_UNSPECIFIED,
+					event);
 	/* Placed before a slot is assigned: a sender without access must not occupy a slot. */
 	if (siw_ddp_dgram_place_tagged(dgram->ddp, seg, dgram->pd, SIW_RDMAP_RECORD_HEAD,
 				       SIW_MEM_REMOTE_WRITE, &err))
-		return no_access(dgram, seg, err, event);
+		return record_access_denied(dgram, seg, err, event);
 	if (!s)
-		s = begin(r, event, seg, &wire);
+		s = slot_begin(r, event, seg, &wire);
 	if (!s)
 		return siw_drop(SIW_COUNTER_record_full);
 	start = (uint32_t)(seg->to - wire.to);
 	if (seg->payload > SIW_RDMAP_RECORD_HEAD &&
-	    !note(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
+	    !record_add_range(&s->rec, start, start + seg->payload - SIW_RDMAP_RECORD_HEAD))
 		siw_count(SIW_COUNTER_record_ranges, 1);
 	s->last_ns = siw_now_ns();
 	if (seg->last && !s->final_ns)
@@ -369,7 +373,7 @@ bool siw_rdmap_record_in(struct siw_rdmap_dgram *dgram, const struct siw_ddp_seg
 /* ---- reporting ------------------------------------------------------------------------------- */
 
 /* The time at which a message is reported if no more of it arrives; 0: now. */
-static uint64_t over_at(const struct siw_rdmap_records *r, const struct slot *s)
+static uint64_t slot_expiry_ns(const struct siw_rdmap_records *r, const struct slot *s)
 {
 	uint64_t at = s->last_ns + r->timeout_ns;
 
@@ -395,7 +399,7 @@ const struct siw_rdmap_record *siw_rdmap_record_next(struct siw_rdmap_dgram *dgr
 		if (s->state != OPEN && s->state != DUE)
 			continue;
 		left--;
-		at = over_at(r, s);
+		at = slot_expiry_ns(r, s);
 		if (at <= now_ns && (!first || s->order < first->order))
 			first = s;
 		if (at > now_ns && (!*due_ns || at < *due_ns))

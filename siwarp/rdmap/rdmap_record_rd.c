@@ -66,15 +66,15 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static bool refuse(struct siw_wire_err *err, uint8_t code)
+static bool record_rd_refuse(struct siw_wire_err *err, uint8_t code)
 {
 	*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION, code };
 	return false;
 }
 
 /* Whether a segment is the next one of the current message, or the first of a message. */
-static bool is_next(const struct siw_rdmap_recording *rec, const struct siw_ddp_seg *seg,
-		    const struct siw_rdmap_record_head *head)
+static bool record_rd_is_next(const struct siw_rdmap_recording *rec, const struct siw_ddp_seg *seg,
+			      const struct siw_rdmap_record_head *head)
 {
 	if (!rec->on)
 		return seg->to == head->to;
@@ -90,9 +90,9 @@ bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct s
 
 	if (!stream->of_rd.rd->records || siw_ddp_rd_in_responses(stream->ddp) ||
 	    !siw_rdmap_record_get_head(siw_ddp_rd_octets(stream->ddp), seg->payload, &head))
-		return refuse(err, SIW_RDMAP_OPCODE);
-	if (!siw_rdmap_record_fits(seg, &head) || !is_next(rec, seg, &head))
-		return refuse(err, SIW_RDMAP_UNSPECIFIED);
+		return record_rd_refuse(err, SIW_RDMAP_OPCODE);
+	if (!siw_rdmap_record_fits(seg, &head) || !record_rd_is_next(rec, seg, &head))
+		return record_rd_refuse(err, SIW_RDMAP_UNSPECIFIED);
 	if (head.length && stream->denied & SIW_MEM_REMOTE_WRITE) {
 		*err = (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					      SIW_RDMAP_ACCESS };

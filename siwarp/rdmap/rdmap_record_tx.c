@@ -49,7 +49,7 @@ static struct siw_rdmap_record_sents *sents_make(void)
  * Records a message whose first datagram was sent. The message has used up its id, even if the rest
  * is never sent. If there is no memory for the table, error messages about it are dropped.
  */
-static void begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
+static void record_tx_begun(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op)
 {
 	struct siw_rdmap_record_sents *s = dgram->record_sents;
 	uint32_t id = dgram->record_id++;
@@ -88,7 +88,7 @@ bool siw_rdmap_record_sent(struct siw_rdmap_dgram *dgram, const struct siw_rdmap
 }
 
 /* The maximum octets of user data in one datagram to dest, or -errno. */
-static int payload_to(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
+static int record_path_payload(struct siw_rdmap_dgram *dgram, const struct siw_addr *dest)
 {
 	uint64_t now = siw_now_ns();
 	int octets;
@@ -110,7 +110,7 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 			uint64_t offset, uint64_t octets)
 {
 	struct siw_rdmap_record_head head = {
-		/* after the first segment, begun() has advanced record_id */
+		/* after the first segment, record_tx_begun() has advanced record_id */
 		.id = dgram->record_id - (offset != 0),
 		.length = (uint32_t)op->length,
 		.to = op->to,
@@ -143,7 +143,7 @@ static int send_segment(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_re
 int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_record_op *op,
 			  uint64_t *offset)
 {
-	int most = payload_to(dgram, op->dest), r;
+	int most = record_path_payload(dgram, op->dest), r;
 	uint64_t turn = 0;
 
 	if (most < 0)
@@ -158,7 +158,7 @@ int siw_rdmap_record_send(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_
 		if (r)
 			return r;
 		if (!*offset)
-			begun(dgram, op);
+			record_tx_begun(dgram, op);
 		*offset += octets;
 		turn += octets;
 	} while (*offset < op->length);

@@ -35,7 +35,7 @@ static bool op_error(struct siw_wire_err *err, uint8_t code)
 	return false;
 }
 
-static bool invalidates(uint8_t op)
+static bool op_invalidates(uint8_t op)
 {
 	return op == SIW_RDMAP_SEND_INV || op == SIW_RDMAP_SEND_SE_INV;
 }
@@ -64,8 +64,9 @@ static bool knows_private(const struct siw_rdmap_stream *stream, const struct si
 }
 
 /* Checks segments with an opcode of RFC 7306 or the private opcode. */
-static __attribute__((cold, noinline)) bool
-judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct siw_wire_err *err)
+static __attribute__((cold, noinline)) bool rx_check_extension(struct siw_rdmap_stream *stream,
+							       struct siw_ddp_seg *seg,
+							       struct siw_wire_err *err)
 {
 	uint8_t op = siw_rdmap_opcode_of(seg);
 	uint64_t end = (uint64_t)seg->mo + seg->payload;
@@ -79,7 +80,7 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 	 * On reliable datagrams: the Write before this Immediate Data was refused, and the two are
 	 * one operation.
 	 */
-	if (siw_rdmap_is_immediate(op) && stream->rx.written == SIW_RDMAP_SPOILT &&
+	if (siw_rdmap_is_immediate(op) && stream->rx.written == SIW_RDMAP_WRITE_REFUSED &&
 	    siw_rdmap_is_rd(stream))
 		return op_error(err, SIW_RDMAP_UNSPECIFIED);
 	/* RFC7306-6.3-08; no RFC defines the error code. */
@@ -93,8 +94,8 @@ judge_extension(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg, struct
 }
 
 /* Checks a segment: RFC5040-7.2-02, -03, and the requirements of each opcode. */
-static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
-		  struct siw_wire_err *err)
+static bool rx_check_segment(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
+			     struct siw_wire_err *err)
 {
 	uint8_t op = siw_rdmap_opcode_of(seg);
 
@@ -126,15 +127,16 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 		return false;
 	}
 	if (op >= SIW_RDMAP_IMMEDIATE)
-		return judge_extension(stream, seg, err);
+		return rx_check_extension(stream, seg, err);
 	if (!seg->tagged && !seg->qn)
 		stream->rx.written = 0; /* the next message does not directly follow a Write */
 	/*
 	 * RFC5040-7.2-04, -05: checked before anything is placed; the STag is invalidated with the
 	 * last segment.
 	 */
-	if (invalidates(op) && !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
-							    siw_ddp_stream_identity(stream->ddp))) {
+	if (op_invalidates(op) &&
+	    !siw_mem_stag_may_invalidate(stream->mem, seg->ulp_word,
+					 siw_ddp_stream_identity(stream->ddp))) {
 		*err = CANNOT_INVALIDATE;
 		return false;
 	}
@@ -143,7 +145,7 @@ static bool judge(struct siw_rdmap_stream *stream, struct siw_ddp_seg *seg,
 
 /* ---- errors and the end of the stream -------------------------------------------------------- */
 
-static int over(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int kind)
+static int rx_end(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int kind)
 {
 	event->kind = kind;
 	stream->rx.over = true;
@@ -166,11 +168,11 @@ static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *
 		event->quoted_qn = fault->seg.tagged ? 0 : fault->seg.qn;
 		event->quoted_msn = fault->seg.tagged ? 0 : fault->seg.msn;
 	}
-	return over(stream, event, SIW_RDMAP_ERROR);
+	return rx_end(stream, event, SIW_RDMAP_ERROR);
 }
 
-static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
-		 struct siw_wire_err err, const struct siw_ddp_seg *seg)
+static int rx_fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+		    struct siw_wire_err err, const struct siw_ddp_seg *seg)
 {
 	if (siw_rdmap_is_rd(stream))
 		return siw_rdmap_rd_refused(stream, event, err, seg);
@@ -180,19 +182,19 @@ static int fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 }
 
 /* There is nothing to receive: adds the traffic to the shared counters. */
-static int idle(struct siw_rdmap_stream *stream)
+static int rx_idle(struct siw_rdmap_stream *stream)
 {
 	siw_rdmap_traffic_report(&stream->traffic);
 	return 0;
 }
 
 /* ddp has no more segments. 0: there will be more after receives are posted. */
-static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
+static int rx_stream_ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event, int r)
 {
 	struct siw_wire_err err;
 
-	if (siw_ddp_rx_before_end(stream->ddp))
-		return idle(stream);
+	if (siw_ddp_rx_defers_end(stream->ddp))
+		return rx_idle(stream);
 	/*
 	 * An orderly close occurs between messages; in the middle of a message, the peer has
 	 * failed.
@@ -201,13 +203,13 @@ static int ended(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 		r = -ECONNRESET;
 	if (r != -EPROTO && r != -EBADMSG && r != -EACCES) {
 		event->status = r == -ENOTCONN ? 0 : r;
-		return over(stream, event, SIW_RDMAP_CLOSED);
+		return rx_end(stream, event, SIW_RDMAP_CLOSED);
 	}
 	err = siw_ddp_error(stream->ddp);
 	if (siw_rdmap_is_rd(stream))
 		stream->rx.have = false;
 	/* An LLP error concerns no particular segment (figure 10). */
-	return fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
+	return rx_fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
 }
 
 /* ---- a responder's first FPDU ---------------------------------------------------------------- */
@@ -231,7 +233,7 @@ static bool is_rtr(const struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 }
 
 /* Handles an empty FPDU, which is an RTR or has no meaning. 1: *event is filled. */
-static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int rx_empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
@@ -239,7 +241,7 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
 	if (rx->heard)
 		return 1;
 	if (rx->want_rtr && !(rx->want_rtr & SIW_MPA_RTR_FPDU))
-		return fault(stream, event, NO_RTR_MATCH, NULL);
+		return rx_fault(stream, event, NO_RTR_MATCH, NULL);
 	rx->heard = true;
 	siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	event->kind = SIW_RDMAP_STARTED;
@@ -253,9 +255,9 @@ static int empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event *e
  * (RFC5040-5.3-13). If the STag's owner has invalidated it meanwhile, the receive completes with an
  * error.
  */
-static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *stream,
-						       const struct siw_ddp_seg *seg,
-						       struct siw_rdmap_event *event)
+static __attribute__((cold, noinline)) void rx_invalidate(struct siw_rdmap_stream *stream,
+							  const struct siw_ddp_seg *seg,
+							  struct siw_rdmap_event *event)
 {
 	if (siw_mem_stag_invalidate(stream->mem, seg->ulp_word,
 				    siw_ddp_stream_identity(stream->ddp)) == 0) {
@@ -266,14 +268,15 @@ static __attribute__((cold, noinline)) void invalidate(struct siw_rdmap_stream *
 	event->kind = SIW_RDMAP_BAD_RECV;
 	event->status = -EACCES;
 	if (siw_rdmap_is_rd(stream))
-		siw_rdmap_rd_undelivered(stream, event, CANNOT_INVALIDATE, seg);
+		siw_rdmap_rd_delivery_failed(stream, event, CANNOT_INVALIDATE, seg);
 	else
 		siw_rdmap_fault_set(stream, CANNOT_INVALIDATE, seg, NULL);
 }
 
 /* Parses the header of a message with immediate data; false: it is invalid. */
-static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delivery *delivery,
-		      struct siw_rdmap_event *event)
+static bool rx_read_imm_header(const struct siw_ddp_seg *seg,
+			       const struct siw_ddp_delivery *delivery,
+			       struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_wire_send_imm wire;
 	struct siw_rdmap_wire_imm imm;
@@ -295,15 +298,14 @@ static bool read_head(const struct siw_ddp_seg *seg, const struct siw_ddp_delive
 	return siw_rdmap_is_send_imm(&wire);
 }
 
-static __attribute__((cold, noinline)) void headed(struct siw_rdmap_stream *stream,
-						   const struct siw_ddp_seg *seg,
-						   const struct siw_ddp_delivery *delivery,
-						   struct siw_rdmap_event *event)
+static __attribute__((cold, noinline)) void
+rx_handle_imm_header(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
 	static const struct siw_wire_err unknown = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_OPERATION,
 						     SIW_RDMAP_OPCODE };
 
-	if (read_head(seg, delivery, event))
+	if (rx_read_imm_header(seg, delivery, event))
 		return;
 	/* The message has consumed a receive, which completes with an error; the stream ends. */
 	siw_rdmap_fault_set(stream, unknown, seg, NULL);
@@ -311,8 +313,8 @@ static __attribute__((cold, noinline)) void headed(struct siw_rdmap_stream *stre
 	event->status = -EPROTO;
 }
 
-static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
-		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+static void rx_send_received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_RECV;
 	event->user_data = delivery->user_data;
@@ -321,16 +323,17 @@ static void received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *
 			   siw_rdmap_opcode_of(seg) == SIW_RDMAP_SEND_SE_INV;
 	event->msn = seg->msn;
 	if (__builtin_expect(siw_rdmap_opcode_of(seg) >= SIW_RDMAP_IMMEDIATE, 0))
-		headed(stream, seg, delivery, event);
-	else if (__builtin_expect(invalidates(siw_rdmap_opcode_of(seg)), 0))
-		invalidate(stream, seg, event);
+		rx_handle_imm_header(stream, seg, delivery, event);
+	else if (__builtin_expect(op_invalidates(siw_rdmap_opcode_of(seg)), 0))
+		rx_invalidate(stream, seg, event);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, delivery->length);
 	if (event->kind == SIW_RDMAP_RECV)
-		siw_rdmap_has_taken(stream);
+		siw_rdmap_count_update(stream);
 }
 
-static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_delivery *delivery,
-		   struct siw_rdmap_event *event)
+static int rx_request_received(struct siw_rdmap_stream *stream,
+			       const struct siw_ddp_delivery *delivery,
+			       struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
@@ -339,7 +342,7 @@ static int request(struct siw_rdmap_stream *stream, const struct siw_ddp_deliver
 
 	/* A Read that is an RTR must be empty. */
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
-		return fault(stream, event, NO_RTR_MATCH, NULL);
+		return rx_fault(stream, event, NO_RTR_MATCH, NULL);
 	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
 		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
 	if (siw_rdmap_request_release(stream))
@@ -358,12 +361,12 @@ static int atomic_response(struct siw_rdmap_stream *stream, uint32_t length,
 
 	if (siw_rdmap_atomic_done(stream, length, event, &err))
 		return 1;
-	return fault(stream, event, err, &stream->rx.seg);
+	return rx_fault(stream, event, err, &stream->rx.seg);
 }
 
 /* Handles a placed segment; done: the segment completes its message. */
-static int placed(struct siw_rdmap_stream *stream, bool done,
-		  const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
+static int rx_placed(struct siw_rdmap_stream *stream, bool done,
+		     const struct siw_ddp_delivery *delivery, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	int r = 1;
@@ -380,7 +383,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		event->length = rx->written;
 		if (done && !rx->rtr) {
 			rx->writes++;
-			siw_rdmap_has_taken(stream);
+			siw_rdmap_count_update(stream);
 		}
 		break;
 	case SIW_RDMAP_READ_RESPONSE:
@@ -389,7 +392,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 	case SIW_RDMAP_READ_REQUEST:
 	case SIW_RDMAP_ATOMIC_REQUEST:
 		if (done)
-			r = request(stream, delivery, event);
+			r = rx_request_received(stream, delivery, event);
 		break;
 	case SIW_RDMAP_ATOMIC_RESPONSE:
 		if (done)
@@ -404,7 +407,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 			}
 			siw_rdmap_terminate_parse(stream->term_in, delivery->length, event);
 			atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
-			return over(stream, event, SIW_RDMAP_TERMINATED);
+			return rx_end(stream, event, SIW_RDMAP_TERMINATED);
 		}
 		break;
 	default:
@@ -413,7 +416,7 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 		else if (rx->seg.tagged)
 			siw_rdmap_rd_record_placed(stream, done, event);
 		else if (done && !rx->rtr) /* an RTR consumes no receive */
-			received(stream, &rx->seg, delivery, event);
+			rx_send_received(stream, &rx->seg, delivery, event);
 	}
 	if (rx->rtr && r == 1 && event->kind != SIW_RDMAP_ERROR) {
 		rx->rtr = false;
@@ -423,14 +426,14 @@ static int placed(struct siw_rdmap_stream *stream, bool done,
 }
 
 /* Finds and checks the next segment. 1: it is in rx->seg; 0: none; 2: *event is filled; -errno. */
-static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int rx_next_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 	struct siw_wire_err err;
 	int r = siw_ddp_rx_head(stream->ddp, &rx->seg);
 
 	if (r == 2)
-		return empty_fpdu(stream, event) ? 2 : 0;
+		return rx_empty_fpdu(stream, event) ? 2 : 0;
 	if (r <= 0)
 		return r;
 	if (!rx->heard && rx->want_rtr) {
@@ -443,7 +446,7 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	}
-	if (!judge(stream, &rx->seg, &err)) {
+	if (!rx_check_segment(stream, &rx->seg, &err)) {
 		siw_ddp_rx_refuse(stream->ddp, err);
 		return siw_ddp_rx_head(stream->ddp, &rx->seg);
 	}
@@ -461,7 +464,7 @@ static int next(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 /* ---- Sends that arrived before their receives ------------------------------------------------ */
 
 /* Handles a segment of a Send without a receive. */
-static int unexpected(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int rx_unexpected_send(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
@@ -486,7 +489,7 @@ static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_str
 	}
 	r = siw_ddp_rx_place_unexpected(stream->ddp, &seg, &delivery);
 	if (r < 0)
-		return fault(stream, event, siw_ddp_error(stream->ddp), &seg);
+		return rx_fault(stream, event, siw_ddp_error(stream->ddp), &seg);
 	rx->unexpected = siw_ddp_rx_unexpected(stream->ddp) ||
 			 rx->requests_in != atomic_load_explicit(&stream->requests_released,
 								 memory_order_relaxed);
@@ -494,7 +497,7 @@ static __attribute__((cold, noinline)) int place_unexpected(struct siw_rdmap_str
 		return 0;
 	event->kind = SIW_RDMAP_PROGRESS;
 	if (r == 1)
-		received(stream, &seg, &delivery, event);
+		rx_send_received(stream, &seg, &delivery, event);
 	return 1;
 }
 
@@ -503,7 +506,7 @@ bool siw_rdmap_unexpected(const struct siw_rdmap_stream *stream)
 	return stream->rx.unexpected;
 }
 
-bool siw_rdmap_starved(const struct siw_rdmap_stream *stream, uint32_t *msn)
+bool siw_rdmap_send_waits(const struct siw_rdmap_stream *stream, uint32_t *msn)
 {
 	struct siw_ddp_seg seg;
 
@@ -528,7 +531,7 @@ void siw_rdmap_expire(struct siw_rdmap_stream *stream)
  * Clears the fields that a caller may read in every event. Clearing the complete struct would be a
  * slow string instruction.
  */
-static void clear(struct siw_rdmap_event *event)
+static void rx_clear_event(struct siw_rdmap_event *event)
 {
 	event->kind = SIW_RDMAP_NONE;
 	event->status = 0;
@@ -548,25 +551,25 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 
 	if (rx->over || !stream->started)
 		return 0;
-	clear(event);
+	rx_clear_event(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side has found an error */
 		return error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
 		return 1;
 	if (!rx->have) {
-		r = next(stream, event);
+		r = rx_next_segment(stream, event);
 		if (r == 2)
 			return 1;
 		if (r <= 0)
-			return r < 0 ? ended(stream, event, r) : idle(stream);
+			return r < 0 ? rx_stream_ended(stream, event, r) : rx_idle(stream);
 	}
 	right = siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_READ_RESPONSE ? SIW_MEM_REMOTE_WRITE
 		: rx->discard						 ? 0
 									 : SIW_MEM_READ_SINK;
 	r = siw_ddp_rx_place(stream->ddp, &rx->seg, right, &delivery);
 	if (r <= 0)
-		return r < 0 ? ended(stream, event, r) : 0;
+		return r < 0 ? rx_stream_ended(stream, event, r) : 0;
 	if (__builtin_expect(r == 3, 0))
-		return unexpected(stream, event);
-	return placed(stream, r == 1, &delivery, event);
+		return rx_unexpected_send(stream, event);
+	return rx_placed(stream, r == 1, &delivery, event);
 }

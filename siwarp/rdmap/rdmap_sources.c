@@ -35,7 +35,7 @@ static struct siw_source_drops *place_of(struct siw_rdmap_sources *s, const stru
 	return least;
 }
 
-void siw_rdmap_sources_blame(struct siw_rdmap_sources **sources, const struct siw_addr *source)
+void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct siw_addr *source)
 {
 	struct siw_addr who = *source;
 

@@ -67,7 +67,7 @@ static uint32_t power_of_two(uint32_t n)
  * begins with the ring of Reads. The block is not cleared, because entries are written completely
  * before they are read, and clearing would touch pages: an idle connection shall use little memory.
  */
-static int make_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
+static int stream_alloc_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
 {
 	uint32_t reads = power_of_two(ord), requests = power_of_two(ird);
 
@@ -107,13 +107,13 @@ static int make_read_queue(struct siw_rdmap_stream *stream, uint32_t n)
 
 		siw_mem_queue_post(stream->q_read, i, &sge, 1);
 	}
-	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_READ, stream->q_read);
+	siw_ddp_stream_set_queue(stream->ddp, SIW_RDMAP_QN_READ, stream->q_read);
 	return 0;
 }
 
 /* Creates a queue with one buffer, which is part of the stream. */
-static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer, size_t size,
-		      struct siw_mem_queue **out)
+static int stream_create_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer,
+			       size_t size, struct siw_mem_queue **out)
 {
 	struct siw_mem_queue_attr attr = { .depth = 1, .max_sge = 1, .internal = true };
 	struct siw_sge sge = { (uintptr_t)buffer, (uint32_t)size, 0 };
@@ -122,7 +122,7 @@ static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer
 	if (r)
 		return r;
 	siw_mem_queue_post(*out, 0, &sge, 1);
-	siw_ddp_stream_queue(stream->ddp, qn, *out);
+	siw_ddp_stream_set_queue(stream->ddp, qn, *out);
 	return 0;
 }
 
@@ -133,12 +133,12 @@ static int make_queue(struct siw_rdmap_stream *stream, uint32_t qn, void *buffer
  */
 static int make_own_queues(struct siw_rdmap_stream *stream)
 {
-	int r = make_queue(stream, SIW_RDMAP_QN_TERMINATE, stream->term_in, sizeof(stream->term_in),
-			   &stream->q_term);
+	int r = stream_create_queue(stream, SIW_RDMAP_QN_TERMINATE, stream->term_in,
+				    sizeof(stream->term_in), &stream->q_term);
 
 	return r ? r
-		 : make_queue(stream, SIW_RDMAP_QN_ATOMIC, &stream->atomic_response_in,
-			      sizeof(stream->atomic_response_in), &stream->q_atomic);
+		 : stream_create_queue(stream, SIW_RDMAP_QN_ATOMIC, &stream->atomic_response_in,
+				       sizeof(stream->atomic_response_in), &stream->q_atomic);
 }
 
 /*
@@ -184,7 +184,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 		return -EINVAL;
 	stream->pd = start->pd;
 	stream->ord = start->ord;
-	r = make_rings(stream, ird, ord);
+	r = stream_alloc_rings(stream, ird, ord);
 	if (r)
 		return r;
 	r = make_read_queue(stream, ird);
@@ -202,17 +202,18 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	atomic_store_explicit(&stream->taken, taken, memory_order_relaxed);
 	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);
 	stream->denied = start->denied;
-	siw_ddp_stream_pd(stream->ddp, start->pd);
+	siw_ddp_stream_set_pd(stream->ddp, start->pd);
 	if (start->owner)
 		siw_ddp_stream_bind(stream->ddp, start->owner);
 	stream->private = start->private;
 	stream->counts = start->counts;
 	stream->offers = start->offers && !start->counts;
-	siw_ddp_stream_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE | 1 << SIW_RDMAP_IMMEDIATE_SE |
-						   1 << SIW_RDMAP_PRIVATE);
+	siw_ddp_stream_set_headed(stream->ddp, 1 << SIW_RDMAP_IMMEDIATE |
+						       1 << SIW_RDMAP_IMMEDIATE_SE |
+						       1 << SIW_RDMAP_PRIVATE);
 	siw_ddp_stream_keep_unexpected(stream->ddp, start->unexpected_octets,
 				       start->deliver_before_end);
-	siw_ddp_stream_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
+	siw_ddp_stream_set_queue(stream->ddp, SIW_RDMAP_QN_SEND, start->recvs);
 	stream->started = true;
 	if (!start->initiator) {
 		stream->rx.want_rtr = start->rtr;

@@ -45,7 +45,7 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
  * error. On reliable datagrams, local errors quote the segment, too, because the requester
  * continues and must know which request failed.
  */
-static uint8_t hdrct_of(const struct siw_rdmap_fault *fault)
+static uint8_t terminate_hdrct(const struct siw_rdmap_fault *fault)
 {
 	uint8_t hdrct = 0;
 
@@ -64,7 +64,7 @@ uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t 
 	struct siw_rdmap_wire_terminate head = {
 		.layer_etype = (uint8_t)(fault->err.layer << 4 | fault->err.type),
 		.code = fault->err.code,
-		.hdrct = hdrct_of(fault),
+		.hdrct = terminate_hdrct(fault),
 	};
 	uint8_t *at = out;
 
@@ -107,7 +107,7 @@ void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_r
  * the error, because a Send may still wait for its receive. 1: everything is framed; 0: not yet;
  * -errno.
  */
-static int tell_first(struct siw_rdmap_stream *stream)
+static int terminate_send_counts(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
@@ -116,7 +116,7 @@ static int tell_first(struct siw_rdmap_stream *stream)
 	if (r != 1)
 		return r;
 	tx->active = false;
-	return siw_rdmap_ahead(stream);
+	return siw_rdmap_send_notices(stream);
 }
 
 int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
@@ -139,7 +139,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		tx->term = SIW_RDMAP_TERM_COUNTS;
 	}
 	if (tx->term == SIW_RDMAP_TERM_COUNTS) {
-		r = tell_first(stream);
+		r = terminate_send_counts(stream);
 		if (r != 1)
 			return r;
 		tx->term = SIW_RDMAP_TERM_DUE; /* RFC5040-5.4-08: nothing follows the Terminate */
@@ -171,7 +171,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Whether this error code is defined by figure 9, RFC 5041 section 7.2 or RFC 5044 section 8. */
-static bool known(uint8_t layer, uint8_t type, uint8_t code)
+static bool terminate_is_defined(uint8_t layer, uint8_t type, uint8_t code)
 {
 	switch (layer << 4 | type) {
 	case SIW_LAYER_RDMAP << 4 | SIW_RDMAP_LOCAL_CATASTROPHIC:
@@ -200,7 +200,7 @@ static bool known(uint8_t layer, uint8_t type, uint8_t code)
  * the first octet swapped, and HdrCt in the low bits. If HdrCt is not 0, it shows the swap;
  * otherwise a swap is assumed only if the codes are undefined as received and defined when swapped.
  */
-static void unswap(struct siw_rdmap_wire_terminate *head)
+static void terminate_unswap(struct siw_rdmap_wire_terminate *head)
 {
 	uint8_t high = head->layer_etype >> 4, low = head->layer_etype & 15;
 	bool swapped;
@@ -210,7 +210,8 @@ static void unswap(struct siw_rdmap_wire_terminate *head)
 	if (head->hdrct & 7)
 		swapped = true;
 	else
-		swapped = !known(high, low, head->code) && known(low, high, head->code);
+		swapped = !terminate_is_defined(high, low, head->code) &&
+			  terminate_is_defined(low, high, head->code);
 	if (!swapped)
 		return;
 	head->layer_etype = (uint8_t)(low << 4 | high);
@@ -248,7 +249,7 @@ void siw_rdmap_terminate_parse(const uint8_t *buf, size_t len, struct siw_rdmap_
 		return;
 	}
 	memcpy(&head, buf, sizeof(head));
-	unswap(&head);
+	terminate_unswap(&head);
 	event->err =
 		(struct siw_wire_err){ head.layer_etype >> 4, head.layer_etype & 15, head.code };
 	if (head.hdrct & SIW_RDMAP_TERM_D && len > sizeof(head) + 2)

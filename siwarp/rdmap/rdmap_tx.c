@@ -16,7 +16,7 @@
  * Handles an error in data that this end sends: the stream ends, and the Terminate reports the
  * error.
  */
-static int broken(struct siw_rdmap_stream *stream)
+static int tx_broken(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
 	stream->tx.active = stream->tx.imm_due = false;
@@ -67,8 +67,8 @@ static int begin_imm(struct siw_rdmap_stream *stream)
  * Sends the Immediate Data of a Write that has begun. framed: result of siw_ddp_tx() for the Write.
  * Returns the result for both.
  */
-static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream *stream,
-							const struct siw_rdmap_op *op, int framed)
+static __attribute__((cold, noinline)) int
+tx_follow_write(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, int framed)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_rdmap_wire_imm wire = { .data = op->imm };
@@ -84,7 +84,7 @@ static __attribute__((cold, noinline)) int follow_write(struct siw_rdmap_stream 
 /* ---- operations ------------------------------------------------------------------------------ */
 
 /* Builds the message of a Send or a Write; false: the operation is neither. */
-static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
+static bool tx_build_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
 	*msg = (struct siw_ddp_msg){
 		.internal = op->internal,
@@ -116,7 +116,7 @@ static bool make_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 }
 
 /* Begins any other operation. Returns as siw_ddp_tx(). */
-static int begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+static int tx_begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
 {
 	switch (op->opcode) {
 	case SIW_RDMAP_PRIVATE:
@@ -137,7 +137,7 @@ static bool awaits_response(const struct siw_rdmap_op *op)
 }
 
 /* Whether a message may begin now: 0; -EAGAIN, -EPIPE. */
-static int may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *stream)
+static int tx_may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || tx->term ||
 	    atomic_load_explicit(&stream->closing, memory_order_relaxed))
@@ -149,7 +149,7 @@ static int may_begin(struct siw_rdmap_tx *tx, const struct siw_rdmap_stream *str
 }
 
 /* Updates the state after a user's message has begun. framed: result of siw_ddp_tx(). */
-static void begun(struct siw_rdmap_tx *tx, int framed)
+static void tx_begun(struct siw_rdmap_tx *tx, int framed)
 {
 	tx->waiting = tx->response = false;
 	tx->active = framed == 0;
@@ -160,30 +160,30 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_ddp_msg msg;
 	struct siw_wire_err err;
-	int r = may_begin(tx, stream);
+	int r = tx_may_begin(tx, stream);
 
 	if (r)
 		return r;
-	r = siw_rdmap_ahead(stream);
+	r = siw_rdmap_send_notices(stream);
 	if (r != 1)
 		return r ? r : -EAGAIN;
 	*op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed(stream->ddp) };
-	if (make_msg(op, &msg))
+	if (tx_build_msg(op, &msg))
 		r = siw_ddp_tx(stream->ddp, &msg, &err);
 	else
-		r = begin_other(stream, op);
+		r = tx_begin_other(stream, op);
 	if (r < 0) {
 		/*
 		 * A key became invalid after the first segments were framed; otherwise the message
 		 * has not begun.
 		 */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
-			return broken(stream);
+			return tx_broken(stream);
 		return r;
 	}
-	begun(tx, r);
+	tx_begun(tx, r);
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
-		r = follow_write(stream, op, r);
+		r = tx_follow_write(stream, op, r);
 		/*
 		 * On reliable datagrams this fails only if the peer is lost; the Write has begun
 		 * already.
@@ -205,13 +205,13 @@ int siw_rdmap_confirm(struct siw_rdmap_stream *stream, uint64_t user_data)
 		.rkey = 1,
 		.remote_to = stream->offers ? SIW_RDMAP_ASKS_COUNTS : 0,
 	};
-	int r = may_begin(tx, stream);
+	int r = tx_may_begin(tx, stream);
 
 	if (!r)
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_CONFIRM);
 	if (r < 0)
 		return r;
-	begun(tx, r);
+	tx_begun(tx, r);
 	if (stream->offers)
 		atomic_store_explicit(&stream->asked, true, memory_order_relaxed);
 	siw_count(SIW_COUNTER_confirm_reads, 1);
@@ -224,7 +224,7 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
 }
 
 /* Continues the current message: 1: it is completely framed; 0: not yet; -errno. */
-static int go_on(struct siw_rdmap_stream *stream)
+static int tx_continue(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
@@ -232,7 +232,7 @@ static int go_on(struct siw_rdmap_stream *stream)
 
 	if (r == -EACCES || r == -EMSGSIZE) {
 		if (!tx->response)
-			return broken(stream);
+			return tx_broken(stream);
 		tx->active = false;
 		return siw_rdmap_response_failed(stream, err);
 	}
@@ -246,7 +246,7 @@ static int go_on(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-static int respond(struct siw_rdmap_stream *stream)
+static int tx_begin_response(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
@@ -262,26 +262,26 @@ static int respond(struct siw_rdmap_stream *stream)
 }
 
 /*
- * As frame(), for reliable datagrams: responses need no turns with the user's operations, since
+ * As tx_frame(), for reliable datagrams: responses need no turns with the user's operations, since
  * they have their own sequence space, and do not count in the result.
  */
-static int frame_rd(struct siw_rdmap_stream *stream)
+static int tx_frame_rd(struct siw_rdmap_stream *stream)
 {
 	int r = siw_rdmap_rd_respond(stream);
 
-	return r < 0 ? r : stream->tx.active ? go_on(stream) : 1;
+	return r < 0 ? r : stream->tx.active ? tx_continue(stream) : 1;
 }
 
 /* Frames as much as possible: 1: everything is framed; 0: some is left; -errno. */
-static int frame(struct siw_rdmap_stream *stream)
+static int tx_frame(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	uint64_t turn = 0;
 
 	if (siw_rdmap_is_rd(stream))
-		return frame_rd(stream);
+		return tx_frame_rd(stream);
 	for (;;) {
-		int r = tx->active ? go_on(stream) : 1;
+		int r = tx->active ? tx_continue(stream) : 1;
 
 		if (r != 1)
 			return r;
@@ -293,18 +293,18 @@ static int frame(struct siw_rdmap_stream *stream)
 			tx->waiting = false;
 			return 0;
 		}
-		r = siw_rdmap_ahead(stream);
+		r = siw_rdmap_send_notices(stream);
 		if (r != 1)
 			return r;
 		turn += siw_rdmap_response_size(stream);
-		r = respond(stream);
+		r = tx_begin_response(stream);
 		if (r != 1)
 			return r;
 	}
 }
 
 /* Whether the stream may be flushed: 0, or the -errno with which a flush fails. */
-static int is_over(const struct siw_rdmap_stream *stream)
+static int tx_flush_error(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)
 		return -EPIPE;
@@ -315,10 +315,10 @@ static int is_over(const struct siw_rdmap_stream *stream)
 
 int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
 {
-	int framed = is_over(stream), r;
+	int framed = tx_flush_error(stream), r;
 
 	if (!framed)
-		framed = frame(stream);
+		framed = tx_frame(stream);
 	if (framed < 0) {
 		*accepted = siw_ddp_tx_accepted(stream->ddp);
 		return framed;

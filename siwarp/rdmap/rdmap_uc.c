@@ -72,7 +72,7 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
 {
 	uc->recvs = start->recvs;
 	uc->denied = start->denied;
-	siw_ddp_uc_keys(uc->ddp, start->qkey, start->pd, start->owner);
+	siw_ddp_uc_set_keys(uc->ddp, start->qkey, start->pd, start->owner);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *m
 }
 
 /* Sends the Immediate Data of a framed Write. Returns as siw_ddp_uc_tx(). */
-static int send_due(struct siw_rdmap_uc *uc)
+static int uc_send_immediate(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
 	struct siw_ddp_uc_msg msg = {
@@ -129,7 +129,7 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 		uc->due = op->imm_opcode;
 		uc->due_imm = op->imm;
 		if (r == 1)
-			send_due(uc); /* otherwise siw_rdmap_uc_flush() sends it */
+			uc_send_immediate(uc); /* otherwise siw_rdmap_uc_flush() sends it */
 	}
 	if (r >= 0)
 		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
@@ -143,7 +143,7 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 	if (r < 0)
 		uc->due = 0;
 	if (r == 1 && uc->due)
-		r = send_due(uc) == 1;
+		r = uc_send_immediate(uc) == 1;
 	/* Flushed even if the turn has ended, because a batch must not wait for the next turn. */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
 	return r < 0 ? r : r && flushed;
@@ -168,31 +168,31 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 {
 	uc->due = 0;
-	siw_ddp_uc_cut(uc->ddp);
+	siw_ddp_uc_reset_tx(uc->ddp);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Drops the segment and its operation. Returns 0. */
-static int drop(struct siw_rdmap_uc *uc, enum siw_counter why)
+static int uc_drop_operation(struct siw_rdmap_uc *uc, enum siw_counter why)
 {
-	siw_ddp_uc_spoil(uc->ddp);
+	siw_ddp_uc_abandon_op(uc->ddp);
 	return siw_drop(why);
 }
 
 /* The kind of operation that a segment belongs to; UC_NOTHING: the segment was dropped. */
-static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
+static enum uc_op uc_op_kind(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	uint8_t opcode = seg->ulp_octet & SIW_RDMAP_OP_MASK;
 
 	if (seg->ulp_octet >> SIW_RDMAP_RV_SHIFT != SIW_RDMAP_RV) {
-		drop(uc, SIW_COUNTER_drop_version);
+		uc_drop_operation(uc, SIW_COUNTER_drop_version);
 		return UC_NOTHING;
 	}
 	if (seg->tagged && opcode == SIW_RDMAP_WRITE)
 		return UC_WRITE;
 	if (!seg->tagged && seg->qn != SIW_RDMAP_QN_SEND) {
-		drop(uc, SIW_COUNTER_drop_qn);
+		uc_drop_operation(uc, SIW_COUNTER_drop_qn);
 		return UC_NOTHING;
 	}
 	if (!seg->tagged && (opcode == SIW_RDMAP_SEND || opcode == SIW_RDMAP_SEND_SE ||
@@ -200,12 +200,13 @@ static enum uc_op kind_of(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg
 		return UC_SEND;
 	if (!seg->tagged && (opcode == SIW_RDMAP_IMMEDIATE || opcode == SIW_RDMAP_IMMEDIATE_SE))
 		return UC_IMMEDIATE;
-	drop(uc, SIW_COUNTER_drop_opcode);
+	uc_drop_operation(uc, SIW_COUNTER_drop_opcode);
 	return UC_NOTHING;
 }
 
 /* Whether the segment continues the current operation, or begins a new one. */
-static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enum uc_op kind)
+static bool uc_segment_follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+			       enum uc_op kind)
 {
 	bool good = s->first ||
 		    (uc->op == kind && !uc->ended && uc->ulp_octet == s->seg.ulp_octet) ||
@@ -220,8 +221,8 @@ static bool follows(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s, enu
 }
 
 /* Places a segment of a Write. 1 and *event: the Write is complete; else 0. */
-static int write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
-		    struct siw_rdmap_event *event)
+static int uc_place_write(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+			  struct siw_rdmap_event *event)
 {
 	struct siw_wire_err err;
 	bool done;
@@ -230,7 +231,7 @@ static int write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	if (!(uc->denied & SIW_MEM_REMOTE_WRITE))
 		r = siw_ddp_uc_place_tagged(uc->ddp, uc->recvs, SIW_MEM_REMOTE_WRITE, &err);
 	if (r < 0)
-		return drop(uc, SIW_COUNTER_drop_access);
+		return uc_drop_operation(uc, SIW_COUNTER_drop_access);
 	uc->octets += s->seg.payload;
 	done = r == 1 && s->whole;
 	siw_rdmap_traffic_count(&uc->traffic.received, done, s->seg.payload);
@@ -243,9 +244,9 @@ static int write_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 	return 1;
 }
 
-static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
-		   const struct siw_ddp_delivery *delivery, int status,
-		   struct siw_rdmap_event *event)
+static int uc_deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
+		      const struct siw_ddp_delivery *delivery, int status,
+		      struct siw_rdmap_event *event)
 {
 	memset(event, 0, sizeof(*event));
 	event->kind = status ? SIW_RDMAP_BAD_RECV : SIW_RDMAP_RECV;
@@ -258,14 +259,14 @@ static int deliver(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg,
 	event->imm = uc->imm;
 	event->msn = seg->msn;
 	if (status)
-		siw_ddp_uc_spoil(uc->ddp);
+		siw_ddp_uc_abandon_op(uc->ddp);
 	else
 		siw_rdmap_traffic_count(&uc->traffic.received, 1, delivery->length);
 	return 1;
 }
 
 /* Parses the header of a Send that is a private message; false: it was dropped. */
-static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
+static bool uc_read_imm_header(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 {
 	struct siw_rdmap_wire_send_imm wire;
 
@@ -276,24 +277,24 @@ static bool read_head(struct siw_rdmap_uc *uc, const struct siw_ddp_seg *seg)
 		return true;
 	if (siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire)) != sizeof(wire) ||
 	    !siw_rdmap_is_send_imm(&wire))
-		return drop(uc, SIW_COUNTER_drop_opcode);
+		return uc_drop_operation(uc, SIW_COUNTER_drop_opcode);
 	uc->solicited = wire.subcode == SIW_RDMAP_SEND_IMM_SE;
 	uc->imm = wire.data;
 	return true;
 }
 
 /* Handles an Immediate Data segment. 1 and *event; or 0: no event. */
-static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
-			struct siw_rdmap_event *event)
+static int uc_handle_immediate(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+			       struct siw_rdmap_event *event)
 {
 	struct siw_ddp_delivery delivery;
 	struct siw_rdmap_wire_imm wire;
 
 	if (s->seg.payload != sizeof(wire) || !s->seg.last || s->seg.mo)
-		return drop(uc, SIW_COUNTER_drop_header);
+		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	siw_ddp_uc_peek(uc->ddp, &wire, sizeof(wire));
-	if (siw_ddp_uc_take(uc->ddp, uc->recvs, &delivery) < 0)
-		return drop(uc, SIW_COUNTER_drop_no_buffer);
+	if (siw_ddp_uc_use_buffer(uc->ddp, uc->recvs, &delivery) < 0)
+		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
 	memset(event, 0, sizeof(*event));
 	event->kind = SIW_RDMAP_RECV;
 	event->user_data = delivery.user_data;
@@ -307,46 +308,47 @@ static int immediate_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
 }
 
 /* Handles a segment of a Send. 1 and *event; or 0: no event. */
-static int send_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
-		   struct siw_rdmap_event *event)
+static int uc_place_send(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+			 struct siw_rdmap_event *event)
 {
 	struct siw_ddp_delivery delivery;
 	int r;
 
-	if (!read_head(uc, &s->seg))
+	if (!uc_read_imm_header(uc, &s->seg))
 		return 0;
 	r = siw_ddp_uc_place(uc->ddp, uc->recvs, uc->headed ? SIW_RDMAP_IMM_LEN : 0, &delivery);
 	switch (r) {
 	case 2:
 		return 0;
 	case -ENOBUFS:
-		return drop(uc, SIW_COUNTER_drop_no_buffer);
+		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
 	case -EPROTO:
-		return drop(uc, SIW_COUNTER_drop_header);
+		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	case -EMSGSIZE:
 		siw_drop(SIW_COUNTER_drop_too_long);
-		return deliver(uc, &s->seg, &delivery, r, event);
+		return uc_deliver(uc, &s->seg, &delivery, r, event);
 	default:
-		return deliver(uc, &s->seg, &delivery, r < 0 ? r : 0, event);
+		return uc_deliver(uc, &s->seg, &delivery, r < 0 ? r : 0, event);
 	}
 }
 
-static int take_in(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
-		   struct siw_rdmap_event *event)
+static int uc_handle_segment(struct siw_rdmap_uc *uc, const struct siw_ddp_uc_seg *s,
+			     struct siw_rdmap_event *event)
 {
 	enum uc_op kind;
 
 	if (!uc->recvs) /* no receive queue before RTR and in ERR */
-		return drop(uc, SIW_COUNTER_drop_no_buffer);
-	kind = kind_of(uc, &s->seg);
+		return uc_drop_operation(uc, SIW_COUNTER_drop_no_buffer);
+	kind = uc_op_kind(uc, &s->seg);
 	if (kind == UC_NOTHING)
 		return 0;
-	if (s->whole && !follows(uc, s, kind))
-		return drop(uc, SIW_COUNTER_drop_header);
+	if (s->whole && !uc_segment_follows(uc, s, kind))
+		return uc_drop_operation(uc, SIW_COUNTER_drop_header);
 	if (kind == UC_WRITE)
-		return write_in(uc, s, event);
+		return uc_place_write(uc, s, event);
 	if (s->whole)
-		return kind == UC_SEND ? send_in(uc, s, event) : immediate_in(uc, s, event);
+		return kind == UC_SEND ? uc_place_send(uc, s, event)
+				       : uc_handle_immediate(uc, s, event);
 	siw_drop(SIW_COUNTER_drop_partial);
 	return 0;
 }
@@ -357,13 +359,13 @@ int siw_rdmap_uc_recv(struct siw_rdmap_uc *uc, struct siw_rdmap_event *event, ui
 	int tries;
 
 	*octets = 0;
-	for (tries = 0; siw_ddp_uc_goes_on(uc->ddp, tries, *octets); tries++) {
+	for (tries = 0; siw_ddp_uc_may_continue(uc->ddp, tries, *octets); tries++) {
 		if (!siw_ddp_uc_rx(uc->ddp, &s)) {
 			siw_rdmap_traffic_report(&uc->traffic);
 			return 0;
 		}
 		*octets += s.seg.payload;
-		if (take_in(uc, &s, event))
+		if (uc_handle_segment(uc, &s, event))
 			return 1;
 	}
 	return 0;

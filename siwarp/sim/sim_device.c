@@ -42,7 +42,7 @@ void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	if (!sim.open)
 		return;
 	if (sim.handed != handed) {
-		sim_me()->pause = 0;
+		sim_current_task()->pause = 0;
 		return;
 	}
 	if (ctx->port && !ctx->port->n_ring)

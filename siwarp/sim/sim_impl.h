@@ -158,8 +158,8 @@ struct sim_packet {
 	uint8_t octets[];
 };
 
-struct sim_host *sim_host_of(const struct siw_addr *addr);
-struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to);
+struct sim_host *sim_host_by_addr(const struct siw_addr *addr);
+struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to);
 /* The path MTU that the sender knows, in octets */
 uint32_t sim_path_known(const struct sim_path *path);
 /*
@@ -167,8 +167,8 @@ uint32_t sim_path_known(const struct sim_path *path);
  * end. sock: the socket whose send buffer holds the packet while it waits for the rate limit, or
  * NULL. Returns false if the packet is lost; the loss is then already counted.
  */
-bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-		    struct siw_llp_sock *sock, struct siw_fault_fate *fate);
+bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
+			 struct siw_llp_sock *sock, struct siw_fault_decision *fate);
 /*
  * Parses a fault plan for this world. NULL: the text is invalid, siw_sim_why() returns the reason.
  */
@@ -194,8 +194,8 @@ struct sim_flow {
  * short=); 0: the connection must be reset. *reset_at: the time (of siw_sim_now) at which the plan
  * resets the connection in any case, or SIM_NEVER.
  */
-size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct siw_addr *peer,
-		      size_t length, uint64_t *reset_at);
+size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
+			     const struct siw_addr *peer, size_t length, uint64_t *reset_at);
 /* Writes a datagram to the capture file, if a capture is running. */
 void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_addr *from,
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length);
@@ -305,7 +305,7 @@ void sim_sock_unbind(struct siw_llp_sock *sock);
 /*
  * Removes the socket's packets that wait for a rate limit from the accounting of its send buffer.
  */
-void sim_net_forget(struct siw_llp_sock *sock);
+void sim_net_detach_sock(struct siw_llp_sock *sock);
 /*
  * Returns whether the send buffer has room for this many octets. If not, sets the timer
  * sock->room.
@@ -335,7 +335,7 @@ void sim_port_look(struct siw_llp_port *port);
 int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only);
 /* Releases the port reservations of a host that has crashed. */
 void sim_keep_none(const struct sim_host *host);
-void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_news news);
+void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_change news);
 
 /* sim_device.c: a port's device, while the scheduler serves it */
 /* returns whether the round handled anything */
@@ -346,7 +346,7 @@ void sim_device_close_all(const struct sim_host *host);
 
 /* ---- event descriptors ----------------------------------------------------------------------- */
 
-/* An address and port that are reserved for sockets opened later (siw_llp_tcp_keep). */
+/* An address and port that are reserved for sockets opened later (siw_llp_tcp_reserve). */
 struct sim_kept {
 	enum sim_kind kind; /* SIM_UDP or SIM_LISTENER */
 	struct siw_addr addr;
@@ -370,7 +370,7 @@ struct siw_sim_set {
 	uint32_t n_gone, gone_room;
 };
 
-struct sim_fd *sim_fd_of(int fd); /* NULL: the descriptor was not made here */
+struct sim_fd *sim_fd_get(int fd); /* NULL: the descriptor was not made here */
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
@@ -421,7 +421,7 @@ void sim_empty_poll(void);
 /* Wakes all tasks in the list. */
 void sim_wake_all(struct siw_link *waiters);
 /* Returns the running task. Aborts the process if the calling thread is not a task. */
-struct sim_task *sim_me(void);
+struct sim_task *sim_current_task(void);
 
 /* ---- world ----------------------------------------------------------------------------------- */
 
@@ -450,11 +450,11 @@ struct sim_world {
 	struct sim_random choose, numbers, net, tcp, memory;
 	uint32_t memory_fails; /* how many of 1,000,000 allocations fail */
 	enum {
-		SIM_MEMORY_OPEN,
+		SIM_MEMORY_UNDECIDED,
 		SIM_MEMORY_FAILS,
-		SIM_MEMORY_IS_THERE
+		SIM_MEMORY_SUCCEEDS
 	} memory_decided; /* whether the next allocation fails */
-	/* Arguments of siw_first_number() so far, in a world whose numbers begin near their wrap */
+	/* Arguments of siw_initial_sequence() so far, in a world whose numbers begin near their wrap */
 	bool near_wrap;
 	uint32_t *firsts;
 	uint32_t n_firsts, firsts_room;

@@ -31,7 +31,7 @@ void __wrap_free(void *memory);
 
 static _Atomic int64_t blocks;
 
-static void *taken(void *memory)
+static void *count_block(void *memory)
 {
 	if (memory)
 		atomic_fetch_add_explicit(&blocks, 1, memory_order_relaxed);
@@ -39,14 +39,14 @@ static void *taken(void *memory)
 }
 
 /* Returns whether the next allocation must fail; sets errno if so. */
-static bool refused(void)
+static bool allocation_fails(void)
 {
 	if (__builtin_expect(!sim.memory_fails, 1) || !sim.open)
 		return false;
 	if (sim.memory_decided) {
 		bool fails = sim.memory_decided == SIM_MEMORY_FAILS;
 
-		sim.memory_decided = SIM_MEMORY_OPEN;
+		sim.memory_decided = SIM_MEMORY_UNDECIDED;
 		if (!fails)
 			return false;
 	} else if (sim_random(&sim.memory) % 1000000 >= sim.memory_fails) {
@@ -59,58 +59,58 @@ static bool refused(void)
 
 void *__wrap_malloc(size_t size)
 {
-	return refused() ? NULL : taken(__real_malloc(size));
+	return allocation_fails() ? NULL : count_block(__real_malloc(size));
 }
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-	return refused() ? NULL : taken(__real_calloc(n, size));
+	return allocation_fails() ? NULL : count_block(__real_calloc(n, size));
 }
 
-static void *grow(void *old, size_t size)
+static void *counted_realloc(void *old, size_t size)
 {
 	void *memory = __real_realloc(old, size);
 
-	return old ? memory : taken(memory);
+	return old ? memory : count_block(memory);
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
-	return refused() ? NULL : grow(old, size);
+	return allocation_fails() ? NULL : counted_realloc(old, size);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
-	return refused() ? NULL : taken(__real_aligned_alloc(alignment, size));
+	return allocation_fails() ? NULL : count_block(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **to, size_t alignment, size_t size)
 {
-	int rv = refused() ? ENOMEM : __real_posix_memalign(to, alignment, size);
+	int rv = allocation_fails() ? ENOMEM : __real_posix_memalign(to, alignment, size);
 
 	if (!rv)
-		taken(*to);
+		count_block(*to);
 	return rv;
 }
 
 char *__wrap_strdup(const char *text)
 {
-	return refused() ? NULL : taken(__real_strdup(text));
+	return allocation_fails() ? NULL : count_block(__real_strdup(text));
 }
 
 void *sim_malloc(size_t size)
 {
-	return taken(__real_malloc(size));
+	return count_block(__real_malloc(size));
 }
 
 void *sim_calloc(size_t n, size_t size)
 {
-	return taken(__real_calloc(n, size));
+	return count_block(__real_calloc(n, size));
 }
 
 void *sim_realloc(void *old, size_t size)
 {
-	return grow(old, size);
+	return counted_realloc(old, size);
 }
 
 int siw_sim_fail_memory(uint32_t of_million)
@@ -151,7 +151,7 @@ struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list)
 	struct siw_link *kept = __real_siw_verbs_freelist_take(list);
 
 	/* the caller now allocates an object, and that allocation must fail */
-	if (kept && refused()) {
+	if (kept && allocation_fails()) {
 		siw_verbs_freelist_give(list, kept);
 		sim.stats.allocations_failed--;
 		sim.memory_decided = SIM_MEMORY_FAILS;
@@ -185,7 +185,7 @@ struct siw_context *__wrap_siw_verbs_context_take(void)
 	struct siw_context *kept = __real_siw_verbs_context_take();
 
 	if (!kept && sim.memory_fails && sim.open)
-		sim.memory_decided = SIM_MEMORY_IS_THERE;
+		sim.memory_decided = SIM_MEMORY_SUCCEEDS;
 	return kept;
 }
 

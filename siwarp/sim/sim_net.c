@@ -25,23 +25,23 @@
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
-static void mix(uint64_t word)
+static void trace_mix(uint64_t word)
 {
 	struct sim_random step = { sim.hash ^ word };
 
 	sim.hash = sim_random(&step);
 }
 
-static void mix_addr(const struct siw_addr *addr)
+static void trace_mix_addr(const struct siw_addr *addr)
 {
 	uint64_t words[2];
 
 	memcpy(words, addr->v6, sizeof(words));
 	if (addr->family == AF_INET)
 		memcpy(words, addr->v4, sizeof(addr->v4));
-	mix((uint64_t)addr->family << 16 | addr->port_be);
-	mix(words[0]);
-	mix(words[1]);
+	trace_mix((uint64_t)addr->family << 16 | addr->port_be);
+	trace_mix(words[0]);
+	trace_mix(words[1]);
 }
 
 void sim_trace(enum sim_event what, const struct siw_addr *from, const struct siw_addr *to,
@@ -49,18 +49,18 @@ void sim_trace(enum sim_event what, const struct siw_addr *from, const struct si
 {
 	uint64_t head[2] = { 0 };
 
-	mix((uint64_t)what << 56 ^ sim.now);
-	mix_addr(from);
-	mix_addr(to);
-	mix(length);
+	trace_mix((uint64_t)what << 56 ^ sim.now);
+	trace_mix_addr(from);
+	trace_mix_addr(to);
+	trace_mix(length);
 	/*
 	 * Only the header is hashed: the octets behind it may hold tagged offsets, and so does the
 	 * CRC.
 	 */
 	if (octets && length >= SIW_DGRAM_LEN && siw_dgram_is(*(const uint8_t *)octets))
 		memcpy(head, octets, SIW_DGRAM_LEN);
-	mix(head[0]);
-	mix(head[1]);
+	trace_mix(head[0]);
+	trace_mix(head[1]);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ bool sim_addr_is_any(const struct siw_addr *addr)
 		       addr->family == AF_INET ? 4 : 16);
 }
 
-struct sim_host *sim_host_of(const struct siw_addr *addr)
+struct sim_host *sim_host_by_addr(const struct siw_addr *addr)
 {
 	struct siw_addr alone = *addr;
 	struct sim_host_addr *a;
@@ -95,12 +95,12 @@ struct sim_host *sim_host_of(const struct siw_addr *addr)
 	return NULL;
 }
 
-static struct sim_host *host_number(int number)
+static struct sim_host *host_by_number(int number)
 {
 	return number >= 0 && (uint32_t)number < sim.n_hosts ? sim.hosts[number] : NULL;
 }
 
-static bool may_have(const struct siw_addr *addr)
+static bool is_unicast_addr(const struct siw_addr *addr)
 {
 	return (addr->family == AF_INET || addr->family == AF_INET6) && !sim_addr_is_any(addr) &&
 	       !siw_addr_is_group(addr) && !siw_addr_is_loopback(addr);
@@ -111,12 +111,12 @@ static int check_addrs(const struct siw_addr *addrs, int n)
 	if (n < 1 || n > (int)(sizeof(((struct siw_llp_interface *)0)->addrs) / sizeof(*addrs)))
 		return -EINVAL;
 	for (int i = 0; i < n; i++) {
-		if (!may_have(&addrs[i]))
+		if (!is_unicast_addr(&addrs[i]))
 			return -EINVAL;
 		for (int j = 0; j < i; j++)
 			if (siw_addr_same_host(&addrs[i], &addrs[j]))
 				return -EINVAL;
-		if (sim_host_of(&addrs[i]))
+		if (sim_host_by_addr(&addrs[i]))
 			return -EADDRINUSE;
 	}
 	return 0;
@@ -165,7 +165,7 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 
 int siw_sim_host_crash(int number)
 {
-	struct sim_host *host = host_number(number);
+	struct sim_host *host = host_by_number(number);
 
 	if (!host)
 		return -ENOENT;
@@ -174,7 +174,7 @@ int siw_sim_host_crash(int number)
 	host->dead = true;
 	sim_trace(SIM_CRASHED, &host->netif.addrs[0], &host->netif.addrs[0], host->number, NULL);
 	sim_tcp_crash(host);
-	while (!siw_link_alone(&host->socks)) {
+	while (!siw_link_empty(&host->socks)) {
 		struct siw_llp_sock *sock =
 			siw_container(host->socks.next, struct siw_llp_sock, of_host);
 
@@ -188,7 +188,7 @@ int siw_sim_host_crash(int number)
 
 int siw_sim_host_restart(int number)
 {
-	struct sim_host *host = host_number(number);
+	struct sim_host *host = host_by_number(number);
 
 	if (!host)
 		return -ENOENT;
@@ -198,7 +198,7 @@ int siw_sim_host_restart(int number)
 
 int siw_sim_host_link_up(int number, int up)
 {
-	struct sim_host *host = host_number(number);
+	struct sim_host *host = host_by_number(number);
 
 	if (!host)
 		return -ENOENT;
@@ -225,7 +225,7 @@ static struct sim_path *find_path(const struct sim_host *from, const struct sim_
 	return path;
 }
 
-struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to)
+struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
 {
 	struct sim_path **bucket = path_bucket(from, to), *path = find_path(from, to);
 
@@ -243,17 +243,17 @@ struct sim_path *sim_path_of(struct sim_host *from, struct sim_host *to)
 
 static struct sim_path *path_back(const struct sim_path *path)
 {
-	return sim_path_of(path->to, path->from);
+	return sim_path_get(path->to, path->from);
 }
 
 int siw_sim_cut(int a, int b, int cut)
 {
-	struct sim_host *from = host_number(a), *to = host_number(b);
+	struct sim_host *from = host_by_number(a), *to = host_by_number(b);
 	struct sim_path *path;
 
 	if (!from || !to)
 		return -ENOENT;
-	path = sim_path_of(from, to);
+	path = sim_path_get(from, to);
 	path->cuts += cut && !path->cut;
 	path->cut = cut != 0;
 	return 0;
@@ -261,15 +261,15 @@ int siw_sim_cut(int a, int b, int cut)
 
 int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told)
 {
-	struct sim_host *from = host_number(a), *to = host_number(b);
+	struct sim_host *from = host_by_number(a), *to = host_by_number(b);
 	struct sim_path *both[2];
 
 	if (!from || !to)
 		return -ENOENT;
 	if (mtu && mtu < LEAST_MTU)
 		return -EINVAL;
-	both[0] = sim_path_of(from, to);
-	both[1] = sim_path_of(to, from);
+	both[0] = sim_path_get(from, to);
+	both[1] = sim_path_get(to, from);
 	for (int i = 0; i < 2; i++) {
 		both[i]->mtu = mtu;
 		both[i]->told = told != 0;
@@ -307,8 +307,8 @@ static uint32_t path_limit(const struct sim_path *path)
 static const struct siw_faults nothing;
 
 /* Makes the line use this plan. The plan numbers packets from its beginning. */
-static const struct siw_faults *follow(struct sim_line *line, const struct sim_plan *plan,
-				       enum siw_fault_dir dir, uint32_t flow)
+static const struct siw_faults *line_use_plan(struct sim_line *line, const struct sim_plan *plan,
+					      enum siw_fault_dir dir, uint32_t flow)
 {
 	if (line->plan != plan) {
 		line->plan = plan;
@@ -319,20 +319,20 @@ static const struct siw_faults *follow(struct sim_line *line, const struct sim_p
 }
 
 /* The plan in force on this path */
-static const struct siw_faults *plan_of(struct sim_path *path)
+static const struct siw_faults *path_plan(struct sim_path *path)
 {
 	const struct sim_plan *plan = path->own ? path->own : sim.plan;
 	bool receives = path->own ? path->receives : path->from->number > path->to->number;
 
 	if (path->from == path->to && !path->own)
 		return &nothing;
-	return follow(&path->line, plan, receives ? SIW_FAULT_RX : SIW_FAULT_TX,
-		      path->from->number << 16 ^ path->to->number);
+	return line_use_plan(&path->line, plan, receives ? SIW_FAULT_RX : SIW_FAULT_TX,
+			     path->from->number << 16 ^ path->to->number);
 }
 
 int siw_sim_host_plan(int number, const char *faults)
 {
-	struct sim_host *host = host_number(number);
+	struct sim_host *host = host_by_number(number);
 	struct sim_plan *plan = NULL;
 
 	if (!host)
@@ -346,7 +346,7 @@ int siw_sim_host_plan(int number, const char *faults)
 	return 0;
 }
 
-static void left(struct sim_line *line)
+static void line_expire_departed(struct sim_line *line)
 {
 	while (line->n_leaving && line->leaving[line->leaving_at].at <= sim_clock()) {
 		const struct sim_leaving *first = &line->leaving[line->leaving_at];
@@ -359,8 +359,8 @@ static void left(struct sim_line *line)
 	}
 }
 
-static void note_leaving(struct sim_line *line, uint64_t at, uint32_t octets,
-			 struct siw_llp_sock *sock)
+static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octets,
+			       struct siw_llp_sock *sock)
 {
 	if (at <= sim_clock())
 		return;
@@ -386,34 +386,35 @@ static void note_leaving(struct sim_line *line, uint64_t at, uint32_t octets,
  * Applies a fault plan to a packet on a line. Returns false if the packet is lost; the loss is
  * then counted.
  */
-static bool judge(struct sim_line *line, const struct siw_faults *plan, const struct siw_addr *peer,
-		  uint32_t octets, struct siw_llp_sock *sock, struct siw_fault_fate *fate)
+static bool line_apply_plan(struct sim_line *line, const struct siw_faults *plan,
+			    const struct siw_addr *peer, uint32_t octets, struct siw_llp_sock *sock,
+			    struct siw_fault_decision *fate)
 {
-	*fate = (struct siw_fault_fate){ .drop = -1, .release_ns = sim_clock() };
+	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_clock() };
 	if (!plan->n)
 		return true;
-	left(line);
-	siw_fault_judge(plan, &line->state, peer, octets, sim_clock(), line->n_leaving,
-			line->leaving_octets, fate);
+	line_expire_departed(line);
+	siw_fault_decide(plan, &line->state, peer, octets, sim_clock(), line->n_leaving,
+			 line->leaving_octets, fate);
 	if (fate->drop >= 0) {
 		siw_count((enum siw_counter)fate->drop, 1);
 		sim.stats.lost++;
 		return false;
 	}
-	note_leaving(line, fate->depart_ns, octets, sock);
+	line_add_departure(line, fate->depart_ns, octets, sock);
 	return true;
 }
 
-bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
-		    struct siw_llp_sock *sock, struct siw_fault_fate *fate)
+bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
+			 struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
-	const struct siw_faults *plan = plan_of(path);
+	const struct siw_faults *plan = path_plan(path);
 
 	if (path->cut || !path->from->netif.up || !path->to->netif.up) {
 		sim.stats.lost++;
 		return false;
 	}
-	return judge(&path->line, plan, peer, octets, sock, fate);
+	return line_apply_plan(&path->line, plan, peer, octets, sock, fate);
 }
 
 /* ---- send buffers ---------------------------------------------------------------------------- */
@@ -421,13 +422,14 @@ bool sim_path_judge(struct sim_path *path, const struct siw_addr *peer, uint32_t
 /*
  * The first line with a rate limit on the way from the socket to this address; NULL: no such host
  */
-static struct sim_line *first_line(const struct siw_llp_sock *sock, const struct siw_addr *dest)
+static struct sim_line *first_rate_line(const struct siw_llp_sock *sock,
+					const struct siw_addr *dest)
 {
-	struct sim_host *to = sim_host_of(dest);
+	struct sim_host *to = sim_host_by_addr(dest);
 
 	if (sock->host->plan && to != sock->host)
 		return &sock->host->sends;
-	return to ? &sim_path_of(sock->host, to)->line : NULL;
+	return to ? &sim_path_get(sock->host, to)->line : NULL;
 }
 
 static uint64_t send_buffer(void)
@@ -442,9 +444,9 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 
 	if (!sock->out_octets || !sock->open)
 		return true;
-	line = first_line(sock, dest);
+	line = first_rate_line(sock, dest);
 	if (line)
-		left(line);
+		line_expire_departed(line);
 	rest = sock->out_octets;
 	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer() || !line)
 		return true;
@@ -463,7 +465,7 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 	return !sock->room.place;
 }
 
-static void forget(struct sim_line *line, const struct siw_llp_sock *sock)
+static void line_forget_sock(struct sim_line *line, const struct siw_llp_sock *sock)
 {
 	for (uint32_t i = 0; i < line->n_leaving; i++) {
 		struct sim_leaving *l = &line->leaving[(line->leaving_at + i) % line->leaving_room];
@@ -473,17 +475,17 @@ static void forget(struct sim_line *line, const struct siw_llp_sock *sock)
 	}
 }
 
-void sim_net_forget(struct siw_llp_sock *sock)
+void sim_net_detach_sock(struct siw_llp_sock *sock)
 {
 	sim_timer_stop(&sock->room);
 	if (!sock->out_octets)
 		return;
-	forget(&sock->host->sends, sock);
+	line_forget_sock(&sock->host->sends, sock);
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
 		struct sim_path *path = find_path(sock->host, sim.hosts[i]);
 
 		if (path)
-			forget(&path->line, sock);
+			line_forget_sock(&path->line, sock);
 	}
 	sock->out_octets = 0;
 }
@@ -492,27 +494,28 @@ void sim_net_forget(struct siw_llp_sock *sock)
 
 void sim_packet_free(struct sim_packet *packet)
 {
-	if (!siw_link_alone(&packet->aside))
+	if (!siw_link_empty(&packet->aside))
 		siw_link_del(&packet->aside);
 	sim_timer_stop(&packet->timer);
 	free(packet);
 }
 
-static uint32_t head_of(const struct siw_addr *addr)
+static uint32_t ip_header_octets(const struct siw_addr *addr)
 {
 	return addr->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD;
 }
 
-static void launch(struct sim_packet *packet, struct siw_llp_sock *sock);
-static void refuse(struct sim_packet *packet);
-static void arrive(struct sim_timer *timer);
+static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock);
+static void packet_send_unreachable(struct sim_packet *packet);
+static void packet_arrive(struct sim_timer *timer);
 
 /* Octets of the packet that count against the plan's rates */
-static uint32_t counted(const struct sim_packet *packet)
+static uint32_t packet_rate_octets(const struct sim_packet *packet)
 {
 	if (packet->refusal)
 		return packet->length + IPV4_HEAD + UDP_HEAD;
-	return packet->tcp ? packet->length + TCP_HEAD + head_of(&packet->to) : packet->length;
+	return packet->tcp ? packet->length + TCP_HEAD + ip_header_octets(&packet->to)
+			   : packet->length;
 }
 
 /* Stage at which a fault plan is applied to a packet */
@@ -522,37 +525,37 @@ enum stage {
 	RECEIVES, /* interface of the receiver */
 };
 
-static bool judge_one(struct sim_packet *packet, enum stage stage, uint32_t octets,
-		      struct siw_llp_sock *sock, struct siw_fault_fate *fate)
+static bool packet_apply_plan(struct sim_packet *packet, enum stage stage, uint32_t octets,
+			      struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
 	struct sim_path *path = packet->path;
 	struct sim_host *host = stage == SENDS ? path->from : path->to;
 	struct sim_line *line = stage == SENDS ? &host->sends : &host->receives;
 
 	if (stage == PASSES)
-		return sim_path_judge(path, &packet->to, octets, sock, fate);
-	follow(line, host->plan, stage == SENDS ? SIW_FAULT_TX : SIW_FAULT_RX, host->number);
-	return judge(line, &host->plan->faults, stage == SENDS ? &packet->to : &packet->from,
-		     octets, sock, fate);
+		return sim_path_apply_plan(path, &packet->to, octets, sock, fate);
+	line_use_plan(line, host->plan, stage == SENDS ? SIW_FAULT_TX : SIW_FAULT_RX, host->number);
+	return line_apply_plan(line, &host->plan->faults,
+			       stage == SENDS ? &packet->to : &packet->from, octets, sock, fate);
 }
 
 /*
  * Applies the fault plan to every fragment of a datagram that is longer than the path MTU. The
  * datagram is lost if any fragment is.
  */
-static bool judge_all(struct sim_packet *packet, enum stage stage, struct siw_llp_sock *sock,
-		      struct siw_fault_fate *fate)
+static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
+				struct siw_llp_sock *sock, struct siw_fault_decision *fate)
 {
-	uint32_t head = head_of(&packet->to), limit = path_limit(packet->path);
+	uint32_t head = ip_header_octets(&packet->to), limit = path_limit(packet->path);
 	uint32_t most = (limit - head) & ~7u, rest = packet->length + UDP_HEAD;
-	struct siw_fault_fate each;
+	struct siw_fault_decision each;
 	bool passes = true;
 
 	if (packet->tcp || packet->refusal || rest + head <= limit)
-		return judge_one(packet, stage, counted(packet), sock, fate);
-	*fate = (struct siw_fault_fate){ 0 };
+		return packet_apply_plan(packet, stage, packet_rate_octets(packet), sock, fate);
+	*fate = (struct siw_fault_decision){ 0 };
 	for (; rest; rest -= least(rest, most)) {
-		if (!judge_one(packet, stage, least(rest, most), sock, &each)) {
+		if (!packet_apply_plan(packet, stage, least(rest, most), sock, &each)) {
 			passes = false;
 			continue;
 		}
@@ -564,7 +567,7 @@ static bool judge_all(struct sim_packet *packet, enum stage stage, struct siw_ll
 }
 
 /* Discards a packet whose loss is already counted. */
-static void drop(struct sim_packet *packet)
+static void packet_discard(struct sim_packet *packet)
 {
 	if (packet->tcp)
 		sim_segment_trace(SIM_SEGMENT_LOST, packet);
@@ -573,7 +576,7 @@ static void drop(struct sim_packet *packet)
 	sim_packet_free(packet);
 }
 
-static void lose(struct sim_packet *packet)
+static void packet_lose(struct sim_packet *packet)
 {
 	sim.stats.lost++;
 	if (packet->tcp)
@@ -583,7 +586,7 @@ static void lose(struct sim_packet *packet)
 	sim_packet_free(packet);
 }
 
-static void damage(struct sim_packet *packet, const struct siw_fault_fate *fate)
+static void packet_apply_damage(struct sim_packet *packet, const struct siw_fault_decision *fate)
 {
 	if (fate->corrupt) {
 		if (packet->tcp)
@@ -598,42 +601,42 @@ static void damage(struct sim_packet *packet, const struct siw_fault_fate *fate)
  * Passes the packet through the interface of its destination. Returns false if the packet is lost
  * or arrives later. Packets that an interface's plan delays stay in order.
  */
-static bool receive(struct sim_packet *packet)
+static bool packet_enter_receiver(struct sim_packet *packet)
 {
-	struct siw_fault_fate fate;
+	struct siw_fault_decision fate;
 
 	packet->received = true;
 	if (!packet->path->to->plan || packet->path->from == packet->path->to)
 		return true;
-	if (!judge_all(packet, RECEIVES, NULL, &fate)) {
-		drop(packet);
+	if (!datagram_apply_plan(packet, RECEIVES, NULL, &fate)) {
+		packet_discard(packet);
 		return false;
 	}
-	damage(packet, &fate);
+	packet_apply_damage(packet, &fate);
 	if (fate.release_ns <= sim_clock())
 		return true;
 	sim_timer_set(&packet->timer, fate.release_ns - SIW_SIM_MONOTONIC);
 	return false;
 }
 
-static void arrive(struct sim_timer *timer)
+static void packet_arrive(struct sim_timer *timer)
 {
 	struct sim_packet *packet = siw_container(timer, struct sim_packet, timer);
 	struct sim_path *path = packet->path;
 
 	siw_link_del(&packet->aside);
 	if (packet->cuts != path->cuts || !path->to->netif.up) {
-		lose(packet);
+		packet_lose(packet);
 		return;
 	}
-	if (!packet->received && !receive(packet))
+	if (!packet->received && !packet_enter_receiver(packet))
 		return;
 	if (packet->tcp) {
 		sim_tcp_arrive(packet, path->to);
 		return;
 	}
 	if (!packet->refusal && !sim_sock_at(SIM_UDP, &packet->to, path->to, NULL)) {
-		refuse(packet);
+		packet_send_unreachable(packet);
 		return;
 	}
 	sim_udp_arrive(packet, path->to);
@@ -652,7 +655,7 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
 		.from = *from,
 		.to = *to,
 		.length = length,
-		.timer.fire = arrive,
+		.timer.fire = packet_arrive,
 	};
 	siw_link_init(&packet->link);
 	siw_link_init(&packet->aside);
@@ -663,7 +666,7 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
  * Notes that one more packet, which arrives at that time, overtakes the packets that reorder=
  * holds back.
  */
-static void pass_by(struct sim_path *path, uint64_t arrives)
+static void path_count_overtaking(struct sim_path *path, uint64_t arrives)
 {
 	struct siw_link *next;
 
@@ -679,7 +682,7 @@ static void pass_by(struct sim_path *path, uint64_t arrives)
 	}
 }
 
-static void depart(struct sim_packet *packet, const struct siw_fault_fate *fate)
+static void packet_depart(struct sim_packet *packet, const struct siw_fault_decision *fate)
 {
 	uint64_t arrives = fate->release_ns - SIW_SIM_MONOTONIC;
 
@@ -691,10 +694,11 @@ static void depart(struct sim_packet *packet, const struct siw_fault_fate *fate)
 		return;
 	}
 	sim_timer_set(&packet->timer, arrives);
-	pass_by(packet->path, arrives);
+	path_count_overtaking(packet->path, arrives);
 }
 
-static void send_copy(const struct sim_packet *packet, const struct siw_fault_fate *fate)
+static void packet_send_duplicate(const struct sim_packet *packet,
+				  const struct siw_fault_decision *fate)
 {
 	struct sim_packet *copy =
 		sim_packet_new(packet->path, &packet->from, &packet->to, packet->length);
@@ -705,11 +709,11 @@ static void send_copy(const struct sim_packet *packet, const struct siw_fault_fa
 	copy->segment = packet->segment;
 	sim.stats.duplicated++;
 	siw_count(SIW_COUNTER_fault_dup, 1);
-	depart(copy, fate);
+	packet_depart(copy, fate);
 }
 
 /* No socket has the port: answers with an ICMP port unreachable, limited to the kernel's rate. */
-static void refuse(struct sim_packet *packet)
+static void packet_send_unreachable(struct sim_packet *packet)
 {
 	struct sim_path *back = path_back(packet->path);
 	uint32_t quoted = least(packet->length, QUOTED);
@@ -729,63 +733,63 @@ static void refuse(struct sim_packet *packet)
 		back->icmp_tokens -= back->icmp_tokens > 0;
 		memcpy(icmp->octets, packet->octets, quoted);
 		icmp->refusal = true;
-		launch(icmp, NULL);
+		packet_send(icmp, NULL);
 	}
 	sim_packet_free(packet);
 }
 
 /* Sends the packet along the path between the hosts. */
-static void pass(struct sim_packet *packet, struct siw_llp_sock *sock)
+static void packet_enter_path(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
-	struct siw_fault_fate fate;
+	struct siw_fault_decision fate;
 
-	packet->timer.fire = arrive;
-	if (!judge_all(packet, PASSES, sock, &fate)) {
-		drop(packet);
+	packet->timer.fire = packet_arrive;
+	if (!datagram_apply_plan(packet, PASSES, sock, &fate)) {
+		packet_discard(packet);
 		return;
 	}
-	damage(packet, &fate);
+	packet_apply_damage(packet, &fate);
 	if (packet->refusal)
 		fate.passes = 0;
-	depart(packet, &fate);
+	packet_depart(packet, &fate);
 	if (fate.dup && !packet->refusal)
-		send_copy(packet, &fate);
+		packet_send_duplicate(packet, &fate);
 }
 
-static void enter(struct sim_timer *timer)
+static void packet_leave_sender(struct sim_timer *timer)
 {
-	pass(siw_container(timer, struct sim_packet, timer), NULL);
+	packet_enter_path(siw_container(timer, struct sim_packet, timer), NULL);
 }
 
 /*
  * Sends a packet from its host. sock: the socket whose send buffer holds the packet while it waits
  * for a rate limit, or NULL.
  */
-static void launch(struct sim_packet *packet, struct siw_llp_sock *sock)
+static void packet_send(struct sim_packet *packet, struct siw_llp_sock *sock)
 {
 	struct sim_path *path = packet->path;
-	struct siw_fault_fate fate;
+	struct siw_fault_decision fate;
 
 	if (!path->from->plan || path->from == path->to) {
-		pass(packet, sock);
+		packet_enter_path(packet, sock);
 		return;
 	}
-	if (!judge_all(packet, SENDS, sock, &fate)) {
-		drop(packet);
+	if (!datagram_apply_plan(packet, SENDS, sock, &fate)) {
+		packet_discard(packet);
 		return;
 	}
-	damage(packet, &fate);
+	packet_apply_damage(packet, &fate);
 	if (fate.release_ns <= sim_clock()) {
-		pass(packet, NULL);
+		packet_enter_path(packet, NULL);
 		return;
 	}
-	packet->timer.fire = enter;
+	packet->timer.fire = packet_leave_sender;
 	sim_timer_set(&packet->timer, fate.release_ns - SIW_SIM_MONOTONIC);
 }
 
 int siw_sim_mutate(int number, int of_1000)
 {
-	struct sim_host *host = host_number(number);
+	struct sim_host *host = host_by_number(number);
 
 	if (!host)
 		return -ENOENT;
@@ -796,7 +800,7 @@ int siw_sim_mutate(int number, int of_1000)
 }
 
 /* Changes a datagram as a malicious peer would: the CRC is recomputed and correct. */
-static void mutate(struct sim_packet *packet)
+static void datagram_mutate(struct sim_packet *packet)
 {
 	uint32_t body = packet->length - SIW_DGRAM_CRC_LEN;
 	uint64_t draw = siw_sim_random();
@@ -818,23 +822,25 @@ static void mutate(struct sim_packet *packet)
 	packet->length = body + SIW_DGRAM_CRC_LEN;
 }
 
-static void send_to(struct siw_llp_sock *sock, struct sim_path *path, const struct siw_addr *from,
-		    const struct siw_addr *dest, const uint8_t *octets, uint32_t length)
+static void datagram_send(struct siw_llp_sock *sock, struct sim_path *path,
+			  const struct siw_addr *from, const struct siw_addr *dest,
+			  const uint8_t *octets, uint32_t length)
 {
 	struct sim_packet *packet = sim_packet_new(path, from, dest, length);
 
 	memcpy(packet->octets, octets, length);
 	if (path->from->mutated)
-		mutate(packet);
+		datagram_mutate(packet);
 	packet->ecn = sock->ecn;
-	launch(packet, sock);
+	packet_send(packet, sock);
 }
 
 /*
  * The length of the longest packet of this datagram that routers may not fragment; 0: routers may
  * fragment all of them. Over IPv6 only the sender fragments, for the path MTU it knows.
  */
-static uint32_t uncut(const struct siw_addr *dest, uint32_t packet, uint32_t known, bool whole)
+static uint32_t largest_unfragmented(const struct siw_addr *dest, uint32_t packet, uint32_t known,
+				     bool whole)
 {
 	uint32_t head = IPV6_HEAD + IPV6_FRAG_HEAD;
 
@@ -849,10 +855,10 @@ static uint32_t uncut(const struct siw_addr *dest, uint32_t packet, uint32_t kno
  * Checks the length against the socket's fragmentation mode: 0 or -EMSGSIZE. *lost: the datagram
  * is sent, but is too long for the path.
  */
-static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
-		      const struct siw_addr *dest, uint32_t length, bool *lost)
+static int datagram_check_size(const struct siw_llp_sock *sock, struct sim_path *path,
+			       const struct siw_addr *dest, uint32_t length, bool *lost)
 {
-	uint32_t packet = length + UDP_HEAD + head_of(dest), known = sim_path_known(path);
+	uint32_t packet = length + UDP_HEAD + ip_header_octets(dest), known = sim_path_known(path);
 	bool whole;
 
 	*lost = false;
@@ -862,7 +868,7 @@ static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 		return -EMSGSIZE;
 	whole = sock->cut == SIM_CUT_NONE || sock->cut == SIM_CUT_PROBE ||
 		(sock->cut == SIM_CUT_KNOWN && packet <= known);
-	if (uncut(dest, packet, known, whole) <= path_limit(path))
+	if (largest_unfragmented(dest, packet, known, whole) <= path_limit(path))
 		return 0;
 	*lost = true;
 	if (path->told)
@@ -870,8 +876,8 @@ static int check_size(const struct siw_llp_sock *sock, struct sim_path *path,
 	return 0;
 }
 
-static void capture(const struct sim_host *host, struct siw_capture_packet packet,
-		    const uint8_t *octets, uint32_t length)
+static void sim_capture_write(const struct sim_host *host, struct siw_capture_packet packet,
+			      const uint8_t *octets, uint32_t length)
 {
 	struct iovec iov = { (void *)octets, length };
 
@@ -889,7 +895,8 @@ void sim_net_capture(const struct sim_host *host, bool sent, const struct siw_ad
 		     const struct siw_addr *to, const uint8_t *octets, uint32_t length)
 {
 	if (siw_capture_on())
-		capture(host,
+		sim_capture_write(
+			host,
 			(struct siw_capture_packet){ .sent = sent, .source = *from, .dest = *to },
 			octets, length);
 }
@@ -911,11 +918,11 @@ static void send_to_group(struct siw_llp_sock *sock, const struct siw_addr *from
 
 		if (!sim_sock_at(SIM_UDP, dest, host, NULL) || (host != sock->host && !sock->ttl))
 			continue;
-		send_to(sock, sim_path_of(sock->host, host), from, dest, octets, length);
+		datagram_send(sock, sim_path_get(sock->host, host), from, dest, octets, length);
 	}
 }
 
-static int gather(uint8_t *to, const struct iovec *iov, int n, uint32_t *length)
+static int datagram_gather(uint8_t *to, const struct iovec *iov, int n, uint32_t *length)
 {
 	size_t octets = 0;
 
@@ -932,10 +939,10 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 {
 	static uint8_t octets[SIW_LLP_ROOM];
 	struct siw_addr from = sock->local, to = *dest;
-	struct sim_host *host = sim_host_of(dest);
+	struct sim_host *host = sim_host_by_addr(dest);
 	uint32_t length;
 	bool lost = false;
-	int rv = gather(octets, iov, n, &length);
+	int rv = datagram_gather(octets, iov, n, &length);
 
 	to.scope = 0;
 	if (!sock->open)
@@ -962,14 +969,14 @@ int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const s
 		return 0;
 	}
 	if (host)
-		rv = check_size(sock, sim_path_of(sock->host, host), dest, length, &lost);
+		rv = datagram_check_size(sock, sim_path_get(sock->host, host), dest, length, &lost);
 	if (rv)
 		return rv;
 	sim.stats.sent++;
 	sim_net_capture(sock->host, true, &from, &to, octets, length);
 	sim_trace(SIM_SENT, &from, &to, length, octets);
 	if (host && !lost) {
-		send_to(sock, sim_path_of(sock->host, host), &from, &to, octets, length);
+		datagram_send(sock, sim_path_get(sock->host, host), &from, &to, octets, length);
 	} else { /* the datagram is too long for the path, or no host has the address */
 		sim.stats.lost++;
 		sim_trace(SIM_LOST, &from, &to, length, NULL);
@@ -988,7 +995,7 @@ void sim_segment_trace(enum sim_event what, const struct sim_packet *packet)
 }
 
 /* Initial sequence number of a connection endpoint in the capture file */
-static uint32_t first_number(uint64_t connection)
+static uint32_t capture_initial_seq(uint64_t connection)
 {
 	return (uint32_t)connection * 2654435761u;
 }
@@ -1000,20 +1007,20 @@ void sim_segment_capture(const struct sim_host *host, bool sent, const struct si
 		.sent = sent,
 		.tcp = true,
 		.flags = segment->flags,
-		.seq = first_number(segment->from) + (uint32_t)segment->seq,
-		.ack = first_number(segment->to) + (uint32_t)segment->ack,
+		.seq = capture_initial_seq(segment->from) + (uint32_t)segment->seq,
+		.ack = capture_initial_seq(segment->to) + (uint32_t)segment->ack,
 		.source = packet->from,
 		.dest = packet->to,
 	};
 
 	if (siw_capture_on())
-		capture(host, shown, packet->octets, packet->length);
+		sim_capture_write(host, shown, packet->octets, packet->length);
 }
 
 void sim_segment_send(struct sim_packet *packet)
 {
 	struct sim_path *path = packet->path;
-	uint32_t octets = packet->length + TCP_HEAD + head_of(&packet->to);
+	uint32_t octets = packet->length + TCP_HEAD + ip_header_octets(&packet->to);
 
 	sim.stats.segments++;
 	sim_segment_trace(SIM_SEGMENT_SENT, packet);
@@ -1021,16 +1028,16 @@ void sim_segment_send(struct sim_packet *packet)
 	if (octets > path_limit(path)) {
 		if (path->told)
 			path->known = path_limit(path);
-		lose(packet);
+		packet_lose(packet);
 		return;
 	}
-	launch(packet, NULL);
+	packet_send(packet, NULL);
 }
 
-size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct siw_addr *peer,
-		      size_t length, uint64_t *reset_at)
+size_t sim_path_stream_share(struct sim_path *path, struct sim_flow *flow,
+			     const struct siw_addr *peer, size_t length, uint64_t *reset_at)
 {
-	const struct siw_faults *faults = plan_of(path);
+	const struct siw_faults *faults = path_plan(path);
 	uint64_t at;
 
 	*reset_at = SIM_NEVER;
@@ -1044,7 +1051,7 @@ size_t sim_path_share(struct sim_path *path, struct sim_flow *flow, const struct
 	at = siw_fault_reset_at(faults, &flow->state, peer);
 	if (at != UINT64_MAX)
 		*reset_at = at - SIW_SIM_MONOTONIC;
-	return siw_fault_stream_share(faults, &flow->state, peer, length, sim_clock());
+	return siw_fault_stream_allowed(faults, &flow->state, peer, length, sim_clock());
 }
 
 void sim_net_close(void)

@@ -16,7 +16,7 @@
 #define FIRST_FREE_PORT 32768
 #define FREE_PORTS	28232
 
-static uint64_t of_clock(uint64_t ns)
+static uint64_t world_time(uint64_t ns)
 {
 	return ns == SIM_NEVER ? SIM_NEVER : ns > SIW_SIM_MONOTONIC ? ns - SIW_SIM_MONOTONIC : 0;
 }
@@ -25,7 +25,7 @@ static uint64_t of_clock(uint64_t ns)
 
 void sim_port_due(struct siw_llp_port *port)
 {
-	if (siw_link_alone(&port->due))
+	if (siw_link_empty(&port->due))
 		siw_link_add(&sim.due, &port->due);
 }
 
@@ -35,7 +35,7 @@ void sim_port_kick(struct siw_llp_port *port)
 	sim_port_due(port);
 }
 
-static void fire(struct sim_timer *timer)
+static void port_timer_fire(struct sim_timer *timer)
 {
 	struct siw_llp_port *port = siw_container(timer, struct siw_llp_port, timer);
 
@@ -43,7 +43,7 @@ static void fire(struct sim_timer *timer)
 	sim_port_due(port);
 }
 
-static void add_work(struct siw_llp_port *port)
+static void port_add_work(struct siw_llp_port *port)
 {
 	if (port->has_work)
 		return;
@@ -58,14 +58,14 @@ void sim_port_look(struct siw_llp_port *port)
 
 	if (!port->served)
 		return;
-	due = of_clock(port->timed_due);
-	tick = of_clock(sim_device_tick(port));
+	due = world_time(port->timed_due);
+	tick = world_time(sim_device_tick(port));
 	if (tick < due)
 		due = tick;
 	if (due <= sim.now || port->nap_over ||
-	    ((port->n_ring || port->woken) && siw_link_alone(&port->waiters) &&
+	    ((port->n_ring || port->woken) && siw_link_empty(&port->waiters) &&
 	     sim.now >= port->nap_until)) {
-		add_work(port);
+		port_add_work(port);
 		return;
 	}
 	if (sim.now < port->nap_until && port->nap_until < due)
@@ -85,7 +85,7 @@ int siw_llp_port_open(struct siw_llp_port **out)
 	port->room = sim_alloc(SIW_LLP_ROOM);
 	port->owner = getpid();
 	port->timed_due = SIM_NEVER;
-	port->timer.fire = fire;
+	port->timer.fire = port_timer_fire;
 	siw_link_init(&port->ring);
 	siw_link_init(&port->socks);
 	siw_link_init(&port->timed);
@@ -118,7 +118,7 @@ bool siw_llp_port_is_ours(const struct siw_llp_port *port)
 	return getpid() == port->owner;
 }
 
-static void release_timed(struct siw_llp_port *port)
+static void port_fire_timed_socks(struct siw_llp_port *port)
 {
 	if (sim_clock() < port->timed_due)
 		return;
@@ -141,7 +141,7 @@ int siw_llp_port_poll(struct siw_llp_port *port, struct siw_io_handler **handler
 	int found = 0;
 
 	port->woken = false;
-	release_timed(port);
+	port_fire_timed_socks(port);
 	if (!sim.in_round)
 		port->nap_until = sim.now + (uint64_t)siw_settings()->nap_us * 1000;
 	for (uint32_t left = port->n_ring; left && found < n; left--) {
@@ -229,7 +229,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	set->due_ns = port->timed_due == SIM_NEVER ? 0 : port->timed_due;
 }
 
-static bool is_over(const struct siw_llp_waitset *set, const struct sim_fd *extra)
+static bool wait_is_over(const struct siw_llp_waitset *set, const struct sim_fd *extra)
 {
 	const struct siw_llp_port *port = set->port;
 
@@ -239,7 +239,7 @@ static bool is_over(const struct siw_llp_waitset *set, const struct sim_fd *extr
 
 int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	struct sim_fd *extra = sim_fd_of(extra_fd);
+	struct sim_fd *extra = sim_fd_get(extra_fd);
 	uint64_t until = SIM_NEVER, due = SIM_NEVER;
 	bool woken;
 
@@ -248,8 +248,8 @@ int siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t
 	if (timeout_us >= 0 && (uint64_t)timeout_us < (SIM_NEVER - sim.now) / 1000)
 		until = sim.now + (uint64_t)timeout_us * 1000;
 	if (set->due_ns)
-		due = of_clock(set->due_ns);
-	if (is_over(set, extra)) {
+		due = world_time(set->due_ns);
+	if (wait_is_over(set, extra)) {
 		sim_block(sim.now);
 		return 1;
 	}
@@ -271,7 +271,7 @@ int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeou
 static struct sim_fd **fds; /* indexed by descriptor number */
 static int n_fds;
 
-struct sim_fd *sim_fd_of(int fd)
+struct sim_fd *sim_fd_get(int fd)
 {
 	return fd >= 0 && fd < n_fds ? fds[fd] : NULL;
 }
@@ -313,24 +313,24 @@ struct member {
 	struct siw_link readable; /* link in the set's list readable */
 };
 
-static void note_readable(struct sim_fd *event)
+static void event_add_to_sets(struct sim_fd *event)
 {
 	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next) {
 		struct member *member = siw_container(l, struct member, of_event);
 
-		if (siw_link_alone(&member->readable))
+		if (siw_link_empty(&member->readable))
 			siw_link_add(&member->set->readable, &member->readable);
 		sim_wake_all(&member->set->waiters);
 	}
 }
 
-static void note_cleared(struct sim_fd *event)
+static void event_remove_from_sets(struct sim_fd *event)
 {
 	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next)
 		siw_link_del(&siw_container(l, struct member, of_event)->readable);
 }
 
-static void leave_set(struct member *member)
+static void member_free(struct member *member)
 {
 	siw_link_del(&member->of_set);
 	siw_link_del(&member->of_event);
@@ -339,13 +339,13 @@ static void leave_set(struct member *member)
 }
 
 /* Each set reports the closed descriptor once more, so that the set's user notices. */
-static void note_closed(struct sim_fd *event)
+static void event_report_closed(struct sim_fd *event)
 {
-	while (!siw_link_alone(&event->members)) {
+	while (!siw_link_empty(&event->members)) {
 		struct member *member = siw_container(event->members.next, struct member, of_event);
 		struct siw_sim_set *set = member->set;
 
-		leave_set(member);
+		member_free(member);
 		set->gone = sim_grow(set->gone, set->n_gone, &set->gone_room, sizeof(*set->gone));
 		set->gone[set->n_gone++] = event->fd;
 		sim_wake_all(&set->waiters);
@@ -354,7 +354,7 @@ static void note_closed(struct sim_fd *event)
 
 void siw_llp_event_set(int fd)
 {
-	struct sim_fd *event = sim_fd_of(fd);
+	struct sim_fd *event = sim_fd_get(fd);
 	uint64_t one = 1;
 
 	if (!event)
@@ -362,19 +362,19 @@ void siw_llp_event_set(int fd)
 	if (!event->set && write(fd, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		event->set = true;
 	sim_wake_all(&event->waiters);
-	note_readable(event);
+	event_add_to_sets(event);
 }
 
 void siw_llp_event_clear(int fd)
 {
-	struct sim_fd *event = sim_fd_of(fd);
+	struct sim_fd *event = sim_fd_get(fd);
 	uint64_t count;
 	struct iovec to = { &count, sizeof(count) };
 
 	if (!event || !event->set)
 		return;
 	event->set = false;
-	note_cleared(event);
+	event_remove_from_sets(event);
 	/* The program may have read the descriptor itself. */
 	if (preadv2(fd, &to, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
 		perror("siwarp.sim: reading an event descriptor");
@@ -382,12 +382,12 @@ void siw_llp_event_clear(int fd)
 
 void siw_llp_event_close(int fd)
 {
-	struct sim_fd *event = sim_fd_of(fd);
+	struct sim_fd *event = sim_fd_get(fd);
 
 	if (!event)
 		return;
 	sim_wake_all(&event->waiters);
-	note_closed(event);
+	event_report_closed(event);
 	fds[fd] = NULL;
 	free(event);
 	close(fd);
@@ -395,13 +395,13 @@ void siw_llp_event_close(int fd)
 
 int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 
 	for (bool waited = false;; waited = true) {
 		int found = 0;
 
 		for (int i = 0; i < n; i++) {
-			const struct sim_fd *event = sim_fd_of(which[i]);
+			const struct sim_fd *event = sim_fd_get(which[i]);
 
 			if (!event)
 				return -EBADF;
@@ -415,7 +415,7 @@ int siw_sim_poll(const int *which, int n, uint64_t until, uint8_t *ready)
 			return found;
 		}
 		for (int i = 0; i < n; i++)
-			sim_wait_add(&sim_fd_of(which[i])->waiters);
+			sim_wait_add(&sim_fd_get(which[i])->waiters);
 		me->parked = true;
 		sim_block(until);
 		me->parked = false;
@@ -429,7 +429,7 @@ int siw_sim_event_open(void)
 
 int siw_sim_event_is(int fd)
 {
-	return sim_fd_of(fd) != NULL;
+	return sim_fd_get(fd) != NULL;
 }
 
 void siw_sim_event_set(int fd)
@@ -464,13 +464,13 @@ void siw_sim_set_close(struct siw_sim_set *set)
 {
 	if (!set)
 		return;
-	while (!siw_link_alone(&set->members))
-		leave_set(siw_container(set->members.next, struct member, of_set));
+	while (!siw_link_empty(&set->members))
+		member_free(siw_container(set->members.next, struct member, of_set));
 	free(set->gone);
 	free(set);
 }
 
-static struct member *member_of(const struct siw_sim_set *set, const struct sim_fd *event)
+static struct member *set_find_member(const struct siw_sim_set *set, const struct sim_fd *event)
 {
 	for (struct siw_link *l = event->members.next; l != &event->members; l = l->next) {
 		struct member *member = siw_container(l, struct member, of_event);
@@ -483,12 +483,12 @@ static struct member *member_of(const struct siw_sim_set *set, const struct sim_
 
 int siw_sim_set_add(struct siw_sim_set *set, int fd)
 {
-	struct sim_fd *event = sim_fd_of(fd);
+	struct sim_fd *event = sim_fd_get(fd);
 	struct member *member;
 
 	if (!event)
 		return -EBADF;
-	if (member_of(set, event))
+	if (set_find_member(set, event))
 		return 0;
 	member = sim_alloc(sizeof(*member));
 	member->set = set;
@@ -497,22 +497,22 @@ int siw_sim_set_add(struct siw_sim_set *set, int fd)
 	siw_link_add(&event->members, &member->of_event);
 	siw_link_init(&member->readable);
 	if (event->set)
-		note_readable(event);
+		event_add_to_sets(event);
 	return 0;
 }
 
 void siw_sim_set_del(struct siw_sim_set *set, int fd)
 {
-	const struct sim_fd *event = sim_fd_of(fd);
-	struct member *member = event ? member_of(set, event) : NULL;
+	const struct sim_fd *event = sim_fd_get(fd);
+	struct member *member = event ? set_find_member(set, event) : NULL;
 
 	if (member)
-		leave_set(member);
+		member_free(member);
 }
 
 int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int max)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 
 	for (bool waited = false;; waited = true) {
 		int found = 0;
@@ -535,7 +535,7 @@ int siw_sim_set_wait(struct siw_sim_set *set, uint64_t until, int *ready, int ma
 	}
 }
 
-static bool is_kept(uint16_t port_be)
+static bool port_is_reserved(uint16_t port_be)
 {
 	for (int i = 0; i < n_fds; i++)
 		if (fds[i] && fds[i]->keeps && fds[i]->kept.addr.port_be == port_be)
@@ -545,7 +545,7 @@ static bool is_kept(uint16_t port_be)
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-static void have_room(struct sim_timer *timer)
+static void sock_room_timer_fire(struct sim_timer *timer)
 {
 	struct siw_llp_sock *sock = siw_container(timer, struct siw_llp_sock, room);
 
@@ -562,7 +562,7 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 	sock->handler = handler;
 	sock->due_ns = SIM_NEVER;
 	sock->ttl = 1;
-	sock->room.fire = have_room;
+	sock->room.fire = sock_room_timer_fire;
 	siw_link_init(&sock->ring);
 	siw_link_init(&sock->of_host);
 	siw_link_init(&sock->in_timed);
@@ -575,13 +575,13 @@ int sim_sock_init(struct siw_llp_sock *sock, struct siw_llp_port *port, enum sim
 void sim_sock_fini(struct siw_llp_sock *sock)
 {
 	sim_sock_drained(sock);
-	sim_net_forget(sock);
+	sim_net_detach_sock(sock);
 	sim_sock_unbind(sock);
 	siw_link_del(&sock->in_timed);
 	siw_link_del(&sock->of_port);
 }
 
-static uint32_t bucket_of(const struct siw_addr *addr, const struct sim_host *host)
+static uint32_t sock_bucket(const struct siw_addr *addr, const struct sim_host *host)
 {
 	return sim_addr_bucket(addr, sim_addr_is_any(addr) ? host->number + 1 : 0);
 }
@@ -591,8 +591,8 @@ static bool is_stream(enum sim_kind kind)
 	return kind != SIM_UDP;
 }
 
-static bool has(const struct siw_llp_sock *sock, enum sim_kind kind, const struct siw_addr *addr,
-		const struct sim_host *host)
+static bool sock_matches(const struct siw_llp_sock *sock, enum sim_kind kind,
+			 const struct siw_addr *addr, const struct sim_host *host)
 {
 	if (is_stream(sock->kind) != is_stream(kind) || sock->host != host ||
 	    sock->local.family != addr->family || sock->local.port_be != addr->port_be)
@@ -600,12 +600,12 @@ static bool has(const struct siw_llp_sock *sock, enum sim_kind kind, const struc
 	return !memcmp(sock->local.v4, addr->v4, 4) && !memcmp(sock->local.v6, addr->v6, 16);
 }
 
-static struct siw_llp_sock *find(enum sim_kind kind, const struct siw_addr *addr,
-				 const struct sim_host *host, const struct siw_llp_sock *after)
+static struct siw_llp_sock *sock_find(enum sim_kind kind, const struct siw_addr *addr,
+				      const struct sim_host *host, const struct siw_llp_sock *after)
 {
-	struct siw_llp_sock *sock = after ? after->next : sim.socks[bucket_of(addr, host)];
+	struct siw_llp_sock *sock = after ? after->next : sim.socks[sock_bucket(addr, host)];
 
-	while (sock && !has(sock, kind, addr, host))
+	while (sock && !sock_matches(sock, kind, addr, host))
 		sock = sock->next;
 	return sock;
 }
@@ -614,15 +614,16 @@ struct siw_llp_sock *sim_sock_at(enum sim_kind kind, const struct siw_addr *addr
 				 const struct sim_host *host, const struct siw_llp_sock *after)
 {
 	struct siw_addr any = { .family = addr->family, .port_be = addr->port_be };
-	struct siw_llp_sock *sock = find(kind, addr, host, after);
+	struct siw_llp_sock *sock = sock_find(kind, addr, host, after);
 
 	if (!sock && !after && !siw_addr_is_group(addr))
-		sock = find(kind, &any, host, NULL);
+		sock = sock_find(kind, &any, host, NULL);
 	return sock;
 }
 
 /* Returns whether the port is not available at this address. */
-static bool is_taken(enum sim_kind kind, const struct siw_addr *addr, const struct sim_host *host)
+static bool port_in_use(enum sim_kind kind, const struct siw_addr *addr,
+			const struct sim_host *host)
 {
 	if (sim_sock_at(kind, addr, host, NULL))
 		return true;
@@ -644,7 +645,8 @@ static bool same_address(const struct siw_addr *a, const struct siw_addr *b)
 }
 
 /* both: addr is the IPv6 wildcard address and includes IPv4. */
-static bool overlaps(const struct sim_kept *kept, const struct siw_addr *addr, bool both)
+static bool reservation_overlaps(const struct sim_kept *kept, const struct siw_addr *addr,
+				 bool both)
 {
 	if (kept->addr.port_be != addr->port_be)
 		return false;
@@ -658,13 +660,14 @@ static bool overlaps(const struct sim_kept *kept, const struct siw_addr *addr, b
  * Returns whether the port is reserved for UDP at this address. Only UDP: several sockets may use
  * a reserved TCP port.
  */
-static bool is_kept_udp(const struct siw_addr *addr, const struct sim_host *host, bool both)
+static bool udp_port_is_reserved(const struct siw_addr *addr, const struct sim_host *host,
+				 bool both)
 {
 	for (int i = 0; i < n_fds; i++) {
 		const struct sim_kept *kept = fds[i] && fds[i]->keeps ? &fds[i]->kept : NULL;
 
 		if (kept && kept->kind == SIM_UDP && host && kept->host == host &&
-		    overlaps(kept, addr, both))
+		    reservation_overlaps(kept, addr, both))
 			return true;
 	}
 	return false;
@@ -676,7 +679,7 @@ static int free_port(enum sim_kind kind, struct siw_addr *addr, const struct sim
 
 	for (uint32_t i = 0; i < FREE_PORTS; i++) {
 		addr->port_be = htons((uint16_t)(FIRST_FREE_PORT + (first + i) % FREE_PORTS));
-		if (!is_kept(addr->port_be) && !is_taken(kind, addr, host))
+		if (!port_is_reserved(addr->port_be) && !port_in_use(kind, addr, host))
 			return 0;
 	}
 	return -EADDRINUSE;
@@ -691,16 +694,16 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	if (local->family != AF_INET && local->family != AF_INET6)
 		return -EAFNOSUPPORT;
 	if (!host)
-		host = sim_addr_is_any(local) ? sock->port->host : sim_host_of(local);
+		host = sim_addr_is_any(local) ? sock->port->host : sim_host_by_addr(local);
 	if (!host || host->dead)
 		return -EADDRNOTAVAIL;
 	local->scope = 0;
 	if (!local->port_be)
 		rv = free_port(sock->kind, local, host);
-	else if (sock->kind == SIM_UDP && is_kept_udp(local, host, false))
+	else if (sock->kind == SIM_UDP && udp_port_is_reserved(local, host, false))
 		rv = -EADDRINUSE;
 	else
-		rv = !shares && is_taken(sock->kind, local, host) ? -EADDRINUSE : 0;
+		rv = !shares && port_in_use(sock->kind, local, host) ? -EADDRINUSE : 0;
 	if (rv)
 		return rv;
 	sock->host = host;
@@ -708,7 +711,7 @@ int sim_sock_bind(struct siw_llp_sock *sock, struct siw_addr *local, bool shares
 	sock->open = true;
 	if (!sock->port->host)
 		sock->port->host = host;
-	bucket = bucket_of(local, host);
+	bucket = sock_bucket(local, host);
 	sock->next = sim.socks[bucket];
 	sim.socks[bucket] = sock;
 	siw_link_add(&host->socks, &sock->of_host);
@@ -721,7 +724,7 @@ void sim_sock_unbind(struct siw_llp_sock *sock)
 
 	if (!sock->open)
 		return;
-	at = &sim.socks[bucket_of(&sock->local, sock->host)];
+	at = &sim.socks[sock_bucket(&sock->local, sock->host)];
 	while (*at != sock)
 		at = &(*at)->next;
 	*at = sock->next;
@@ -774,7 +777,7 @@ void siw_llp_shared(struct siw_llp_sock *sock)
 
 void siw_llp_sock_timed(struct siw_llp_sock *sock)
 {
-	if (siw_link_alone(&sock->in_timed))
+	if (siw_link_empty(&sock->in_timed))
 		siw_link_add(&sock->port->timed, &sock->in_timed);
 }
 
@@ -838,7 +841,7 @@ int siw_llp_watch_open(struct siw_llp_port *port, const char *name, struct siw_i
 	return 0;
 }
 
-void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_news news)
+void sim_watch_tell(struct sim_host *host, enum siw_llp_watch_change news)
 {
 	for (struct siw_link *l = host->watches.next; l != &host->watches; l = l->next) {
 		struct siw_llp_watch *watch = siw_container(l, struct siw_llp_watch, of_host);
@@ -875,13 +878,13 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 
 /* ---- what keeps a port number ---------------------------------------------------------------- */
 
-static bool cannot_be_kept(const struct sim_kept *kept)
+static bool port_not_reservable(const struct sim_kept *kept)
 {
 	struct siw_addr v4 = { .family = AF_INET, .port_be = kept->addr.port_be };
 
-	return is_taken(kept->kind, &kept->addr, kept->host) ||
-	       (kept->both && is_taken(kept->kind, &v4, kept->host)) ||
-	       (kept->kind == SIM_UDP && is_kept_udp(&kept->addr, kept->host, kept->both));
+	return port_in_use(kept->kind, &kept->addr, kept->host) ||
+	       (kept->both && port_in_use(kept->kind, &v4, kept->host)) ||
+	       (kept->kind == SIM_UDP && udp_port_is_reserved(&kept->addr, kept->host, kept->both));
 }
 
 int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
@@ -892,7 +895,7 @@ int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
 	int fd, rv;
 
 	if (!any)
-		kept.host = sim_host_of(local);
+		kept.host = sim_host_by_addr(local);
 	else if (sim.n_hosts == 1)
 		kept.host = sim.hosts[0];
 	if (!sim.n_hosts || (!any && !kept.host))
@@ -903,7 +906,7 @@ int sim_keep(enum sim_kind kind, struct siw_addr *local, bool v6_only)
 			return rv;
 	}
 	kept.addr = *local;
-	if (kept.host && cannot_be_kept(&kept))
+	if (kept.host && port_not_reservable(&kept))
 		return -EADDRINUSE;
 	fd = siw_llp_event_open();
 	if (fd >= 0) {

@@ -11,7 +11,7 @@ struct siw_sim_socket {
 	struct siw_llp_sock *sock;
 };
 
-static int open_port(struct siw_sim_socket **out)
+static int plain_open_port(struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket = sim_alloc(sizeof(*socket));
 	int rv = siw_llp_port_open(&socket->port);
@@ -38,7 +38,7 @@ void siw_sim_socket_close(struct siw_sim_socket *socket, int reset)
  * Returns whether the host of a UDP socket or listener has crashed: they lose their port then. For
  * connections, sim_tcp.c returns the error.
  */
-static bool is_stale(const struct siw_sim_socket *socket)
+static bool plain_is_stale(const struct siw_sim_socket *socket)
 {
 	return !socket->sock->stream && !socket->sock->open;
 }
@@ -47,7 +47,7 @@ static bool is_stale(const struct siw_sim_socket *socket)
  * Called when a call found nothing. Returns whether the call must be retried. *again: a retry
  * after `until` has already been granted.
  */
-static bool await(struct siw_sim_socket *socket, uint64_t until, bool *again)
+static bool plain_wait(struct siw_sim_socket *socket, uint64_t until, bool *again)
 {
 	/* Clear the ready state: a socket that is already ready would not wake its waiters. */
 	sim_sock_drained(socket->sock);
@@ -68,7 +68,7 @@ static bool await(struct siw_sim_socket *socket, uint64_t until, bool *again)
 int siw_sim_udp_open(const struct siw_addr *local, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = open_port(&socket);
+	int rv = plain_open_port(&socket);
 
 	if (rv)
 		return rv;
@@ -85,7 +85,7 @@ int siw_sim_udp_send(struct siw_sim_socket *socket, const struct siw_addr *dest,
 {
 	struct iovec iov = { (void *)octets, length };
 
-	if (is_stale(socket))
+	if (plain_is_stale(socket))
 		return -ESTALE;
 	socket->sock->ecn = (uint8_t)(ecn & SIM_ECN_CE);
 	return siw_llp_udp_send(socket->sock, dest, &iov, 1);
@@ -98,12 +98,12 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 	ssize_t got;
 
 	do {
-		if (is_stale(socket))
+		if (plain_is_stale(socket))
 			return -ESTALE;
 		got = siw_llp_udp_recv(socket->sock, source, to, size);
-	} while (got == -EAGAIN && await(socket, until, &again));
+	} while (got == -EAGAIN && plain_wait(socket, until, &again));
 	if (got >= 0)
-		sim_me()->pause = 0;
+		sim_current_task()->pause = 0;
 	*ecn = socket->sock->got_ecn;
 	return got;
 }
@@ -113,7 +113,7 @@ ssize_t siw_sim_udp_recv(struct siw_sim_socket *socket, struct siw_addr *source,
 int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim_socket **out)
 {
 	struct siw_sim_socket *socket;
-	int rv = open_port(&socket);
+	int rv = plain_open_port(&socket);
 
 	if (rv)
 		return rv;
@@ -126,7 +126,7 @@ int siw_sim_tcp_listen(const struct siw_addr *local, int backlog, struct siw_sim
 }
 
 /* Moves an accepted connection from its listener's port to its own port. */
-static void move(struct siw_llp_sock *sock, struct siw_llp_port *to)
+static void sock_move_to_port(struct siw_llp_sock *sock, struct siw_llp_port *to)
 {
 	bool ready = sock->ready;
 
@@ -143,21 +143,21 @@ int siw_sim_tcp_accept(struct siw_sim_socket *listener, uint64_t until, struct s
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = open_port(&socket);
+	int rv = plain_open_port(&socket);
 
 	if (rv)
 		return rv;
 	do {
-		rv = is_stale(listener)
+		rv = plain_is_stale(listener)
 			     ? -ESTALE
 			     : siw_llp_tcp_accept(listener->sock, &socket->handler, &socket->sock);
-	} while (rv == -EAGAIN && await(listener, until, &again));
+	} while (rv == -EAGAIN && plain_wait(listener, until, &again));
 	if (rv) {
 		siw_sim_socket_close(socket, 0);
 		return rv;
 	}
-	move(socket->sock, socket->port);
-	sim_me()->pause = 0;
+	sock_move_to_port(socket->sock, socket->port);
+	sim_current_task()->pause = 0;
 	*out = socket;
 	return 0;
 }
@@ -167,7 +167,7 @@ int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *des
 {
 	struct siw_sim_socket *socket;
 	bool again = false;
-	int rv = open_port(&socket);
+	int rv = plain_open_port(&socket);
 
 	if (rv)
 		return rv;
@@ -175,7 +175,7 @@ int siw_sim_tcp_connect(const struct siw_addr *local, const struct siw_addr *des
 	if (!rv)
 		do
 			rv = siw_llp_tcp_connected(socket->sock);
-		while (rv == -EAGAIN && await(socket, until, &again));
+		while (rv == -EAGAIN && plain_wait(socket, until, &again));
 	if (rv)
 		siw_sim_socket_close(socket, 0);
 	else
@@ -192,7 +192,7 @@ ssize_t siw_sim_tcp_send(struct siw_sim_socket *socket, const void *octets, size
 
 	do
 		sent = siw_llp_tcp_sendv(socket->sock, &iov, 1);
-	while (sent == -EAGAIN && await(socket, until, &again));
+	while (sent == -EAGAIN && plain_wait(socket, until, &again));
 	return sent;
 }
 
@@ -204,9 +204,9 @@ ssize_t siw_sim_tcp_recv(struct siw_sim_socket *socket, void *to, size_t size, u
 
 	do
 		got = siw_llp_tcp_recvv(socket->sock, &iov, 1);
-	while (got == -EAGAIN && await(socket, until, &again));
+	while (got == -EAGAIN && plain_wait(socket, until, &again));
 	if (got >= 0)
-		sim_me()->pause = 0;
+		sim_current_task()->pause = 0;
 	return got;
 }
 

@@ -132,7 +132,7 @@ static uint64_t most(uint64_t a, uint64_t b)
 }
 
 /* Returns a random length from 1 to length - 1 in one of n cases on average, otherwise length. */
-static size_t perhaps_less(size_t length, uint64_t n)
+static size_t random_share(size_t length, uint64_t n)
 {
 	if (length < 2 || sim_random(&sim.tcp) % n)
 		return length;
@@ -141,34 +141,34 @@ static size_t perhaps_less(size_t length, uint64_t n)
 
 /* ---- connections by their addresses ---------------------------------------------------------- */
 
-static struct sim_stream **bucket_of(const struct siw_addr *local, const struct siw_addr *peer)
+static struct sim_stream **stream_bucket(const struct siw_addr *local, const struct siw_addr *peer)
 {
 	uint64_t more = (uint64_t)sim_addr_bucket(peer, 1) << 16;
 
 	return &sim.streams_at[sim_addr_bucket(local, more)];
 }
 
-static struct sim_stream *find(const struct siw_addr *local, const struct siw_addr *peer)
+static struct sim_stream *stream_find(const struct siw_addr *local, const struct siw_addr *peer)
 {
-	struct sim_stream *s = *bucket_of(local, peer);
+	struct sim_stream *s = *stream_bucket(local, peer);
 
 	while (s && !(siw_addr_same(&s->local, local) && siw_addr_same(&s->peer, peer)))
 		s = s->next;
 	return s;
 }
 
-static void list(struct sim_stream *s)
+static void stream_list(struct sim_stream *s)
 {
-	struct sim_stream **at = bucket_of(&s->local, &s->peer);
+	struct sim_stream **at = stream_bucket(&s->local, &s->peer);
 
 	s->next = *at;
 	*at = s;
 	s->listed = true;
 }
 
-static void unlist(struct sim_stream *s)
+static void stream_unlist(struct sim_stream *s)
 {
-	struct sim_stream **at = bucket_of(&s->local, &s->peer);
+	struct sim_stream **at = stream_bucket(&s->local, &s->peer);
 
 	if (!s->listed)
 		return;
@@ -200,13 +200,13 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 	siw_link_init(&s->early);
 	siw_link_init(&s->inbox);
 	siw_link_add(&sim.streams, &s->all);
-	list(s);
+	stream_list(s);
 	return s;
 }
 
 static void drop_packets(struct siw_link *packets)
 {
-	while (!siw_link_alone(packets)) {
+	while (!siw_link_empty(packets)) {
 		struct sim_packet *packet = packet_of(packets->next);
 
 		siw_link_del(&packet->link);
@@ -215,12 +215,12 @@ static void drop_packets(struct siw_link *packets)
 }
 
 /* Stops sending and receiving. Received octets can still be read. */
-static void stop(struct sim_stream *s)
+static void stream_stop(struct sim_stream *s)
 {
 	s->state = CLOSED;
 	sim_timer_stop(&s->timer);
 	sim_timer_stop(&s->reset);
-	while (!siw_link_alone(&s->flight)) {
+	while (!siw_link_empty(&s->flight)) {
 		struct sent *sent = sent_of(s->flight.next);
 
 		siw_link_del(&sent->link);
@@ -236,9 +236,9 @@ static void stop(struct sim_stream *s)
 
 static void stream_free(struct sim_stream *s)
 {
-	stop(s);
+	stream_stop(s);
 	drop_packets(&s->inbox);
-	unlist(s);
+	stream_unlist(s);
 	siw_link_del(&s->queue);
 	siw_link_del(&s->all);
 	free(s);
@@ -246,12 +246,12 @@ static void stream_free(struct sim_stream *s)
 
 /* ---- readiness ------------------------------------------------------------------------------- */
 
-static bool has_room(const struct sim_stream *s)
+static bool stream_writable(const struct sim_stream *s)
 {
 	return s->state == CLOSED || (s->state == OPEN && s->end - s->una <= SEND_ROOM / 3 * 2);
 }
 
-static void notify(struct sim_stream *s)
+static void stream_notify(struct sim_stream *s)
 {
 	if (s->sock)
 		siw_llp_sock_ready(s->sock);
@@ -259,7 +259,7 @@ static void notify(struct sim_stream *s)
 
 static void notify_room(struct sim_stream *s)
 {
-	if (s->sock && s->sock->want_write && has_room(s))
+	if (s->sock && s->sock->want_write && stream_writable(s))
 		siw_llp_sock_ready(s->sock);
 }
 
@@ -267,15 +267,15 @@ static void notify_room(struct sim_stream *s)
  * Ends the connection after a reset or a time-out. Frees s if neither a socket nor a listener's
  * queue of established connections holds it.
  */
-static void fail(struct sim_stream *s, int error)
+static void stream_fail(struct sim_stream *s, int error)
 {
 	bool owned = s->sock || (s->listener && s->state != ANSWERING);
 
-	stop(s);
-	unlist(s);
+	stream_stop(s);
+	stream_unlist(s);
 	s->error = error;
 	if (owned)
-		notify(s);
+		stream_notify(s);
 	else
 		stream_free(s);
 }
@@ -284,9 +284,9 @@ static void fail(struct sim_stream *s, int error)
 
 static uint32_t mss_of(const struct sim_stream *s)
 {
-	struct sim_host *to = sim_host_of(&s->peer);
+	struct sim_host *to = sim_host_by_addr(&s->peer);
 	uint32_t heads = s->local.family == AF_INET6 ? HEADS_IPV6 : HEADS_IPV4;
-	uint32_t mtu = to ? sim_path_known(sim_path_of(s->host, to)) : s->host->netif.mtu;
+	uint32_t mtu = to ? sim_path_known(sim_path_get(s->host, to)) : s->host->netif.mtu;
 
 	if (to && to != s->host && mtu > to->netif.mtu) /* known from the MSS in the peer's SYN */
 		mtu = to->netif.mtu;
@@ -312,9 +312,9 @@ static void ring_copy(struct sim_stream *s, uint64_t seq, uint8_t *octets, uint3
 	}
 }
 
-static void emit(struct sim_stream *s, struct sim_segment segment, uint32_t length)
+static void stream_emit(struct sim_stream *s, struct sim_segment segment, uint32_t length)
 {
-	struct sim_host *to = sim_host_of(&s->peer);
+	struct sim_host *to = sim_host_by_addr(&s->peer);
 	struct sim_packet *packet;
 
 	segment.from = s->id;
@@ -328,7 +328,7 @@ static void emit(struct sim_stream *s, struct sim_segment segment, uint32_t leng
 		sim.stats.segments++;
 		return;
 	}
-	packet = sim_packet_new(sim_path_of(s->host, to), &s->local, &s->peer, length);
+	packet = sim_packet_new(sim_path_get(s->host, to), &s->local, &s->peer, length);
 	packet->tcp = true;
 	packet->segment = segment;
 	ring_copy(s, segment.seq, packet->octets, length, false);
@@ -337,22 +337,22 @@ static void emit(struct sim_stream *s, struct sim_segment segment, uint32_t leng
 
 static void acknowledge(struct sim_stream *s, uint64_t number)
 {
-	emit(s, (struct sim_segment){ .seq = s->nxt, .answers = number }, 0);
+	stream_emit(s, (struct sim_segment){ .seq = s->nxt, .answers = number }, 0);
 }
 
 static void send_reset(struct sim_stream *s)
 {
-	emit(s, (struct sim_segment){ .flags = SIW_TCP_RST, .seq = s->nxt }, 0);
+	stream_emit(s, (struct sim_segment){ .flags = SIW_TCP_RST, .seq = s->nxt }, 0);
 }
 
 /* Answers a segment that belongs to no connection with a reset. */
-static void refuse(const struct sim_packet *packet, struct sim_host *host)
+static void segment_refuse(const struct sim_packet *packet, struct sim_host *host)
 {
 	struct sim_packet *reset;
 
 	if (packet->segment.flags & SIW_TCP_RST)
 		return;
-	reset = sim_packet_new(sim_path_of(host, packet->path->from), &packet->to, &packet->from,
+	reset = sim_packet_new(sim_path_get(host, packet->path->from), &packet->to, &packet->from,
 			       0);
 	reset->tcp = true;
 	reset->segment = (struct sim_segment){
@@ -365,7 +365,7 @@ static void refuse(const struct sim_packet *packet, struct sim_host *host)
 	sim_segment_send(reset);
 }
 
-static void transmit(struct sim_stream *s, struct sent *sent)
+static void sent_transmit(struct sim_stream *s, struct sent *sent)
 {
 	uint32_t marks = !!(sent->flags & SIW_TCP_SYN) + !!(sent->flags & SIW_TCP_FIN);
 
@@ -374,9 +374,10 @@ static void transmit(struct sim_stream *s, struct sent *sent)
 	sent->number = ++s->numbers;
 	sent->at = sim.now;
 	s->pipe += sent->length;
-	emit(s,
-	     (struct sim_segment){ .flags = sent->flags, .seq = sent->seq, .number = sent->number },
-	     sent->length - marks);
+	stream_emit(s,
+		    (struct sim_segment){
+			    .flags = sent->flags, .seq = sent->seq, .number = sent->number },
+		    sent->length - marks);
 }
 
 static struct sent *sent_new(uint64_t seq, uint32_t length, uint8_t flags)
@@ -393,11 +394,11 @@ static void transmit_new(struct sim_stream *s, uint32_t length, uint8_t flags)
 {
 	struct sent *sent = sent_new(s->nxt, length, flags);
 
-	if (siw_link_alone(&s->flight))
+	if (siw_link_empty(&s->flight))
 		s->progress = s->rto_from = sim.now;
 	siw_link_add(&s->flight, &sent->link);
 	s->nxt += length;
-	transmit(s, sent);
+	sent_transmit(s, sent);
 }
 
 /* Retransmits a segment. Splits it first if the path MTU has shrunk below its length. */
@@ -415,7 +416,7 @@ static void retransmit(struct sim_stream *s, struct sent *sent, uint32_t mss)
 		siw_link_add(sent->link.next, &rest->link);
 	}
 	sent->again = true;
-	transmit(s, sent);
+	sent_transmit(s, sent);
 }
 
 static uint64_t rto_of(const struct sim_stream *s)
@@ -430,11 +431,11 @@ static bool fin_is_acked(const struct sim_stream *s)
 	return s->shut && s->una == s->end + 1;
 }
 
-static void arm(struct sim_stream *s)
+static void stream_arm_timer(struct sim_stream *s)
 {
 	if (s->state == CLOSED)
 		return;
-	if (!siw_link_alone(&s->flight) || s->nxt < s->end)
+	if (!siw_link_empty(&s->flight) || s->nxt < s->end)
 		sim_timer_set(&s->timer, most(s->rto_from + rto_of(s), sim.now));
 	else if (!s->sock && fin_is_acked(s)) /* closed, in FIN-WAIT-2 */
 		sim_timer_set(&s->timer, s->rto_from + TIME_WAIT);
@@ -450,7 +451,7 @@ static void send_lost(struct sim_stream *s, uint32_t mss)
 }
 
 /* Sends as much as the congestion window and the peer's window permit. */
-static void push(struct sim_stream *s)
+static void stream_push(struct sim_stream *s)
 {
 	uint32_t mss = mss_of(s);
 
@@ -461,7 +462,7 @@ static void push(struct sim_stream *s)
 			uint64_t length = least(least(mss, s->end - s->nxt), room);
 			uint8_t flags = length ? SIW_TCP_PSH : 0;
 
-			length = perhaps_less(length, SHORT_SEGMENT_IN);
+			length = random_share(length, SHORT_SEGMENT_IN);
 			if (s->shut && s->nxt + length == s->end) {
 				flags |= SIW_TCP_FIN;
 				length++;
@@ -471,24 +472,24 @@ static void push(struct sim_stream *s)
 			transmit_new(s, (uint32_t)length, flags);
 		}
 	}
-	arm(s);
+	stream_arm_timer(s);
 }
 
 /* The retransmission timer has expired. */
-static void time_out(struct sim_stream *s)
+static void stream_rto_expired(struct sim_stream *s)
 {
 	s->backoff++;
 	s->rto_from = sim.now;
-	if (siw_link_alone(&s->flight)) { /* the peer's window is closed: send a window probe */
-		emit(s, (struct sim_segment){ .seq = s->nxt, .probe = true }, 0);
-		arm(s);
+	if (siw_link_empty(&s->flight)) { /* the peer's window is closed: send a window probe */
+		stream_emit(s, (struct sim_segment){ .seq = s->nxt, .probe = true }, 0);
+		stream_arm_timer(s);
 		return;
 	}
 	if (s->state != OPEN) { /* retransmit the SYN or SYN-ACK */
 		s->pipe = 0;
 		sent_of(s->flight.next)->again = true;
-		transmit(s, sent_of(s->flight.next));
-		arm(s);
+		sent_transmit(s, sent_of(s->flight.next));
+		stream_arm_timer(s);
 		return;
 	}
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
@@ -501,7 +502,7 @@ static void time_out(struct sim_stream *s)
 	s->ssthresh = most(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
 	s->cwnd = mss_of(s);
 	s->recover = s->una;
-	push(s);
+	stream_push(s);
 }
 
 static uint64_t limit_of(const struct sim_stream *s)
@@ -518,21 +519,21 @@ static void on_timer(struct sim_timer *timer)
 	struct sim_stream *s = siw_container(timer, struct sim_stream, timer);
 
 	if (s->state == CLOSED) { /* TIME-WAIT is over */
-		unlist(s);
+		stream_unlist(s);
 		if (!s->sock && !s->listener)
 			stream_free(s);
-	} else if (siw_link_alone(&s->flight) && s->nxt >= s->end) {
+	} else if (siw_link_empty(&s->flight) && s->nxt >= s->end) {
 		stream_free(s);
 	} else if (sim.now - s->progress >= limit_of(s)) {
-		fail(s, ETIMEDOUT);
+		stream_fail(s, ETIMEDOUT);
 	} else {
-		time_out(s);
+		stream_rto_expired(s);
 	}
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */
 
-static void sample(struct sim_stream *s, const struct sent *sent)
+static void stream_sample_rtt(struct sim_stream *s, const struct sent *sent)
 {
 	uint64_t rtt = sim.now - sent->at, off;
 
@@ -559,7 +560,7 @@ static void mark_arrived(struct sim_stream *s, struct sent *sent)
 		s->pipe -= sent->length;
 	sent->lost = false;
 	s->newest = most(s->newest, sent->number);
-	sample(s, sent);
+	stream_sample_rtt(s, sent);
 }
 
 static void grow_window(struct sim_stream *s, uint64_t octets)
@@ -573,11 +574,11 @@ static void grow_window(struct sim_stream *s, uint64_t octets)
 	s->cwnd = least(s->cwnd, 2 * (uint64_t)SEND_ROOM);
 }
 
-static void take_cumulative_ack(struct sim_stream *s, uint64_t ack)
+static void handle_cumulative_ack(struct sim_stream *s, uint64_t ack)
 {
 	uint64_t octets = ack - s->una;
 
-	while (!siw_link_alone(&s->flight)) {
+	while (!siw_link_empty(&s->flight)) {
 		struct sent *sent = sent_of(s->flight.next);
 
 		if (sent->seq + sent->length > ack)
@@ -611,14 +612,14 @@ static void find_lost(struct sim_stream *s)
 	}
 }
 
-static void take_ack(struct sim_stream *s, const struct sim_segment *segment)
+static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 {
-	if (segment->edge > s->edge && siw_link_alone(&s->flight))
+	if (segment->edge > s->edge && siw_link_empty(&s->flight))
 		s->backoff = 0; /* backoff of window probes */
 	s->edge = most(s->edge, segment->edge);
 	if (segment->ack > s->una && segment->ack <= s->nxt)
-		take_cumulative_ack(s, segment->ack);
-	if (siw_link_alone(&s->flight)) { /* the segment answers window probes */
+		handle_cumulative_ack(s, segment->ack);
+	if (siw_link_empty(&s->flight)) { /* the segment answers window probes */
 		s->progress = sim.now;
 		return;
 	}
@@ -638,10 +639,10 @@ static void send_syn(struct sim_stream *s, enum tcp_state state)
 {
 	s->state = state;
 	transmit_new(s, 1, SIW_TCP_SYN);
-	arm(s);
+	stream_arm_timer(s);
 }
 
-static void opened(struct sim_stream *s)
+static void stream_opened(struct sim_stream *s)
 {
 	struct siw_llp_sock *listener = s->listener;
 
@@ -649,7 +650,7 @@ static void opened(struct sim_stream *s)
 	s->cwnd = FIRST_CWND * (uint64_t)mss_of(s);
 	sim_trace(SIM_CONNECTED, &s->local, &s->peer, s->id, NULL);
 	sim.stats.connections += s->active;
-	notify(s);
+	stream_notify(s);
 	if (!listener)
 		return;
 	siw_link_del(&s->queue);
@@ -659,14 +660,14 @@ static void opened(struct sim_stream *s)
 		siw_llp_sock_ready(listener);
 }
 
-static void take_first_syn(struct sim_packet *packet, struct sim_host *host)
+static void handle_first_syn(struct sim_packet *packet, struct sim_host *host)
 {
 	struct siw_llp_sock *listener = sim_sock_at(SIM_LISTENER, &packet->to, host, NULL);
 	struct sim_stream *s;
 
 	if (!listener || listener->kind != SIM_LISTENER || host->dead) {
 		sim.stats.refused++;
-		refuse(packet, host);
+		segment_refuse(packet, host);
 		return;
 	}
 	/* like Linux, drop the SYN: the peer retransmits it */
@@ -683,16 +684,16 @@ static void take_first_syn(struct sim_packet *packet, struct sim_host *host)
 	send_syn(s, ANSWERING);
 }
 
-static void take_syn(struct sim_stream *s, const struct sim_segment *segment)
+static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
 {
 	if (segment->flags & SIW_TCP_ACK) {
 		s->peer_id = segment->from;
 		s->rcv_nxt = 1;
 		s->state = ANSWERING;
-		take_ack(s, segment);
-		opened(s);
+		handle_ack(s, segment);
+		stream_opened(s);
 		acknowledge(s, segment->number);
-		push(s);
+		stream_push(s);
 		return;
 	}
 	/* A simultaneous open (RFC 9293 section 3.5). */
@@ -701,7 +702,7 @@ static void take_syn(struct sim_stream *s, const struct sim_segment *segment)
 	s->rcv_nxt = 1;
 	s->state = ANSWERING;
 	s->pipe = 0;
-	transmit(s, sent_of(s->flight.next));
+	sent_transmit(s, sent_of(s->flight.next));
 }
 
 /*
@@ -713,29 +714,29 @@ static void close_if_ended(struct sim_stream *s, bool by_fin)
 {
 	if (s->state != OPEN || !s->ended || !fin_is_acked(s))
 		return;
-	stop(s);
+	stream_stop(s);
 	notify_room(s);
 	if (by_fin) {
 		sim_timer_set(&s->timer, sim.now + TIME_WAIT);
 		return;
 	}
-	unlist(s);
+	stream_unlist(s);
 	if (!s->sock && !s->listener)
 		stream_free(s);
 }
 
-static void take_reset(struct sim_stream *s)
+static void handle_reset(struct sim_stream *s)
 {
 	if (s->state == CLOSED) { /* in TIME-WAIT: the reset ends it */
 		sim_timer_set(&s->timer, sim.now);
 		return;
 	}
-	fail(s, s->state == CONNECTING ? ECONNREFUSED : s->ended ? EPIPE : ECONNRESET);
+	stream_fail(s, s->state == CONNECTING ? ECONNREFUSED : s->ended ? EPIPE : ECONNRESET);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static uint32_t span(const struct sim_packet *packet)
+static uint32_t segment_span(const struct sim_packet *packet)
 {
 	uint8_t flags = packet->segment.flags;
 
@@ -743,7 +744,7 @@ static uint32_t span(const struct sim_packet *packet)
 }
 
 /* Adds the packet to the out-of-order packets, sorted by sequence number. */
-static void keep(struct sim_stream *s, struct sim_packet *packet)
+static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
 {
 	struct siw_link *l = s->early.prev;
 
@@ -755,9 +756,9 @@ static void keep(struct sim_stream *s, struct sim_packet *packet)
 /* Moves packets without a gap in front of them to the inbox. */
 static void close_gap(struct sim_stream *s)
 {
-	while (!siw_link_alone(&s->early)) {
+	while (!siw_link_empty(&s->early)) {
 		struct sim_packet *packet = packet_of(s->early.next);
-		uint64_t behind = packet->segment.seq + span(packet), skip;
+		uint64_t behind = packet->segment.seq + segment_span(packet), skip;
 
 		if (packet->segment.seq > s->rcv_nxt)
 			return;
@@ -783,9 +784,10 @@ static void close_gap(struct sim_stream *s)
 }
 
 /* Handles a segment with octets or a FIN. Returns false if the caller still owns the packet. */
-static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
+static bool handle_data(struct sim_stream *s, struct sim_packet *packet)
 {
-	uint64_t behind = packet->segment.seq + span(packet), number = packet->segment.number;
+	uint64_t behind = packet->segment.seq + segment_span(packet),
+		 number = packet->segment.number;
 	uint32_t unread = s->unread;
 	bool ended = s->ended;
 
@@ -796,10 +798,10 @@ static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
 	/* data for a closed socket: reset the connection */
 	if (!s->sock && !s->listener && packet->length) {
 		send_reset(s);
-		fail(s, ECONNRESET);
+		stream_fail(s, ECONNRESET);
 		return false;
 	}
-	keep(s, packet);
+	add_early_packet(s, packet);
 	close_gap(s);
 	acknowledge(s, number);
 	if (s->sock && ((s->unread > unread && !s->sock->held) || s->ended != ended))
@@ -813,22 +815,22 @@ static bool take_octets(struct sim_stream *s, struct sim_packet *packet)
  * Handles a segment of this connection other than its first SYN. Returns true if it took ownership
  * of the packet, false if the caller has to free it.
  */
-static bool take(struct sim_stream *s, struct sim_packet *packet)
+static bool handle_segment(struct sim_stream *s, struct sim_packet *packet)
 {
 	const struct sim_segment segment = packet->segment;
 	uint64_t una = s->una;
 
 	if (s->state == CLOSED) { /* TIME-WAIT: the last acknowledgement was lost */
-		if (span(packet))
+		if (segment_span(packet))
 			acknowledge(s, segment.number);
 		return false;
 	}
-	take_ack(s, &segment);
+	handle_ack(s, &segment);
 	if (s->state == ANSWERING && s->una)
-		opened(s);
+		stream_opened(s);
 	if (s->state != OPEN)
 		return false;
-	push(s);
+	stream_push(s);
 	if (s->una != una) {
 		notify_room(s);
 		if (s->ended && fin_is_acked(s)) {
@@ -838,15 +840,15 @@ static bool take(struct sim_stream *s, struct sim_packet *packet)
 	}
 	if (segment.probe || segment.flags & SIW_TCP_SYN)
 		acknowledge(s, segment.number);
-	else if (span(packet))
-		return take_octets(s, packet);
+	else if (segment_span(packet))
+		return handle_data(s, packet);
 	return false;
 }
 
 void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 {
 	const struct sim_segment *segment = &packet->segment;
-	struct sim_stream *s = find(&packet->to, &packet->from);
+	struct sim_stream *s = stream_find(&packet->to, &packet->from);
 	bool syn = segment->flags & SIW_TCP_SYN, ours;
 
 	sim_segment_trace(SIM_SEGMENT_DELIVERED, packet);
@@ -854,7 +856,7 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 	/* A SYN of a new connection replaces a connection in TIME-WAIT. */
 	if (s && syn && s->state == CLOSED && segment->from != s->peer_id) {
 		sim_timer_stop(&s->timer);
-		unlist(s);
+		stream_unlist(s);
 		if (!s->sock && !s->listener)
 			stream_free(s);
 		s = NULL;
@@ -862,21 +864,21 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 	ours = s && (segment->to == s->id || (!segment->to && segment->from == s->peer_id));
 	if (segment->flags & SIW_TCP_RST) {
 		if (ours)
-			take_reset(s);
+			handle_reset(s);
 	} else if (!s && syn && !(segment->flags & SIW_TCP_ACK)) {
-		take_first_syn(packet, host);
+		handle_first_syn(packet, host);
 	} else if (s && syn && s->state == CONNECTING && (ours || !segment->to)) {
-		take_syn(s, segment);
+		handle_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
 		s->pipe = 0; /* the answer to the peer's SYN was lost */
-		transmit(s, sent_of(s->flight.next));
+		sent_transmit(s, sent_of(s->flight.next));
 	} else if (ours) {
-		if (take(s, packet))
+		if (handle_segment(s, packet))
 			return;
 	} else if (s && syn && s->state != CONNECTING) {
 		acknowledge(s, 0); /* the peer has forgotten the connection and will reset it */
 	} else {
-		refuse(packet, host);
+		segment_refuse(packet, host);
 	}
 	sim_packet_free(packet);
 }
@@ -889,12 +891,12 @@ static void on_reset(struct sim_timer *timer)
 	send_reset(s);
 	drop_packets(&s->inbox);
 	s->unread = 0;
-	fail(s, ECONNRESET);
+	stream_fail(s, ECONNRESET);
 }
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
-int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
+int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
 {
 	return sim_keep(SIM_LISTENER, local, v6_only);
 }
@@ -925,7 +927,7 @@ static void close_listener(struct siw_llp_sock *sock)
 	struct siw_link *lists[] = { &sock->coming, &sock->waiting };
 
 	for (int i = 0; i < 2; i++)
-		while (!siw_link_alone(lists[i])) {
+		while (!siw_link_empty(lists[i])) {
 			struct sim_stream *s =
 				siw_container(lists[i]->next, struct sim_stream, queue);
 
@@ -941,7 +943,7 @@ int siw_llp_tcp_accept(struct siw_llp_sock *listener, struct siw_io_handler *han
 	struct siw_llp_sock *sock;
 	struct sim_stream *s;
 
-	if (siw_link_alone(&listener->waiting)) {
+	if (siw_link_empty(&listener->waiting)) {
 		sim_sock_drained(listener);
 		return -EAGAIN;
 	}
@@ -981,7 +983,7 @@ static int choose_source(struct sim_host *host, const struct siw_addr *dest, str
 
 	if (!host)
 		return -ENETUNREACH;
-	own = sim_host_of(dest) == host ? dest : own_addr(host, dest->family);
+	own = sim_host_by_addr(dest) == host ? dest : own_addr(host, dest->family);
 	if (!own)
 		return -ENETUNREACH;
 	*local = *own;
@@ -1009,7 +1011,7 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 			peer->port_be = dest ? dest->port_be : local->port_be;
 		}
 		peer->scope = 0;
-		if (!find(local, peer))
+		if (!stream_find(local, peer))
 			return 0;
 		/*
 		 * Another connection uses this pair of addresses: in TIME-WAIT, or accepted by a
@@ -1100,7 +1102,7 @@ void siw_llp_tcp_tos(struct siw_llp_sock *sock, int tos)
 
 /* ---- reading and writing --------------------------------------------------------------------- */
 
-static int take_error(struct sim_stream *s, int otherwise)
+static int pop_error(struct sim_stream *s, int otherwise)
 {
 	int error = s->error ? s->error : otherwise;
 
@@ -1112,17 +1114,18 @@ static int take_error(struct sim_stream *s, int otherwise)
  * Returns how many octets this call may move according to the path's fault plan; 0: the plan has
  * reset the connection.
  */
-static size_t share(struct sim_stream *s, bool sends, size_t length)
+static size_t stream_plan_share(struct sim_stream *s, bool sends, size_t length)
 {
-	struct sim_host *peer = sim_host_of(&s->peer);
+	struct sim_host *peer = sim_host_by_addr(&s->peer);
 	size_t planned;
 	uint64_t reset_at;
 
 	if (!peer || !length || s->state != OPEN)
 		return length;
-	planned = sim_path_share(sends ? sim_path_of(s->host, peer) : sim_path_of(peer, s->host),
-				 sends ? &s->out_flow : &s->in_flow, sends ? &s->peer : &s->local,
-				 length, &reset_at);
+	planned = sim_path_stream_share(sends ? sim_path_get(s->host, peer)
+					      : sim_path_get(peer, s->host),
+					sends ? &s->out_flow : &s->in_flow,
+					sends ? &s->peer : &s->local, length, &reset_at);
 	if (planned && (!s->reset.place || s->reset.at > reset_at) && reset_at != SIM_NEVER)
 		sim_timer_set(&s->reset, reset_at);
 	if (!planned)
@@ -1192,27 +1195,27 @@ static ssize_t send_failed(int rv)
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	struct sim_stream *s = sock->stream;
-	size_t all = siw_pieces_octets(iov, n), length;
+	size_t all = siw_iov_octets(iov, n), length;
 	uint64_t room;
 
 	if (s->error || s->shut || s->state == CLOSED)
-		return send_failed(take_error(s, EPIPE));
+		return send_failed(pop_error(s, EPIPE));
 	room = s->state == OPEN ? SEND_ROOM - (s->end - s->una) : 0;
 	if (!room) {
 		sock->want_write = true;
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		return -EAGAIN;
 	}
-	length = share(s, true, least(all, room));
+	length = stream_plan_share(s, true, least(all, room));
 	if (all && !length)
-		return send_failed(take_error(s, ECONNRESET));
-	length = perhaps_less(length, SHORT_WRITE_IN);
+		return send_failed(pop_error(s, ECONNRESET));
+	length = random_share(length, SHORT_WRITE_IN);
 	if (write_ring(s, iov, length))
 		return send_failed(-EFAULT);
 	s->out_flow.state.octets += length;
 	if (length < all)
 		siw_count(SIW_COUNTER_tx_partial, 1);
-	push(s);
+	stream_push(s);
 	return (ssize_t)length;
 }
 
@@ -1247,7 +1250,7 @@ static void drop_read(struct sim_stream *s, size_t length)
 {
 	s->unread -= (uint32_t)length;
 	s->read += length;
-	for (length += s->taken; !siw_link_alone(&s->inbox);) {
+	for (length += s->taken; !siw_link_empty(&s->inbox);) {
 		struct sim_packet *packet = packet_of(s->inbox.next);
 
 		if (length < packet->length)
@@ -1269,12 +1272,12 @@ static void drop_read(struct sim_stream *s, size_t length)
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	struct sim_stream *s = sock->stream;
-	size_t length = least(siw_pieces_octets(iov, n), s->unread);
+	size_t length = least(siw_iov_octets(iov, n), s->unread);
 
 	if (length)
-		length = share(s, false, length);
+		length = stream_plan_share(s, false, length);
 	if (s->unread && length) {
-		length = perhaps_less(length, SHORT_READ_IN);
+		length = random_share(length, SHORT_READ_IN);
 		if (read_inbox(s, iov, length))
 			return -EFAULT;
 		drop_read(s, length);
@@ -1284,7 +1287,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 		return 0; /* iov has room for no octet */
 	sim_sock_drained(sock);
 	if (s->error && !s->ended)
-		return take_error(s, 0);
+		return pop_error(s, 0);
 	return s->ended || s->state == CLOSED ? 0 : -EAGAIN;
 }
 
@@ -1293,7 +1296,7 @@ int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 	return (int)mss_of(sock->stream);
 }
 
-bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
+bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock)
 {
 	return sock->stream->state == CLOSED;
 }
@@ -1305,11 +1308,11 @@ int siw_llp_tcp_shutdown(struct siw_llp_sock *sock)
 	if (s->state == CLOSED)
 		return -ENOTCONN;
 	if (s->state == CONNECTING) { /* like Linux: shutdown ends the connection attempt */
-		fail(s, 0);
+		stream_fail(s, 0);
 		return 0;
 	}
 	s->shut = true;
-	push(s);
+	stream_push(s);
 	return 0;
 }
 
@@ -1348,9 +1351,9 @@ static void close_stream(struct sim_stream *s)
 		return;
 	}
 	s->shut = true;
-	if (siw_link_alone(&s->flight))
+	if (siw_link_empty(&s->flight))
 		s->rto_from = sim.now;
-	push(s);
+	stream_push(s);
 }
 
 void siw_llp_close(struct siw_llp_sock *sock)
@@ -1368,7 +1371,7 @@ void siw_llp_close(struct siw_llp_sock *sock)
 void siw_llp_want_write(struct siw_llp_sock *sock, bool want)
 {
 	sock->want_write = want;
-	if (want && !sock->room.place && (!sock->stream || has_room(sock->stream)))
+	if (want && !sock->room.place && (!sock->stream || stream_writable(sock->stream)))
 		siw_llp_sock_ready(sock);
 }
 
@@ -1381,7 +1384,7 @@ static void close_of_killed(struct sim_stream *s)
 	struct siw_llp_sock *sock = s->sock;
 	struct sim_stream *rest = stream_new(s->host, &s->local, &s->peer);
 
-	unlist(rest);
+	stream_unlist(rest);
 	rest->state = CLOSED;
 	rest->error = ECONNRESET;
 	rest->sock = sock;
@@ -1404,13 +1407,13 @@ void sim_tcp_crash(const struct sim_host *host)
 			close_of_killed(s);
 		} else if (s->listener) {
 			send_reset(s);
-			fail(s, ECONNRESET);
+			stream_fail(s, ECONNRESET);
 		}
 	}
 }
 
 void sim_tcp_close(void)
 {
-	while (!siw_link_alone(&sim.streams))
+	while (!siw_link_empty(&sim.streams))
 		stream_free(siw_container(sim.streams.next, struct sim_stream, all));
 }

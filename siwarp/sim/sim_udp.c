@@ -31,7 +31,7 @@ int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
 	return 0;
 }
 
-int siw_llp_udp_keep(struct siw_addr *local, bool v6_only)
+int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
 {
 	return sim_keep(SIM_UDP, local, v6_only);
 }
@@ -91,7 +91,8 @@ int siw_llp_udp_group_sender(struct siw_llp_sock *sock, const char *netdev, int 
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* As in the kernel, the send buffer takes all datagrams of a batch or none. */
-static int check_room(struct siw_llp_sock *sock, const struct siw_addr *dest, size_t octets)
+static int udp_check_send_room(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			       size_t octets)
 {
 	if (sim_net_has_room(sock, dest, (uint32_t)octets))
 		return 0;
@@ -99,7 +100,7 @@ static int check_room(struct siw_llp_sock *sock, const struct siw_addr *dest, si
 	return -EAGAIN;
 }
 
-static size_t length_of(const struct iovec *iov, int n)
+static size_t iov_octets(const struct iovec *iov, int n)
 {
 	size_t octets = 0;
 
@@ -111,7 +112,7 @@ static size_t length_of(const struct iovec *iov, int n)
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
-	int rv = check_room(sock, dest, length_of(iov, n));
+	int rv = udp_check_send_room(sock, dest, iov_octets(iov, n));
 
 	if (rv)
 		return rv;
@@ -125,15 +126,16 @@ int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 /*
  * Like the kernel, refuses a batch whose datagrams are too long to be sent without fragmentation.
  */
-static bool takes_trains(const struct siw_llp_sock *sock, const struct siw_addr *dest, uint16_t seg)
+static bool batch_fits_mtu(const struct siw_llp_sock *sock, const struct siw_addr *dest,
+			   uint16_t seg)
 {
 	uint32_t head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
-	struct sim_host *host = sim_host_of(dest);
+	struct sim_host *host = sim_host_by_addr(dest);
 
 	if (!sock->open)
 		return true;
 	return seg + head <=
-	       (host ? sim_path_known(sim_path_of(sock->host, host)) : sock->host->netif.mtu);
+	       (host ? sim_path_known(sim_path_get(sock->host, host)) : sock->host->netif.mtu);
 }
 
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
@@ -141,9 +143,9 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 {
 	int rv;
 
-	if (!takes_trains(sock, dest, seg))
+	if (!batch_fits_mtu(sock, dest, seg))
 		return -EOPNOTSUPP;
-	rv = check_room(sock, dest, length_of(iov, n));
+	rv = udp_check_send_room(sock, dest, iov_octets(iov, n));
 	if (rv)
 		return rv;
 	for (int i = 0; i < n; i++) {
@@ -160,9 +162,9 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 {
 	int rv;
 
-	if (!takes_trains(sock, dest, seg))
+	if (!batch_fits_mtu(sock, dest, seg))
 		return -EOPNOTSUPP;
-	rv = check_room(sock, dest, len);
+	rv = udp_check_send_room(sock, dest, len);
 	if (rv)
 		return rv;
 	for (size_t at = 0; at < len; at += seg) {
@@ -176,8 +178,8 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 	return 0;
 }
 
-int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			 const struct iovec *iov, int n)
+int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				const struct iovec *iov, int n)
 {
 	enum sim_cut before = sock->cut;
 	int rv;
@@ -190,7 +192,7 @@ int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static bool has_room(const struct siw_llp_sock *sock, uint32_t length)
+static bool inbox_has_room(const struct siw_llp_sock *sock, uint32_t length)
 {
 	uint64_t room = 2 * (uint64_t)siw_settings()->rcvbuf;
 
@@ -200,9 +202,9 @@ static bool has_room(const struct siw_llp_sock *sock, uint32_t length)
 	       !sock->n_inbox;
 }
 
-static void receive(struct siw_llp_sock *sock, struct sim_packet *packet)
+static void udp_enqueue(struct siw_llp_sock *sock, struct sim_packet *packet)
 {
-	if (!has_room(sock, packet->length)) {
+	if (!inbox_has_room(sock, packet->length)) {
 		sim.stats.overflowed++;
 		siw_count(SIW_COUNTER_drop_rxq_overflow, 1);
 		sim_trace(SIM_OVERFLOWED, &packet->from, &packet->to, packet->length, NULL);
@@ -218,7 +220,7 @@ static void receive(struct siw_llp_sock *sock, struct sim_packet *packet)
 		siw_llp_sock_ready(sock);
 }
 
-static void hear_refusal(struct siw_llp_sock *sock, struct sim_packet *packet)
+static void udp_enqueue_refusal(struct siw_llp_sock *sock, struct sim_packet *packet)
 {
 	uint32_t n = 0;
 
@@ -240,7 +242,7 @@ void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
 
 	if (packet->refusal) {
 		if (sock)
-			hear_refusal(sock, packet);
+			udp_enqueue_refusal(sock, packet);
 		else
 			sim_packet_free(packet);
 		return;
@@ -256,9 +258,9 @@ void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
 		memcpy(copy, packet, sizeof(*copy) + packet->length);
 		siw_link_init(&copy->link);
 		siw_link_init(&copy->aside);
-		receive(sock, copy);
+		udp_enqueue(sock, copy);
 	}
-	receive(sock, packet);
+	udp_enqueue(sock, packet);
 }
 
 void sim_udp_drop_all(struct siw_llp_sock *sock)
@@ -266,7 +268,7 @@ void sim_udp_drop_all(struct siw_llp_sock *sock)
 	struct siw_link *lists[] = { &sock->inbox, &sock->refusals };
 
 	for (int i = 0; i < 2; i++)
-		while (!siw_link_alone(lists[i])) {
+		while (!siw_link_empty(lists[i])) {
 			struct sim_packet *packet =
 				siw_container(lists[i]->next, struct sim_packet, link);
 
@@ -276,16 +278,17 @@ void sim_udp_drop_all(struct siw_llp_sock *sock)
 	sock->n_inbox = sock->inbox_octets = 0;
 }
 
-static struct sim_packet *first(const struct siw_llp_sock *sock)
+static struct sim_packet *inbox_first(const struct siw_llp_sock *sock)
 {
-	return siw_link_alone(&sock->inbox)
+	return siw_link_empty(&sock->inbox)
 		       ? NULL
 		       : siw_container(sock->inbox.next, struct sim_packet, link);
 }
 
-static ssize_t take(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
+static ssize_t udp_dequeue(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
+			   size_t size)
 {
-	struct sim_packet *packet = first(sock);
+	struct sim_packet *packet = inbox_first(sock);
 	uint32_t length;
 
 	if (!packet)
@@ -304,9 +307,9 @@ static ssize_t take(struct siw_llp_sock *sock, struct siw_addr *source, void *bu
 
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
-	ssize_t got = take(sock, source, buf, size);
+	ssize_t got = udp_dequeue(sock, source, buf, size);
 
-	if (got == -EAGAIN && siw_link_alone(&sock->refusals))
+	if (got == -EAGAIN && siw_link_empty(&sock->refusals))
 		sim_sock_drained(sock);
 	return got;
 }
@@ -326,14 +329,14 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	if (sock->streak <= DENSE || len <= 0 || (size_t)len > size)
 		return len;
 	for (int n = 1; n < TRAIN && last == (ssize_t)*seg; n++) {
-		const struct sim_packet *packet = first(sock);
+		const struct sim_packet *packet = inbox_first(sock);
 		struct siw_addr same;
 
 		if (!packet || !packet->length || packet->length > *seg ||
 		    (size_t)len + packet->length > size || (packet->ecn == SIM_ECN_CE) != ce ||
 		    !siw_addr_same(&packet->from, source))
 			break;
-		last = take(sock, &same, (uint8_t *)buf + len, size - (size_t)len);
+		last = udp_dequeue(sock, &same, (uint8_t *)buf + len, size - (size_t)len);
 		len += last;
 	}
 	return len;
@@ -363,7 +366,7 @@ ssize_t siw_llp_udp_next(struct siw_llp_sock *sock, struct siw_addr *source, uin
 	return len;
 }
 
-void siw_llp_udp_hear_refusals(struct siw_llp_sock *sock, uint16_t family)
+void siw_llp_udp_report_refusals(struct siw_llp_sock *sock, uint16_t family)
 {
 	(void)family;
 	sock->hears = true;
@@ -375,7 +378,7 @@ ssize_t siw_llp_udp_refused(struct siw_llp_sock *sock, struct siw_addr *dest, vo
 	struct sim_packet *packet;
 	size_t length;
 
-	if (siw_link_alone(&sock->refusals))
+	if (siw_link_empty(&sock->refusals))
 		return -EAGAIN;
 	packet = siw_container(sock->refusals.next, struct sim_packet, link);
 	length = packet->length < size ? packet->length : size;
@@ -399,7 +402,7 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 	return sock->got_ecn == SIM_ECN_CE;
 }
 
-int siw_llp_udp_whole(struct siw_llp_sock *sock)
+int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 {
 	sock->cut = SIM_CUT_NONE;
 	return 0;
@@ -415,28 +418,28 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
 	int head = (dest->family == AF_INET6 ? IPV6_HEAD : IPV4_HEAD) + UDP_HEAD;
 	int most = 65535 - (dest->family == AF_INET6 ? UDP_HEAD : head);
-	struct sim_host *host = sim_host_of(dest);
+	struct sim_host *host = sim_host_by_addr(dest);
 	int mtu;
 
 	if (sock->local.family != dest->family)
 		return -EAFNOSUPPORT;
 	if (!sock->host)
 		return -ENETUNREACH;
-	mtu = host ? (int)sim_path_known(sim_path_of(sock->host, host))
+	mtu = host ? (int)sim_path_known(sim_path_get(sock->host, host))
 		   : (int)sock->host->netif.mtu;
 	return mtu - head < most ? mtu - head : most;
 }
 
 uint32_t siw_llp_udp_route_mtu(struct siw_llp_sock *sock, const struct siw_addr *dest)
 {
-	struct sim_host *host = sim_host_of(dest);
+	struct sim_host *host = sim_host_by_addr(dest);
 	uint32_t mtu;
 
 	if (!sock->host)
 		return 0;
 	if (host == sock->host)
 		return SIW_LLP_LOOPBACK_MTU;
-	mtu = host ? sim_path_known(sim_path_of(sock->host, host)) : sock->host->netif.mtu;
+	mtu = host ? sim_path_known(sim_path_get(sock->host, host)) : sock->host->netif.mtu;
 	return mtu < SIW_LLP_LOOPBACK_MTU ? mtu : SIW_LLP_LOOPBACK_MTU - 1;
 }
 

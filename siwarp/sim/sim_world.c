@@ -41,7 +41,7 @@ static _Thread_local char why[256];
 
 /* ---- memory, random numbers ------------------------------------------------------------------ */
 
-static __attribute__((noreturn)) void give_up(const char *what)
+static __attribute__((noreturn)) void sim_abort(const char *what)
 {
 	fprintf(stderr, "siwarp.sim: %s\n", what);
 	abort();
@@ -52,7 +52,7 @@ void *sim_alloc(size_t octets)
 	void *got = sim_calloc(1, octets);
 
 	if (!got)
-		give_up("no memory is left");
+		sim_abort("no memory is left");
 	return got;
 }
 
@@ -63,7 +63,7 @@ void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size)
 	*room = *room ? 2 * *room : 16;
 	array = sim_realloc(array, *room * size);
 	if (!array)
-		give_up("no memory is left");
+		sim_abort("no memory is left");
 	return array;
 }
 
@@ -110,12 +110,12 @@ uint32_t __wrap_siw_first_number(uint32_t usual)
 
 /* ---- the heap -------------------------------------------------------------------------------- */
 
-static bool before(const struct sim_due *a, const struct sim_due *b)
+static bool due_before(const struct sim_due *a, const struct sim_due *b)
 {
 	return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
-static void put(const struct sim_due *due, uint32_t place)
+static void heap_put(const struct sim_due *due, uint32_t place)
 {
 	sim.heap[place] = *due;
 	due->timer->place = place;
@@ -126,17 +126,17 @@ static void sift(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
 
-	for (; place > 1 && before(&due, &sim.heap[place / 2]); place /= 2)
-		put(&sim.heap[place / 2], place);
+	for (; place > 1 && due_before(&due, &sim.heap[place / 2]); place /= 2)
+		heap_put(&sim.heap[place / 2], place);
 	while ((child = 2 * place) <= sim.n_heap) {
-		if (child < sim.n_heap && before(&sim.heap[child + 1], &sim.heap[child]))
+		if (child < sim.n_heap && due_before(&sim.heap[child + 1], &sim.heap[child]))
 			child++;
-		if (!before(&sim.heap[child], &due))
+		if (!due_before(&sim.heap[child], &due))
 			break;
-		put(&sim.heap[child], place);
+		heap_put(&sim.heap[child], place);
 		place = child;
 	}
-	put(&due, place);
+	heap_put(&due, place);
 }
 
 void sim_timer_stop(struct sim_timer *timer)
@@ -170,7 +170,7 @@ static uint64_t next_instant(void)
 }
 
 /* Advances the clock, and fires the timers that have expired. */
-static void advance(uint64_t to)
+static void clock_advance(uint64_t to)
 {
 	if (to > sim.now) {
 		sim.now = to;
@@ -192,18 +192,18 @@ static void await_turn(struct sim_task *task)
 		syscall(SYS_futex, &task->turn, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
 }
 
-static void give_turn(struct sim_task *task)
+static void pass_turn(struct sim_task *task)
 {
 	atomic_store_explicit(&task->turn, 1, memory_order_release);
 	syscall(SYS_futex, &task->turn, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-struct sim_task *sim_me(void)
+struct sim_task *sim_current_task(void)
 {
 	if (!own || own != sim.running)
-		give_up("a thread that is no task of the world made a call that blocks or polls");
+		sim_abort("a thread that is no task of the world made a call that blocks or polls");
 	if (sim.in_round)
-		give_up("a round of a device would block");
+		sim_abort("a round of a device would block");
 	return own;
 }
 
@@ -214,7 +214,7 @@ static void make_ready(struct sim_task *task)
 	sim.ready[sim.n_ready++] = task;
 }
 
-static void wake(struct sim_task *task, bool by_event)
+static void task_wake(struct sim_task *task, bool by_event)
 {
 	if (task->state != SIM_BLOCKED)
 		return;
@@ -228,17 +228,17 @@ static void wake(struct sim_task *task, bool by_event)
 
 void sim_wake_all(struct siw_link *waiters)
 {
-	while (!siw_link_alone(waiters))
-		wake(siw_container(waiters->next, struct sim_wait, link)->task, true);
+	while (!siw_link_empty(waiters))
+		task_wake(siw_container(waiters->next, struct sim_wait, link)->task, true);
 }
 
-static void time_out(struct sim_timer *timer)
+static void task_timer_fire(struct sim_timer *timer)
 {
-	wake(siw_container(timer, struct sim_task, timer), false);
+	task_wake(siw_container(timer, struct sim_task, timer), false);
 }
 
 /* Returns the lowest-numbered task that is inside siw_sim_step() or siw_sim_run(); NULL: none. */
-static struct sim_task *stepper(void)
+static struct sim_task *stepping_task(void)
 {
 	for (uint32_t i = 0; sim.n_stepping && i < sim.n_tasks; i++)
 		if (sim.tasks[i] && sim.tasks[i]->state == SIM_STEPPING)
@@ -258,11 +258,11 @@ static void end_step(struct sim_task *steps, int result)
 /* Nothing can run at this instant: advances the clock, or ends a step. */
 static void advance_or_end_step(void)
 {
-	struct sim_task *steps = stepper();
+	struct sim_task *steps = stepping_task();
 	uint64_t to = next_instant();
 
 	if (to <= sim.now) { /* events of this instant come before the end of a step */
-		advance(to);
+		clock_advance(to);
 		return;
 	}
 	if (steps && steps->runs && sim.stopped) {
@@ -272,16 +272,16 @@ static void advance_or_end_step(void)
 	if (steps && steps->until < to)
 		to = steps->until > sim.now ? steps->until : sim.now;
 	if (to == SIM_NEVER && !steps)
-		give_up("nothing will ever happen: every task waits for something else");
+		sim_abort("nothing will ever happen: every task waits for something else");
 	if (to != SIM_NEVER)
-		advance(to);
+		clock_advance(to);
 	if (steps && (!steps->runs || to == SIM_NEVER || sim.now >= steps->until))
 		end_step(steps, to == SIM_NEVER ? -EDEADLK : sim.now < steps->until);
 }
 
-static void look_at_ports(void)
+static void check_due_ports(void)
 {
-	while (!siw_link_alone(&sim.due)) {
+	while (!siw_link_empty(&sim.due)) {
 		struct siw_llp_port *port = siw_container(sim.due.next, struct siw_llp_port, due);
 
 		siw_link_del(&port->due);
@@ -289,7 +289,7 @@ static void look_at_ports(void)
 	}
 }
 
-static void make_round(uint32_t which)
+static void port_make_round(uint32_t which)
 {
 	struct siw_llp_port *port = sim.work[which];
 	uint64_t handed = sim.handed;
@@ -299,7 +299,7 @@ static void make_round(uint32_t which)
 	port->rounds = port->round_at == sim.now ? port->rounds + 1 : 0;
 	port->round_at = sim.now;
 	if (port->rounds > MOST_ROUNDS)
-		give_up("a device is served without end at one instant");
+		sim_abort("a device is served without end at one instant");
 	sim.stats.rounds++;
 	sim.in_round = true;
 	if (sim_device_round(port)) {
@@ -322,7 +322,7 @@ static struct sim_task *next_task(void)
 	for (;;) {
 		uint32_t n, which;
 
-		look_at_ports();
+		check_due_ports();
 		n = sim.n_ready + sim.n_work;
 		if (!n) {
 			advance_or_end_step();
@@ -335,7 +335,7 @@ static struct sim_task *next_task(void)
 			sim.ready[which] = sim.ready[--sim.n_ready];
 			return task;
 		}
-		make_round(which - sim.n_ready);
+		port_make_round(which - sim.n_ready);
 	}
 }
 
@@ -353,14 +353,14 @@ static void schedule(struct sim_task *me)
 	if (next == me)
 		return;
 	sim.stats.switches++;
-	give_turn(next);
+	pass_turn(next);
 	if (!ended)
 		await_turn(me);
 }
 
 void sim_wait_add(struct siw_link *waiters)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 	struct sim_wait *wait;
 
 	if (me->n_waits == me->waits_room) {
@@ -385,12 +385,12 @@ void sim_wait_add(struct siw_link *waiters)
 
 bool sim_block(uint64_t until)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 
 	me->woken = false;
 	me->state = SIM_BLOCKED;
 	if (until <= sim.now)
-		wake(me, false);
+		task_wake(me, false);
 	else
 		sim_timer_set(&me->timer, until);
 	schedule(me);
@@ -399,7 +399,7 @@ bool sim_block(uint64_t until)
 
 void sim_empty_poll(void)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 
 	me->pause = !me->pause			    ? FIRST_PAUSE_NS
 		    : me->pause < MOST_PAUSE_NS / 2 ? 2 * me->pause
@@ -429,7 +429,7 @@ int siw_sim_task_new(void)
 	if (!sim.open)
 		return -ENOENT;
 	task = sim_alloc(sizeof(*task));
-	task->timer.fire = time_out;
+	task->timer.fire = task_timer_fire;
 	task->number = (int)sim.n_tasks;
 	pthread_mutex_lock(&tasks_lock);
 	sim.tasks = sim_grow(sim.tasks, sim.n_tasks, &sim.tasks_room, sizeof(struct sim_task *));
@@ -454,14 +454,14 @@ void siw_sim_task_begin(int number)
 	task = task_of(number);
 	pthread_mutex_unlock(&tasks_lock);
 	if (!task)
-		give_up("no such task");
+		sim_abort("no such task");
 	own = task;
 	await_turn(task);
 }
 
 void siw_sim_task_end(void)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 
 	me->state = SIM_ENDED;
 	own = NULL;
@@ -501,9 +501,9 @@ void siw_sim_sleep_until(uint64_t at)
 	sim_block(at);
 }
 
-static int step(uint64_t until, bool runs)
+static int task_step(uint64_t until, bool runs)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 
 	me->state = SIM_STEPPING;
 	me->until = until;
@@ -515,12 +515,12 @@ static int step(uint64_t until, bool runs)
 
 int siw_sim_step(uint64_t until)
 {
-	return step(until, false);
+	return task_step(until, false);
 }
 
 int siw_sim_run(uint64_t until)
 {
-	return step(until, true);
+	return task_step(until, true);
 }
 
 void siw_sim_stop(void)
@@ -530,7 +530,7 @@ void siw_sim_stop(void)
 
 int siw_sim_park(uint64_t until)
 {
-	struct sim_task *me = sim_me();
+	struct sim_task *me = sim_current_task();
 	bool woken = me->unparked;
 
 	if (woken) {
@@ -554,7 +554,7 @@ void siw_sim_unpark(int number)
 		return;
 	task->unparked = true;
 	if (task->parked)
-		wake(task, true);
+		task_wake(task, true);
 }
 
 /* ---- system calls of the engine, replaced by the linker's --wrap ----------------------------- */
@@ -640,7 +640,7 @@ struct sim_plan *sim_plan_new(const char *text)
 }
 
 /* Resets the world to its empty state between two worlds. */
-static void make_empty(void)
+static void world_reset(void)
 {
 	memset(&sim, 0, sizeof(sim));
 	siw_link_init(&sim.due);
@@ -654,7 +654,7 @@ int siw_sim_open(uint64_t seed, const char *faults)
 
 	if (sim.open)
 		return -EBUSY;
-	make_empty();
+	world_reset();
 	sim.choose.state = sim_random(&seeds);
 	sim.numbers.state = sim_random(&seeds);
 	sim.net.state = sim_random(&seeds);
@@ -684,7 +684,7 @@ int siw_sim_close(void)
 
 	if (!sim.open)
 		return -ENOENT;
-	if (sim_me()->number || sim.n_ports || tasks_left())
+	if (sim_current_task()->number || sim.n_ports || tasks_left())
 		return -EBUSY;
 	sim.open = false;
 	own = NULL;
@@ -702,7 +702,7 @@ int siw_sim_close(void)
 	free(sim.ready);
 	free(sim.work);
 	free(sim.heap);
-	make_empty();
+	world_reset();
 	sim.stats = stats;
 	sim.now = now;
 	sim.hash = hash;
@@ -751,8 +751,8 @@ int siw_sim_link(int a, int b, const char *faults)
 	plan = faults ? sim_plan_new(faults) : NULL;
 	if (faults && !plan)
 		return -EINVAL;
-	there = sim_path_of(sim.hosts[a], sim.hosts[b]);
-	back = sim_path_of(sim.hosts[b], sim.hosts[a]);
+	there = sim_path_get(sim.hosts[a], sim.hosts[b]);
+	back = sim_path_get(sim.hosts[b], sim.hosts[a]);
 	back->own = there->own = plan;
 	there->receives = false;
 	back->receives = a != b;

@@ -67,7 +67,7 @@ class Stats:
     allocations_failed: int
 
 
-def _normal(address: str) -> str:
+def _normal_address(address: str) -> str:
     """Return an IP address in normal form, without a scope, for comparisons.
 
     Raises:
@@ -162,7 +162,7 @@ class World:
         return Context(first)
 
     def _add_host(self, addresses: tuple[str, ...], mtu: int = 1500) -> str:
-        known = [_normal(address) for address in addresses]
+        known = [_normal_address(address) for address in addresses]
         c = ffi.new("struct siw_addr[]", max(1, len(known)))
         for i, address in enumerate(known):
             c[i] = addr_to_c((address, 0))[0]
@@ -173,7 +173,7 @@ class World:
 
     def _host(self, where: Where) -> int:
         address = where if isinstance(where, str) else where.device.addresses[0]
-        host = self._hosts.get(_normal(address))
+        host = self._hosts.get(_normal_address(address))
         if host is None:
             raise Error(
                 errno.ENODEV, f"this world has no device {address}: add it with world.device"
@@ -342,7 +342,7 @@ class World:
     # ---- plain sockets, for a peer whose protocol a test implements
 
     def _local(self, address: str, port: int) -> Any:
-        if _normal(address) not in self._hosts:
+        if _normal_address(address) not in self._hosts:
             self._add_host((address,))
         return addr_to_c((address, port))
 
@@ -627,7 +627,7 @@ class World:
                 lib.siw_sim_unpark(task.number)
             if lib.siw_sim_step(NEVER) < 0:
                 break
-        for handle in self._left():
+        for handle in self._open_handles():
             handle.__exit__(None, None, None)
         for made in self._sockets:
             made.close()
@@ -644,7 +644,7 @@ class World:
         self._closed = True
         tasks.ending = False
 
-    def _left(self) -> list[Handle]:
+    def _open_handles(self) -> list[Handle]:
         return [handle for handle in open_handles() if id(handle) not in self._before]
 
     def __enter__(self) -> World:

@@ -68,7 +68,7 @@ def pair(
         if kind == "rc":
             _connect(ends, host, stack)
         elif kind == "uc":
-            _tell(ends)
+            _connect_uc(ends)
         else:
             _name(ends, stack)
         yield ends
@@ -83,7 +83,7 @@ def _name(ends: Pair, stack: contextlib.ExitStack) -> None:
         end.ah = stack.enter_context(AH(end.pd, end.peer.qp.addr))
 
 
-def _tell(ends: Pair) -> None:
+def _connect_uc(ends: Pair) -> None:
     """Prepare UC: each queue pair gets the address of its peer."""
     for end in ends:
         end.qp.to_rts(QPAttr(ah_attr=end.peer.qp.addr))

@@ -274,7 +274,7 @@ class Handle(Closing):
         for handle in handles:
             handle._wake_all()
         for handle in handles:
-            handle._let_leave()
+            handle._wait_until_unused()
         rc = destroy(c) if self._pid == os.getpid() else 0
         for handle in handles:
             handle._ended()
@@ -288,7 +288,7 @@ class Handle(Closing):
     def _wake_all(self) -> None:
         """Wake the threads and tasks that wait for the handle's events."""
 
-    def _let_leave(self) -> None:
+    def _wait_until_unused(self) -> None:
         """Wait until no thread uses the descriptor, whose number may be reused afterwards."""
 
     def _ended(self) -> None:
@@ -301,7 +301,7 @@ class Handle(Closing):
         if c is None:
             return  # another thread is already closing the handle
         self._taken(c)
-        self._let_leave()
+        self._wait_until_unused()
         # In a forked child the object belongs to the parent, and a thread that does not exist in
         # the child may hold the object's locks forever.
         rc = type(self)._destroy(c) if self._pid == os.getpid() else 0
@@ -504,7 +504,7 @@ class Waitable(Handle):
     def _wake_all(self) -> None:
         self._wake()
 
-    def _let_leave(self) -> None:
+    def _wait_until_unused(self) -> None:
         # The time is limited, because an event loop may be busy or stopped.
         end = system.monotonic() + _LEAVING_S
         while self._watchers and system.monotonic() < end:

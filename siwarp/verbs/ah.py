@@ -44,7 +44,7 @@ class AHAttr:
     source: str | None = None
 
 
-def _own(came_to: Address | None) -> str | None:
+def _usable_source(came_to: Address | None) -> str | None:
     """Return the host, if it can be a source address: neither a group nor the wildcard address."""
     if came_to is None:
         return None
@@ -106,7 +106,7 @@ class AH(Handle):
                 dest, self.qpn = wc.source, wc.src_qp
             except AttributeError:
                 raise wanted("wc is the completion of a UD receive", wc) from None
-            source = _own(wc.destination) if source is None else source
+            source = _usable_source(wc.destination) if source is None else source
         if dest is None:
             raise Error(
                 errno.EINVAL,
@@ -126,7 +126,7 @@ class AH(Handle):
 
     def _shut(self) -> None:
         c = self._c
-        wrs = self._forgotten()
+        wrs = self._detach_requests()
         try:
             super()._shut()
         except Error:  # the handle is still in use, so it stays open
@@ -134,7 +134,7 @@ class AH(Handle):
                 wr._point(c)
             raise
 
-    def _forgotten(self) -> list[SendWR]:
+    def _detach_requests(self) -> list[SendWR]:
         """Remove the handle from all work requests that point to it, and return those."""
         wrs = [wr for wr in list(self._wrs) if wr._ah is self]
         for wr in wrs:
@@ -142,7 +142,7 @@ class AH(Handle):
         return wrs
 
     def _ended(self) -> None:
-        self._forgotten()
+        self._detach_requests()
 
     def _busy(self) -> str:
         return (

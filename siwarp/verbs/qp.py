@@ -185,7 +185,7 @@ class QP(Handle):
             if not mask & bit or value is None:
                 continue
             if bit == QPAttrMask.AV:
-                c_attr.ah_addr = addr_to_c(_where(value))[0]
+                c_attr.ah_addr = addr_to_c(_ah_address(value))[0]
                 if isinstance(value, AHAttr) and value.source is not None:
                     c_attr.ah_source = addr_to_c((value.source, 0))[0]
                 continue
@@ -203,7 +203,7 @@ class QP(Handle):
 
     def to_init(self, attr: QPAttr | None = None) -> None:
         """Move to INIT, where receives can be posted; UD accepts Q_Key and socket in this step."""
-        self._walk((QPState.INIT,), attr)
+        self._step_through((QPState.INIT,), attr)
 
     def to_rtr(self, attr: QPAttr | None = None) -> None:
         """Move to RTR, through INIT if necessary: ready to receive.
@@ -212,7 +212,7 @@ class QP(Handle):
         with ``by_qpn`` needs ``ah_attr`` and ``dest_qp_num``.
         """
         fresh = self.qp_state == QPState.RESET
-        self._walk((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
+        self._step_through((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
 
     def to_rts(self, attr: QPAttr | None = None) -> None:
         """Move to RTS, through INIT and RTR if necessary: ready to send.
@@ -222,9 +222,9 @@ class QP(Handle):
         """
         way = (QPState.INIT, QPState.RTR, QPState.RTS)
         state = self.qp_state
-        self._walk(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
+        self._step_through(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
 
-    def _walk(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
+    def _step_through(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
         """Go through these states; each attribute of ``attr`` is used in the first step that
         accepts it.
         """
@@ -490,7 +490,7 @@ class QP(Handle):
             self._post_list(_post_send, "struct siw_send_wr *", wr, SendWR)
         else:
             if rc:
-                raise self._untaken(rc, one)
+                raise self._refused_request(rc, one)
 
     def post_send_all(self, wrs: Iterable[SendWR]) -> None:
         """Post all of these send requests, in order, or none of them.
@@ -522,7 +522,7 @@ class QP(Handle):
             self._post_list(_post_recv, "struct siw_recv_wr *", wr, RecvWR)
         else:
             if rc:
-                raise self._untaken(rc, one)
+                raise self._refused_request(rc, one)
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is then the new key.
@@ -558,9 +558,9 @@ class QP(Handle):
             while here != bad[0] and taken < len(wrs) - 1:
                 here = here.next
                 taken += 1
-            raise self._untaken(rc, wrs[taken])
+            raise self._refused_request(rc, wrs[taken])
 
-    def _untaken(self, rc: int, wr: SendWR | RecvWR) -> Error:
+    def _refused_request(self, rc: int, wr: SendWR | RecvWR) -> Error:
         """Return the error for a request that was refused."""
         error = refused(-rc, f"posting {wr!r} to {self!r}")
         error.bad_wr = wr
@@ -602,7 +602,7 @@ def _peer_of(attr: Any) -> AHAttr | None:
     return AHAttr(*peer, source[0] if source else None) if peer else None
 
 
-def _where(value: AHAttr | Address) -> Address:
+def _ah_address(value: AHAttr | Address) -> Address:
     return (value.host, value.port) if isinstance(value, AHAttr) else value
 
 

@@ -130,14 +130,14 @@ struct siw_child {
  * Number of watchdog threads per device, in addition to the device's progress thread, which starts
  * them (verbs_deputy.c).
  */
-#define SIW_DEPUTIES 2
+#define SIW_WATCHDOGS 2
 
 struct siw_deputies {
 	struct siw_deputy {
 		struct siw_context *ctx;
 		pthread_t thread;
 		sem_t wake; /* wakes the thread when the watchdogs are activated or must end */
-	} each[SIW_DEPUTIES];
+	} each[SIW_WATCHDOGS];
 	unsigned int n; /* number of running watchdog threads */
 	bool asked;	/* creation of the threads was attempted */
 	_Atomic bool on;
@@ -165,7 +165,7 @@ struct siw_vain {
  * Number of polls that end a burst of posts although each returned completions. A burst also ends
  * with a poll of an empty CQ.
  */
-#define SIW_TAKES 8
+#define SIW_POLLS_PER_BURST 8
 
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
@@ -189,7 +189,7 @@ struct siw_context {
 	 * spin; spin_left of these are still to come. Hints only: relaxed accesses.
 	 */
 	_Atomic uint32_t spin_skip, spin_left;
-	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_aside */
+	_Atomic uint32_t aside;	   /* threads inside siw_verbs_wait_on_fd */
 	_Atomic uint32_t n_armed;  /* number of armed CQs */
 	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
 	_Atomic bool cq_overrun;   /* a CQ overflowed and its QPs have not been moved to ERR yet */
@@ -477,7 +477,7 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
  * Like siw_verbs_wait(), but the calling thread sleeps on fd only if the device has a progress
  * thread. For rare events: a thread that waits for them must not be woken by every message.
  */
-int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+int siw_verbs_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			 int timeout_ms);
 /* Marks the QP as having requests left to send: each following progress round gives it a turn. */
 void siw_verbs_mark_unsent(struct siw_qp *qp);
@@ -487,14 +487,14 @@ void siw_verbs_forget_unsent(struct siw_qp *qp);
  * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. send_lock
  * held.
  */
-void siw_verbs_put_busy(struct siw_qp *qp);
+void siw_verbs_busy_list_add(struct siw_qp *qp);
 static inline void siw_verbs_mark_busy(struct siw_qp *qp)
 {
 	if (__builtin_expect(!qp->on_busy, 0))
-		siw_verbs_put_busy(qp);
+		siw_verbs_busy_list_add(qp);
 }
 /* Removes the record before the QP is destroyed. Progress lock held. */
-void siw_verbs_forget_busy(struct siw_qp *qp);
+void siw_verbs_busy_list_forget(struct siw_qp *qp);
 /*
  * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that is also taken
  * when its object is ended, because closing a device by force frees the port after ending the
@@ -523,9 +523,9 @@ void siw_verbs_async_raise(struct siw_async *async, int type);
  * Called before the object is destroyed: drops its unread events and waits until the read ones are
  * acknowledged. No further event may be raised. Called without locks.
  */
-void siw_verbs_async_leave(struct siw_async *async);
+void siw_verbs_async_end(struct siw_async *async);
 /*
- * Like siw_verbs_async_leave() when the device is closed by force, without waiting: no
+ * Like siw_verbs_async_end() when the device is closed by force, without waiting: no
  * acknowledgements will arrive.
  */
 void siw_verbs_async_drop(struct siw_async *async);
@@ -538,7 +538,7 @@ int siw_verbs_refuse_full(const char *limit, uint32_t max);
 /*
  * cq_is_of: whether the CQ belongs to this context. cq_is_overrun: whether the CQ has overflowed.
  */
-bool siw_verbs_cq_is_of(const struct siw_cq *cq, const struct siw_context *ctx);
+bool siw_verbs_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx);
 bool siw_verbs_cq_is_overrun(const struct siw_cq *cq);
 /*
  * Adjusts the number of queue pairs that use the CQ: by is 1 when one is created, -1 when one is

@@ -40,9 +40,9 @@ void siw_verbs_async_close(struct siw_context *ctx)
 }
 
 /* Makes the descriptor readable if and only if there are unread events. async_lock held. */
-static void show_events(struct siw_context *ctx)
+static void async_update_fd(struct siw_context *ctx)
 {
-	bool any = !siw_link_alone(&ctx->async_events);
+	bool any = !siw_link_empty(&ctx->async_events);
 
 	if (any == ctx->async_fd_set)
 		return;
@@ -59,7 +59,7 @@ static void show_events(struct siw_context *ctx)
  * Returns the note of this event type, or an unused one. An object has enough notes for all its
  * event types.
  */
-static struct siw_async_note *place_of(struct siw_async *async, int type)
+static struct siw_async_note *async_find_note(struct siw_async *async, int type)
 {
 	int i = 0;
 
@@ -74,25 +74,25 @@ void siw_verbs_async_raise(struct siw_async *async, int type)
 	struct siw_async_note *note;
 
 	siw_lock(&ctx->async_lock);
-	note = place_of(async, type);
+	note = async_find_note(async, type);
 	note->type = type;
 	note->of = async;
 	siw_link_del(&note->link);
 	siw_link_add(&ctx->async_events, &note->link);
-	show_events(ctx);
+	async_update_fd(ctx);
 	siw_unlock(&ctx->async_lock);
 }
 
 /* ---- destroying the object ------------------------------------------------------------------- */
 
-void siw_verbs_async_leave(struct siw_async *async)
+void siw_verbs_async_end(struct siw_async *async)
 {
 	struct siw_context *ctx = async->ctx;
 
 	siw_lock(&ctx->async_lock);
 	for (int i = 0; i < SIW_ASYNC_KINDS; i++)
 		siw_link_del(&async->note[i].link);
-	show_events(ctx);
+	async_update_fd(ctx);
 	while (async->unacked) { /* rare; lasts until the user's event handler acknowledges */
 		siw_unlock(&ctx->async_lock);
 		siw_sleep_ns(STEP_NS);
@@ -106,7 +106,7 @@ void siw_verbs_async_drop(struct siw_async *async)
 	siw_lock(&async->ctx->async_lock);
 	async->unacked = 0;
 	siw_unlock(&async->ctx->async_lock);
-	siw_verbs_async_leave(async);
+	siw_verbs_async_end(async);
 }
 
 /* ---- the verbs ------------------------------------------------------------------------------- */
@@ -116,14 +116,14 @@ struct wanted_event {
 	struct siw_async_event *event;
 };
 
-static int take_event(void *arg)
+static int async_read_event(void *arg)
 {
 	struct wanted_event *want = arg;
 	struct siw_context *ctx = want->ctx;
 	struct siw_async_note *note = NULL;
 
 	siw_lock(&ctx->async_lock);
-	if (!siw_link_alone(&ctx->async_events)) {
+	if (!siw_link_empty(&ctx->async_events)) {
 		note = siw_container(ctx->async_events.next, struct siw_async_note, link);
 		siw_link_del(&note->link);
 		memset(want->event, 0, sizeof(*want->event));
@@ -137,7 +137,7 @@ static int take_event(void *arg)
 			note->of->unacked++;
 		}
 	}
-	show_events(ctx);
+	async_update_fd(ctx);
 	siw_unlock(&ctx->async_lock);
 	return note != NULL;
 }
@@ -152,11 +152,11 @@ int siw_get_async_event(struct siw_context *ctx, struct siw_async_event *event, 
 		return err;
 	if (!event)
 		return siw_refuse_null("event");
-	r = siw_verbs_wait_aside(ctx, take_event, &want, ctx->async_fd, timeout_ms);
+	r = siw_verbs_wait_on_fd(ctx, async_read_event, &want, ctx->async_fd, timeout_ms);
 	return siw_refused(r < 0 ? r : 0);
 }
 
-static struct siw_async *async_of(const struct siw_async_event *event)
+static struct siw_async *async_of_event(const struct siw_async_event *event)
 {
 	switch (event->event_type) {
 	case SIW_EVENT_CQ_ERR:
@@ -181,7 +181,7 @@ static struct siw_async *async_of(const struct siw_async_event *event)
 
 void siw_ack_async_event(struct siw_async_event *event)
 {
-	struct siw_async *async = event ? async_of(event) : NULL;
+	struct siw_async *async = event ? async_of_event(event) : NULL;
 
 	if (!async || siw_verbs_inherited(async->ctx))
 		return;

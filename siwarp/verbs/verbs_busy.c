@@ -7,7 +7,7 @@
  */
 #include "verbs/verbs_impl.h"
 
-void siw_verbs_put_busy(struct siw_qp *qp)
+void siw_verbs_busy_list_add(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
@@ -19,20 +19,20 @@ void siw_verbs_put_busy(struct siw_qp *qp)
 }
 
 /* Removes a QP from the busy list. busy_lock held. */
-static void take_out(struct siw_context *ctx, struct siw_qp *qp)
+static void busy_list_remove(struct siw_context *ctx, struct siw_qp *qp)
 {
 	siw_link_del(&qp->busy);
 	ctx->n_busy--;
 }
 
-void siw_verbs_forget_busy(struct siw_qp *qp)
+void siw_verbs_busy_list_forget(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
 	siw_lock(&qp->send_lock);
 	siw_lock(&ctx->busy_lock);
 	if (qp->on_busy)
-		take_out(ctx, qp);
+		busy_list_remove(ctx, qp);
 	siw_unlock(&ctx->busy_lock);
 	qp->on_busy = false;
 	siw_unlock(&qp->send_lock);
@@ -41,35 +41,35 @@ void siw_verbs_forget_busy(struct siw_qp *qp)
 /*
  * Called after a QP was checked: adds the QP to the end of the busy list again, unless it is quiet.
  */
-static void put_back(struct siw_qp *qp)
+static void busy_recheck(struct siw_qp *qp)
 {
 	siw_lock(&qp->send_lock);
 	if (qp->ops->is_quiet(qp))
 		qp->on_busy = false;
 	else
-		siw_verbs_put_busy(qp);
+		siw_verbs_busy_list_add(qp);
 	siw_unlock(&qp->send_lock);
 }
 
 /*
  * Removes and returns the first QP of the busy list, or NULL if the list is empty. The QP is marked
- * on_busy until put_back(). It is removed during its check because ending a stream may start
+ * on_busy until busy_recheck(). It is removed during its check because ending a stream may start
  * another search of the list.
  */
-static struct siw_qp *next_busy(struct siw_context *ctx)
+static struct siw_qp *busy_list_pop(struct siw_context *ctx)
 {
 	struct siw_qp *qp = NULL;
 
 	siw_lock(&ctx->busy_lock);
-	if (!siw_link_alone(&ctx->busy)) {
+	if (!siw_link_empty(&ctx->busy)) {
 		qp = siw_container(ctx->busy.next, struct siw_qp, busy);
-		take_out(ctx, qp);
+		busy_list_remove(ctx, qp);
 	}
 	siw_unlock(&ctx->busy_lock);
 	return qp;
 }
 
-static uint32_t count_busy(struct siw_context *ctx)
+static uint32_t busy_list_length(struct siw_context *ctx)
 {
 	uint32_t n;
 
@@ -85,9 +85,9 @@ bool siw_verbs_key_in_use(struct siw_context *ctx, uint32_t lkey)
 	bool busy = false;
 
 	siw_lock(&ctx->progress);
-	for (uint32_t n = count_busy(ctx); !busy && n && (qp = next_busy(ctx)); n--) {
+	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
 		busy = qp->ops->uses_key(qp, lkey);
-		put_back(qp);
+		busy_recheck(qp);
 	}
 	siw_unlock(&ctx->progress);
 	return busy;
@@ -107,9 +107,9 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 		return false;
 	ctx = atomic_load(&ah->pd)->ctx;
 	siw_lock(&ctx->progress);
-	for (uint32_t n = count_busy(ctx); !busy && n && (qp = next_busy(ctx)); n--) {
+	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
 		busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
-		put_back(qp);
+		busy_recheck(qp);
 	}
 	siw_unlock(&ctx->progress);
 	return busy;
@@ -119,13 +119,13 @@ bool siw_verbs_ah_in_use(struct siw_ah *ah)
 void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				  const struct siw_qp *except)
 {
-	uint32_t n = atomic_load(&ctx->n_rc) ? count_busy(ctx) : 0;
+	uint32_t n = atomic_load(&ctx->n_rc) ? busy_list_length(ctx) : 0;
 	struct siw_qp *qp;
 
-	for (; n && (qp = next_busy(ctx)); n--) {
+	for (; n && (qp = busy_list_pop(ctx)); n--) {
 		if (qp != except && qp->ops->revoke)
 			qp->ops->revoke(qp, stag);
-		put_back(qp);
+		busy_recheck(qp);
 	}
 }
 

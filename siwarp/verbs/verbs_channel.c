@@ -14,7 +14,7 @@
  */
 static __thread struct siw_comp_channel *collecting;
 
-static void end_channel(struct siw_child *child)
+static void comp_channel_end(struct siw_child *child)
 {
 	struct siw_comp_channel *ch = siw_container(child, struct siw_comp_channel, child);
 
@@ -46,7 +46,7 @@ struct siw_comp_channel *siw_create_comp_channel(struct siw_context *ctx)
 	ch->ctx = ctx;
 	siw_lock_init(&ch->lock);
 	siw_link_init(&ch->cqs);
-	siw_verbs_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, end_channel, ch->fd);
+	siw_verbs_child_add(ctx, &ch->child, SIW_CHILD_CHANNEL, comp_channel_end, ch->fd);
 	return ch;
 fail:
 	atomic_fetch_sub(&ctx->n_channel, 1);
@@ -63,7 +63,7 @@ int siw_destroy_comp_channel(struct siw_comp_channel *ch)
 		return siw_refuse(CHANNEL_BUSY, atomic_load(&ch->n_cq));
 	atomic_fetch_sub(&ch->ctx->n_channel, 1);
 	siw_verbs_child_del(ch->ctx, &ch->child);
-	end_channel(&ch->child);
+	comp_channel_end(&ch->child);
 	free(ch);
 	return 0;
 }
@@ -94,9 +94,9 @@ void siw_verbs_channel_raise(struct siw_cq *cq)
 /*
  * Makes the descriptor readable if and only if there are unread events. The channel's lock is held.
  */
-static void show_events(struct siw_comp_channel *ch)
+static void comp_channel_update_fd(struct siw_comp_channel *ch)
 {
-	bool more = !siw_link_alone(&ch->cqs);
+	bool more = !siw_link_empty(&ch->cqs);
 
 	if (more == ch->fd_set)
 		return;
@@ -112,13 +112,13 @@ struct wanted_event {
 	struct siw_cq *cq;
 };
 
-static int take_event(void *arg)
+static int comp_channel_read_event(void *arg)
 {
 	struct wanted_event *want = arg;
 	struct siw_comp_channel *ch = want->ch;
 
 	siw_lock(&ch->lock);
-	if (!siw_link_alone(&ch->cqs)) {
+	if (!siw_link_empty(&ch->cqs)) {
 		struct siw_cq *cq = siw_container(ch->cqs.next, struct siw_cq, in_channel);
 
 		siw_link_del(&cq->in_channel);
@@ -127,7 +127,7 @@ static int take_event(void *arg)
 		cq->unacked++;
 		want->cq = cq;
 	}
-	show_events(ch);
+	comp_channel_update_fd(ch);
 	siw_unlock(&ch->lock);
 	return want->cq != NULL;
 }
@@ -144,7 +144,7 @@ int siw_get_cq_event(struct siw_comp_channel *ch, struct siw_cq **cq, void **cq_
 	if (!cq)
 		return siw_refuse_null("cq");
 	collecting = ch;
-	r = siw_verbs_wait(ch->ctx, take_event, &want, ch->fd, timeout_ms);
+	r = siw_verbs_wait(ch->ctx, comp_channel_read_event, &want, ch->fd, timeout_ms);
 	collecting = NULL;
 	if (r < 0)
 		return siw_refused(r);
@@ -173,7 +173,7 @@ void siw_verbs_channel_leave(struct siw_cq *cq)
 	if (cq->events) {
 		cq->events = 0;
 		siw_link_del(&cq->in_channel);
-		show_events(ch);
+		comp_channel_update_fd(ch);
 	}
 	while (cq->unacked) { /* rare; lasts until the user's event handler acknowledges */
 		siw_unlock(&ch->lock);

@@ -15,11 +15,11 @@
 #define WAITERS_LEAVE_NS 5000000000ull
 
 /* Ends all children of this rank. The structs stay in a list and are never freed. */
-static void end_children(struct siw_context *ctx, enum siw_child_rank rank)
+static void children_end(struct siw_context *ctx, enum siw_child_rank rank)
 {
 	struct siw_link *list = &ctx->children[rank];
 
-	while (!siw_link_alone(list)) {
+	while (!siw_link_empty(list)) {
 		struct siw_child *child = siw_container(list->next, struct siw_child, link);
 
 		siw_verbs_child_del(ctx, child);
@@ -28,7 +28,7 @@ static void end_children(struct siw_context *ctx, enum siw_child_rank rank)
 	}
 }
 
-static void wake_waiters(struct siw_context *ctx)
+static void wake_all_waiters(struct siw_context *ctx)
 {
 	siw_llp_port_wake(ctx->port);
 	siw_llp_event_set(ctx->async_fd);
@@ -48,12 +48,12 @@ static void wake_waiters(struct siw_context *ctx)
  * Waits until no thread waits on the device. The time is limited, because a debugger or a signal
  * handler may hold a waiter for long.
  */
-static void dismiss_waiters(struct siw_context *ctx)
+static void end_waits(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
 	while ((atomic_load(&ctx->waiters) || atomic_load(&ctx->aside)) && siw_now_ns() < until) {
-		wake_waiters(ctx);
+		wake_all_waiters(ctx);
 		siw_sleep_ns(MS_NS);
 	}
 }
@@ -66,12 +66,13 @@ int siw_close_device_forced(struct siw_context *ctx)
 	/* From here on every call on the device and its children is refused. */
 	if (atomic_exchange(&ctx->inherited, true))
 		return siw_refuse(STALE);
-	dismiss_waiters(ctx);
+	end_waits(ctx);
 	siw_verbs_thread_stop(ctx);
-	siw_verbs_say_goodbye(ctx, siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000);
+	siw_verbs_shutdown_connections(ctx, siw_now_ns() +
+						    (uint64_t)siw_settings()->linger_ms * 1000000);
 	for (int rank = 0; rank < SIW_CHILD_PASSIVE; rank++)
-		end_children(ctx, rank);
+		children_end(ctx, rank);
 	siw_verbs_close_rest(ctx);
-	siw_verbs_context_bury(ctx);
+	siw_verbs_context_retire(ctx);
 	return 0;
 }

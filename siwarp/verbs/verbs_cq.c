@@ -5,7 +5,7 @@
 
 #include "verbs/verbs_impl.h"
 
-static uint32_t round_up(uint32_t n)
+static uint32_t cq_round_up(uint32_t n)
 {
 	uint32_t p = 1;
 
@@ -18,7 +18,7 @@ static uint32_t round_up(uint32_t n)
  * Creates a CQ with an empty ring. If the memory belonged to a destroyed CQ, a late poll on that CQ
  * finds an empty queue.
  */
-static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
+static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
 {
 	struct siw_cqe *ring = calloc(size, sizeof(*ring));
 	struct siw_link *old = ring ? siw_verbs_freelist_take(&ctx->free_cqs) : NULL;
@@ -47,9 +47,9 @@ static struct siw_cq *new_cq(struct siw_context *ctx, uint32_t size)
 
 /*
  * Sets the arming state. A program that arms a CQ may sleep on a descriptor next, so posts are not
- * delayed for a batch until the program has polled often again (siw_qp_may_wait). cq->lock held.
+ * delayed for a batch until the program has polled often again (siw_qp_may_delay_post). cq->lock held.
  */
-static void set_armed(struct siw_cq *cq, int how)
+static void cq_set_armed(struct siw_cq *cq, int how)
 {
 	int by = !!how - !!cq->armed;
 
@@ -63,7 +63,7 @@ static void set_armed(struct siw_cq *cq, int how)
 }
 
 /* Ends a CQ. Late calls to poll or arm it find no completion and no channel. */
-static void end_cq(struct siw_cq *cq)
+static void cq_end(struct siw_cq *cq)
 {
 	struct siw_cqe *ring = cq->ring;
 
@@ -72,13 +72,13 @@ static void end_cq(struct siw_cq *cq)
 	atomic_store(&cq->overrun, false);
 	cq->ring = NULL;
 	cq->channel = NULL;
-	set_armed(cq, 0);
+	cq_set_armed(cq, 0);
 	siw_unlock(&cq->lock);
 	free(ring);
 	siw_verbs_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
 }
 
-static void end_by_force(struct siw_child *child)
+static void cq_end_by_force(struct siw_child *child)
 {
 	struct siw_cq *cq = siw_container(child, struct siw_cq, child);
 
@@ -89,20 +89,20 @@ static void end_by_force(struct siw_child *child)
 		siw_verbs_channel_leave(cq);
 	}
 	siw_verbs_async_drop(&cq->async);
-	end_cq(cq);
+	cq_end(cq);
 }
 
-static int check_size(const struct siw_context *ctx, int cqe)
+static int cq_check_size(const struct siw_context *ctx, int cqe)
 {
 	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe)
 		return siw_refuse(CQ_SIZE, (uint64_t)cqe, ctx->attr.max_cqe);
 	return 0;
 }
 
-static int check(const struct siw_context *ctx, int cqe, const struct siw_comp_channel *channel,
-		 int comp_vector)
+static int cq_check_args(const struct siw_context *ctx, int cqe,
+			 const struct siw_comp_channel *channel, int comp_vector)
 {
-	int err = check_size(ctx, cqe);
+	int err = cq_check_size(ctx, cqe);
 
 	if (err)
 		return err;
@@ -119,13 +119,13 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 
 	if (err)
 		return siw_refused_null(err);
-	err = check(ctx, cqe, channel, comp_vector);
+	err = cq_check_args(ctx, cqe, channel, comp_vector);
 	if (err)
 		return siw_refused_null(err);
 	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
 		err = siw_verbs_refuse_full("max_cq", ctx->attr.max_cq);
 	else
-		cq = new_cq(ctx, round_up((uint32_t)cqe));
+		cq = cq_alloc(ctx, cq_round_up((uint32_t)cqe));
 	if (!cq) {
 		atomic_fetch_sub(&ctx->n_cq, 1);
 		return siw_refused_null(err ? err : -ENOMEM);
@@ -136,11 +136,11 @@ struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
 	siw_verbs_async_init(&cq->async, ctx, cq, cq_context);
 	if (channel)
 		atomic_fetch_add(&channel->n_cq, 1);
-	siw_verbs_child_add(ctx, &cq->child, SIW_CHILD_CQ, end_by_force, -1);
+	siw_verbs_child_add(ctx, &cq->child, SIW_CHILD_CQ, cq_end_by_force, -1);
 	return cq;
 }
 
-static bool is_dead(struct siw_cq *cq)
+static bool cq_is_destroyed(struct siw_cq *cq)
 {
 	bool dead;
 
@@ -156,16 +156,16 @@ int siw_destroy_cq(struct siw_cq *cq)
 
 	if (err)
 		return err;
-	if (is_dead(cq))
+	if (cq_is_destroyed(cq))
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&cq->n_qp))
 		return siw_refuse(CQ_BUSY, atomic_load(&cq->n_qp));
 	if (cq->channel)
 		siw_verbs_channel_leave(cq);
-	siw_verbs_async_leave(&cq->async);
+	siw_verbs_async_end(&cq->async);
 	atomic_fetch_sub(&cq->ctx->n_cq, 1);
 	siw_verbs_child_del(cq->ctx, &cq->child);
-	end_cq(cq);
+	cq_end(cq);
 	return 0;
 }
 
@@ -200,7 +200,7 @@ int siw_cq_pending(struct siw_cq *cq)
  * Copies the completions to a new ring and switches to it. Each completion keeps its number, so
  * readers of head and tail without the lock see no change.
  */
-static int move_to(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
+static int cq_move_to_ring(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
 {
 	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
 	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
@@ -226,10 +226,10 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 
 	if (err)
 		return err;
-	err = check_size(cq->ctx, cqe);
+	err = cq_check_size(cq->ctx, cqe);
 	if (err)
 		return err;
-	mask = round_up((uint32_t)cqe) - 1;
+	mask = cq_round_up((uint32_t)cqe) - 1;
 	ring = calloc((size_t)mask + 1, sizeof(*ring));
 	if (!ring)
 		return siw_refused(-ENOMEM);
@@ -240,13 +240,13 @@ int siw_resize_cq(struct siw_cq *cq, int cqe)
 	siw_verbs_send_posted(cq->ctx, true);
 	siw_lock(&cq->lock);
 	old = cq->ring;
-	err = move_to(cq, ring, mask, (uint32_t)cqe);
+	err = cq_move_to_ring(cq, ring, mask, (uint32_t)cqe);
 	siw_unlock(&cq->lock);
 	free(err ? ring : old);
 	return err;
 }
 
-bool siw_verbs_cq_is_of(const struct siw_cq *cq, const struct siw_context *ctx)
+bool siw_verbs_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx)
 {
 	return cq && cq->ctx == ctx;
 }
@@ -279,7 +279,7 @@ static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
 	siw_verbs_nudge(cq->ctx);
 }
 
-static inline void put_way(struct siw_cqe *cqe, const struct siw_way *way)
+static inline void cqe_set_addresses(struct siw_cqe *cqe, const struct siw_way *way)
 {
 	if (!way) {
 		cqe->source.family = cqe->dest.family = 0;
@@ -311,13 +311,13 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
 		cqe->wc = *wc;
 		cqe->owner = qp;
 		cqe->slot = slot;
-		put_way(cqe, way);
-		/* Pairs with the read of tail in take(), which holds no lock. */
+		cqe_set_addresses(cqe, way);
+		/* Pairs with the read of tail in cq_take(), which holds no lock. */
 		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
 	}
 	if (cq->armed &&
 	    (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS || cq->overrun)) {
-		set_armed(cq, 0);
+		cq_set_armed(cq, 0);
 		announce = true;
 	}
 	siw_unlock(&cq->lock);
@@ -329,7 +329,7 @@ void siw_verbs_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_w
  * Frees the queue slots of a polled completion. Called under the CQ's lock, so that slots are freed
  * in order and the QP still exists.
  */
-static void free_slots(const struct siw_cqe *cqe)
+static void cqe_free_slots(const struct siw_cqe *cqe)
 {
 	struct siw_qp *qp = cqe->owner;
 
@@ -343,8 +343,8 @@ static void free_slots(const struct siw_cqe *cqe)
 		qp->ops->record_polled(qp);
 }
 
-static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources,
-		struct siw_addr *dests, uint64_t *instances)
+static int cq_take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources,
+		   struct siw_addr *dests, uint64_t *instances)
 {
 	uint32_t head, tail;
 	int n = 0;
@@ -365,7 +365,7 @@ static int take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *
 			dests[n] = cqe->dest;
 		if (instances)
 			instances[n] = cqe->instance;
-		free_slots(cqe);
+		cqe_free_slots(cqe);
 	}
 	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
 	siw_unlock(&cq->lock);
@@ -385,13 +385,13 @@ int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
 		return siw_refuse_null("wc");
 	if (siw_verbs_inherited(cq->ctx))
 		return siw_refuse(STALE);
-	n = take(cq, num_entries, wc, sources, dests, instances);
+	n = cq_take(cq, num_entries, wc, sources, dests, instances);
 	if (n) {
-		siw_verbs_took(cq->ctx, n == num_entries);
+		siw_verbs_polled_without_round(cq->ctx, n == num_entries);
 		return n;
 	}
 	siw_verbs_poll(cq->ctx, cq);
-	n = take(cq, num_entries, wc, sources, dests, instances);
+	n = cq_take(cq, num_entries, wc, sources, dests, instances);
 	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
 		return siw_refuse(CQ_OVERFLOW);
 	return n;
@@ -429,7 +429,7 @@ int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
 		err = siw_refuse(CQ_OVERFLOW);
 	/* Arming for solicited events does not narrow an earlier arming for all events. */
 	else if (cq->armed != 1)
-		set_armed(cq, solicited_only ? 2 : 1);
+		cq_set_armed(cq, solicited_only ? 2 : 1);
 	siw_unlock(&cq->lock);
 	/*
 	 * The delayed posts are sent after arming, so that their completions raise an event: the

@@ -35,11 +35,11 @@
 #define END 250
 
 /* Sleeps until this watchdog's next wake-up. The watchdogs alternate, PERIOD_NS apart. */
-static void sleep_to_turn(uint64_t which)
+static void watchdog_sleep(uint64_t which)
 {
 	uint64_t now = siw_now_ns(), turn = now / PERIOD_NS + 1;
 
-	if (turn % SIW_DEPUTIES != which)
+	if (turn % SIW_WATCHDOGS != which)
 		turn++;
 	siw_sleep_ns((long)(turn * PERIOD_NS - now));
 }
@@ -48,7 +48,7 @@ static void sleep_to_turn(uint64_t which)
  * Makes a progress round, unless a polling or waiting thread serves the device. polls: the poll
  * count at the previous wake-up.
  */
-static void serve(struct siw_context *ctx, uint32_t polls)
+static void watchdog_poll(struct siw_context *ctx, uint32_t polls)
 {
 	uint32_t before;
 	bool served;
@@ -57,14 +57,14 @@ static void serve(struct siw_context *ctx, uint32_t polls)
 	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->progress))
 		return;
 	before = ctx->one_sided;
-	siw_verbs_visit(ctx);
+	siw_verbs_single_round(ctx);
 	served = ctx->one_sided != before;
 	siw_unlock(&ctx->progress);
 	if (served)
 		atomic_fetch_add_explicit(&ctx->deputies.served, 1, memory_order_relaxed);
 }
 
-static void be_on_duty(struct siw_context *ctx, uint64_t which)
+static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 {
 	struct siw_deputies *deputies = &ctx->deputies;
 	uint32_t seen = atomic_load_explicit(&deputies->served, memory_order_relaxed);
@@ -73,8 +73,8 @@ static void be_on_duty(struct siw_context *ctx, uint64_t which)
 	while (atomic_load(&deputies->on) && !atomic_load(&ctx->stop)) {
 		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
 
-		sleep_to_turn(which);
-		serve(ctx, polls);
+		watchdog_sleep(which);
+		watchdog_poll(ctx, polls);
 		served = atomic_load_explicit(&deputies->served, memory_order_relaxed);
 		quiet = served == seen ? quiet + 1 : 0;
 		seen = served;
@@ -83,7 +83,7 @@ static void be_on_duty(struct siw_context *ctx, uint64_t which)
 	}
 }
 
-static void *run(void *arg)
+static void *watchdog_thread(void *arg)
 {
 	struct siw_deputy *self = arg;
 	struct siw_context *ctx = self->ctx;
@@ -92,7 +92,7 @@ static void *run(void *arg)
 	while (!atomic_load(&ctx->stop)) {
 		/* a spurious wake-up does no harm: the loop checks deputies->on */
 		sem_wait(&self->wake);
-		be_on_duty(ctx, (uint64_t)(self - ctx->deputies.each));
+		watchdog_loop(ctx, (uint64_t)(self - ctx->deputies.each));
 	}
 	return NULL;
 }
@@ -101,7 +101,7 @@ static void *run(void *arg)
  * Creates the watchdog threads. None are needed under a real-time policy. A failed creation is not
  * tried again.
  */
-static bool start(struct siw_context *ctx)
+static bool watchdogs_start(struct siw_context *ctx)
 {
 	struct siw_deputies *deputies = &ctx->deputies;
 	int policy = sched_getscheduler(0);
@@ -109,12 +109,12 @@ static bool start(struct siw_context *ctx)
 	deputies->asked = true;
 	if (policy == SCHED_FIFO || policy == SCHED_RR)
 		return false;
-	for (; deputies->n < SIW_DEPUTIES; deputies->n++) {
+	for (; deputies->n < SIW_WATCHDOGS; deputies->n++) {
 		struct siw_deputy *deputy = &deputies->each[deputies->n];
 
 		deputy->ctx = ctx;
 		sem_init(&deputy->wake, 0, 0);
-		if (siw_thread_start(&deputy->thread, NULL, run, deputy)) {
+		if (siw_thread_start(&deputy->thread, NULL, watchdog_thread, deputy)) {
 			sem_destroy(&deputy->wake);
 			break;
 		}
@@ -122,13 +122,13 @@ static bool start(struct siw_context *ctx)
 	return deputies->n > 0;
 }
 
-static void wake(struct siw_deputies *deputies)
+static void watchdogs_wake(struct siw_deputies *deputies)
 {
 	for (unsigned int i = 0; i < deputies->n; i++)
 		sem_post(&deputies->each[i].wake);
 }
 
-void siw_verbs_deputies_note(struct siw_context *ctx)
+void siw_verbs_watchdogs_note(struct siw_context *ctx)
 {
 	struct siw_deputies *deputies = &ctx->deputies;
 	uint64_t now, gap_ns;
@@ -142,24 +142,24 @@ void siw_verbs_deputies_note(struct siw_context *ctx)
 	gap_ns = (uint64_t)siw_settings()->deputies_us * 1000;
 	deputies->row = now - deputies->last_ns < gap_ns ? deputies->row + 1 : 0;
 	deputies->last_ns = now;
-	if (deputies->row < BEGIN || (!deputies->asked && !start(ctx)))
+	if (deputies->row < BEGIN || (!deputies->asked && !watchdogs_start(ctx)))
 		return;
 	deputies->row = 0;
 	atomic_store(&deputies->on, true);
-	wake(deputies);
+	watchdogs_wake(deputies);
 }
 
-void siw_verbs_deputies_stop(struct siw_context *ctx)
+void siw_verbs_watchdogs_stop(struct siw_context *ctx)
 {
 	struct siw_deputies *deputies = &ctx->deputies;
-	int cancel = siw_cancel_off();
+	int cancel = siw_cancel_disable();
 
-	wake(deputies);
+	watchdogs_wake(deputies);
 	for (unsigned int i = 0; i < deputies->n; i++) {
 		pthread_join(deputies->each[i].thread, NULL);
 		sem_destroy(&deputies->each[i].wake);
 	}
-	siw_cancel_back(cancel);
+	siw_cancel_restore(cancel);
 	deputies->n = 0;
 	deputies->asked = false;
 	atomic_store(&deputies->on, false);

@@ -111,7 +111,7 @@ static void close_port(struct siw_context *ctx)
 /*
  * Resets the state that a closed context gathered about its program, before the context is reused.
  */
-static void forget_past(struct siw_context *ctx)
+static void context_reset_state(struct siw_context *ctx)
 {
 	ctx->has_thread = ctx->async_fd_set = false;
 	atomic_store(&ctx->stop, false);
@@ -136,7 +136,7 @@ static struct siw_context *new_context(void)
 	struct siw_context *ctx = siw_verbs_context_take();
 
 	if (ctx) {
-		forget_past(ctx);
+		context_reset_state(ctx);
 		return ctx;
 	}
 	ctx = calloc(1, sizeof(*ctx));
@@ -200,7 +200,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	siw_guard_install();
 	err = siw_faults_init();
 	if (err == -EINVAL)
-		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_why()));
+		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_reason()));
 	if (err)
 		goto fail;
 	ctx->info = device->info;
@@ -236,14 +236,14 @@ fail:
 	return siw_refused_null(err);
 }
 
-static bool is_wildcard(const struct siw_addr *addr)
+static bool addr_is_any(const struct siw_addr *addr)
 {
 	static const uint8_t zero[16];
 
 	return addr->family == AF_INET ? !memcmp(addr->v4, zero, 4) : !memcmp(addr->v6, zero, 16);
 }
 
-static bool device_has(const struct siw_device_info *info, const struct siw_addr *addr)
+static bool device_has_addr(const struct siw_device_info *info, const struct siw_addr *addr)
 {
 	struct siw_addr a = *addr;
 
@@ -273,10 +273,10 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 	if (!list)
 		return NULL;
 	wanted = *addr;
-	if (is_wildcard(addr))
+	if (addr_is_any(addr))
 		siw_addr_parse(addr->family == AF_INET ? "127.0.0.1" : "::1", 0, &wanted);
 	d = list;
-	while (*d && !device_has(&(*d)->info, &wanted))
+	while (*d && !device_has_addr(&(*d)->info, &wanted))
 		d++;
 	ctx = *d ? siw_open_device(*d) : siw_refused_null(siw_refuse(NO_DEVICE));
 	err = errno;
@@ -286,7 +286,7 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 }
 
 /* Runs the timers until none is left. Streams wait up to linger_ms for the peer's end of stream. */
-static void finish_timed(struct siw_context *ctx)
+static void wait_for_timers(struct siw_context *ctx)
 {
 	while (atomic_load(&ctx->n_timed)) {
 		struct siw_llp_waitset set;
@@ -301,7 +301,7 @@ static void finish_timed(struct siw_context *ctx)
 
 void siw_verbs_close_rest(struct siw_context *ctx)
 {
-	finish_timed(ctx);
+	wait_for_timers(ctx);
 	siw_verbs_fork_unwatch(ctx);
 	siw_llp_watch_close(ctx->watch.watch);
 	close_port(ctx);
@@ -369,7 +369,7 @@ int siw_faults_set(const char *plan)
 	if (!plan)
 		return siw_refuse_null("plan");
 	err = siw_faults_install(plan);
-	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_why()))
+	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_reason()))
 			      : siw_refused(err);
 }
 
@@ -380,7 +380,7 @@ void siw_faults_clear(void)
 
 const char *siw_faults_error(void)
 {
-	return siw_faults_why();
+	return siw_faults_reason();
 }
 
 size_t siw_faults_get(char *plan, size_t size)

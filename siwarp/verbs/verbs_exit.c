@@ -19,7 +19,7 @@
 #define LOCK_TRIES 100
 #define MS_NS	   1000000
 
-static bool try_long(siw_lock_t *lock)
+static bool trylock_for_100ms(siw_lock_t *lock)
 {
 	for (int i = 0; i < LOCK_TRIES; i++) {
 		if (siw_trylock(lock))
@@ -29,12 +29,12 @@ static bool try_long(siw_lock_t *lock)
 	return false;
 }
 
-static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
+static void context_begin_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 {
 	struct siw_link *l;
 
 	(void)deadline_ns;
-	if (!try_long(&ctx->progress))
+	if (!trylock_for_100ms(&ctx->progress))
 		return;
 	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
@@ -45,7 +45,7 @@ static void say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
 }
 
 /* Whether a connection is still being shut down. Progress lock held. */
-static bool is_busy(const struct siw_context *ctx)
+static bool context_is_closing(const struct siw_context *ctx)
 {
 	struct siw_link *l;
 
@@ -60,14 +60,14 @@ static bool is_busy(const struct siw_context *ctx)
 	return false;
 }
 
-static void wait_for_peers(struct siw_context *ctx, uint64_t deadline_ns)
+static void context_wait_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 {
 	struct siw_llp_waitset set;
 	bool busy;
 
-	while (siw_now_ns() < deadline_ns && try_long(&ctx->progress)) {
+	while (siw_now_ns() < deadline_ns && trylock_for_100ms(&ctx->progress)) {
 		siw_verbs_progress_once(ctx);
-		busy = is_busy(ctx);
+		busy = context_is_closing(ctx);
 		siw_llp_waitset_fill(ctx->port, &set);
 		siw_unlock(&ctx->progress);
 		if (!busy)
@@ -76,31 +76,31 @@ static void wait_for_peers(struct siw_context *ctx, uint64_t deadline_ns)
 	}
 }
 
-void siw_verbs_say_goodbye(struct siw_context *ctx, uint64_t deadline_ns)
+void siw_verbs_shutdown_connections(struct siw_context *ctx, uint64_t deadline_ns)
 {
-	say_goodbye(ctx, deadline_ns);
-	wait_for_peers(ctx, deadline_ns);
+	context_begin_shutdown(ctx, deadline_ns);
+	context_wait_shutdown(ctx, deadline_ns);
 }
 
-static void leave(void)
+static void close_at_exit(void)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
 
-	siw_verbs_context_each(say_goodbye, deadline);
-	siw_verbs_context_each(wait_for_peers, deadline);
+	siw_verbs_context_each(context_begin_shutdown, deadline);
+	siw_verbs_context_each(context_wait_shutdown, deadline);
 }
 
 static bool watching;
 
-static void watch(void)
+static void register_at_exit(void)
 {
-	watching = atexit(leave) == 0;
+	watching = atexit(close_at_exit) == 0;
 }
 
 int siw_verbs_exit_watch(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, watch);
+	pthread_once(&once, register_at_exit);
 	return watching ? 0 : -ENOMEM;
 }

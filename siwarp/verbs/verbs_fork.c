@@ -11,18 +11,18 @@
 #include "base/fork.h"
 #include "verbs/verbs_impl.h"
 
-static void in_child(void);
+static void verbs_fork_child(void);
 
-static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = in_child };
+static struct siw_fork_lock fork_lock = { .lock = SIW_LOCK_INIT, .in_child = verbs_fork_child };
 static struct siw_link contexts = { &contexts, &contexts }; /* open contexts; fork_lock */
 /* closed contexts, kept for reuse; under fork_lock */
 static struct siw_link closed = { &closed, &closed };
 /* contexts closed by force, never reused; under fork_lock */
-static struct siw_link buried = { &buried, &buried };
+static struct siw_link retired = { &retired, &retired };
 
-static void in_child(void)
+static void verbs_fork_child(void)
 {
-	while (!siw_link_alone(&contexts)) {
+	while (!siw_link_empty(&contexts)) {
 		struct siw_link *l = contexts.next;
 
 		siw_link_del(l);
@@ -37,7 +37,7 @@ static void in_child(void)
 
 int siw_verbs_fork_watch(struct siw_context *ctx)
 {
-	int rv = siw_fork_watch(&fork_lock);
+	int rv = siw_fork_lock_register(&fork_lock);
 
 	if (rv)
 		return rv;
@@ -67,7 +67,7 @@ struct siw_context *siw_verbs_context_take(void)
 	struct siw_context *ctx = NULL;
 
 	siw_lock(&fork_lock.lock);
-	if (!siw_link_alone(&closed)) {
+	if (!siw_link_empty(&closed)) {
 		ctx = siw_container(closed.next, struct siw_context, open);
 		siw_link_del(&ctx->open);
 	}
@@ -82,10 +82,10 @@ void siw_verbs_context_keep(struct siw_context *ctx)
 	siw_unlock(&fork_lock.lock);
 }
 
-void siw_verbs_context_bury(struct siw_context *ctx)
+void siw_verbs_context_retire(struct siw_context *ctx)
 {
 	siw_lock(&fork_lock.lock);
-	siw_link_add(&buried, &ctx->open);
+	siw_link_add(&retired, &ctx->open);
 	siw_unlock(&fork_lock.lock);
 }
 

@@ -16,7 +16,7 @@ struct siw_link *siw_verbs_freelist_take(struct siw_freelist *list)
 	struct siw_link *link = NULL;
 
 	siw_lock(&list->lock);
-	if (!siw_link_alone(&list->objects)) {
+	if (!siw_link_empty(&list->objects)) {
 		link = list->objects.next;
 		siw_link_del(link);
 	}

@@ -30,14 +30,14 @@ void siw_verbs_context_keep(struct siw_context *ctx);
  * Stores a context that was closed by force. The context and the structs of its children are never
  * reused.
  */
-void siw_verbs_context_bury(struct siw_context *ctx);
+void siw_verbs_context_retire(struct siw_context *ctx);
 
 /* ---- verbs_progress.c ------------------------------------------------------------------------ */
 /*
  * Makes one progress round for a thread that may make no further round. Wakes a sleeping thread if
  * the round left work.
  */
-void siw_verbs_visit(struct siw_context *ctx);
+void siw_verbs_single_round(struct siw_context *ctx);
 /*
  * Sends the posted requests that are delayed for a batch or wait for their turn, because the caller
  * may not poll soon. polls: do nothing if another thread is making progress and no posts are
@@ -48,7 +48,7 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
  * Records that a poll returned completions without a progress round. all: the poll filled its array
  * of completions, so the caller will poll again soon.
  */
-void siw_verbs_took(struct siw_context *ctx, bool all);
+void siw_verbs_polled_without_round(struct siw_context *ctx, bool all);
 /*
  * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
  * lock held.
@@ -65,9 +65,9 @@ void siw_verbs_short_slice(void);
 
 /* ---- verbs_deputy.c -------------------------------------------------------------------------- */
 /* Called by the progress thread after a wake-up in which it served short one-sided messages. */
-void siw_verbs_deputies_note(struct siw_context *ctx);
+void siw_verbs_watchdogs_note(struct siw_context *ctx);
 /* Ends the watchdog threads. The progress thread has ended already. */
-void siw_verbs_deputies_stop(struct siw_context *ctx);
+void siw_verbs_watchdogs_stop(struct siw_context *ctx);
 
 /* ---- verbs_channel.c; all for a CQ that has a channel ---------------------------------------- */
 /* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
@@ -86,7 +86,7 @@ void siw_verbs_close_rest(struct siw_context *ctx);
  * Closes the device's connections gracefully, so that completed requests reach the peers; returns
  * at deadline_ns at the latest.
  */
-void siw_verbs_say_goodbye(struct siw_context *ctx, uint64_t deadline_ns);
+void siw_verbs_shutdown_connections(struct siw_context *ctx, uint64_t deadline_ns);
 
 /* ---- verbs_async.c --------------------------------------------------------------------------- */
 int siw_verbs_async_open(struct siw_context *ctx);
@@ -120,7 +120,7 @@ void siw_verbs_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 
 /* ---- verbs_limits.c -------------------------------------------------------------------------- */
 /* Increments the count if it is below max. Returns whether the count was incremented. */
-bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max);
+bool siw_verbs_count_up(_Atomic uint32_t *count, uint32_t max);
 
 /* ---- verbs_mr.c ------------------------------------------------------------------------------ */
 /* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */

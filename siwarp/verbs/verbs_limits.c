@@ -2,7 +2,7 @@
 /* Limits on the number of objects per device. */
 #include "verbs/verbs_impl.h"
 
-bool siw_verbs_take_one(_Atomic uint32_t *count, uint32_t max)
+bool siw_verbs_count_up(_Atomic uint32_t *count, uint32_t max)
 {
 	if (atomic_fetch_add(count, 1) < max)
 		return true;

@@ -16,7 +16,7 @@ struct siw_pd *siw_alloc_pd(struct siw_context *ctx)
 
 	if (err)
 		return siw_refused_null(err);
-	if (!siw_verbs_take_one(&ctx->n_pd, ctx->attr.max_pd))
+	if (!siw_verbs_count_up(&ctx->n_pd, ctx->attr.max_pd))
 		return siw_refused_null(siw_verbs_refuse_full("max_pd", ctx->attr.max_pd));
 	pd = calloc(1, sizeof(*pd));
 	if (!pd) {
@@ -53,7 +53,7 @@ int siw_dealloc_pd(struct siw_pd *pd)
  * before it checks the (invalid) first argument: EFAULT means not readable, EINVAL readable. No
  * signal mask is changed.
  */
-static bool can_read(uintptr_t addr)
+static bool octet_readable(uintptr_t addr)
 {
 	long r;
 
@@ -68,7 +68,7 @@ static bool can_read(uintptr_t addr)
  * Whether the octet at addr is writable. FUTEX_WAKE_OP atomically adds 0 to the word around addr
  * and fails with EFAULT if the page is not mapped or not writable.
  */
-static bool can_write(uintptr_t addr)
+static bool octet_writable(uintptr_t addr)
 {
 	uint32_t nobody = 0;
 	long r = syscall(SYS_futex, &nobody, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0,
@@ -77,10 +77,10 @@ static bool can_write(uintptr_t addr)
 	return !(r < 0 && errno == EFAULT);
 }
 
-static int probe(const void *addr, size_t length, int access)
+static int probe_memory(const void *addr, size_t length, int access)
 {
 	uintptr_t first = (uintptr_t)addr, last = first + length - 1;
-	bool (*can)(uintptr_t) = access & SIW_ACCESS_LOCAL_WRITE ? can_write : can_read;
+	bool (*can)(uintptr_t) = access & SIW_ACCESS_LOCAL_WRITE ? octet_writable : octet_readable;
 
 	if (!length)
 		return 0;
@@ -129,12 +129,12 @@ static int check_span(const struct siw_pd *pd, const void *owner, const struct s
 		err = siw_refuse(MR_WRAPS, span->length);
 	if (!err && span->access & SIW_ACCESS_ZERO_BASED && span->iova)
 		err = siw_refuse(MR_ZERO_BASED, span->iova);
-	return err ? err : probe(span->addr, span->length, span->access);
+	return err ? err : probe_memory(span->addr, span->length, span->access);
 }
 
 /* Allocates an STag for this memory. Returns 0 and sets *stag, or returns -errno. */
-static int make_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
-		     uint32_t *stag)
+static int region_alloc_stag(const struct siw_pd *pd, const void *owner, const struct span *span,
+			     uint32_t *stag)
 {
 	struct siw_mem_region region = { .addr = span->addr,
 					 .length = span->length,
@@ -151,8 +151,8 @@ static int make_stag(const struct siw_pd *pd, const void *owner, const struct sp
 	return err == -ENOMEM ? siw_verbs_refuse_full("max_mr", SIW_MAX_MR) : err;
 }
 
-static void describe(struct siw_region *r, struct siw_pd *pd, const struct span *span,
-		     uint32_t stag)
+static void region_fill(struct siw_region *r, struct siw_pd *pd, const struct span *span,
+			uint32_t stag)
 {
 	struct siw_mr *mr = &r->mr;
 
@@ -192,7 +192,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 
 	if (!err) {
 		r = new_region(pd->ctx);
-		err = r ? make_stag(pd, owner, span, &stag) : -ENOMEM;
+		err = r ? region_alloc_stag(pd, owner, span, &stag) : -ENOMEM;
 	}
 	if (err) {
 		if (r)
@@ -200,7 +200,7 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 		return siw_refused_null(err);
 	}
 	r->owner = owner;
-	describe(r, pd, span, stag);
+	region_fill(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	siw_verbs_child_add(pd->ctx, &r->child, SIW_CHILD_PASSIVE, NULL, -1);
 	siw_verbs_mw_allow(r);
@@ -208,14 +208,14 @@ static struct siw_mr *register_memory(struct siw_pd *pd, const void *owner, cons
 }
 
 /* The tagged offset of the region's first octet if the program gives none. */
-static uint64_t usual_base(const void *addr, int access)
+static uint64_t default_iova(const void *addr, int access)
 {
 	return access & SIW_ACCESS_ZERO_BASED ? 0 : (uintptr_t)addr;
 }
 
 struct siw_mr *siw_reg_mr(struct siw_pd *pd, void *addr, size_t length, int access)
 {
-	uint64_t base = usual_base(addr, access);
+	uint64_t base = default_iova(addr, access);
 
 	siw_reason_begin();
 	if (!pd)
@@ -234,7 +234,7 @@ struct siw_mr *siw_reg_mr_iova(struct siw_pd *pd, void *addr, size_t length, uin
 
 struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int access)
 {
-	uint64_t base = usual_base(addr, access);
+	uint64_t base = default_iova(addr, access);
 
 	siw_reason_begin();
 	if (!qp)
@@ -246,7 +246,7 @@ struct siw_mr *siw_reg_mr_qp(struct siw_qp *qp, void *addr, size_t length, int a
 }
 
 /* Invalidates and frees the STag. Afterwards no peer and no request uses it. */
-static int end_stag(struct siw_context *ctx, uint32_t stag)
+static int stag_end(struct siw_context *ctx, uint32_t stag)
 {
 	int err = siw_mem_stag_free(ctx->mem, stag);
 
@@ -269,7 +269,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 		return siw_refuse(MR_BUSY);
 	err = siw_verbs_mw_forbid(r);
 	if (!err)
-		err = end_stag(pd->ctx, mr->lkey);
+		err = stag_end(pd->ctx, mr->lkey);
 	if (err)
 		return siw_refused(err);
 	atomic_fetch_sub(&pd->n_mr, 1);
@@ -287,17 +287,17 @@ static int rereg(struct siw_region *r, struct siw_pd *pd, const struct span *spa
 	if (siw_verbs_key_in_use(old_pd->ctx, r->mr.lkey))
 		return siw_refuse(MR_BUSY);
 	/* Allocate the new STag first: if that fails, the region stays unchanged. */
-	err = make_stag(pd, r->owner, span, &stag);
+	err = region_alloc_stag(pd, r->owner, span, &stag);
 	if (err)
 		return err;
 	err = siw_verbs_mw_forbid(r);
 	if (!err)
-		err = end_stag(old_pd->ctx, r->mr.lkey);
+		err = stag_end(old_pd->ctx, r->mr.lkey);
 	if (err) { /* windows are bound to the region, or it was deregistered */
 		siw_mem_stag_free(pd->ctx->mem, stag);
 		return err;
 	}
-	describe(r, pd, span, stag);
+	region_fill(r, pd, span, stag);
 	atomic_fetch_add(&pd->n_mr, 1);
 	atomic_fetch_sub(&old_pd->n_mr, 1);
 	siw_verbs_mw_allow(r);
@@ -365,13 +365,13 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 		err = siw_refuse(REREG_OF_QP);
 	if (!(flags & SIW_REREG_MR_CHANGE_ACCESS))
 		span.access = r->access;
-	span.iova = usual_base(addr, span.access);
+	span.iova = default_iova(addr, span.access);
 	if (!(flags & SIW_REREG_MR_CHANGE_TRANSLATION)) {
 		span.addr = mr->addr;
 		span.length = mr->length;
 		span.iova = r->iova;
 		if ((span.access ^ r->access) & SIW_ACCESS_ZERO_BASED)
-			span.iova = usual_base(mr->addr, span.access);
+			span.iova = default_iova(mr->addr, span.access);
 	}
 	if (!flags || (flags & ~known))
 		err = siw_refuse(REREG_FLAGS, (uint64_t)flags);
@@ -447,7 +447,7 @@ static int check_ah(const struct siw_pd *pd, const struct siw_addr *dest)
 }
 
 /* Whether the device has this address. */
-static bool has_addr(struct siw_context *ctx, const struct siw_addr *addr)
+static bool context_has_addr(struct siw_context *ctx, const struct siw_addr *addr)
 {
 	bool has = false;
 
@@ -463,13 +463,13 @@ static int check_source(struct siw_pd *pd, const struct siw_addr *dest,
 {
 	if (!source->family)
 		return 0;
-	return source->family == dest->family && has_addr(pd->ctx, source)
+	return source->family == dest->family && context_has_addr(pd->ctx, source)
 		       ? 0
 		       : siw_refuse(HANDLE_SOURCE);
 }
 
 /* The device's interface index, which completes a link-local destination address; 0: unknown. */
-static uint32_t own_scope(struct siw_context *ctx)
+static uint32_t device_scope(struct siw_context *ctx)
 {
 	uint32_t scope = 0;
 
@@ -499,7 +499,7 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 		err = source ? check_source(pd, dest, source) : siw_refuse_null("source");
 	if (err)
 		return siw_refused_null(err);
-	if (!siw_verbs_take_one(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
+	if (!siw_verbs_count_up(&pd->ctx->n_ah, pd->ctx->attr.max_ah))
 		return siw_refused_null(siw_verbs_refuse_full("max_ah", pd->ctx->attr.max_ah));
 	ah = new_ah(pd, dest, source);
 	if (!ah) {
@@ -507,7 +507,7 @@ struct siw_ah *siw_create_ah_from(struct siw_pd *pd, const struct siw_addr *dest
 		return siw_refused_null(-ENOMEM);
 	}
 	if (siw_addr_is_link_local(dest) && !dest->scope)
-		ah->dest.scope = own_scope(pd->ctx);
+		ah->dest.scope = device_scope(pd->ctx);
 	atomic_fetch_add(&pd->n_ah, 1);
 	siw_verbs_child_add(pd->ctx, &ah->child, SIW_CHILD_PASSIVE, NULL, -1);
 	return ah;

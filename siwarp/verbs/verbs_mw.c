@@ -36,7 +36,7 @@ void siw_verbs_mw_allow(struct siw_region *region)
 }
 
 /* Removes a window from its region's list. mw_lock held. */
-static void leave_region(struct siw_window *w)
+static void window_leave_region(struct siw_window *w)
 {
 	if (!w->region)
 		return;
@@ -55,7 +55,7 @@ static bool has_windows(struct siw_region *region)
 }
 
 /* Makes every QP end the previous bindings that its binds have replaced. */
-static void settle_all(struct siw_context *ctx)
+static void qps_settle(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
 
@@ -83,13 +83,14 @@ int siw_verbs_mw_forbid(struct siw_region *region)
 		return siw_refuse(MR_WINDOWS);
 	}
 	atomic_store(&region->bindable, false);
-	while (!siw_link_alone(&region->windows)) {
-		leave_region(siw_container(region->windows.next, struct siw_window, in_region));
+	while (!siw_link_empty(&region->windows)) {
+		window_leave_region(
+			siw_container(region->windows.next, struct siw_window, in_region));
 		ended = true;
 	}
 	siw_unlock(&ctx->mw_lock);
 	if (ended)
-		settle_all(ctx);
+		qps_settle(ctx);
 	return 0;
 }
 
@@ -129,7 +130,7 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 		return siw_refused_null(err);
 	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
 		return siw_refused_null(siw_refuse(MW_TYPE, (uint64_t)type));
-	if (!siw_verbs_take_one(&ctx->n_mw, ctx->attr.max_mw))
+	if (!siw_verbs_count_up(&ctx->n_mw, ctx->attr.max_mw))
 		return siw_refused_null(siw_verbs_refuse_full("max_mw", ctx->attr.max_mw));
 	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {
 		siw_verbs_refuse_full("max_mr", SIW_MAX_MR);
@@ -151,7 +152,7 @@ give_back:
  * Makes a window unusable. Returns 0, -EBUSY or -EINVAL. *region: the window's region, pinned, or
  * NULL.
  */
-static int end_window(struct siw_window *w, struct siw_region **region)
+static int window_end(struct siw_window *w, struct siw_region **region)
 {
 	struct siw_context *ctx = w->mw.context;
 	int err = 0;
@@ -166,7 +167,7 @@ static int end_window(struct siw_window *w, struct siw_region **region)
 		*region = w->region;
 		if (w->region)
 			w->region->pins++;
-		leave_region(w);
+		window_leave_region(w);
 		siw_mem_stag_free(ctx->mem, w->stag);
 	}
 	siw_unlock(&ctx->mw_lock);
@@ -195,7 +196,7 @@ int siw_dealloc_mw(struct siw_mw *mw)
 	w = window_of(mw);
 	ctx = mw->context;
 	pd = mw->pd;
-	err = end_window(w, &region);
+	err = window_end(w, &region);
 	if (err)
 		return err;
 	if (region) {
@@ -264,7 +265,7 @@ void siw_verbs_bind_drop(struct siw_context *ctx, struct siw_bind *bind)
 		siw_mem_stag_free(ctx->mem, bind->rkey);
 }
 
-static bool inside(const struct siw_region *r, uint64_t addr, uint64_t length)
+static bool range_in_region(const struct siw_region *r, uint64_t addr, uint64_t length)
 {
 	uint64_t start = r->iova, size = r->mr.length;
 
@@ -284,7 +285,7 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 		return false;
 	if (!bind->length)
 		return !of_qp;
-	if (!r || r->mr.pd != qp->pd || !inside(r, bind->addr, bind->length))
+	if (!r || r->mr.pd != qp->pd || !range_in_region(r, bind->addr, bind->length))
 		return false;
 	/* A region that belongs to one QP must not become accessible to others. */
 	if (of_qp && r->owner && r->owner != siw_verbs_owner(qp))
@@ -294,7 +295,7 @@ static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 }
 
 /* Creates the new binding; a bind of length 0 creates none. */
-static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
+static int window_bind(const struct siw_qp *qp, const struct siw_bind *bind)
 {
 	const struct siw_window *w = bind->window;
 	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
@@ -317,7 +318,7 @@ static int open_window(const struct siw_qp *qp, const struct siw_bind *bind)
 /*
  * Ends the previous binding. Returns whether streams may still be sending Read Responses from it.
  */
-static bool close_window(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
+static bool window_unbind(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
 {
 	struct siw_mem *mem = qp->ctx->mem;
 	bool bound;
@@ -341,9 +342,9 @@ int siw_verbs_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_res
 	int result = SIW_WC_MW_BIND_ERR;
 
 	siw_lock(&qp->ctx->mw_lock);
-	if (may_bind(qp, bind) && !open_window(qp, bind)) {
-		result = close_window(qp, w, rest) ? -EINPROGRESS : 0;
-		leave_region(w);
+	if (may_bind(qp, bind) && !window_bind(qp, bind)) {
+		result = window_unbind(qp, w, rest) ? -EINPROGRESS : 0;
+		window_leave_region(w);
 		w->stag = bind->rkey;
 		w->region = bind->length ? r : NULL;
 		if (w->region)

@@ -30,7 +30,7 @@ int siw_verbs_interfaces(struct siw_llp_interface **out)
 }
 
 /* Reads the interface's state. Returns whether its addresses have changed, or -errno. */
-static int look(struct siw_context *ctx)
+static int interface_reread(struct siw_context *ctx)
 {
 	struct siw_llp_interface *netifs, *own = NULL;
 	int n = siw_verbs_interfaces(&netifs);
@@ -56,7 +56,7 @@ static int look(struct siw_context *ctx)
 }
 
 /* Queue pairs that are bound to every address of the device open or close sockets accordingly. */
-static void readdress(struct siw_context *ctx)
+static void qps_readdress(struct siw_context *ctx)
 {
 	for (struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
@@ -66,7 +66,7 @@ static void readdress(struct siw_context *ctx)
 	}
 }
 
-static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
+static void port_set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 {
 	ctx->now.up = up;
 	if (before != up)
@@ -74,7 +74,7 @@ static void set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
 }
 
 /* Handles the pending interface changes. Progress lock held. */
-static int serve(struct siw_io_handler *self)
+static int port_watch_serve(struct siw_io_handler *self)
 {
 	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
 	struct siw_context *ctx = watch->ctx;
@@ -84,7 +84,7 @@ static int serve(struct siw_io_handler *self)
 		uint32_t up = ctx->now.up;
 
 		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
-			set_up(ctx, up, news == SIW_LLP_WATCH_UP);
+			port_set_up(ctx, up, news == SIW_LLP_WATCH_UP);
 			up = ctx->now.up;
 		}
 		/*
@@ -92,15 +92,15 @@ static int serve(struct siw_io_handler *self)
 		 * not cover. If reading the state failed for lack of memory, the addresses may have
 		 * changed.
 		 */
-		if (look(ctx))
+		if (interface_reread(ctx))
 			siw_verbs_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
 		/*
 		 * Called even if no address changed: an address that can be bound only now may have
 		 * been listed before.
 		 */
-		readdress(ctx);
+		qps_readdress(ctx);
 		if (news == SIW_LLP_WATCH_LOST)
-			set_up(ctx, up, ctx->now.up);
+			port_set_up(ctx, up, ctx->now.up);
 		else
 			/* a change of the link state is reported by a message of its own */
 			ctx->now.up = up;
@@ -112,7 +112,7 @@ int siw_verbs_port_open(struct siw_context *ctx)
 {
 	int err;
 
-	ctx->watch.handler.serve = serve;
+	ctx->watch.handler.serve = port_watch_serve;
 	ctx->watch.ctx = ctx;
 	ctx->now = ctx->info;
 	err = siw_llp_watch_open(ctx->port, ctx->info.netdev, &ctx->watch.handler,
@@ -120,7 +120,7 @@ int siw_verbs_port_open(struct siw_context *ctx)
 	if (err)
 		return err;
 	/* The device list from which the program chose may be outdated, so read the state again. */
-	err = look(ctx);
+	err = interface_reread(ctx);
 	if (err < 0)
 		siw_llp_watch_close(ctx->watch.watch);
 	return err < 0 ? err : 0;

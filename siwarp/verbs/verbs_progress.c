@@ -16,12 +16,12 @@
 #define LONGEST_TICK_NS (64 * TICK_NS)
 #define FEW		16 /* rounds without work between two clock reads */
 /* after idle rounds for this time the device counts as idle, and polls offer the CPU */
-#define VAIN_NS 50000
+#define IDLE_NS 50000
 /* polls of other CQs that may skip their round after an idle round of one CQ */
-#define MOST_PASSED 7
+#define MAX_SKIPPED_POLLS 7
 /* polls for which an idle device makes rare rounds, after another was found busy */
-#define ASIDE	64
-#define REST_NS 25000 /* minimum time between two rounds of an idle device */
+#define RARE_POLLS    64
+#define RARE_ROUND_NS 25000 /* minimum time between two rounds of an idle device */
 
 static _Atomic uint32_t moves; /* number of rounds that moved messages, of all devices */
 
@@ -70,7 +70,7 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 	struct siw_qp *qp = NULL;
 
 	siw_lock(&ctx->unsent_lock);
-	if (!siw_link_alone(&ctx->unsent)) {
+	if (!siw_link_empty(&ctx->unsent)) {
 		qp = siw_container(ctx->unsent.next, struct siw_qp, unsent);
 		qp->on_unsent = false;
 		siw_link_del(&qp->unsent);
@@ -84,7 +84,7 @@ static struct siw_qp *next_unsent(struct siw_context *ctx)
 static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 {
 	siw_lock(&ctx->unsent_lock);
-	for (; n && !siw_link_alone(&ctx->unsent); n--) {
+	for (; n && !siw_link_empty(&ctx->unsent); n--) {
 		struct siw_link *first = ctx->unsent.next;
 
 		siw_link_del(first);
@@ -137,7 +137,7 @@ int siw_verbs_send_unsent(struct siw_context *ctx)
  * edge-triggered epoll reports, so a thread sleeping on the sockets would miss them. Wakes such a
  * thread if there is more work.
  */
-static void leave(struct siw_context *ctx)
+static void wake_before_leaving(struct siw_context *ctx)
 {
 	if (has_sleeper(ctx))
 		siw_llp_port_leave(ctx->port,
@@ -170,21 +170,21 @@ void siw_verbs_send_posted(struct siw_context *ctx, bool polls)
 		return;
 	if (ctx->port) {
 		siw_verbs_send_unsent(ctx);
-		leave(ctx);
+		wake_before_leaving(ctx);
 	}
 	siw_unlock(&ctx->progress);
 }
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
-static void schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
+static void timer_schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
 {
-	bool first = siw_link_alone(&ctx->timed);
+	bool first = siw_link_empty(&ctx->timed);
 
 	timed->due_ns = timed->by_ns && timed->by_ns < due_ns ? timed->by_ns : due_ns;
 	if (first || timed->due_ns < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
 		atomic_store_explicit(&ctx->next_tick_ns, timed->due_ns, memory_order_relaxed);
-	if (siw_link_alone(&timed->link)) {
+	if (siw_link_empty(&timed->link)) {
 		siw_link_add(&ctx->timed, &timed->link);
 		atomic_fetch_add(&ctx->n_timed, 1);
 	}
@@ -195,19 +195,19 @@ void siw_verbs_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint6
 {
 	timed->by_ns = by_ns;
 	timed->step_ns = TICK_NS;
-	schedule(ctx, timed, siw_now_ns() + TICK_NS);
+	timer_schedule(ctx, timed, siw_now_ns() + TICK_NS);
 }
 
 void siw_verbs_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
 {
 	timed->by_ns = by_ns;
 	timed->step_ns = LONGEST_TICK_NS;
-	schedule(ctx, timed, by_ns);
+	timer_schedule(ctx, timed, by_ns);
 }
 
 void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 {
-	if (siw_link_alone(&timed->link))
+	if (siw_link_empty(&timed->link))
 		return;
 	siw_link_del(&timed->link);
 	atomic_fetch_sub(&ctx->n_timed, 1);
@@ -218,7 +218,7 @@ void siw_verbs_timed_del(struct siw_context *ctx, struct siw_timed *timed)
  * because the checks in most ticks are also triggered by socket events, and an idle device must
  * sleep. All timers expire on one grid, so that many timers cause no more wake-ups than one.
  */
-static void plan(struct siw_timed *timed, uint64_t now)
+static void timer_plan(struct siw_timed *timed, uint64_t now)
 {
 	if (timed->step_ns < LONGEST_TICK_NS)
 		timed->step_ns *= 4;
@@ -236,13 +236,13 @@ static void tick(struct siw_context *ctx)
 		return;
 	/* Run each timer once, whatever timers the callbacks remove or add. */
 	siw_link_init(&turn);
-	while (!siw_link_alone(&ctx->timed)) {
+	while (!siw_link_empty(&ctx->timed)) {
 		struct siw_link *l = ctx->timed.next;
 
 		siw_link_del(l);
 		siw_link_add(&turn, l);
 	}
-	while (!siw_link_alone(&turn)) {
+	while (!siw_link_empty(&turn)) {
 		struct siw_link *l = turn.next;
 		struct siw_timed *t = siw_container(l, struct siw_timed, link);
 
@@ -250,7 +250,8 @@ static void tick(struct siw_context *ctx)
 		siw_link_add(&ctx->timed, l);
 		if (now < t->due_ns)
 			continue;
-		plan(t, now); /* before tick(), which may set another time or free the timer */
+		timer_plan(t,
+			   now); /* before tick(), which may set another time or free the timer */
 		t->tick(t, now);
 	}
 	for (struct siw_link *l = ctx->timed.next; l != &ctx->timed; l = l->next) {
@@ -293,7 +294,7 @@ static void fail_overrun(struct siw_context *ctx)
 	}
 }
 
-static void not_in_vain(struct siw_context *ctx)
+static void count_round_with_work(struct siw_context *ctx)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
 
@@ -321,14 +322,14 @@ int siw_verbs_progress_once(struct siw_context *ctx)
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
 		fail_overrun(ctx);
 	if (moved)
-		not_in_vain(ctx);
+		count_round_with_work(ctx);
 	return moved;
 }
 
-void siw_verbs_visit(struct siw_context *ctx)
+void siw_verbs_single_round(struct siw_context *ctx)
 {
 	siw_verbs_progress_once(ctx);
-	leave(ctx);
+	wake_before_leaving(ctx);
 }
 
 static void count_poll(struct siw_context *ctx)
@@ -349,28 +350,29 @@ static void count_poll(struct siw_context *ctx)
  * naps instead of sleeping on the sockets: posts may be delayed for a batch only while the progress
  * thread naps.
  */
-static void visit_crowded(struct siw_context *ctx)
+static void dense_posts_round(struct siw_context *ctx)
 {
 	count_poll(ctx);
 	if (!lock_to_poll(ctx))
 		return;
 	if (ctx->port) {
-		siw_verbs_visit(ctx);
+		siw_verbs_single_round(ctx);
 		if (siw_llp_port_armed(ctx->port))
 			siw_llp_port_wake(ctx->port);
 	}
 	siw_unlock(&ctx->progress);
 }
 
-void siw_verbs_took(struct siw_context *ctx, bool all)
+void siw_verbs_polled_without_round(struct siw_context *ctx, bool all)
 {
 	/* Not an atomic add, for the reasons in count_poll(). */
 	uint32_t takes = atomic_load_explicit(&ctx->takes, memory_order_relaxed) + 1;
 
 	atomic_store_explicit(&ctx->takes, takes, memory_order_relaxed);
-	if (takes % SIW_TAKES == 0 && atomic_load_explicit(&ctx->crowded, memory_order_relaxed)) {
+	if (takes % SIW_POLLS_PER_BURST == 0 &&
+	    atomic_load_explicit(&ctx->crowded, memory_order_relaxed)) {
 		atomic_store_explicit(&ctx->crowded, false, memory_order_relaxed);
-		visit_crowded(ctx);
+		dense_posts_round(ctx);
 	} else if (!all) { /* a poll with unused entries may be the last for a while */
 		siw_verbs_send_posted(ctx, true);
 	}
@@ -380,20 +382,20 @@ void siw_verbs_took(struct siw_context *ctx, bool all)
  * For an idle device while the program also polls a busy device: whether to skip this poll's round.
  * Rare rounds are enough for the idle device.
  */
-static bool stands_aside(struct siw_vain *vain)
+static bool skip_round_of_idle_device(struct siw_vain *vain)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
 	uint64_t now;
 
 	if (vain->moves != count) {
 		vain->moves = count;
-		vain->aside = ASIDE;
+		vain->aside = RARE_POLLS;
 	}
 	if (!vain->aside)
 		return false;
 	vain->aside--;
 	now = siw_now_ns();
-	if (now - vain->round_ns < REST_NS)
+	if (now - vain->round_ns < RARE_ROUND_NS)
 		return true;
 	vain->round_ns = now;
 	return false;
@@ -403,20 +405,20 @@ static bool stands_aside(struct siw_vain *vain)
  * Whether a poll of cq is to make a round. Programs poll several CQs, and several devices, in turn,
  * most of them idle; a round that has just found no work is not repeated for each of them.
  */
-static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
+static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
 {
 	struct siw_vain *vain = &ctx->vain;
 	bool other = cq && vain->by && vain->by != cq;
 
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		return true;
-	if (other && vain->passed < MOST_PASSED) {
+	if (other && vain->passed < MAX_SKIPPED_POLLS) {
 		vain->passed++;
 		return false;
 	}
 	vain->by = cq;
 	vain->passed = 0;
-	return !vain->idle || !stands_aside(vain);
+	return !vain->idle || !skip_round_of_idle_device(vain);
 }
 
 /*
@@ -424,7 +426,7 @@ static bool is_due(struct siw_context *ctx, const struct siw_cq *cq)
  * threads. If idle rounds continue, the peer's thread may be waiting for this CPU, because more
  * processes poll than there are CPUs.
  */
-static bool in_vain(struct siw_vain *vain)
+static bool count_idle_round(struct siw_vain *vain)
 {
 	bool lasts;
 	uint64_t now;
@@ -436,7 +438,7 @@ static bool in_vain(struct siw_vain *vain)
 	now = siw_now_ns();
 	if (vain->rounds == FEW)
 		vain->since_ns = now;
-	lasts = now - vain->since_ns >= VAIN_NS;
+	lasts = now - vain->since_ns >= IDLE_NS;
 	if (lasts) {
 		vain->idle = true;
 		vain->moves = atomic_load_explicit(&moves, memory_order_relaxed);
@@ -451,10 +453,10 @@ void siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	count_poll(ctx);
 	if (!lock_to_poll(ctx))
 		return;
-	if (__builtin_expect(ctx->port != NULL, 1) && is_due(ctx, cq)) {
+	if (__builtin_expect(ctx->port != NULL, 1) && poll_makes_round(ctx, cq)) {
 		if (!siw_verbs_progress_once(ctx))
-			offer = in_vain(&ctx->vain);
-		leave(ctx);
+			offer = count_idle_round(&ctx->vain);
+		wake_before_leaving(ctx);
 	}
 	siw_unlock(&ctx->progress);
 	if (__builtin_expect(offer, 0))

@@ -56,7 +56,7 @@ struct out {
 	size_t n;
 };
 
-static void put(struct out *out, const char *text, size_t length)
+static void reason_append(struct out *out, const char *text, size_t length)
 {
 	size_t room = sizeof(out->text) - 1 - out->n;
 
@@ -69,14 +69,15 @@ static void put(struct out *out, const char *text, size_t length)
 
 static void put_text(struct out *out, const char *text)
 {
-	put(out, text, strlen(text));
+	reason_append(out, text, strlen(text));
 }
 
 static void put_number(struct out *out, uint64_t number)
 {
 	char digits[24];
 
-	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)number));
+	reason_append(out, digits,
+		      (size_t)snprintf(digits, sizeof(digits), "%lld", (long long)number));
 }
 
 /* Bit sets are 32 bits wide, but their sign may have been extended. */
@@ -84,7 +85,8 @@ static void put_hex(struct out *out, uint64_t number)
 {
 	char digits[24];
 
-	put(out, digits, (size_t)snprintf(digits, sizeof(digits), "%#x", (unsigned int)number));
+	reason_append(out, digits,
+		      (size_t)snprintf(digits, sizeof(digits), "%#x", (unsigned int)number));
 }
 
 /* Appends the separator that precedes item i of n. */
@@ -94,7 +96,7 @@ static void put_separator(struct out *out, int i, int n, const char *last)
 		put_text(out, i == n - 1 ? last : ", ");
 }
 
-static const char *state_name(uint64_t state)
+static const char *qp_state_name(uint64_t state)
 {
 	return state < N_STATES ? states[state] : "no state";
 }
@@ -119,11 +121,11 @@ static void put_steps(struct out *out, uint64_t set)
 		if (!(set >> bit & 1))
 			continue;
 		put_separator(out, i++, n, ", ");
-		put_text(out, state_name(bit / 8));
+		put_text(out, qp_state_name(bit / 8));
 		if (bit / 8 == bit % 8)
 			continue;
 		put_text(out, " to ");
-		put_text(out, state_name(bit % 8));
+		put_text(out, qp_state_name(bit % 8));
 	}
 }
 
@@ -139,7 +141,7 @@ static void put_attributes(struct out *out, uint64_t set)
 	}
 }
 
-static const char *type_name(uint64_t type)
+static const char *qp_type_name(uint64_t type)
 {
 	switch (type) {
 	case SIW_QPT_RC:
@@ -174,7 +176,7 @@ static void put_kind(struct out *out, const char *kind, uint64_t number)
 	else if (!strncmp(kind, "hex}", 4))
 		put_hex(out, number);
 	else if (!strncmp(kind, "state}", 6))
-		put_text(out, state_name(number));
+		put_text(out, qp_state_name(number));
 	else if (!strncmp(kind, "states}", 7))
 		put_states(out, number);
 	else if (!strncmp(kind, "steps}", 6))
@@ -182,7 +184,7 @@ static void put_kind(struct out *out, const char *kind, uint64_t number)
 	else if (!strncmp(kind, "attrs}", 6))
 		put_attributes(out, number);
 	else if (!strncmp(kind, "type}", 5))
-		put_text(out, type_name(number));
+		put_text(out, qp_type_name(number));
 	else
 		put_errno(out, number);
 }
@@ -197,7 +199,7 @@ const char *siw_reason(void)
 	while (*format) {
 		size_t plain = strcspn(format, "{");
 
-		put(&out, format, plain);
+		reason_append(&out, format, plain);
 		format += plain;
 		if (!*format)
 			break;

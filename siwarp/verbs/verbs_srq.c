@@ -9,7 +9,7 @@
 
 #include "verbs/verbs_impl.h"
 
-static uint32_t round_up(uint32_t max_wr)
+static uint32_t srq_round_up(uint32_t max_wr)
 {
 	uint32_t granted = 1;
 
@@ -18,7 +18,7 @@ static uint32_t round_up(uint32_t max_wr)
 	return granted;
 }
 
-static int check_size(const struct siw_context *ctx, uint32_t max_wr)
+static int srq_check_size(const struct siw_context *ctx, uint32_t max_wr)
 {
 	uint32_t most = ctx->attr.max_srq_wr;
 
@@ -32,11 +32,11 @@ static int check_limit(uint32_t limit, uint32_t max_wr)
 	return limit > max_wr ? siw_refuse(SRQ_LIMIT, limit, max_wr) : 0;
 }
 
-static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
+static int srq_check_args(const struct siw_pd *pd, const struct siw_srq_attr *attr)
 {
 	const struct siw_device_attr *max = &pd->ctx->attr;
 
-	int err = check_size(pd->ctx, attr->max_wr);
+	int err = srq_check_size(pd->ctx, attr->max_wr);
 
 	if (err)
 		return err;
@@ -50,7 +50,7 @@ static int check(const struct siw_pd *pd, const struct siw_srq_attr *attr)
  * Returns an SRQ struct without a queue. If the memory belonged to a destroyed SRQ, a late post on
  * that SRQ finds no queue.
  */
-static struct siw_srq *blank_srq(struct siw_context *ctx)
+static struct siw_srq *srq_alloc_struct(struct siw_context *ctx)
 {
 	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_srqs);
 	struct siw_srq *srq;
@@ -67,16 +67,16 @@ static struct siw_srq *blank_srq(struct siw_context *ctx)
 	return srq;
 }
 
-static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr *init)
+static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_attr *init)
 {
 	struct siw_srq_attr attr = { .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
-	struct siw_srq *srq = blank_srq(pd->ctx);
+	struct siw_srq *srq = srq_alloc_struct(pd->ctx);
 	struct siw_mem_queue_attr queue = { .pd = pd->number };
 	struct siw_mem_queue *recvs;
 
 	if (!srq)
 		return NULL;
-	attr.max_wr = round_up(init->attr.max_wr);
+	attr.max_wr = srq_round_up(init->attr.max_wr);
 	queue.depth = attr.max_wr;
 	queue.max_sge = attr.max_sge;
 	if (siw_mem_queue_create(&queue, &recvs)) {
@@ -96,7 +96,7 @@ static struct siw_srq *new_srq(struct siw_pd *pd, const struct siw_srq_init_attr
 	return srq;
 }
 
-static bool is_dead(struct siw_srq *srq)
+static bool srq_is_destroyed(struct siw_srq *srq)
 {
 	bool dead;
 
@@ -107,7 +107,7 @@ static bool is_dead(struct siw_srq *srq)
 }
 
 /* Ends an SRQ: later calls to post to it, query it or modify it are refused. */
-static void end_srq(struct siw_srq *srq)
+static void srq_end(struct siw_srq *srq)
 {
 	struct siw_mem_queue *recvs = srq->recvs;
 
@@ -120,12 +120,12 @@ static void end_srq(struct siw_srq *srq)
 	siw_verbs_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
 
-static void end_by_force(struct siw_child *child)
+static void srq_end_by_force(struct siw_child *child)
 {
 	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
 
 	siw_verbs_async_drop(&srq->async);
-	end_srq(srq);
+	srq_end(srq);
 }
 
 struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
@@ -135,20 +135,20 @@ struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init
 	int err = siw_verbs_create_begin(pd, init);
 
 	if (!err)
-		err = check(pd, &init->attr);
+		err = srq_check_args(pd, &init->attr);
 	if (err)
 		return siw_refused_null(err);
 	ctx = pd->ctx;
 	if (atomic_fetch_add(&ctx->n_srq, 1) >= ctx->attr.max_srq)
 		err = siw_verbs_refuse_full("max_srq", ctx->attr.max_srq);
 	else
-		srq = new_srq(pd, init);
+		srq = srq_alloc(pd, init);
 	if (!srq) {
 		atomic_fetch_sub(&ctx->n_srq, 1);
 		return siw_refused_null(err ? err : -ENOMEM);
 	}
 	atomic_fetch_add(&pd->n_srq, 1);
-	siw_verbs_child_add(ctx, &srq->child, SIW_CHILD_SRQ, end_by_force, -1);
+	siw_verbs_child_add(ctx, &srq->child, SIW_CHILD_SRQ, srq_end_by_force, -1);
 	init->attr.max_wr = srq->attr.max_wr;
 	init->attr.max_sge = srq->attr.max_sge;
 	return srq;
@@ -160,15 +160,15 @@ int siw_destroy_srq(struct siw_srq *srq)
 
 	if (err)
 		return err;
-	if (is_dead(srq))
+	if (srq_is_destroyed(srq))
 		return siw_refuse(DESTROYED);
 	if (atomic_load(&srq->n_qp))
 		return siw_refuse(SRQ_BUSY, atomic_load(&srq->n_qp));
-	siw_verbs_async_leave(&srq->async);
+	siw_verbs_async_end(&srq->async);
 	atomic_fetch_sub(&srq->pd->n_srq, 1);
 	atomic_fetch_sub(&srq->ctx->n_srq, 1);
 	siw_verbs_child_del(srq->ctx, &srq->child);
-	end_srq(srq);
+	srq_end(srq);
 	return 0;
 }
 
@@ -181,7 +181,7 @@ void siw_verbs_srq_taken(struct siw_srq *srq)
 }
 
 /* Checks a modification of the SRQ. Progress lock held. */
-static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
+static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
 {
 	uint32_t max_wr = srq->attr.max_wr;
 
@@ -190,11 +190,11 @@ static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *at
 	if (mask & ~(SIW_SRQ_LIMIT | SIW_SRQ_MAX_WR))
 		return siw_refuse(SRQ_MASK, (uint64_t)mask);
 	if (mask & SIW_SRQ_MAX_WR) {
-		int err = check_size(srq->ctx, attr->max_wr);
+		int err = srq_check_size(srq->ctx, attr->max_wr);
 
 		if (err)
 			return err;
-		max_wr = round_up(attr->max_wr);
+		max_wr = srq_round_up(attr->max_wr);
 	}
 	return check_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit, max_wr);
 }
@@ -203,14 +203,14 @@ static int check_change(const struct siw_srq *srq, const struct siw_srq_attr *at
  * Changes the queue's size. Receives are taken under the progress lock and posted under the SRQ's
  * lock, so with both held no thread accesses the ring. Called with the progress lock held.
  */
-static int resize(struct siw_srq *srq, uint32_t max_wr)
+static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
 {
 	int err;
 
 	siw_lock(&srq->lock);
 	err = siw_mem_queue_resize(srq->recvs, max_wr);
 	if (!err)
-		srq->attr.max_wr = round_up(max_wr);
+		srq->attr.max_wr = srq_round_up(max_wr);
 	siw_unlock(&srq->lock);
 	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_used(srq->recvs))
 			      : err;
@@ -225,9 +225,9 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&srq->ctx->progress);
-	err = check_change(srq, attr, mask);
+	err = srq_check_modify(srq, attr, mask);
 	if (!err && (mask & SIW_SRQ_MAX_WR))
-		err = resize(srq, attr->max_wr);
+		err = srq_resize(srq, attr->max_wr);
 	if (!err && (mask & SIW_SRQ_LIMIT)) {
 		srq->attr.srq_limit = attr->srq_limit;
 		siw_verbs_srq_taken(srq);
@@ -259,7 +259,7 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
  * Gives the waiting QPs a turn: their Sends arrived before these receives were posted. The first QP
  * to be served takes the first receive.
  */
-static void wake_waiting(struct siw_srq *srq)
+static void srq_give_turns(struct siw_srq *srq)
 {
 	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
 		siw_verbs_mark_unsent(siw_container(l, struct siw_qp, in_srq));
@@ -267,7 +267,7 @@ static void wake_waiting(struct siw_srq *srq)
 }
 
 /* Posts one receive. srq->lock held. */
-static int post(struct siw_srq *srq, const struct siw_recv_wr *wr)
+static int srq_post_one(struct siw_srq *srq, const struct siw_recv_wr *wr)
 {
 	int err;
 
@@ -292,12 +292,12 @@ int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_re
 	}
 	siw_lock(&srq->lock);
 	for (; wr; wr = wr->next) {
-		err = post(srq, wr);
+		err = srq_post_one(srq, wr);
 		if (err)
 			break;
 	}
-	if (__builtin_expect(!siw_link_alone(&srq->waiting), 0))
-		wake_waiting(srq);
+	if (__builtin_expect(!siw_link_empty(&srq->waiting), 0))
+		srq_give_turns(srq);
 	siw_unlock(&srq->lock);
 	if (err && bad_wr)
 		*bad_wr = wr;

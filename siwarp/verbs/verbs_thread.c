@@ -32,7 +32,7 @@ static int64_t nap_us(unsigned int naps)
  * Naps once. naps: number of previous naps; waits: how many of these passed without a poll while a
  * waiter slept.
  */
-static void nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
+static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
 	static const struct siw_llp_waitset nothing;
 	int64_t us = nap_us(naps);
@@ -78,7 +78,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	if (moved)
 		return false;
 	siw_trim();
-	/* A wake-up that arrived too late for nap() is still set on the descriptor. */
+	/* A wake-up that arrived too late for progress_thread_nap() is still set on the descriptor. */
 	siw_llp_event_clear(ctx->sleep_fd);
 	if (atomic_load(&ctx->stop))
 		return false;
@@ -87,7 +87,7 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	return true;
 }
 
-static void step_aside(struct siw_context *ctx)
+static void disarm_port(struct siw_context *ctx)
 {
 	if (!siw_llp_port_armed(ctx->port))
 		return;
@@ -119,7 +119,7 @@ struct spin {
 };
 
 /* Called after each round. Returns whether to make another round before the thread sleeps. */
-static bool goes_on(struct spin *spin, bool moved)
+static bool spin_continues(struct spin *spin, bool moved)
 {
 	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
 
@@ -136,7 +136,7 @@ static bool goes_on(struct spin *spin, bool moved)
 	return now < spin->until_ns;
 }
 
-static void begin_wake(struct spin *spin)
+static void spin_begin_wake(struct spin *spin)
 {
 	bool spun = spin->until_ns != 0;
 
@@ -153,7 +153,7 @@ static void begin_wake(struct spin *spin)
 	spin->paused = spin->paid = spin->one_sided = false;
 }
 
-static int make_round(struct siw_context *ctx, struct spin *spin)
+static int progress_thread_round(struct siw_context *ctx, struct spin *spin)
 {
 	uint32_t before;
 	int moved;
@@ -166,7 +166,7 @@ static int make_round(struct siw_context *ctx, struct spin *spin)
 	return moved;
 }
 
-static void *run(void *arg)
+static void *progress_thread(void *arg)
 {
 	struct siw_context *ctx = arg;
 	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
@@ -180,15 +180,16 @@ static void *run(void *arg)
 		if (polls != seen || atomic_load(&ctx->waiters)) {
 			waits = polls == seen ? waits + 1 : 0;
 			seen = polls;
-			step_aside(ctx);
-			nap(ctx, naps++, waits);
+			disarm_port(ctx);
+			progress_thread_nap(ctx, naps++, waits);
 			continue;
 		}
 		naps = 0;
-		if (!goes_on(&spin, make_round(ctx, &spin)) && sleep_on_sockets(ctx)) {
+		if (!spin_continues(&spin, progress_thread_round(ctx, &spin)) &&
+		    sleep_on_sockets(ctx)) {
 			if (spin.one_sided && spin.moved <= FEW)
-				siw_verbs_deputies_note(ctx);
-			begin_wake(&spin);
+				siw_verbs_watchdogs_note(ctx);
+			spin_begin_wake(&spin);
 		}
 	}
 	return NULL;
@@ -199,7 +200,7 @@ static void *run(void *arg)
  * such a policy threads of equal priority are not time-sliced: a thread that polls endlessly would
  * keep the progress thread off its CPU forever, even while the progress thread holds a lock.
  */
-static int start_above(pthread_t *thread, void *arg)
+static int start_with_higher_priority(pthread_t *thread, void *arg)
 {
 	struct sched_param param;
 	pthread_attr_t attr;
@@ -215,7 +216,7 @@ static int start_above(pthread_t *thread, void *arg)
 	if (!err)
 		err = pthread_attr_setschedparam(&attr, &param);
 	if (!err)
-		err = siw_thread_start(thread, &attr, run, arg);
+		err = siw_thread_start(thread, &attr, progress_thread, arg);
 	pthread_attr_destroy(&attr);
 	return err;
 }
@@ -239,9 +240,9 @@ int siw_verbs_thread_start(struct siw_context *ctx)
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = start_above(&ctx->thread, ctx);
+	err = start_with_higher_priority(&ctx->thread, ctx);
 	if (err) /* no real-time policy, or no permission: start with the default priority */
-		err = siw_thread_start(&ctx->thread, NULL, run, ctx);
+		err = siw_thread_start(&ctx->thread, NULL, progress_thread, ctx);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (err) {
 		siw_llp_event_close(ctx->sleep_fd);
@@ -258,10 +259,10 @@ void siw_verbs_thread_stop(struct siw_context *ctx)
 	if (ctx->has_thread) {
 		atomic_store(&ctx->stop, true);
 		siw_llp_event_set(ctx->sleep_fd);
-		cancel = siw_cancel_off();
+		cancel = siw_cancel_disable();
 		pthread_join(ctx->thread, NULL);
-		siw_verbs_deputies_stop(ctx);
-		siw_cancel_back(cancel);
+		siw_verbs_watchdogs_stop(ctx);
+		siw_cancel_restore(cancel);
 	}
 	siw_llp_event_close(ctx->sleep_fd);
 }

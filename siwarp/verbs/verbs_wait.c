@@ -106,7 +106,7 @@ static int begin_wait(struct siw_context *ctx, int (*ready)(void *arg), void *ar
 	return 0;
 }
 
-static void stop_driving(void *arg)
+static void waiter_cleanup(void *arg)
 {
 	struct siw_context *ctx = arg;
 
@@ -115,13 +115,13 @@ static void stop_driving(void *arg)
 		siw_llp_event_set(ctx->sleep_fd);
 }
 
-static int wait_driving(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-			uint64_t deadline)
+static int wait_with_progress(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			      uint64_t deadline)
 {
 	int r;
 
 	atomic_fetch_add(&ctx->waiters, 1);
-	pthread_cleanup_push(stop_driving, ctx);
+	pthread_cleanup_push(waiter_cleanup, ctx);
 	r = wait_loop(ctx, ready, arg, fd, deadline);
 	pthread_cleanup_pop(1);
 	return r;
@@ -133,11 +133,11 @@ int siw_verbs_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, 
 	uint64_t deadline;
 	int r = begin_wait(ctx, ready, arg, fd, timeout_ms, &deadline);
 
-	return r ? r : wait_driving(ctx, ready, arg, fd, deadline);
+	return r ? r : wait_with_progress(ctx, ready, arg, fd, deadline);
 }
 
-static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
-		       uint64_t deadline)
+static int wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		      uint64_t deadline)
 {
 	static const struct siw_llp_waitset nothing;
 
@@ -160,14 +160,14 @@ static int sleep_aside(struct siw_context *ctx, int (*ready)(void *arg), void *a
 	}
 }
 
-static void stop_sleeping(void *arg)
+static void fd_waiter_cleanup(void *arg)
 {
 	struct siw_context *ctx = arg;
 
 	atomic_fetch_sub(&ctx->aside, 1);
 }
 
-int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+int siw_verbs_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
 			 int timeout_ms)
 {
 	uint64_t deadline;
@@ -176,7 +176,7 @@ int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void 
 	if (r)
 		return r;
 	if (!ctx->has_thread || !deadline)
-		return wait_driving(ctx, ready, arg, fd, deadline);
+		return wait_with_progress(ctx, ready, arg, fd, deadline);
 	/*
 	 * This thread may have been the one that polled so far, so the progress thread must take
 	 * over now.
@@ -184,8 +184,8 @@ int siw_verbs_wait_aside(struct siw_context *ctx, int (*ready)(void *arg), void 
 	if (atomic_load(&ctx->naps))
 		siw_llp_event_set(ctx->sleep_fd);
 	atomic_fetch_add(&ctx->aside, 1);
-	pthread_cleanup_push(stop_sleeping, ctx);
-	r = sleep_aside(ctx, ready, arg, fd, deadline);
+	pthread_cleanup_push(fd_waiter_cleanup, ctx);
+	r = wait_on_fd(ctx, ready, arg, fd, deadline);
 	pthread_cleanup_pop(1);
 	return r;
 }

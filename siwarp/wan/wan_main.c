@@ -34,7 +34,7 @@ struct run {
 };
 
 /* Handles ended commands, and forwards SIGTERM to a's command. */
-static void look_at_signals(struct run *run)
+static void handle_signals(struct run *run)
 {
 	struct signalfd_siginfo info;
 	int status;
@@ -58,13 +58,13 @@ static int relay_until_done(struct run *run)
 	while (run->a) {
 		if (wan_relay_run(run->relay, run->signals, -1))
 			return -1;
-		look_at_signals(run);
+		handle_signals(run);
 	}
 	if (!run->b)
 		return 0;
 	kill(-run->b, SIGTERM);
 	wan_relay_run(run->relay, run->signals, GRACE_NS);
-	look_at_signals(run);
+	handle_signals(run);
 	if (run->b) {
 		kill(-run->b, SIGKILL);
 		waitpid(run->b, NULL, 0);
@@ -72,7 +72,7 @@ static int relay_until_done(struct run *run)
 	return 0;
 }
 
-static void print_way(int fd, const char *name, const struct wan_stats *s, const char *end)
+static void print_path_stats(int fd, const char *name, const struct wan_stats *s, const char *end)
 {
 	dprintf(fd,
 		"\"%s\": {\"packets\": %llu, \"octets\": %llu, \"passed\": %llu, \"lost\": %llu, "
@@ -104,7 +104,7 @@ static int main_enter(int argc, char **argv)
 	return wan_enter((pid_t)atoi(argv[2]), argv[3][0] == 'a' ? WAN_A : WAN_B, argv + 4);
 }
 
-static void tell_commands(void)
+static void set_environment(void)
 {
 	char pid[16];
 
@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 	run.relay = wan_relay_new(&plan, spaces);
 	if (!run.relay || run.signals < 0)
 		return 1;
-	tell_commands();
+	set_environment();
 	if (argv[4][0]) {
 		char *shell[] = { "/bin/sh", "-c", argv[4], NULL };
 
@@ -149,8 +149,8 @@ int main(int argc, char **argv)
 	if (run.a < 0 || relay_until_done(&run))
 		return 1;
 	dprintf(stats, "{");
-	print_way(stats, "a_to_b", wan_relay_stats(run.relay, WAN_A), ", ");
-	print_way(stats, "b_to_a", wan_relay_stats(run.relay, WAN_B), "}\n");
+	print_path_stats(stats, "a_to_b", wan_relay_stats(run.relay, WAN_A), ", ");
+	print_path_stats(stats, "b_to_a", wan_relay_stats(run.relay, WAN_B), "}\n");
 	wan_relay_free(run.relay);
 	return run.status;
 }

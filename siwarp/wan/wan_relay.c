@@ -68,7 +68,7 @@ const struct wan_stats *wan_relay_stats(const struct wan_relay *relay, int from)
  * Finds b's end of a packet, with its port if the packet contains one. Returns the length of the
  * IP header; 0: not an IP packet.
  */
-static size_t look(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
+static size_t parse_ip_header(const uint8_t *p, size_t n, bool from_a, struct siw_addr *peer)
 {
 	size_t head;
 	uint8_t protocol;
@@ -105,7 +105,7 @@ static void count_drop(struct wan_stats *stats, int why)
 }
 
 /* Sets CE if the sender declared support for ECN (RFC 3168 section 5). */
-static bool mark(uint8_t *p)
+static bool set_ce(uint8_t *p)
 {
 	uint32_t sum;
 
@@ -127,14 +127,15 @@ static bool mark(uint8_t *p)
 	return true;
 }
 
-static void put(struct way *way, const uint8_t *packet, size_t n)
+static void path_send(struct way *way, const uint8_t *packet, size_t n)
 {
 	/* An end that is down, or has no room, drops the packet, as a network interface does. */
 	if (write(way->out, packet, n) == (ssize_t)n)
 		way->stats.passed++;
 }
 
-static void hold(struct way *way, const struct iovec *iov, const struct siw_fault_fate *fate)
+static void path_hold(struct way *way, const struct iovec *iov,
+		      const struct siw_fault_decision *fate)
 {
 	struct siw_fault_held *held;
 
@@ -142,30 +143,30 @@ static void hold(struct way *way, const struct iovec *iov, const struct siw_faul
 		way->stats.full++;
 }
 
-static void release(struct way *way, uint64_t now)
+static void path_release_due(struct way *way, uint64_t now)
 {
 	struct siw_fault_held *held;
 
 	while ((held = siw_fault_queue_due(&way->queue, now))) {
-		put(way, held->octets, held->length);
+		path_send(way, held->octets, held->length);
 		siw_fault_queue_drop(&way->queue, held);
 		siw_fault_queue_passed(&way->queue);
 	}
 }
 
-static void take(struct wan_relay *relay, struct way *way, size_t n)
+static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 {
 	struct iovec iov = { relay->packet, n };
-	struct siw_fault_fate fate;
+	struct siw_fault_decision fate;
 	struct siw_addr peer;
 	uint64_t now = siw_now_ns();
-	size_t head = look(relay->packet, n, way->path.dir == SIW_FAULT_TX, &peer);
+	size_t head = parse_ip_header(relay->packet, n, way->path.dir == SIW_FAULT_TX, &peer);
 
 	way->stats.packets++;
 	way->stats.octets += n;
 	siw_fault_queue_clock(&way->queue, now);
-	siw_fault_judge(&relay->plan, &way->path, &peer, n, now, way->queue.n_waiting,
-			way->queue.octets_waiting, &fate);
+	siw_fault_decide(&relay->plan, &way->path, &peer, n, now, way->queue.n_waiting,
+			 way->queue.octets_waiting, &fate);
 	if (fate.drop >= 0) {
 		count_drop(&way->stats, fate.drop);
 		return;
@@ -173,28 +174,28 @@ static void take(struct wan_relay *relay, struct way *way, size_t n)
 	way->stats.copies += fate.dup;
 	way->stats.reordered += fate.passes > 0;
 	way->stats.corrupted += fate.corrupt;
-	if (fate.mark && head && mark(relay->packet))
+	if (fate.mark && head && set_ce(relay->packet))
 		way->stats.marked++;
 	if (fate.corrupt)
 		siw_fault_flip(relay->packet + head, n - head, fate.flip);
 	fate.corrupt = false;
-	hold(way, &iov, &fate);
+	path_hold(way, &iov, &fate);
 	if (fate.dup)
-		hold(way, &iov, &fate);
-	release(way, now);
+		path_hold(way, &iov, &fate);
+	path_release_due(way, now);
 }
 
 /*
  * Relays the pending packets of one end. Returns 1 if there may be more, 0 if not, or -1 after a
  * message on stderr.
  */
-static int drain(struct wan_relay *relay, struct way *way)
+static int relay_pending(struct wan_relay *relay, struct way *way)
 {
 	for (int i = 0; i < BATCH; i++) {
 		ssize_t n = read(way->in, relay->packet, sizeof(relay->packet));
 
 		if (n > 0)
-			take(relay, way, (size_t)n);
+			relay_packet(relay, way, (size_t)n);
 		else if (n < 0 && errno == EAGAIN)
 			return 0;
 		else if (n < 0 && errno != EINTR) {
@@ -233,9 +234,9 @@ int wan_relay_run(struct wan_relay *relay, int other_fd, int64_t ns)
 			return -1;
 		}
 		for (int from = 0; from < 2; from++) {
-			if (drain(relay, &relay->ways[from]) < 0)
+			if (relay_pending(relay, &relay->ways[from]) < 0)
 				return -1;
-			release(&relay->ways[from], siw_now_ns());
+			path_release_due(&relay->ways[from], siw_now_ns());
 		}
 		if (fds[2].revents)
 			return 0;

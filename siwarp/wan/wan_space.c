@@ -18,7 +18,7 @@
 
 #include "wan/wan.h"
 
-static __attribute__((format(printf, 1, 2))) int fail(const char *fmt, ...)
+static __attribute__((format(printf, 1, 2))) int wan_fail(const char *fmt, ...)
 {
 	int error = errno;
 	va_list args;
@@ -52,14 +52,15 @@ static int become_root(void)
 	char text[64];
 
 	if (unshare(CLONE_NEWUSER))
-		return fail("this system gives no user namespace, and without one it takes root");
+		return wan_fail(
+			"this system gives no user namespace, and without one it takes root");
 	write_file("/proc/self/setgroups",
 		   "deny"); /* older kernels have no such file and do not need it */
 	snprintf(text, sizeof(text), "0 %u 1", uid);
 	if (write_file("/proc/self/uid_map", text))
-		return fail("mapping the user");
+		return wan_fail("mapping the user");
 	snprintf(text, sizeof(text), "0 %u 1", gid);
-	return write_file("/proc/self/gid_map", text) ? fail("mapping the group") : 0;
+	return write_file("/proc/self/gid_map", text) ? wan_fail("mapping the group") : 0;
 }
 
 static int open_tun(void)
@@ -68,10 +69,11 @@ static int open_tun(void)
 	int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
 
 	if (fd < 0)
-		return fail("/dev/net/tun must be there and this user must be let open it, but");
+		return wan_fail(
+			"/dev/net/tun must be there and this user must be let open it, but");
 	if (ioctl(fd, TUNSETIFF, &request) == 0)
 		return fd;
-	fail("making the interface wan0");
+	wan_fail("making the interface wan0");
 	close(fd);
 	return -1;
 }
@@ -81,14 +83,14 @@ static int open_space(struct wan_space *space, int keep)
 	int ns;
 
 	if (unshare(CLONE_NEWNET))
-		return fail("making a network namespace");
+		return wan_fail("making a network namespace");
 	ns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
 	if (ns < 0)
-		return fail("/proc/self/ns/net");
+		return wan_fail("/proc/self/ns/net");
 	space->ns = dup3(ns, keep, O_CLOEXEC);
 	close(ns);
 	if (space->ns < 0)
-		return fail("keeping a network namespace");
+		return wan_fail("keeping a network namespace");
 	space->tun = open_tun();
 	return space->tun < 0 ? -1 : 0;
 }
@@ -101,7 +103,7 @@ static int configure(const struct wan_space *space, const char *v4, const char *
 	pid_t pid;
 
 	if (pipe(ends))
-		return fail("a pipe");
+		return wan_fail("a pipe");
 	saved = dup(STDIN_FILENO);
 	dup2(ends[0], STDIN_FILENO);
 	fcntl(ends[1], F_SETFD, FD_CLOEXEC);
@@ -122,11 +124,11 @@ static int configure(const struct wan_space *space, const char *v4, const char *
 		return -1;
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
-			return fail("waiting for ip");
+			return wan_fail("waiting for ip");
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
 	errno = EINVAL;
-	return fail("ip could not set up an interface; is iproute2 there?");
+	return wan_fail("ip could not set up an interface; is iproute2 there?");
 }
 
 int wan_spaces_open(struct wan_space spaces[2], int mtu)
@@ -140,7 +142,7 @@ int wan_spaces_open(struct wan_space spaces[2], int mtu)
 	return configure(&spaces[WAN_B], WAN_ADDR_B, WAN_ADDR6_B, mtu);
 }
 
-static __attribute__((noreturn)) void run(char *const argv[])
+static __attribute__((noreturn)) void exec_program(char *const argv[])
 {
 	sigset_t none;
 
@@ -157,7 +159,7 @@ pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart)
 	pid_t relay = getpid(), pid = fork();
 
 	if (pid < 0)
-		return fail("starting %s", argv[0]);
+		return wan_fail("starting %s", argv[0]);
 	if (pid > 0)
 		return pid;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -166,13 +168,13 @@ pid_t wan_start(const struct wan_space *space, char *const argv[], bool apart)
 	if (apart)
 		setpgid(0, 0);
 	if (setns(space->ns, CLONE_NEWNET)) {
-		fail("entering a network namespace");
+		wan_fail("entering a network namespace");
 		_exit(126);
 	}
-	run(argv);
+	exec_program(argv);
 }
 
-static int join(pid_t pid, const char *what, int type)
+static int join_namespace(pid_t pid, const char *what, int type)
 {
 	char path[64];
 	int fd, rv;
@@ -180,10 +182,10 @@ static int join(pid_t pid, const char *what, int type)
 	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, what);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return fail("%s; is that the PID of a siwarp wan that runs?", path);
+		return wan_fail("%s; is that the PID of a siwarp wan that runs?", path);
 	rv = setns(fd, type);
 	if (rv)
-		fail("entering the namespace %s", path);
+		wan_fail("entering the namespace %s", path);
 	close(fd);
 	return rv;
 }
@@ -195,13 +197,13 @@ int wan_enter(pid_t pid, int which, char *const argv[])
 
 	snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
 	if (stat(path, &theirs) || stat("/proc/self/ns/user", &ours)) {
-		fail("%s; is that the PID of a siwarp wan that runs?", path);
+		wan_fail("%s; is that the PID of a siwarp wan that runs?", path);
 		return 126;
 	}
-	if (ours.st_ino != theirs.st_ino && join(pid, "ns/user", CLONE_NEWUSER))
+	if (ours.st_ino != theirs.st_ino && join_namespace(pid, "ns/user", CLONE_NEWUSER))
 		return 126;
 	snprintf(net, sizeof(net), "fd/%d", which == WAN_A ? WAN_FD_A : WAN_FD_B);
-	if (join(pid, net, CLONE_NEWNET))
+	if (join_namespace(pid, net, CLONE_NEWNET))
 		return 126;
-	run(argv);
+	exec_program(argv);
 }

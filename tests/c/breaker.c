@@ -61,7 +61,7 @@ static void send(uint32_t n)
 	psn += n;
 	siw_lock(&uc->wq.qp.send_lock);
 	siw_qp_breaker_sends(uc);
-	siw_ddp_uc_number(uc->ddp, psn);
+	siw_ddp_uc_set_tx_psn(uc->ddp, psn);
 	siw_unlock(&uc->wq.qp.send_lock);
 }
 
@@ -72,7 +72,7 @@ static void report(uint32_t came)
 	told.next = psn;
 	uc->ddp->reports.last = told;
 	uc->ddp->reports.heard = true;
-	siw_qp_breaker_look(uc);
+	siw_qp_breaker_check(uc);
 }
 
 static uint32_t rate(void)
@@ -82,7 +82,7 @@ static uint32_t rate(void)
 
 static bool ticks(void)
 {
-	return !siw_link_alone(&uc->wq.timed.link);
+	return !siw_link_empty(&uc->wq.timed.link);
 }
 
 /* The rate is that of before when ten seconds are over, and not before. */
@@ -121,12 +121,12 @@ static void idle(void)
 	must(ticks());
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
 	must(!ticks());
-	siw_qp_breaker_look(uc);
+	siw_qp_breaker_check(uc);
 	must(!ticks());
 	for (int i = 0; i < 3; i++) {
 		must(rate() == 0);
 		send(ROUND);
-		siw_qp_breaker_look(uc);
+		siw_qp_breaker_check(uc);
 		must(ticks());
 		siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
 	}
@@ -167,7 +167,7 @@ static void late(void)
 	send(ROUND);
 	report(ROUND);
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
-	siw_ddp_uc_number(uc->ddp, 4 * ROUND);
+	siw_ddp_uc_set_tx_psn(uc->ddp, 4 * ROUND);
 	uc->breaker.sent = 4 * ROUND;
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
 	must(!ticks());

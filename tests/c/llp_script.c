@@ -168,7 +168,7 @@ static void await_gone(struct side *side)
 	double until = seconds() + LIMIT_S;
 
 	/* No wait: octets that came before would end it. */
-	while (!siw_llp_tcp_gone(side->sock)) {
+	while (!siw_llp_tcp_is_closed(side->sock)) {
 		must(seconds() < until);
 		nanosleep(&moment, NULL);
 	}
@@ -357,7 +357,7 @@ static void refused(void)
 	must(!connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
 	say(&a, "connects", connected(&a));
 	say(&a, "connects", siw_llp_tcp_connected(a.sock));
-	say(&a, "gone", siw_llp_tcp_gone(a.sock));
+	say(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	tell_peer(&a);
 	end(&a);
 }
@@ -399,7 +399,7 @@ static void half_closed(void)
 	put(&b, "to a");
 	get(&a, 4);
 	get_now(&a);
-	say(&a, "gone", siw_llp_tcp_gone(a.sock));
+	say(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	shut(&a);
 	shut(&b);
 	get_end(&a);
@@ -420,7 +420,7 @@ static void half_closed(void)
 
 static void after_reset(struct side *side)
 {
-	say(side, "gone", siw_llp_tcp_gone(side->sock));
+	say(side, "gone", siw_llp_tcp_is_closed(side->sock));
 	get_now(side);
 	put_now(side);
 	tell_peer(side);
@@ -759,7 +759,7 @@ static const char *named(const char *addr)
 static int keep(bool udp, const char *addr, bool v6_only)
 {
 	struct siw_addr at = at_port(addr);
-	int fd = udp ? siw_llp_udp_keep(&at, v6_only) : siw_llp_tcp_keep(&at, v6_only);
+	int fd = udp ? siw_llp_udp_reserve(&at, v6_only) : siw_llp_tcp_reserve(&at, v6_only);
 
 	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", named(addr), v6_only ? " alone" : "",
 	       text_of(fd < 0 ? fd : 0));
@@ -797,7 +797,7 @@ static void open_at(bool udp, const char *addr, bool between)
 static void ports_of(bool udp)
 {
 	struct siw_addr any = { .family = AF_INET6 };
-	int fd = udp ? siw_llp_udp_keep(&any, false) : siw_llp_tcp_keep(&any, false);
+	int fd = udp ? siw_llp_udp_reserve(&any, false) : siw_llp_tcp_reserve(&any, false);
 
 	must(fd >= 0);
 	must(any.port_be);

@@ -409,7 +409,7 @@ static void longer(void)
 	meet();
 	round_trips(60, 2 * MS);
 	full_length(9900 * MS);
-	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM && peer()->cc->rto == 20 * MS);
+	CHECK(peer()->datagram == SIW_RD_MIN_DATAGRAM && peer()->cc->rto == 20 * MS);
 	CHECK(count(SIW_DGRAM_RD_PROBE) == 6);
 	for (uint32_t i = 0; i < 6; i++) {
 		CHECK(nth(SIW_DGRAM_RD_PROBE, i)->len == (i < 3 ? 1400 : 1280) - 28u);
@@ -439,9 +439,9 @@ static void longer_soon(void)
 	look();
 	CHECK(peer()->datagram == 1400 - 28);
 	post(siw_rd_mulpdu(peer(), SIW_RD_REQUESTS));
-	for (int i = 0; i < 10000 && peer()->datagram != SIW_RD_LEAST_DATAGRAM; i++)
+	for (int i = 0; i < 10000 && peer()->datagram != SIW_RD_MIN_DATAGRAM; i++)
 		pass(MS);
-	CHECK(peer()->datagram == SIW_RD_LEAST_DATAGRAM);
+	CHECK(peer()->datagram == SIW_RD_MIN_DATAGRAM);
 	lowered = now();
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
 	look();
@@ -598,12 +598,12 @@ static void full_socket(bool no_batches)
 	for (int i = 0; i < 5; i++)
 		post(1);
 	CHECK(siw_rd_flush(peer(), &accepted) == 0 && rd->blocked &&
-	      !siw_link_alone(&peer()->starved));
+	      !siw_link_empty(&peer()->starved));
 	pass(MS);
 	CHECK(!n_sent);
 	room_again();
 	sent_in_order(60, 5);
-	CHECK(!rd->blocked && siw_link_alone(&peer()->starved));
+	CHECK(!rd->blocked && siw_link_empty(&peer()->starved));
 	pass(4 * MS);
 	sent_in_order(60, 5);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 65, .credit = 4096);
@@ -681,11 +681,11 @@ static void full_socket_others(void)
 	stranger--;
 	post(1);
 	stranger++;
-	CHECK(rd->blocked && siw_link_alone(&peer()->starved));
+	CHECK(rd->blocked && siw_link_empty(&peer()->starved));
 	post(1);
-	CHECK(!siw_link_alone(&peer()->starved) && !n_sent);
+	CHECK(!siw_link_empty(&peer()->starved) && !n_sent);
 	room_again();
-	CHECK(count(SIW_DGRAM_RD_DATA) == 2 && siw_link_alone(&rd->starved));
+	CHECK(count(SIW_DGRAM_RD_DATA) == 2 && siw_link_empty(&rd->starved));
 	CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, 0)->wire.llp.psn) == of_first);
 	CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, 1)->wire.llp.psn) == epoch);
 }
@@ -697,10 +697,10 @@ static void full_socket_over(void)
 	meet();
 	net.full = true;
 	post(1);
-	CHECK(!siw_link_alone(&peer()->starved));
+	CHECK(!siw_link_empty(&peer()->starved));
 	SAY(SIW_DGRAM_RD_BYE);
 	look();
-	CHECK(news[SIW_RD_GONE] == 1 && siw_link_alone(&rd->starved));
+	CHECK(news[SIW_RD_GONE] == 1 && siw_link_empty(&rd->starved));
 	room_again();
 	CHECK(!count(SIW_DGRAM_RD_DATA) && !rd->blocked);
 }

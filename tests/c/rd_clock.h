@@ -31,7 +31,7 @@ extern struct sent *log_;
 extern uint32_t n_sent; /* entries of log_ */
 extern uint32_t taken;	/* segments that came up */
 extern bool holds;	/* each is held when it comes up */
-extern int news[8];	/* by enum siw_rd_news */
+extern int news[8];	/* by enum siw_rd_event_kind */
 extern uint32_t epoch;	/* the endpoint's, as the stranger knows it */
 extern int stranger;	/* its place: who speaks, and is spoken to, from now on */
 

@@ -89,7 +89,7 @@ void look(void)
 			siw_rd_pause(event.peer, event.space, true);
 		} else {
 			taken++;
-			siw_rd_taken(event.peer);
+			siw_rd_segment_accepted(event.peer);
 		}
 		note();
 	}

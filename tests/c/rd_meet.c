@@ -66,7 +66,7 @@ static void look(int i)
 		ends[i]->sock->due_ns = UINT64_MAX;
 	while (siw_rd_recv(ends[i], &event) == 1) {
 		if (event.kind == SIW_RD_SEGMENT)
-			siw_rd_taken(event.peer);
+			siw_rd_segment_accepted(event.peer);
 		if (event.kind == SIW_RD_RESTARTED || event.kind == SIW_RD_GONE)
 			parted = true;
 	}

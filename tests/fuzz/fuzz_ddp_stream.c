@@ -80,9 +80,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_mpa_accept(listener, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == 1 && siw_mpa_reply(mpa, &reply) == 0);
 	CHECK(siw_ddp_stream_open(mem, mpa, &stream) == 0);
-	siw_ddp_stream_pd(stream, 1);
+	siw_ddp_stream_set_pd(stream, 1);
 	for (uint32_t i = 0; i < 2; i++)
-		siw_ddp_stream_queue(stream, i, q[i] = queue_new());
+		siw_ddp_stream_set_queue(stream, i, q[i] = queue_new());
 	for (int idle = 0; idle < 4;) {
 		int r = one(stream);
 

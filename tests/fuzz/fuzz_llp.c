@@ -185,7 +185,7 @@ bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 	return false;
 }
 
-int siw_llp_udp_whole(struct siw_llp_sock *sock)
+int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return 0;
@@ -198,8 +198,8 @@ int siw_llp_udp_path(struct siw_llp_sock *sock, const struct siw_addr *dest)
 	return 1472;
 }
 
-int siw_llp_udp_send_cut(struct siw_llp_sock *sock, const struct siw_addr *dest,
-			 const struct iovec *iov, int n)
+int siw_llp_udp_send_fragmented(struct siw_llp_sock *sock, const struct siw_addr *dest,
+				const struct iovec *iov, int n)
 {
 	return siw_llp_udp_send(sock, dest, iov, n);
 }
@@ -292,7 +292,7 @@ int siw_llp_tcp_listen(struct siw_llp_port *port, const struct siw_addr *local, 
 	return sock_new(true, out);
 }
 
-int siw_llp_tcp_keep(struct siw_addr *local, bool v6_only)
+int siw_llp_tcp_reserve(struct siw_addr *local, bool v6_only)
 {
 	(void)local, (void)v6_only;
 	return -EADDRINUSE;
@@ -338,7 +338,7 @@ int siw_llp_tcp_emss(struct siw_llp_sock *sock)
 	return 1460;
 }
 
-bool siw_llp_tcp_gone(struct siw_llp_sock *sock)
+bool siw_llp_tcp_is_closed(struct siw_llp_sock *sock)
 {
 	(void)sock;
 	return feed.ended && feed.how & 32;

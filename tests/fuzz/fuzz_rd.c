@@ -65,7 +65,7 @@ static struct siw_rd_peer *record(int end, int place)
 {
 	struct siw_addr addr = fuzz_addr_of(place);
 
-	return siw_rd_find(ends[end].rd, &addr);
+	return siw_rd_peer_find(ends[end].rd, &addr);
 }
 
 static bool knows(int end, int place)
@@ -186,7 +186,7 @@ static void happened(int a, const struct siw_rd_event *event)
 			for (uint32_t i = 0; i < event->len; i++)
 				foreign_taken += event->data[i];
 		}
-		siw_rd_taken(event->peer);
+		siw_rd_segment_accepted(event->peer);
 		return;
 	case SIW_RD_RESTARTED:
 	case SIW_RD_GONE:

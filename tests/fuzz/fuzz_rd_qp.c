@@ -267,7 +267,7 @@ static struct siw_rd_peer *record(int i)
 {
 	struct siw_addr addr = fuzz_addr_of(!i);
 
-	return endpoint(i) ? siw_rd_find(endpoint(i), &addr) : NULL;
+	return endpoint(i) ? siw_rd_peer_find(endpoint(i), &addr) : NULL;
 }
 
 static void seal(uint8_t *octets, uint32_t len)

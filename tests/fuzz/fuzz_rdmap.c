@@ -154,7 +154,7 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_RECV:
 		CHECK(event.user_data < 4 && (event.of_write || event.length <= 400));
 		break;
-	case SIW_RDMAP_TOLD:
+	case SIW_RDMAP_RNR_RETRY:
 		CHECK(event.rnr_retry <= 7);
 		break;
 	case SIW_RDMAP_DELIVERED: /* who sent nothing believes none; here some may pass */
@@ -167,8 +167,8 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	default:
 		break;
 	}
-	if (siw_rdmap_owes_count(stream))
-		siw_rdmap_report(stream);
+	if (siw_rdmap_count_pending(stream))
+		siw_rdmap_send_count(stream);
 	siw_rdmap_flush(stream, &accepted);
 	return true;
 }

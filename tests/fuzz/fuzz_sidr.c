@@ -12,9 +12,9 @@ static void judge(const struct siw_sidr_frame *frame)
 	uint8_t again[SIW_SIDR_FRAME];
 	struct siw_sidr_frame same;
 
-	CHECK(frame->id && frame->type >= SIW_SIDR_QUESTION && frame->type <= SIW_SIDR_COOKIE);
+	CHECK(frame->id && frame->type >= SIW_SIDR_QUERY && frame->type <= SIW_SIDR_COOKIE);
 	CHECK(frame->data_len <= SIW_SIDR_DATA);
-	CHECK(frame->type == SIW_SIDR_QUESTION || frame->data_len <= SIW_SIDR_ANSWER_DATA);
+	CHECK(frame->type == SIW_SIDR_QUERY || frame->data_len <= SIW_SIDR_ANSWER_DATA);
 	CHECK(frame->type != SIW_SIDR_ANSWER || (frame->qpn && frame->qpn < 0xffffff));
 	siw_sidr_build(frame, again);
 	CHECK(siw_sidr_parse(again, sizeof(again), &same));

@@ -20,7 +20,7 @@ from layers import MAY_USE, PACKAGE
 NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer": NO_RD,
-    "siw_ddp_rd_show": NO_RD,
+    "siw_ddp_rd_publish": NO_RD,
     "siw_ddp_rd_unclaim": NO_RD,
     "siw_ddp_rd_reject": NO_RD,
     "siw_ddp_rd_peer_addr": NO_RD,

@@ -29,7 +29,7 @@ def segments(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
 @pytest.mark.clause("RFC5041-4.1-01", "RFC5041-4.1-02")
 def test_the_t_bit_decides_which_buffer_is_written(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     posted, region = w.memory(3), w.memory(3)
     q.post(1, posted.sge())
     stream.send(tagged(b"tag", stag=region.stag))
@@ -66,7 +66,7 @@ def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
     w: DdpWorld,
 ) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     for user_data in (1, 2):
         q.post(user_data, m.sge())
@@ -94,7 +94,7 @@ def test_reserved_bits_that_come_in_are_not_checked(w: DdpWorld, reserved: int) 
 @pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01#e", "RFC5041-7.2-01#k")
 def test_a_segment_of_another_version_is_refused(w: DdpWorld, version: int) -> None:
     one, other, q = w.receiver(), w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(other.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(other.handle, 0, q.handle)
     m = w.memory(3)
     q.post(1, m.sge())
     one.send(tagged(b"abc", stag=m.stag, dv=version))
@@ -202,7 +202,7 @@ def test_msns_start_at_one_and_count_per_queue(w: DdpWorld) -> None:
 @pytest.mark.clause("RFC5041-4.3-10")
 def test_msns_wrap_to_zero_in_both_directions(w: DdpWorld) -> None:
     out, in_, q = w.sender(), w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(in_.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(in_.handle, 0, q.handle)
     for stream in (out, in_):
         lib.siw_ddp_test_set_msn(stream.handle, 0, 2**32 - 1)
     got = []
@@ -218,7 +218,7 @@ def test_msns_wrap_to_zero_in_both_directions(w: DdpWorld) -> None:
 @pytest.mark.clause("RFC5041-4.3-03", "RFC5041-4.3-05", "RFC5041-5.4-03")
 def test_rsvdulp_comes_up_though_it_may_differ_between_segments(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     q.post(1, m.sge())
     stream.send(untagged(b"abc", l=0, inv_stag=5), untagged(b"de", mo=3, inv_stag=6, opcode=7))

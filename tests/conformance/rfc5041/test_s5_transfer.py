@@ -72,7 +72,7 @@ def test_payload_is_placed_into_the_buffer_however_it_was_cut(cuts: set[int]) ->
     edges = [0, *sorted(cuts), 1000]
     with ddp_world() as w:
         stream, q = w.receiver(), w.queue()
-        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         posted, region = w.memory(1000), w.memory(1000)
         q.post(1, posted.sge())
         for at, end in pairwise(edges):
@@ -122,7 +122,7 @@ def test_messages_and_their_segments_go_out_in_order(w: DdpWorld) -> None:
 @pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07", "RFC5041-5.4-01#d")
 def test_messages_are_delivered_once_and_in_order(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue(depth=64)
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     for user_data in range(50):
         q.post(user_data, m.sge())
@@ -137,7 +137,7 @@ def test_each_segment_of_a_stream_comes_up_once_however_it_was_cut(cuts: list[in
     octets = b"".join(fpdu(untagged(pattern(40, n), msn=n)) for n in range(1, 31))
     with ddp_world() as w:
         stream, q = w.receiver(), w.queue(depth=64)
-        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         memories = [w.memory(40) for _ in range(31)]
         for user_data, m in enumerate(memories):
             q.post(user_data, m.sge())
@@ -156,7 +156,7 @@ def test_each_segment_of_a_stream_comes_up_once_however_it_was_cut(cuts: list[in
 @pytest.mark.clause("RFC5041-5.4-01#a")
 def test_nothing_is_delivered_without_a_last_segment(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     q.post(1, m.sge())
     stream.send(untagged(b"01234", l=0), untagged(b"56789", mo=5, l=0))
@@ -170,7 +170,7 @@ def test_nothing_is_delivered_without_a_last_segment(w: DdpWorld) -> None:
 @pytest.mark.clause("RFC5041-5.4-02")
 def test_the_length_of_a_message_comes_with_its_delivery(w: DdpWorld, parts: list[int]) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(1000)
     q.post(9, m.sge())
     at = 0
@@ -211,7 +211,7 @@ def test_l_alone_delivers_nothing_while_octets_before_it_are_missing(
     w: DdpWorld, octets: bytes, fields: dict[str, int]
 ) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     for user_data in (1, 2):
         q.post(user_data, m.sge())
@@ -249,7 +249,7 @@ def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
     w: DdpWorld, segment: bytes, error: tuple[int, int, int]
 ) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, w.memory(10).sge())
     stream.send(segment)
     assert stream.fails() == error

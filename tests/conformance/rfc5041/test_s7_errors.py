@@ -28,7 +28,7 @@ SIZES = [100, 20_000]
 def receiving(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
     """A stream whose queue 0 has two buffers of 30,000 octets, both at the start of one region."""
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(30_000)
     q.post(1, m.sge())
     q.post(2, m.sge())
@@ -54,7 +54,7 @@ def test_a_queue_that_there_is_not_is_refused(
 @pytest.mark.clause("RFC5041-7.1-01#b", "RFC5041-7.1-05", "RFC5041-7.2-01#g")
 def test_a_message_without_a_buffer_is_refused(w: DdpWorld, size: int) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     q.post(1, m.sge())
     stream.send(untagged(b"abc"), untagged(pattern(size), msn=2))

@@ -125,4 +125,4 @@ def test_only_the_sleeps_of_waits_are_cancellation_points(root: Path) -> None:
 def test_whole_files_put_cancellation_off_where_they_are_entered(root: Path) -> None:
     for name, function in UNDER_ANOTHER.items():
         bodies = dict(FUNCTION.findall(COMMENT.sub("", (root / name).read_text())))
-        assert "siw_cancel_off()" in bodies[function]
+        assert "siw_cancel_disable()" in bodies[function]

@@ -47,8 +47,8 @@ class Path:
         lib.siw_fault_path_init(self.c, self.plan, 0, way, flow)
 
     def fate(self, length: int = 100, now: int = 0, packets: int = 0, octets: int = 0) -> Any:
-        fate = ffi.new("struct siw_fault_fate *")
-        lib.siw_fault_judge(self.plan, self.c, self.peer, length, now, packets, octets, fate)
+        fate = ffi.new("struct siw_fault_decision *")
+        lib.siw_fault_decide(self.plan, self.c, self.peer, length, now, packets, octets, fate)
         return fate
 
     def drops(self, n: int = N) -> list[bool]:
@@ -358,13 +358,13 @@ def test_a_corrupted_stream_has_one_bit_changed_in_its_share_of_pieces() -> None
 
 def test_short_calls_have_their_share_and_a_reset_comes_after_its_octets() -> None:
     path = Path("short=20%")
-    shares = [lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) for _ in range(N)]
+    shares = [lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) for _ in range(N)]
     least, most = bounds(0.2)
     assert least <= sum(n < 1000 for n in shares) <= most
     assert min(shares) >= 1
     path = Path("reset=1500B")
-    assert lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) == 1000
+    assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 1000
     path.c.octets = 1000
-    assert lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) == 500
+    assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 500
     path.c.octets = 1500
-    assert lib.siw_fault_stream_share(path.plan, path.c, path.peer, 1000, 0) == 0
+    assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 0

@@ -20,7 +20,7 @@ class Crowd:
     def __init__(self) -> None:
         lib.siw_trim()  # what other tests left
         self._zeros = ffi.new("uint32_t[2]")
-        self._crowd = ffi.cast("struct siw_crowd *", self._zeros)
+        self._crowd = ffi.cast("struct siw_population *", self._zeros)
 
     def join(self, n: int) -> None:
         for _ in range(n):

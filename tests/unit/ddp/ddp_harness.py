@@ -528,7 +528,7 @@ class DdpWorld(DdpStackWorld):
 
     def _stream(self, mpa: MpaStream, crc: bool) -> Stream:
         stream = Stream(self.ddp_stream(mpa), mpa, crc=crc)
-        lib.siw_ddp_stream_pd(stream.handle, PD)
+        lib.siw_ddp_stream_set_pd(stream.handle, PD)
         self._first.append(lambda: lib.siw_ddp_stream_close(stream.handle))
         return stream
 

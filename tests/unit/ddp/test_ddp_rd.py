@@ -75,7 +75,7 @@ def test_a_stream_is_nobodys_before_it_is_shown(end: Callable[[], RDEnd]) -> Non
     """Who receives must not meet one that the other side is still making."""
     a, b = end(), end()
     out = a.stream(a.peer(b.addr), ffi.cast("void *", 1))
-    lib.siw_ddp_rd_show(out)
+    lib.siw_ddp_rd_publish(out)
     msg = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})
     assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
 
@@ -90,6 +90,6 @@ def test_a_stream_is_nobodys_before_it_is_shown(end: Callable[[], RDEnd]) -> Non
     stream = b.stream(event.peer, user)
     assert lib.siw_ddp_rd_user(event.peer) == ffi.NULL
     assert until(came).user == ffi.NULL
-    lib.siw_ddp_rd_show(stream)
+    lib.siw_ddp_rd_publish(stream)
     assert lib.siw_ddp_rd_user(event.peer) == user
     assert until(came).user == user

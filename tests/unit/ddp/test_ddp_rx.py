@@ -42,7 +42,7 @@ def test_a_message_in_any_segments_fills_any_buffer(
     sizes = [*sizes[:15], max(total - sum(sizes[:15]), 0)]
     with ddp_world() as w:
         stream, q = w.receiver(crc=crc), w.queue()
-        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         memories = [w.memory(n) for n in sizes]
         q.post(42, *[m.sge() for m in memories])
         octets, at, delivered = pattern(total), 0, []
@@ -78,7 +78,7 @@ def test_tagged_segments_land_at_their_offsets(writes: list[tuple[int, int]], ba
 
 def test_the_header_comes_up_as_it_came(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 2, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 2, q.handle)
     m = w.memory(10)
     q.post(1, m.sge())
     first = tagged(b"abc", stag=m.stag, to=1, l=0, ddp_rsvd=9, rv=3, rdmap_rsvd=1, opcode=11)
@@ -125,7 +125,7 @@ def test_queues_count_apart(w: DdpWorld) -> None:
     m = w.memory(10)
     for qn in range(4):
         q = w.queue()
-        lib.siw_ddp_stream_queue(stream.handle, qn, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, qn, q.handle)
         for i in range(3):
             q.post(10 * qn + i, m.sge())
     for qn, msn in [(0, 1), (3, 1), (0, 2), (1, 1), (2, 1), (3, 2), (0, 3)]:
@@ -137,7 +137,7 @@ def test_two_streams_share_one_queue(w: DdpWorld) -> None:
     one, other, q = w.receiver(), w.receiver(), w.queue()
     m, n = w.memory(10), w.memory(10)
     for stream in (one, other):
-        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
     q.post(2, n.sge())
     one.send(untagged(b"abc", l=0))
@@ -154,7 +154,7 @@ def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(w: DdpW
     one, other, q = w.receiver(), w.receiver(), w.queue()
     m = w.memory(10)
     for stream in (one, other):
-        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
     one.send(untagged(b"abc"))
     other.send(untagged(b"xyz"))
@@ -167,7 +167,7 @@ def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(w: DdpW
 
 def test_a_buffer_of_a_broken_off_message_can_be_taken_back(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     q.post(5, m.sge())
     q.post(6, m.sge())
@@ -204,7 +204,7 @@ def test_a_corrupted_segment_is_a_crc_error_whatever_else_is_wrong(w: DdpWorld, 
 @pytest.mark.parametrize("size", [100, LARGE])
 def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(size)
     q.post(1, m.sge())
     stream.sock.sendall(fpdu(untagged(pattern(size)), crc=0))
@@ -283,7 +283,7 @@ def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(w: DdpWorld)
 
 def test_a_posted_buffer_whose_key_died_is_a_local_error(w: DdpWorld) -> None:
     stream, q = w.receiver(), w.queue()
-    lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+    lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(10)
     q.post(9, m.sge())
     w.free(m.stag)
@@ -308,7 +308,7 @@ def test_a_read_sink_is_for_responses_and_nothing_else(w: DdpWorld) -> None:
 def test_no_octets_from_the_peer_write_outside_what_they_may(segment: bytes) -> None:
     with ddp_world() as w:
         stream, q = w.receiver(), w.queue()
-        lib.siw_ddp_stream_queue(stream.handle, 0, q.handle)
+        lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
         posted, foreign = w.memory(50), w.memory(50, pd=PD + 1)
         q.post(1, posted.sge())
         stream.send(segment)

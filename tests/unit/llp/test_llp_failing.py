@@ -41,9 +41,9 @@ CALLS = [
     ("lib.siw_llp_udp_open(p.c, addr('::1'), ffi.NULL, out)", "setsockopt+1"),
     ("lib.siw_llp_udp_path(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
     ("lib.siw_llp_udp_path(u6.c, dest6)", "bind connect getsockopt"),
-    ("lib.siw_llp_udp_whole(u4.c)", "getsockname setsockopt"),
+    ("lib.siw_llp_udp_dont_fragment(u4.c)", "getsockname setsockopt"),
     ("lib.siw_llp_udp_fragments(u6.c, True)", "getsockname setsockopt"),
-    ("lib.siw_llp_udp_send_cut(u4.c, dest4, ffi.NULL, 0)", "setsockopt"),
+    ("lib.siw_llp_udp_send_fragmented(u4.c, dest4, ffi.NULL, 0)", "setsockopt"),
     ("lib.siw_llp_udp_ecn(u4.c)", "getsockopt setsockopt setsockopt#2"),
     ("lib.siw_llp_udp_ecn(u6.c)", "getsockopt setsockopt setsockopt#2"),
     (

@@ -139,9 +139,9 @@ with failing("recvfrom", errno.ETIMEDOUT):
     assert a.recv()[0] == -errno.ETIMEDOUT
 with failing("shutdown", errno.ENOTCONN):
     assert lib.siw_llp_tcp_shutdown(a.c) == -errno.ENOTCONN
-assert not lib.siw_llp_tcp_gone(a.c)
+assert not lib.siw_llp_tcp_is_closed(a.c)
 with failing("getsockopt", errno.EBADF):
-    assert not lib.siw_llp_tcp_gone(a.c)
+    assert not lib.siw_llp_tcp_is_closed(a.c)
 lib.siw_capture_close()
 p.close()
 """,

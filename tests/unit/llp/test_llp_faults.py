@@ -20,7 +20,7 @@ LATE = 5.0
 @contextlib.contextmanager
 def plan(kit, text):
     rv = kit.lib.siw_faults_install(text.encode())
-    assert rv == 0, kit.ffi.string(kit.lib.siw_faults_why()).decode()
+    assert rv == 0, kit.ffi.string(kit.lib.siw_faults_reason()).decode()
     try:
         yield
     finally:
@@ -64,7 +64,7 @@ def send_all(sock, dest, datagrams):
 def test_a_plan_that_is_none_changes_nothing_and_says_why(kit):
     with plan(kit, "loss=1%"):
         assert kit.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
-        why = kit.ffi.string(kit.lib.siw_faults_why()).decode()
+        why = kit.ffi.string(kit.lib.siw_faults_reason()).decode()
         assert why.startswith("clause 2, character 15: ")
         out = kit.ffi.new("char[64]")
         assert kit.lib.siw_faults_current(out, 64) == 7

@@ -116,7 +116,7 @@ class Endpoint:
             lib.siw_rd_pause(peer, self.event.space, True)
         else:
             self.got.setdefault(who, []).append(data)
-            lib.siw_rd_taken(peer)
+            lib.siw_rd_segment_accepted(peer)
         return True
 
     def turn(self) -> int:

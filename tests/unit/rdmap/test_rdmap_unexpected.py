@@ -32,7 +32,7 @@ NO_BUFFER, TOO_LONG = (1, 2, 2), (1, 2, 5)
 def starved(stream: Stream) -> int | None:
     """Return the number of the Send that waits, if one does."""
     msn = ffi.new("uint32_t *")
-    return int(msn[0]) if lib.siw_rdmap_starved(stream.handle, msn) else None
+    return int(msn[0]) if lib.siw_rdmap_send_waits(stream.handle, msn) else None
 
 
 def is_quiet(stream: Stream) -> bool:

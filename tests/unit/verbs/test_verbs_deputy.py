@@ -19,7 +19,7 @@ from unit.verbs.verbs_harness import Rig, poll, settings, until
 
 from siwarp.verbs import WROpcode
 
-DEPUTIES = 2  # SIW_DEPUTIES
+DEPUTIES = 2  # SIW_WATCHDOGS
 #: What lets messages of a slow machine wake deputies: a hundred times what is set otherwise.
 APART_US = 200_000
 LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
