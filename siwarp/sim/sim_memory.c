@@ -191,10 +191,10 @@ struct siw_context *__wrap_siw_verbs_context_take(void)
 
 struct siw_mpa_spares;
 
-void *__real_siw_mpa_spare_take(struct siw_mpa_spares *spares);
-void *__wrap_siw_mpa_spare_take(struct siw_mpa_spares *spares);
+void *__real_siw_mpa_pool_get(struct siw_mpa_spares *spares);
+void *__wrap_siw_mpa_pool_get(struct siw_mpa_spares *spares);
 
-void *__wrap_siw_mpa_spare_take(struct siw_mpa_spares *spares)
+void *__wrap_siw_mpa_pool_get(struct siw_mpa_spares *spares)
 {
-	return sim.memory_fails && sim.open ? NULL : __real_siw_mpa_spare_take(spares);
+	return sim.memory_fails && sim.open ? NULL : __real_siw_mpa_pool_get(spares);
 }

@@ -88,10 +88,10 @@ void siw_sim_near_wrap(int on)
 	sim.near_wrap = on;
 }
 
-uint32_t __wrap_siw_first_number(uint32_t usual);
+uint32_t __wrap_siw_initial_sequence(uint32_t usual);
 
 /* All MSNs begin with the same number. Epochs must be distinct, so each one gets another number. */
-uint32_t __wrap_siw_first_number(uint32_t usual)
+uint32_t __wrap_siw_initial_sequence(uint32_t usual)
 {
 	uint32_t i = 0;
 

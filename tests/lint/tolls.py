@@ -26,6 +26,7 @@ ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer_addr": NO_RD,
     "siw_ddp_rd_peer_ird": NO_RD,
     "siw_ddp_rd_expect": NO_RD,
+    "siw_qp_enter": "the entry check of queue pairs, which names the parameter",
     "siw_ddp_dgram_tagged_max": "takes this layer's own headers off what llp says of the path",
 }
 MOST = 10
