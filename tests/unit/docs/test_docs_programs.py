@@ -1,4 +1,4 @@
-"""README's table of programs and the rows of make abi are about the same programs."""
+"""The table of docs/programs.md and the rows of `make abi` agree on which programs work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from abi.rows import CABLE, HERE, NOBODY, rows
 
 ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs/programs.md"
 VERDICT = re.compile(r"works|works with `.+|does not|does not yet|untried")
 
 
@@ -20,7 +21,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = PAGE.read_text("utf-8")
     table = text.partition("<!-- programs: begin -->\n")[2].partition("<!-- programs: end -->")[0]
     found = []
     for line in table.splitlines()[2:]:
@@ -34,16 +35,16 @@ def begins(row: str, name: str) -> bool:
 
 
 def entry_of(row: str) -> Entry | None:
-    """The entry that has the program that a row's name begins with."""
+    """Return the entry of the program whose name is the longest prefix of a row's name."""
     fitting = [(len(n), e) for e in entries() for n in e.names if begins(row, n)]
     return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
 
-def test_each_entry_has_one_of_the_verdicts_and_says_why_not() -> None:
+def test_each_entry_has_one_of_the_verdicts_and_a_reason_if_the_program_fails() -> None:
     assert len(entries()) > 10
     for entry in entries():
         assert VERDICT.fullmatch(entry.verdict), entry
-        assert entry.how or entry.verdict.startswith("works"), f"it should say why: {entry}"
+        assert entry.how or entry.verdict.startswith("works"), f"the third column is empty: {entry}"
 
 
 def test_no_program_is_in_the_table_twice() -> None:
@@ -58,15 +59,15 @@ def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
         if (entry := entry_of(row.name)) is None or not entry.verdict.startswith("works")
     }
     assert not wrong, (
-        "README's table of programs has no entry whose `name` these rows of make abi begin with, "
-        f"or one that says the program does not work: {sorted(wrong)}"
+        "docs/programs.md has no entry whose `name` is a prefix of these rows of make abi, or its "
+        f"entry does not say that the program works: {sorted(wrong)}"
     )
 
 
 def test_each_program_that_works_is_run_by_a_row() -> None:
     names = [n for entry in entries() if entry.verdict.startswith("works") for n in entry.names]
     unrun = [name for name in names if not any(begins(row.name, name) for row in rows())]
-    assert not unrun, f"no row of make abi runs what README's table says works: {unrun}"
+    assert not unrun, f"docs/programs.md says these work, no row of make abi runs them: {unrun}"
 
 
 def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
@@ -86,14 +87,12 @@ def test_the_short_form_runs_each_program_that_works_on_this_machine() -> None:
     assert not [name for name in names if not any(begins(row, name) for row in short)]
 
 
-def test_the_long_form_runs_each_as_a_user_and_across_but_what_is_named() -> None:
-    said = re.search(
-        r"each but (.+?), which are one process", (ROOT / "README.md").read_text("utf-8")
-    )
+def test_the_long_form_runs_each_as_a_user_and_across_namespaces_except_those_named() -> None:
+    said = re.search(r"all except (.+?), which are one process", PAGE.read_text("utf-8"), re.DOTALL)
     assert said
     alone = set(re.findall(r"`([^`]+)`", said[1]))
     names = {n for entry in entries() if entry.verdict.startswith("works") for n in entry.names}
     for place, without in ((NOBODY, set()), (CABLE, alone)):
         there = [row.name for row in rows() if place in row.places and not row.known]
         missing = {name for name in names if not any(begins(row, name) for row in there)}
-        assert missing == without, f"README: where make abi-all runs what ({place})"
+        assert missing == without, f"docs/programs.md says what make abi-all runs in {place}"
