@@ -1,7 +1,8 @@
-"""TROUBLESHOOTING.md has an entry for what does not say by itself what to do, and for nothing else.
+"""Every error has a remedy: in its message, or in an entry of TROUBLESHOOTING.md.
 
 Statuses of completions, Terminates, events and counters are numbers and names: each has an entry. A
-message that says what to do needs none, and has none.
+message needs no entry if it says what to do, states the rule with its limit or accepted values, or
+ends with the error of the kernel or of another program.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from siwarp.verbs import errors
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "siwarp"
 PAGE = ROOT / "TROUBLESHOOTING.md"
-#: Counters that say that something happened, not that something is wrong.
+#: Counters of normal traffic, which need no remedy.
 TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
     "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "delivery_counts_tx",
@@ -26,20 +27,20 @@ TRAFFIC = {
     "rd_hellos", "rd_ce", "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
 }  # fmt: skip
 
-#: Texts that no entry is needed for: a pattern of where they stand, or of the text, and why.
+#: Texts that need no entry: a pattern of their place or of the text, and the reason.
 EXEMPT = {
-    r"^_build/": "met by who builds siwarp, whose compiler shows it",
-    r"^pyverbs/": "pyverbs' own errors: they say what pyverbs says, then the reason",
+    r"^_build/": "shown by the compiler to a user who builds siwarp",
+    r"^pyverbs/": "errors of pyverbs: they repeat its text, then add the reason",
     r"^inspect/(dgram|rdmap)\.py": "raised inside scapy, which then shows the octets as Raw",
-    r"^siwarp capture: …, … octets": "names a file that was written",
+    r"^siwarp capture: …, … octets": "reports a file that was written",
     r"judged a success|should have ended it|has no attribute|asked for 1 completion": (
-        "says that siwarp itself is wrong"
+        "reports a defect of siwarp itself"
     ),
 }
 
 
 def keys() -> list[str]:
-    """What the page is keyed by: the code in the first column of its tables."""
+    """Return the keys of the page: the code in the first column of its tables."""
     found = []
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| `"):
@@ -48,28 +49,43 @@ def keys() -> list[str]:
 
 
 def fits(key: str, text: str) -> bool:
-    """Whether an entry is about a text: it stands in it, … being anything."""
+    """Whether a key is part of a text; … in the key stands for any text."""
     plain = text.replace("`", "'")
     return re.search(".*".join(map(re.escape, key.split(VARIES))), plain, re.DOTALL) is not None
 
 
-#: What a message says to do begins with one of these, behind a colon, a semicolon or a bracket.
+#: A remedy begins with one of these, after punctuation or at the start of the message.
 REMEDY = re.compile(
-    r"(?:: |; |\(|, or |\. |, and )(?:`|'|(?:run|install|use|give|make|take|set|see|look|call"
-    r"|connect|open|close|poll|leave|raise|lower|start|say|send|ask|reset|mend|wait|try|begin|end|accept"
-    r"|read|register|post|bind|step|move|keep|put|let|have|name|drop|add|free|pass|sudo|pip|apt"
-    r"|srq|cmid|asyncio)\b)",
+    r"(?:^|: |; |\(|, or |\. |, and |, )(?:`|'|--?\w|(?:run|install|use|give|make|take|set|see|look"
+    r"|call|check|connect|open|close|poll|leave|raise|lower|increase|reduce|start|say|send|ask|reset"
+    r"|mend|correct|wait|try|begin|end|accept|read|register|post|bind|step|move|keep|put|let|have|name"
+    r"|drop|add|free|pass|permit|remove|omit|listen|specify|choose|sudo|pip|apt|srq|cmid|asyncio)\b)",
     re.IGNORECASE,
 )
-#: Where numbers and names come from: they say nothing to do.
+#: A rule with its limit or its accepted values: the remedy is to follow the rule.
+RULE = re.compile(
+    r"\b(?:at most|at least|from \S+ to|(?:has|have) \d+ to|is (?:not )?one of|needs?|must"
+    r"|requires?|expect(?:s|ed)|accepts?|permits?|only|alone|with commas|there are|given by"
+    r"|is for|are of|or --\w+|are measured|are not inside|not a (?:pcapng|regular))\b|…\.\.…|level\[|\?$"
+)
+#: The error of the kernel, or of another program, ends the message.
+CAUSE = re.compile(r"(?:[:;] |\()…+\)?$")
+#: The sources of numbers and names, which contain no remedy.
 NAMES = re.compile(
-    r"^(siw_wc_status_str|siw_event_type_str|siw_cm_event_str|a Terminate|base/counters)"
+    r"^(siw_wc_status_str|siw_event_type_str|siw_cm_event_str|a Terminate|base/counters\.h)"
 )
 
 
 def says_what_to_do(text: Text) -> bool:
-    """Whether a message needs no entry."""
+    """Whether a message contains its remedy."""
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
+
+
+def needs_an_entry(text: Text) -> bool:
+    """Whether a message has neither a remedy, nor a rule, nor the error of another program."""
+    if NAMES.search(text.where):
+        return True
+    return not any(pattern.search(text.text) for pattern in (REMEDY, RULE, CAUSE))
 
 
 def exempt(text: Text) -> bool:
@@ -78,7 +94,7 @@ def exempt(text: Text) -> bool:
 
 @functools.cache
 def everything() -> frozenset[Text]:
-    """All that the page must know: texts, statuses of completions, Terminates, counters."""
+    """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
     found = python_messages(PACKAGE) | c_messages(PACKAGE)
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
@@ -97,15 +113,15 @@ def everything() -> frozenset[Text]:
     return {text for text in found if not exempt(text)}
 
 
-def test_every_error_that_does_not_say_what_to_do_has_an_entry() -> None:
+def test_every_error_has_a_remedy_in_its_message_or_an_entry() -> None:
     page = keys()
-    needed = [t for t in everything() if not says_what_to_do(t)]
+    needed = [t for t in everything() if needs_an_entry(t)]
     missing = [t for t in needed if not any(fits(key, t.text) for key in page)]
     assert not missing, (
-        f"{len(missing)} texts have no entry in TROUBLESHOOTING.md. Add a row to the table that it "
-        "belongs to: | `a part of the text, … for what varies` | what happened | what to do |. Or "
-        "have the text say what to do, or add it to EXEMPT with the reason. A ` in the text is ' "
-        "in the page.\n" + "\n".join(sorted(f"  {t.where}: {t.text}" for t in missing))
+        f"{len(missing)} texts have neither a remedy nor an entry in TROUBLESHOOTING.md. Add the "
+        "remedy to the text. If it does not fit there, add a row to a table: | `a part of the "
+        "text, … for parts that vary` | what happened | what to do |, with ' for a ` of the text.\n"
+        + "\n".join(sorted(f"  {t.where}: {t.text}" for t in missing))
     )
 
 
@@ -113,8 +129,8 @@ def test_every_entry_is_about_a_text_that_there_is() -> None:
     texts = [t.text for t in everything()]
     stale = [key for key in keys() if not any(fits(key, text) for text in texts)]
     assert not stale, (
-        "TROUBLESHOOTING.md has entries for texts that siwarp does not show: mend their first "
-        f"column or take them out: {stale}"
+        "TROUBLESHOOTING.md has entries for texts that siwarp does not show: correct their first "
+        f"column or remove them: {stale}"
     )
 
 
@@ -125,7 +141,9 @@ def test_no_entry_repeats_a_message_that_says_what_to_do() -> None:
         about = [t for t in texts if fits(key, t.text)]
         if about and all(says_what_to_do(t) for t in about):
             repeated.append(key)
-    assert not repeated, f"these rows of TROUBLESHOOTING.md say what their message says: {repeated}"
+    assert not repeated, (
+        f"these rows of TROUBLESHOOTING.md repeat their message, remove them: {repeated}"
+    )
 
 
 def test_every_exemption_is_still_needed() -> None:
