@@ -66,7 +66,8 @@ REMEDY = re.compile(
 RULE = re.compile(
     r"\b(?:at most|at least|from \S+ to|(?:has|have) \d+ to|is (?:not )?one of|needs?|must"
     r"|requires?|expect(?:s|ed)|accepts?|permits?|only|alone|with commas|there are|given by"
-    r"|is for|are of|or --\w+|are measured|are not inside|not a (?:pcapng|regular))\b|…\.\.…|level\[|\?$"
+    r"|is for|are of|or --\w+|are measured|are not inside|not a (?:pcapng|regular))\b"
+    r"|…\.\.…|level\[|\?$"
 )
 #: The error of the kernel, or of another program, ends the message.
 CAUSE = re.compile(r"(?:[:;] |\()…+\)?$")
