@@ -75,3 +75,11 @@ def test_a_block_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert block(page, "here") == "true\n"
     with pytest.raises(ValueError, match="no block there"):
         block(page, "there")
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    text = (ROOT / "docs/glossary.md").read_text("utf-8")
+    terms = re.findall(r"^- \*\*(.+?)\*\*: ", text, re.MULTILINE)
+    assert len(terms) > 40
+    assert len(terms) == len(re.findall(r"^- ", text, re.MULTILINE))
+    assert terms == sorted(terms, key=lambda term: re.sub(r"[^\w ]", "", term).lower())
