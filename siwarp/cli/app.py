@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The subcommands of ``siwarp`` as one application of typer's."""
+"""Collects the subcommands of ``siwarp`` in one typer application."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _root(
         False, "-V", "--version", callback=_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """A software RNIC in user space: iWARP over TCP and UDP, no hardware, no root.
+    """A software RNIC in user space: iWARP over TCP and UDP, without hardware or root privileges.
 
-    Every setting that `siwarp config` lists can stand before the command, as in
-    `siwarp --crc 0 ping`.
+    Every setting that `siwarp config` lists can be given before the command, for example `siwarp
+    --crc 0 ping`.
     """
 
 
-#: Name of each subcommand, where it is, and the function or application there.
+#: Name of each subcommand, the module that implements it, and the function or application there.
 _COMMANDS = {
     "demo": ("siwarp.cli.demo", "demo"),
     "ping": ("siwarp.cli.ping", "ping"),
@@ -50,12 +50,12 @@ _COMMANDS = {
     "bench": ("siwarp.bench.cli", "app"),
 }
 
-#: What follows the program that it runs is the program's own.
+#: Arguments after the program that ``siwarp capture`` runs belong to that program.
 _CONTEXT = {"capture": {"allow_interspersed_args": False}}
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
-    """Return the application with all subcommands, or only with the one that is wanted."""
+    """Return the application with all subcommands, or with only the wanted one."""
     app = typer.Typer(
         name="siwarp",
         cls=Group,

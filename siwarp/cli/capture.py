@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp capture``: run a command and write what its siwarp sends and receives to a file."""
+"""``siwarp capture``: run a command and record the packets that siwarp exchanges in it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def capture(
         help="End each file at so many million octets; 0: when the disk is full.",
     ),
 ) -> None:
-    """Run a command and capture what siwarp sends and receives in it; no root needed.
+    """Run a command and capture the packets that siwarp sends and receives in it; needs no root.
 
-    The first process to open a device writes FILE, any other one FILE with -PID before the
-    suffix; with %p in FILE each has its own name. Standard error names the files when the command
-    has ended. The exit status is the command's.
+    The first process that opens a device writes FILE; every other process writes FILE with -PID
+    inserted before the suffix. With %p in FILE, each process has its own name. When the command has
+    ended, the names of the files are printed on standard error. The exit status is the command's.
     """
     variables = capture_variables(output, command[0], max_mb)
     before = files_of(output)
@@ -40,10 +40,10 @@ def capture(
 
 
 def _name(output: str, before: set[str], status: int) -> None:
-    """Say which files there are now; of a command that could not be run there is nothing to say."""
+    """Report the capture files that were written; nothing for a command that could not be run."""
     written = sorted(files_of(output) - before)
     for file in written:
-        with contextlib.suppress(FileNotFoundError):  # the command's own child may remove it
+        with contextlib.suppress(FileNotFoundError):  # the captured command may remove the file
             size = Path(file).stat().st_size
             typer.echo(f"siwarp capture: {file}, {size:,} octets", err=True)
     if not written and status not in (126, 127):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Where the siwarp of another program is to write its capture."""
+"""The environment variables that make siwarp in another program write a capture file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = "SIWARP_CAPTURE_MB"
 
 
 def _make_room(path: Path) -> None:
-    """Remove an older capture, since the library never overwrites a file."""
+    """Remove an older capture, because the library never overwrites a file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def _make_room(path: Path) -> None:
 
 
 def _try(path: Path) -> None:
-    """Fail now if the file cannot be created: the library would run without a capture."""
+    """Fail now if the file cannot be created; the library would run without a capture."""
     path = Path(str(path).replace("%p", str(os.getpid())))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -39,27 +39,28 @@ def _try(path: Path) -> None:
 
 
 def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, str]:
-    """Return what the environment of a program says for its siwarp to capture to ``output``.
+    """Return the environment variables that make a program's siwarp write a capture.
 
-    An older capture of that name is removed, if there is such a program.
+    ``output`` is the name of the capture file, ``program`` the first word of the command. An older
+    capture with that name is removed if the program exists.
 
     Raises:
-        OSError: no file can be written there.
+        OSError: the file cannot be created there.
 
     """
     file = Path(output).absolute()
     if not file.parent.is_dir():
         raise OSError(f"{file.parent}: no such directory")
-    if shutil.which(program):  # otherwise an older capture would be removed in vain
+    if shutil.which(program):  # no program, no capture: keep the older one
         _make_room(file)
     _try(file)
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}
 
 
 def files_of(output: str) -> set[str]:
-    """Return the files that captures to ``output`` are in: its own, and those of other processes.
+    """Return the existing capture files: ``output`` and those of other processes.
 
-    Each is named as ``output`` is, relative to the same folder.
+    The names are relative to the same folder as ``output``.
     """
     file = Path(output)
     stem, suffix = (re.escape(part).replace("%p", r"\d+") for part in (file.stem, file.suffix))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp config``: the settings, and the flags to build a C program with.
+"""``siwarp config``: prints the settings, and the compiler and linker flags for a C program.
 
-It needs no typer, and for the flags not the library: builds call it.
+Build scripts call this command, so this module does not import typer; for the flags alone it does
+not load the library either.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Options:
 """
 _OPTIONS = {"--cflags", "--libs", "--json", "-h", "--help"}
 
-#: Names of settings by what they are about; each is in one group.
+#: The settings by subject; each setting is in exactly one group.
 GROUPS = {
     "progress": "progress nap_us spin_us budget hot_sockets company company_us deputies_us",
     "sockets": "rcvbuf sndbuf mcast_port mcast_ttl",
@@ -73,7 +74,7 @@ def main(_name: str, arguments: list[str]) -> int:
 
 
 def _wanted(words: list[str]) -> list[Setting]:
-    """Return the settings that go by these names, variables or options."""
+    """Return the settings with these names, SIWARP_ variables or command-line options."""
     if not words:
         return []
     known = {name: row for row in settings() for name in (row.name, row.variable, row.option)}
@@ -113,7 +114,7 @@ def _print_tables() -> None:
 
 
 def _print_group(title: str, rows: list[Setting]) -> None:
-    """Print a group's table; the columns have the same place in each."""
+    """Print one group's table, with the columns at the same position as in the other groups."""
     show.table(
         (title.ljust(24), "value".rjust(10), "default".rjust(10), "what"),
         [(row.variable, str(row.value), str(row.default), row.help) for row in rows],

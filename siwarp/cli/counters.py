@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp counters``: what a process has sent, received and dropped, by reason."""
+"""``siwarp counters``: the messages that a process has sent, received and dropped, by reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _command(pid: int) -> str:
 
 
 def _helps() -> dict[str, str]:
-    """Return what each counter counts, from the table of base/counters.h."""
+    """Return the description of each counter, from the table of base/counters.h."""
     from siwarp.base.library import ffi, lib
 
     return {
@@ -39,7 +39,7 @@ def _table(values: dict[str, int], every: bool) -> list[tuple[str, str, str]]:
 
 
 def _watch(pid: int, seconds: float, values: dict[str, int]) -> None:
-    """Print what moved, each ``seconds``, until the process ends."""
+    """Print the counters that changed, every ``seconds``, until the process ends."""
     from siwarp.base import counters as pages
 
     while True:
@@ -62,7 +62,7 @@ def _watch(pid: int, seconds: float, values: dict[str, int]) -> None:
 
 
 def _prometheus(read: dict[int, dict[str, int]]) -> None:
-    """Print the text format of Prometheus: a family for each counter, a sample for each process."""
+    """Print Prometheus's text format: a metric family per counter, a sample per process."""
     for name, text in _helps().items():
         family = f"siwarp_{name}_total"
         print(f"# HELP {family} {text}")
@@ -82,7 +82,7 @@ def _read(pid: int) -> dict[str, int]:
 
 
 def _read_all() -> dict[int, dict[str, int]]:
-    """Read those of each process that still runs."""
+    """Read the counters of every process that is still running."""
     from siwarp.base import counters as pages
 
     found = {}
@@ -115,7 +115,7 @@ def counters(
         False, "--prometheus", help="Print Prometheus' text format; without PID, of all processes."
     ),
 ) -> None:
-    """Print the counters of another process of yours: traffic, errors, drops by reason."""
+    """Print the counters of another process of the same user: traffic, errors, drops by reason."""
     if watch is not None and (pid is None or as_json or prometheus):
         raise typer.BadParameter("--watch needs a PID, and prints tables alone")
     if prometheus:

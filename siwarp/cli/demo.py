@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp demo``: two processes on this machine move real data through siwarp."""
+"""``siwarp demo``: two processes on this machine exchange real data through siwarp."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from siwarp.cli.demo_peer import mapped
 from siwarp.cli.peer import Peer
 
 _MIB = 1 << 20
-#: Octets of one RDMA operation of the file, and how many are outstanding at once.
+#: Octets of one RDMA operation on the file, and the number of operations outstanding at once.
 _CHUNK = _MIB
 _DEPTH = 16
 
 
 class _Failed(Exception):
-    """Something failed that the demo promises; the text says what."""
+    """A check of the demo failed; the text says which one."""
 
 
 def _sure(good: bool, text: str) -> None:
@@ -58,7 +58,7 @@ def _empty_file(path: Path, size: int) -> None:
 
 
 def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
-    """Move all of ``mr`` by RDMA in pieces, several at a time; return the seconds it took."""
+    """Transfer all of ``mr`` by RDMA, several pieces at a time; return the duration in seconds."""
     from siwarp.verbs import SendWR
 
     pieces = range(0, mr.length, _CHUNK)
@@ -72,7 +72,7 @@ def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
         for i, at in enumerate(pieces)
     ]
     began = time.perf_counter()
-    # If this is interrupted, outstanding requests still use the memory: close the QP first.
+    # After an interrupt, outstanding requests still use the memory: close the queue pair first.
     with contextlib.ExitStack() as cut_short, show.bar(text, mr.length) as step:
         cut_short.callback(conn.close)
         posted = done = 0
@@ -107,7 +107,8 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         with mapped(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
                 took = _move(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
-            # Once a Read that follows them has completed, the octets are in the peer's memory.
+            # When a Read posted after the Writes has completed, their octets are in the peer's
+            # memory.
             conn.read(there.part(size - 1, 1))
         peer.say("digest")
         _sure(
@@ -131,7 +132,7 @@ def _bad_key(peer: Peer) -> None:
 
     def write(conn: Any, there: Any) -> None:
         conn.write(there, b"this must not arrive")
-        conn.recv(30)  # the Write completes when TCP has it; the refusal arrives later
+        conn.recv(30)  # the Write completes when TCP has accepted it; the peer's error comes later
 
     def read(conn: Any, there: Any) -> None:
         conn.read(there, 64, timeout=30)
@@ -161,9 +162,9 @@ def _bad_key(peer: Peer) -> None:
                 raise _Failed(f"{name} with a bad STag was not refused")
 
 
-#: Seconds that the comparison may take. On an idle machine it takes about ten.
+#: Time limit of the comparison in seconds. On an idle machine the comparison takes about ten.
 _COMPARE_S = 40.0
-#: What the table at the end compares: words, arguments of siwarp.bench.run, unit.
+#: Rows of the table at the end: title, arguments of siwarp.bench.run. The results have the unit.
 _COMPARED: list[tuple[str, dict[str, Any]]] = [
     ("UD Send 64 B, one way", {"kind": "lat", "qp": "ud", "op": "send", "size": 64}),
     ("RC Send 64 B, one way", {"kind": "lat", "qp": "rc", "op": "send", "size": 64}),
@@ -185,10 +186,10 @@ def demo(
         False, "--json", help="Print the findings, and each measurement, as JSON."
     ),
 ) -> None:
-    """Show in under a minute what siwarp does: two processes, real data, no hardware, no root.
+    """Demonstrate siwarp in under a minute: two processes, real data, no hardware, no root.
 
-    The comparison with raw sockets ends within 40 s. On a busy machine it has fewer rounds, and a
-    remark says so.
+    The comparison with raw sockets ends within 40 s. On a busy machine it runs fewer rounds and
+    prints a remark.
     """
     began = time.monotonic()
     if faults is not None:
@@ -218,7 +219,7 @@ def demo(
 
 
 def _move_data(octets: int, lossy: bool) -> None:
-    """Show what moves, and what is refused, between this process and a peer."""
+    """Show transfers between this process and a peer, and accesses that are refused."""
     with tempfile.TemporaryDirectory(prefix="siwarp-demo-") as name:
         folder = Path(name)
         free = shutil.disk_usage(folder).free
@@ -240,10 +241,10 @@ def _move_data(octets: int, lossy: bool) -> None:
 
 
 def _compare(measured: list[dict[str, Any]]) -> None:
-    """Print siwarp beside the raw sockets; append each measurement. It ends within _COMPARE_S.
+    """Print siwarp's figures beside those of raw sockets; append each result to ``measured``.
 
-    A busy machine gives fewer rounds; what has not even one is left out of the table. A remark
-    says so.
+    Ends within _COMPARE_S. A busy machine completes fewer rounds, and a measurement without a
+    complete round is left out of the table; a remark reports both.
     """
     from siwarp.bench import BenchError, run
     from siwarp.bench.runner import SlowError
@@ -254,7 +255,7 @@ def _compare(measured: list[dict[str, Any]]) -> None:
     until = time.monotonic() + _COMPARE_S
     with show.bar("measuring", len(_COMPARED)) as step:
         for at, (words, arguments) in enumerate(_COMPARED):
-            # What one does not use of its share is the others'.
+            # A measurement that ends early leaves the rest of its time to the following ones.
             share = max(0.0, until - time.monotonic()) / (len(_COMPARED) - at)
             try:
                 result = run(**arguments, rounds=3, others=False, within=share)

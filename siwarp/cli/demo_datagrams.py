@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The part of ``siwarp demo`` about datagrams: which come back, and which must come back."""
+"""The datagram part of ``siwarp demo``: UD datagrams, which may be lost, and RD, which may not."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Lost", "reliable", "unreliable"]
 
-#: Seconds until a datagram counts as lost: without a plan of faults, and with one.
+#: Seconds until a datagram counts as lost: without a fault plan, and with one.
 _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
-#: The reliable part: how many messages, octets of each, and how many are outstanding at once.
+#: The reliable part: number of messages, octets of each, and how many are outstanding at once.
 _MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
 
 
 class Lost(Exception):
-    """A datagram did not come back, although nothing may be lost; the text says which."""
+    """A datagram did not come back although no loss is permitted; the text says which one."""
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def unreliable(peer: Peer, lossy: bool) -> None:
     """Send a UD datagram of each size to the peer; if ``lossy``, some may be lost.
 
     Raises:
-        Lost: one did not come back, although it had to.
+        Lost: a datagram did not come back although ``lossy`` is false.
 
     """
     from siwarp.verbs import RecvWR, SendWR
@@ -80,7 +80,7 @@ def unreliable(peer: Peer, lossy: bool) -> None:
 
 
 def _answered(qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patience: float) -> bool:
-    """Whether this very message comes back in time; late and duplicate ones are ignored."""
+    """Whether exactly this message comes back in time; late and duplicate messages are ignored."""
     deadline = time.monotonic() + patience
     while (left := deadline - time.monotonic()) > 0:
         for wc in cq.wait(left, 1):
@@ -92,10 +92,10 @@ def _answered(qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patien
 
 
 def reliable(peer: Peer) -> None:
-    """Send RD messages to the peer, many at a time: all come back, once and in order.
+    """Send RD messages to the peer, several at a time; all must come back once and in order.
 
     Raises:
-        Lost: one did not come back, or another came in its place.
+        Lost: a message did not come back, or a different message came back instead.
 
     """
     from siwarp.base import counters
@@ -139,6 +139,6 @@ def reliable(peer: Peer) -> None:
 
 
 def _part(peer: Peer) -> None:
-    """Let the peer close first: its unacknowledged messages would fail otherwise."""
+    """Let the peer close its queue pair first; its unacknowledged messages would fail otherwise."""
     peer.say("enough")
     peer.hear()

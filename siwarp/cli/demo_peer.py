@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The other process of ``siwarp demo``: it holds memory, echoes datagrams, and refuses bad keys.
+"""The other process of ``siwarp demo``: holds memory, echoes datagrams and rejects wrong keys.
 
-The two processes exchange their control messages over standard input and output, one JSON value a
+The two processes exchange their control messages over standard input and output, one JSON value per
 line.
 """
 
@@ -37,7 +37,7 @@ from siwarp.verbs import (
     WCOpcode,
 )
 
-#: Receives of an echo, and what each queue has room for.
+#: Number of receives of the echo server, and the capacity of its queue pair.
 _SLOTS = 32
 _CAP = QPCap(max_send_wr=64, max_recv_wr=64)
 _RELIABLE_OCTETS = 4096
@@ -50,13 +50,13 @@ def _say(value: Any) -> None:
 def _hear() -> Any:
     line = sys.stdin.readline()
     if not line:
-        sys.exit(0)  # the demo ended
+        sys.exit(0)  # # the demo has ended
     return json.loads(line)
 
 
 @contextlib.contextmanager
 def mapped(path: Path, write: bool) -> Iterator[mmap.mmap]:
-    """Map a file, its pages in place: the times are to be those of the transfer alone."""
+    """Map a file and touch its pages, so that the measured times contain no page faults."""
     access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=access) as memory:
         touched = memory[:: mmap.PAGESIZE]
@@ -66,7 +66,7 @@ def mapped(path: Path, write: bool) -> Iterator[mmap.mmap]:
 
 
 def hold_file(path: Path) -> None:
-    """Offer a file's memory over RC; say its SHA-256 when asked."""
+    """Offer a file's memory over RC; report its SHA-256 on request."""
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         _say({"port": listener.address[1]})
         conn = listener.accept(timeout=30)
@@ -77,19 +77,19 @@ def hold_file(path: Path) -> None:
 
 
 class _Enough:
-    """Set when the demo says that it has enough."""
+    """A stop flag that is set when the demo sends a message that ends this part."""
 
     def is_set(self) -> bool:
-        """Whether it said something meanwhile."""
+        """Whether such a message has arrived on standard input."""
         return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_hear())
 
     def fileno(self) -> int:
-        """Return the descriptor on which it would."""
+        """Return the descriptor on which that message arrives: standard input."""
         return sys.stdin.fileno()
 
 
 def echo_datagrams(kind: QPType) -> None:
-    """Send every datagram back to where it came from, until the demo says that it has enough."""
+    """Send every datagram back to its sender until the demo ends this part."""
     with (
         Context() as context,
         PD(context) as pd,
@@ -106,10 +106,11 @@ def echo_datagrams(kind: QPType) -> None:
             def echo(wcs: list[WC]) -> None:
                 for wc in wcs:
                     if wc.check().opcode == WCOpcode.SEND:
-                        # It has left, or is there: its memory may be filled again.
+                        # The echo was sent (UD) or received by the peer (RD): its memory is free
+                        # again.
                         qp.post_recv(recvs[wc.wr_id])
                         continue
-                    # Where it goes is where it came from: the completion says so.
+                    # The completion names the sender, to which the echo goes.
                     if wc.source not in ways:
                         ways[wc.source] = AH(pd, wc=wc)
                     ah = ways[wc.source]
@@ -124,7 +125,7 @@ def echo_datagrams(kind: QPType) -> None:
 
 
 def refuse() -> None:
-    """Offer a page over RC and say what this end makes of the peer's bad key, twice."""
+    """Offer a page over RC and report whether the peer's wrong keys left it untouched, twice."""
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         _say({"port": listener.address[1]})
         for _ in range(2):
@@ -139,13 +140,13 @@ def refuse() -> None:
 
 
 def main() -> int:
-    """Play the parts one after another."""
+    """Run the parts of the demo one after another."""
     try:
         hold_file(Path(sys.argv[1]))
         echo_datagrams(QPType.UD)
         echo_datagrams(QPType.RD)
         refuse()
-    except OSError as e:  # siwarp.Error among them: its message says what to do
+    except OSError as e:  # # includes siwarp.Error, whose message names the remedy
         print(f"siwarp demo's peer: {e.strerror or e}", file=sys.stderr)
         return 1
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp devices``: the devices, and their limits."""
+"""``siwarp devices``: the devices and their limits."""
 
 from __future__ import annotations
 

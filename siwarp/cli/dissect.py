@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp dissect``: the messages in a capture, and their streams."""
+"""``siwarp dissect``: prints the messages and the streams in a capture."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from siwarp.cli import show
 if TYPE_CHECKING:
     from siwarp.inspect import Dissection, Message, Stream
 
-#: What stands for standard input, and where that is.
+#: The argument that means standard input, and the path that is opened for it.
 DASH, STDIN = Path("-"), Path("/dev/stdin")
-#: How many octets of private data are shown.
+#: Number of octets of private data that are printed.
 PRIVATE_SHOWN = 16
 
 
 def _plain(text: str) -> str:
-    """Return text from a capture without control characters, which a terminal would obey."""
+    """Return text from a capture with control characters escaped; a terminal would execute them."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
@@ -34,7 +34,7 @@ def _microseconds(seconds: float) -> str:
 
 
 def _startup(fields: dict[str, int | str]) -> list[str]:
-    """A start-up frame's fields in words."""
+    """Describe the fields of an MPA start-up frame in words."""
     parts = [f"rev {fields['rev']}", "CRC" if fields["c"] else "no CRC"]
     parts.append("asks for markers" if fields["m"] else "no markers")
     if "ird" in fields:
@@ -54,7 +54,7 @@ def _startup(fields: dict[str, int | str]) -> list[str]:
 
 
 def _details(message: Message) -> str:
-    """Return what a person wants to know that is not in the columns."""
+    """Return the details of a message that are not in the table's columns."""
     parts = []
     if "rev" in message.fields:
         parts.append(", ".join(_startup(message.fields)))
@@ -163,7 +163,7 @@ def _print_lua_path(wanted: bool) -> None:
 
 
 def _install_lua(wanted: bool) -> None:
-    """Copy the script to where Wireshark and tshark look for their user's, and print that place."""
+    """Copy the Lua script to the personal plugin folder of Wireshark and tshark; print its path."""
     if wanted:
         place = Path.home() / ".local/lib/wireshark/plugins" / _script().name
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,10 @@ def _install_lua(wanted: bool) -> None:
 def _show(
     found: Dissection, stream: list[int] | None, errors: bool, summary: bool, as_json: bool
 ) -> None:
-    """Print what was asked for: messages or streams, of these streams, those with errors."""
+    """Print the selected messages, or the streams with ``summary``.
+
+    ``stream`` limits the output to these streams, ``errors`` to messages or streams with errors.
+    """
     messages = [m for m in found.messages if m.error or not errors]
     streams = [s for s in found.streams if s.errors or not errors]
     if stream:
@@ -239,7 +242,7 @@ def dissect(
         help="Only copy that script to where your Wireshark and tshark find it by themselves.",
     ),
 ) -> None:
-    """Print the messages in a capture, requests with their responses, errors with their clause."""
+    """Print the messages in a capture: requests with their responses, errors with their clause."""
     _needs_crc32c()
     from siwarp.inspect import Limits, examine
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp doctor``: what on this machine would slow siwarp down or stop it, and the remedy."""
+"""``siwarp doctor``: finds properties of this machine that slow siwarp down or stop it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import typer
 
 from siwarp.cli import show
 
-#: The default port of ``siwarp ping``, as of perftest.
+#: The default port of ``siwarp ping``, the same as perftest's.
 PORT = 18515
-#: Option of a UDP socket: octets of one segment (linux/udp.h); Python has no name for it.
+#: A UDP socket option: octets of one segment (linux/udp.h). Python has no name for it.
 UDP_SEGMENT = 103
-#: Options of a socket (asm/socket.h), likewise: buffers beyond the limit, for the privileged.
+#: Socket options without names in Python (asm/socket.h): buffers beyond the limit, for root.
 SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: ``state`` is good, fair (it works, but less well) or bad."""
+    """The result of one check. ``state`` is good, fair (it works, but less well) or bad."""
 
     what: str
     state: str
@@ -44,7 +44,9 @@ def _ports() -> Finding:
     taken = []
     for kind, name in ((socket.SOCK_DGRAM, "UDP"), (socket.SOCK_STREAM, "TCP")):
         with socket.socket(socket.AF_INET, kind) as s:
-            if kind == socket.SOCK_STREAM:  # as a listener of ours: old connections are no obstacle
+            if (
+                kind == socket.SOCK_STREAM
+            ):  # # as siwarp's listeners do: old connections do not block the port
                 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind(("127.0.0.1", PORT))
@@ -64,17 +66,17 @@ def _ports() -> Finding:
 
 
 def _granted(option: int, force: int, octets: int) -> int:
-    """Return the buffer size that a UDP socket gets which asks for so many octets, as ours do.
+    """Return the buffer size in octets that a UDP socket is granted when siwarp requests
+    ``octets``.
 
-    The socket is asked, and not /proc, which does not have the limits in a container of older
-    kernels.
+    The size is read from the socket: with older kernels, /proc lacks the limits in a container.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
             s.setsockopt(socket.SOL_SOCKET, force, octets)
         except PermissionError:
             s.setsockopt(socket.SOL_SOCKET, option, octets)
-        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel reports twice the size
+        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # # the kernel reports twice the size
 
 
 def _buffers() -> Finding:
@@ -107,7 +109,7 @@ def _drops() -> Finding:
         try:
             values = counters.read(pid)
         except counters.CountersError:
-            continue  # it ended while we looked
+            continue  # # the process has ended meanwhile
         lost = sum(n for name, n in values.items() if name.startswith("drop_"))
         if lost or values.get("cq_overflow", 0):
             lossy.append(pid)
@@ -134,7 +136,9 @@ def _gso() -> Finding:
 
 
 def _remedy() -> str:
-    """Return what would let this user make namespaces; several settings may forbid it."""
+    """Return the setting that would let this user create namespaces; several settings may forbid
+    it.
+    """
     if os.geteuid() == 0:
         return "root needs CAP_SYS_ADMIN; give a container --privileged"
     for name, value in (
@@ -211,7 +215,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-    """Look at this machine and give one line of advice on each thing that matters."""
+    """Check this machine and print one line of advice on each property that matters."""
     findings = [check() for check in _CHECKS]
     if as_json:
         show.data([asdict(finding) for finding in findings])

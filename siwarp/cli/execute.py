@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A program in place of this process, or beside it."""
+"""Runs a program instead of this process, or as a child of it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from types import FrameType
 
 __all__ = ["die_as", "execute", "run_beside"]
 
-#: What the interpreter ignores for itself; the program is to find them as it would in a shell.
+#: Signals that Python ignores; the program must start with their default action, as in a shell.
 _IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def execute(command: list[str], environment: Mapping[str, str]) -> int:
-    """Become a program, with the same PID, terminal, open files and signals.
+    """Replace this process by a program, which keeps the PID, the terminal, open files and signals.
 
-    Returns only if that is not possible: the exit status that a shell would have then.
+    Returns only on failure: the exit status that a shell would have then.
     """
     for number in _IGNORED_HERE:
         signal.signal(number, signal.SIG_DFL)
@@ -36,13 +36,14 @@ def _refused(program: str, error: OSError) -> int:
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-#: A terminal sends these to the program, too; whoever sends the others means the program.
+#: The terminal sends SIGINT and SIGQUIT to the program as well. SIGTERM and SIGHUP reach only this
+#: process and are forwarded to the program.
 _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _Child:
-    """A program that has this process's signals; what is ignored here is ignored there, too."""
+    """A child program that receives this process's signals; ignored signals stay ignored there."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
@@ -55,7 +56,7 @@ class _Child:
             self.early.append(number)
 
     def _leave(self, _number: int, _frame: FrameType | None) -> None:
-        """It has the signal, too. A handler, since a program ignores what its starter ignores."""
+        """Do nothing: the terminal has signalled the program too. SIG_IGN would be inherited."""
 
     @contextlib.contextmanager
     def handlers(self) -> Iterator[None]:
@@ -82,7 +83,7 @@ class _Child:
 def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
     """Run a program as a child and wait for it; return its status, -N if signal N ended it.
 
-    A program that cannot be run has the status that a shell would have then.
+    For a program that cannot be run, returns the status that a shell would have then.
     """
     child = _Child()
     with child.handlers():
@@ -93,7 +94,7 @@ def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
 
 
 def die_as(status: int) -> int:
-    """End by the signal that ended a program (status -N); return any other status."""
+    """End this process by the signal that ended a program (status -N); return any other status."""
     if status < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -status != signal.SIGKILL:

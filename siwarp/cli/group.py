@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How ``--help`` of a group lists its commands."""
+"""The list of commands in a group's ``--help``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Group"]
 
 
 class Group(TyperGroup):
-    """A group of commands whose help has the first paragraph of each, with no word left out."""
+    """A group of commands whose help shows each command's first paragraph untruncated."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the table of commands; the formatter breaks lines between words."""

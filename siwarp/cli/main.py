@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The command ``siwarp``: the settings before its subcommands, and what its errors look like."""
+"""The entry point of ``siwarp``: settings before the subcommand, and the format of its errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["main"]
 
 
 class UsageError(Exception):
-    """The command line is wrong; the text says how."""
+    """The command line is wrong; the text says why."""
 
 
 def take_settings(arguments: list[str]) -> list[str]:
-    """Apply the settings at the head of the arguments, and return the other arguments.
+    """Apply the settings at the start of the arguments, and return the remaining arguments.
 
-    They go into the environment too, for the processes that a command starts.
+    The settings are also put into the environment, for the processes that a command starts.
     """
     rest = list(arguments)
     if not rest or not rest[0].startswith("--"):
@@ -47,7 +47,7 @@ def take_settings(arguments: list[str]) -> list[str]:
     return rest
 
 
-#: What needs no typer: where it is.
+#: Commands and options that need no typer, and the modules that implement them.
 _ALONE = {
     "run": "siwarp.cli.run",
     "env": "siwarp.cli.run",
@@ -58,19 +58,19 @@ _ALONE = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit status: 141 if its output is not read to the end.
+    """Run the command and return its exit status: 141 if the reader of its output closed the pipe.
 
-    ``arguments``: those of the command line if None; this process is for the command alone then.
+    ``arguments``: None for those of the command line; the process then runs only this command.
     """
     if arguments is None:
-        # What imports make lives until the process ends. A fifth of the time that a short command
-        # takes would go to the garbage collector, which finds nothing in it.
+        # Objects that imports create live until the process ends. Collecting garbage among them
+        # finds nothing, and would take a fifth of a short command's time.
         gc.disable()
     return unbroken(lambda: _run(arguments))
 
 
 def _imported() -> None:
-    """Have the garbage collector work again, and leave out what the imports made."""
+    """Enable the garbage collector again, and exempt the objects that imports created."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
@@ -98,7 +98,7 @@ def _run(arguments: list[str] | None) -> int:
         return 130
     except BrokenPipeError:
         raise
-    except OSError as e:  # siwarp.Error among them: its message says what to do
+    except OSError as e:  # # includes siwarp.Error, whose message names the remedy
         where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
         print(f"siwarp: {where}{e.strerror or e}", file=sys.stderr)
         return 1

@@ -21,10 +21,10 @@ __all__ = ["Peer", "when_starter_is_gone"]
 
 
 class Peer(Closing):
-    """A Python module of the package in a process of its own.
+    """A Python module of the package that runs in a separate process.
 
-    It prints JSON values, one a line; ``say`` and ``hear`` talk with it. It ends when its standard
-    input does, so also when this process dies.
+    The process prints JSON values, one per line, which ``hear`` reads; ``say`` sends values to it.
+    It ends when its standard input ends, and therefore also when this process dies.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
@@ -33,19 +33,19 @@ class Peer(Closing):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Ctrl-C at the terminal is for the starter alone, which ends this process then.
+            # Ctrl-C at the terminal must reach only the parent, which then ends this process.
             start_new_session=True,
-            # -m looks in the current folder first: there must be this very package.
+            # -m searches the current folder first, so start in the folder that holds this package.
             cwd=Path(siwarp.__file__).parent.parent,
             env={**os.environ, **shared_qkey()},
         )
         self.pid = self._process.pid
 
     def hear(self) -> Any:
-        """Wait for what it says next.
+        """Wait for the next value that the peer process prints.
 
         Raises:
-            OSError: it ended instead; its own message is on standard error.
+            OSError: the process ended instead; its own message is on standard error.
 
         """
         assert self._process.stdout is not None
@@ -56,15 +56,15 @@ class Peer(Closing):
         return json.loads(line)
 
     def say(self, value: Any) -> None:
-        """Send it a value."""
+        """Send a value to the peer process."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value) + "\n")
         self._process.stdin.flush()
 
     def close(self) -> int:
-        """End it and return its exit status."""
+        """End the peer process and return its exit status."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        # A broken pipe: it ended before it read the last value.
+        # A broken pipe means that the process ended before it had read the last value.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
@@ -77,16 +77,16 @@ class Peer(Closing):
 
     def __exit__(self, *raised: object) -> None:
         if isinstance(raised[1], KeyboardInterrupt):
-            self._process.terminate()  # it may be waiting for what does not come now
+            self._process.terminate()  # the process may wait for a message that will not arrive
         self.close()
 
 
 def when_starter_is_gone(call: Callable[[], None]) -> None:
-    """Have ``call`` called, in a thread, when standard input ends."""
+    """Call ``call`` in a thread when standard input ends."""
 
     def watch() -> None:
         try:
-            # Not by sys.stdin: the interpreter aborts if a thread holds its lock at exit.
+            # Do not use sys.stdin: the interpreter aborts if a thread holds its lock at exit.
             while os.read(sys.stdin.fileno(), 4096):
                 pass
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp ping``: round trips to a server, or to a peer process of its own."""
+"""``siwarp ping``: measures round trips to a server, or to a peer process that it starts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from siwarp.base.numeric import numeric
 from siwarp.cli import show
 from siwarp.cli.peer import Peer, when_starter_is_gone
 
-#: The default port, as of perftest.
+#: The default port, the same as perftest's.
 PORT = 18515
 
 
 class QPKind(str, Enum):
-    """What ``--qp`` takes."""
+    """Values of ``--qp``."""
 
     ud = "ud"
     uc = "uc"
@@ -34,7 +34,7 @@ class QPKind(str, Enum):
 
 
 class Op(str, Enum):
-    """What ``--op`` takes."""
+    """Values of ``--op``."""
 
     send = "send"
     write = "write"
@@ -42,7 +42,7 @@ class Op(str, Enum):
 
 
 class PersonaKind(str, Enum):
-    """What ``--persona`` takes."""
+    """Values of ``--persona``."""
 
     auto = "auto"
     iwarp = "iwarp"
@@ -51,7 +51,7 @@ class PersonaKind(str, Enum):
 
 @dataclass
 class Result:
-    """The result of a run; times of a round trip are in microseconds."""
+    """The result of a run; round-trip times are in microseconds."""
 
     peer: str
     qp: str
@@ -66,13 +66,12 @@ class Result:
 
 @dataclass(frozen=True)
 class _Times:
-    """What is told of single round trips beside the summary.
+    """The output about single round trips, in addition to the summary.
 
     Attributes:
-        percentiles: those that are printed, none for the summary alone.
-        histogram: whether one is printed.
-        file: where each is written, in us and in order; empty for nowhere.
-
+        percentiles: the percentiles to print; empty for only the summary.
+        histogram: whether a histogram is printed.
+        file: the file for all round-trip times, in us and in order; empty for none.
     """
 
     percentiles: tuple[float, ...]
@@ -81,7 +80,7 @@ class _Times:
 
     @classmethod
     def of(cls, percentiles: str | None, histogram: bool, file: str) -> _Times:
-        """Read the options."""
+        """Create from the command-line options."""
         if percentiles is None:
             return cls((), histogram, file)
         from siwarp.base.samples import parse_percentiles
@@ -94,7 +93,7 @@ class _Times:
 
 class _Pinger(Protocol):
     def ping(self, count: int) -> bool | None:
-        """Do one round trip: True, False if wrong octets came back, None if nothing did."""
+        """Do one round trip: True if good, False if wrong octets came back, None for no answer."""
 
     def close(self) -> None: ...
 
@@ -116,15 +115,15 @@ def _summary(times: list[int]) -> dict[str, float] | None:
     }
 
 
-#: After how many lost pings in a row a run ends, since nobody is there. An RC connection never
-#: loses one ping and delivers the next.
+#: Number of consecutive lost pings after which a run ends, because no server answers. An RC
+#: connection never loses one ping and delivers the next.
 _HOPE = {"ud": 5, "uc": 5, "rd": 1, "rc": 1}
 
 
 def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[int], int]:
-    """Return how many pings were sent, the times of the good ones in ns, and how many were wrong.
+    """Return the number of pings sent, the times of the good ones in ns, and how many were wrong.
 
-    Ctrl-C ends the run; the result counts what was done until then.
+    Ctrl-C ends the run; the result counts the pings until then.
     """
     times: list[int] = []
     wrong = sent = pending = silent = 0
@@ -135,7 +134,7 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
             began = clock()
             answer = pinger.ping(i)
             ended = clock()
-            sent += 1  # not before: a ping that Ctrl-C interrupts is not lost
+            sent += 1  # only now: a ping that Ctrl-C interrupts does not count as lost
             if answer:
                 times.append(ended - began)
             elif answer is not None:
@@ -154,7 +153,7 @@ def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[
 def _client(
     host: str, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> tuple[Result, list[int]]:
-    """Ping; return the result, and the ns of each good round trip, in order."""
+    """Ping; return the result, and the time of each good round trip in ns, in order."""
     from siwarp.cli.ping_client import PATIENCE, DatagramPinger, RCPinger
     from siwarp.cli.ping_uc import UCPinger
 
@@ -185,7 +184,7 @@ def _client(
 
 
 def _tell(told: _Times, result: Result, times: list[int], as_json: bool) -> None:
-    """Print the result and write what is wanted of its single round trips."""
+    """Print the result, and the requested output about single round trips."""
     from siwarp.base import samples
 
     found = [ns / 1000 for ns in times]
@@ -266,7 +265,7 @@ def _serve(
             else:
                 transport = "TCP" if qp == "rc" else "UDP"
                 everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
-                if everyone and qp == "rd":  # its peers know it by address
+                if everyone and qp == "rd":  # RD peers know the server by its address
                     everyone += " (if it has several, name one by --addr)"
                 known = f"; clients need --qkey {qkey:#x}" if qkey else ""
                 print(
@@ -282,7 +281,7 @@ def _serve(
 def _judge(
     addr: str | None, server: bool, bind: str | None, qp: QPKind, op: Op, persona: PersonaKind
 ) -> None:
-    """Refuse options that do not go together."""
+    """Reject combinations of options that are not possible."""
     if persona is not PersonaKind.auto and qp is not QPKind.rc:
         raise typer.BadParameter("is RC's: use --qp rc", param_hint="--persona")
     if server:
@@ -300,7 +299,7 @@ def _judge(
 
 
 def _take_qkey(text: str, qp: QPKind) -> None:
-    """Have this process's queue pairs, and its peer's, take a Q_Key."""
+    """Set the Q_Key of the queue pairs of this process and of its peer process."""
     from siwarp.cli.main import take_settings
 
     if qp is QPKind.rc:
@@ -319,7 +318,7 @@ def _take_qkey(text: str, qp: QPKind) -> None:
 def _with_own_peer(
     qp: str, op: str, size: int, iters: int, device: str | None
 ) -> tuple[Result, list[int]]:
-    """Ping a server that is made for it."""
+    """Ping a server that is started for this run."""
     with Peer(
         "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",
         "--qp", qp, "--json", "--until-eof",
@@ -330,14 +329,14 @@ def _with_own_peer(
 def _measure(
     addr: str | None, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> tuple[Result, list[int]]:
-    """Ping the server there, or one of this program's own."""
+    """Ping the server at ``addr``, or one that this program starts."""
     if addr is None:
         return _with_own_peer(qp, op, size, iters, device)
     return _client(addr, port, qp, op, size, iters, device)
 
 
 def _take(persona: PersonaKind, qkey: str | None, qp: QPKind, faults: str | None) -> None:
-    """Take the settings that options are for: they are the peer process's, too."""
+    """Apply the settings that belong to options; the peer process inherits them."""
     if persona is not PersonaKind.auto:
         from siwarp.cli.main import take_settings
 
@@ -390,13 +389,12 @@ def ping(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),
 ) -> None:
-    """Time round trips to a `siwarp ping --server`, or to a peer process of its own.
+    """Measure round trips to a `siwarp ping --server`, or to a peer process that it starts.
 
-    The options are perftest's where it has them. The exit status is 1 if no ping came back whole.
-
-    A ping without an answer is lost after 1 s with UD and UC, and five lost pings in a row end the
-    run; with RD and RC one ends it, after 15 and 10 s. An RD server that is not ready to receive
-    for 4 s ends it with an error.
+    Options are named as in perftest if it has them. The exit status is 1 if no ping came back
+    intact. With UD and UC, a ping without an answer is lost after 1 s, and five consecutive lost
+    pings end the run. With RD and RC, one lost ping ends the run, after 15 s and 10 s. An RD server
+    that is not ready to receive for 4 s ends the run with an error.
     """
     _judge(addr, server, bind, qp, op, persona)
     _take(persona, qkey, qp, faults)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The client's end of ``siwarp ping`` for UD, RD and RC; ping_uc.py has that for UC."""
+"""The client of ``siwarp ping`` for UD, RD and RC; ping_uc.py has the client for UC."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from siwarp.verbs import (
 
 __all__ = ["PATIENCE", "DatagramPinger", "RCPinger"]
 
-#: Seconds without an answer after which a UD ping is lost and an RC connection given up.
+#: Seconds without an answer after which a ping is lost (UD, UC) or the connection fails (RD, RC).
 PATIENCE = {"ud": 1.0, "uc": 1.0, "rd": 15.0, "rc": 10.0}
 
 
@@ -45,7 +45,7 @@ def _deadline(qp: str) -> tuple[float, float]:
 
 
 def _over(deadline: tuple[float, float]) -> bool:
-    """Say whether the time is over. After a while, let other processes run."""
+    """Whether the deadline has passed. After a short time, also let other processes run."""
     now = time.monotonic()
     if now > deadline[0]:
         os.sched_yield()
@@ -53,14 +53,14 @@ def _over(deadline: tuple[float, float]) -> bool:
 
 
 class _OneSided:
-    """Writes and Reads of the peer's memory. What is read is placed behind what is written."""
+    """Writes and Reads of the peer's memory. In local memory, read data follows written data."""
 
     _size: int
     _mr: MR
     _qp: QP
     _cq: CQ
     _wr: SendWR
-    #: A completion with this opcode does not end a round trip.
+    #: The opcode of a completion that does not end a round trip.
     _sent: WCOpcode
     #: The type of queue pair, as ``--qp`` names it.
     _kind: str
@@ -74,7 +74,7 @@ class _OneSided:
             send_flags=0,
             ah=ah,
         )
-        # A Read after the Write returns its last octet, so the peer has all of it.
+        # A Read after the Write returns the last octet, so the peer has all octets by then.
         last = 1 if op == "write" else size
         self._fetch = SendWR(
             2,
@@ -114,7 +114,7 @@ class _OneSided:
 
 
 class DatagramPinger(_OneSided):
-    """Pings from a UD or RD queue pair, which receives the answers, too."""
+    """Pings from a UD or RD queue pair, which also receives the answers."""
 
     def __init__(
         self, dest: tuple[str, int], kind: str, op: str, size: int, device: str | None
@@ -125,7 +125,7 @@ class DatagramPinger(_OneSided):
         self._parts = contextlib.ExitStack()
         try:
             pd, ah = self._open(dest, op, device)
-            #: Finds out whether anybody is there; None once an answer has come.
+            #: Finds out whether a program has the server's port; None once an answer has arrived.
             self._probe: PortProbe | None = PortProbe(dest, kind)
             self._parts.callback(self._probe.close)
             self._wr = SendWR(sg=[self._mr.sge(0, size)], ah=ah)
@@ -140,7 +140,7 @@ class DatagramPinger(_OneSided):
             raise
 
     def _open(self, dest: tuple[str, int], op: str, device: str | None) -> tuple[PD, AH]:
-        """Make the queue pair, its memory and, for Sends, the receives of the answers."""
+        """Create the queue pair, its memory and, for Sends, the receives for the answers."""
         part = self._parts.enter_context
         size, kind = self._size, self._kind.upper()
         source = source_toward(dest)
@@ -150,14 +150,15 @@ class DatagramPinger(_OneSided):
         most = context.query_device().max_ud_msg if op == "send" else MAX_SIZE
         if not 1 <= size <= most:
             raise typer.BadParameter(f"a {kind} ping has 1 to {most} octets", param_hint="--size")
-        slots = 8 if op == "send" else 1  # what is read lies behind what is written
-        # The queue pair uses the memory until it is closed, so it is made later and closed first.
+        slots = 8 if op == "send" else 1  # data that is read lies behind data that is written
+        # The queue pair uses the memory until it is closed, so create it later and close it first.
         self._mr = part(MR(pd, size * (slots + 1)))
         ah = part(AH(pd, dest))
         addr = None if device else (source, 0)
         attr = QPInitAttr(QPType[kind], scq=self._cq, addr=addr, error_policy=ErrorPolicy.MESSAGE)
         self._qp = part(QP(pd, attr))
-        # A server that is not ready to receive fails the ping: rnr_retry's default waits for ever.
+        # A server that is not ready to receive fails the ping; the default rnr_retry waits for
+        # ever.
         self._qp.to_rts(RNR if kind == "RD" else None)
         self._recvs = [RecvWR(i, sg=[self._mr.sge((i + 1) * size, size)]) for i in range(slots)]
         if op == "send":
@@ -165,7 +166,7 @@ class DatagramPinger(_OneSided):
         return pd, ah
 
     def _ask(self, dest: tuple[str, int], hello: Hello, pd: PD, ah: AH) -> RemoteBuffer:
-        """Have the server lend memory, which ``close`` returns."""
+        """Request memory from the server; ``close`` returns it."""
         asked = bytes([MEMORY]) + hello.pack()
         mr = self._parts.enter_context(MR(pd, 128))
         mr.write(asked)
@@ -216,10 +217,12 @@ class DatagramPinger(_OneSided):
                 return None
 
     def close(self) -> None:
-        """Close the queue pair and all that belongs to it, and return what the server lent."""
+        """Close the queue pair and all that belongs to it, and return the memory lent by the
+        server.
+        """
         if self._return is not None:
             self._mr.view[0] = MEMORY
-            with contextlib.suppress(Error):  # the server is gone
+            with contextlib.suppress(Error):  # the server no longer exists
                 self._qp.post_send(self._return)
         self._parts.close()
 
@@ -277,7 +280,7 @@ class RCPinger(_OneSided):
         return good
 
     def close(self) -> None:
-        """Disconnect, and close all that belongs to the connection."""
+        """Disconnect, and close everything that belongs to the connection."""
         with contextlib.suppress(OSError):
             self._id.disconnect()
         self._parts.close()

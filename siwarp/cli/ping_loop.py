@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How ping waits: a client polls; a server polls for a moment after a message, then sleeps."""
+"""How ping waits: a client polls; a server polls briefly after each message, then sleeps."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["BUSY", "RNR", "YIELD_AFTER", "Sleeper", "serve"]
 #: Seconds that a server polls after the last message before it sleeps.
 BUSY = 0.002
 
-#: Seconds that a client polls before other processes may run; one of them may be the server. On
-#: one CPU the server runs only once the client yields, so it yields at once.
+#: Seconds that a client polls before it yields to other processes, for example the server. On one
+#: CPU the server runs only once the client yields, so the client yields at once.
 YIELD_AFTER = 0.0 if len(os.sched_getaffinity(0)) == 1 else 0.0002
 
-#: How long an RD end waits for a peer that is not ready to receive: 6 times the peer's
-#: min_rnr_timer, which is 655 ms at these ends and the longest that there is.
+#: RNR settings of an RD queue pair: 6 retries, each after the peer's min_rnr_timer. Value 0 of
+#: min_rnr_timer, which these queue pairs use, is the longest: 655 ms.
 RNR = QPAttr(rnr_retry=6, min_rnr_timer=0)
 
 
 class Sleeper:
-    """Sleeps until something completes, something else is readable, or the server shall stop."""
+    """Sleeps until a completion arrives, another descriptor is readable, or the server must end."""
 
     def __init__(self, cq: CQ, stop: Stopping, *others: int) -> None:
         assert cq.channel is not None
@@ -36,7 +36,9 @@ class Sleeper:
             self._poll.register(fd, select.POLLIN)
 
     def sleep(self, seconds: float | None = None) -> list[WC]:
-        """Sleep so long, or without a limit, and return what completed, if anything did."""
+        """Sleep for at most ``seconds`` (None: without limit); return the completions, possibly
+        none.
+        """
         self._cq.req_notify()
         if wcs := self._cq.poll(16):
             return wcs
@@ -47,9 +49,9 @@ class Sleeper:
 
 
 def serve(cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping) -> None:
-    """Pass on completions until ``stop`` is set. The queue has a completion channel.
+    """Pass completions to ``handle`` until ``stop`` is set; ``cq`` must have a completion channel.
 
-    ``handle`` returns in how many seconds it is to be called without completions, or None.
+    ``handle`` returns the seconds until it must be called even without completions, or None.
     """
     sleeper = Sleeper(cq, stop)
     active = time.monotonic()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Finds out whether any program has the UDP port that pings go to.
+"""Finds out whether a program has the UDP port to which pings are sent.
 
-A queue pair's socket has many peers, so the kernel does not report an ICMP refusal on it. It does
-on a socket that is connected to this peer alone.
+The socket of a queue pair has many peers, so the kernel does not report ICMP errors on it. The
+kernel does report them on a socket that is connected to one peer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from siwarp.verbs import WC, PeerGone
 
 __all__ = ["PortProbe"]
 
-#: Seconds without any answer after which the port is probed.
+#: Seconds without an answer after which the port is probed.
 PATIENCE = 0.5
 
 
@@ -28,7 +28,7 @@ class PortProbe:
         self._asker: socket.socket | None = None
 
     def look(self) -> None:
-        """Look for a refusal, without waiting. To be called repeatedly while no answer has come.
+        """Check for a refusal, without waiting. Call repeatedly while no answer has arrived.
 
         Raises:
             PeerGone: the machine there reports that no program has the port.
@@ -38,7 +38,7 @@ class PortProbe:
             if self._asker is not None:
                 self._asker.recv(1)
             elif time.monotonic() > self._begins:
-                self._begins = float("inf")  # once
+                self._begins = float("inf")  # # probe only once
                 self._ask()
         except ConnectionRefusedError:
             host, port = self._dest
@@ -48,10 +48,10 @@ class PortProbe:
                 "there, or mend the port",
             ) from None
         except OSError:
-            return  # no answer yet, or no way to probe: that proves nothing, so pings go on
+            return  # # no answer yet, or no route for the probe: no proof, so pinging continues
 
     def check(self, wc: WC) -> WC:
-        """Check a completion as ``WC.check`` does; a lost peer means that nobody was there."""
+        """Check a completion like ``WC.check``; for a lost peer, report that no server answered."""
         try:
             return wc.check()
         except PeerGone as e:
@@ -72,6 +72,6 @@ class PortProbe:
         self._asker.send(b"")
 
     def close(self) -> None:
-        """End probing."""
+        """Stop probing and close the socket."""
         if self._asker is not None:
             self._asker.close()

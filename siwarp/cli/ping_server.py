@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The server of ``siwarp ping``: answers any number of clients, whatever one of them does."""
+"""The server of ``siwarp ping``: answers any number of clients and survives faulty ones."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from siwarp.verbs import (
 __all__ = ["DatagramServer", "RCServer"]
 
 _SEND_ID = 1 << 32
-#: Places for messages of an RC client: one for the message that is being answered, one for the
-#: next, and one more, since the completion of an answer may come after the message that follows it.
+#: Message slots of an RC client: one for the message that is being answered, one for the next, and
+#: one more because the completion of an answer may arrive after the message that follows it.
 _SLOTS = 3
 
 
 def _memory(pd: PD, hello: Hello) -> MR:
-    """Register what a client will write to, or read."""
+    """Register memory that a client will write to or read."""
     access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ
     if hello.op == "write":
         access |= AccessFlag.REMOTE_WRITE
@@ -61,7 +61,9 @@ def _memory(pd: PD, hello: Hello) -> MR:
 
 
 class _Loan:
-    """Memory that a client writes to. The last octet is another one after each ping."""
+    """Memory that a client writes to. Each ping changes the last octet, which shows that it is
+    used.
+    """
 
     def __init__(self, mr: MR) -> None:
         self.mr = mr
@@ -72,25 +74,26 @@ class _Loan:
         return self.mr.view[self.mr.length - 1]
 
     def look(self, now: float) -> None:
-        """Note whether it was written to since the last look."""
+        """Record whether the client has written since the last check."""
         if (last := self._octet()) != self._last:
             self._last, self.used = last, now
 
 
 class Loans:
-    """Lends memory to clients that write.
+    """Lends memory to clients that use RDMA Write.
 
-    Half of what others leave is for one source, so that many greedy ones leave some to the next. A
-    loan is its client's until that returns it, asks again or has not written for ``IDLE`` seconds.
+    One source address may hold at most half of the memory and of the places that other sources
+    leave, so that many greedy sources still leave some for the next. A loan ends when the client
+    returns it, requests another one, or has not written for ``IDLE`` seconds.
     """
 
-    #: Octets, and how many clients.
+    #: Limits of all loans together: octets of memory, and number of clients.
     MEMORY, CLIENTS = 4 * MAX_SIZE, 256
-    #: How often a second, and how often at once, a source is lent memory.
+    #: Limits on loans to one source: per second, and in one burst.
     RATE, AT_ONCE = 4, 8
-    #: Seconds after which a loan that nobody writes to may go to another client.
+    #: Seconds without a Write after which a loan may be given to another client.
     IDLE = 30.0
-    #: Seconds between two looks at loans.
+    #: Seconds between two checks of the loans.
     LOOK = 1.0
 
     def __init__(self, pd: PD) -> None:
@@ -101,7 +104,9 @@ class Loans:
         self._looked = 0.0
 
     def lend(self, client: Address, asked: bytes) -> bytes:
-        """Return the address and key of a client's memory, or no octets if it gets none."""
+        """Return the address and key of memory for a client, or no octets if the request is
+        refused.
+        """
         if not asked:
             self.take_back(client)
             return b""
@@ -121,7 +126,9 @@ class Loans:
         return mr.remote().pack()
 
     def look(self) -> float | None:
-        """Look which loans are in use; return in how many seconds to do so again."""
+        """Check which loans are in use; return the seconds until the next check, or None without
+        loans.
+        """
         now = system.monotonic()
         if now - self._looked >= self.LOOK:
             self._looked = now
@@ -130,13 +137,13 @@ class Loans:
         return self._looked + self.LOOK - now if self._lent else None
 
     def _pattern(self) -> MR:
-        """Return what every client reads, made when the first one asks."""
+        """Return the memory that all clients read; it is created at the first request."""
         if self._readable is None:
             self._readable = _memory(self._pd, Hello("read", MAX_SIZE))
         return self._readable
 
     def take_back(self, client: Address) -> None:
-        """End a client's loan, if it has one."""
+        """End a client's loan if there is one."""
         if client in self._lent:
             self._lent.pop(client).mr.close()
 
@@ -149,7 +156,7 @@ class Loans:
         return 2 * (sum(mine) + octets) <= octets_left and 2 * (len(mine) + 1) <= clients_left + 1
 
     def _has_room(self, client: Address, octets: int) -> bool:
-        """Whether there is room for one more, with the idle loans taken back if need be."""
+        """Whether there is room for another loan; idle loans are ended first if necessary."""
         if self._fits(client, octets):
             return True
         now = system.monotonic()
@@ -160,7 +167,7 @@ class Loans:
         return self._fits(client, octets)
 
     def close(self) -> None:
-        """Take back everything."""
+        """End all loans and free the memory."""
         for client in list(self._lent):
             self.take_back(client)
         if self._readable is not None:
@@ -170,15 +177,16 @@ class Loans:
 class DatagramServer:
     """Answers UD or RD pings on one queue pair.
 
-    An answer has a place of its own, so that a client that takes none keeps no receive. Places are
-    given by shares. RD: a request whose client may have no place yet waits in its receive, and a
-    client without a place displaces the one that has not taken its answer for the longest time.
+    Answers have separate send buffers, so that a client that does not acknowledge its answers does
+    not block receives. The buffers are shared fairly among clients. With RD, a request whose client
+    may not have a buffer yet waits in its receive; a client without a buffer displaces the client
+    that has left its answer unacknowledged for the longest time.
     """
 
     SLOTS = 64
-    #: Answers that clients have not taken yet.
+    #: Number of buffers for answers that clients have not acknowledged.
     ANSWERS = 256
-    #: How many clients' address handles are stored.
+    #: Number of clients whose address handles are cached.
     CLIENTS = 256
 
     def __init__(self, context: Context, address: Address, kind: QPType = QPType.UD) -> None:
@@ -223,24 +231,24 @@ class DatagramServer:
     def _begin(self) -> None:
         self._shares = Shares(self.ANSWERS)
         self._free = list(range(self.ANSWERS))
-        #: The clients whose answers are under way.
+        #: The clients of the answers in flight, by buffer.
         self._whose: dict[int, Address] = {}
-        #: Requests that wait for a place, in their receives.
+        #: Requests that wait, in their receives, for a buffer.
         self._waiting: list[WC] = []
-        #: Clients that were displaced and whose answers have not come back yet.
+        #: Clients that were displaced and whose answers have not completed yet.
         self._ended: set[Address] = set()
-        # A client that is not ready to receive for that long loses its answers.
+        # RD: a client that is not ready to receive for the time of RNR loses its answers.
         self._qp.to_rts(RNR if self._kind == QPType.RD else None)
         self._qp.post_recv(self._recvs)
 
     def run(self, stop: Stop) -> None:
-        """Serve until ``stop`` is set."""
+        """Answer requests until ``stop`` is set."""
         serve(self.cq, self.handle, stop)
 
     def handle(self, wcs: list[WC]) -> float | None:
-        """Process completions; return in how many seconds to call it anew, or None."""
+        """Process completions; return the seconds until the next call is necessary, or None."""
         for wc in wcs:
-            # RD: the loss of a client flushes only the requests to that client.
+            # RD: when a client is lost, only the requests to that client are flushed.
             if wc.status == WCStatus.WR_FLUSH_ERR and self._qp.qp_state == QPState.ERR:
                 self._restart()
                 return None
@@ -256,7 +264,8 @@ class DatagramServer:
 
     def _receive(self, wc: WC) -> None:
         """Post the receive of a request again."""
-        # In the error state the queue pair refuses: the flush that follows restarts it.
+        # In the error state posting is refused; the flushed completions then restart the queue
+        # pair.
         with contextlib.suppress(Error):
             self._qp.post_recv(self._recvs[wc.wr_id])
 
@@ -268,7 +277,9 @@ class DatagramServer:
             self._ended.discard(client)
 
     def _answer_all(self) -> float | None:
-        """Answer the requests that may have a place; return when to try the others again."""
+        """Answer the requests that may have a buffer; return the seconds until the next attempt, or
+        None.
+        """
         waiting, self._waiting = self._waiting, []
         for wc in waiting:
             assert wc.source is not None
@@ -284,7 +295,9 @@ class DatagramServer:
         return self._displace()
 
     def _displace(self) -> float | None:
-        """Make place for clients that have none, or in the receives; return when to look again."""
+        """Displace clients so that others get buffers or receives; return the seconds to the next
+        attempt.
+        """
         clients = Counter(wc.source for wc in self._waiting)
         now = system.monotonic()
         wait = None
@@ -301,7 +314,7 @@ class DatagramServer:
         return wait
 
     def _end(self, client: Address) -> None:
-        """Give a client up, with the requests that it has here."""
+        """End communication with a client and drop its requests."""
         self._qp.end_peer(client)
         if self._shares.held(client):
             self._ended.add(client)
@@ -321,7 +334,7 @@ class DatagramServer:
         if self._kind == QPType.RD and kind == MEMORY:
             answer = self._loans.lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
             if wc.byte_len == 1:
-                return  # a client that leaves
+                return  # a client that returns its memory
         elif kind == REQUEST:
             answer = self._mr.view[at + 1 : at + wc.byte_len]
         else:
@@ -337,11 +350,11 @@ class DatagramServer:
         try:
             wr.set_wr_ud(self._to(wc))
             self._qp.post_send(wr)
-        except Error:  # that client's answer is lost, as datagrams are; the others' are not
+        except Error:  # only this client's answer is lost, as a datagram may be
             self._give(place)
 
     def _to(self, wc: WC) -> AH:
-        who = (wc.source, wc.src_qp)  # several may share a socket
+        who = (wc.source, wc.src_qp)  # several queue pairs may share one socket
         ah = self._ahs.get(who)
         if ah is None:
             while len(self._ahs) >= self.CLIENTS:
@@ -359,7 +372,7 @@ class DatagramServer:
         self._begin()
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
         for ah in self._ahs.values():
             ah.close()
         self._loans.close()
@@ -367,7 +380,7 @@ class DatagramServer:
 
 
 class _Client:
-    """One RC client's queue pair and memory."""
+    """The queue pair and the memory of one RC client."""
 
     def __init__(self, server: RCServer, cm_id: CMID, hello: Hello) -> None:
         self.id = cm_id
@@ -401,7 +414,7 @@ class _Client:
             raise
 
     def serve(self, wc: WC) -> None:
-        """Process one of its completions; an error means that the client is gone."""
+        """Process one completion of this client. An error means that the connection has failed."""
         self.seen = time.monotonic()
         if wc.wr_id & _SEND_ID:
             self.qp.post_recv(self.recvs[wc.wr_id & ~_SEND_ID])
@@ -418,12 +431,12 @@ class _Client:
 
 
 class RCServer:
-    """Answers RC pings, each client on a queue pair of its own."""
+    """Answers RC pings; each client has a queue pair."""
 
     CLIENTS = 64
     #: Octets of memory for all clients together.
     MEMORY = 2 * _SLOTS * MAX_SIZE
-    #: Seconds after which a silent client may lose its place to a new one.
+    #: Seconds without a message after which a client may be disconnected to admit a new one.
     SILENT = 30.0
 
     def __init__(self, context: Context, address: Address) -> None:
@@ -442,7 +455,7 @@ class RCServer:
             raise
 
     def run(self, stop: Stop) -> None:
-        """Serve until ``stop`` is set."""
+        """Answer requests until ``stop`` is set."""
         sleeper = Sleeper(self.cq, stop, self._events.fileno())
         active = time.monotonic()
         turn = 0
@@ -481,7 +494,7 @@ class RCServer:
                     self._drop(client)
                 else:
                     client.serve(wc)
-            except Error:  # its connection broke meanwhile
+            except Error:  # the connection broke meanwhile
                 self._drop(client)
 
     def _drop(self, client: _Client) -> None:
@@ -512,13 +525,15 @@ class RCServer:
                 with contextlib.suppress(Error):
                     event.id.reject(str(e).encode()[:200])
                 event.id.close()
-        except Error:  # the client left while it was let in
+        except Error:  # the client left during the connection set-up
             if client is not None:
                 client.close()
             event.id.close()
 
     def _make_room(self, octets: int) -> None:
-        """Disconnect clients that have been silent for long, if there is no place for one more."""
+        """Disconnect clients that were silent for ``SILENT`` seconds if there is no room for a new
+        one.
+        """
         by_age = sorted(self._clients.values(), key=lambda client: client.seen)
         for client in by_age:
             used = sum(one.octets for one in self._clients.values())

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp ping --qp uc``: the client's end and the server's.
+"""``siwarp ping --qp uc``: the client and the server.
 
-A UC queue pair has one peer, so the two meet over UD first: the client asks for a queue pair of the
-server's and says what its own is; the server makes one for it alone. A Send is sent back. A Write
-comes with immediate data, which tells that it is there, and is written back likewise.
+A UC queue pair has one peer, so client and server first exchange addresses over UD: the client
+sends the port and the memory of its UC queue pair in a request; the server creates a UC queue pair
+for this client and answers with its port and memory. A Send is returned as a Send. A Write carries
+immediate data, whose completion signals its arrival, and is returned as such a Write.
 """
 
 from __future__ import annotations
@@ -47,24 +48,26 @@ from siwarp.verbs import (
 
 __all__ = ["MOST", "UCPinger", "UCServer"]
 
-#: Octets of a UC ping: a server gives memory to whoever asks.
+#: Limit of a UC ping in octets, because the server allocates memory for any client.
 MOST = 1 << 20
-#: How often a client sends its request over UD, and how many seconds it waits for each answer.
+#: Number of UD requests that a client sends, and seconds that it waits for each answer.
 TRIES, EACH = 20, 0.25
 
 _MAGIC = b"siwucpg1"
-#: Operation, port of the client's queue pair, octets of a ping; then its memory, and zeros, so that
-#: a request is not shorter than its answer.
+#: The request: operation, port of the client's queue pair, octets of a ping, and the client's
+#: memory. Zeros follow, so that a request is not shorter than its answer.
 _ASK = struct.Struct("!8sBxHQ20s24x")
-#: 1 and the port of the server's queue pair, then its memory; or 0.
+#: The answer: 1, the port of the server's queue pair and the server's memory; or 0 for a refusal.
 _ANSWER = struct.Struct("!8sBxH20s")
 _MEET_ID = 1 << 40
-#: Places for received messages: a message never overwrites the one before it.
+#: Number of slots for received messages; a message never overwrites the one before it.
 _PLACES = 4
 
 
 class _Half:
-    """One UC queue pair with its memory: ``size`` octets to send, then places for what comes."""
+    """A UC queue pair with its memory: ``size`` octets to send, then the slots for received
+    messages.
+    """
 
     def __init__(self, pd: PD, cq: CQ, host: str, op: str, size: int, ident: int) -> None:
         self.op, self.size, self._id = op, size, ident
@@ -83,7 +86,7 @@ class _Half:
             raise
 
     def recv(self, place: int) -> None:
-        """Post a receive. Each has its own place, and is posted again once that was read."""
+        """Post the receive of a slot; it is posted again after the slot was read."""
         sg = [self.mr.sge((1 + place) * self.size, self.size)] if self.op == "send" else []
         self.qp.post_recv(RecvWR(self._id * _PLACES + place, sg=sg))
 
@@ -91,7 +94,7 @@ class _Half:
         """Connect to the peer.
 
         Raises:
-            ValueError: its memory is too small to be written to.
+            ValueError: the peer's memory is too small for the Writes.
 
         """
         self.qp.to_rts(QPAttr(ah_attr=peer))
@@ -108,20 +111,20 @@ class _Half:
         ]
 
     def send(self, place: int) -> None:
-        """Send the first part of the memory, or write it to that place of the peer's."""
+        """Send the first ``size`` octets of the memory, or write them to this slot of the peer."""
         self.qp.post_send(self._wrs[place % _PLACES])
 
     def place(self, wc: WC) -> int:
-        """Return the place of a message; for a Write, the immediate data has it."""
+        """Return the slot of a message; for a Write it is in the immediate data."""
         return (wc.imm_data if self.op == "write" else wc.wr_id) % _PLACES
 
     def came(self, wc: WC) -> memoryview:
-        """Return the octets at a message's place."""
+        """Return the octets in a message's slot."""
         at = (1 + self.place(wc)) * self.size
         return self.mr.view[at : at + self.size]
 
     def back(self, wc: WC) -> None:
-        """Send a message back."""
+        """Return a message to the peer."""
         self.mr.view[: self.size] = self.came(wc)
         self.send(self.place(wc))
 
@@ -130,12 +133,12 @@ class _Half:
 
 
 def is_message(wc: WC) -> bool:
-    """Whether a completion is of a received message, and not of one that was sent."""
+    """Whether a completion belongs to a received message, not to one that was sent."""
     return wc.opcode in (WCOpcode.RECV, WCOpcode.RECV_RDMA_WITH_IMM)
 
 
 class UCPinger:
-    """The client."""
+    """The client of a UC ping."""
 
     def __init__(self, dest: Address, op: str, size: int, device: str | None, wait: float) -> None:
         if not 1 <= size <= MOST:
@@ -204,12 +207,12 @@ class UCPinger:
                     return wc
             now = time.monotonic()
             if now > polite:
-                os.sched_yield()  # let other processes run; one of them may be the peer
+                os.sched_yield()  # let other processes run, for example the peer
             if now > end:
                 return None
 
     def ping(self, count: int) -> bool | None:
-        """Do one round trip: True, False if wrong octets came back, None if nothing did."""
+        """Do one round trip: True if good, False if wrong octets came back, None for no answer."""
         half, size = self._half, self._size
         tag = number(count, size)
         view = half.mr.view
@@ -230,15 +233,15 @@ class UCPinger:
         return None
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
         self._parts.close()
 
 
 class UCServer:
-    """Meets clients on a UD queue pair and gives each a UC queue pair of its own."""
+    """Accepts clients on a UD queue pair and creates a UC queue pair for each."""
 
     CLIENTS = 64
-    #: Seconds after which a silent client may lose its place to a new one.
+    #: Seconds without a message after which a client may be disconnected to admit a new one.
     SILENT = 30.0
     SLOTS = 16
 
@@ -276,7 +279,7 @@ class UCServer:
         self._qp.post_recv(RecvWR(_MEET_ID | slot, sg=sg))
 
     def run(self, stop: Stop) -> None:
-        """Serve until ``stop`` is set."""
+        """Answer requests until ``stop`` is set."""
         serve(self._cq, self._serve, stop)
 
     def _serve(self, wcs: list[WC]) -> None:
@@ -308,10 +311,10 @@ class UCServer:
         if known is None:
             answer = self._welcome((source[0], port), OPS[op], size, RemoteBuffer.unpack(memory))
         else:
-            answer = known[1]  # the first answer was lost
+            answer = known[1]  # the client repeats its request because the first answer was lost
         at = _ASK.size * self.SLOTS
         self._mr.write(answer, offset=at)
-        # A client's mistake, such as an impossible address, must not end the server.
+        # A client's mistake, for example an impossible address, must not end the server.
         with contextlib.suppress(Error), AH(self._pd, source) as ah:
             self._qp.post_send(SendWR(sg=[self._mr.sge(at, _ANSWER.size)], ah=ah, send_flags=0))
 
@@ -336,7 +339,7 @@ class UCServer:
         return answer
 
     def _make_room(self) -> bool:
-        """Disconnect the client that has been silent longest, if there is no place for one more."""
+        """Disconnect the client that has been silent longest, if there is no room for a new one."""
         if len(self._clients) < self.CLIENTS:
             return True
         who = min(self._seen, key=lambda one: self._seen[one])
@@ -352,7 +355,7 @@ class UCServer:
         half.close()
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
         for who in list(self._clients):
             self._drop(who)
         self._parts.close()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What ``siwarp ping`` and its server say to each other.
+"""The protocol between ``siwarp ping`` and its server.
 
-UD: a request is a datagram that begins with ``Q``; the server sends it back with an ``A`` in that
-place, and answers nothing else, so that two servers can never keep each other busy. RD: the same,
-and an ``M`` with a Hello behind it asks for memory, which an ``A`` with a RemoteBuffer gives, or
-one with nothing if the server has none left; an ``M`` alone returns it. RC:
-the client's private data (a Hello) says what it will do; the server's is a RemoteBuffer of the
-memory that Writes and Reads go to. Sends come back as they were.
+UD: a request is a datagram that begins with ``Q``. The server returns it with an ``A`` in that
+place and answers nothing else, so that two servers cannot keep each other busy. RD: the same; in
+addition, an ``M`` followed by a Hello requests memory. The answer is an ``A`` followed by a
+RemoteBuffer, or only an ``A`` if the server has no memory left. An ``M`` without a Hello returns
+the memory. RC: the client's private data is a Hello with the operation and the size; the server's
+is a RemoteBuffer for the memory that Writes and Reads access. Sends are returned unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 REQUEST, ANSWER, MEMORY = ord("Q"), ord("A"), ord("M")
 
 OPS = ("send", "write", "read")
-#: Octets of one RC ping: what a server gives a client memory for.
+#: Limit of one RC ping in octets, for which the server allocates memory.
 MAX_SIZE = 64 << 20
 
 _HELLO = struct.Struct("!8sBxxxQ")
@@ -25,22 +25,22 @@ _MAGIC = b"siwping1"
 
 
 class Hello(NamedTuple):
-    """What an RC client will do, and with how many octets."""
+    """The operation that a client will use, and its number of octets."""
 
     op: str
     size: int
 
     def pack(self) -> bytes:
-        """Return the private data for it."""
+        """Return the Hello in its wire format."""
         return _HELLO.pack(_MAGIC, OPS.index(self.op), self.size)
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
-        """Read private data.
+        """Parse a Hello.
 
         Raises:
-            ValueError: it is not of a ``siwarp ping``, or asks for too much; the text is for
-                the client.
+            ValueError: the octets are not a Hello of ``siwarp ping``, or the size is too large; the
+                text is sent to the client.
 
         """
         if len(data) < _HELLO.size:
@@ -54,11 +54,11 @@ class Hello(NamedTuple):
 
 
 def pattern(size: int) -> bytes:
-    """Return the octets that a server's memory has at first: what a Read ping must bring."""
+    """Return the initial contents of the server's memory, which a Read ping must return."""
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
 def number(ping: int, octets: int) -> bytes:
-    """Return a ping's number in so many octets, at most 8; what does not fit wraps."""
+    """Return a ping's number in ``octets`` octets, at most 8; higher digits are dropped."""
     count = min(8, octets)
     return (ping % (1 << (8 * count))).to_bytes(count, "little") if count else b""

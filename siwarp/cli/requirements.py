@@ -5,9 +5,10 @@ A requirement is a list item that starts with its id and its level::
 
     - **DGRAM-UD-1** (MUST) A message is one datagram.
 
-and goes on to the next item or empty line. One that must hold in several cases numbers them in its
-text, ``(a)``, ``(b)`` and so on; tests then cite each, by the id with ``#a`` behind it. The table
-between the two marks below says which tests show it; ``spec/check.py --write`` writes that table.
+The item extends to the next item or empty line. A requirement for several cases numbers them in its
+text, ``(a)``, ``(b)`` and so on; tests then cite each case as the id followed by ``#a``. The table
+between the two marks below lists the tests of each requirement; ``spec/check.py --write`` writes
+that table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _NAME = "datagram-iwarp.md"
 
 @dataclass(frozen=True)
 class Requirement:
-    """One numbered sentence. `tests`: those that show it, as pytest names them."""
+    """One numbered requirement. `tests`: pytest ids of the tests that verify it."""
 
     id: str
     level: str
@@ -40,7 +41,7 @@ class Requirement:
 
     @property
     def items(self) -> int:
-        """How many cases the text lists: it has (a), (b), ... in this order. 0 if it lists none."""
+        """Number of cases in the text, numbered (a), (b), ... in this order; 0 for none."""
         count = 0
         for letter in re.findall(r"\(([a-z])\)", self.text):
             count += letter == chr(ord("a") + count)
@@ -48,7 +49,7 @@ class Requirement:
 
 
 def text() -> str:
-    """The specification as it came with the package, or as it is in the source tree."""
+    """Return the specification's text, from the installed package or from the source tree."""
     spec = importlib.util.find_spec("siwarp")
     assert spec is not None and spec.origin is not None
     package = Path(spec.origin).parent
@@ -58,7 +59,7 @@ def text() -> str:
 
 
 def parse(markdown: str) -> list[Requirement]:
-    """All requirements, in the text's order."""
+    """Return all requirements, in the text's order."""
     body, _, table = markdown.partition(BEGIN)
     tests = {row[1]: row[2] for row in map(_ROW.fullmatch, table.splitlines()) if row}
     return [

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp run`` and ``siwarp env``: programs that are compiled against libibverbs, on siwarp.
+"""``siwarp run`` and ``siwarp env``: run programs that are compiled against libibverbs on siwarp.
 
-Only the standard library is used on the way to the program, so that it starts quickly; what checks
-an option that was given may need more. The program takes this process's place.
+The path to the program imports only the standard library, so that the program starts quickly; the
+check of an option may import more. The program replaces this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from siwarp.cli.run_view import show_devices
 
 __all__ = ["main"]
 
-#: A queue pair of UD or UC is a socket, and select() is long gone from what RDMA programs do.
+#: Limit of open files for the program: each UD or UC queue pair needs a socket. Programs that use
+#: select(), for which more than 1024 files are dangerous, are not expected here.
 MAX_FILES = 65536
 
 _USAGE = {
@@ -86,7 +87,7 @@ def _value(option: str, equals: str, value: str, rest: list[str]) -> str:
 
 
 def _parse(name: str, arguments: list[str]) -> _Options:
-    """Take the options up to the program; what is behind its name is the program's."""
+    """Parse the options before the program; the arguments after its name belong to the program."""
     options, rest = _Options(), list(arguments)
     while rest and rest[0].startswith("-"):
         before = list(rest)
@@ -111,13 +112,13 @@ def _parse(name: str, arguments: list[str]) -> _Options:
 
 
 def _variables(options: _Options) -> dict[str, str]:
-    """Return what the options and the library add to the environment."""
+    """Return the variables that the options and the library add to the environment."""
     from_settings = {k: v for k, v in os.environ.items() if k.startswith("SIWARP_")}
     added = {**from_settings, **preloaded(os.environ)}
     if options.faults is not None:
         from siwarp.verbs import faults
 
-        with faults(options.faults) as plan:  # refuses what is no plan
+        with faults(options.faults) as plan:  # rejects an invalid plan
             added["SIWARP_FAULTS"] = plan
     if options.capture is not None:
         program = options.command[0] if options.command else "sh"

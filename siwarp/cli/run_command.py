@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What needs no typer, in the list of commands: ``main.py`` calls it past these functions."""
+"""The commands that need no typer, for typer's list of commands; ``main.py`` runs them directly."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def run(words: _Words = None) -> None:
 
 
 def env() -> None:
-    """Print what `siwarp run` puts into the environment, for a shell."""
+    """Print the environment variables of `siwarp run` as shell commands."""
     raise typer.Exit(main("env", []))
 
 
 def config() -> None:
-    """Print the settings, or the flags to build a C program with."""
+    """Print the settings, or the compiler and linker flags for a C program."""
     raise typer.Exit(config_alone.main("config", []))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What our ``libibverbs.so.1`` says of its devices, for the files that programs look into.
+"""The attributes of siwarp's devices, as its ``libibverbs.so.1`` reports them, for files in sysfs.
 
-The library itself is asked, through ctypes, so that files and calls cannot disagree. It is loaded
-in a child process: a device that is open has threads, and a process with threads makes no user
-namespace.
+The library itself is queried, through ctypes, so that files and calls cannot disagree. It is loaded
+in a child process, because an open device has threads and a process with threads cannot create a
+user namespace.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Device(ctypes.Structure):
 
 
 class _DeviceAttr(ctypes.Structure):
-    """The head of ``struct ibv_device_attr``; the rest is room."""
+    """The start of ``struct ibv_device_attr``, then space for the rest."""
 
     _fields_ = [
         ("fw_ver", ctypes.c_char * 64),
@@ -48,7 +48,7 @@ class _DeviceAttr(ctypes.Structure):
 
 
 class _PortAttr(ctypes.Structure):
-    """``struct ibv_port_attr`` as its first edition had it: 48 octets."""
+    """``struct ibv_port_attr`` in its first version: 48 octets."""
 
     _fields_ = [
         ("state", ctypes.c_int),
@@ -90,7 +90,7 @@ class _GidEntry(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Gid:
-    """An entry of a device's table of GIDs: 16 octets in hexadecimal, type, interface's index."""
+    """A device's GID table entry; the GID is 16 octets in hexadecimal, ``ndev`` an ifindex."""
 
     index: int
     gid: str
@@ -100,7 +100,7 @@ class Gid:
 
 @dataclass(frozen=True)
 class Device:
-    """A device as ``ibv_query_device`` and ``ibv_query_port`` have it; GUIDs in hexadecimal."""
+    """The results of ``ibv_query_device`` and ``ibv_query_port``; GUIDs in hexadecimal."""
 
     name: str
     dev_name: str
@@ -175,9 +175,10 @@ def _ask(library: Path) -> list[Device]:
 
 
 def _child(library: Path, pipe: int) -> None:
-    """Write the devices or what went wrong to a pipe; nothing else of this process is to be seen.
+    """Write the devices, or an error text, to a pipe; have no other visible effect.
 
-    The capture file, the plan of faults and the trace are for the program.
+    The variables for the capture file, the fault plan and the trace are removed, because they are
+    meant for the program.
     """
     for name in ("SIWARP_CAPTURE", "SIWARP_FAULTS", "SIWARP_LOG"):
         os.environ.pop(name, None)
@@ -190,10 +191,10 @@ def _child(library: Path, pipe: int) -> None:
 
 
 def devices(library: Path) -> list[Device]:
-    """Return the devices of a library, the one that programs take first in front.
+    """Return the devices of a library; the first one is the programs' default.
 
     Raises:
-        OSError: it cannot be loaded, or one of its calls fails.
+        OSError: the library cannot be loaded, or one of its calls failed.
 
     """
     sys.stdout.flush()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The environment in which a program finds our ``libibverbs.so.1`` before any other.
+"""The environment in which a program loads siwarp's ``libibverbs.so.1`` before any other.
 
-``LD_LIBRARY_PATH`` is for what is linked to that name. Wheels carry copies under names of their own
-(``libibverbs-1de1263b.so.1``), which no search path replaces; what is preloaded comes first when
-symbols are looked up, so their calls land in ours, too. ``LD_PRELOAD`` may name paths without
-blanks and colons only: elsewhere the name alone stands there, which the search path leads to us.
+``LD_LIBRARY_PATH`` serves programs that are linked to that name. Wheels contain copies with other
+names (``libibverbs-1de1263b.so.1``), which no search path replaces; preloaded libraries come first
+in symbol look-up, so that calls of such programs also reach siwarp's library. ``LD_PRELOAD`` cannot
+hold paths with blanks or colons; for such a folder it holds only the file name, which is found by
+the search path.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ def _preloadable(library: Path) -> str:
 
 
 def preloaded(environment: Mapping[str, str], folder: Path | None = None) -> dict[str, str]:
-    """Return the two variables for a program that runs in this environment.
+    """Return LD_LIBRARY_PATH and LD_PRELOAD for a program that runs in this environment.
 
-    Its own values stay: its libraries are preloaded before ours, as a sanitizer's must be, and its
-    search path is behind ours. ``folder`` is where our libraries lie.
+    Existing values are kept: the program's preloaded libraries stay before siwarp's, as sanitizers
+    require, and its search path follows siwarp's folder. ``folder`` holds siwarp's libraries.
 
     Raises:
         FileNotFoundError: the installation has no such libraries.
-        ValueError: the loader takes no folder of that name.
+        ValueError: the loader does not accept a folder with this name.
 
     """
     folder = folder or _paths.abi_dir()
@@ -49,7 +50,7 @@ def preloaded(environment: Mapping[str, str], folder: Path | None = None) -> dic
         )
     ours = [_preloadable(library) for library in _libraries(folder)]
     theirs = [name for name in re.split(r"[\s:]+", environment.get(PRELOAD, "")) if name]
-    # An empty entry of the search path is the current folder, as it was before.
+    # An empty entry of the search path means the current folder and is kept.
     places = environment[PATH].split(":") if environment.get(PATH) else []
     return {
         PATH: ":".join([str(folder), *(place for place in places if place != str(folder))]),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The files under /sys/class that programs of RDMA read, made from what the library says.
+"""The files under /sys/class that RDMA programs read, made from the library's device attributes.
 
-They are as Linux's ib_core and ib_uverbs have them, as far as a device in software has an answer
+Their format is that of Linux's ib_core and ib_uverbs, as far as it applies to a software device
 (Linux: Documentation/ABI/stable/sysfs-class-infiniband).
 """
 
@@ -15,7 +15,8 @@ from siwarp.cli.run_device import Device, Gid
 
 __all__ = ["infiniband", "rdma_cm", "verbs"]
 
-#: ib_core's words: enum ibv_node_type, enum ibv_port_state, the port's physical states, links.
+#: Names that ib_core prints for enum ibv_node_type, enum ibv_port_state, the physical states of a
+#: port, and link layers.
 _NODES = {
     1: "CA",
     2: "switch",
@@ -37,7 +38,8 @@ _PHYSICAL = (
     "Phy Test",
 )
 _LINK_LAYERS = ("Unspecified", "InfiniBand", "Ethernet")
-#: Lanes, and a lane's tenths of Gb/s with its name, by the number in ibv_port_attr.
+#: By the number in ibv_port_attr: the number of lanes; a lane's speed in tenths of Gb/s, and its
+#: name.
 _WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 _SPEEDS = {
     1: (25, " SDR"),
@@ -49,10 +51,11 @@ _SPEEDS = {
     64: (500, " HDR"),
     128: (1000, " NDR"),
 }
-#: enum ibv_gid_type (1: IB or RoCE v1; 2: RoCE v2 here, as sysfs has it).
+#: enum ibv_gid_type (1: IB or RoCE v1; 2: RoCE v2), with the numbers that sysfs uses.
 _ROCE_V2 = 2
-#: Versions of the kernel's interfaces that programs of rdma-core 44 and later take: Linux's own.
-#: The system's librdmacm, whose rsockets run on siwarp, uses no device if the last is above 4.
+#: ABI versions that Linux reports and that programs with rdma-core 44 and later accept. The
+#: system's librdmacm, whose rsockets run on siwarp, uses no device if the version of rdma_cm is
+#: above 4.
 _UVERBS_ABI, _DEVICE_ABI, _RDMA_CM_ABI = 6, 1, 4
 
 
@@ -82,7 +85,7 @@ def _interface(gids: list[Gid]) -> str | None:
 
 
 def _numa_node(interface: str | None) -> int:
-    """Return the node of the adapter behind an interface; -1 where there is none, as in sysfs."""
+    """Return the NUMA node of the adapter behind an interface; -1 if there is none, as in sysfs."""
     if interface is None:
         return -1
     place = Path("/sys/class/net", interface, "device").resolve()
@@ -114,7 +117,7 @@ def _port(device: Device) -> Iterator[tuple[str, str]]:
 
 
 def infiniband(device: Device) -> dict[str, str]:
-    """Return the files of /sys/class/infiniband/DEVICE, each path with its line."""
+    """Return the files of /sys/class/infiniband/DEVICE: relative path and line of text."""
     interface = _interface(device.gids)
     return {
         "node_type": _named(device.node_type, _NODES),
@@ -129,7 +132,7 @@ def infiniband(device: Device) -> dict[str, str]:
 
 
 def verbs(device: Device) -> dict[str, str]:
-    """Return the files of /sys/class/infiniband_verbs/UVERBS; dev is /dev/null's."""
+    """Return the files of /sys/class/infiniband_verbs/UVERBS; the device number is /dev/null's."""
     return {"ibdev": device.name, "abi_version": str(_DEVICE_ABI), "dev": "1:3"}
 
 
@@ -139,5 +142,5 @@ def rdma_cm() -> dict[str, str]:
 
 
 def uverbs_abi() -> dict[str, str]:
-    """Return the files of /sys/class/infiniband_verbs itself."""
+    """Return the files directly in /sys/class/infiniband_verbs."""
     return {"abi_version": str(_UVERBS_ABI)}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The mount namespace in which a program finds the files of its devices in /sys and /dev.
 
-/sys/class and /dev become a tmpfs each, into which everything that was there is bound again: so the
-other classes stay as live as they were. Without privileges that takes a user namespace. It maps the
-user and the group to themselves, since MPIs refuse to run as root; mounting is done before the
-program is executed, which takes all privileges of the namespace from it.
+/sys/class and /dev are each covered by a tmpfs into which all previous entries are bind-mounted, so
+the other device classes stay live. Without privileges this needs a user namespace. The namespace
+maps the user and the group to themselves, because MPI launchers refuse to run as root. Mounting is
+done before the program is executed; execution drops all privileges in the namespace.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _mount(
 
 
 def _say(file: Path, line: str) -> None:
-    """Write to a file of the kernel's; its errors name the file."""
+    """Write a line to a kernel file; errors name the file."""
     try:
         file.write_text(line, encoding="ascii")
     except OSError as e:
@@ -68,7 +68,7 @@ def _say(file: Path, line: str) -> None:
 
 
 def _enter_namespace() -> None:
-    """Enter a mount namespace, and a user namespace if it takes one."""
+    """Enter a mount namespace, and a user namespace if that is necessary."""
     user, group = os.geteuid(), os.getegid()
     try:
         _unshare(_CLONE_NEWNS)
@@ -77,7 +77,7 @@ def _enter_namespace() -> None:
         _say(Path("/proc/self/setgroups"), "deny")
         _say(Path("/proc/self/uid_map"), f"{user} {user} 1")
         _say(Path("/proc/self/gid_map"), f"{group} {group} 1")
-    # What is mounted outside later is seen in here, and nothing of this is seen outside.
+    # Later mounts outside appear in the namespace, but no mount in the namespace appears outside.
     _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
 
 
@@ -90,7 +90,7 @@ def _bind(source: str, target: Path, folder: bool) -> None:
 
 
 def _cover(place: Path, without: Sequence[str]) -> None:
-    """Put a tmpfs over a folder, with all that was there but what is named."""
+    """Cover a folder with a tmpfs that holds all previous entries except those in ``without``."""
     old = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         names = [path.name for path in place.iterdir()]
@@ -117,9 +117,10 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _link_to_interface(device: Path, name: str) -> None:
-    """Link a device to its interface, unless that has just gone.
+    """Link a device to its network interface, unless the interface has disappeared.
 
-    Where /sys is of another network namespace there is nothing to link to: programs find the name.
+    If /sys belongs to another network namespace, there is no target for the link, and an empty
+    folder with the interface's name is made: programs read only the name.
     """
     folder = device / "net"
     if name and (_CLASSES / "net" / name).exists():
@@ -138,7 +139,7 @@ def _show_classes(found: Sequence[Device]) -> None:
         misc.mkdir(exist_ok=True)
         (misc / name).symlink_to(target)
     if "rdma_cm" not in links and (_paths.abi_dir() / "librdmacm.so.1").is_file():
-        # The system's own librdmacm would take this for a kernel that it can ask.
+        # With this file, the system's own librdmacm would try to use the kernel's rdma_cm.
         _write(misc / "rdma_cm", run_sysfs.rdma_cm())
     verbs = _CLASSES / "infiniband_verbs"
     _write(verbs, run_sysfs.uverbs_abi())
@@ -153,7 +154,7 @@ def _show_classes(found: Sequence[Device]) -> None:
 
 
 def _show_nodes(found: Sequence[Device]) -> None:
-    """Bind /dev/null where programs look whether they may open the device."""
+    """Bind /dev/null to the device nodes; programs check whether they can open those."""
     folder = _NODES / "infiniband"
     ours = [device.dev_name for device in found]
     covered = folder if folder.is_dir() else _NODES
@@ -161,7 +162,7 @@ def _show_nodes(found: Sequence[Device]) -> None:
     folder.mkdir(exist_ok=True)
     for name in ours:
         _bind("/dev/null", folder / name, folder=False)
-    # As before: nobody but root makes anything there.
+    # As before: only root may create files there.
     folder.chmod(0o555)
     covered.chmod(0o555)
 
@@ -173,7 +174,7 @@ def _show(found: Sequence[Device]) -> None:
 
 
 def _in_child(act: Callable[[], None]) -> str:
-    """Do something in a child process; return its error's text, or nothing."""
+    """Run a function in a child process; return the text of its error, or an empty string."""
     sys.stdout.flush()
     mine, its = os.pipe()
     pid = os.fork()
@@ -193,9 +194,10 @@ def _in_child(act: Callable[[], None]) -> str:
 
 
 def show_devices() -> str | None:
-    """Give this process the files of our devices; return what is missing, for a person, or None.
+    """Show the device files to this process; return a description of what is missing, or None.
 
-    Everything is tried in a child first, so that a refusal half-way leaves this process as it was.
+    All steps are tried in a child process first, so that a failure half-way leaves this process
+    unchanged.
     """
     nothing = "the program finds no /sys/class/infiniband and /dev/infiniband"
     try:
@@ -206,7 +208,7 @@ def show_devices() -> str | None:
     if refusal:
         advice = ""
         if refusal.startswith("/proc/self/uid_map") and os.geteuid() == 0:
-            # Since Linux 5.12 user 0 is mapped by who has CAP_SETFCAP alone.
+            # Since Linux 5.12 only a process with CAP_SETFCAP may map user 0.
             advice = " (root takes CAP_SYS_ADMIN or CAP_SETFCAP for this: run it as another user)"
         elif refusal.startswith(("unshare", "mount", "/proc/self/")):
             advice = (

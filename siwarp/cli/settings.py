@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The table of settings, as the C side has it."""
+"""The table of settings of the C library."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Setting:
     help: str
 
     def set(self, text: str) -> bool:
-        """Give it a value for this process; False if the text is not one of its values."""
+        """Set the value in this process; return False if the text is not a valid value."""
         from siwarp.base.library import lib
 
         return bool(lib.siw_setting_set_text(self.name.encode(), text.encode()) == 0)

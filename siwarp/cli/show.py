@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How the commands print: tables and bars in a terminal, plain lines in a pipe.
+"""The output of the commands: tables and progress bars on a terminal, plain lines in a pipe.
 
 rich is imported only for a terminal, so that a command whose output goes to a pipe starts fast.
 """
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 __all__ = ["bar", "data", "fancy", "heading", "line", "note", "recorded", "table", "tick"]
 
 
-#: A table's last column is at least so wide, or stands below the others, behind so many blanks.
+#: Minimum width of a table's last column. If the terminal has less room, the column is printed
+#: below the others, indented by INDENT.
 LEAST = 24
 INDENT = " " * 4
 
 
 def fancy() -> bool:
-    """Whether a person looks at a terminal, or wants what is printed there, and rich is here."""
+    """Whether output goes to a terminal (or FORCE_COLOR is set) and rich is installed."""
     seen = sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
     return seen and importlib.util.find_spec("rich") is not None
 
 
-#: Where findings go in place of the output, or None.
+#: The list that records findings instead of printing them, or None.
 _record: list[dict[str, Any]] | None = None
 
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[dict[str, Any]]]:
-    """Print nothing meanwhile; yield a list with a dict for each heading.
+    """Suppress all output in this context; yield a list to which each heading adds a dict.
 
-    It has ``title`` and ``findings``, of which each has ``text`` and ``good``.
+    The dict has ``title`` and ``findings``; each finding has ``text`` and ``good``.
     """
     global _record
     _record = []
@@ -66,7 +67,7 @@ def data(value: Any) -> None:
 
 
 def line(text: str = "", style: str = "") -> None:
-    """Print one line; where a terminal has no room for it, the next ones go on with it."""
+    """Print one line; on a terminal, break a long line into several."""
     if _record is not None:
         return
     if not fancy():
@@ -79,7 +80,7 @@ def line(text: str = "", style: str = "") -> None:
 
 
 def _broken(text: str) -> Iterator[str]:
-    """Yield the lines of a terminal that a text takes, with its indent and more of it."""
+    """Yield the terminal lines for a text; continuation lines are indented further."""
     indent = text[: len(text) - len(text.lstrip())]
     room = _room()
     if len(text) <= room:
@@ -89,7 +90,7 @@ def _broken(text: str) -> Iterator[str]:
 
 
 def heading(text: str) -> None:
-    """Print what comes next."""
+    """Print the heading of the next findings."""
     if _record is not None:
         _record.append({"title": text, "findings": []})
         return
@@ -131,10 +132,10 @@ def table(
     right: Sequence[int] = (),
     styles: Sequence[str] = (),
 ) -> None:
-    """Print a table; the columns numbered in ``right`` are aligned there.
+    """Print a table; the columns numbered in ``right`` are right-aligned.
 
-    On a terminal the last column is as wide as there is room; columns for which there is too little
-    stand below. ``styles`` has one for each row. In a pipe a row is a line.
+    On a terminal the last column takes the remaining width, and columns that do not fit are printed
+    below. ``styles`` has one style per row. In a pipe, each row is one line.
     """
     everything = [columns, *rows]
     widths = [max(len(row[i]) for row in everything) for i in range(len(columns))]
@@ -151,7 +152,7 @@ def _room() -> int:
 def _row(
     row: Sequence[str], widths: Sequence[int], right: Sequence[int], room: int
 ) -> Iterator[str]:
-    """Yield the lines of a table's row: words and numbers stay whole."""
+    """Yield the lines of a table row; words and numbers are not broken."""
     cells = [
         cell.rjust(width) if i in right else cell.ljust(width)
         for i, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -185,7 +186,7 @@ def _hanging(first: str, others: str, text: str, room: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def bar(text: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; call what this yields with the steps done since the last call."""
+    """Show a progress bar; yield a function that is called with the steps since the last call."""
     if _record is not None or not fancy():
         yield lambda _steps: None
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp sim``: random programs of verbs in simulated worlds, a process for several seeds."""
+"""``siwarp sim``: random verbs programs in simulated worlds, several seeds per worker process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ import typer
 
 __all__ = ["NAMES", "sim"]
 
-#: Seconds of real time that a seed may take; one takes about one.
+#: Real-time limit of a seed in seconds; a seed takes about one second.
 PATIENCE_S = 120
-#: Failures whose shortest prefix is looked for.
+#: Number of failures that are reported with their shortest failing prefix.
 TOLD = 5
-#: What every run must have had.
+#: Counters that must not be zero at the end of every run.
 COUNTED = ("operations", "packets", "drops", "crashes", "refusals")
 
 
 class Name(str, Enum):
-    """The workloads, as ``siwarp.sim.workloads`` has them."""
+    """The workloads of ``siwarp.sim.workloads``."""
 
     mixed = "mixed"
     messages = "messages"
@@ -46,7 +46,7 @@ NAMES = tuple(name.value for name in Name)
 
 
 class Worker:
-    """A simulated process that runs programs, and is started anew when it ends."""
+    """A process that runs simulated programs; it is restarted when it has ended."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -54,7 +54,7 @@ class Worker:
     def run(
         self, workload: str, seed: int, operations: int | None = None, capture: str | None = None
     ) -> dict[str, Any]:
-        """Run a program and return its outcome; how the process ended, if it did."""
+        """Run a program and return its outcome, or a failure if the process ended."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         ask = {"workload": workload, "seed": seed, "operations": operations, "capture": capture}
@@ -97,7 +97,7 @@ class Worker:
 
 @dataclass
 class Run:
-    """What the seeds of a run came to together."""
+    """The sums over the seeds of a run."""
 
     seeds: int = 0
     failures: int = 0
@@ -105,7 +105,7 @@ class Run:
     hash: int = 0
 
     def add(self, outcome: dict[str, Any]) -> None:
-        """Count a seed."""
+        """Add the outcome of a seed."""
         self.seeds += 1
         self.failures += bool(outcome["failure"])
         self.hash ^= outcome["hash"]
@@ -114,9 +114,9 @@ class Run:
 
 
 def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, Any]]:
-    """Return the length of a short prefix that fails, and its outcome; by bisection.
+    """Return the length of a short failing prefix, found by bisection, and its outcome.
 
-    Each prefix runs in a process of its own, as the command that replays it does.
+    Each prefix runs in a new process, like the command that replays it.
     """
 
     def fails(n: int) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, 
 
 
 def _tell(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
-    """Print a failure with all that it takes to see it again."""
+    """Print a failure with everything that is needed to reproduce it."""
     print(f"FAILED seed {seed} of workload {workload}: {outcome['failure']}", flush=True)
     length, short = _shortest(workload, seed, outcome["failed_at"] or 1 << 20)
     if not short["failure"]:
@@ -164,7 +164,7 @@ def _jobs(
     for i in itertools.count():
         if (seeds is not None and i >= seeds) or (until is not None and time.monotonic() >= until):
             return
-        # Each seed has one workload: all of them come in turn.
+        # Each seed runs one workload; the workloads alternate.
         yield names[(first + i) % len(names)], first + i
 
 
@@ -185,12 +185,12 @@ def sim(
         Path, typer.Option(file_okay=False, help="Where captures of failures go.")
     ] = Path("siwarp-sim"),
 ) -> None:
-    """Run random programs of verbs in simulated worlds, and check what the verbs promise.
+    """Run random verbs programs in simulated worlds, and check the guarantees of the verbs.
 
     A program has 600 operations on 2 to 8 devices, under faults, partitions, crashes and full
-    queues, all of it from its seed. Each runs twice, and both runs must have the same trace. A
-    failure is printed with the command that shows it again, and leaves a capture. Exit status 1
-    after a failure, or if the run had no drops, no crashes or nothing refused.
+    queues; all of it is derived from the seed. Each program runs twice, and both runs must have the
+    same trace. A failure is printed with the command that reproduces it, and a capture is written.
+    The exit status is 1 after a failure, or if the run had no drops, no crashes or no refusals.
     """
     names = [workload.value] if workload else list(NAMES)
     until = None if minutes is None else time.monotonic() + 60 * minutes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp spec``: what the specification of datagram-iWARP asks for, and which tests show it."""
+"""``siwarp spec``: the requirements of the specification of datagram-iWARP, and their tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="What siwarp's own specification as
 
 @app.callback()
 def _specs() -> None:
-    """What siwarp's own specification asks for."""
+    """Print the requirements of siwarp's own specification."""
 
 
 @app.command()
@@ -25,7 +25,7 @@ def dgram(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Print the specification itself.")] = False,
 ) -> None:
-    """Print the requirements of datagram-iWARP, each with the tests that show it."""
+    """Print the requirements of datagram-iWARP, each with the tests that verify it."""
     if text:
         print(requirements.text(), end="")
         return
@@ -43,6 +43,6 @@ def dgram(
 
 
 def _short(test: str) -> str:
-    """The test's file without its folders, and its name."""
+    """Return the test's file name without folders, and the test's name."""
     file, _, name = test.partition("::")
     return f"{file.rpartition('/')[2]}::{name}"

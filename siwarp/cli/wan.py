@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp wan``: two network namespaces with a bad line between them."""
+"""``siwarp wan``: two network namespaces connected by an emulated lossy link."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import typer
 
 from siwarp.cli import show
 
-#: The addresses of the two ends, as wan/wan.h has them.
+#: The addresses of the two namespaces, as in wan/wan.h.
 A, B = "10.77.0.1", "10.77.0.2"
 A6, B6 = "fd77::1", "fd77::2"
-#: The relay's PID, in the environment of what runs in a and b.
+#: The environment variable with the relay's PID, set for programs that run in a and b.
 VARIABLE = "WAN_RELAY"
 
 
 class End(str, Enum):
-    """What ``--enter`` takes."""
+    """Values of ``--enter``."""
 
     a = "a"
     b = "b"
 
 
 def _program() -> str:
-    """Return the program siwarp-wan of this installation."""
+    """Return the path of this installation's program siwarp-wan."""
     from siwarp import _siwarp
 
     assert _siwarp.__file__ is not None
@@ -62,7 +62,7 @@ _WORDS = {
 
 
 def _tell(statistics: dict[str, dict[str, int]]) -> None:
-    """Print what the relay did on standard error, since standard output belongs to the command."""
+    """Print the relay's statistics on standard error; standard output belongs to the command."""
     for way, name in (("a_to_b", "a to b"), ("b_to_a", "b to a")):
         of = statistics[way]
         parts = [f"{of['packets']} packets, {of['octets']} octets"]
@@ -71,8 +71,8 @@ def _tell(statistics: dict[str, dict[str, int]]) -> None:
 
 
 def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
-    """Return the exit status and the statistics; None if there are none."""
-    from siwarp.verbs.qkey import shared_qkey  # both ends' programs have one Q_Key
+    """Run the commands; return the exit status and the relay's statistics, or None without any."""
+    from siwarp.verbs.qkey import shared_qkey  # programs on both sides share one Q_Key
 
     mine, its = os.pipe()
     process = subprocess.Popen(
@@ -88,7 +88,7 @@ def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
                 status = process.wait()
                 break
             except KeyboardInterrupt:
-                continue  # the signal is meant for the command, which may end by it or not
+                continue  # the signal is for the command, which may or may not end
     return status if status >= 0 else 128 - status, json.loads(said) if said else None
 
 
@@ -111,26 +111,26 @@ def wan(
     pid: str | None = typer.Option(None, "--pid", help="Which one: the PID of siwarp-wan."),
     as_json: bool = typer.Option(False, "--json", help="Print the statistics as JSON."),
 ) -> None:
-    """Run commands in two network namespaces with a bad line between them; no root needed.
+    """Run commands in two network namespaces with an emulated lossy link between them, without
+    root.
 
-    siwarp wan --faults rate=50Mbit,delay=20ms,loss=1% --in-b "siwarp ping --server"
-    -- siwarp ping 10.77.0.2
+        siwarp wan --faults rate=50Mbit,delay=20ms,loss=1% --in-b "siwarp ping --server"
+        -- siwarp ping 10.77.0.2
 
-    One, a, is 10.77.0.1 and fd77::1, the other, b, 10.77.0.2 and fd77::2. Packets of any protocol
-    pass through a relay that treats them by the plan, packet by packet. In either one,
-    `siwarp wan --enter b -- COMMAND` runs something in b. The exit status is that of a's command.
+    Namespace a has the addresses 10.77.0.1 and fd77::1, namespace b has 10.77.0.2 and fd77::2.
+    Packets of any protocol pass through a relay, which applies the plan to each packet. In a or b,
+    `siwarp wan --enter b -- COMMAND` runs a command in b. The exit status is that of a's command.
 
-    A plan is clauses with a semicolon between them, a clause is faults with commas:
-
-    loss=1% burst=5 (losses in a row) dup=1% reorder=1% corrupt=1% mark=1% (CE) delay=20ms
-    jitter=2ms rate=50Mbit
-    limit=100 (packets that wait for the rate; or octets, 256KB) blackout=2s@10s (length@start)
-    seed=7 peer=ADDR/LEN:PORT (length and port may be left out; of IPv6 the address is in brackets).
-    In front of a clause tx: is from a to b, rx: from b to a; a peer
-    is b's end. Every clause that fits a packet acts on it. The same plan does the same to
-    the same packets. For siwarp's own traffic without namespaces, the same language serves
-    `siwarp ping --faults`, SIWARP_FAULTS and siwarp.faults(); tx: is then what this end sends.
-    There streams know reset=1MB, reset=5s and short=10% too.
+    A plan consists of clauses separated by semicolons; a clause is a list of faults separated by
+    commas: loss=1% burst=5 (consecutive losses) dup=1% reorder=1% corrupt=1% mark=1% (CE)
+    delay=20ms jitter=2ms rate=50Mbit limit=100 (packets queued because of the rate; or octets,
+    256KB) blackout=2s@10s (length@start) seed=7 peer=ADDR/LEN:PORT (length and port are optional;
+    an IPv6 address is in brackets). A clause with the prefix tx: applies from a to b, with rx: from
+    b to a; peer is b's address. Every clause that matches a packet applies to it. The same plan
+    always affects the same packets. For siwarp's own traffic without namespaces,
+    `siwarp ping --faults`, SIWARP_FAULTS and siwarp.faults() take the same plans; tx: then applies
+    to packets that this process sends. For streams, reset=1MB, reset=5s and short=10% exist as
+    well.
     """
     from siwarp.bench.plan_option import check_plan_of_line
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """scapy layers for MPA, DDP, RDMAP and datagram-iWARP, and the framing of TCP streams.
 
-Written from the RFCs alone and importing nothing of the stack: tests build octets and judge
-octets with this package.
+Written from the RFCs alone, without any import from the stack, so that tests can use this package
+to build wire data and to judge wire data.
 
     FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(b"hello"))    # pad and CRC worked out
     FPDU(octets).ulpdu.msn                                                # and read back
@@ -10,10 +10,11 @@ octets with this package.
     sniff(offline="file.pcap", session=FPDUSession)                       # the same, by packet
     examine("file.pcap").messages                                         # as siwarp dissect
 
-Captures are read without scapy's readers, which take a millisecond for an FPDU: ``pcap`` (files) ->
+Captures are read without scapy's readers, which take a millisecond per FPDU: ``pcap`` (files) ->
 ``packets`` (segments, datagrams, fragments) -> ``stream`` (connections, octets in order, gaps as
 values) -> ``framing`` (FPDUs, Markers) -> ``rc``, ``capture`` (messages, responses, errors with
-their clause). Every length is checked against what there is: a hostile file costs a ValueError.
+their clause). Every length is checked against the octets present: a malformed file raises a
+ValueError.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ __all__ = [
 ]
 
 
-#: Where the scapy layers are. They are imported when the first of them is used, all at once, since
-#: each finds the next by what the others have bound; reading captures needs none.
+#: The modules with the scapy layers. They are all imported when the first of them is used, because
+#: each finds its upper layer by the bindings of the others; reading captures needs no layer.
 _LAYERS = ("ddp", "dgram", "mpa", "rdmap", "session", "sidr")
 
 

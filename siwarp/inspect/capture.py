@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""From a capture to messages: requests, their responses, and errors.
+"""Converts a capture to messages: requests, their responses, and errors.
 
-Works on captures of siwarp's own (``siwarp capture``) and on those of tcpdump: TCP connections that
-begin with an MPA start-up frame are split into FPDUs. A connection whose start is not in the file
-is split from the first octets that look like an FPDU and have a valid CRC. UDP payloads with a
-valid CRC are taken for datagram-iWARP, and then everything else that is sent to the same addresses,
-and datagrams that a comment marks as dropped. Frames of UD resolution are known by their magic.
+Accepts captures by siwarp (``siwarp capture``) and by tcpdump. TCP connections that begin with an
+MPA start-up frame are split into FPDUs. A connection whose start is not in the file is split from
+the first octets that look like an FPDU and have a valid CRC. UDP payloads with a valid CRC are
+taken as datagram-iWARP; so are all other datagrams to the same addresses, and datagrams that a
+comment marks as dropped. Frames of UD resolution are recognized by their magic number.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ UD_HEADER_LEN = 18
 
 @dataclass
 class Dissection:
-    """All messages and streams of a capture; `damage` says what is wrong with the file."""
+    """All messages and streams of a capture; `damage` describes a defect of the file, if any."""
 
     messages: list[Message] = field(default_factory=list)
     streams: list[Stream] = field(default_factory=list)
@@ -81,14 +81,14 @@ class _Found:
     halves: list[HalfReader] = field(default_factory=list)
     quoted: list[tuple[Message, Header]] = field(
         default_factory=list
-    )  # UD: errors and what they quote
+    )  # UD: error messages and the headers they quote
 
 
 # ---- TCP --------------------------------------------------------------------------------------
 
 
 def _rc(connection: Connection) -> _Found | None:
-    """A connection's messages; None if it does not carry iWARP."""
+    """Return a connection's messages; None if the connection does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
     startups = {d: startup_of(connection.halves.get(d)) for d in (forth, back)}
     if (late := startups[back]) is not None and late.asks:
@@ -132,7 +132,8 @@ def _match(found: _Found) -> None:
         for message, quoted in reader.quoted:
             blamed = [m.number for m in said if quoted is not None and quotes(quoted, m)]
             message.about = blamed[-1] if blamed else None
-    # An index of the last message of each name, since there may be as many errors as messages.
+    # Index the last message of each key; a search would be quadratic with as many errors as
+    # messages.
     named = {
         (m.source, m.dest, m.fields.get("qn"), m.fields.get("msn")): m.number
         for m in found.messages
@@ -182,7 +183,7 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
 
 
 def _match_reads(stream: Stream, requests: list[Message], responses: list[Message]) -> None:
-    """Pair the Read Requests of one end with the Read Responses of the other: in order.
+    """Pair the Read Requests of one side with the Read Responses of the other, in order.
 
     If the capture lacks some, a response that does not fit is matched with a later request.
     """
@@ -234,7 +235,7 @@ def _crc_fits(octets: bytes) -> bool:
 
 
 def _llp_type(octets: bytes) -> str | None:
-    """Return the name of its type for a datagram that has the LLP header."""
+    """Return the name of a datagram's LLP type; None for a datagram without the LLP header."""
     if not octets or octets[0] & 0xF != LLP_VERSION << 2 | LLP_MARK:
         return None
     kind = LLP_TYPES.get(octets[0] >> 4)
@@ -244,7 +245,9 @@ def _llp_type(octets: bytes) -> str | None:
 
 
 def _segment(packet: Packet, kind: str, sound: bool) -> Message:
-    """A datagram with the LLP header as a message: a segment, or one of RD's own types."""
+    """Convert a datagram with the LLP header to a message: a DDP segment, or a control datagram of
+    RD.
+    """
     octets = packet.payload
     reliable = kind.startswith("RD_")
     begin = RD_HEADER_LEN if reliable else LLP_HDR_LEN
@@ -286,7 +289,7 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
 
 
 def _kind_behind(kind: str, header: Header | None) -> str:
-    """The kind of a datagram with the LLP header: its segment's, or its own."""
+    """Return the kind of a datagram with the LLP header: that of its segment, or its LLP type."""
     if kind == "RECORD":
         return "WRITE_RECORD"
     if kind not in ("UC", "RD_DATA"):
@@ -295,7 +298,7 @@ def _kind_behind(kind: str, header: Header | None) -> str:
 
 
 def _sound(packet: Packet) -> bool:
-    """Whether a payload is certainly datagram-iWARP: by its CRC, or by its whole header."""
+    """Whether a payload is certainly datagram-iWARP, by its CRC or by its complete header."""
     octets = packet.payload
     if resolution.is_frame(octets):
         return not packet.missing and resolution.is_whole(octets)
@@ -312,7 +315,7 @@ def _sound(packet: Packet) -> bool:
 
 
 def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
-    """A datagram as a message, and the header that it quotes if it reports an error."""
+    """Convert a datagram to a message; also return the header that an error message quotes."""
     quoted: Header | None = None
     octets = packet.payload
     if (kind := _llp_type(octets)) is not None:
@@ -355,10 +358,10 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
 
 
 def _batch(packet: Packet) -> list[Packet]:
-    """The datagrams of a batch, captured as one packet before the kernel split it (UDP_SEGMENT).
+    """Split a batch that was captured as one packet before the kernel segmented it (UDP_SEGMENT).
 
-    All have the same size, except that the last one may be shorter. The first length with a valid
-    CRC is that size. Without any, the packet is one datagram.
+    All datagrams have the same size, except that the last one may be shorter. The first length with
+    a valid CRC is that size. Without a valid CRC, the packet is one datagram.
     """
     octets = packet.payload
     header = parse_header(octets) if len(octets) >= 2 * (UD_HEADER_LEN + CRC_LEN) else None
@@ -381,7 +384,7 @@ def _batch(packet: Packet) -> list[Packet]:
 
 
 def _begins_plain(octets: bytes) -> bool:
-    """Whether octets begin as a plain segment does; its CRC is not there to show it."""
+    """Whether octets begin like a UD segment; used when the CRC is not in the capture."""
     header = parse_header(octets)
     if header is None or header.tagged or (header.dv, header.rv, header.mo) != (1, 1, 0):
         return False
@@ -389,9 +392,9 @@ def _begins_plain(octets: bytes) -> bool:
 
 
 def _ud(packets: list[Packet]) -> list[_Found]:
-    """The datagrams of datagram-iWARP, by pair of addresses."""
+    """Return the datagrams of datagram-iWARP, by pair of addresses."""
     judged = []
-    # Those that lack fragments come last, whenever they were sent.
+    # Datagrams that lack fragments come last, whenever they were sent.
     for packet in sorted(packets, key=lambda packet: packet.frame):
         sound = _sound(packet)
         whole = sound or packet.missing or packet.comment is not None
@@ -456,10 +459,10 @@ def _sum_up(found: _Found) -> None:
 
 
 def examine_packets(packets: Iterable[Packet]) -> Dissection:
-    """Messages and streams of a capture's TCP segments and UDP datagrams.
+    """Return the messages and streams of a capture's TCP segments and UDP datagrams.
 
-    Streams are numbered in the order of their first packets, messages in the order in which they
-    were complete, both from 1 on.
+    Streams are numbered in the order of their first packets, messages in the order of their
+    completion; both numbers begin at 1.
     """
     tcp, udp = Connections(), []
     for packet in packets:
@@ -482,11 +485,11 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
 
 
 def examine(path: str | Path, limits: Limits | None = None) -> Dissection:
-    """Messages and streams of a pcapng or pcap file, also compressed by gzip.
+    """Return the messages and streams of a pcapng or pcap file, which may be compressed by gzip.
 
-    Of a file that is damaged or ends too early, the result has what precedes that, and `damage`.
-    OSError if it cannot be read; ValueError if it is no capture; TooMuch, which is a ValueError, if
-    it is larger than `limits` (by default `Limits()`).
+    For a file that is damaged or truncated, the result has the part before the defect, and
+    `damage`. Raises OSError if the file cannot be read; ValueError if it is not a capture; TooMuch,
+    a ValueError, if it exceeds `limits` (by default `Limits()`).
     """
     with open_capture(path) as file, limited(Limits() if limits is None else limits):
         try:
@@ -498,12 +501,12 @@ def examine(path: str | Path, limits: Limits | None = None) -> Dissection:
 
 
 def dissect_packets(packets: Iterable[ScapyPacket]) -> list[Message]:
-    """The messages in scapy's packets, numbered in the order in which they were complete."""
+    """Return the messages in scapy's packets, numbered in the order of their completion."""
     return examine_packets(packets_of_scapy(packets)).messages
 
 
 def dissect(path: str | Path) -> list[Message]:
-    """The messages of a pcapng or pcap file; errors as of `examine`."""
+    """Return the messages of a pcapng or pcap file; raises the same errors as `examine`."""
     return examine(path).messages
 
 

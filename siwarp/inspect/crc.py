@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""CRC32C for the layers that carry one; tests judge it with another implementation."""
+"""CRC32C for the layers that carry one; tests check it against another implementation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from crc32c import crc32c as _crc32c
 
 
 def crc32c(octets: bytes | memoryview, before: int = 0) -> int:
-    """CRC32C as an integer; on the wire its four octets go least significant first.
+    """Return the CRC32C as an integer; on the wire it is least significant octet first.
 
-    `before`: the CRC32C of the octets that precede these.
+    `before`: the CRC32C of the preceding octets.
     """
     return _crc32c(octets, before)

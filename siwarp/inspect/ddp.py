@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """DDP segments (RFC 5041 sections 4.1 to 4.3) as scapy layers.
 
-`DDP(octets)` looks at the T bit and gives a `DDPTagged` or a `DDPUntagged`; build with the
-two classes themselves. The field that DDP leaves to its upper layer (RsvdULP: 8 bits in a
-tagged header, 40 in an untagged one) is shown as what RDMAP makes of it, the control octet
-(`rv`, `rdmap_rsvd`, `opcode`) and the Invalidate STag (RFC 5040 figure 3).
+`DDP(octets)` returns a `DDPTagged` or a `DDPUntagged`, according to the T bit; to build a segment,
+use these two classes. DDP reserves a field for its upper layer (RsvdULP: 8 bits in a tagged header,
+40 in an untagged one); it is shown as RDMAP defines it, the control octet (`rv`, `rdmap_rsvd`,
+`opcode`) and the Invalidate STag (RFC 5040 figure 3).
 
-A segment has no field for its length: the FPDU or datagram that carries it gives exactly its
-octets, and what follows the header is the upper layer's.
+A segment has no length field: the FPDU or datagram that carries the segment determines its length,
+and the octets after the header are the upper layer's payload.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from scapy.packet import Packet
 from siwarp.inspect.names import NOTICE_CODES, OPCODES, NoticeCode, Opcode
 from siwarp.inspect.wire import TAGGED_HDR_LEN, UNTAGGED_HDR_LEN
 
-#: Octets of the two headers: RFC 5041 figures 4 and 5.
+#: Lengths of the two headers are those of RFC 5041 figures 4 and 5; this bit tells them apart.
 T_BIT = 0x80
 
 
 def control_fields(tagged: int) -> list[Field[Any, Any]]:
-    """The DDP control octet, then the RDMAP control octet."""
+    """Return the fields of the DDP control octet, then of the RDMAP control octet."""
     return [
         BitField("t", tagged, 1),
         BitField("l", 1, 1),
@@ -51,13 +51,13 @@ def control_fields(tagged: int) -> list[Field[Any, Any]]:
 
 
 class DDP(Packet):
-    """Base of both headers, and the way in for octets whose T bit is not known yet."""
+    """Base class of both headers; parses octets whose T bit is not known yet."""
 
     name = "DDP"
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """The header class that the T bit names; Raw when the octets cannot hold that header."""
+        """Return the header class for the T bit; Raw if the octets cannot hold that header."""
         if cls is not DDP:
             return cls
         if not _pkt:
@@ -67,7 +67,7 @@ class DDP(Packet):
             return conf.raw_layer
         if not tagged:
             return DDPUntagged
-        # A Write-Record has the same opcode, on datagrams, and octets behind the header.
+        # A Write-Record on datagrams has the same opcode, but octets after the header.
         is_notice = _pkt[1] & 0xF == Opcode.PRIVATE and len(_pkt) == TAGGED_HDR_LEN
         return NOTICES.get(_pkt[2], DDPTagged) if is_notice else DDPTagged
 
@@ -84,14 +84,14 @@ class DDPTagged(DDP):
 
 
 def notice_fields(code: NoticeCode) -> list[Field[Any, Any]]:
-    """The header of a tagged private message without payload, up to its TO."""
+    """Return the header fields of a tagged private message without payload, up to the TO."""
     first = control_fields(1)
     first[-1].default = int(Opcode.PRIVATE)
     return [*first, ByteEnumField("subcode", int(code), NOTICE_CODES), X3BytesField("zero", 0)]
 
 
 class DeliveryCount(DDP):
-    """How many Sends and Writes the sender of this has received (spec/delivery-counts.md)."""
+    """Number of Sends and Writes that the sender has received (spec/delivery-counts.md)."""
 
     name = "siwarp delivery count"
     fields_desc: ClassVar[list[Any]] = [
@@ -102,7 +102,7 @@ class DeliveryCount(DDP):
 
 
 class Requester(DDP):
-    """What a requester tells of itself (spec/delivery-counts.md)."""
+    """Properties that a requester announces (spec/delivery-counts.md)."""
 
     name = "siwarp requester"
     fields_desc: ClassVar[list[Any]] = [

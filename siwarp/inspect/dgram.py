@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Datagram-iWARP: the contents of a UDP payload; the last four octets are a CRC32C of the rest.
 
-On UD it is one untagged DDP segment. Its header is DDP's, except that the four octets of the
-Invalidate STag carry the Q_Key, and that QN names the queue in its low two bits, the destination's
-index in bits 8 to 15 and the source's in bits 16 to 23.
+On UD the contents are one untagged DDP segment. The header is DDP's, except that the four octets of
+the Invalidate STag carry the Q_Key, and that QN holds the queue in its low two bits, the
+destination's index in bits 8 to 15 and the source's index in bits 16 to 23.
 
-All other datagrams begin with the LLP header. Its first octet has 2 in the bits where a segment has
-DDP's version, which is 1. Its type says what follows.
+All other datagrams begin with the LLP header. Its first octet has the value 2 in the bits where a
+segment has DDP's version, which is 1. The type in the LLP header defines the rest.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from siwarp.inspect.wire import CRC_LEN, LLP_HDR_LEN, LLP_MARK, LLP_TYPES, LLP_V
 
 
 def ud_qn(queue: int, dest_index: int = 0, source_index: int = 0) -> int:
-    """The QN field's value; ValueError when a part does not fit its bits."""
+    """Return the value of the QN field; raises ValueError if a part does not fit its bits."""
     if not (0 <= queue <= 3 and 0 <= dest_index <= 0xFF and 0 <= source_index <= 0xFF):
         raise ValueError("queue takes 2 bits, each index 8")
     return source_index << 16 | dest_index << 8 | queue
 
 
 class DDPDatagram(DDPUntagged):
-    """The untagged header as UD uses it: 18 octets."""
+    """The untagged header as used by UD: 18 octets."""
 
     name = "DDP datagram"
     fields_desc: ClassVar[list[Any]] = [
@@ -57,22 +57,22 @@ class DDPDatagram(DDPUntagged):
 
     @property
     def queue(self) -> int:
-        """Standard queue: 0 send, 1 Read Request, 2 error, 3 atomic response."""
+        """The queue: 0 send, 1 Read Request, 2 error, 3 atomic response."""
         return int(self.qn) & 3
 
     @property
     def dest_index(self) -> int:
-        """Index of the destination QP among those that share its socket."""
+        """Index of the destination QP among the QPs that share its socket."""
         return int(self.qn) >> 8 & 0xFF
 
     @property
     def source_index(self) -> int:
-        """Index of the source QP among those that share its socket."""
+        """Index of the source QP among the QPs that share its socket."""
         return int(self.qn) >> 16 & 0xFF
 
 
 def _segment(octets: bytes) -> Packet:
-    """The datagram's segment; ValueError (shown as Raw) when too short or tagged."""
+    """Parse the datagram's segment; ValueError (shown as Raw) if it is too short or tagged."""
     if len(octets) < UNTAGGED_HDR_LEN or octets[0] & 0x80:
         raise ValueError("not an untagged DDP segment")
     return DDPDatagram(octets)
@@ -83,8 +83,10 @@ def _segment_len(datagram: Packet) -> int:
 
 
 class UDDatagram(Packet):
-    """A whole UDP payload of a UD QP. `crc` is worked out when left None; a QP without CRC
-    sends zero there."""
+    """A complete UDP payload of a UD QP.
+
+    `crc` is computed if it is None; a QP without CRC sends zero.
+    """
 
     name = "datagram-iWARP UD"
     fields_desc: ClassVar[list[Any]] = [
@@ -94,21 +96,21 @@ class UDDatagram(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Raw for octets that cannot even hold the CRC."""
+        """Return Raw for octets that cannot even hold the CRC."""
         return conf.raw_layer if _pkt is not None and len(_pkt) < CRC_LEN else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the CRC that was left open."""
+        """Insert the CRC if it was None."""
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay
 
     def crc_expected(self) -> int:
-        """CRC32C over the segment; equal to `crc` in a sound datagram."""
+        """CRC32C over the segment; equal to `crc` in a valid datagram."""
         return crc32c(bytes(self)[:-CRC_LEN])
 
 
-#: The flag of an operation's first datagram, of type UC.
+#: The flag that marks the first datagram of a UC operation.
 UC_FIRST = 1
 
 
@@ -131,9 +133,9 @@ def _behind_llp_len(datagram: Packet) -> int:
 
 
 class LLPDatagram(UDDatagram):
-    """A whole UDP payload with the LLP header and a DDP segment behind it.
+    """A complete UDP payload with the LLP header and a DDP segment.
 
-    `crc` is worked out when left None.
+    `crc` is computed if it is None.
     """
 
     name = "datagram-iWARP"
@@ -145,20 +147,20 @@ class LLPDatagram(UDDatagram):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Raw for octets that cannot even hold the header and the CRC."""
+        """Return Raw for octets that cannot even hold the header and the CRC."""
         short = _pkt is not None and len(_pkt) < LLP_HDR_LEN + CRC_LEN
         return conf.raw_layer if short else cls
 
 
 class UCDatagram(LLPDatagram):
-    """A datagram of an unreliable connection; `psn` counts them."""
+    """A datagram of an unreliable connection; `psn` numbers the datagrams."""
 
     name = "datagram-iWARP UC"
     fields_desc: ClassVar[list[Any]] = [*llp_fields(1), *LLPDatagram.fields_desc[-2:]]
 
 
 class UCReport(LLPDatagram):
-    """What a UC receiver tells its peer: what came since it was connected; 40 octets."""
+    """A UC receiver's report to its peer: the traffic since it was connected; 40 octets."""
 
     name = "datagram-iWARP UC report"
     fields_desc: ClassVar[list[Any]] = [
@@ -174,7 +176,7 @@ class UCReport(LLPDatagram):
 class RecordHeader(Packet):
     """RDMAP's header in each segment of a Write-Record, which has the private opcode: 20 octets.
 
-    `to` is the tagged offset of the message's first octet, `length` its octets in all.
+    `to` is the tagged offset of the message's first octet, `length` the message's length in octets.
     """
 
     name = "Write-Record"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Where MPA's frames begin and end in octets, with Markers or without (RFC 5044 section 4).
+"""Finds the boundaries of MPA's frames, with Markers or without (RFC 5044 section 4).
 
-This works on octets; mpa.py makes scapy layers of the frames found here.
+This module works on octets; mpa.py makes scapy layers of the frames found here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from siwarp.inspect.crc import crc32c
 REQUEST_KEY = b"MPA ID Req Frame"
 REPLY_KEY = b"MPA ID Rep Frame"
 KEY_LEN = 16
-#: Key, flags, revision, PD_Length.
+#: Length of the header: key, flags, revision, PD_Length.
 STARTUP_HDR_LEN = 20
 LENGTH_LEN = 2
 CRC_LEN = 4
@@ -24,19 +24,19 @@ MARKER_SPACING = 512
 
 
 def pad_len(ulpdu_length: int) -> int:
-    """Octets of padding that make length field, ULPDU and pad a multiple of four."""
+    """Return the octets of padding that make length field, ULPDU and pad a multiple of four."""
     return -(LENGTH_LEN + ulpdu_length) % 4
 
 
 def fpdu_len(ulpdu_length: int) -> int:
-    """Octets of a whole FPDU without Markers."""
+    """Return the octets of a complete FPDU without Markers."""
     return LENGTH_LEN + ulpdu_length + pad_len(ulpdu_length) + CRC_LEN
 
 
 class FoundMarker(NamedTuple):
-    """A Marker in a stream: its position, its pointer, and what the pointer should be.
+    """A Marker in a stream: its position, its pointer, and the correct value of the pointer.
 
-    `position` counts from the first octet of the first Marker. The two lowest bits of a pointer
+    `position` is relative to the first octet of the first Marker. The two lowest bits of a pointer
     count as zero.
     """
 
@@ -46,23 +46,23 @@ class FoundMarker(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether it points to the start of its FPDU."""
+        """Whether the Marker points to the start of its FPDU."""
         return self.fpduptr & ~3 == self.expected
 
 
 class Span(NamedTuple):
-    """An FPDU in a stream: from `start` up to `end`, its octets without Markers."""
+    """An FPDU in a stream: from `start` to before `end`; `octets` is the FPDU without Markers."""
 
     start: int
     end: int
     octets: bytes
-    crc_good: bool  # by its CRC field, even if CRC was not negotiated
-    marked: bytes | None = None  # the same with its Markers; None if there are none
+    crc_good: bool  # judged by the CRC field, even if CRC was not negotiated
+    marked: bytes | None = None  # the FPDU with its Markers; None if it has none
     markers: tuple[FoundMarker, ...] = ()
 
 
 def next_plain(octets: bytes, at: int) -> Span | None:
-    """The FPDU at `at` in a stream without Markers; None if it is not complete."""
+    """Return the FPDU at `at` in a stream without Markers; None if it is incomplete."""
     if len(octets) - at < LENGTH_LEN:
         return None
     end = at + fpdu_len(int.from_bytes(octets[at : at + LENGTH_LEN], "big"))
@@ -73,14 +73,15 @@ def next_plain(octets: bytes, at: int) -> Span | None:
 
 
 def crc_of(octets: bytes) -> int:
-    """An FPDU's CRC field."""
+    """Return an FPDU's CRC field."""
     return int.from_bytes(octets[-CRC_LEN:], "little")
 
 
 def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
-    """The FPDU that begins, or whose leading Marker begins, at `at`; None if not complete.
+    """Return the FPDU that begins, or whose leading Marker begins, at `at`; None if incomplete.
 
-    A Marker stands at `origin` and every 512 octets from there; the CRC covers those inside.
+    There is a Marker at `origin` and every 512 octets from there; the CRC covers the Markers
+    inside.
     """
     plain, markers, cursor = bytearray(), [], at
     want, head = LENGTH_LEN, at
@@ -112,7 +113,7 @@ def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
 
 
 def fpdus_of(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
-    """The complete FPDUs from `at` on; `origin`: the position of a Marker, None without Markers."""
+    """Yield the complete FPDUs from `at` on; `origin` is a Marker's position, None without them."""
     while True:
         span = next_plain(octets, at) if origin is None else next_marked(octets, at, origin)
         if span is None:
@@ -122,7 +123,7 @@ def fpdus_of(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span
 
 
 def startup_end(octets: bytes) -> int | None:
-    """Where the start-up frame at a stream's head ends; 0: there is none, None: not complete."""
+    """Return the end of the start-up frame at a stream's start; 0: no frame, None: incomplete."""
     if octets[:KEY_LEN] not in (REQUEST_KEY, REPLY_KEY):
         return 0
     if len(octets) < STARTUP_HDR_LEN:

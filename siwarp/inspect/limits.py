@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What reading a capture may cost: a small file can unpack to much, and small frames to more."""
+"""Limits on the cost of reading a capture; a small file can unpack to gigabytes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 __all__ = ["Limits", "TooMuch", "limited", "spend"]
 
-#: How many blocks or frames are allowed per allowed message; each takes a fifth of the memory.
+#: Blocks or frames allowed per allowed message; each takes a fifth of a message's memory.
 FRAMES_A_MESSAGE = 5
-#: The clock is read once in so many frames or messages.
+#: The clock is read once per this number of frames or messages.
 LOOK = 64
 
 
 class TooMuch(ValueError):
-    """A capture is larger than the limits allow; the text says which, and how to raise it."""
+    """A capture exceeds a limit; the text names the limit and the option that raises it."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,9 @@ class Limits:
     """Limits on reading a capture; 0: no limit.
 
     Attributes:
-        messages: messages found in it; five times as many blocks and frames are allowed.
-        unpacked: octets that a compressed file unpacks to.
-        seconds: time that reading it takes.
-
+        messages: messages in the capture; five times as many blocks and frames are allowed.
+        unpacked: octets to which a compressed file unpacks.
+        seconds: duration of reading.
     """
 
     messages: int = 100_000
@@ -76,7 +75,7 @@ _now: ContextVar[_Spent | None] = ContextVar("_now", default=None)
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Count what is read in this ``with`` block against ``limits``."""
+    """Count everything that is read in this ``with`` block against ``limits``."""
     token = _now.set(_Spent(limits))
     try:
         yield
@@ -85,7 +84,7 @@ def limited(limits: Limits) -> Iterator[None]:
 
 
 def spend(messages: int = 0, frames: int = 0, unpacked: int = 0) -> None:
-    """Count something that was read, and check the clock from time to time.
+    """Count objects that were read, and check the clock from time to time.
 
     Raises:
         TooMuch: a limit is exceeded.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The messages of a capture, their streams, and what is wrong with them.
+"""The messages of a capture, their streams, and their errors.
 
 The two DDP headers are parsed here with struct and not with the scapy layers: a capture has
-hundreds of thousands, and scapy takes a millisecond for each.
+hundreds of thousands of headers, and scapy takes a millisecond for each.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from siwarp.inspect.names import (
 )
 from siwarp.inspect.wire import parse_terminate
 
-#: The clause that lists the errors of the layer that a Terminate blames.
+#: The clause that lists the errors of each layer that a Terminate can name.
 TERM_CLAUSES = {
     TermLayer.RDMA: "RFC5040-4.8-03",
     TermLayer.DDP: "RFC5041-7.2-01",
     TermLayer.LLP: "RFC5044-8-01",
 }
-#: The LLP's codes that MPA's enhanced start-up added.
+#: Error codes of the LLP that MPA's enhanced start-up added.
 ENHANCED_CODES = (5, 6, 7)
 ENHANCED_CLAUSE = "RFC6581-8"
-#: The first word of a drop's comment -> the clause that the datagram violates.
+#: The first word of a drop's comment -> the clause that the dropped datagram violates.
 DROP_CLAUSES = {
     "drop_short": "RFC5041-4.3-01",
     "drop_crc": "RFC5041-3-07",
@@ -47,9 +47,9 @@ DROP_CLAUSES = {
     "err_malformed": "DGRAM-ERR-12",
 }
 RDMAP_VERSION_CLAUSE = "RFC5040-7.2-08"
-#: The fields of RFC 7306's message headers.
+#: The clause for the fields of RFC 7306's message headers.
 EXTENSION_CLAUSE = "RFC7306-4.1-01"
-#: Kinds of messages beside the opcodes' names.
+#: Kinds of messages in addition to the opcodes' names.
 REQUEST, REPLY, GAP, PART, BROKEN = "MPA_REQUEST", "MPA_REPLY", "GAP", "PART", "BROKEN"
 RTR = "RTR"
 
@@ -62,7 +62,7 @@ _IMMEDIATE = struct.Struct(">II")
 _PRIVATE = struct.Struct(">B3xI")
 READ_REQUEST_FIELDS = ("sink_stag", "sink_to", "size", "src_stag", "src_to")
 ATOMIC_FIELDS = ("code", "request", "stag", "to", "data", "mask", "compare", "compare_mask")
-#: opcode -> the struct of its own header, and the names of the fields.
+#: opcode -> the struct of the message's own header, and the names of the fields.
 _OWN_HEADERS: dict[int, tuple[struct.Struct, tuple[str, ...]]] = {
     Opcode.RDMA_READ_REQUEST: (_READ_REQUEST, READ_REQUEST_FIELDS),
     Opcode.ATOMIC_REQUEST: (_ATOMIC_REQUEST, ATOMIC_FIELDS),
@@ -82,20 +82,20 @@ _TAGGED_OPCODES = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
 @dataclass(slots=True)
 class Message:
-    """One message, complete or in part. Times are seconds since 1970, lengths octets.
+    """A message, complete or in part. Times are in seconds since 1970, lengths in octets.
 
-    `kind` is an opcode's name, or MPA_REQUEST, MPA_REPLY (their length is that of the private
-    data), RTR (the empty FPDU that may open a peer-to-peer connection), PART (of a frame, at the
-    end of a stream, or of a datagram whose first fragment is missing), BROKEN (no header fits), or
-    GAP: octets that the capture does not have, which says nothing about the peers.
+    `kind` is an opcode's name, or MPA_REQUEST or MPA_REPLY (the length is that of the private
+    data), RTR (the empty FPDU that may open a peer-to-peer connection), PART (a part of a frame at
+    the end of a stream, or of a datagram whose first fragment is missing), BROKEN (no header
+    matches), or GAP: octets that the capture lacks, which is not an error of the peers.
     """
 
     number: int = 0
     stream: int = 0
     time: float = 0.0  # when its last octet arrived
-    when_ns: int = 0  # the same in nanoseconds, which a float cannot hold
+    when_ns: int = 0  # the same in nanoseconds, too precise for a float
     began_ns: int = 0
-    frame: int = 0  # number of its last octet's packet in the file, from 1 on
+    frame: int = 0  # number of the packet with its last octet, from 1
     first_frame: int = 0
     transport: str = "rc"
     source: str = ""
@@ -105,18 +105,18 @@ class Message:
     segments: int = 1
     whole: bool = True
     fields: dict[str, int | str] = field(default_factory=dict)
-    answers: int | None = None  # number of the request that this one responds to
+    answers: int | None = None  # number of the request to which this is the response
     answered_by: int | None = None
-    latency: float | None = None  # of a response: seconds since its request was complete
+    latency: float | None = None  # of a response: seconds since the request was complete
     about: int | None = None  # of a Terminate: number of the message that it quotes
-    retransmitted: int = 0  # packets that repeated octets of it
+    retransmitted: int = 0  # packets that retransmitted its octets
     dropped: str | None = None  # why the receiver dropped it
     error: str | None = None
     clause: str | None = None
     note: str | None = None  # about the capture, not about the message
 
     def blame(self, error: str, clause: str | None) -> None:
-        """Note an error, unless one was noted before."""
+        """Record an error, unless an earlier one is recorded."""
         if self.error is None:
             self.error, self.clause = error, clause
 
@@ -127,14 +127,14 @@ class Stream:
 
     number: int = 0
     transport: str = "rc"
-    source: str = ""  # who began it
+    source: str = ""  # the initiator
     dest: str = ""
     first_frame: int = 0
     time: float = 0.0
     seconds: float = 0.0
     request: dict[str, int | str] | None = None  # fields of the start-up frames
     reply: dict[str, int | str] | None = None
-    crc: bool | None = None  # whether it is in use; None: unknown
+    crc: bool | None = None  # whether CRC is in use; None: unknown
     markers: dict[str, bool] = field(default_factory=dict)  # by sender
     messages: dict[str, int] = field(default_factory=dict)  # by kind
     octets: dict[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Stream:
 
 
 class Header(NamedTuple):
-    """A DDP header, with RDMAP's fields in it."""
+    """A DDP header, including RDMAP's fields."""
 
     tagged: bool
     last: bool
@@ -154,15 +154,15 @@ class Header(NamedTuple):
     rv: int
     opcode: int
     ddp_rsvd: int
-    size: int  # of the header
-    a: int  # STag, or what Invalidate STag and Q_Key share
-    b: int  # TO, or QN
+    size: int  # octets of the header
+    a: int  # the STag; or the field of the Invalidate STag and the Q_Key
+    b: int  # the TO, or the QN
     msn: int
     mo: int
 
 
 def parse_header(octets: bytes) -> Header | None:
-    """The header at the start of a segment; None if the segment is too short."""
+    """Return the header at the start of a segment; None if the segment is too short."""
     if not octets:
         return None
     msn = mo = 0
@@ -190,14 +190,14 @@ def parse_header(octets: bytes) -> Header | None:
 
 
 def kind_of(header: Header | None) -> str:
-    """The name of a message's kind."""
+    """Return the name of a message's kind."""
     if header is None:
         return BROKEN
     return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
 
 
 def _notice(header: Header) -> dict[str, int | str]:
-    """The fields of a tagged private message that has no payload (spec/delivery-counts.md)."""
+    """Return the fields of a tagged private message without payload (spec/delivery-counts.md)."""
     subcode, to = header.a >> 24, header.b
     found: dict[str, int | str] = {"subcode": subcode}
     if subcode == NoticeCode.DELIVERY_COUNT:
@@ -208,7 +208,7 @@ def _notice(header: Header) -> dict[str, int | str]:
 
 
 def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
-    """A message's header fields by name, those of its own header among them."""
+    """Return a message's header fields by name, including those of the message's own header."""
     if header.tagged:
         notice = header.opcode == Opcode.PRIVATE and not payload
         return _notice(header) if notice else {"stag": header.a, "to": header.b}
@@ -220,20 +220,20 @@ def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int
     layout, names = _OWN_HEADERS.get(header.opcode, (None, ()))
     if layout is not None and len(payload) >= layout.size:
         found.update(zip(names, layout.unpack_from(payload), strict=True))
-    if "code" in found:  # the bits beside it are reserved
+    if "code" in found:  # the other bits of the octet are reserved
         found["code"] = int(found["code"]) & 0xF
     return found
 
 
 def due_queue(opcode: int) -> int | None:
-    """The queue that a message with this opcode uses; None for tagged and unknown ones."""
+    """Return the queue for a message with this opcode; None for tagged and unknown opcodes."""
     if opcode in _TAGGED_OPCODES or opcode not in OPCODES:
         return None
     return int(_QUEUES.get(opcode, Queue.SEND))
 
 
 def judge_header(message: Message, header: Header | None) -> None:
-    """Note errors in a header that any receiver would refuse."""
+    """Record errors in a header that every receiver would reject."""
     if header is None:
         message.blame("no DDP header", "RFC5041-4.3-01")
     elif header.dv != 1:
@@ -243,7 +243,7 @@ def judge_header(message: Message, header: Header | None) -> None:
     elif header.opcode not in OPCODES:
         message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.opcode == Opcode.PRIVATE:
-        pass  # its own first octet says which kind it is, and so which queue it uses
+        pass  # the subcode in the payload determines the kind and the queue
     elif header.tagged != (due_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"
@@ -251,7 +251,7 @@ def judge_header(message: Message, header: Header | None) -> None:
 
 
 def judge_plain(message: Message, header: Header) -> None:
-    """Note errors of a plain segment on UD."""
+    """Record errors of a DDP segment on UD."""
     private = header.opcode == Opcode.PRIVATE and message.fields.get("subcode") in PRIVATE_CODES
     if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE) and not private:
         message.blame(f"{kind_of(header)} on UD", "DGRAM-UD-2")
@@ -260,7 +260,7 @@ def judge_plain(message: Message, header: Header) -> None:
 
 
 def judge_terminate(message: Message, payload: bytes) -> Header | None:
-    """Note a Terminate's numbers, as fields and in words; return the header that it quotes."""
+    """Record a Terminate's numbers, as fields and in words; return the header that it quotes."""
     found = parse_terminate(payload)
     if found is None:
         message.blame("a Terminate that is cut short", "RFC5040-4.8-01")
@@ -275,7 +275,7 @@ def judge_terminate(message: Message, payload: bytes) -> Header | None:
 
 
 def quotes(quoted: Header, message: Message) -> bool:
-    """Whether the header that a Terminate quotes is one of this message's."""
+    """Whether the header that a Terminate quotes belongs to this message."""
     named = message.fields
     if not quoted.tagged:
         return (named.get("qn"), named.get("msn")) == (quoted.b, quoted.msn)
@@ -287,5 +287,5 @@ def quotes(quoted: Header, message: Message) -> bool:
 
 @lru_cache(maxsize=4096)
 def name_of(host: str, port: int) -> str:
-    """An address as people write it."""
+    """Return an address in the usual notation."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

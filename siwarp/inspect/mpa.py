@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""MPA: start-up frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9), FPDUs (RFC 5044
-section 4.1) and the Markers among them (sections 4.2 and 4.3).
+"""MPA as scapy layers: start-up frames, FPDUs and Markers.
+
+Start-up frames: RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9. FPDUs: RFC 5044 section 4.1.
+Markers: sections 4.2 and 4.3.
 
 `MPA(octets)` is a list of the start-up frames and FPDUs in contiguous octets without Markers;
-stream.py splits a whole TCP stream, with or without Markers.
+stream.py splits a complete TCP stream, with or without Markers.
 
     bind_mpa(18515)                                      # this TCP port carries MPA
     sniff(offline="file.pcap", session=TCPSession)       # scapy's reassembly
-    sniff(offline="file.pcap", session=FPDUSession)      # ours: any port, any order
+    sniff(offline="file.pcap", session=FPDUSession)      # siwarp's: any port, any order
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ M_FLAG = 0x80
 
 
 def _enhanced(frame: Packet) -> bool:
-    """Whether private data starts with IRD/ORD: S is set, revision 2 or later, and there is room.
+    """Whether private data starts with IRD/ORD: S is set, the revision is 2 or later, and it fits.
 
     In revisions 0 and 1 the S bit is reserved, and receivers ignore it.
     """
@@ -91,18 +93,18 @@ def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
 
 
 class MPAStartup(Packet):
-    """Base of both start-up frames; `MPAStartup(octets)` picks the class by the key.
+    """Base class of both start-up frames; `MPAStartup(octets)` selects the class by the key.
 
-    `pd_length` is worked out when left None; it counts IRD/ORD, `private_data` does not.
-    The flags C and D of RFC 6581 section 9 are `c_rtr` and `d_rtr`, since the CRC bit is named C,
-    too.
+    `pd_length` is computed if it is None; it includes IRD/ORD, which `private_data` does not. The
+    flags C and D of RFC 6581 section 9 are named `c_rtr` and `d_rtr`, because the CRC bit is also
+    named C.
     """
 
     name = "MPA start-up"
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """The frame class that the key names; Raw for any other key."""
+        """Return the frame class for the key; Raw for any other key."""
         if cls is not MPAStartup:
             return cls
         key = (_pkt or b"")[:KEY_LEN]
@@ -111,26 +113,26 @@ class MPAStartup(Packet):
         return MPAReply if key == REPLY_KEY else conf.raw_layer
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the length of the private data if it was left open."""
+        """Insert the length of the private data if it was None."""
         if self.pd_length is None:
             length = (len(pkt) - STARTUP_HDR_LEN).to_bytes(2, "big")
             pkt = pkt[: STARTUP_HDR_LEN - 2] + length + pkt[STARTUP_HDR_LEN:]
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What follows is the next frame, not payload."""
+        """Octets after this frame are the next frame, not payload."""
         return b"", s
 
 
 class MPARequest(MPAStartup):
-    """MPA Request Frame: the first octets of the initiator."""
+    """MPA Request Frame: the first octets sent by the initiator."""
 
     name = "MPA Request"
     fields_desc: ClassVar[list[Any]] = _startup_fields(REQUEST_KEY)
 
 
 class MPAReply(MPAStartup):
-    """MPA Reply Frame: the first octets of the responder."""
+    """MPA Reply Frame: the first octets sent by the responder."""
 
     name = "MPA Reply"
     fields_desc: ClassVar[list[Any]] = _startup_fields(REPLY_KEY)
@@ -145,15 +147,15 @@ def _pad_len(fpdu: Packet) -> int:
 
 
 class FPDU(Packet):
-    """One framed ULPDU: length, DDP segment, pad, CRC32C.
+    """A framed ULPDU: length, DDP segment, pad, CRC32C.
 
-    Left None, `ulpdu_length`, `pad` and `crc` are worked out; given, they stay as given, so
-    that broken FPDUs can be built too. A peer without CRC may send any value there.
+    `ulpdu_length`, `pad` and `crc` are computed if they are None; given values are kept, so that
+    invalid FPDUs can be built too. A peer without CRC may send any value as the CRC.
     """
 
     name = "MPA FPDU"
     __slots__ = ("marked",)
-    #: The octets as in a stream with Markers; None without Markers.
+    #: The FPDU's octets in a stream with Markers; None without Markers.
     marked: bytes | None
     fields_desc: ClassVar[list[Any]] = [
         ShortField("ulpdu_length", None),
@@ -167,7 +169,7 @@ class FPDU(Packet):
         super().__init__(*args, **fields)
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert length, pad and CRC if they were left open."""
+        """Insert length, pad and CRC if they were None."""
         ulpdu = bytes(self.ulpdu) if self.ulpdu is not None else b""
         if self.ulpdu_length is None:
             pkt = len(ulpdu).to_bytes(LENGTH_LEN, "big") + pkt[LENGTH_LEN:]
@@ -179,34 +181,34 @@ class FPDU(Packet):
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What follows is the next frame, not payload."""
+        """Octets after this FPDU are the next frame, not payload."""
         return b"", s
 
     def crc_expected(self) -> int:
-        """CRC32C over length, ULPDU, pad and Markers as they are; `crc` of a sound FPDU."""
+        """CRC32C over length, ULPDU, pad and Markers; equal to `crc` in a valid FPDU."""
         return crc32c((self.marked or bytes(self))[:-CRC_LEN])
 
     def wire_len(self) -> int:
-        """Octets that it takes in its stream, Markers included."""
+        """Octets of the FPDU in its stream, including Markers."""
         return len(self.marked or bytes(self))
 
 
 class Marker(Packet):
-    """A Marker (RFC 5044 figure 3): `fpduptr` octets lie between it and its FPDU's first."""
+    """A Marker (RFC 5044 figure 3); `fpduptr` is the distance from its FPDU's first octet."""
 
     name = "MPA Marker"
     fields_desc: ClassVar[list[Any]] = [ShortField("reserved", 0), ShortField("fpduptr", 0)]
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What follows is the FPDU, not payload."""
+        """Octets after the Marker are the FPDU, not payload."""
         return b"", s
 
 
 def mark(fpdu: Packet, at: int) -> bytes:
-    """Build an FPDU as in a stream with Markers.
+    """Build an FPDU as it appears in a stream with Markers.
 
-    `at` is the position of its first octet, counted from the first Marker's first octet. A Marker
-    directly before it belongs to it. The CRC, unless it was given, covers the Markers.
+    `at` is the position of its first octet, relative to the first Marker's first octet. A Marker
+    directly before the FPDU belongs to it. The CRC, unless it was given, covers the Markers.
     """
     plain = bytes(fpdu)
     out = bytearray()
@@ -231,9 +233,10 @@ def mark_stream(fpdus: Iterable[Packet], at: int = 0) -> bytes:
 
 
 def unmark(octets: bytes, at: int = 0) -> tuple[bytes, list[tuple[int, int]]]:
-    """Remove the Markers from octets that begin at `at`: the rest, and (position, pointer) pairs.
+    """Remove the Markers; return the remaining octets, and (position, pointer) pairs.
 
-    A Marker that is cut off by the end of the octets is removed, and not reported.
+    `octets` begins at position `at`. A Marker that is truncated at the end is removed, but not
+    reported.
     """
     plain = bytearray()
     found = []
@@ -251,10 +254,10 @@ def unmark(octets: bytes, at: int = 0) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def frame_class(octets: bytes) -> type[Packet]:
-    """Start-up frame or FPDU, by the key.
+    """Return the class of a frame, start-up frame or FPDU, by the key.
 
-    No FPDU of RDMAP looks like a start-up frame: read as an FPDU, a key would be untagged with
-    opcode 0, which belongs to tagged segments.
+    No FPDU of RDMAP looks like a start-up frame: read as an FPDU, a key would be an untagged
+    segment with opcode 0, which belongs to tagged segments.
     """
     starts = octets[:KEY_LEN] in (REQUEST_KEY, REPLY_KEY)
     return MPAStartup if starts else FPDU
@@ -262,15 +265,15 @@ def frame_class(octets: bytes) -> type[Packet]:
 
 @dataclass
 class _Way:
-    """What is remembered of one direction of a TCPSession's stream between two packets."""
+    """State of one direction of a TCPSession's stream between two packets."""
 
-    started: bool = False  # its start-up frame has passed
-    asks: bool = False  # that frame asks for Markers
-    at: int = 0  # octets of FPDUs and Markers up to here
+    started: bool = False  # the start-up frame has been parsed
+    asks: bool = False  # the start-up frame requests Markers
+    at: int = 0  # position: octets of FPDUs and Markers parsed so far
 
 
 class MPA(Packet):
-    """Contiguous octets from a frame's first octet on: start-up frames and FPDUs."""
+    """Contiguous octets that begin with a frame: start-up frames and FPDUs."""
 
     name = "MPA"
     fields_desc: ClassVar[list[Any]] = [
@@ -286,15 +289,15 @@ class MPA(Packet):
     def tcp_reassemble(
         cls, data: bytes, metadata: dict[str, Any], session: dict[Any, Any]
     ) -> Packet | None:
-        """For scapy's TCPSession: the complete frames at the stream's head; None: too few octets.
+        """Return the complete frames at a stream's start, for TCPSession; None: too few octets.
 
-        TCPSession fills a gap with zeros, shows retransmitted octets twice, and takes segments in
-        the order of their arrival. FPDUSession does none of this.
+        TCPSession fills a gap with zeros, passes retransmitted octets twice, and takes segments in
+        the order of their arrival. FPDUSession has none of these defects.
         """
         ident = metadata.get("ident")
         if ident is None and "relative_seq" in metadata:
-            return None  # scapy asks again about octets that were not complete before
-        # The session's key may be the same for different connections; this one differs.
+            return None  # scapy repeats the call for octets that were incomplete before
+        # Different connections may have the same session object; `ident` distinguishes them.
         way = session.setdefault((cls, ident), _Way())
         back = session.get((cls, _turned(ident)), _Way()) if ident else _Way()
         frames: list[Packet] = []
@@ -317,7 +320,7 @@ class MPA(Packet):
 
 
 def _turned(ident: bytes) -> bytes:
-    """TCPSession's key for the other direction: two addresses, two ports."""
+    """Return TCPSession's key of the other direction: the addresses and ports swapped."""
     half = (len(ident) - 4) // 2
     return ident[half:-4] + ident[:half] + ident[-2:] + ident[-4:-2]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The enumerations that people read instead of numbers, one per list of the RFCs.
+"""Names for the numbers in headers, one enumeration per list in the RFCs.
 
-They are defined again here, and not taken from the stack, since this package checks the stack's
-octets.
+They are defined here again, and not imported from the stack, because this package checks the
+stack's wire data.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ class Opcode(IntEnum):
     IMMEDIATE_SE = 0x9
     ATOMIC_REQUEST = 0xA
     ATOMIC_RESPONSE = 0xB
-    #: RFC 6580's experimental one, as siwarp uses it (spec/datagram-iwarp.md section 10).
+    #: The experimental opcode of RFC 6580, as siwarp uses it (spec/datagram-iwarp.md section 10).
     PRIVATE = 0xF
 
 
 class AtomicCode(IntEnum):
-    """What an Atomic Request asks for (RFC 7306, figure 5)."""
+    """The operation of an Atomic Request (RFC 7306 figure 5)."""
 
     FETCH_ADD = 0x0
     CMP_SWAP = 0x2
 
 
 class PrivateCode(IntEnum):
-    """What a private message is (spec/datagram-iwarp.md section 10)."""
+    """The kind of a private message (spec/datagram-iwarp.md section 10)."""
 
     SEND_IMM = 1
     SEND_IMM_SE = 2
 
 
 class NoticeCode(IntEnum):
-    """What a tagged private message on a connection is (spec/delivery-counts.md)."""
+    """The kind of a tagged private message on a connection (spec/delivery-counts.md)."""
 
     DELIVERY_COUNT = 4
     REQUESTER = 5
@@ -60,7 +60,7 @@ class Queue(IntEnum):
 
 
 class TermLayer(IntEnum):
-    """The layer a Terminate blames (RFC 5040, figure 9)."""
+    """The layer to which a Terminate attributes the error (RFC 5040 figure 9)."""
 
     RDMA = 0x0
     DDP = 0x1
@@ -85,7 +85,7 @@ TERM_ETYPES: dict[tuple[int, int], str] = {
     (TermLayer.LLP, 0): "MPA Error",
 }
 
-#: (layer, error type, error code) -> name; the LLP's 5 to 7 are RFC 6581 section 8.
+#: (layer, error type, error code) -> name; codes 5 to 7 of the LLP are from RFC 6581 section 8.
 TERM_CODES: dict[tuple[int, int, int], str] = {
     (TermLayer.RDMA, 1, 0x00): "Invalid STag",
     (TermLayer.RDMA, 1, 0x01): "Base or bounds violation",
@@ -123,9 +123,9 @@ TERM_CODES: dict[tuple[int, int, int], str] = {
 
 
 def term_reason(layer: int, etype: int, code: int) -> str:
-    """The words for a Terminate's three numbers; unknown ones come back as numbers.
+    """Return a Terminate's layer, error type and code in words; unknown values as numbers.
 
-    A local catastrophic error of RDMAP has no code (RFC 5040 figure 9): any value names it.
+    A local catastrophic error of RDMAP has no code (RFC 5040 figure 9), so the code is ignored.
     """
     layer_name = TERM_LAYERS.get(layer, f"layer {layer:#x}")
     etype_name = TERM_ETYPES.get((layer, etype), f"type {etype:#x}")

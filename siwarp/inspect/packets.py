@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""From frames to TCP segments and UDP datagrams: link headers, IPv4, IPv6 and its extension
-headers, reassembly of fragments. Other and damaged packets are skipped.
+"""Extracts TCP segments and UDP datagrams from frames.
+
+Parses link headers, IPv4, IPv6 and its extension headers, and reassembles fragments. Other packets
+and damaged ones are skipped.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 TCP, UDP = 6, 17
 IPV4_TYPE, IPV6_TYPE = 0x0800, 0x86DD
 VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
-#: IPv6 extension headers of the usual form: next header, length in 8 octets beyond the first 8.
+#: IPv6 extension headers with the usual start: next header, length in units of 8 octets minus one.
 EXTENSIONS = (0, 43, 60, 135, 139, 140)
 FRAGMENT = 44
-#: Link types: where IP begins.
+#: Link types, each with a different header before IP.
 ETHERNET, RAW_IPV4, RAW_IPV6, SLL, SLL2 = 1, 228, 229, 113, 276
 RAW = (12, 14, 101)
-NULL = (0, 108)  # BSD loopback: an address family in front
+NULL = (0, 108)  # BSD loopback: an address family precedes IP
 #: Source, destination, protocol and identification of a fragmented datagram.
 FragmentKey = tuple[str, str, int, int]
-#: How many fragmented datagrams are stored at a time.
+#: Limit of fragmented datagrams that are stored at a time.
 FRAGMENTS_MAX = 256
-#: The most octets of fragments of one datagram: what IP can carry, and room for some duplicates.
+#: Limit of stored fragments of one datagram, in octets: the maximum of IP, and room for duplicates.
 DATAGRAM_MAX = 2 * 65_536
 
 
@@ -40,8 +42,8 @@ DATAGRAM_MAX = 2 * 65_536
 class Packet:
     """A TCP segment or a UDP datagram.
 
-    `missing`: octets of its payload that the capture lacks, behind those it has. `fragmented`: they
-    were in IP fragments that it does not have; without the first of them the ports are 0.
+    `missing`: octets at the end of the payload that the capture lacks. `fragmented`: these octets
+    were in IP fragments that the capture lacks; without the first fragment the ports are 0.
     """
 
     frame: int
@@ -60,14 +62,14 @@ class Packet:
 
     @property
     def lack(self) -> str:
-        """What is missing, in words."""
+        """Description of the missing octets."""
         if self.fragmented:
             return f"{self.missing} of its octets were in IP fragments that the capture lacks"
         return f"the capture cut {self.missing} octets off it"
 
 
 def _ip_of(link: int, octets: bytes) -> bytes:
-    """What follows the link header; empty if that is no IP packet."""
+    """Return the octets after the link header; empty if they are not an IP packet."""
     if link == ETHERNET:
         at = 12
         while len(octets) >= at + 2:
@@ -86,7 +88,7 @@ def _ip_of(link: int, octets: bytes) -> bytes:
 
 
 class Fragments:
-    """Fragmented datagrams. Those that never get complete are UDP packets with octets missing."""
+    """Fragmented datagrams. Those that stay incomplete become UDP packets with missing octets."""
 
     def __init__(self) -> None:
         self._parts: dict[FragmentKey, dict[int, bytes]] = {}
@@ -97,7 +99,7 @@ class Fragments:
     def add(
         self, key: FragmentKey, offset: int, more: bool, part: bytes, frame: Frame
     ) -> bytes | None:
-        """Add a fragment. Return the datagram once it is complete, else None."""
+        """Add a fragment. Return the datagram when it is complete, otherwise None."""
         if key not in self._parts and len(self._parts) >= FRAGMENTS_MAX:
             self._give_up(next(iter(self._parts)))
         parts = self._parts.setdefault(key, {})
@@ -118,7 +120,7 @@ class Fragments:
         return whole[:end]
 
     def incomplete(self) -> list[Packet]:
-        """Return what has not become complete, and forget it."""
+        """Return the datagrams that stayed incomplete, and forget them."""
         for key in list(self._parts):
             self._give_up(key)
         found, self._incomplete = self._incomplete, []
@@ -126,7 +128,7 @@ class Fragments:
 
     @staticmethod
     def _beginning(parts: dict[int, bytes]) -> bytes:
-        """Return the octets up to the first that is missing."""
+        """Return the octets before the first gap."""
         whole = bytearray()
         for at in sorted(parts):
             if at > len(whole):
@@ -139,7 +141,7 @@ class Fragments:
         self._ends.pop(key, None)
 
     def _give_up(self, key: FragmentKey) -> None:
-        """Keep the beginning of a UDP datagram as a packet, and forget the rest."""
+        """Keep the beginning of a UDP datagram as a packet, and discard the rest."""
         source, dest, protocol, _ = key
         parts, frame = self._parts[key], self._last[key]
         begin = self._beginning(parts)
@@ -182,7 +184,7 @@ def _ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     total, ident, where = struct.unpack_from("!HHH", octets, 2)
     if head < 20 or len(octets) < head:
         return None
-    # Segmentation offload leaves 0 there; then the frame's length counts.
+    # Segmentation offload leaves the total length 0; then the frame's length is used.
     end = total if total >= head else len(octets)
     source, dest = str(IPv4Address(octets[12:16])), str(IPv4Address(octets[16:20]))
     body, length, protocol = octets[head:end], end - head, octets[9]
@@ -264,7 +266,7 @@ def _packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
 
 
 def packets_of_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
-    """The same from packets that scapy read or made, numbered from 1 on."""
+    """Yield the segments and datagrams in scapy's packets, which are numbered from 1."""
     fragments = Fragments()
     for number, packet in enumerate(packets, 1):
         found = of_scapy(packet, number, fragments)
@@ -274,7 +276,7 @@ def packets_of_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
 
 
 def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet | None:
-    """The segment or datagram in a packet that scapy read or made; None for anything else."""
+    """Return the segment or datagram in a scapy packet; None for other protocols."""
     from scapy.layers.inet import IP
     from scapy.layers.inet6 import IPv6
 
@@ -287,7 +289,7 @@ def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet |
 
 
 def comment_of(packet: ScapyPacket) -> str | None:
-    """A packet's comment, whatever scapy's release calls and types it."""
+    """Return a packet's comment; its name and type differ between scapy's releases."""
     found = getattr(packet, "comments", None) or getattr(packet, "comment", None)
     if isinstance(found, list):
         found = b"; ".join(x if isinstance(x, bytes) else str(x).encode() for x in found)
@@ -297,7 +299,7 @@ def comment_of(packet: ScapyPacket) -> str | None:
 
 
 def packets_of(frames: Iterable[Frame]) -> Iterator[Packet]:
-    """The TCP segments and UDP datagrams in frames, in their order."""
+    """Yield the TCP segments and UDP datagrams in frames, in the order of the frames."""
     fragments = Fragments()
     for frame in frames:
         spend()

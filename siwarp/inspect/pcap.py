@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The frames in a capture file, pcap or pcapng, with no dissecting.
+"""Reads the frames in a capture file, pcap or pcapng, without dissecting them.
 
 scapy's readers are not used: they truncate frames at 65,535 octets, keep one of several comments,
 end silently if a file is damaged, and try all their protocols on octets that may be hostile. Here
-every length is checked against what the file holds, and damage is reported.
+every length is checked against the file's contents, and damage is reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import BinaryIO, cast
 from siwarp.inspect.limits import spend
 
 PCAPNG = b"\x0a\x0d\x0d\x0a"
-#: Magic of a pcap file -> octet order and parts of a second.
+#: Magic number of a pcap file -> octet order, and units of the time stamp per second.
 PCAP = {
     b"\xd4\xc3\xb2\xa1": ("<", 1_000_000),
     b"\xa1\xb2\xc3\xd4": (">", 1_000_000),
@@ -31,10 +31,10 @@ GZIP = b"\x1f\x8b"
 SECTION, INTERFACE, OLD_PACKET, SIMPLE_PACKET, PACKET = 0x0A0D0D0A, 1, 2, 3, 6
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 OPT_END, OPT_COMMENT, OPT_RESOLUTION, OPT_OFFSET = 0, 1, 9, 14
-#: The most octets of a block or frame. No writer makes larger ones, and a file may state any
+#: Limit of a block or frame in octets. No program writes larger ones, but a file may state any
 #: length.
 BLOCK_MAX = 1 << 24
-#: Nanoseconds.
+#: Nanoseconds per second.
 SECOND = 1_000_000_000
 #: The link type of a frame if the file does not state it.
 NO_LINK = 0xFFFF_FFFF
@@ -42,16 +42,16 @@ NO_LINK = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One captured frame; `number` counts from 1 on, as packet tools do.
+    """A captured frame; `number` counts from 1, as packet tools do.
 
-    `when`: nanoseconds since 1970, whole ones, which a float could not hold.
+    `when`: nanoseconds since 1970, as an integer because a float is not precise enough.
     """
 
     number: int
     when: int
     link: int
     octets: bytes
-    length: int  # on the wire; more than len(octets) if the capture truncated it
+    length: int  # on the wire; more than len(octets) if truncated in the capture
     comment: str | None = None
 
 
@@ -59,23 +59,23 @@ class Frame:
 class _Interface:
     link: int = NO_LINK
     snap: int = 0
-    parts: int = 1_000_000  # of a second
-    offset: int = 0  # seconds
+    parts: int = 1_000_000  # time stamp units per second
+    offset: int = 0  # seconds to add to time stamps
 
 
 @dataclass
 class CaptureFile:
-    """A capture file being read: iterate it once.
+    """A capture file that is read by iterating it once.
 
-    `damage` says afterwards what the file's end lacks, None for a whole file. ValueError for what
-    is no capture at all.
+    Afterwards `damage` describes a defect of the file; None for an intact file. Iteration raises
+    ValueError if the file is not a capture.
     """
 
     file: BinaryIO
     name: str
     damage: str | None = None
     frames: int = 0
-    #: Whether `file` unpacks what the file holds.
+    #: Whether `file` decompresses the file's contents.
     packed: bool = False
     _order: str = "<"
     _interfaces: list[_Interface] = field(default_factory=list)
@@ -154,7 +154,9 @@ class CaptureFile:
             kind = self._read(4)
 
     def _section(self) -> bytes | None:
-        """A section header, which gives the octet order; None and `damage` if it is invalid."""
+        """Return the body of a section header, which defines the octet order; None (and `damage`)
+        on error.
+        """
         raw = self._read(8)
         for order in "<>":
             if raw[4:] == struct.pack(order + "I", BYTE_ORDER_MAGIC):
@@ -175,7 +177,7 @@ class CaptureFile:
         return self._rest(self._read(4), 0)
 
     def _rest(self, head: bytes, already: int) -> bytes | None:
-        """A block's body, of which `head` has the length and `already` octets."""
+        """Return a block's body; `head` holds the block's length and the first `already` octets."""
         if len(head) < 4 + already:
             self._cut("the file ends within a block's head")
             return None
@@ -233,7 +235,7 @@ class CaptureFile:
         for code, value in self._options(body[8:]):
             if code == OPT_RESOLUTION and len(value) == 1:
                 power = value[0] & 0x7F
-                # A resolution finer than 2^-63 s does not fit 64 bits of time.
+                # Finer resolutions than 2^-63 s do not fit in the 64-bit time stamp.
                 base, most = (2, 63) if value[0] & 0x80 else (10, 19)
                 found.parts = base ** min(power, most)
             if code == OPT_OFFSET and len(value) == 8:
@@ -253,12 +255,12 @@ class CaptureFile:
 
 @contextlib.contextmanager
 def open_capture(path: str | Path) -> Iterator[CaptureFile]:
-    """A pcap or pcapng file, also compressed by gzip or from a pipe, open for a ``with`` block.
+    """Open a pcap or pcapng file, possibly compressed by gzip or a pipe, for a ``with`` block.
 
-    OSError when it cannot be opened.
+    Raises OSError if it cannot be opened.
     """
     with Path(path).open("rb") as plain:
-        if plain.peek(2)[:2] != GZIP:  # peek consumes nothing of a pipe
+        if plain.peek(2)[:2] != GZIP:  # peek does not consume octets of a pipe
             yield CaptureFile(plain, str(path))
             return
         with gzip.GzipFile(fileobj=plain) as packed:

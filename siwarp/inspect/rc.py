@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The messages of one direction of an RC connection, parsed from its octets and checked."""
+"""Parses the messages of one direction of an RC connection from its octets, and checks them."""
 
 from __future__ import annotations
 
@@ -45,35 +45,35 @@ def _startup_fields(frame: Startup) -> dict[str, int | str]:
 
 
 def startup_of(half: Half | None) -> Startup | None:
-    """A direction's start-up frame; None if it has none, or an incomplete one."""
+    """Return a direction's start-up frame; None if there is none, or only an incomplete one."""
     octets = bytes(half.octets[:STARTUP_MAX]) if half is not None else b""
     end = startup_end(octets)
     return parse_startup(octets[:end]) if end else None
 
 
 class HalfReader:
-    """The messages of one direction of a connection, in its order."""
+    """Reads the messages of one direction of a connection, in order."""
 
     def __init__(self, direction: Direction, half: Half, crc: bool | None, marked: bool) -> None:
         self.direction = direction
         self.half = half
-        self.crc = crc  # whether it is in use; None: not known
+        self.crc = crc  # whether CRC is in use; None: unknown
         self.marked = marked
         self.messages: list[Message] = []
-        self.ends: list[int] = []  # where in the stream each message ends
+        self.ends: list[int] = []  # the offset in the stream at which each message ends
         self.quoted: list[tuple[Message, Header | None]] = []
         self.missing = 0
         self._place_ends: list[int] = []
         self._open: Message | None = None
         self._open_end = 0
         self._before: tuple[Any, ...] = ()
-        self._next: Header | None = None  # what the next segment of the message must have
+        self._next: Header | None = None  # header that the message's next segment must have
         self._msn: dict[int, int] = {}
         self._over = False  # a Terminate was sent
-        self._may_be_empty = False  # whether the next FPDU may be empty, as an RTR
+        self._may_be_empty = False  # the next FPDU may be empty, as an RTR
 
     def read(self) -> None:
-        """Parse all of it."""
+        """Parse the complete direction."""
         startup = startup_of(self.half)
         end = (startup_end(bytes(self.half.octets[:STARTUP_MAX])) or 0) if startup else 0
         origin = end if self.marked else None
@@ -87,7 +87,7 @@ class HalfReader:
                 self._late_run(offset, octets, origin, startup is not None)
 
     def _late_run(self, offset: int, octets: bytes, origin: int | None, known: bool) -> None:
-        """Parse what follows a gap, or a stream whose start is not in the capture."""
+        """Parse octets after a gap, or of a stream whose start is not in the capture."""
         self._msn.clear()
         within = origin - offset if origin is not None else None
         at = resume(octets, offset, self.half.places, self.crc is not False, within)
@@ -109,7 +109,9 @@ class HalfReader:
 
     @staticmethod
     def _mo_at(octets: bytes, at: int, origin: int | None) -> int | None:
-        """Return the MO of the segment there; None: it is tagged, and may be of any place."""
+        """Return the MO of the segment at `at`; None for a tagged one, which may be anywhere in a
+        message.
+        """
         span = next(iter(fpdus_of(octets, at, origin)), None)
         header = parse_header(span.octets[LENGTH_LEN : LENGTH_LEN + 18]) if span else None
         return header.mo if header is not None and not header.tagged else None
@@ -212,7 +214,7 @@ class HalfReader:
 
     @staticmethod
     def _what(header: Header | None) -> tuple[Any, ...]:
-        """What the segments of one message have in common."""
+        """Return the header fields that all segments of one message share."""
         if header is None:
             return ()
         if header.tagged:
@@ -235,7 +237,7 @@ class HalfReader:
             self._next = header._replace(mo=header.mo + len(payload))
         if header.opcode == Opcode.TERMINATE and not header.tagged and fresh:
             quoted = judge_terminate(message, payload)
-            if not self._over:  # what follows it has no meaning
+            if not self._over:  # messages after a Terminate have no meaning
                 self.quoted.append((message, quoted))
             self._over = True
 
@@ -254,7 +256,7 @@ class HalfReader:
             message.blame(f"MO {header.mo} where {mo} is due", "RFC5041-5.2-05")
 
     def count_retransmissions(self) -> int:
-        """Count for each message the packets that repeated octets of it. Return their total."""
+        """Count for each message the packets that retransmitted its octets. Return their total."""
         again = [place for place in self.half.again if place.end - place.start > 1]
         for place in again:
             at = bisect.bisect_right(self.ends, place.start)

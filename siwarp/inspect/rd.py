@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Reliable datagrams (RD) of datagram-iWARP: the LLP header, RD's further fields, the body that the
-type defines, CRC32C.
+"""Reliable datagrams (RD) of datagram-iWARP as a scapy layer.
+
+A datagram consists of the LLP header, RD's further fields, a body that the type defines, and
+CRC32C.
 
     RDDatagram(type=RDType.DATA, psn=7, source_epoch=1, dest_epoch=2, body=segment)
 """
@@ -30,7 +32,7 @@ from siwarp.inspect.wire import ACK_HEAD, CRC_LEN, LLP_VERSION, RANGE, RD_HEADER
 
 COOKIE_LEN = 20
 MAX_RANGES = 256
-#: Octets of the shortest HELLO's body, and of the longest CHALLENGE's.
+#: Minimum length of a HELLO's body in octets; a CHALLENGE's body is never longer.
 HELLO_LEAST = 64
 
 
@@ -48,7 +50,7 @@ class RDType(IntEnum):
 
 
 class RDOption(IntEnum):
-    """What an end says of itself in HELLO and CHALLENGE: four octets each, eight of an instance."""
+    """Properties announced in HELLO and CHALLENGE: four octets each, except INSTANCE with eight."""
 
     LONGEST = 1
     WINDOW = 2
@@ -57,7 +59,7 @@ class RDOption(IntEnum):
 
 
 class RDReason(IntEnum):
-    """Why a BYE ends the incarnation."""
+    """The reason in a BYE, which ends the incarnation."""
 
     CLOSED = 0
     UNKNOWN = 1
@@ -81,9 +83,11 @@ def _body_len(datagram: Packet) -> int:
 
 
 class RDDatagram(Packet):
-    """A whole UDP payload of an RD QP. `crc` is worked out when left None; a QP without CRC sends
-    zero there. `body` is the segment, the ranges, the cookie or padding, by `type`. In a BYE `ird`
-    is the reason."""
+    """A complete UDP payload of an RD QP.
+
+    `crc` is computed if it is None; a QP without CRC sends zero. `body` is the segment, the ranges,
+    the cookie or padding, depending on `type`. In a BYE `ird` is the reason.
+    """
 
     name = "datagram-iWARP RD"
     fields_desc: ClassVar[list[Any]] = [
@@ -110,22 +114,22 @@ class RDDatagram(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Raw if there are too few octets."""
+        """Return Raw if there are too few octets."""
         short = _pkt is not None and len(_pkt) < RD_HEADER_LEN + CRC_LEN
         return conf.raw_layer if short else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the CRC that was left open."""
+        """Insert the CRC if it was None."""
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay
 
     def crc_expected(self) -> int:
-        """CRC32C over all before it; equal to `crc` in a sound datagram."""
+        """CRC32C over all octets before it; equal to `crc` in a valid datagram."""
         return crc32c(bytes(self)[:-CRC_LEN])
 
     def _spans(self, responses: bool) -> Iterator[range]:
-        """The ranges of one space in an ACK's body, as PSNs that do not wrap."""
+        """Yield the ranges of one PSN space in an ACK's body, as PSNs that do not wrap."""
         if len(self.body) < ACK_HEAD.size:
             return
         _, _, requests, of_responses, _ = ACK_HEAD.unpack_from(self.body)
@@ -140,22 +144,22 @@ class RDDatagram(Packet):
             at += RANGE.size
 
     def received(self, responses: bool = False) -> set[int]:
-        """The PSNs of one space that an ACK's ranges name."""
+        """Return the PSNs of one space that are in an ACK's ranges."""
         return {psn & 0xFFFFFFFF for span in self._spans(responses) for psn in span}
 
     @property
     def ce(self) -> int:
-        """How many datagrams came with CE, by an ACK's body."""
+        """Number of datagrams received with CE, from an ACK's body."""
         return int.from_bytes(self.body[:4], "big")
 
     @property
     def rnr_timer(self) -> int:
-        """The 5-bit code of the receiver's timer, by an ACK's body."""
+        """The 5-bit code of the receiver's RNR timer, from an ACK's body."""
         return int(self.body[4]) if len(self.body) > 4 else 0
 
 
 def _ranges(first: int, psns: Iterable[int]) -> list[bytes]:
-    """Those of these PSNs, from `first` on."""
+    """Return the ranges of an ACK for these PSNs, relative to `first`."""
     out: list[tuple[int, int]] = []
     end = 0
     for at in sorted({(psn - first) & 0xFFFFFFFF for psn in psns}):
@@ -176,8 +180,9 @@ def ack_body(
     ce: int = 0,
     rnr_timer: int = 0,
 ) -> bytes:
-    """An ACK's body: these PSNs of requests and of responses have come beyond the first missing
-    ones."""
+    """Return an ACK's body: these PSNs arrived after the first missing PSN, for requests and
+    responses.
+    """
     one, other = _ranges(first, psns), _ranges(first_response, responses)
     return ACK_HEAD.pack(ce, rnr_timer, len(one), len(other), 0) + b"".join(one + other)
 
@@ -185,7 +190,7 @@ def ack_body(
 def offer(
     options: dict[int, int] | None = None, versions: int = 1 << LLP_VERSION, extra: bytes = b""
 ) -> bytes:
-    """Head and options of a HELLO or CHALLENGE; `extra` follows the options as one of them."""
+    """Return head and options of a HELLO or CHALLENGE; `extra` is appended to the options."""
     found = b"".join(
         bytes([kind, size := 8 if kind == RDOption.INSTANCE else 4]) + value.to_bytes(size, "big")
         for kind, value in (options or {}).items()
@@ -194,12 +199,12 @@ def offer(
 
 
 def offer_len(body: bytes) -> int:
-    """Octets of the head and the options with which a handshake's body begins."""
+    """Return the octets of the head and the options at the start of a handshake's body."""
     return 4 + int.from_bytes(body[2:4], "big")
 
 
 def options_of(body: bytes) -> dict[int, bytes]:
-    """Return the options of a handshake's body by their types; those that are cut are left out."""
+    """Return the options of a handshake's body by type; truncated options are left out."""
     found: dict[int, bytes] = {}
     at, end = 4, min(offer_len(body), len(body))
     while at + 2 <= end and at + 2 + body[at + 1] <= end:
@@ -209,5 +214,5 @@ def options_of(body: bytes) -> dict[int, bytes]:
 
 
 def cookie_of(body: bytes) -> bytes:
-    """Return what follows the options of a CHALLENGE or an ECHO."""
+    """Return the octets after the options of a CHALLENGE or an ECHO."""
     return body[offer_len(body) :]

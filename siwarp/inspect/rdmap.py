@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The RDMAP messages that carry a header of their own: RFC 5040 sections 4.4 and 4.8, RFC 7306.
+"""The RDMAP messages with their own header: RFC 5040 sections 4.4 and 4.8, RFC 7306.
 
-All other messages are a DDP header whose `opcode` says what they are, then the user's
-octets (Raw). The opcode alone decides here, and not the queue number, so that a wrong queue number
+All other messages consist of a DDP header, whose `opcode` defines the message, and the user's
+octets (Raw). Only the opcode selects the layer, not the queue number, so that a wrong queue number
 is shown together with its header.
 """
 
@@ -62,7 +62,8 @@ class ReadRequest(Packet):
 class AtomicRequest(Packet):
     """Atomic Operation Request header, 52 octets (RFC 7306 figure 4).
 
-    Fields that FetchAdd does not use have the values to be sent: no compare data, a mask of ones.
+    The default values of fields that FetchAdd does not use are those to be sent: compare data 0,
+    compare mask all ones.
     """
 
     name = "RDMAP Atomic Request"
@@ -90,7 +91,7 @@ class AtomicResponse(Packet):
 
 
 class ImmediateData(Packet):
-    """Immediate Data, 8 octets (RFC 7306 figure 7); verbs have the first four."""
+    """Immediate Data, 8 octets (RFC 7306 figure 7); verbs use only the first four."""
 
     name = "RDMAP Immediate Data"
     fields_desc: ClassVar[list[Any]] = [
@@ -100,9 +101,9 @@ class ImmediateData(Packet):
 
 
 class PrivateHead(Packet):
-    """The 8 octets at the start of an untagged private message, before the user's.
+    """The first 8 octets of an untagged private message, before the user's octets.
 
-    Of a Send with Immediate; spec/datagram-iwarp.md section 10.
+    Used by Send with Immediate; spec/datagram-iwarp.md section 10.
     """
 
     name = "siwarp private message"
@@ -114,7 +115,7 @@ class PrivateHead(Packet):
 
 
 class _HeaderOnly:
-    """A header quoted by a Terminate: what follows it belongs to the Terminate."""
+    """A header quoted by a Terminate; octets after it belong to the Terminate."""
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
         return b"", s
@@ -139,7 +140,7 @@ class QuotedReadRequest(_HeaderOnly, ReadRequest):
 
 
 def _quoted_ddp(octets: bytes) -> Packet:
-    """The quoted header's class by its T bit; ValueError (shown as Raw) if it is truncated."""
+    """Parse the quoted DDP header by its T bit; ValueError (shown as Raw) if it is truncated."""
     tagged = bool(octets and octets[0] & 0x80)
     if len(octets) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
         raise ValueError("the quoted DDP header is cut short")
@@ -147,7 +148,7 @@ def _quoted_ddp(octets: bytes) -> Packet:
 
 
 def _quoted_rdma(octets: bytes) -> Packet:
-    """The quoted Read Request's header; Raw if it is truncated."""
+    """Parse the quoted Read Request header; Raw if it is truncated."""
     whole = len(octets) >= len(QuotedReadRequest())
     return QuotedReadRequest(octets) if whole else Raw(octets)
 
@@ -155,9 +156,9 @@ def _quoted_rdma(octets: bytes) -> Packet:
 class Terminate(Packet):
     """Terminate header (RFC 5040 figures 7 and 8).
 
-    `m`, `d` and `r` say what follows. The length field is present if M or D is set: M says that it
-    is valid, and D requires its presence. To build one, set `quoted_ddp` to a QuotedTagged or
-    QuotedUntagged, `quoted_rdma` to a QuotedReadRequest, and the bits to match.
+    `m`, `d` and `r` define the rest. The length field is present if M or D is set: M marks it as
+    valid, and D requires its presence. To build a Terminate, set `quoted_ddp` to a QuotedTagged or
+    QuotedUntagged, `quoted_rdma` to a QuotedReadRequest, and the bits accordingly.
     """
 
     name = "RDMAP Terminate"
@@ -180,11 +181,11 @@ class Terminate(Packet):
     ]
 
     def reason(self) -> str:
-        """Layer, type and code in words."""
+        """Return layer, error type and code in words."""
         return term_reason(self.layer, self.etype, self.code)
 
     def mysummary(self) -> str:
-        """scapy's one line."""
+        """Return scapy's one-line summary."""
         return f"Terminate {self.reason()}"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Frames of UD resolution (spec/cm-udp.md) as messages of a capture, with what a receiver refuses.
+"""Frames of UD resolution (spec/cm-udp.md) as messages of a capture, with their errors.
 
-Parsed with struct and not by the scapy layer `SIDR`, which takes a millisecond for each.
+Parsed with struct and not by the scapy layer `SIDR`, which takes a millisecond per frame.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _REPLIES = tuple(f"SIDR_{kind.name}" for kind in SIDRType if kind != SIDRType.QU
 
 
 def is_frame(octets: bytes) -> bool:
-    """Whether it begins as a frame does, which no datagram of datagram-iWARP can."""
+    """Whether a payload begins like a frame of UD resolution; no datagram of a queue pair does."""
     return octets.startswith(MAGIC)
 
 
 def is_whole(octets: bytes) -> bool:
-    """Whether it is as long as a frame, and has its CRC."""
+    """Whether a payload has the length of a frame and a valid CRC."""
     crc = int.from_bytes(octets[-CRC_LEN:], "little")
     return len(octets) == SIDR_LEN and crc == crc32c(octets[:-CRC_LEN])
 
@@ -47,7 +47,7 @@ def _kind(version: int, kind: int) -> str:
 
 
 def _fields(kind: str, octets: bytes) -> dict[str, int | str]:
-    """What a frame of its type has."""
+    """Return the fields of a frame of this kind."""
     _, _, _, status, _, id, cookie, qpn, q_key, gid = _HEAD.unpack_from(octets)
     found: dict[str, int | str] = {"id": id}
     if kind in (_QUESTION, _COOKIE):
@@ -61,7 +61,7 @@ def _fields(kind: str, octets: bytes) -> dict[str, int | str]:
 
 
 def _wrong_field(octets: bytes) -> str | None:
-    """The first field with a value that its type cannot have, in words."""
+    """Return the first field with a value that is invalid for the frame's type, in words."""
     _, _, kind, status, data_len, id, cookie, qpn, _, gid = _HEAD.unpack_from(octets)
     address = IPv6Address(gid)
     most = {SIDRType.QUESTION: SIDR_DATA_LEN, SIDRType.COOKIE: 0}.get(kind, SIDR_ANSWER_DATA_LEN)
@@ -78,7 +78,7 @@ def _wrong_field(octets: bytes) -> str | None:
 
 
 def _judge(message: Message, octets: bytes) -> None:
-    """Note why a receiver drops it, in the order of spec/cm-udp.md."""
+    """Record the reason why a receiver drops a frame, in the order of spec/cm-udp.md."""
     if len(octets) != SIDR_LEN:
         message.blame(f"{len(octets)} octets in place of {SIDR_LEN}", None)
     elif not is_whole(octets):
@@ -90,7 +90,7 @@ def _judge(message: Message, octets: bytes) -> None:
 
 
 def message_of(packet: Packet) -> Message:
-    """A datagram to or from a port of UD resolution as a message, BROKEN if it is no frame."""
+    """Convert a datagram of UD resolution to a message; BROKEN if it is not a valid frame."""
     octets = packet.payload
     known = is_frame(octets) and len(octets) >= _HEAD.size
     kind = _kind(octets[4], octets[5]) if known else BROKEN
@@ -118,7 +118,7 @@ def message_of(packet: Packet) -> Message:
 
 
 def replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
-    """Each answer, refusal and cookie with the last question before it that has its id."""
+    """Yield each answer, refusal and cookie with the last preceding question of the same id."""
     asked: dict[tuple[str, str, int | str], Message] = {}
     for message in messages:
         if message.error is not None or "id" not in message.fields:

@@ -23,25 +23,25 @@ from siwarp.inspect.mpa import FPDU, MPA, MPAStartup
 from siwarp.inspect.packets import Fragments, of_scapy
 from siwarp.inspect.stream import Connection, Connections, Direction, Half, direction_of
 
-#: How many segments behind a gap are stored; with more, the gap is considered permanent.
+#: Limit of segments stored after a gap; with more, the gap is considered permanent.
 EARLY_MAX = 4096
 
 
 @dataclass
 class _State:
-    """What is known of a direction."""
+    """State of one direction of a connection."""
 
     startup: ScapyPacket | None = None
-    origin: int = 0  # where its FPDUs begin
-    other: bool = False  # it does not carry iWARP, or too much of it is missing
+    origin: int = 0  # offset of its first FPDU
+    other: bool = False  # not iWARP, or too much of it is missing
 
 
 class FPDUSession(DefaultSession):
     """Yields each packet that completes frames, with an MPA layer of those frames as its payload.
 
     A packet of an iWARP connection that completes no frame is omitted. Packets of other connections
-    and protocols are yielded unchanged, and so are those behind a gap that is never filled. FPDUs
-    have no Markers; `FPDU.marked` has the octets with them.
+    and protocols are yielded unchanged, and so are those after a gap that is never filled. FPDUs
+    are without Markers; `FPDU.marked` has the octets with them.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -52,7 +52,7 @@ class FPDUSession(DefaultSession):
         self._number = 0
 
     def process(self, pkt: ScapyPacket) -> ScapyPacket | None:
-        """Process a packet; scapy calls this for each."""
+        """Process a packet; scapy calls this method for each packet."""
         self._number += 1
         packet = of_scapy(pkt, self._number, self._fragments) if pkt else None
         if packet is None or not packet.tcp or TCP not in pkt:
@@ -81,7 +81,7 @@ class FPDUSession(DefaultSession):
     def _cut(
         self, connection: Connection, direction: Direction, half: Half, state: _State
     ) -> list[ScapyPacket]:
-        """Return the frames that are complete now, and drop their octets."""
+        """Return the frames that are now complete, and discard their octets."""
         octets, at = bytes(half.octets), 0
         frames: list[ScapyPacket] = []
         if state.startup is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The frames by which UD queue pairs are resolved: spec/cm-udp.md, stated again.
+"""The frames that resolve UD queue pairs (spec/cm-udp.md), as a scapy layer.
 
     SIDR(type=SIDRType.QUESTION, id=1, data=b"hello")
 
-Zeros behind the data, up to the frame's length, are added when it is built.
+When a frame is built, zeros are appended to the data up to the frame's length.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from siwarp.inspect.wire import CRC_LEN, SIDR_DATA_LEN, SIDR_LEN, SIDRType
 
 
 class SIDR(Packet):
-    """One frame. `crc` is worked out when left None, and so is the length of `data`."""
+    """A frame. `crc` and the length of `data` are computed if they are None."""
 
     name = "siwarp UD resolution"
     fields_desc: ClassVar[list[Any]] = [
@@ -50,11 +50,11 @@ class SIDR(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Raw if it has another length."""
+        """Return Raw for octets with a different length."""
         return conf.raw_layer if _pkt is not None and len(_pkt) != SIDR_LEN else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Fill the room for data, and work out the CRC."""
+        """Append zeros to the data, and compute the CRC."""
         frame = pkt[:-CRC_LEN].ljust(SIDR_LEN - CRC_LEN, b"\0")
         crc = pkt[-CRC_LEN:] if self.crc is not None else crc32c(frame).to_bytes(CRC_LEN, "little")
         return frame + crc + pay

@@ -1,21 +1,22 @@
 -- SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
---
--- For Wireshark and tshark, 4.0 or newer: what their own iWARP dissectors leave out.
+-- For Wireshark and tshark, 4.0 or newer: protocols and fields that their iWARP dissectors lack.
 --
 --   tshark -X lua_script:$(siwarp dissect --lua-path) -r FILE
 --
---   * datagram-iWARP on UDP: found by its CRC, or by Decode As (UDP port, SIWARP): UD, UC, Write-Record
---     and RD with its hello, challenge, echo, acknowledgements, probes; each field, the CRC judged, then
---     the stock dissector for DDP and RDMAP
---   * how UD queue pairs are found by address and port (spec/cm-udp.md): question, answer, refusal, cookie
---   * MPA connections whose Request asks for Markers, or with -o siwarp_mpa.all:TRUE all of them:
---     CRC and Markers judged
---   * beside the stock dissectors: IRD, ORD and the bits of revision 2 in start-up frames, and the
---     Read Request that a Terminate quotes
+--   * datagram-iWARP on UDP, recognized by its CRC or selected with Decode As (UDP port, SIWARP):
+--     UD, UC, Write-Record and RD with hello, challenge, echo, acknowledgements and probes. Each
+--     field is shown and the CRC checked; the stock dissector shows DDP and RDMAP.
+--   * resolution of UD queue pairs by address and port (spec/cm-udp.md): question, answer, refusal,
+--     cookie
+--   * MPA connections whose Request asks for Markers, or all MPA connections with
+--     -o siwarp_mpa.all:TRUE: CRC and Markers are checked
+--   * in addition to the stock dissectors: IRD, ORD and the bits of revision 2 in start-up frames,
+--     and the Read Request that a Terminate quotes
 --
 -- Filters begin with siwarp. and siwarp_mpa.: siwarp.crc.status == "Bad", siwarp.msn == 7,
--- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.reason == 1, siwarp.sidr.type, ...
--- On a port that another protocol has: -o udp.try_heuristic_first:TRUE, or Decode As.
+-- siwarp.llp.type == 5 (RD's acknowledgements), siwarp.again, siwarp.rd.reason == 1,
+-- siwarp.sidr.type. On a port that belongs to another protocol, use -o udp.try_heuristic_first:TRUE
+-- or Decode As.
 
 local bits = bit32 or bit
 local stock = Dissector.get("iwarp_ddp_rdmap")
@@ -35,12 +36,12 @@ for n = 0, 255 do
 	crc_table[n] = c
 end
 
--- The low octet of the register picks the table's row; the rest moves down.
+-- Update the CRC register: its low octet selects the table entry, the other octets shift down.
 local function crc_step(c, octet)
 	return bits.bxor(math.floor(c / 256), crc_table[bits.bxor(c % 256, octet) % 256]) % 0x100000000
 end
 
--- Of a string.
+-- The CRC32C of a string.
 local function crc32c(octets)
 	local c = 0xffffffff
 	for i = 1, #octets do
@@ -85,9 +86,9 @@ local reasons = {
 	["2.0.6"] = "insufficient IRD", ["2.0.7"] = "no matching RTR option",
 }
 
--- ---- what both protocols share -----------------------------------------------------------------
+-- ---- shared by both protocols --------------------------------------------------------------------
 
--- The CRC in the last four octets, against that of everything before them.
+-- Show the CRC in the last four octets and compare it with the CRC of all octets before it.
 local function add_crc(tree, fields, range, checked, in_use)
 	local at = range:len() - 4
 	local found = range(at, 4):le_uint()
@@ -109,7 +110,7 @@ local function add_crc(tree, fields, range, checked, in_use)
 	return status
 end
 
--- The clause that lists a layer's errors.
+-- Return the clause that lists the errors of a layer.
 local function clause_of(layer, code)
 	if layer == 2 then
 		return code < 5 and "RFC5044-8-01" or "RFC6581-8"
@@ -133,7 +134,7 @@ local function add_terminate(tree, fields, range)
 	return reason
 end
 
--- The Read Request behind the quoted DDP header, which the stock dissector leaves out.
+-- Show the Read Request after the quoted DDP header, which the stock dissector leaves out.
 local function add_quoted_request(tree, fields, range)
 	local flags = range(2, 1):uint()
 	local at = 4
@@ -157,7 +158,8 @@ local function add_quoted_request(tree, fields, range)
 	quoted:add(fields.quoted_src_to, range(at + 20, 8))
 end
 
--- The stock dissector's part. It raises what it cannot read as an error of this script.
+-- Call the stock dissector. It reports octets it cannot parse as an error of this script, hence
+-- pcall.
 local function chain(tvb, pinfo, root, tree, malformed)
 	if stock and not pcall(stock.call, stock, tvb, pinfo, root) then
 		tree:add_proto_expert_info(malformed)
@@ -321,8 +323,9 @@ local function is_sound(octets)
 	return crc32c(octets:sub(1, -5)) == Struct.unpack("<I4", octets, #octets - 3)
 end
 
--- A capture may take a packet before the kernel cuts it into datagrams of one size (UDP_SEGMENT): that
--- size, by the first CRC that fits; nil where there is none.
+-- Return the size of the datagrams in a packet that was captured before the kernel split it into
+-- datagrams of one size (UDP_SEGMENT): the first length with a valid CRC. Return nil if there is
+-- none.
 local function train_size(octets)
 	local c = 0xffffffff
 	for i = 1, #octets - HEADER - CRC do
@@ -345,12 +348,13 @@ local function is_llp(tvb)
 	return tvb:len() > 0 and bits.band(tvb(0, 1):uint(), 0x03) == 2
 end
 
--- Octets of the LLP header, that of RD with it; nil: there is no such type.
+-- Return the length of the LLP header, for RD types including RD's header; nil for an unknown type.
 local function llp_header(kind)
 	return llp_types[kind] and (kind < DATA and LLP or RD)
 end
 
--- A whole header of a queue pair with a socket of its own: where no CRC tells.
+-- Whether this is a complete LLP header of a queue pair with its own socket; used if no CRC proves
+-- it.
 local function plausible_llp(tvb)
 	local kind = math.floor(tvb(0, 1):uint() / 16)
 	local head = llp_header(kind)
@@ -373,7 +377,7 @@ local function plausible(tvb)
 		and bits.band(tvb(1, 1):uint(), 0xf8) == 0x40 and tvb(14, 4):uint() == 0
 end
 
--- The header that an error message quotes: of the message which it is about.
+-- Show the header that an error message quotes, from the message that caused the error.
 local function add_quoted_header(tree, range)
 	if range:len() < 7 or bits.band(range(2, 1):uint(), 0x40) == 0 then
 		return ""
@@ -395,7 +399,8 @@ local function add_quoted_header(tree, range)
 	return string.format(", about MSN %d", range(16, 4):uint())
 end
 
--- What a private message, or Immediate Data, begins with: the name of it, or nil.
+-- Show the first octets of a private message or of Immediate Data; return the message's name, or
+-- nil.
 local function add_head(tree, range, opcode)
 	if opcode ~= PRIVATE then
 		if range:len() == 8 then
@@ -415,7 +420,7 @@ local function add_head(tree, range, opcode)
 	return string.format("%s 0x%08x", name, range(4, 4):uint())
 end
 
--- A tagged private message on a connection, which has no payload: nil if it is another.
+-- Show a tagged private message without payload on a connection; return nil for another segment.
 local function add_notice(tree, range)
 	local subcode = range(2, 1):uint()
 	if range:len() ~= TAGGED or (subcode ~= 4 and subcode ~= 5) then
@@ -432,7 +437,7 @@ local function add_notice(tree, range)
 	return string.format("Requester, rnr_retry %d", range(13, 1):uint())
 end
 
--- RDMAP's header of a Write-Record, behind a tagged DDP header: the whole segment.
+-- Show RDMAP's header of a Write-Record, after a tagged DDP header. `range`: the complete segment.
 local function add_record(tree, range)
 	local head = range:len() >= TAGGED + RECORD and range(TAGGED, RECORD)
 	if not head or head(0, 1):uint() ~= 3 then
@@ -462,7 +467,8 @@ local function add_terminate_of(tree, range)
 	return ", " .. add_terminate(tree, f, range) .. add_quoted_header(tree, range)
 end
 
--- A DDP segment: what it is in words, nil if it is too short for its header. `q_key`: the header's word behind the control octets is one.
+-- Show a DDP segment; return its description, or nil if it is too short for its header. `q_key`:
+-- whether the header field after the control octets is a Q_Key.
 local function add_segment(tree, range, q_key)
 	local tagged = range:len() > 0 and bits.band(range(0, 1):uint(), 0x80) ~= 0
 	local head = tagged and TAGGED or HEADER
@@ -510,7 +516,8 @@ local function add_segment(tree, range, q_key)
 	return string.format("%s MSN=%d%s, %d octets%s", name, range(10, 4):uint(), place, length, more)
 end
 
--- The CRC, and the segment once more by the stock dissector: how the column ends.
+-- Show the CRC, and the segment with the stock dissector; return text for the end of the Info
+-- column.
 local function add_rest(tvb, pinfo, root, tree, from)
 	local status = add_crc(tree, f, tvb(), bad_crc, "perhaps")
 	local octets = tvb:len() - CRC - (from or 0)
@@ -540,10 +547,11 @@ local function add_datagram(tvb, pinfo, root)
 	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, 0)
 end
 
--- ---- behind the LLP header ---------------------------------------------------------------------
+-- ---- after the LLP header -----------------------------------------------------------------------
 
--- flow, type and epoch -> PSN -> the frame that had it first. A capture of both ends has it as sent and as
--- received, and says which.
+-- Flow, type and epoch -> PSN -> the first frame with that PSN. In a capture of both sides, a
+-- datagram appears once as sent and once as received; the packet's direction flag distinguishes
+-- them.
 local seen = {}
 local direction = Field.new("frame.packet_flags_direction")
 
@@ -561,7 +569,7 @@ local function add_again(tree, tvb, pinfo, kind)
 	end
 end
 
--- The body of an ACK: how many datagrams came beyond the first missing ones.
+-- Show the body of an ACK; return the number of datagrams received after the first missing one.
 local function add_ack(tree, range)
 	local ranges = range and range:len() >= ACK_HEAD and range(5, 1):uint() + range(6, 1):uint()
 	if not ranges or range:len() ~= ACK_HEAD + ranges * RANGE then
@@ -586,7 +594,7 @@ local options = {
 	[INSTANCE] = { 8, f.rd_instance },
 }
 
--- Head and options of a handshake: their octets; nil: they are malformed.
+-- Show the head and the options of a handshake; return their length in octets, or nil if malformed.
 local function add_offer(tree, range)
 	local octets = range and range:len() >= OFFER_HEAD and OFFER_HEAD + range(2, 2):uint()
 	if not octets or octets > range:len() then
@@ -613,7 +621,7 @@ local function add_offer(tree, range)
 	return octets
 end
 
--- What a handshake has behind RD's header.
+-- Show the fields of a handshake after RD's header.
 local function add_handshake(tree, range, kind)
 	local octets = add_offer(tree, range)
 	local rest = octets and range:len() - octets or 0
@@ -632,7 +640,7 @@ local function add_handshake(tree, range, kind)
 	return ""
 end
 
--- What RD's types have behind its header: how the column goes on.
+-- Show the fields after RD's header, by type; return text for the Info column.
 local function add_of_rd(tree, tvb, kind)
 	local length = tvb:len() - RD - CRC
 	local range = length > 0 and tvb(RD, length)
@@ -671,7 +679,7 @@ local function add_rd_header(tree, tvb, kind)
 	return string.format(" Ack=%d", tvb(20, 4):uint())
 end
 
--- What a UC receiver says of what came.
+-- Show a UC receiver's report of the received datagrams.
 local function add_report(tree, tvb)
 	if tvb:len() ~= REPORT then
 		tree:add_proto_expert_info(bad_llp)
@@ -720,21 +728,21 @@ local function add_llp(tvb, pinfo, root)
 	if from then
 		local words = add_segment(tree, tvb(from, tvb:len() - from - CRC), false)
 		info = info .. " " .. (words or "too short")
-		from = words and from -- else there is nothing for the stock dissector
+		from = words and from -- otherwise the stock dissector is not called
 	elseif head then
 		info = info .. add_of_rd(tree, tvb, kind)
 	end
 	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, from)
 end
 
--- ---- how UD queue pairs are found ------------------------------------------------------------
+-- ---- resolution of UD queue pairs ----------------------------------------------------------------
 
--- Its magic, which no datagram of a queue pair begins with.
+-- Whether the magic number of UD resolution is present; no datagram of a queue pair begins with it.
 local function is_sidr(tvb)
 	return tvb:len() >= 4 and tvb(0, 4):raw() == "SIWU"
 end
 
--- Whether each field has a value that its type may have.
+-- Whether each field has a value that is valid for the frame's type.
 local function sidr_holds(tvb, kind)
 	local most = kind == QUESTION and SIDR_DATA or kind == COOKIE_FRAME and 0 or SIDR_ANSWER_DATA
 	if tvb(4, 1):uint() ~= 1 or not sidr_types[kind] or tvb(7, 1):uint() > most
@@ -751,7 +759,7 @@ local function sidr_holds(tvb, kind)
 		or kind == COOKIE_FRAME and tvb(16, 8):uint64() ~= UInt64(0)
 end
 
--- id and the two ends -> the frame with the question.
+-- id and both addresses -> the frame number of the question.
 local asked = {}
 
 local function add_asked(tree, pinfo, kind, id)
@@ -765,7 +773,7 @@ local function add_asked(tree, pinfo, kind, id)
 	end
 end
 
--- What a frame's type has: how the column goes on.
+-- Show the fields of a frame's type; return text for the Info column.
 local function add_of_sidr(tree, tvb, kind)
 	if kind == ANSWER then
 		tree:add(f.sidr_qpn, tvb(24, 4))
@@ -845,7 +853,7 @@ local function datagram_heuristic(tvb, pinfo, root)
 		return false
 	end
 	siwarp.dissector(tvb, pinfo, root)
-	pinfo.conversation = siwarp -- then a broken one of the same two addresses is shown too
+	pinfo.conversation = siwarp -- then invalid frames between the same addresses are shown too
 	return true
 end
 
@@ -885,10 +893,11 @@ mpa.prefs.all = Pref.bool("Show every MPA connection, also without Markers", fal
 local REQUEST_KEY, REPLY_KEY = "MPA ID Req Frame", "MPA ID Rep Frame"
 local STARTUP, SPACING = 20, 512
 
--- By connection, then by who sends: who asks for Markers, and how many octets behind the first
--- Marker what comes next begins. By addresses, as tcp.stream cannot be asked for in a first pass.
+-- By connection, then by sender: whether the sender asks for Markers, and the distance in octets
+-- from the first Marker to the sender's next octets. Keyed by addresses, because tcp.stream is not
+-- available in the first pass.
 local streams = {}
--- The latter again for frames that are shown a second time.
+-- The same distance, for frames that are dissected again.
 local begins = {}
 
 function mpa.init()
@@ -945,7 +954,7 @@ local function ends_of(pinfo)
 	return from < to and from .. " " .. to or to .. " " .. from, from
 end
 
--- Notes what a start-up frame says of its connection.
+-- Record the connection's parameters from a start-up frame.
 local function learn(tvb, pinfo)
 	local ends, from = ends_of(pinfo)
 	local known = streams[ends]
@@ -959,7 +968,7 @@ local function learn(tvb, pinfo)
 	return known
 end
 
--- How far behind the first Marker these octets begin.
+-- Return the distance in octets of this packet's payload from the first Marker.
 local function begin_of(tvb, pinfo, known, from)
 	local head = tvb(0, math.min(tvb:len(), 64)):raw()
 	local key = pinfo.number .. "/" .. tvb:len() .. "/" .. crc32c(head)
@@ -969,8 +978,8 @@ local function begin_of(tvb, pinfo, known, from)
 	return begins[key]
 end
 
--- The octets of an FPDU that begins `here` octets behind the first Marker, at `at` of the tvb: its
--- plain octets and its end; nil and how many octets there must be when it is not whole.
+-- Return the plain octets and the end of the FPDU that begins at `at` of the tvb, `here` octets
+-- after the first Marker; or nil and the number of octets needed if it is incomplete.
 local function take(tvb, at, here, marked, on_marker)
 	local plain, want, head = ByteArray.new(), 2, here
 	while plain:len() < want do
@@ -1066,8 +1075,8 @@ function mpa.dissector(tvb, pinfo, root)
 	return tvb:len()
 end
 
--- The stock dissector keeps every connection that it has begun with, so the Request decides: whether
--- the Reply will ask for Markers cannot be known by then.
+-- The stock dissector keeps every connection that it has started to dissect, so the Request
+-- decides: at that time it is unknown whether the Reply will ask for Markers.
 local function mpa_heuristic(tvb, pinfo, root)
 	if not is_startup(tvb) then
 		return false
@@ -1084,14 +1093,14 @@ end
 mpa:register_heuristic("tcp", mpa_heuristic)
 DissectorTable.get("tcp.port"):add_for_decode_as(mpa)
 
--- ---- beside the stock dissectors ---------------------------------------------------------------
+-- ---- in addition to the stock dissectors -----------------------------------------------------------
 
 local more = Proto("siwarp_more", "iWARP, what else is there")
 local rev_field, term_field = Field.new("iwarp_mpa.rev"), Field.new("iwarp_rdma.term_layer")
 local opcode_field = Field.new("iwarp_rdma.opcode")
 local own_crc_field = Field.new("siwarp.crc")
 
--- A field's octets from `before` octets ahead of it on, to the end of what it lies in.
+-- Return the octets from `before` octets before a field to the end of the field's source.
 local function around(info, before)
 	local source = info.source
 	local at = info.offset - before
@@ -1105,8 +1114,8 @@ local function more_of_startup(range, root)
 	end
 end
 
--- The tagged segment without payload whose second octet the field is; nil if that is another one.
--- Ahead of it stands the FPDU's length, or nothing where the Markers were taken out.
+-- Return the tagged segment without payload whose second octet is this field; nil for another
+-- segment. The FPDU's length precedes the segment, unless Markers were removed.
 local function notice_at(info)
 	local range = info.value == PRIVATE and around(info, 1)
 	if not range or range:len() < TAGGED or bits.band(range(0, 1):uint(), 0x80) == 0 then

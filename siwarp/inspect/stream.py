@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""From captured packets to frames: find the TCP connections, put each direction's octets in
-order, then split them into the start-up frame and the FPDUs, with or without Markers.
+"""Converts captured packets to frames.
+
+Finds the TCP connections, puts each direction's octets in order, and splits them into the start-up
+frame and the FPDUs, with or without Markers.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Direction(NamedTuple):
     dest_port: int
 
     def reverse(self) -> Direction:
-        """The other direction."""
+        """Return the other direction."""
         return Direction(self.dest, self.dest_port, self.source, self.source_port)
 
 
@@ -48,7 +50,7 @@ class Direction(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The packet that carried the octets of a stream from `start` up to `end`; `when` in ns."""
+    """The packet that carried a stream's octets from `start` to before `end`; `when` is in ns."""
 
     start: int
     end: int
@@ -58,15 +60,15 @@ class Place(NamedTuple):
 
 @dataclass
 class Half:
-    """One direction of a connection being reassembled; offsets count from its first octet.
+    """One direction of a connection during reassembly; offsets are relative to its first octet.
 
-    `octets` has the octets from the start up to the first gap, `places` says which packet carried
-    which of them, and `again` lists the packets that repeated octets.
+    `octets` has the octets from the start to the first gap, `places` records which packet carried
+    which octets, and `again` lists the packets that repeated octets.
     """
 
     base: int | None = None
     octets: bytearray = field(default_factory=bytearray)
-    forgotten: int = 0  # octets before `octets`, dropped by forget()
+    forgotten: int = 0  # number of octets before `octets`, discarded by forget()
     places: list[Place] = field(default_factory=list)
     again: list[Place] = field(default_factory=list)
     _early: list[tuple[int, int, bytes, Place]] = field(default_factory=list)
@@ -78,7 +80,7 @@ class Half:
             self.base = seq % SEQ_SPACE
 
     def add(self, seq: int, payload: bytes, frame: int = 0, when: int = 0) -> bool:
-        """Add a segment's octets. True if `octets` got longer."""
+        """Add a segment's octets. Return True if `octets` became longer."""
         if self.base is None:
             self.base = seq
         offset = self._offset(seq)
@@ -93,14 +95,14 @@ class Half:
         return self.end > before
 
     def _offset(self, seq: int) -> int:
-        """Offset of a sequence number in the stream: of all candidates, the nearest to its end."""
+        """Return the offset of a sequence number in the stream: the candidate nearest its end."""
         assert self.base is not None
         low = (seq - self.base) % SEQ_SPACE
         lap = round((max(self._top, self.end) - low) / SEQ_SPACE)
         return low + lap * SEQ_SPACE
 
     def _join(self, octets: bytearray, origin: int) -> None:
-        """Append to `octets`, which begin at `origin`, what follows them."""
+        """Append the stored segments that follow to `octets`, which begins at offset `origin`."""
         while self._early and self._early[0][0] <= origin + len(octets):
             offset, _, payload, place = heapq.heappop(self._early)
             have = origin + len(octets)
@@ -111,7 +113,7 @@ class Half:
                 self.places.append(place)
 
     def runs(self) -> list[tuple[int, bytes]]:
-        """All octets: (offset, octets) of each stretch without a gap. To be called last."""
+        """Return (offset, octets) of each range without a gap. Must be the last call."""
         found = [(self.forgotten, bytes(self.octets))] if self.octets else []
         while self._early:
             origin = max(self._early[0][0], 0)
@@ -121,7 +123,7 @@ class Half:
         return found
 
     def forget(self, size: int) -> None:
-        """Drop the first octets, and their places."""
+        """Discard the first `size` octets, and the places."""
         del self.octets[:size]
         self.forgotten += size
         self.places.clear()
@@ -129,18 +131,18 @@ class Half:
 
     @property
     def end(self) -> int:
-        """The offset of the first gap, or of the end."""
+        """The offset of the first gap, or of the end of the stream."""
         return self.forgotten + len(self.octets)
 
     @property
     def gap(self) -> int:
-        """How many segments lie behind the first gap."""
+        """Number of segments after the first gap."""
         return len(self._early)
 
 
 @dataclass
 class Connection:
-    """A TCP connection: the initiator's direction first, if that is known."""
+    """A TCP connection; `first` is the initiator's direction if that is known."""
 
     first: Direction
     first_frame: int = 0
@@ -148,14 +150,14 @@ class Connection:
     halves: dict[Direction, Half] = field(default_factory=dict)
     ended: str | None = None  # "closed" or "reset"
     last: int = 0
-    cut: int = 0  # octets that the capture truncated from its frames
+    cut: int = 0  # number of octets truncated in the capture
 
     def half(self, direction: Direction) -> Half:
-        """One direction's octets."""
+        """Return the octets of one direction."""
         return self.halves.setdefault(direction, Half())
 
     def add(self, packet: Packet) -> bool:
-        """Add one of its segments. True if the gapless part of a direction got longer."""
+        """Add a segment. Return True if the part of a direction without gaps became longer."""
         half = self.half(direction_of(packet))
         if packet.flags & SYN:
             half.start(packet.seq + 1)
@@ -171,24 +173,24 @@ class Connection:
 
     @property
     def used(self) -> bool:
-        """Whether a SYN would have to begin another connection."""
+        """Whether a SYN now starts a new connection with the same addresses and ports."""
         return self.ended is not None or any(h.end or h.gap for h in self.halves.values())
 
 
 def direction_of(packet: Packet) -> Direction:
-    """The direction of a segment."""
+    """Return the direction of a segment."""
     return Direction(packet.source, packet.source_port, packet.dest, packet.dest_port)
 
 
 class Connections:
-    """Sorts segments into connections; a SYN after data or an end begins a new one."""
+    """Sorts segments into connections; a SYN after data or an end starts a new connection."""
 
     def __init__(self) -> None:
         self.all: list[Connection] = []
         self._now: dict[Direction, Connection] = {}
 
     def of(self, packet: Packet) -> Connection:
-        """The connection that a segment belongs to; creates it if needed."""
+        """Return the connection to which a segment belongs; create it if necessary."""
         direction = direction_of(packet)
         found = self._now.get(direction)
         asks = packet.flags & (SYN | ACK) == SYN
@@ -202,7 +204,7 @@ class Connections:
 
 
 def connections(packets: Iterable[Packet]) -> list[Connection]:
-    """The TCP connections of a capture in the order of their first segments."""
+    """Return the TCP connections of a capture in the order of their first segments."""
     found = Connections()
     for packet in packets:
         if packet.tcp:
@@ -211,11 +213,11 @@ def connections(packets: Iterable[Packet]) -> list[Connection]:
 
 
 def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
-    """The octets of every direction that carries data, in order and without retransmissions.
+    """Return the octets of every direction that carries data, in order and without retransmissions.
 
     `packets` are scapy's. A direction starts at its SYN, or at its first segment if the capture has
-    none. Raises ValueError if octets are missing in the middle, since frames cannot be found after
-    a gap, and if a pair of ports has several connections; `connections` separates these.
+    no SYN. Raises ValueError if octets are missing in the middle, because frames cannot be found
+    after a gap, and if a pair of ports has several connections; `connections` separates these.
     """
     streams: dict[Direction, bytes] = {}
     for connection in connections(packets_of_scapy(packets)):
@@ -234,10 +236,10 @@ def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
 
 @dataclass
 class Frames:
-    """A stream cut into frames, in the stream's order.
+    """A stream split into frames, in the stream's order.
 
-    `rest` is the incomplete frame at the end, empty when the stream ends at a boundary.
-    `markers` are those of the whole FPDUs.
+    `rest` is the incomplete frame at the end; empty if the stream ends at a frame boundary.
+    `markers` are the Markers of the complete FPDUs.
     """
 
     startup: ScapyPacket | None = None
@@ -247,7 +249,9 @@ class Frames:
 
 
 def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
-    """Split the result of `tcp_streams`, with Markers where the other end's start-up frame asks."""
+    """Split the streams of `tcp_streams`, with Markers if the other side's start-up frame requests
+    them.
+    """
     asks = {d: _asks_for_markers(octets) for d, octets in streams.items()}
     return {
         d: split_stream(octets, markers=asks.get(d.reverse(), False))
@@ -261,10 +265,10 @@ def _asks_for_markers(octets: bytes) -> bool:
 
 
 def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
-    """Split one direction's octets, from its first on, into start-up frame and FPDUs.
+    """Split one direction's octets, from the first octet, into start-up frame and FPDUs.
 
-    markers: there is one before the first FPDU and at every 512th octet from there (RFC 5044
-    section 4.3). They are removed from the FPDUs; `Frames.markers` lists them.
+    markers: there is a Marker before the first FPDU and every 512 octets from there (RFC 5044
+    section 4.3). The Markers are removed from the FPDUs; `Frames.markers` lists them.
     """
     from siwarp.inspect.mpa import FPDU, MPAStartup
 
@@ -283,20 +287,20 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
     return frames
 
 
-# ---- finding the way again --------------------------------------------------------------------
+# ---- resynchronization -----------------------------------------------------------------------
 
 
 def resume(
     octets: bytes, offset: int, places: list[Place], crc: bool, origin: int | None
 ) -> int | None:
-    """Find where an FPDU begins in a stretch behind a gap, or in a stream whose start is missing.
+    """Find the start of an FPDU after a gap, or in a stream whose start is missing.
 
-    The first octet of each segment is tried. A valid CRC proves it (`crc`), or, if CRC is known to
-    be off, a header that RDMAP can have. None: not found. Offsets are in `octets`, which begins at
-    `offset` of the stream.
+    The first octet of each segment is tried. A valid CRC (`crc`) confirms the start; if CRC is
+    known to be off, a header that is valid for RDMAP confirms it. Returns None if no start is
+    found. Offsets refer to `octets`, which begins at `offset` of the stream.
     """
     first = bisect.bisect_right(places, offset, key=lambda place: place.end)
-    for i in range(first, len(places)):  # no slice, since there may be as many gaps as places
+    for i in range(first, len(places)):  # no slice: it would be quadratic with many gaps
         at = places[i].start - offset
         if at < 0:
             continue

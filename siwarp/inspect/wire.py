@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Lengths and numbers of the headers, and those that captures are read by, without scapy.
+"""Lengths and numbers of the headers, and parsers for captures, without scapy.
 
-The scapy layers say the same once more, to build octets and to show them; a test compares both.
+The scapy layers define the same formats to build and to show wire data; a test compares both.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from enum import IntEnum
 from siwarp.inspect.framing import REQUEST_KEY, STARTUP_HDR_LEN
 
 CRC_LEN = 4
-#: DDP's headers.
+#: Lengths of DDP's headers.
 TAGGED_HDR_LEN = 14
 UNTAGGED_HDR_LEN = 18
-#: The octets that IRD, ORD and the bits A to D take of a start-up frame's private data.
+#: Length of the field with IRD, ORD and the bits A to D in a start-up frame's private data.
 ENHANCED_LEN = 4
 
 # ---- the LLP header of datagrams
@@ -35,7 +35,7 @@ LLP_TYPES = {
     11: "RD_VERSIONS",
 }
 LLP_HDR_LEN = 12
-#: The low two bits of the LLP header's first octet, where a segment has DDP's version.
+#: Value of the low two bits of the LLP header's first octet, where a segment has DDP's version.
 LLP_MARK = 2
 #: The LLP's version, in the two bits above the mark.
 LLP_VERSION = 1
@@ -47,12 +47,12 @@ RANGE = struct.Struct("!HH")  # gap, length
 
 # ---- resolution of UD queue pairs
 
-#: Octets of every frame, of the room for private data, and the most in an answer or a refusal.
+#: Length of every frame; of the field for private data; maximum of private data in a reply.
 SIDR_LEN, SIDR_DATA_LEN, SIDR_ANSWER_DATA_LEN = 232, 180, 136
 
 
 class SIDRType(IntEnum):
-    """What a frame is."""
+    """Types of frames."""
 
     QUESTION = 1
     ANSWER = 2
@@ -67,7 +67,7 @@ class SIDRType(IntEnum):
 class Startup:
     """A start-up frame; ``enhanced`` has IRD, ORD and the bits A to D of RFC 6581, if any."""
 
-    asks: bool  # whether it is a Request
+    asks: bool  # True for a Request
     m: int
     c: int
     r: int
@@ -78,7 +78,7 @@ class Startup:
 
 
 def parse_startup(octets: bytes) -> Startup:
-    """Read a whole frame. In revisions 0 and 1 the S bit is reserved, and receivers ignore it."""
+    """Parse a complete frame. In revisions 0 and 1 the S bit is reserved and therefore ignored."""
     flags, rev = octets[16], octets[17]
     data = octets[STARTUP_HDR_LEN:]
     s = flags >> 4 & 1
@@ -102,7 +102,7 @@ _RD_NAMES = (
 
 
 def parse_report(octets: bytes) -> dict[str, int]:
-    """Return what a UC receiver reports, by the names of the page's figure 7.2."""
+    """Return a UC receiver's report; the names are those of figure 7.2 of the specification."""
     if len(octets) != LLP_HDR_LEN + REPORT.size + 4 + CRC_LEN:
         return {}
     names = ("datagrams", "octets", "next_psn")
@@ -110,7 +110,7 @@ def parse_report(octets: bytes) -> dict[str, int]:
 
 
 def parse_rd(octets: bytes) -> dict[str, int]:
-    """Read the header of a whole datagram; of an ACK also how many requests beyond a gap it has."""
+    """Parse a datagram's RD header; for an ACK, add the number of requests received after a gap."""
     fields = dict(zip(_RD_NAMES, _RD.unpack_from(octets)[6:], strict=True))
     if octets[0] >> 4 == RD_ACK:
         fields["beyond"] = _beyond(octets[RD_HEADER_LEN:-CRC_LEN])
@@ -131,7 +131,7 @@ def _beyond(body: bytes) -> int:
 
 @dataclass(frozen=True)
 class Reported:
-    """A Terminate's three numbers, and the octets of the DDP header that it quotes, if any."""
+    """A Terminate's layer, error type and code, and the octets of the DDP header that it quotes."""
 
     layer: int
     etype: int
@@ -140,7 +140,7 @@ class Reported:
 
 
 def parse_terminate(octets: bytes) -> Reported | None:
-    """Read a Terminate's header (RFC 5040 figures 7 and 8); None if it is cut short."""
+    """Parse a Terminate's header (RFC 5040 figures 7 and 8); None if it is truncated."""
     if len(octets) < 4:
         return None
     has_length, quotes = octets[2] & 0xC0, octets[2] & 0x40
