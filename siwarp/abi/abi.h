@@ -203,6 +203,8 @@ void abi_init_checked_mutex(pthread_mutex_t *mutex);
  * returned to malloc.
  */
 void *abi_alloc(enum abi_kind kind);
+/* Registers the fork handlers of the registry, once: the child of fork() finds its lock free. */
+void abi_fork_init(void);
 /* Frees memory of abi_alloc that was not passed to abi_add, or whose object abi_end has ended. */
 void abi_free(enum abi_kind kind, void *memory);
 /* Registers handle as a live object. owner may be NULL. Returns false with errno ENOMEM. */

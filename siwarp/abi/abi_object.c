@@ -79,9 +79,14 @@ static void registry_init(void)
 	pthread_atfork(registry_lock_raw, registry_unlock, registry_fork_child);
 }
 
-static void registry_lock(void)
+void abi_fork_init(void)
 {
 	pthread_once(&once, registry_init);
+}
+
+static void registry_lock(void)
+{
+	abi_fork_init();
 	registry_lock_raw();
 }
 

@@ -53,12 +53,13 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 }
 
 /*
- * Fork support is not needed: no memory is pinned, so the parent keeps its memory and its devices
- * continue to work after fork. A child must open devices itself; calls on inherited objects fail
- * with ESTALE.
+ * No memory is pinned, so the parent keeps its memory and its devices continue to work after fork. A
+ * child must open devices itself; calls on inherited objects fail with ESTALE. All that is needed is
+ * that this library's fork handlers are registered.
  */
 int ibv_fork_init(void)
 {
+	abi_fork_init();
 	return 0;
 }
 

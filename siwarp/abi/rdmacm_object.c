@@ -23,9 +23,14 @@ void cm_unlock(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Registers fork handlers: the child of fork() must find the lock free. */
+/*
+ * Registers fork handlers: the child of fork() must find the lock free. Handlers that prepare a fork
+ * run in the reverse order of their registration. libibverbs takes its lock while this one is held,
+ * so its handlers must be registered first.
+ */
 static void cm_registry_init(void)
 {
+	ibv_fork_init();
 	pthread_atfork(cm_lock_raw, cm_unlock, cm_unlock);
 }
 

@@ -351,10 +351,16 @@ static void rc_end_broken(struct siw_rc *rc)
  * Whether requests are posted on a QP that connects without a connection manager and has no stream
  * yet.
  */
-static bool awaits_stream(const struct siw_wq *wq)
+static bool awaits_stream(struct siw_wq *wq)
 {
-	return siw_rc_of(wq)->pairs && !wq->flow.stream && wq->flow.first &&
-	       wq->qp.state == SIW_QPS_RTS;
+	bool posted;
+
+	if (!siw_rc_of(wq)->pairs || wq->flow.stream || wq->qp.state != SIW_QPS_RTS)
+		return false;
+	siw_lock(&wq->qp.send_lock);
+	posted = wq->flow.first != NULL;
+	siw_unlock(&wq->qp.send_lock);
+	return posted;
 }
 
 static enum siw_turn rc_turn(struct siw_qp *qp, uint64_t round)
