@@ -11,7 +11,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
-LIMIT = 20_000  # octets of the page
 
 
 class Hop(NamedTuple):
@@ -71,16 +70,6 @@ def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
     assert set(walks()) == each_way | {"flush, RC", "complete, every type"}
 
 
-def test_walks_down_are_as_short_as_they_should_be() -> None:
-    assert len(walks()["send, RC"]) <= 8
-    assert walks()["send, RD"][-1].function == "siw_llp_udp_send"
-    assert len(walks()["send, RD"]) <= 11
-
-
 def test_a_hop_that_is_not_called_is_noticed() -> None:
     hops = walks()["send, RC"]
     assert not follows(hops[0], hops[-1])
-
-
-def test_the_page_stays_a_map() -> None:
-    assert PAGE.stat().st_size <= LIMIT
