@@ -1,28 +1,29 @@
-# The same commands for people and for CI. Recipes use relative paths only: the tree may lie
-# under a path with spaces, which make itself cannot handle in target names.
+# Commands for developers and for CI. Recipes use only relative paths: the path of the tree may
+# contain spaces, which make cannot handle in target names.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-# Bytecode is kept, also where the environment says otherwise: tests start hundreds of processes,
-# and each would compile what it imports.
+# Keep bytecode even if the environment disables it: tests start hundreds of processes, and each
+# would compile the modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 # Arguments for pytest, e.g. make test ARGS="-k mpa -x"
 ARGS ?=
-# Processes share the suite, a file of tests at a time. One process, as a debugger wants it: ARGS="-n 0".
+# The suite runs in several processes, one test file at a time. For one process, as for a debugger:
+# ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-mpi lab-wan lab-test bench bench-check spec fresh clean
 
-ci-full: ## Everything: what the gate (.ci/run) leaves out, too; some two hours, as root; RESUME=1 leaves out what has passed on this commit
+ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r t d; do printf 'make %-12s %s\n' "$$t" "$$d"; done
 
-build: ## Make .venv with everything in it and compile (the other targets do this too)
+build: ## Create .venv with all packages and compile (the other targets do this too)
 	@tools/setup
 
-demo: ## Two processes on this machine move real data through siwarp; under a minute
+demo: ## Run two processes on this machine that exchange real data through siwarp; under a minute
 	@tools/setup
 	@.venv/bin/siwarp demo
 
@@ -30,27 +31,27 @@ test: ## Run the test suite
 	@tools/setup --extra test
 	@$(PY) -m pytest $(SHARED) $(ARGS)
 
-test-all: ## Run the test suite on every Python 3.10 or newer that this machine has
+test-all: ## Run the test suite on every Python 3.10 or newer on this machine
 	@tools/test-all $(SHARED) $(ARGS)
 
-wheel: ## Make the abi3 wheel in dist/
+wheel: ## Build the abi3 wheel in dist/
 	@tools/wheel
 
-wheel-check: ## Make the wheel, and try it in an empty environment outside the tree
+wheel-check: ## Build the wheel, and test it in an empty environment outside the tree
 	@tools/wheel
 	@tools/wheel-check
 
-dist: ## What a release uploads, in dist/release: sdist, wheels for two processors and C libraries, SBOM; ON=x86_64-musl
+dist: ## Build the files of a release in dist/release: sdist, wheels for two processors and C libraries, SBOM; ON=x86_64-musl
 	@tools/dist/run $(ON)
 
-lint: ## Linters, type checks, the rules of the layers, an aarch64 cross-compile
+lint: ## Run linters, type checks, the checks of the layers, an aarch64 cross-compile
 	@tests/lint/run
 
-format: ## Write C and Python the way that lint wants them
+format: ## Format C and Python as lint requires
 	@tools/setup --no-build --extra lint
 	@tests/lint/run --format
 
-timing: ## Run the tests that race the clock, alone; one that fails is tried once more on a quiet machine
+timing: ## Run the tests that depend on real time, alone; a failed test is repeated once on a quiet machine
 	@tools/setup --extra test
 	@PYTHONPATH=tests $(PY) -m timing.run $(ARGS)
 
@@ -65,70 +66,70 @@ sim: ## Run the tests of simulated processes: no sockets, virtual time; tests/si
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
 	@SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 
-soak: ## Random programs of verbs in simulated worlds for MINUTES=60, from SEED on; default: the time
+soak: ## Run random verbs programs in simulated worlds for MINUTES=60, from seed SEED on (default: the current time)
 	@tools/setup
 	@.venv/bin/siwarp sim --minutes $(or $(MINUTES),60) --seed $(or $(SEED),$(shell date +%s))
 
-strict: ## Run the suite with nothing placed before its CRC is known
+strict: ## Run the suite with no placement before the CRC check
 	@tools/setup --extra test
 	@SIWARP_STRICT=1 $(PY) -m pytest $(SHARED) $(ARGS)
 	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
 	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 
-stress: ## A million reliable datagrams through a bad network, and an independent peer; SEED=n
+stress: ## Send a million reliable datagrams through a lossy network, and test an independent peer; SEED=n
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q -m "timing or not timing" tests/stress tests/peer tests/company $(ARGS)
 	@SIWARP_SIM=1 SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q tests/sim/peer $(ARGS)
 
-fuzz: ## Fuzz each receive parser for 30 seconds; RUNS=n for so many inputs, the same each time
+fuzz: ## Fuzz each receive parser for 30 seconds; RUNS=n for n inputs, the same each time
 	@tools/setup --extra test
 	@tests/fuzz/run $(if $(RUNS),--runs $(RUNS))
 
-mutate: ## Break the C code with one mutant at a time: do the tests notice? N=how many SEED=which
+mutate: ## Test the tests: run them against C code with one mutant at a time; N=number SEED=selection
 	@tools/setup --extra test
 	@PYTHONPATH=tests $(PY) -m mutants.run $(if $(N),-n $(N)) --seed $(or $(SEED),1) $(ARGS)
 
-plants: ## Plant faults in the C code one at a time: how many seeds of siwarp sim find each? two hours at most
+plants: ## Plant faults in the C code, one at a time, and count the seeds of siwarp sim that detect each; at most two hours
 	@tools/setup --extra test
 	@PYTHONPATH=tests $(PY) -m mutants.plants $(ARGS)
 
-abi: ## Run programs of libibverbs on siwarp: ibv_*, perftest, UCX, MPIs, pyverbs; the short table
+abi: ## Run libibverbs programs on siwarp: ibv_*, perftest, UCX, MPIs, pyverbs; the short table
 	@tests/abi/run $(ARGS)
 
-abi-gate: ## Some 40 programs from Debian's packages on siwarp: what the gate runs of make abi
+abi-gate: ## Run about 40 programs from Debian's packages on siwarp: the part of make abi that the gate runs
 	@tests/abi/run --gate
 
-abi-all: ## The whole table; RESUME=1 leaves out what passed with this very build
+abi-all: ## Run the complete table; RESUME=1 skips programs that have passed with this build
 	@tests/abi/run --all $(if $(RESUME),--resume) $(ARGS)
 
-abi-container: ## docs/containers.md, with podman on a minimal Debian: its image, its lines, its Pod
+abi-container: ## Test docs/containers.md with podman on a minimal Debian: its image, its commands, its Pod
 	@tests/abi/container
 
-docs: ## The job of docs/github.md in a minimal Debian, as a user with sudo; takes root
+docs: ## Run the job of docs/github.md in a minimal Debian, as a user with sudo; needs root
 	@tests/docs/run
 
-site: ## The pages in build/site/html, each link inside of them checked, and the man pages
+site: ## Build the pages in build/site/html, check each internal link, and build the man pages
 	@tools/pages/build
 
-abi-symbols: ## Compare what libibverbs.so.1 exports with the committed list
+abi-symbols: ## Compare the symbols exported by libibverbs.so.1 with the committed list
 	@tools/setup
 	@$(PY) tests/abi/symbols.py
 
-interop: ## Talk to Linux's own iWARP stack in a small VM
+interop: ## Test against Linux's own iWARP stack in a small VM
 	@tools/setup --extra test
 	@tests/interop/run
 
-tshark: ## Have stock tshark read captures of ours
+tshark: ## Test that stock tshark reads siwarp's captures
 	@tools/setup --extra test
 	@tests/tshark/run $(ARGS)
 
-bench: ## Print latency and bandwidth beside the raw sockets; fails on a missed figure
+bench: ## Print latency and bandwidth beside the raw sockets; fails if a figure misses its limit
 	@tools/setup
 	@$(PY) -m siwarp.bench
 
-bench-check: ## Compare the ratios to the raw socket with the committed ones; fails on a real loss; quiet machine, 6 minutes
+bench-check: ## Compare the ratios to the raw socket with the committed ones; fails after a significant loss; quiet machine, 6 minutes
 	@tools/setup
 	@.venv/bin/siwarp bench check tests/bench/ratios.json $(ARGS)
 
@@ -144,16 +145,16 @@ lab-test: ## Test lab/; as root, some minutes
 	@tools/setup --extra test
 	@$(PY) -m pytest -n 0 tests/laboratory -m "" $(ARGS)
 
-coverage: ## Branches of the C code that the suite takes, by layer; fails below 90%
+coverage: ## Count the branches of the C code that the suite takes, by layer; fails below 90%
 	@tools/coverage $(SHARED) $(ARGS)
 
-spec: ## Count the clauses of the RFCs that the last make test showed; fails on an open MUST
+spec: ## Count the RFC clauses that the last make test verified; fails if a MUST is open
 	@tools/setup --extra test
 	@$(PY) spec/check.py
 
-fresh: ## Run the two commands of README.md in a Debian that has nothing yet, as a user and as root; WHO=user
+fresh: ## Run the two commands of README.md in a minimal Debian, as a user and as root; WHO=user
 	@tools/fresh $(if $(GATE),--gate) $(WHO)
 
-clean: ## Remove everything that the other targets made
+clean: ## Remove all files that the other targets created
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

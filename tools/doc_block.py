@@ -1,7 +1,7 @@
 """Print a block of a page: python tools/doc_block.py PAGE NAME.
 
-A fenced block has its name in the line before it: ``<!-- tried: NAME -->``. Whoever runs a page's
-commands asks for them by name, so that what is run is what is read.
+The line before a fenced block contains its name: ``<!-- tried: NAME -->``. Scripts that run a
+page's commands request them by name, so that they run exactly what the page shows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def block(page: Path, name: str) -> str:
 
 
 def main() -> int:
-    """Print the block; say why there is none and return 1."""
+    """Print the block; if there is none, print the reason and return 1."""
     try:
         sys.stdout.write(block(Path(sys.argv[1]), sys.argv[2]))
     except (OSError, ValueError) as e:

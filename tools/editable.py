@@ -1,13 +1,14 @@
-"""editable.py BUILD [NINJA]: how a venv finds siwarp in its source tree and a build folder.
+"""editable.py BUILD [NINJA]: the loader of siwarp in an editable installation.
 
-Run by the venv's Python after `pip install -e`, this writes itself over meson-python's loader. That
-one imports ast, inspect and importlib.resources in every process of the venv, which takes longer
+It finds siwarp in its source tree and a build folder. Run by the venv's Python after
+`pip install -e`, this script replaces meson-python's loader by a copy of itself. meson-python's
+loader imports ast, inspect and importlib.resources in every process of the venv, which takes longer
 than Python's own start, and reads meson's install plan in each process that imports siwarp; this
-one imports nothing before siwarp is imported. The suite starts more than a thousand processes.
+loader imports nothing before siwarp is imported. The suite starts more than a thousand processes.
 
-NINJA, if given, runs in BUILD when siwarp is imported, so that C is compiled that has changed. Not
-where the environment has EDITABLE_NO_REBUILD, as in processes that tests start: nothing changes
-while tests run.
+NINJA, if given, runs in BUILD when siwarp is imported, so that changed C files are compiled. It
+does not run if EDITABLE_NO_REBUILD is in the environment, as in processes that tests start: no file
+changes while tests run.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-#: Source folder, build folder and command of ninja; the line at the end of a written loader.
+#: Source folder, build folder and ninja command; set by the last line of an installed loader.
 PLACE: tuple[str, str, str | None] | None = None
 
 
 class Finder:
-    """Find a package: Python files in a source folder, modules of C in a build folder."""
+    """Finds a package: Python files in a source folder, C modules in a build folder."""
 
     def __init__(self, name: str, source: str, build: str, ninja: str | None) -> None:
         self.name, self.source, self.build, self.ninja = name, source, build, ninja
@@ -36,7 +37,7 @@ class Finder:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return where the package is; what is inside of it Python finds by its path."""
+        """Return the package's location; Python finds its submodules by its path."""
         if fullname != self.name:
             return None
         from importlib.util import spec_from_file_location
@@ -60,19 +61,19 @@ class Finder:
             from pathlib import Path
 
             text = Path(log).read_text("utf-8", errors="backslashreplace")
-            # What ninja did before, and did well, is of no interest.
+            # Leave out ninja's output about successful steps.
             text = text[max(text.find("FAILED: "), 0) :]
             raise ImportError(f"rebuilding {self.name} failed ({log}):\n{text}")
 
 
 def init() -> None:
-    """Let imports of this process find the package; called by the venv's .pth file."""
+    """Make the package importable in this process; called by the venv's .pth file."""
     assert PLACE is not None
     sys.meta_path.insert(0, Finder("siwarp", *PLACE))
 
 
 def main() -> None:
-    """Write the loader of the venv whose Python runs this."""
+    """Install the loader in the venv whose Python runs this script."""
     import sysconfig
     from pathlib import Path
 

@@ -1,10 +1,10 @@
-# Shared by the scripts in tools/ and tests/: source it from the repository's root.
+# Functions shared by the scripts in tools/ and tests/: source this file from the repository's root.
 # shellcheck shell=bash
 
 say() { printf '%s\n' "siwarp: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# retry WHAT COMMAND...: up to three times, waiting a little longer each time.
+# retry WHAT COMMAND...: up to three attempts, with increasing delays.
 retry() {
 	local what=$1 try
 	shift
@@ -32,8 +32,8 @@ apt_update() {
 
 have_package() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
-# need_packages PACKAGE...: install what is missing with apt, or say in one line what to type
-# and return 2.
+# need_packages PACKAGE...: install missing packages with apt, or print the command to type and
+# return 2.
 need_packages() {
 	local missing=() p
 	for p in "$@"; do have_package "$p" || missing+=("$p"); done
@@ -46,7 +46,7 @@ need_packages() {
 		say "missing system packages; as root, type: apt-get install -y --no-install-recommends ${missing[*]}"
 		return 2
 	fi
-	# One at a time: apt does not wait for another's update of its lists.
+	# One at a time: apt does not wait for a concurrent update of its lists.
 	mkdir -p build
 	(flock 8 && install_packages "${missing[@]}") 8>build/.lock-apt
 }
@@ -54,7 +54,8 @@ need_packages() {
 install_packages() {
 	local missing=("$@") p
 	say "installing with apt: ${missing[*]}"
-	# Without package lists, or with old ones, this fails, and nobody need hear of it.
+	# Without package lists, or with old ones, this fails; the error is not shown, because the
+	# lists are updated next.
 	apt_install "${missing[@]}" 2>/dev/null && return 0
 	retry "apt-get update" apt_update || { say "apt-get update failed three times"; return 1; }
 	retry "apt-get install ${missing[*]}" apt_install "${missing[@]}" && return 0
@@ -66,10 +67,10 @@ install_packages() {
 
 python_ok() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 
-# The interpreter itself, not a shim in front of it.
+# Return the interpreter itself, not a shim script.
 real_python() { "$1" -c 'import os, sys; print(os.path.realpath(sys.executable))'; }
 
-# find_python: $PYTHON if set, else the first Python 3.10 or newer on PATH.
+# find_python: $PYTHON if set, otherwise the first Python 3.10 or newer on PATH.
 find_python() {
 	local p
 	for p in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3; do
@@ -83,8 +84,8 @@ find_python() {
 # Whether the compiler finds the header that siwarp/abi implements.
 has_verbs_h() { printf '#include <rdma/rdma_cma.h>\n' | "${CC:-cc}" -x c -E - >/dev/null 2>&1; }
 
-# need_tools PYTHON [EXTRA...]: the system packages that building takes, and those that an extra of
-# pyproject.toml needs beside its Python packages, if this machine lacks what they bring.
+# need_tools PYTHON [EXTRA...]: install the system packages for building, and those that an extra of
+# pyproject.toml needs in addition to its Python packages, if their contents are missing.
 need_tools() {
 	local py=$1 want=() probe version
 	shift
@@ -105,8 +106,8 @@ need_tools() {
 	[ ${#want[@]} -eq 0 ] || need_packages "${want[@]}"
 }
 
-# The packages of what the tests run: ip and tc make network namespaces (a user's PATH may not lead to
-# them), and C++ programs include the headers.
+# Print the missing packages of programs that tests run: ip and tc make network namespaces (they may
+# not be on a user's PATH), and C++ programs include the headers.
 missing_for_tests() {
 	local PATH=$PATH:/usr/sbin:/sbin
 	{ command -v ip && command -v tc; } >/dev/null || echo iproute2

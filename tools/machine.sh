@@ -1,22 +1,23 @@
-# A minimal Debian in a folder of its own, for the scripts that source this: it goes at the end, however
-# that comes. From this machine it gets only what it takes to reach the package registries: apt's sources
-# and how they are fetched, pip's configuration, certificates, names. Mounts and processes lie in
-# namespaces, so that they end with the script, even when it is killed. It takes root.
+# A minimal Debian in a temporary folder, for the scripts that source this file. The folder is
+# removed at the end, even after a failure. From this machine it gets only the configuration that is
+# needed to reach the package registries: apt's sources and methods, pip's configuration,
+# certificates, host names. Mounts and processes are in namespaces, so that they end with the
+# script, even if it is killed. Needs root.
 #
-# It has git, make, python3, ca-certificates and what else `included` names, HEAD of this tree as a bundle
-# in /srv/siwarp, and a user `someone`. Logs lie in `out`. Source tools/lib.sh first, set `out`, call
-# make_machine; then `inside WHO COMMAND...`.
+# The system has git, make, python3, ca-certificates and the packages in `included`, HEAD of this
+# tree as a bundle in /srv/siwarp, and a user `someone`. Logs are in `out`. Source tools/lib.sh
+# first, set `out`, call make_machine; then `inside WHO COMMAND...`.
 # shellcheck shell=bash
 
 suite=bookworm
 included=()
-# Not below this tree: there may be a blank in its path, which apt does not bear.
+# Not in this tree: its path may contain a blank, which apt does not support.
 root=$(mktemp -d /var/tmp/siwarp-fresh.XXXXXX)
 chmod 755 "$root"
 running=
 leave() {
 	[ -z "$running" ] || { kill -KILL "$running" && wait "$running"; } 2>/dev/null || true
-	# What ran there has been killed by now, but may take a moment to be gone.
+	# The processes there have been killed, but may take a moment to disappear.
 	local try
 	for try in 1 2 3 4 5 6 7 8 9 10; do
 		rm -rf --one-file-system -- "$root" 2>/dev/null && break
@@ -29,7 +30,7 @@ trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# wait_for COMMAND...: run it so that a signal to this script does not wait for its end.
+# wait_for COMMAND...: run it so that a signal to this script is handled before the command ends.
 wait_for() {
 	local status=0
 	"$@" </dev/null &
@@ -39,7 +40,7 @@ wait_for() {
 	return "$status"
 }
 
-# This machine's sources where they have this Debian, else those that mmdebstrap knows.
+# Use this machine's apt sources if they have this Debian, otherwise mmdebstrap's defaults.
 bootstrap() {
 	local sources=() fetching f
 	for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
@@ -51,7 +52,7 @@ bootstrap() {
 		"${fetching[@]/#/--aptopt=}" "$suite" "$root" "${sources[@]}" >"$out/mmdebstrap.log" 2>&1
 }
 
-# carry PATH...: the same inside, where it is here.
+# carry PATH...: copy existing files to the same paths inside.
 carry() {
 	local f
 	for f in "$@"; do
@@ -61,8 +62,9 @@ carry() {
 	done
 }
 
-# What it takes to reach the registries from in there: files, variables (carried) and the files that they
-# or pip's configuration name, and folders of packages that pip is told to look into (folders).
+# Copy the configuration that is needed to reach the registries from inside: files, variables
+# (carried) with the files that they or pip's configuration name, and package folders that pip is
+# configured to use (folders).
 configure() {
 	local v home conf
 	carry /etc/apt/auth.conf /etc/apt/auth.conf.d /etc/apt/keyrings /etc/apt/trusted.gpg.d /etc/resolv.conf /etc/hosts \
@@ -72,7 +74,7 @@ configure() {
 			[ ! -f "$conf" ] || install -D -m 644 "$conf" "$root$home/.config/pip/pip.conf"
 		done
 	done
-	# A second group, as most users have: a program that is setgid to it has more rights.
+	# A second group, as most users have: a program that is setgid to it has more privileges.
 	chroot "$root" useradd --shell /bin/bash --home-dir /home/someone --groups users someone
 	mkdir -p "$root/home/someone"
 	chroot "$root" chown -R someone: /home/someone
@@ -84,14 +86,15 @@ configure() {
 	mapfile -t folders < <(
 		{ printf '%s\n' "${carried[@]}" && cat "$root"/etc/pip.conf "$root"/etc/xdg/pip/pip.conf "$root"/root/.config/pip/pip.conf; } 2>/dev/null |
 			grep -oE '(file://|[ =])/[^ ]+' | sed 's|^[^/]*//*|/|' | sort -u | while read -r v; do
-				# The pages of an index that is a folder name files beside it.
+				# If an index is a folder, its pages refer to files in neighbouring
+				# folders.
 				if [ -d "$v" ]; then printf '%s\n' "${v%/simple}"; else carry "$v"; fi
 			done
 	)
 }
 
-# enter ROOT FOLDER... -- COMMAND...: in new namespaces already, make that the root and run the command
-# there. A chroot would not do: nobody may make a user namespace in one.
+# enter ROOT FOLDER... -- COMMAND...: in new namespaces, make ROOT the root and run the command
+# there. A chroot is not enough, because user namespaces cannot be created in one.
 enter() {
 	local root=$1 f
 	shift
@@ -131,10 +134,10 @@ enter() {
 }
 export -f enter
 
-# inside WHO COMMAND...: run it there, in the environment that a login gives.
+# inside WHO COMMAND...: run the command inside, with the environment of a login.
 inside() {
 	local home=/root become=()
-	# Of what root may, a user is often let do one thing: have a thread go before others.
+	# Users often have one of root's privileges: to raise the priority of a thread.
 	[ "$1" = root ] || home=/home/someone become=(setpriv --reuid=someone --regid=someone --init-groups
 		--inh-caps=-all,+sys_nice --ambient-caps=-all,+sys_nice)
 	shift

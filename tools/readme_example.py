@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Print the example, or say that there is none and return 1."""
+    """Print the example; if there is none, print an error and return 1."""
     path = Path(sys.argv[1])
     found = re.search(r"^```python\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     if found is None:

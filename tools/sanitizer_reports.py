@@ -1,8 +1,8 @@
-"""Print what the sanitizers reported during a run; 1 if anything of it counts.
+"""Print the sanitizers' reports of a run; exit status 1 if any of them counts.
 
-Every report counts but one kind. LeakSanitizer does not look into the stacks on which CPython keeps
-its frames, so that objects which only a running frame holds look lost. A lost allocation counts
-if code of siwarp stands anywhere in the calls that made it; without that it is the interpreter's.
+All reports count except one kind. LeakSanitizer does not scan the stacks on which CPython keeps its
+frames, so objects that only a running frame holds look leaked. A leaked allocation counts if code
+of siwarp is anywhere in its call stack; otherwise the interpreter made it.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from pathlib import Path
 
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 OURS = re.compile(r"/siwarp/[\w/]+\.[ch]:|libsiwarp\.so|_siwarp(?:_layers)?\.abi3\.so|/tests/c/")
-SHOWN = 20  # reports
-LINES = 100  # of each
-FRAMES = 12  # of each stack
-#: Written by tests/conftest.py: during which test a report grew, and from where on.
+SHOWN = 20  # maximum number of reports printed
+LINES = 100  # maximum lines per report
+FRAMES = 12  # maximum frames per stack
+#: Written by tests/conftest.py: the test during which a report grew, and the offset.
 TESTS = "tests"
 
 
 def what_counts(text: str) -> str:
-    """Return the part of a report that is about siwarp, empty if none is."""
+    """Return the part of a report that is about siwarp; empty if there is none."""
     if "ERROR: LeakSanitizer" not in text:
         return text
     head, _, leaks = text.partition("ERROR: LeakSanitizer")
     ours = [leak for leak in LEAK.findall(leaks) if OURS.search(leak)]
-    # What stands before the leaks in the same file is another report: an error, which counts.
+    # Text before the leaks in the same file is another report: an error, which counts.
     before = head if "ERROR: " in head or "runtime error: " in head else ""
     return before + "\n\n".join(ours)
 
 
 def shown(text: str) -> str:
-    """Return the head of a report, and of each stack in it.
+    """Return the first lines of a report, and the first frames of each stack in it.
 
-    A fault that the guard of memory ends leaves its frames on ThreadSanitizer's stack, so that
-    they stand at the far end of every later one.
+    A fault that is handled by the memory guard leaves its frames on ThreadSanitizer's stack, so
+    they are at the end of every later stack.
     """
     frame = re.compile(r"    #(\d+) ")
     lines = [
@@ -45,7 +45,7 @@ def shown(text: str) -> str:
 
 
 def main() -> int:
-    """Print the reports in the folder given."""
+    """Print the reports in the folder given as argument."""
     folder = Path(sys.argv[1])
     files = sorted(f for f in folder.iterdir() if f.name != TESTS)
     counted = [(f, text) for f in files if (text := what_counts(f.read_text(errors="replace")))]

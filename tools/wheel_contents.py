@@ -1,4 +1,4 @@
-"""Compare a wheel with the tree: every file that belongs in it is in it, and nothing else."""
+"""Compare a wheel with the tree: it must have every file that belongs in it, and no others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def expected() -> set[str]:
-    """Return the names under siwarp/ that the wheel should have."""
+    """Return the names under siwarp/ that the wheel must have."""
     package = ROOT / "siwarp"
     names = {
         path.relative_to(ROOT).as_posix()
@@ -39,10 +39,10 @@ def expected() -> set[str]:
 
 
 def main() -> int:
-    """Print what is missing or too much; 1 if there is any."""
+    """Print missing and superfluous files; return 1 if there are any."""
     wheel = zipfile.ZipFile(sys.argv[1])
     names = {n for n in wheel.namelist() if ".dist-info/" not in n}
-    # Programs are compiled, so the tree does not have them as files.
+    # Programs are compiled, so they are not files of the tree.
     programs = {
         f"siwarp/{name}"
         for name in (

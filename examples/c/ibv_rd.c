@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program of verbs that uses what siwarp has beyond them: a reliable datagram and a Write-Record
- * between two queue pairs. The error queue of UD, siw_poll_err, takes siw_ibv_qp in the same way.
+ * A verbs program that uses siwarp's extensions: a reliable datagram and a Write-Record between two
+ * queue pairs. The error queue of UD, siw_poll_err, takes siw_ibv_qp in the same way.
  *
  *   cc ibv_rd.c $(siwarp config --cflags --libs) -libverbs -o ibv_rd && siwarp run -- ./ibv_rd
  */
@@ -22,7 +22,7 @@ static void need(int ok, const char *what)
 	exit(1);
 }
 
-/* A reliable datagram queue pair that takes up to 16 Write-Records, ready to send. */
+/* Create a reliable datagram queue pair that accepts up to 16 Write-Records, in state RTS. */
 static struct ibv_qp *make(struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq,
@@ -44,7 +44,7 @@ static struct ibv_qp *make(struct ibv_pd *pd, struct ibv_cq *cq)
 	return qp;
 }
 
-/* The next completion with that opcode; those before it are of the sender. */
+/* Return the next completion with this opcode; earlier completions belong to the sender. */
 static struct ibv_wc wait_for(struct ibv_cq *cq, int opcode)
 {
 	time_t end = time(NULL) + 20;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rc_by_qpn: two connected queue pairs without a connection manager, as programs for InfiniBand
- * do it: each side tells the other its address and QPN by some way of its own, here by hand.
+ * rc_by_qpn: two connected queue pairs without a connection manager, as in programs for InfiniBand:
+ * each side sends its address and QPN to the other by other means, here by manual input.
  *
  *   cc rc_by_qpn.c $(siwarp config --cflags --libs) -o rc_by_qpn
- *   ./rc_by_qpn 127.0.0.1       in two terminals: give each the line that the other one prints
+ *   ./rc_by_qpn 127.0.0.1       in two terminals: enter in each the line that the other one prints
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,12 +21,12 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	/* siw_reason() says which rule a call broke, and what to do. */
+	/* siw_reason() names the rule that a call violated, and the remedy. */
 	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 
-/* For functions that return a negative errno value. */
+/* Check the result of a function that returns a negative errno value on failure. */
 static void check(int result, const char *what)
 {
 	errno = -result;
@@ -39,13 +39,13 @@ static void to_state(struct siw_qp *qp, struct siw_qp_attr *attr, int state, int
 	check(siw_modify_qp(qp, attr, SIW_QP_STATE | mask), "siw_modify_qp");
 }
 
-/* Either side may come first: what is posted waits for the other, three seconds at the least. */
+/* Either side may start first: posted requests wait for the other side, at least three seconds. */
 static void connect_to(struct siw_qp *qp, const struct siw_addr *own, const struct siw_addr *peer,
 		       uint32_t qpn)
 {
 	struct siw_qp_attr attr = { .ah_addr = *peer, .ah_source = *own, .dest_qp_num = qpn };
 
-	attr.timeout = 20; /* 4.3 s, and so seven times more */
+	attr.timeout = 20; /* time-out of 4.3 s, repeated seven times */
 	attr.retry_cnt = 7;
 	to_state(qp, &attr, SIW_QPS_RTR, SIW_QP_AV | SIW_QP_DEST_QPN);
 	to_state(qp, &attr, SIW_QPS_RTS, SIW_QP_TIMEOUT | SIW_QP_RETRY_CNT);

@@ -3,11 +3,12 @@
  * rc_write: an RDMA Write into another process, over a connected queue pair.
  *
  *   cc rc_write.c $(siwarp config --cflags --libs) -o rc_write
- *   ./rc_write                  prints its port, waits for one client, prints what it wrote
+ *   ./rc_write                  prints its port, waits for one client, prints the text written
  *   ./rc_write 127.0.0.1 PORT TEXT
  *
- * The server tells address and STag of its memory in the private data of its answer. The client
- * writes, then sends an empty message: when that has arrived, all that was written before it has.
+ * The server sends address and STag of its memory in the private data of its reply. The client
+ * writes, then sends an empty message: when the message has arrived, all earlier Writes have
+ * arrived too.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 enum { SIZE = 4096 };
 
 struct offer {
-	uint64_t addr; /* both ends are on one machine here: the octet order is the same */
+	uint64_t addr; /* both processes are on one machine here: the octet order is the same */
 	uint32_t rkey;
 	uint32_t length;
 };
@@ -39,12 +40,12 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	/* siw_reason() says which rule a call broke, and what to do. */
+	/* siw_reason() names the rule that a call violated, and the remedy. */
 	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 
-/* For functions that return a negative errno value. */
+/* Check the result of a function that returns a negative errno value on failure. */
 static void check(int result, const char *what)
 {
 	errno = -result;
@@ -92,7 +93,7 @@ static void expect(struct siw_cm_event *event, int type)
 	exit(1);
 }
 
-/* Sleeps until something completes. */
+/* Sleep until a completion arrives. */
 static void complete(struct siw_wc *wc)
 {
 	struct siw_cq *which;

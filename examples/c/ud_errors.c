@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ud_errors: what goes wrong on a UD queue pair, read from its error queue, and how it goes on.
+ * ud_errors: an error on a UD queue pair, read from its error queue, and the recovery from it.
  *
- *   cc ud_errors.c $(siwarp config --cflags --libs) -o ud_errors ./ud_errors
+ *   cc ud_errors.c $(siwarp config --cflags --libs) -o ud_errors && ./ud_errors
  *
- * One queue pair sends another a message that this one does not take. The one that found the error
- * goes to the Error state (policy ERROR) and tells the sender; both read of it, the first is reset,
- * and traffic goes on.
+ * One queue pair sends another a message that the other does not accept. The queue pair that
+ * detected the error goes to the Error state (policy ERROR) and reports it to the sender; both read
+ * it from their error queues, the first is reset, and traffic continues.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,19 +22,19 @@ static char memory[2][64];
 static struct siw_context *context;
 static struct siw_cq *cq;
 static struct siw_mr *mr;
-/* Of both ends. Policy ERROR needs one, which strangers do not know. */
+/* The Q_Key of both queue pairs. Policy ERROR requires one, which other hosts do not know. */
 static uint32_t qkey;
 
 static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	/* siw_reason() says which rule a call broke, and what to do. */
+	/* siw_reason() names the rule that a call violated, and the remedy. */
 	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 
-/* For functions that return a negative errno value. */
+/* Check the result of a function that returns a negative errno value on failure. */
 static void check(int result, const char *what)
 {
 	errno = -result;
@@ -53,7 +53,7 @@ static struct siw_wc completion(void)
 	return wc;
 }
 
-/* From RESET to RTS, with a receive posted on the way. */
+/* Change the state from RESET to RTS, and post a receive in INIT. */
 static void start(struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)memory[1], sizeof(memory[1]), mr->lkey };
@@ -70,7 +70,7 @@ static void start(struct siw_qp *qp)
 	}
 }
 
-/* What was posted comes back flushed; after a reset none of it would. */
+/* Reap the flushed receive first, because after a reset it would not complete. */
 static void recover(struct siw_qp *qp)
 {
 	struct siw_wc wc = completion();
@@ -81,7 +81,7 @@ static void recover(struct siw_qp *qp)
 	start(qp);
 }
 
-/* Waits for the next asynchronous event: whose it is. */
+/* Wait for the next asynchronous event; return its queue pair. */
 static struct siw_qp *event(void)
 {
 	struct siw_async_event e;
@@ -92,7 +92,7 @@ static struct siw_qp *event(void)
 	return e.element.qp;
 }
 
-/* Takes all there is in the error queue; an error may come in several. */
+/* Read all entries of the error queue; an error may cause several. */
 static void drain(struct siw_qp *qp)
 {
 	struct siw_err_entry errors[4];
@@ -122,7 +122,7 @@ static void post(struct siw_qp *qp, struct siw_ah *to, int opcode, uint64_t wr_i
 	};
 	struct siw_send_wr *bad;
 
-	/* Where a Write-Record has its peer, and where a Send has. */
+	/* A Write-Record and a Send hold the peer's address in different fields. */
 	if (opcode == SIW_WR_RDMA_WRITE_RECORD) {
 		wr.rd.ah = to;
 		wr.rd.remote_qkey = qkey;
@@ -146,7 +146,8 @@ int main(void)
 	struct siw_pd *pd;
 
 	must(getrandom(&qkey, sizeof(qkey), 0) == sizeof(qkey), "getrandom");
-	qkey = (qkey & 0x7fffffff) | 1; /* not 0, and the top bit stands for the sender's own */
+	qkey = (qkey & 0x7fffffff) |
+	       1; /* a Q_Key other than 0; its top bit would select the sender's own Q_Key */
 	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
 	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
 	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
@@ -161,10 +162,10 @@ int main(void)
 	check(siw_qp_addr(target, &at, NULL), "siw_qp_addr");
 	must((to = siw_create_ah(pd, &at)) != NULL, "siw_create_ah");
 
-	/* The target was made without max_write_records, so it takes no Write-Records. */
+	/* The target was created without max_write_records, so it accepts no Write-Records. */
 	strcpy(memory[0], "after the error");
 	post(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
-	for (int i = 0; i < 2; i++) { /* each end has its event, in either order */
+	for (int i = 0; i < 2; i++) { /* each queue pair has an event, in either order */
 		struct siw_qp *qp = event();
 
 		drain(qp);

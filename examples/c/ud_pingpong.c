@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ud_pingpong: datagrams there and back through two UD queue pairs.
+ * ud_pingpong: round trips of datagrams through two UD queue pairs.
  *
  *   cc ud_pingpong.c $(siwarp config --cflags --libs) -o ud_pingpong
  *   ./ud_pingpong                        prints its port and answers
@@ -16,7 +16,7 @@
 
 enum { SIZE = 64, SLOTS = 8 };
 
-static char memory[SLOTS + 1][SIZE]; /* the last one is what we send */
+static char memory[SLOTS + 1][SIZE]; /* the last slot is the send buffer */
 static struct siw_mr *mr;
 static struct siw_qp *qp;
 static struct siw_cq *sends, *receives;
@@ -25,19 +25,19 @@ static void must(int good, const char *what)
 {
 	if (good)
 		return;
-	/* siw_reason() says which rule a call broke, and what to do. */
+	/* siw_reason() names the rule that a call violated, and the remedy. */
 	fprintf(stderr, "%s: %s: %s\n", what, strerror(errno), siw_reason());
 	exit(1);
 }
 
-/* For functions that return a negative errno value. */
+/* Check the result of a function that returns a negative errno value on failure. */
 static void check(int result, const char *what)
 {
 	errno = -result;
 	must(result >= 0, what);
 }
 
-/* Polls until something completes; source may be NULL. */
+/* Polls until a completion arrives; source may be NULL. */
 static struct siw_wc complete(struct siw_cq *cq, struct siw_addr *source)
 {
 	struct siw_wc wc;
@@ -62,7 +62,7 @@ static void post_recv(uint64_t slot)
 	check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
 }
 
-/* qpn 0: the port of the address handle. */
+/* qpn 0: the port of the address handle identifies the queue pair. */
 static void post_send(struct siw_ah *ah, uint32_t qpn)
 {
 	struct siw_sge sge = { (uintptr_t)memory[SLOTS], SIZE, mr->lkey };
@@ -71,15 +71,15 @@ static void post_send(struct siw_ah *ah, uint32_t qpn)
 		.num_sge = 1,
 		.opcode = SIW_WR_SEND,
 		.send_flags = SIW_SEND_SIGNALED,
-		/* the top bit: our own Q_Key */
+		/* the top bit selects this queue pair's own Q_Key */
 		.wr.ud = { .ah = ah, .remote_qpn = qpn, .remote_qkey = 0x80000000 },
 	};
 	struct siw_send_wr *bad;
 
 	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
 	/*
-	 * Until this is polled the send holds its octets and the queue's one slot. On one CQ with
-	 * the receives it could come behind the answer.
+	 * Until it is polled, the send occupies its buffer and the queue's only slot. With one CQ
+	 * for sends and receives, its completion could follow the answer.
 	 */
 	complete(sends, NULL);
 }
@@ -95,7 +95,7 @@ static void answer(struct siw_pd *pd)
 		must(ah != NULL, "siw_create_ah");
 		memcpy(memory[SLOTS], memory[wc.wr_id], SIZE);
 		post_recv(wc.wr_id);
-		/* To whoever sent it, also if several queue pairs share a socket there. */
+		/* To the sender's queue pair; several queue pairs may share a socket. */
 		post_send(ah, wc.src_qp);
 		siw_destroy_ah(ah);
 		if (!strncmp(memory[SLOTS], "bye", 3))

@@ -1,6 +1,6 @@
-"""Many conversations in one loop: an echo server, and a client that holds a hundred of them.
+"""Many connections in one event loop: an echo server, and a client with a hundred connections.
 
-python aio_echo.py                       prints its port, serves until a client says "stop"
+python aio_echo.py                       prints its port, serves until a client sends "stop"
 python aio_echo.py 127.0.0.1 PORT
 """
 
@@ -23,7 +23,7 @@ async def serve() -> None:
             async with conn:
                 async for message in conn:
                     if message == b"stop":
-                        await listener.close()  # ends the loop below
+                        await listener.close()  # ends the accept loop below
                         return
                     await conn.send(message[::-1])
                     served += 1
@@ -45,7 +45,7 @@ async def use(host: str, port: int) -> None:
     async with aio.connect((host, port)) as conn:
         await conn.send(b"stop")
         with contextlib.suppress(PeerGone):
-            await conn.recv()  # until the server has left
+            await conn.recv()  # returns when the server has disconnected
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""NumPy arrays as RDMA memory, without copies: a matrix is fetched row by row, sent back changed.
+"""NumPy arrays as RDMA memory, without copies: rows of a matrix are read, changed and written.
 
 python numpy_memory.py                  prints its port, offers a matrix to one client
 python numpy_memory.py 127.0.0.1 PORT
@@ -19,7 +19,7 @@ def serve() -> None:
         print(listener.address[1], flush=True)
         with listener.accept() as conn:
             conn.send(conn.register(matrix).remote().pack())
-            conn.recv()  # the client is done: the array itself has changed
+            conn.recv()  # the client has finished: the array itself has changed
     print("sum of each row:", matrix.sum(axis=1).tolist())
 
 

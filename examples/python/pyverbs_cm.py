@@ -1,9 +1,9 @@
 """pyverbs: a message and its answer over a connection of rdma_cm, between two processes.
 
-python pyverbs_cm.py server HOST PORT   answers one message
-python pyverbs_cm.py client HOST PORT   sends one, prints the answer
+    python pyverbs_cm.py server HOST PORT   answers one message
+    python pyverbs_cm.py client HOST PORT   sends one, prints the answer
 
-It imports siwarp.pyverbs. With ``pyverbs`` in its place it is a program for adapters.
+The program imports siwarp.pyverbs. With ``pyverbs`` instead, it runs on RDMA adapters.
 """
 
 import sys
@@ -17,12 +17,12 @@ SIZE = 256
 
 
 def queue_pair() -> QPInitAttr:
-    """Return what a connection's queue pair is made with."""
+    """Return the attributes for a connection's queue pair."""
     return QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap(max_recv_wr=1))
 
 
 def server(host: str, port: str) -> None:
-    """Take one connection, and answer its message."""
+    """Accept one connection, and answer its message."""
     where = AddrInfo(src=host, src_service=port, port_space=ce.RDMA_PS_TCP, flags=ce.RAI_PASSIVE)
     with CMID(creator=where, qp_init_attr=queue_pair()) as listener:
         listener.listen()

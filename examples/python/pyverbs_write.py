@@ -1,6 +1,6 @@
-"""pyverbs: an RDMA Write between two RC queue pairs, which find each other by GID and number.
+"""pyverbs: an RDMA Write between two RC queue pairs, which are connected by GID and number.
 
-python -m siwarp.pyverbs pyverbs_write.py   on siwarp, as it is
+python -m siwarp.pyverbs pyverbs_write.py   on siwarp, without changes
 siwarp run /usr/bin/python3 pyverbs_write.py   the same on rdma-core's pyverbs
 """
 
@@ -28,7 +28,7 @@ class End:
         self.qp = QP(pd, init, self.attr)
 
     def connect(self, ctx, peer):
-        """Take the peer's queue pair; both ends do so."""
+        """Connect to the peer's queue pair; both sides do so."""
         route = GlobalRoute(dgid=ctx.query_gid(1, 0), sgid_index=0)
         attr = self.attr
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=1)

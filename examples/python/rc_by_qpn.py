@@ -1,6 +1,6 @@
-"""Two connected queue pairs without a connection manager: each is told the other's address and QPN.
+"""Two connected queue pairs without a connection manager, by entering the peer's address and QPN.
 
-python rc_by_qpn.py 127.0.0.1      in two terminals: give each the line that the other one prints
+python rc_by_qpn.py 127.0.0.1      in two terminals: enter the line that the other one prints
 """
 
 import sys
@@ -34,7 +34,7 @@ def run(host: str, context: Context) -> None:
     if len(said) != 2 or not said[1].isdigit():
         sys.exit("enter the line that the other one printed: its address and its QPN")
     peer, number = said
-    # Either side may come first: what is posted waits for the other, 4.3 s times eight here.
+    # Either side may start first: posted requests wait for the other side, here 4.3 s times eight.
     where = AHAttr(peer, source=host)
     qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=int(number), timeout=20, retry_cnt=7))
     qp.post_send(SendWR(2, sg=[out.sge()]))

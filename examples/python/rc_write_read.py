@@ -1,4 +1,4 @@
-"""One process offers memory; another writes it and reads it, without the first doing anything.
+"""One process offers memory; another writes and reads it without action by the first.
 
 python rc_write_read.py                  prints its port, offers memory to one client
 python rc_write_read.py 127.0.0.1 PORT
@@ -14,7 +14,7 @@ def serve() -> None:
         print(listener.address[1], flush=True)
         with listener.accept() as conn:
             memory = conn.register(bytearray(b"what was here before".ljust(64)))
-            conn.send(memory.remote().pack())  # address, length and STag: the right to use it
+            conn.send(memory.remote().pack())  # address, length and STag of the memory
             print("client says", conn.recv().decode())
             print("memory has", memory.read().rstrip().decode())
 

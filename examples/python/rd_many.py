@@ -1,7 +1,7 @@
 """One reliable datagram queue pair counts for a hundred others: FetchAdd, without a connection.
 
 python rd_many.py                  prints its port, waits until all have counted
-python rd_many.py 127.0.0.1 PORT   a hundred queue pairs, each of which adds one and says so
+python rd_many.py 127.0.0.1 PORT   a hundred queue pairs, each of which adds one and reports it
 """
 
 import sys
@@ -25,7 +25,7 @@ from siwarp.verbs import (
 )
 
 PEERS = 100
-#: Both ends' queue pairs have this Q_Key: what arrives with another one is dropped.
+#: The Q_Key of both sides' queue pairs; messages with another Q_Key are dropped.
 QKEY = 4711
 ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_ATOMIC
 
@@ -37,9 +37,9 @@ def count(pd: PD, cq: CQ) -> None:
     ):
         qp.to_rts()
         qp.post_recv(RecvWR(0, sg=[mr.sge(32, 32)]))
-        print(qp.qp_num, flush=True)  # its UDP port
+        print(qp.qp_num, flush=True)  # the queue pair's UDP port
         (wc,) = cq.wait(timeout=30)
-        # Where the word is that they all may add to: an answer to whoever asked first.
+        # Send the address of the shared counter to the queue pair that sent the request.
         mr.write(mr.remote(0, 8).pack(), offset=8)
         with AH(pd, wc=wc.check()) as ah:
             qp.post_send(SendWR(sg=[mr.sge(8, 20)], ah=ah))

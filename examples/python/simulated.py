@@ -1,4 +1,4 @@
-"""A lossy network, a partition and a crash, in virtual time: the same seed is the same run.
+"""A lossy network, a partition and a crash, in virtual time: the same seed gives the same run.
 
 python simulated.py [SEED]
 """
@@ -6,7 +6,7 @@ python simulated.py [SEED]
 import sys
 from contextlib import ExitStack
 
-import siwarp.sim  # before siwarp.verbs: this process is a simulated one
+import siwarp.sim  # import before siwarp.verbs, to make this a simulated process
 from siwarp.verbs import (
     AH,
     CQ,

@@ -1,10 +1,10 @@
-"""What goes wrong on a UD queue pair, read from its error queue, and how it goes on.
+"""An error on a UD queue pair, read from its error queue, and the recovery from it.
 
-python ud_errors.py
+    python ud_errors.py
 
-One queue pair sends another a message that this one does not take. The one that found the error
-goes to the Error state and tells the sender; both read of it, the first is reset, and traffic goes
-on.
+One queue pair sends another a message that the other does not accept. The queue pair that detected
+the error goes to the Error state and reports it to the sender; both read it from their error
+queues, the first is reset, and traffic continues.
 """
 
 from siwarp.verbs import (
@@ -29,7 +29,7 @@ from siwarp.verbs import (
 
 
 def drain(qp: QP) -> None:
-    """Take all there is in the error queue."""
+    """Read all entries of the error queue."""
     while reports := qp.errors():
         for report in reports:
             if report.origin == ErrorOrigin.REPORTED:
@@ -39,11 +39,11 @@ def drain(qp: QP) -> None:
 
 
 def recover(qp: QP, cq: CQ, receive: RecvWR) -> None:
-    """From ERR to RTS. What was posted comes back flushed first; after a reset none of it would."""
+    """Go from ERR to RTS. Reap flushed requests first: after a reset they would not complete."""
     for wc in cq.wait(timeout=10):
         print(f"receive {wc.wr_id}: {WCStatus(wc.status).name}")
     qp.modify(QPAttr(qp_state=QPState.RESET))
-    qp.to_rts()  # INIT, RTR and RTS
+    qp.to_rts()  # passes through INIT, RTR and RTS
     qp.post_recv(receive)
 
 
@@ -63,9 +63,9 @@ def main() -> None:
             qp.to_rts()
         target.post_recv(receive)
 
-        # The target was made without max_write_records, so it takes no Write-Records.
+        # The target was created without max_write_records, so it accepts no Write-Records.
         sender.post_send(SendWR(17, WROpcode.RDMA_WRITE_RECORD, sg=text, ah=to, send_flags=0))
-        for _ in range(2):  # each end has its event, in either order
+        for _ in range(2):  # each queue pair has an event, in either order
             event = ctx.get_async_event(timeout=10)
             if event is None:
                 raise TimeoutError("nothing was told")

@@ -21,12 +21,12 @@ from siwarp.verbs import (
     SendWR,
 )
 
-#: Both ends' queue pairs have this Q_Key: what arrives with another one is dropped.
+#: The Q_Key of both sides' queue pairs; messages with another Q_Key are dropped.
 QKEY = 4711
 
 
 def addresses(grh: bytes) -> tuple[str, str]:
-    """Return the source and the destination in a GRH, whose first octet says which form it has."""
+    """Return source and destination of a GRH; its first octet tells IPv4 and IPv6 apart."""
     at, size = (8, 16) if grh[0] >> 4 == 6 else (32, 4)
     source, dest = grh[at : at + size], grh[at + size : at + 2 * size]
     return str(ipaddress.ip_address(source)), str(ipaddress.ip_address(dest))
@@ -59,7 +59,7 @@ def main() -> None:
         source, dest = addresses(octets[:40])
         print(f"{octets[:40].hex()}\n{octets[40:].decode()!r} from {source} to {dest}")
         if not asks:
-            # It leaves by the address that the message came to.
+            # The answer is sent from the address at which the message arrived.
             send("hello yourself", AH(pd, wc=wc), wc.src_qp)
 
 

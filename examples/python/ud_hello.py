@@ -20,7 +20,7 @@ from siwarp.verbs import (
     SendWR,
 )
 
-#: Both ends' queue pairs have this Q_Key: what arrives with another one is dropped.
+#: The Q_Key of both sides' queue pairs; messages with another Q_Key are dropped.
 QKEY = 4711
 
 
@@ -37,19 +37,19 @@ def main() -> None:
 
         def send(text: str, ah: AH) -> None:
             mr.write(text.encode())
-            # Not signalled: the only completions are of messages received.
+            # Not signalled: all completions are of received messages.
             qp.post_send(SendWR(sg=[mr.sge(0, len(text.encode()))], ah=ah, send_flags=0))
 
         if len(sys.argv) == 3:
             send("hello", AH(pd, (sys.argv[1], int(sys.argv[2]))))
         else:
-            print(qp.qp_num, flush=True)  # of UD, this is the UDP port
+            print(qp.qp_num, flush=True)  # the QPN of a UD queue pair is its UDP port
 
         (wc,) = cq.wait(timeout=30)
         text = mr.read(wc.check().byte_len, 128).decode()
         print(f"{text!r} from {wc.source}")
         if len(sys.argv) != 3:
-            send(f"{text} yourself", AH(pd, wc=wc))  # to the queue pair that sent it
+            send(f"{text} yourself", AH(pd, wc=wc))  # answer to the sender's queue pair
 
 
 if __name__ == "__main__":

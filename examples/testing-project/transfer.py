@@ -1,4 +1,4 @@
-"""The program under test: it moves data by one-sided Writes, and asks questions by datagrams."""
+"""The program under test: transfers data by one-sided Writes, and sends requests by datagrams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ASK, ANSWER = 1, 2
 
 
 def put(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
-    """Write all of mr into the peer's memory, piece by piece; return how many Writes it took."""
+    """Write all of mr to the peer's memory, in pieces; return the number of Writes."""
     posted = 0
     for at in range(0, mr.length, piece):
         length = min(piece, mr.length - at)
@@ -25,7 +25,7 @@ def put(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
 def ask(
     qp: QP, cq: CQ, mr: MR, ah: AH, question: bytes, *, number: int, tries: int, patience: float
 ) -> bytes:
-    """Send a datagram until its answer comes: the question may be lost, and so may the answer."""
+    """Send a datagram until its answer arrives; request and answer may be lost."""
     half = mr.length // 2
     qp.post_recv(RecvWR(ANSWER, sg=[mr.sge(half, half)]))
     mr.write(bytes([number]) + question)
@@ -33,22 +33,22 @@ def ask(
         qp.post_send(SendWR(ASK, sg=[mr.sge(0, 1 + len(question))], ah=ah))
         while wcs := cq.wait(timeout=patience, num_entries=1):
             if wcs[0].check().wr_id == ASK:
-                continue  # our own datagram is sent
+                continue  # completion of the own request datagram
             data = mr.read(wcs[0].byte_len, half)
             if data[0] == number:
                 return data[1:]
-            qp.post_recv(RecvWR(ANSWER, sg=[mr.sge(half, half)]))  # an earlier question's
+            qp.post_recv(RecvWR(ANSWER, sg=[mr.sge(half, half)]))  # an answer to an earlier request
     raise TimeoutError(f"no answer to {question!r} after {tries} tries")
 
 
 def answer(qp: QP, cq: CQ, mr: MR, ah: AH, stop: threading.Event) -> None:
-    """Send each question back in capital letters."""
+    """Return each request in capital letters."""
     half = mr.length // 2
     qp.post_recv(RecvWR(ASK, sg=[mr.sge(0, half)]))
     while not stop.is_set():
         for wc in cq.wait(timeout=0.05, num_entries=1):
             if wc.check().wr_id == ANSWER:
-                continue  # our own datagram is sent
+                continue  # completion of the own answer datagram
             mr.write(mr.read(wc.byte_len).upper(), offset=half)
             qp.post_send(SendWR(ANSWER, sg=[mr.sge(half, wc.byte_len)], ah=ah))
             qp.post_recv(RecvWR(ASK, sg=[mr.sge(0, half)]))

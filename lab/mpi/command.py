@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``python -m lab.mpi``: every part that is asked for, as tables, as JSON and as curves."""
+"""``python -m lab.mpi``: runs the requested parts and prints tables, JSON and curves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from siwarp.bench.runner import BenchError, Progress
 
 __all__ = ["PARTS", "Options", "run"]
 
-#: Names the form of what --json prints; it changes when a reader of the old one would fail.
+#: Version of the format of --json; it changes when the change would break a reader.
 SCHEMA = "siwarp-bench-mpi/1"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     parts: tuple[str, ...]
     rounds: int
@@ -51,7 +51,7 @@ def _kernels(options: Options, mpich: launch.Mpich, netif: str) -> dict[str, Any
     return kernels.measure(mpich, netif, min(options.rounds, 3), ranks, options.progress)
 
 
-#: The parts that run programs of MPI.
+#: The parts that run MPI programs.
 _BY_MPI: dict[str, Callable[[Options, launch.Mpich, str], dict[str, Any]]] = {
     "wire": _wire,
     "memory": _memory,
@@ -75,7 +75,7 @@ PARTS = (*_BY_MPI, *_BY_ITSELF)
 
 
 def _measured(options: Options, work: Path) -> dict[str, Any]:
-    """Return each part's result; one that could not be measured is None, with a reason."""
+    """Return each part's result; for a part that could not be measured None, with a reason."""
     found: dict[str, Any] = {"schema": SCHEMA, "mpi": None, "netif": None}
     errors: dict[str, str] = {}
     mpich, netif, why = None, "", ""
@@ -103,14 +103,14 @@ def _measured(options: Options, work: Path) -> dict[str, Any]:
 
 
 def kept(found: dict[str, Any]) -> bool:
-    """Whether every part was measured whole, and every promise is kept."""
+    """Whether every part was measured completely, and every promise is kept."""
     parts = [found[part] for part in PARTS if found.get(part)]
     whole = not found["errors"] and not any(part["errors"] for part in parts)
     return whole and all(must["kept"] for part in parts for must in part.get("musts", ()))
 
 
 def run(options: Options, *, as_json: bool, plot: str, output: str) -> int:
-    """Measure and print; return the exit status: 1 if a promise is missed or was not shown."""
+    """Measure and print; return the exit status: 1 if a promise is not kept or not measured."""
     if plot:
         from siwarp.bench.curves import need_matplotlib
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""MPICH: where it is, how our programs are compiled for it, and how they run over a transport."""
+"""MPICH: finds it, compiles siwarp's programs for it, and runs them over a transport."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from siwarp.bench.runner import BenchError
 
 __all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interface", "result"]
 
-#: What to do if there is no MPICH; the wheel has mpicc, UCX and libfabric, too.
+#: Advice if there is no MPICH; the wheel also contains mpicc, UCX and libfabric.
 HOW_TO_INSTALL = (
     "run 'pip install mpich' for the Python that runs siwarp, or name the folder of one by --mpich"
 )
 _SOURCES = Path(__file__).resolve().parent
-#: From where headers are named.
+#: The include path for siwarp's headers.
 _PACKAGE = _SOURCES.parents[1]
 _COMPILE_S = 60
-#: What UCX calls an error where the kernel has no RDMA of its own, and does without.
+#: Messages that UCX logs as errors on kernels without RDMA, and that are harmless.
 _NOISE = re.compile(r"(sock|netlink)\.c:\d+ +UCX +ERROR")
-#: What must be there of an MPICH.
+#: Programs that an MPICH installation must have.
 _TOOLS = ("mpicc", "mpiexec", "mpichversion")
 
 
 @dataclass(frozen=True)
 class Transport:
-    """A way to move MPI's messages: its name in tables, and what MPICH is told for it.
+    """A transport for MPI's messages: its name in tables, and MPICH's environment.
 
-    In the values of ``env`` stands ``{netif}`` for the interface. ``beside`` names the transport of
-    the same library over the kernel's TCP.
+    In the values of ``env``, ``{netif}`` stands for the interface. ``beside`` names the transport
+    of the same library over the kernel's TCP.
     """
 
     name: str
@@ -71,10 +71,10 @@ TRANSPORTS = {
 
 
 def interface() -> str:
-    """Return the interface of the first device: programs take that one, too.
+    """Return the interface of the first device, which is the programs' default too.
 
     Raises:
-        BenchError: only the loopback interface has an address; MPICH uses none of these.
+        BenchError: only the loopback interface has an address, and MPICH does not use it.
 
     """
     from siwarp.verbs import get_device_list
@@ -91,7 +91,7 @@ def interface() -> str:
 
 @dataclass
 class Mpich:
-    """An MPICH, and the folder that has our programs for it once they are compiled."""
+    """An MPICH installation, and the folder for siwarp's programs that are compiled for it."""
 
     prefix: Path
     work: Path
@@ -100,14 +100,14 @@ class Mpich:
     compiled: set[str] = field(default_factory=set)
 
     def tool(self, name: str) -> str:
-        """Return the path of one of its programs."""
+        """Return the path of one of MPICH's programs."""
         return str(self.prefix / name)
 
     def compile(self, program: str, *more: str, shared: bool = False) -> Path:
-        """Compile a program from the files beside this one, unless that has been done.
+        """Compile a program from sources in this folder, unless that has been done.
 
         Raises:
-            BenchError: the compiler says no.
+            BenchError: compilation failed.
 
         """
         path = self.work / program
@@ -139,13 +139,13 @@ class Mpich:
         env: dict[str, str] | None = None,
         bind: bool = False,
     ) -> Any:
-        """Run a program of ours and return the JSON that it printed.
+        """Run one of siwarp's programs and return the JSON that it printed.
 
-        limit: seconds until the job is killed. bind: each rank has a CPU of its own, if there are
-        as many.
+        limit: seconds until the job is killed. bind: each rank gets its own CPU if there are
+        enough.
 
         Raises:
-            BenchError: it failed, was not done in time, or this MPICH has no such transport.
+            BenchError: the job failed, exceeded the limit, or this MPICH has no such transport.
 
         """
         netmod = transport.env["MPIR_CVAR_CH4_NETMOD"]
@@ -164,7 +164,7 @@ class Mpich:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Shared memory would carry what is to be measured.
+            # Without MPIR_CVAR_NOLOCAL, messages would go through shared memory.
             env={
                 **os.environ,
                 "UCX_LOG_LEVEL": "error",
@@ -180,12 +180,12 @@ class Mpich:
 
 
 def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
-    """Return the JSON that a process prints, which leads a session of its own.
+    """Return the JSON that a process prints; the process must be a session leader.
 
-    limit: seconds until all of it is killed. what: names it in errors.
+    limit: seconds until its session is killed. what: its name in errors.
 
     Raises:
-        BenchError: it failed, was not done in time, or printed something else.
+        BenchError: it failed, exceeded the limit, or printed something else.
 
     """
     try:
@@ -193,7 +193,7 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
     except subprocess.TimeoutExpired:
         raise BenchError(f"{what} was not done within {limit:.0f} s") from None
     finally:
-        # Also when someone interrupts: its ranks would spin on.
+        # Also after an interrupt, because the ranks would continue to spin.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -208,11 +208,10 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
 
 
 def find(folder: Path | None, work: Path) -> Mpich:
-    """Return the MPICH of a folder; without one, that of the environment of this Python.
+    """Return the MPICH in a folder; without a folder, the one in this Python's environment.
 
-    It is not looked for in PATH: systems have several MPIs, and Debian's mpicc may be any of them.
-
-    folder: it has bin/mpicc. work: where programs are compiled to.
+    PATH is not searched: systems have several MPIs, and Debian's mpicc may belong to any of them.
+    folder: contains bin/mpicc. work: the folder for compiled programs.
 
     Raises:
         BenchError: there is none; the text says how to install it.

@@ -4,19 +4,19 @@
 #include "lab/mpi/mpi_kernels.h"
 #include "lab/mpi/mpi_util.h"
 
-#define ENTRIES 12 /* of a row, besides the diagonal, which is greater than their sum */
+#define ENTRIES 12 /* entries per row, except the diagonal, which is greater than their sum */
 #define STEPS	50
 
 struct cg {
 	int rank;
 	int ranks;
-	int rows; /* of this rank */
+	int rows; /* rows of this rank */
 	int whole;
-	double *whole_p; /* the vector that is multiplied, of all ranks */
+	double *whole_p; /* the vector to be multiplied, of all ranks */
 	MPI_Request *requests;
 };
 
-/* The k-th partner of a row: symmetric, since a row's partner has that row as its own. */
+/* The k-th partner of a row. The matrix is symmetric: each row is a partner of its partners. */
 static int partner(int whole, int row, int k)
 {
 	int distance = 1 + (int)((unsigned int)(k / 2) * 7919u % (unsigned int)(whole / 2 - 1));
@@ -41,7 +41,7 @@ static double dot(const struct cg *g, const double *a, const double *b)
 	return sum(own);
 }
 
-/* Give every rank this one's part of a vector. */
+/* Send this rank's part of a vector to all ranks, and receive theirs. */
 static void gather(const struct cg *g, const double *p)
 {
 	int n = 0;
@@ -71,7 +71,7 @@ static void multiply(const struct cg *g, const double *p, double *result)
 	}
 }
 
-/* x solves A x = b by a number of steps; the vectors are of this rank's rows. */
+/* Solve A x = b in a fixed number of steps; the vectors hold this rank's rows. */
 static void solve(const struct cg *g, const double *b, double *x)
 {
 	double *r = made((size_t)g->rows, sizeof(*r)), *p = made((size_t)g->rows, sizeof(*p)),

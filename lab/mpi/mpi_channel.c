@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Frames: their pool, windows and acknowledgements, and what UD needs to be reliable. */
+/* Frames of the channel: pool, windows, acknowledgements, and retransmission over UD. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -8,17 +8,18 @@
 #include "bench/bench.h"
 #include "lab/mpi/mpi_channel.h"
 
-#define MAGIC	    0x68796272u
-#define POOL	    256u /* frames that are not acknowledged, to all peers together */
-#define UD_RECVS    512u
-#define UD_SENDS    (POOL + 64u)
-#define OWN_QKEY    0x80000000u
-#define OF_ACK	    (1ull << 63) /* wr_id of an acknowledgement's send; below it, the peer */
+#define MAGIC	 0x68796272u
+#define POOL	 256u /* maximum unacknowledged frames to all peers together */
+#define UD_RECVS 512u
+#define UD_SENDS (POOL + 64u)
+#define OWN_QKEY 0x80000000u
+#define OF_ACK \
+	(1ull << 63) /* flag in the wr_id of an acknowledgement's send; the low bits are the peer */
 #define RTO_NS	    100000000ull
 #define RTO_MOST_NS 800000000ull
 #define SLEEP_MS    10
 #define BATCH	    32
-#define LOOK_AFTER  64u /* turns */
+#define LOOK_AFTER  64u /* progress rounds between two checks of timers */
 
 static char *frame_at(const struct siw_channel *c, uint32_t frame)
 {
@@ -31,9 +32,9 @@ static void let_go(struct siw_channel *c, uint32_t frame)
 	c->free = frame;
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
+/* ---- sending frames -------------------------------------------------------------------------- */
 
-/* What has left. A frame is free when it is acknowledged and no post of it is left. */
+/* Process send completions. A frame is free when it is acknowledged and has no post left. */
 static int reap(struct siw_channel *c)
 {
 	struct siw_wc wc[BATCH];
@@ -54,7 +55,7 @@ static int reap(struct siw_channel *c)
 	return n;
 }
 
-/* Posts; a full queue has room again when what has left is taken off. */
+/* Post a send; if the queue is full, process completions until there is room. */
 static void post(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
 		 struct siw_send_wr *wr)
 {
@@ -89,7 +90,10 @@ static void post_frame(struct siw_channel *c, struct siw_channel_peer *peer, uin
 	post(c, peer, peer->over_rc, &wr);
 }
 
-/* One that may have got lost goes over UD again: over RC each must confirm a frame more. */
+/*
+ * Send an acknowledgement. A repeated one goes over UD, because over RC each acknowledgement must
+ * confirm at least one more frame.
+ */
 static void acknowledge(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	struct siw_channel_head head = {
@@ -117,7 +121,7 @@ static void owe(struct siw_channel *c, struct siw_channel_peer *peer)
 	peer->owed = true;
 }
 
-/* Acknowledges to those who wait for it: all, or those with half a window to confirm. */
+/* Acknowledge to waiting peers: to all, or if half a window or a repeated frame is unconfirmed. */
 static void acknowledge_owed(struct siw_channel *c, bool all)
 {
 	uint32_t kept = 0;
@@ -145,7 +149,7 @@ bool siw_channel_over_rc(struct siw_channel_peer *peer)
 	return peer->over_rc;
 }
 
-/* Whether a frame may go: there is one, and its window, and the pair is not changing to RC. */
+/* Whether a frame may be sent: a free one, room in the window, and no change to RC in progress. */
 static bool may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
@@ -205,9 +209,9 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 	}
 }
 
-/* ---- receiving ------------------------------------------------------------------------------- */
+/* ---- receiving frames ------------------------------------------------------------------------ */
 
-/* The peer has all frames below ack, which is no more than it was sent. */
+/* The peer has all frames below ack; an ack of frames that were not sent is ignored. */
 static void take_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t ack)
 {
 	if (ack == peer->acked || ack - peer->acked > peer->next_seq - peer->acked)
@@ -227,7 +231,7 @@ static void take_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint3
 	}
 }
 
-/* Whether it is a frame of a peer's; peer is set then. */
+/* Whether the octets are a valid frame of a peer; sets *peer then. */
 static bool valid(struct siw_channel *c, const struct siw_channel_head *head, uint32_t octets,
 		  struct siw_channel_peer **peer)
 {
@@ -256,7 +260,10 @@ static void take_frame(struct siw_channel *c, const char *data, uint32_t octets)
 		return;
 	owe(c, peer);
 	if (head.seq != peer->expected) {
-		/* One before it was lost, or it has come before and its acknowledgement was lost. */
+		/*
+		 * A preceding frame was lost, or this is a duplicate whose acknowledgement was
+		 * lost.
+		 */
 		peer->again = true;
 		return;
 	}
@@ -268,7 +275,9 @@ static void take_frame(struct siw_channel *c, const char *data, uint32_t octets)
 	c->plan.deliver(c->plan.arg, peer->rank, data + sizeof(head), head.length, head.left);
 }
 
-/* wr_id of a receive: 1 + the peer of a connection, or 0 for UD, and the slot. */
+/*
+ * wr_id of a receive: in the upper half 1 + the peer of a connection, or 0 for UD; then the slot.
+ */
 void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot)
 {
 	char *slots = peer ? peer->slots : c->ud_slots;
@@ -299,19 +308,19 @@ static int take_receives(struct siw_channel *c)
 			take_frame(c, (peer ? peer->slots : c->ud_slots) + slot * c->stride,
 				   wc[i].byte_len);
 		else
-			c->sums.strange++; /* of UD: longer than any frame is */
+			c->sums.strange++; /* UD: the datagram is longer than any frame */
 		siw_channel_post_recv(c, peer, slot);
 	}
 	return n;
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
+/* ---- timers ---------------------------------------------------------------------------------- */
 
 static void send_again(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	for (uint32_t i = peer->first; i != SIW_CHANNEL_NONE; i = c->frames[i].next) {
 		if (c->frames[i].posted)
-			continue; /* it has not left yet */
+			continue; /* the earlier post of this frame is not complete yet */
 		post_frame(c, peer, i);
 		c->sums.again++;
 	}
@@ -379,7 +388,7 @@ bool siw_channel_settled(const struct siw_channel *c)
 	return c->n_owed == 0;
 }
 
-/* ---- opening --------------------------------------------------------------------------------- */
+/* ---- opening a channel ----------------------------------------------------------------------- */
 
 static bool has_ud(const struct siw_channel *c)
 {

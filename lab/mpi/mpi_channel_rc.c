@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The channel's connections: who wants one, who has room for it, and which of two survives. */
+/* The channel's connections: requests, admission, and crossing requests. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 
 #define CONNECT_MS 20000
 #define BACKLOG	   256
-#define LATER	   8 /* thresholds more, before who was refused asks again */
+#define LATER	   8 /* additional thresholds before a rejected request is repeated */
 #define RECVS	   (2 * SIW_CHANNEL_WINDOW)
 #define SENDS	   (4 * SIW_CHANNEL_WINDOW)
 
-/* What a rejection says in its private data. */
+/* Reasons in the private data of a rejection. */
 enum { NO_ROOM = 'n', HAVE_ONE = 'h' };
 
 static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
@@ -38,7 +38,7 @@ static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
 	peer->rc = CHANNEL_RC_CONNECTING;
 }
 
-/* Nothing was sent on it: what it has is gone without a trace. */
+/* Free the resources of a connection attempt; nothing was sent on it. */
 static void drop(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	siw_bench_check(siw_cm_destroy_id(peer->id), "destroying the id");
@@ -73,7 +73,7 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
 		.private_data_len = sizeof(rank),
 		.initiator_depth = -1,
 		.responder_resources = -1,
-		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE, /* either end sends first */
+		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE, /* either side may send first */
 		.timeout_ms = CONNECT_MS,
 		.refused_ms = CONNECT_MS / 2,
 	};
@@ -93,7 +93,7 @@ static void reject(struct siw_cm_id *id, char why)
 	siw_bench_check(siw_cm_destroy_id(id), "destroying the id");
 }
 
-/* Of two that cross each other that of the lower rank survives. */
+/* If two requests cross each other, the one of the lower rank is accepted. */
 static void answer(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
@@ -140,8 +140,10 @@ static void take_event(struct siw_channel *c, const struct siw_cm_event *event)
 		drop(c, peer);
 		peer->try_at = peer->by_ud + c->plan.threshold;
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
-			return; /* the peer's own is on its way */
-		/* It may have room later, as some that it wants itself may be refused. */
+			return; /* the peer's own request is on its way */
+		/*
+		 * The peer may have room later, because some of its own requests may be rejected.
+		 */
 		peer->try_at += LATER * c->plan.threshold;
 		c->sums.refused++;
 		return;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * siwarp-lab-hybrid RANKS SIZE MESSAGES LIMIT THRESHOLD PINGS PATIENCE_MS LIMIT_S: what a channel
- * costs and yields over UD, RC and both. LIMIT 0: UD alone; THRESHOLD 0: each rank is connected to
- * each other at the start; else UD first, and up to LIMIT connections of a rank.
+ * siwarp-lab-hybrid RANKS SIZE MESSAGES LIMIT THRESHOLD PINGS PATIENCE_MS LIMIT_S: cost and
+ * performance of a channel over UD, RC and both. LIMIT 0: UD only; THRESHOLD 0: all ranks are
+ * connected at the start; otherwise UD first, and up to LIMIT connections per rank.
  *
- * The program forks RANKS processes. Each sends one message to each other one, then MESSAGES in a
- * skewed pattern: of ten, nine go to the four neighbours in a ring, one goes to any rank. Every
- * octet that comes is looked at. Then each looks at its memory, and ranks 0 and 1 send PINGS
- * messages there and back while the others sleep. The parent prints the sums as one line of JSON.
+ * The program forks RANKS processes. Each sends one message to every other rank, then MESSAGES in a
+ * skewed pattern: nine of ten go to the four neighbours in a ring, one goes to a random rank. Every
+ * received octet is checked. Then each rank measures its memory, and ranks 0 and 1 exchange PINGS
+ * messages in both directions while the others sleep. The parent prints the sums as one line of
+ * JSON.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -29,7 +30,7 @@
 
 #define MOST_RANKS   256
 #define NEIGHBOURS   4
-#define SPINS_ALONE  2000 /* where each rank has a CPU */
+#define SPINS_ALONE  2000 /* polls before a sleep, if each rank has a CPU */
 #define SPINS_SHARED 20
 #define LOOK_US	     2000
 
@@ -38,11 +39,11 @@ struct options {
 	uint64_t size;
 };
 
-/* What the processes have in common. Each writes its own entries; barriers order them. */
+/* Memory shared by the processes. Each process writes only its own entries; barriers order them. */
 struct shared {
 	pthread_barrier_t barrier;
-	_Atomic uint32_t arrived; /* ranks that have ended a phase, over all phases */
-	_Atomic uint32_t pinged;  /* of ranks 0 and 1 */
+	_Atomic uint32_t arrived; /* ranks that have finished a phase, summed over all phases */
+	_Atomic uint32_t pinged;  /* ranks 0 and 1 that have finished the pings */
 	uint16_t ud_ports[MOST_RANKS], cm_ports[MOST_RANKS];
 	struct figures {
 		long long pss, held;
@@ -59,12 +60,12 @@ struct rank {
 	struct shared *shared;
 	struct siw_channel channel;
 	uint32_t own, phase;
-	uint64_t received, expected; /* messages, whole */
+	uint64_t received, expected; /* number of complete messages */
 	uint32_t numbers_out[MOST_RANKS], numbers_in[MOST_RANKS];
 	unsigned char *out;
 };
 
-/* ---- messages -------------------------------------------------------------------------------- */
+/* ---- sending and checking messages ----------------------------------------------------------- */
 
 static unsigned char octet(uint32_t from, uint32_t to, uint32_t number, uint64_t at)
 {
@@ -96,9 +97,9 @@ static void check(void *arg, uint32_t from, const char *data, uint32_t length, u
 	}
 }
 
-/* ---- the pattern ----------------------------------------------------------------------------- */
+/* ---- the skewed message pattern -------------------------------------------------------------- */
 
-/* The distance of a rank to one of its neighbours in a ring of so many; few ranks have fewer. */
+/* The distance of a rank to a neighbour in a ring of `ranks`; with few ranks there are fewer. */
 static uint32_t distance(uint32_t ranks, uint32_t which)
 {
 	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
@@ -106,7 +107,7 @@ static uint32_t distance(uint32_t ranks, uint32_t which)
 	return distances[which % (ranks > NEIGHBOURS ? NEIGHBOURS : ranks - 1)];
 }
 
-/* The next destination of a rank; state begins with the rank + 1. */
+/* The next destination of a rank; the initial state is the rank + 1. */
 static uint32_t destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 {
 	uint32_t x = *state;
@@ -120,7 +121,7 @@ static uint32_t destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 	return (rank + 1 + (x >> 8) % (ranks - 1)) % ranks;
 }
 
-/* How many messages of the pattern all others have for this rank. */
+/* The number of messages of the pattern that all other ranks send to this rank. */
 static uint64_t due(const struct rank *r)
 {
 	uint64_t n = 0;
@@ -134,11 +135,11 @@ static uint64_t due(const struct rank *r)
 	return n;
 }
 
-/* ---- one rank -------------------------------------------------------------------------------- */
+/* ---- the process of one rank ----------------------------------------------------------------- */
 
 /*
- * Until all that was sent to this rank is here and all that it sent is there, and so with the
- * others: till then one of these may need an acknowledgement again, as the first was lost.
+ * Wait until this rank has received all its messages, all messages it sent are acknowledged, and
+ * the same is true for the others: until then another rank may need a repeated acknowledgement.
  */
 static void settle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
 {
@@ -222,7 +223,7 @@ static uint32_t cpus(void)
 	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 }
 
-/* Gives this thread the CPU of that index among those that the program may use. */
+/* Bind this thread to the index-th CPU of those that the program may use. */
 static void pin(uint32_t index)
 {
 	cpu_set_t set;
@@ -276,7 +277,7 @@ static void run_rank(const struct options *o, struct shared *shared, uint32_t ow
 	look_at_memory(&r);
 	shared->of[own].sums = r.channel.sums;
 	wait_for_all(&r);
-	/* Two are awake now, whose polls disturb no other one. */
+	/* Only two ranks are awake now, so their polling disturbs no others. */
 	if (own < 2 && cpus() > 1) {
 		pin(own);
 		r.channel.plan.spins = SPINS_ALONE;
@@ -286,7 +287,7 @@ static void run_rank(const struct options *o, struct shared *shared, uint32_t ow
 	wait_for_all(&r);
 }
 
-/* ---- the parent ------------------------------------------------------------------------------ */
+/* ---- the parent process ---------------------------------------------------------------------- */
 
 static void kill_all(pid_t *pids, uint32_t ranks)
 {
@@ -298,7 +299,7 @@ static void kill_all(pid_t *pids, uint32_t ranks)
 			waitpid(pids[i], NULL, 0);
 }
 
-/* Whether a rank has ended; one that has not ended well ends the others and this program. */
+/* Whether a rank has ended; a failed rank ends the others and this program. */
 static bool has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 {
 	int status;
@@ -314,7 +315,7 @@ static bool has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 	if (WIFSIGNALED(status))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was killed by signal %d", rank,
 			      WTERMSIG(status));
-	exit(WEXITSTATUS(status)); /* it has said why */
+	exit(WEXITSTATUS(status)); /* the rank has printed the reason */
 }
 
 static void watch(const struct options *o, pid_t *pids)
@@ -323,7 +324,7 @@ static void watch(const struct options *o, pid_t *pids)
 	uint32_t rank = 0;
 
 	while (rank < o->ranks) {
-		/* All are looked at each time: the first that ends tells why. */
+		/* Check all ranks each time: the first one that ends knows the reason. */
 		for (uint32_t i = rank; i < o->ranks; i++)
 			has_ended(pids, o->ranks, i);
 		while (rank < o->ranks && !pids[rank])
@@ -423,7 +424,7 @@ int main(int argc, char **argv)
 		if (pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			run_rank(&o, shared, i);
-			return 0; /* the process's end is the end of it all */
+			return 0; /* the end of the process frees everything */
 		}
 	}
 	watch(&o, pids);

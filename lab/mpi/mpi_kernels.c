@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpi_kernels cg|mg|lu SIZE: a solver's time, and how much of it its ranks spent in communication.
- * The residual must be small: a message with wrong octets, or one too late, makes it great.
+ * mpi_kernels cg|mg|lu SIZE: the time of a solver, and the part that its ranks spend in
+ * communication. The residual must be small: a message that is wrong or late makes it large.
  */
 #include <math.h>
 
@@ -12,7 +12,7 @@
 static const struct kernel {
 	const char *name;
 	double (*solve)(int size);
-	double most; /* of the residual */
+	double most; /* limit of the residual */
 } kernels[] = {
 	{ "cg", kernel_cg, 1e-9 },
 	{ "mg", kernel_mg, 1e-6 },

@@ -9,13 +9,15 @@
 #define TAG_BACK  2
 #define TAG_SIDES 3
 
-/* A cube of n points a side with zeros around it; this rank has columns y of it, all z and x. */
+/*
+ * A cube with n points per side and a border of zeros; this rank has columns y, with all z and x.
+ */
 struct lu {
 	int rank;
 	int ranks;
 	int n;
 	int columns;
-	double *x; /* with one more on each side of z, y and x */
+	double *x; /* values, with a border point on each side of z, y and x */
 	double *b;
 };
 
@@ -30,7 +32,7 @@ static double around(const struct lu *l, int z, int y, int x)
 	       l->x[at(l, z, y + 1, x)] + l->x[at(l, z, y, x - 1)] + l->x[at(l, z, y, x + 1)];
 }
 
-/* One line of a plane to or from a neighbour; there is none beyond the first and the last. */
+/* Send or receive a line of a plane; the first and the last rank have only one neighbour. */
 static void send_line(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
@@ -49,7 +51,7 @@ static void relax(const struct lu *l, int z, int y, int x)
 	l->x[at(l, z, y, x)] = (l->b[at(l, z, y, x)] + around(l, z, y, x)) / 7;
 }
 
-/* A wave from the first rank to the last, plane by plane. */
+/* A wavefront from the first rank to the last, plane by plane. */
 static void forward(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
@@ -61,7 +63,7 @@ static void forward(const struct lu *l)
 	}
 }
 
-/* And one back. */
+/* A wavefront from the last rank to the first. */
 static void backward(const struct lu *l)
 {
 	for (int z = l->n; z >= 1; z--) {
@@ -73,7 +75,7 @@ static void backward(const struct lu *l)
 	}
 }
 
-/* Each rank's sides as its neighbours have them now. */
+/* Exchange the current border columns with the neighbours. */
 static void sides(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {

@@ -5,19 +5,21 @@
 #include "lab/mpi/mpi_util.h"
 
 #define CYCLES	 12
-#define SMOOTHS	 3  /* before and after each coarser level */
-#define COARSEST 40 /* smoothings of the last level */
-#define MOST	 12 /* levels */
+#define SMOOTHS	 3  /* smoothing steps before and after each coarser level */
+#define COARSEST 40 /* smoothing steps on the coarsest level */
+#define MOST	 12 /* maximum number of levels */
 #define WEIGHT	 (6.0 / 7.0)
 #define TAG_UP	 1
 #define TAG_DOWN 2
 
-/* A level of the cube: n points a side, periodic; this rank has planes of it, and one more each
- * side, of its neighbours. */
+/*
+ * A level of the cube: n points per side, periodic; this rank has some planes, and a copy of one
+ * plane of each neighbour.
+ */
 struct level {
 	int n;
 	int planes;
-	double scale; /* 1 / h^2 */
+	double scale; /* 1 / h^2, with the grid spacing h */
 	double *x;
 	double *b;
 	double *r;
@@ -42,7 +44,7 @@ static size_t at(const struct level *l, int z, int y, int x)
 	return ((size_t)z * n + (size_t)((y + n) % n)) * n + (size_t)((x + n) % n);
 }
 
-/* Planes 0 and planes + 1 become those of the neighbours. */
+/* Copy the neighbours' border planes to planes 0 and planes + 1. */
 static void exchange(const struct mg *m, const struct level *l, double *v)
 {
 	int up = (m->rank + 1) % m->ranks, down = (m->rank + m->ranks - 1) % m->ranks;
@@ -58,7 +60,7 @@ static void exchange(const struct mg *m, const struct level *l, double *v)
 	MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
 }
 
-/* r = b - A x, where A is the Laplacian of seven points and of every point's own value. */
+/* r = b - A x; A is the seven-point Laplacian plus the identity. */
 static void residual(const struct mg *m, const struct level *l)
 {
 	exchange(m, l, l->x);
@@ -86,7 +88,7 @@ static void smooth(const struct mg *m, const struct level *l, int times)
 	}
 }
 
-/* The coarser level's b: means of eight points of the residual. */
+/* Compute the coarser level's b: means of eight points of the residual. */
 static void restrict_to(const struct level *fine, const struct level *coarse)
 {
 	for (int z = 0; z < coarse->planes; z++)
@@ -101,7 +103,7 @@ static void restrict_to(const struct level *fine, const struct level *coarse)
 			}
 }
 
-/* What the coarser level found is each of its eight points' correction. */
+/* Add the solution of the coarser level to its eight points as a correction. */
 static void prolong(const struct level *coarse, const struct level *fine)
 {
 	for (int z = 0; z < fine->planes; z++)
@@ -140,7 +142,9 @@ static double norm(const struct level *l, const double *v)
 
 static void make_levels(struct mg *m, int n)
 {
-	/* Each rank has whole planes of every level, and twice those of the next one. */
+	/*
+	 * Each rank has complete planes of every level, twice as many as of the next coarser one.
+	 */
 	for (; m->levels < MOST && n % m->ranks == 0 && n >= 4; n /= 2) {
 		struct level *l = &m->level[m->levels++];
 		size_t points;

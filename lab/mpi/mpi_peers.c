@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpi_peers SIZE: what a rank's memory is once it has exchanged checked messages of SIZE octets
- * with every other rank. Rank 0 prints the sums over all ranks.
+ * mpi_peers SIZE: the memory of a rank after it has exchanged checked messages of SIZE octets with
+ * every other rank. Rank 0 prints the sums over all ranks.
  */
 #include "lab/mpi/mpi_held.h"
 #include "lab/mpi/mpi_process.h"
@@ -18,7 +18,7 @@ static unsigned char octet(int from, int to, int lap, int at)
 	return (unsigned char)(from * 31 + to * 7 + lap * 3 + at * 13);
 }
 
-/* One message to a rank and one from another; each octet is looked at. */
+/* Send a message to one rank and receive one from another; check each octet. */
 static void exchange(int to, int from, int lap, unsigned char *out, unsigned char *in, int size)
 {
 	int rank = own_rank();
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 	figures[UDP] = sockets.udp;
 	figures[TCP] = sockets.tcp;
 	figures[KERNEL] = sockets.kernel;
-	/* Nobody ends before all have looked. */
+	/* No rank may end before all have measured. */
 	MPI_Barrier(MPI_COMM_WORLD);
 	MPI_Reduce(figures, sums, FIGURES, MPI_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
 	if (rank == 0) {

@@ -27,8 +27,8 @@ long long process_pss(void)
 }
 
 /*
- * Without libc: the device may close a descriptor of its own meanwhile, which is no matter here,
- * but ThreadSanitizer would have the two in order.
+ * Uses the system call directly: the device may close one of its descriptors meanwhile, which is
+ * harmless here, but ThreadSanitizer would report the libc function.
  */
 static int option(int fd, int name, void *value, socklen_t size)
 {

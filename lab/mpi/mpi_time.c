@@ -22,7 +22,7 @@ long long time_calls(void)
 	return calls;
 }
 
-/* The same call by its other name, timed. */
+/* Call the same function by its profiling name, and measure its time. */
 #define TIMED(call)                      \
 	double began = PMPI_Wtime();     \
 	int err = (call);                \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the MPI programs of `python -m lab.mpi` share. Each of them prints one line of JSON from rank
- * 0 and ends with status 0, or says on stderr what was wrong and aborts the whole job.
+ * Functions shared by the MPI programs of `python -m lab.mpi`. Each program prints one line of JSON
+ * on rank 0 and ends with status 0, or prints an error on stderr and aborts the job.
  */
 #ifndef SIW_BENCH_MPI_UTIL_H
 #define SIW_BENCH_MPI_UTIL_H
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* End the job with a reason; does not return. */
+/* End the job with an error message; does not return. */
 __attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const char *format, ...)
 {
 	va_list args;
@@ -25,7 +25,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const
 	abort();
 }
 
-/* Zeroed memory for n things of a size. */
+/* Return zeroed memory for n objects of this size. */
 static inline void *made(size_t n, size_t size)
 {
 	void *memory = calloc(n ? n : 1, size);
@@ -52,9 +52,9 @@ static inline int all_ranks(void)
 }
 
 /*
- * End as MPI_Finalize does, once nobody waits for this rank. Over UCX's UD a rank whose own sends
- * are acknowledged leaves MPI_Finalize, and those that still want an acknowledgement of it resend
- * for 30 s. So all make progress for a while after the last message.
+ * Call MPI_Finalize when no other rank needs this one. Over UCX's UD, a rank whose own sends are
+ * acknowledged leaves MPI_Finalize, and ranks that still wait for an acknowledgement from it
+ * retransmit for 30 s. Therefore all ranks make progress for a while after the last message.
  */
 static inline void finish(void)
 {

@@ -18,7 +18,7 @@ __all__ = ["octets", "show"]
 
 
 def octets(n: int) -> str:
-    """Return a size in words: 64 B, 4 KiB, 1 MiB."""
+    """Return a size as text: 64 B, 4 KiB, 1 MiB."""
     for unit, shift in (("MiB", 20), ("KiB", 10)):
         if n >= 1 << shift and n % (1 << shift) == 0:
             return f"{n >> shift} {unit}"
@@ -161,7 +161,7 @@ _SHOW = {"wire": _wire, "memory": _memory, "kernels": _kernels, "hybrid": _hybri
 
 
 def show(found: dict[str, Any], console: Console | None = None) -> None:
-    """Print what was measured, and the reason of each part that was not."""
+    """Print the results, and the reason for each part without a result."""
     console = plain(console, 160)
     for part, print_part in _SHOW.items():
         if found.get(part):

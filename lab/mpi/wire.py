@@ -14,20 +14,20 @@ from siwarp.bench.runner import BenchError, Progress
 __all__ = ["METRICS", "MUSTS", "SIZES", "Must", "judge", "measure", "spread"]
 
 SIZES = (64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576)
-#: What is measured: its words, its unit, and whether less is better.
+#: The metrics: title, unit, and whether less is better.
 METRICS = {
     "lat": ("latency, one way", "us", True),
     "bw": ("bandwidth, one way", "GB/s", False),
     "bibw": ("bandwidth, both ways together", "GB/s", False),
 }
-#: Seconds that each metric of each size takes in a round, and until a round is given up.
+#: Seconds for each metric of each size in a round, and time limit of a round.
 TARGET_S = 0.03
 LIMIT_S = 60
 
 
 @dataclass(frozen=True)
 class Must:
-    """A promise: the ratio of a figure to that of another transport is at most, or at least, 1."""
+    """A promise: a figure's ratio to that of another transport is at most, or at least, 1."""
 
     transport: str
     metric: str
@@ -36,7 +36,7 @@ class Must:
 
     @property
     def name(self) -> str:
-        """What is promised, in words."""
+        """The promise in words."""
         words, _, less = METRICS[self.metric]
         size = f"{self.size} B" if self.size < 1024 else f"{self.size >> 20} MiB"
         limit = "no more" if less else "no less"
@@ -44,7 +44,7 @@ class Must:
         return f"{ours}, {size}: {words} {limit} than {beside}'s"
 
     def kept(self, ratio: float) -> bool:
-        """Whether a ratio keeps it."""
+        """Whether a ratio keeps the promise."""
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
 
@@ -52,7 +52,7 @@ MUSTS = (Must("ud", "lat", 64), Must("rc", "lat", 64), Must("rc", "bw", 1 << 20)
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """Return the median, the least and the greatest."""
+    """Return the median, the minimum and the maximum."""
     listed = sorted(values)
     return {"median": statistics.median(listed), "min": listed[0], "max": listed[-1]}
 
@@ -67,7 +67,7 @@ def _run(mpich: Mpich, name: str, netif: str, sizes: Sequence[int]) -> dict[int,
 def _figures(
     name: str, rounds: Sequence[dict[str, dict[int, dict[str, float]]]], sizes: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Return for each size of a transport each metric's spread, and its ratio's to its TCP."""
+    """Return each metric's spread for each size of a transport, and the ratio's to the TCP."""
     beside = TRANSPORTS[name].beside
     figures: dict[str, dict[str, Any]] = {}
     for size in sizes:
@@ -91,9 +91,9 @@ def measure(
     progress: Progress | None = None,
     run: Callable[..., dict[int, dict[str, float]]] = _run,
 ) -> dict[str, Any]:
-    """Measure every transport once a round; who begins changes from round to round.
+    """Measure every transport once per round; the order rotates.
 
-    A transport that fails has the reason in ``errors``, and is left out of the rounds after that.
+    A transport that fails has the reason in ``errors``, and is left out of later rounds.
     """
     seen: list[dict[str, dict[int, dict[str, float]]]] = []
     errors: dict[str, str] = {}
@@ -120,7 +120,7 @@ def measure(
 
 
 def judge(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each promise with its ratio; one that could not be shown has none, and is not kept."""
+    """Return each promise with its ratio; without a measurement, None, and not kept."""
     verdicts = []
     for must in MUSTS:
         point = found["transports"].get(must.transport, {}).get(str(must.size), {})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One end of one flow over `siwarp wan`: a TCP connection of the kernel's, or an RD of ours.
+"""Source or sink of a flow over `siwarp wan`: a TCP connection of the kernel, or siwarp's RD.
 
-A source prints ``ready`` when the other end has answered, begins when it reads a line, and then
-prints for each tenth of a second how many octets the other end has.
+A source prints ``ready`` when the sink has answered, begins when it reads a line, and then prints
+for each tenth of a second the number of octets that the sink has received.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from collections.abc import Callable
 
 __all__ = ["PORTS"]
 
-#: Where the sinks are; a second flow of a kind is named tcp.2 or rd.2.
+#: Ports of the sinks; a second flow of a kind is named tcp.2 or rd.2.
 PORTS = {"tcp": 7001, "rd": 7002, "tcp.2": 7003, "rd.2": 7004}
 MESSAGE = 65536
 DEPTH = 64
 QKEY = 0x77616E
 STEP_S = 0.1
-#: Where struct tcp_info has tcpi_bytes_acked, and how much of it is asked for.
+#: Offset of tcpi_bytes_acked in struct tcp_info, and the octets of it that are requested.
 _BYTES_ACKED, _TCP_INFO = 120, 232
 
 
-# ---- sinks
+# ---- sinks of flows
 
 
 def _tcp_sink(there: tuple[str, int]) -> None:
@@ -55,7 +55,7 @@ def _rd_sink(there: tuple[str, int]) -> None:
                 qp.post_recv(recvs[wc.check().wr_id])
 
 
-# ---- sources
+# ---- sources of flows
 
 
 def _report(
@@ -64,7 +64,7 @@ def _report(
     octets: Callable[[], int],
     again: Callable[[], int] = lambda: 0,
 ) -> None:
-    """Start the flow when a line says so, then print its octets, step by step."""
+    """Start the flow after reading a line, then print its octets, step by step."""
     print("ready", flush=True)
     sys.stdin.readline()
     flow.start()
@@ -95,7 +95,7 @@ def _tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None
 
 
 def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
-    """Connect as soon as the other end listens, within ten seconds."""
+    """Connect when the sink listens, within ten seconds."""
     for _ in range(500):
         try:
             return connect()

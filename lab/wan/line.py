@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A bottleneck of the kernel's own: namespaces a and b with a router between them.
+"""A bottleneck in the kernel: namespaces a and b with a router between them.
 
 Toward b the router has a token bucket with a short or a long queue (``tc tbf``). Packets from b
-go back through the relay of `siwarp wan`, which adds all of the round trip. It takes root.
+return through the relay of `siwarp wan`, which adds the complete round-trip time. Needs root.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from siwarp.bench.runner import BenchError
 
 __all__ = ["ADDRESS", "Bottleneck", "Line"]
 
-#: b's address.
+#: The address of namespace b.
 ADDRESS = "10.78.2.2"
 _MTU = 1500
-#: The bucket holds what the line sends in so many seconds, and at least two packets: a kernel
-#: timer that comes late must not waste the line.
+#: The token bucket holds the octets of this many seconds, and at least two packets: a kernel timer
+#: that fires late must not leave the link idle.
 _BUCKET_S = 0.00025
 _LEAST_BUCKET = 2 * (_MTU + 14)
-#: Tells the relay's process and one in namespace a, and lives until its input ends.
+#: Prints the PID of the relay and of a process in namespace a, and runs until its input ends.
 _WATCH = 'echo "$WAN_RELAY" "$$"; exec cat'
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """What the router does: ``queue`` in octets, ``rtt_ms`` in both directions together."""
+    """The router's parameters: ``queue`` in octets, ``rtt_ms`` for both directions together."""
 
     mbit_s: float
     queue: int
@@ -51,7 +51,7 @@ def _run(*command: str) -> str:
 
 
 class Line:
-    """Namespaces a, r and b, made on entry and gone on exit."""
+    """Namespaces a, r and b, created on entry and removed on exit."""
 
     def __init__(self, rtt_ms: float) -> None:
         self._names = {end: f"siwarp-line-{os.getpid()}-{end}" for end in "arb"}
@@ -98,7 +98,7 @@ class Line:
             _run("ip", "netns", "attach", self._names[end], pid)
 
     def _cable(self, end: str, own: str, router: str) -> None:
-        """Join the end to the router: eth0 there, to-a or to-b at the router."""
+        """Connect a namespace to the router: eth0 in the namespace, to-a or to-b in the router."""
         there, here, port = self._names[end], self._names["r"], f"to-{end}"
         _run(
             *("ip", "-n", there, "link", "add", "eth0", "mtu", str(_MTU)),
@@ -107,27 +107,27 @@ class Line:
         for space, device, address in ((there, "eth0", own), (here, port, router)):
             _run("ip", "-n", space, "addr", "add", f"{address}/24", "dev", device)
             _run("ip", "-n", space, "link", "set", device, "up")
-            # Packets come in another way than answers to them leave.
+            # Routing is asymmetric: packets arrive on another interface than answers leave.
             for name in ("all", device):
                 self._set(space, f"conf/{name}/rp_filter", 0)
-            # Each packet meets the queue by itself, whoever sent it and in whatever batch.
+            # Each packet passes the queue individually, regardless of batches by the sender.
             _run("ip", "-n", space, "link", "set", device, "gso_max_segs", "1")
 
     def _set(self, space: str, name: str, value: int) -> None:
-        """Set one of the namespace's settings of IPv4."""
+        """Set an IPv4 setting of a namespace."""
         write = f"echo {value} >/proc/sys/net/ipv4/{name}"
         _run("ip", "netns", "exec", space, "sh", "-c", write)
 
     def inside(self, end: str, *command: str) -> list[str]:
-        """Return the command as it runs in that namespace."""
+        """Return a command line that runs the command in a namespace."""
         return ["ip", "netns", "exec", self._names[end], *command]
 
     def run(self, end: str, *command: str) -> str:
-        """Run a command in that namespace."""
+        """Run a command in a namespace."""
         return _run(*self.inside(end, *command))
 
     def shape(self, line: Bottleneck) -> None:
-        """Make the router the bottleneck, with counts at zero."""
+        """Configure the router as the bottleneck, and reset its counters."""
         subprocess.run(
             self.inside("r", "tc", "qdisc", "del", "dev", "to-b", "root"),
             check=False,
@@ -140,7 +140,7 @@ class Line:
         )
 
     def counts(self) -> tuple[int, int]:
-        """Return how many packets the bottleneck passed and dropped since it was shaped."""
+        """Return the packets that the bottleneck passed and dropped since ``shape``."""
         told: list[dict[str, Any]] = json.loads(
             self.run("r", "tc", "-s", "-j", "qdisc", "show", "dev", "to-b")
         )

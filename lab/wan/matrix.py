@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``python -m lab.wan --matrix``: congestion control at bottlenecks of many rates and queues.
 
-Each cell is a line with a rate, a queue and a round trip. On it run reliable datagrams alone, the
-kernel's CUBIC and BBR alone, two CUBIC flows, a flow of ours beside CUBIC, and two of ours. What
-is promised of each stands in :func:`judge`.
+Each cell is a link with a rate, a queue and a round-trip time. It runs reliable datagrams alone,
+the kernel's CUBIC and BBR alone, two CUBIC flows, a flow of siwarp with CUBIC, and two flows of
+siwarp. :func:`judge` defines the promises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATES = (20, 100, 400)
 ROUND_TRIPS = (0.2, 4, 40)
 _LEAST_QUEUE = 3000
 
-#: What runs in a cell: the kinds of its flows, and TCP's congestion control.
+#: The runs of a cell: the kinds of the flows, and TCP's congestion control.
 RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd": (("rd",), ""),
     "cubic": (("tcp",), "cubic"),
@@ -35,23 +35,23 @@ RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd+rd": (("rd", "rd.2"), ""),
 }
 
-#: The promises: see judge().
+#: The limits of the promises: see judge().
 MOST_DROPPED, AIM_DROPPED = 0.10, 0.02
 LEAST_SHARE, BETTER = 0.9, 1.2
 LEAST_KEPT = 1 / 3
 LEAST_RATIO, MOST_RATIO = 0.7, 1.4
 
-#: Octets of payload in a full packet of 1500: behind the headers of IPv4 and TCP with its time
-#: stamps, and behind those of IPv4, UDP, RD and DDP with the CRC. A share is what a flow's packets
-#: take of the line, each counted once.
+#: Payload octets in a full packet of 1500: after the headers of IPv4 and TCP with time stamps, and
+#: after those of IPv4, UDP, RD and DDP with the CRC. A share is the part of the link that a flow's
+#: packets use, each packet counted once.
 _PACKET = 1500
 _PAYLOAD = {"tcp": 1448, "rd": 1414}
-#: Seconds that starting and ending may take in addition to the flows.
+#: Seconds for starting and ending, in addition to the flows' duration.
 _MARGIN_S = 30
 
 
 def _cells() -> dict[str, Bottleneck]:
-    """Return the matrix: each rate with each queue and each round trip, under its name."""
+    """Return the matrix by name: each rate with each queue and each round-trip time."""
     found = {}
     for rate in RATES:
         for rtt in ROUND_TRIPS:
@@ -64,8 +64,8 @@ def _cells() -> dict[str, Bottleneck]:
 
 CELLS = _cells()
 
-#: Few cells, one of each kind but a queue of one packet, where the tenth is missed (BENCHMARKS.md):
-#: what CI measures.
+#: The few cells that CI measures, one of each kind except a queue of one packet, which misses the
+#: 10% limit (BENCHMARKS.md).
 SHORT = (
     "20M/10000/4ms",
     "20M/15000/0.2ms",
@@ -77,7 +77,7 @@ SHORT = (
 
 
 def choose(text: str) -> list[str] | None:
-    """Return the names of the cells that the text asks for; None if one is unknown."""
+    """Return the names of the cells that the text selects; None if one is unknown."""
     names = list(CELLS) if not text else list(SHORT) if text == "short" else text.split(",")
     return names if all(name in CELLS for name in names) else None
 
@@ -89,10 +89,10 @@ def _flow(role: str, kind: str, *more: str) -> list[str]:
 def measure(
     line: Line, shape: Bottleneck, flows: tuple[str, ...], congestion: str, seconds: float
 ) -> dict[str, Any]:
-    """Run the flows at the same time over the bottleneck; return what each moved.
+    """Run the flows at the same time over the bottleneck; return the traffic of each.
 
     Raises:
-        BenchError: a flow failed, or was not done in time.
+        BenchError: a flow failed, or exceeded its time.
 
     """
     line.shape(shape)
@@ -151,10 +151,10 @@ def measure_all(
     runs: Iterable[str] = RUNS,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure cells; what the file at ``path`` has already is not measured again.
+    """Measure cells, except results that the file at ``path`` already has.
 
     Raises:
-        BenchError: this user may not make namespaces, or a flow failed.
+        BenchError: this user may not create namespaces, or a flow failed.
 
     """
     found = _load(path)
@@ -180,7 +180,7 @@ def _shares(cell: dict[str, Any], run: str) -> list[float]:
 
 
 def judge(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return for each promise its figure, and whether it is kept."""
+    """Return the figure for each promise, and whether it is kept."""
     alone = _shares(cell, "rd")[0]
     rivals = max(_shares(cell, "cubic")[0], _shares(cell, "bbr")[0])
     lost = max(cell["rd"]["dropped"], cell["rd"]["again"])
@@ -206,12 +206,12 @@ def kept(found: dict[str, Any]) -> bool:
 
 
 def as_json(found: dict[str, Any]) -> dict[str, Any]:
-    """Return each cell with what is promised of it."""
+    """Return each cell with its promises."""
     return {name: {**cell, "promises": judge(cell)} for name, cell in found.items()}
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a table: shares of the line in percent; ``!`` marks a broken promise."""
+    """Yield the lines of a table: shares of the link in percent; ``!`` marks a broken promise."""
     yield (
         f"{'cell':24} {'RD':>5} {'lost':>6} {'again':>6} {'CUBIC':>6} {'BBR':>5}   "
         f"{'TCP keeps':>9} {'two RD':>7} {'lost':>6}"

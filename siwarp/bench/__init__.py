@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Measurements beside raw sockets: siwarp and the floor in turn, round by round in the same run.
+"""Measurements of siwarp and of raw sockets (the floor), alternately in the same run.
 
 ``run`` makes one measurement and returns all its results; ``siwarp bench`` prints them, and
-``python -m siwarp.bench`` compares all figures with what they must be.
+``python -m siwarp.bench`` compares all figures with their required values.
 """
 
 from siwarp.bench.plan import Plan, UsageError, make_plan

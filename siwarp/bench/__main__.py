@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``python -m siwarp.bench``: what `make bench` runs."""
+"""``python -m siwarp.bench``, the command that `make bench` runs."""
 
 import sys
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What unmodified programs reach on our libibverbs: perftest and UCX.
+"""Measures the performance of unmodified programs, perftest and UCX, on siwarp's libibverbs.
 
-Each round measures, in turn, the raw socket, siwarp's own bench, the program, and where a promise
-is about another program that one, too.
+Each round measures, one after another, the raw socket, siwarp's own benchmark, the program, and, if
+the promise of a row compares with another program, that program too.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ if TYPE_CHECKING:
 
 __all__ = ["PACKAGES", "ROWS", "BenchError", "Pair", "Row", "measure", "missing", "read", "show"]
 
-#: A program, and the package of Debian that has it.
+#: The Debian package of each program.
 PACKAGES = {
     **dict.fromkeys(("ib_send_lat", "ib_write_bw", "ib_read_bw"), "perftest"),
     "ucx_perftest": "ucx-utils",
 }
 MIB = 1 << 20
-#: Seconds until a pair of programs is given up.
+#: Time limit for a pair of programs in seconds.
 LIMIT_S = 60
-#: Columns of perftest's line of results: t_typical (us), BW average (MiB/s).
+#: Columns in perftest's line of results: t_typical (us), BW average (MiB/s).
 _COLUMN = {"lat": 4, "bw": 3}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A program that is started twice, as server and as client, and how its result is read.
+    """A program that is started twice, as server and as client.
 
-    ``result`` finds the figure; ``scale`` makes us or GB/s of 10^9 octets of it.
+    ``result`` is a pattern that finds the figure in the client's output; ``scale`` converts the
+    figure to us or to GB/s of 10^9 octets.
     """
 
     program: str
@@ -52,7 +53,7 @@ class Pair:
     result: str
     scale: float = 1
     env: dict[str, str] = field(default_factory=dict)
-    #: What of ``siwarp run`` comes in front of it; None: it runs without siwarp.
+    #: Options of ``siwarp run`` for the program; None: it runs without siwarp.
     siwarp: tuple[str, ...] | None = ()
 
 
@@ -80,9 +81,10 @@ def _ucx(tls: str, device: str, siwarp: tuple[str, ...] | None) -> Pair:
 
 @dataclass(frozen=True)
 class Row:
-    """A program, siwarp's own bench of the same, and a promise.
+    """A program, the same measurement by siwarp's own benchmark, and a promise.
 
-    The promise is about the ratio to the raw socket, or to ``beside`` where there is one.
+    The promise limits the ratio of the program's figure to that of the raw socket, or of ``beside``
+    if it is set.
     """
 
     name: str
@@ -99,7 +101,7 @@ class Row:
 
     @property
     def unit(self) -> str:
-        """us, or GB/s."""
+        """The unit of the figure: us, or GB/s."""
         return "us" if self.less_is_better else "GB/s"
 
     def kept(self, ratio: float) -> bool:
@@ -107,7 +109,7 @@ class Row:
         return ratio <= self.target if self.less_is_better else ratio >= self.target
 
     def programs(self) -> list[str]:
-        """Return what must be installed."""
+        """Return the programs that must be installed."""
         return sorted({pair.program for pair in (self.pair, self.beside) if pair is not None})
 
 
@@ -163,7 +165,7 @@ def _listening(port: int) -> bool:
 
 
 def _ended(process: subprocess.Popen[str], program: str) -> str:
-    """Return what a program printed; it must end by itself and well."""
+    """Return a program's output; raise BenchError if it does not end in time with status 0."""
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -175,10 +177,10 @@ def _ended(process: subprocess.Popen[str], program: str) -> str:
 
 
 def read(pair: Pair, said: str) -> float:
-    """Return the figure of what a pair's client printed: us, or GB/s of 10^9 octets.
+    """Return the figure in the output of a pair's client: us, or GB/s of 10^9 octets.
 
     Raises:
-        BenchError: it is not there.
+        BenchError: the output has no such figure.
 
     """
     found = re.search(pair.result, said)
@@ -188,7 +190,7 @@ def read(pair: Pair, said: str) -> float:
 
 
 def _measured(pair: Pair) -> float:
-    """Run a pair over loopback: us one way, or GB/s of 10^9 octets."""
+    """Run a pair over loopback; return us one way, or GB/s of 10^9 octets."""
     port = _free_port()
     allowed = sorted(os.sched_getaffinity(0))
     cpus = (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
@@ -228,7 +230,7 @@ def _measured(pair: Pair) -> float:
 
 
 def _round(row: Row, turn: int) -> dict[str, float]:
-    """Measure everything once; who begins changes from round to round."""
+    """Measure everything once; the order alternates from round to round."""
     values: dict[str, float] = {}
 
     def own() -> None:
@@ -277,7 +279,7 @@ def missing(rows: Sequence[Row]) -> list[str]:
 def measure(
     rows: Sequence[Row], rounds: int, progress: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
-    """Measure each row; one that fails, or whose program is missing, has the reason instead."""
+    """Measure each row; for a row that fails, or whose program is missing, record the reason."""
     absent = missing(rows)
     results = []
     for i, row in enumerate(rows):
@@ -307,7 +309,7 @@ def measure(
     return results
 
 
-# ---- what is printed
+# ---- output
 
 
 def _cell(spread: dict[str, float], unit: str = "") -> str:
@@ -336,7 +338,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
 
 
 def show(results: Sequence[dict[str, Any]], console: Console | None = None) -> None:
-    """Print the table, and what failed."""
+    """Print the table, and the reasons for failures."""
     from rich.table import Table
 
     console = plain(console, 160)

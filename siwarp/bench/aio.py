@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Messages a second of ``siwarp.aio`` beside asyncio's own streams, by the number of connections.
+"""Messages per second of ``siwarp.aio`` and of asyncio's own streams, by the number of connections.
 
-Each end is a process with one event loop (``aio_end``). Both ways take turns.
+Client and server are processes with one event loop each (``aio_end``). The two libraries are
+measured alternately.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from siwarp.bench.trust import busy, span, spread
 __all__ = ["CONNECTIONS", "measure", "show"]
 
 WAYS = ("streams", "siwarp")
-#: Seconds that either end has.
+#: Time limit of client and server in seconds.
 LIMIT_S = 120
 
 CONNECTIONS = (1, 100, 1_000)
-#: Round trips of a run, in all: about half a second of asyncio's.
+#: Total round trips of a run: about half a second with asyncio's streams.
 _TRIPS = 8_000
 
 
@@ -34,7 +35,7 @@ def _start(*words: object) -> subprocess.Popen[str]:
 
 
 def _one(way: str, connections: int, size: int, trips: int) -> float:
-    """Return the messages a second of one run: of each round trip there are two."""
+    """Return the messages per second of one run; each round trip has two messages."""
     server = _start("server", way, connections, size)
     client = None
     try:
@@ -65,11 +66,11 @@ def _last(text: str) -> str:
 def measure(
     connections: Sequence[int], size: int, rounds: int, progress: Progress | None = None
 ) -> list[dict[str, Any]]:
-    """Return a point for each number of connections.
+    """Return a result for each number of connections.
 
-    It has ``connections``, ``size`` (octets), ``streams`` and ``siwarp`` (messages a second,
-    medians of the rounds), ``ratio`` (the median of the rounds' ratios), ``span`` (the least and
-    the largest of these), ``rounds`` (each round's values) and ``unreliable``.
+    A result has ``connections``, ``size`` (octets), ``streams`` and ``siwarp`` (messages per
+    second, medians of the rounds), ``ratio`` (the median of the rounds' ratios), ``span`` (the
+    least and the largest of these), ``rounds`` (each round's values) and ``unreliable``.
 
     Raises:
         BenchError: a run failed.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One end of ``siwarp bench aio``, a process of its own: ``server WAY N`` or ``client WAY ...``.
+"""The server or client process of ``siwarp bench aio``: ``server WAY N`` or ``client WAY ...``.
 
-The server returns each message, on N connections, and prints its port. The client has that many
-connections and a task for each, which sends a message and awaits it back, again and again; it
-prints the seconds that all of them took together.
+The server returns each message, on N connections, and prints its port. The client has N connections
+and a task for each, which repeatedly sends a message and awaits its return; the client prints the
+seconds that all tasks took together.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from siwarp.verbs import PeerGone
 __all__ = ["AT_ONCE"]
 
 HOST = "127.0.0.1"
-#: Connections that are begun at the same time; more wait for these.
+#: Limit of concurrent connection attempts; further attempts wait.
 AT_ONCE = 64
 
 RoundTrip = Callable[[bytes], Awaitable[object]]
 
 
 def _allow_descriptors() -> None:
-    """Allow as many open files as the system allows without being asked by root."""
+    """Raise the limit of open files to the hard limit, which needs no root."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Ends:
-    """Counts connections that have ended; ``all`` returns when that many have."""
+    """Counts connections that have ended; ``none_left`` is set when all ``n`` have ended."""
 
     def __init__(self, n: int) -> None:
         self.left = n
@@ -143,7 +143,7 @@ async def _be_client(way: str, port: int, n: int, size: int, trips: int) -> floa
 
 
 def main(words: list[str]) -> int:
-    """Be the end that the words name; 1 with the reason if it fails."""
+    """Run as the server or the client; return 1 and print the reason on failure."""
     role, way, *rest = words
     numbers = [int(word) for word in rest]
     _allow_descriptors()

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * bench/bench.h - one end of one measured run: raw sockets, or ours through <siwarp/siw.h>.
+ * bench/bench.h - client or server of a measured run: raw sockets, or siwarp through
+ * <siwarp/siw.h>.
  *
  * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
- * a socket pair between the two ("ctl") over which they tell each other ports and keys and agree on
- * when to start. Between hosts the two are started one on each, and ctl is relayed (hosts_wire.py).
- * The client prints what it measured as one line of JSON. Rounds, medians and ratios are
- * computed in Python (runner.py).
+ * a socket pair ("ctl") between them, over which they exchange ports and keys and synchronize their
+ * start. Between hosts, one process is started on each host, and ctl is relayed (hosts_wire.py).
+ * The client prints its result as one line of JSON. Rounds, medians and ratios are computed in
+ * Python (runner.py).
  *
- * Every loop is bounded: by its iterations, by siw_bench_patience_ms without news from the peer,
- * and by alarm(2). Who spins counts its own CPU time for that: on a busy machine the peer may have
- * to wait for a CPU. RC and RD lose nothing: their ends wait until the peer is done or gone.
+ * Every loop is bounded: by its iterations, by siw_bench_patience_ms without a message from the
+ * peer, and by alarm(2). A spinning process measures this patience in its own CPU time, because on
+ * a busy machine the peer may have to wait for a CPU. RC and RD lose no messages, so their
+ * processes wait until the peer has finished or ended.
  */
 #ifndef SIW_BENCH_BENCH_H
 #define SIW_BENCH_BENCH_H
@@ -23,34 +25,35 @@
 
 #define SIW_BENCH_EXIT_ERROR 1
 #define SIW_BENCH_EXIT_USAGE 2
-#define SIW_BENCH_EXIT_LOST  3 /* messages were lost: the figure would mean nothing */
+#define SIW_BENCH_EXIT_LOST  3 /* messages were lost: the figure would be meaningless */
 
-#define SIW_BENCH_SLEEP_MS 10000 /* without news; for who spins: siw_bench_patience_ms */
-#define SIW_BENCH_BATCH	   32 /* messages of one sendmmsg or recvmmsg, and the most of one list */
+#define SIW_BENCH_SLEEP_MS \
+	10000		   /* ms to sleep without a message; spinning: siw_bench_patience_ms */
+#define SIW_BENCH_BATCH 32 /* messages per sendmmsg or recvmmsg, and maximum of a posted list */
 
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
 struct siw_bench_opts {
 	const char *kind; /* lat, bw, rate, reg, onesided, done, answer, watched */
-	const char *run;  /* ours, or a floor's name */
+	const char *run;  /* "ours" for siwarp, or the name of a raw-socket floor */
 	enum siw_bench_op op;
-	bool server, rc, uc, rd, event; /* none of rc, uc and rd: UD */
-	uint64_t size;			/* octets of a message; reg: of the region */
-	uint32_t iters; /* messages of the measured part; a multiple of the credit */
+	bool server, rc, uc, rd, event; /* UD if none of rc, uc and rd is set */
+	uint64_t size;			/* octets of a message; kind reg: octets of the region */
+	uint32_t iters; /* messages in the measured part; a multiple of the credit */
 	uint32_t warmup;
-	uint32_t depth; /* messages outstanding; sends: the window */
+	uint32_t depth; /* maximum messages outstanding; for sends: the window */
 	uint32_t batch; /* requests posted as one list */
-	uint32_t idle;	/* QPs that are there and do nothing */
-	int cpu;	/* to pin the measuring thread to; -1: none */
+	uint32_t idle;	/* number of additional idle QPs */
+	int cpu;	/* CPU of the measuring thread; -1: any */
 	int ctl;
-	const char *local, *remote; /* addresses of the two ends, numeric */
-	const char *samples;	    /* file for what each message took; NULL: none */
+	const char *local, *remote; /* numeric addresses of both sides */
+	const char *samples;	    /* file for the time of each message; NULL: none */
 	unsigned int limit_s;
 };
 
-/* What one end tells the other before they start: 24 octets, as end.py packs them. */
+/* Message that both sides exchange before they start: 24 octets, as packed by end.py. */
 struct siw_bench_hello {
-	uint16_t port; /* host order, as all of it: hosts of another order are refused before */
+	uint16_t port; /* all fields in host order: hosts with another order are refused earlier */
 	uint16_t side_port;
 	uint32_t rkey;
 	uint64_t addr;
@@ -59,12 +62,12 @@ struct siw_bench_hello {
 _Static_assert(sizeof(struct siw_bench_hello) == 24, "end.py packs 24 octets");
 
 struct siw_bench_result {
-	double value; /* lat, onesided, reg: us; bw: GB/s (10^9 octets); rate: messages a second */
-	double p99;   /* of single samples, us; 0 where there are none */
-	uint64_t n;   /* measured samples or messages */
+	double value; /* lat, onesided, reg: us; bw: GB/s (10^9 octets); rate: messages/s */
+	double p99;   /* 99th percentile of single samples, in us; 0 without samples */
+	uint64_t n;   /* number of measured samples or messages */
 };
 
-/* Memory as both floors and ours use it: what is sent, and slots to receive into. */
+/* Memory of raw-socket runs and of siwarp: the octets to send, then slots to receive into. */
 struct siw_bench_buf {
 	char *base;
 	size_t length, stride;
@@ -75,16 +78,14 @@ struct siw_bench_buf {
 _Noreturn void siw_bench_die(int code, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /*
- * Die, saying what failed, on a negative errno value and on NULL (errno says why): else that
- * object.
+ * The first dies with a message if r is a negative errno value, the second if object is NULL (the
+ * reason is errno); the second returns object.
  */
 void siw_bench_check(int r, const char *what);
 void *siw_bench_made(void *object, const char *what);
-uint64_t siw_bench_now(void); /* ns */
+uint64_t siw_bench_now(void); /* monotonic time in ns */
 void siw_bench_pin(int cpu);
-/*
- * Raises the soft limit of descriptors to the hard one, and dies if that is too low for n sockets.
- */
+/* Raise the soft limit of descriptors to the hard limit; die if it is too low for n sockets. */
 void siw_bench_need_fds(uint32_t n);
 void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots);
 void siw_bench_buf_free(struct siw_bench_buf *buf);
@@ -92,31 +93,34 @@ static inline char *siw_bench_slot(const struct siw_bench_buf *buf, uint32_t i)
 {
 	return buf->base + buf->stride * (1 + i % buf->slots);
 }
-/* Dies if the buffer does not begin with size octets of what siw_bench_buf_make puts there. */
+/* Die if the buffer does not begin with the size octets that siw_bench_buf_make writes. */
 void siw_bench_buf_check(const char *data, uint64_t size);
 
-/* Each gives its own and takes the other's; dies when the other is gone or silent. */
+/* Send the own value and return the other side's; die if the other side has ended or is silent. */
 void siw_bench_swap_hello(int ctl, const struct siw_bench_hello *mine,
 			  struct siw_bench_hello *theirs);
 uint64_t siw_bench_swap(int ctl, uint64_t mine);
-/* Dies when the other end is gone. */
+/* Die if the other side has ended. */
 void siw_bench_look_after(int ctl);
 
-/* How long nothing has come: siw_bench_idle in a spin loop, siw_bench_busy when something came. */
+/*
+ * Time without a message: call siw_bench_idle in a spin loop, and siw_bench_busy when a message
+ * arrived.
+ */
 struct siw_bench_guard {
-	uint64_t since; /* ns of this thread's CPU time */
+	uint64_t since; /* CPU time of this thread at the last reset, in ns */
 	uint32_t spins;
 };
 static inline void siw_bench_busy(struct siw_bench_guard *guard)
 {
 	guard->spins = 0;
 }
-/* One CPU is allowed: the peer may need it, so who spins yields at once. */
+/* Only one CPU is allowed; the peer may need it, so a spinning process yields at once. */
 extern bool siw_bench_yields;
-/* CPU time that who spins spends without news; --patience. */
+/* Limit of CPU time in ms for spinning without a message; --patience. */
 extern unsigned int siw_bench_patience_ms;
 bool siw_bench_idle_slow(struct siw_bench_guard *guard);
-/* True when there was no news for that long; looks at its clock once in 4096 calls. */
+/* Return true after that time without a message; checks the clock in every 4096th call. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
 	if (siw_bench_yields)
@@ -124,24 +128,27 @@ static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);
 }
 
-/* With --samples: writes them to that file, in ns and in the order in which they were taken. */
+/* With --samples: write the samples to that file, in ns and in measured order. */
 void siw_bench_keep_samples(const struct siw_bench_opts *o, const uint64_t *ns);
-/* The median and the 99th percentile of n samples in ns, as us divided by parts; sorts them. */
+/*
+ * Store the median and the 99th percentile of n samples (ns) in us, divided by parts. Sorts the
+ * samples.
+ */
 void siw_bench_samples(uint64_t *ns, uint32_t n, double parts, struct siw_bench_result *result);
-/* Octets or messages a second, as kind has it. */
+/* Store octets per ns (GB/s) or messages per second, according to kind. */
 void siw_bench_volume(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
 		      struct siw_bench_result *result);
 /*
- * The end of a windowed run of expected messages: each end says how many it has sent or seen, and
- * both die with EXIT_LOST if the numbers differ.
+ * At the end of a windowed run: both sides exchange how many messages they sent or received, and
+ * die with EXIT_LOST if the numbers differ, or differ from expected.
  */
 void siw_bench_account(const struct siw_bench_opts *o, uint64_t done, uint64_t expected);
 static inline uint32_t siw_bench_half(const struct siw_bench_opts *o)
 {
-	return o->depth > 1 ? o->depth / 2 : 1; /* messages that one credit is worth */
+	return o->depth > 1 ? o->depth / 2 : 1; /* number of messages per credit */
 }
 
-/* ---- the runs: each dies on failure; the client's fills in the result */
+/* ---- the runs: each dies on failure; on the client each fills in the result */
 typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_result *result);
 
 siw_bench_fn siw_bench_raw_udp;	    /* bench_raw_udp.c */

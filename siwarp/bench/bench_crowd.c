@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Latency with 1,000 more QPs that do nothing; the run "alone" is the same without them. */
+/* Latency with 1,000 additional idle QPs; the run "alone" is the same without them. */
 #include <string.h>
 
 #include "bench/bench_ours.h"

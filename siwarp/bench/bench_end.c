@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* An end on the public interface: how it is set up, and its few steps that every run has. */
+/* Client or server on the public interface: set-up, and the steps that all runs share. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -83,7 +83,7 @@ int siw_bench_poll(struct siw_bench_end *e, struct siw_wc *wc, int max)
 	return n;
 }
 
-/* Arms the queue, looks once more, and only then sleeps: false when nothing came for long. */
+/* Arm the queue, poll once more, and then sleep. Return false after a time-out without event. */
 static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max, int *n)
 {
 	struct siw_cq *cq;
@@ -104,8 +104,8 @@ static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max
 }
 
 /*
- * Nothing came for long. Of UD and UC something was lost. RC and RD complete in error when their
- * peer is gone, so that it is slow, or has ended, which its end of ctl shows.
+ * Called after a time-out. With UD and UC a message was lost. RC and RD complete in error if the
+ * peer is gone; otherwise the peer is slow, or has ended, which is detected on ctl.
  */
 static bool gives_up(const struct siw_bench_end *e)
 {
@@ -154,7 +154,7 @@ uint32_t siw_bench_await_recv(struct siw_bench_end *e)
 	return length;
 }
 
-/* ---- setting up ------------------------------------------------------------------------------ */
+/* ---- set-up ---------------------------------------------------------------------------------- */
 
 static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 {
@@ -170,7 +170,7 @@ static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 			 .max_recv_wr = e->buf.slots,
 			 .max_send_sge = 1,
 			 .max_recv_sge = 1 },
-		.private_messages = e->o->rc, /* the other end is this program, too */
+		.private_messages = e->o->rc, /* the peer is this program too */
 	};
 
 	if (!e->o->rc)
@@ -189,7 +189,7 @@ static void peer_addr(const struct siw_bench_end *e, struct siw_addr *a)
 	siw_bench_check(siw_addr_parse(e->o->remote, e->peer.port, a), "the peer's address");
 }
 
-/* UD, and RD, whose peers need no more to be told than that. */
+/* Set-up of UD and RD, whose peers need only an address. */
 static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
 {
 	make_qp(e, a);
@@ -207,8 +207,7 @@ static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 }
 
 /*
- * As UD, and to RTR each end tells its queue pair who the other is; neither sends before both are
- * there.
+ * Like UD, but the change to RTR sets the peer's address; no side sends before both have done so.
  */
 static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
 {
@@ -272,7 +271,7 @@ static void open_rc_client(struct siw_bench_end *e, struct siw_bench_hello *mine
 	expect(e, &event, SIW_CM_ESTABLISHED);
 }
 
-/* Bound and with a receive posted, as one that waits for messages has it. */
+/* Open idle queue pairs: bound, and with a receive posted, like one that waits for messages. */
 static void open_idle(struct siw_bench_end *e)
 {
 	struct siw_qp *own = e->qp;

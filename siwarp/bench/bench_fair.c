@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Round trips on 200 quiet QPs, one after the other, while one more QP floods: the client keeps a
- * window of messages under way on it all the time. The run "quiet" is the same without the flood.
- * One thread an end, one CQ for all. The program's figure is the whole round trip of a quiet QP.
+ * Round trips on 200 quiet QPs, one after another, while another QP floods: the client keeps a
+ * window of messages in flight on it. The run "quiet" is the same without the flood. Client and
+ * server have one thread each and one CQ for all QPs. The figure is the complete round trip of a
+ * quiet QP.
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -15,14 +16,14 @@
 #define QUIET_SLOTS 2
 #define OWN_QKEY    0x80000000u
 #define CM_WAIT_MS  5000
-#define FLOOD	    QUIET /* its number among the QPs */
-#define FILL	    4	  /* messages posted between two looks at the CQ */
+#define FLOOD	    QUIET /* index of the flooding QP */
+#define FILL	    4	  /* messages posted between two polls of the CQ */
 
 struct one {
 	struct siw_qp *qp;
 	struct siw_ah *ah;
 	struct siw_cm_id *id;
-	char *slots; /* to receive into */
+	char *slots; /* memory for receives */
 	uint32_t stride;
 };
 
@@ -37,10 +38,10 @@ struct crowd {
 	struct siw_bench_buf buf;
 	struct one all[QUIET + 1];
 	struct siw_bench_guard guard;
-	uint32_t sent, credited;  /* client: of the flood */
-	uint32_t flooded, repaid; /* server */
-	bool echoed;		  /* client: the quiet one's answer is there */
-	uint32_t served;	  /* server: quiet messages answered */
+	uint32_t sent, credited;  /* client: messages sent, and messages credited, of the flood */
+	uint32_t flooded, repaid; /* server: flood messages received, and those credited */
+	bool echoed;		  /* client: the quiet QP's answer has arrived */
+	uint32_t served;	  /* server: answered messages of quiet QPs */
 };
 
 /* ---- requests: wr_id is the QP's number, then the slot --------------------------------------- */
@@ -75,7 +76,7 @@ static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool sign
 	siw_bench_check(siw_post_send(one->qp, &wr, &bad), "posting a send");
 }
 
-/* ---- the flood ------------------------------------------------------------------------------- */
+/* ---- sending the flood ----------------------------------------------------------------------- */
 
 static uint32_t flood_slots(const struct siw_bench_opts *o)
 {
@@ -98,7 +99,7 @@ static void repay(struct crowd *c)
 		post_send(c, FLOOD, 1, true);
 }
 
-/* ---- what comes ------------------------------------------------------------------------------ */
+/* ---- completions ----------------------------------------------------------------------------- */
 
 static void take(struct crowd *c, const struct siw_wc *wc)
 {
@@ -162,7 +163,7 @@ static void ask(struct crowd *c, uint32_t n, uint64_t *ns)
 	}
 }
 
-/* ---- setting up ------------------------------------------------------------------------------ */
+/* ---- set-up ---------------------------------------------------------------------------------- */
 
 static void make_qp(struct crowd *c, uint32_t number)
 {
@@ -251,7 +252,7 @@ static void open_rc(struct crowd *c, uint32_t number, uint16_t port)
 	else
 		siw_bench_check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
 	expect(c, SIW_CM_ESTABLISHED);
-	/* The next one's request could come before the word that this one is established. */
+	/* Otherwise the next connection request could arrive before this ESTABLISHED event. */
 	siw_bench_swap(c->o->ctl, 0);
 }
 

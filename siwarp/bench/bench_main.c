@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* siwarp-bench: one end of one run, as bench.h tells. Started by `siwarp bench`, not by people. */
+/* siwarp-bench: client or server of a run, see bench.h. Started by `siwarp bench`. */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -83,7 +83,7 @@ static enum siw_bench_op op_of(const char *text)
 	siw_bench_die(SIW_BENCH_EXIT_USAGE, "no operation: %s", text);
 }
 
-/* Whether the option is one of those that are numbers, which is then taken. */
+/* Store a numeric option; return false if the option is not numeric. */
 static bool take_number(struct siw_bench_opts *o, int option, const char *text)
 {
 	switch (option) {
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
 		take(&o, option, optarg);
 	if (optind != argc || !o.iters || !o.depth || !o.batch)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");
-	/* Nobody is left to wait for a run whose parent is gone. */
+	/* End with the parent, because no other process waits for this run. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		return SIW_BENCH_EXIT_ERROR;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * siwarp-bench-memory: what one process's memory holds for its peers. Started by `siwarp bench
- * memory` twice, as the end that is measured and as the end that has the peers, with a socket pair
- * between them.
+ * siwarp-bench-memory: the memory that a process needs for its peers. `siwarp bench memory` starts
+ * it twice, as the measured process and as the process with the peers, with a socket pair between
+ * them.
  *
- * The measured end prints one line of JSON: its own PSS and what the kernel holds for its sockets,
- * with every peer known and nothing under way ("idle"), and with one message on its way to each of
- * them that no peer takes, as the other end is stopped ("loaded").
+ * The measured process prints one line of JSON: its own memory and the kernel's memory for its
+ * sockets, with every peer known and no traffic ("idle"), and with one message in flight to each
+ * peer that the peer does not receive, because its process is stopped ("loaded").
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -26,9 +26,9 @@
 
 #include "bench/bench.h"
 
-#define RING	   4 /* requests and receives that a queue pair has room for */
+#define RING	   4 /* requests and receives that a queue pair can hold */
 #define MESSAGE	   1024
-#define MESSAGES   2 /* that each peer is sent */
+#define MESSAGES   2 /* messages to each peer */
 #define OWN_QKEY   0x80000000u
 #define CM_WAIT_MS 10000
 #define LIMIT_S	   120
@@ -46,7 +46,7 @@ struct end {
 	struct siw_mr *mr;
 	char *memory;
 	struct siw_cm_channel *cm;
-	struct siw_qp **qps; /* measured end: one, or of RC one for each peer */
+	struct siw_qp **qps; /* measured process: one queue pair, or one per peer for RC */
 	struct siw_ah **ahs;
 	struct siw_cm_id **ids;
 };
@@ -62,19 +62,19 @@ static bool reliable(const struct end *e)
 }
 
 /*
- * Whether a request completes without the peer's doing: UD. (RC, too, but each has a queue of its
- * own.)
+ * Whether a request completes without action by the peer: UD. RC requests do so too, but RC has a
+ * queue pair per peer.
  */
 static bool at_once(const struct end *e)
 {
 	return !strcmp(e->qp, "ud");
 }
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- memory in use --------------------------------------------------------------------------- */
 
 /*
- * Octets of this process's own memory. Pages of files (code, libraries) are left out: its share of
- * those depends on how many others have them mapped at this moment, and no peer adds to them.
+ * Octets of this process's own memory. Pages of files (code, libraries) are excluded: the share of
+ * them depends on how many other processes map them, and peers do not add to them.
  */
 static uint64_t own_memory(void)
 {
@@ -91,9 +91,9 @@ static uint64_t own_memory(void)
 }
 
 /*
- * Octets that the kernel has allocated for what a socket sent and received; -1: that is none. Asked
- * for without libc: the device may close a descriptor of its own meanwhile, which is no matter
- * here, but ThreadSanitizer would have the two in order.
+ * Octets that the kernel has allocated for sent and received data of a socket; -1: not a socket.
+ * Uses the system call directly: the device may close one of its descriptors meanwhile, which is
+ * harmless here, but ThreadSanitizer would report the libc function.
  */
 static int64_t of_socket(int fd)
 {
@@ -107,7 +107,7 @@ static int64_t of_socket(int fd)
 	       info[SK_MEMINFO_BACKLOG];
 }
 
-/* The same for all of this process's, and how many sockets it has. */
+/* Octets of kernel memory for all sockets of this process; also counts the sockets. */
 static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
 {
 	DIR *fds = siw_bench_made(opendir("/proc/self/fd"), "/proc/self/fd");
@@ -128,9 +128,9 @@ static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
 	return octets;
 }
 
-/* ---- both ends ------------------------------------------------------------------------------- */
+/* ---- both processes -------------------------------------------------------------------------- */
 
-/* cqe: completions that nobody polls. */
+/* cqe: number of completions that stay unpolled in the queue. */
 static void open_end(struct end *e, uint32_t cqe)
 {
 	struct siw_addr loopback;
@@ -168,7 +168,7 @@ static struct siw_qp *make_qp(struct end *e, uint32_t sends)
 	return qp;
 }
 
-/* One for each message that comes: one more would end a connection. */
+/* One receive per expected message; a further message would end a connection. */
 static void post_recvs(struct end *e, struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
@@ -186,7 +186,7 @@ static uint16_t port_of(struct siw_qp *qp)
 	return ntohs(a.port_be);
 }
 
-/* ---- the end that has the peers -------------------------------------------------------------- */
+/* ---- the process with the peers -------------------------------------------------------------- */
 
 static void have_datagram_peers(struct end *e)
 {
@@ -236,17 +236,17 @@ static void be_peers(struct end *e)
 		have_connected_peers(e);
 	else
 		have_datagram_peers(e);
-	siw_bench_swap(e->ctl, 0); /* all are there */
-	siw_bench_swap(e->ctl, 0); /* all is measured */
+	siw_bench_swap(e->ctl, 0); /* all peers exist now */
+	siw_bench_swap(e->ctl, 0); /* the measurement is done */
 }
 
-/* ---- the end that is measured ---------------------------------------------------------------- */
+/* ---- the measured process -------------------------------------------------------------------- */
 
 static void meet_datagram_peers(struct end *e)
 {
 	struct siw_addr a;
 
-	/* A reliable request has its place until the peer has it. */
+	/* An RD request keeps its slot until the peer has acknowledged it. */
 	e->qps[0] = make_qp(e, reliable(e) && e->peers > RING ? e->peers : RING);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
@@ -254,7 +254,10 @@ static void meet_datagram_peers(struct end *e)
 	}
 }
 
-/* One after the other: what is measured is memory, and a queue of starting ones would cost some. */
+/*
+ * Connect one after another: the measurement is of memory, and concurrent connection attempts would
+ * need some.
+ */
 static void meet_connected_peers(struct end *e)
 {
 	struct siw_addr a;
@@ -306,7 +309,7 @@ static void await_completion(struct end *e)
 			      siw_wc_status_str(wc.status));
 }
 
-/* What was measured was all of them only if all are still there. */
+/* The measured figure covers all connections only if all still exist. */
 static void expect_connected(struct end *e)
 {
 	struct siw_qp_attr attr;
@@ -319,11 +322,11 @@ static void expect_connected(struct end *e)
 	}
 }
 
-/* What is kept for a while in case more comes is let go, and what was let go is given back. */
+/* Wait until temporary memory is freed, and return free memory to the system. */
 static void settle(void)
 {
 	usleep(SETTLE_US);
-#ifdef __GLIBC__ /* others give back at once */
+#ifdef __GLIBC__ /* C libraries other than glibc return memory at once */
 	malloc_trim(0);
 #endif
 }
@@ -339,7 +342,7 @@ static void be_measured(struct end *e)
 	else
 		meet_datagram_peers(e);
 	siw_bench_swap(e->ctl, 0);
-	/* Each has been spoken to once: what is made for that is there. */
+	/* Send one message to each peer, so that memory allocated at the first message exists. */
 	for (uint32_t i = 0; i < e->peers; i++) {
 		send_to(e, i, SIW_SEND_SIGNALED);
 		await_completion(e);
@@ -348,7 +351,7 @@ static void be_measured(struct end *e)
 		settle();
 	idle = own_memory();
 	idle_kernel = of_sockets(e, &sockets);
-	/* Room for all, but not before: what has been used of a queue once is memory, too. */
+	/* Enlarge the queue only now, because the used part of a queue counts as memory too. */
 	if (!at_once(e))
 		siw_bench_check(siw_resize_cq(e->cq, (int)e->peers + RING),
 				"a larger completion queue");
@@ -393,5 +396,5 @@ int main(int argc, char **argv)
 		be_measured(&e);
 	else
 		be_peers(&e);
-	return 0; /* the process's end is the end of it all: exit() takes the rest down */
+	return 0; /* the end of the process frees everything; exit() ends the device */
 }

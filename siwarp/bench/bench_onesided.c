@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How much longer a Write takes to show when the program it goes to does not poll.
+ * The additional delay until a Write is visible in a program that does not poll.
  *
- * For each sample the target polls its queue for a while, says over a plain UDP socket that it is
- * ready, and from then on only watches its memory, as a program does that computes. When the number
- * that the initiator writes is there it answers over the same plain socket. The initiator takes the
- * time from "ready" to the answer. The run "polling" is the same, but the target goes on polling;
- * the run "idle" never polled at all. What the two plain messages cost is in all three, so the
- * difference of two runs is the delay that not polling adds.
+ * For each sample the target polls its queue for a while, reports over a plain UDP socket that it
+ * is ready, and from then on only watches its memory, like a program that computes. When the number
+ * written by the initiator is visible, the target answers over the plain socket. The initiator
+ * measures the time from "ready" to the answer. The run "polling" is the same, but the target
+ * continues to poll; in the run "idle" the target never polls. The cost of the two plain messages
+ * is in all three runs, so the difference of two runs is the delay that is caused by not polling.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 #include "bench/bench_ours.h"
 
-#define POLL_NS 300000 /* how long the target polls before it stops */
+#define POLL_NS 300000 /* time that the target polls before it stops */
 
 struct side {
 	int fd;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Latency through the verbs. Send: messages both ways, half a round trip. Write: both ends write a
- * number into the last octet of the other's slot and watch their own memory while they poll, half a
- * round trip. Watched: the same, but they poll once a message and then only look at their memory, as
- * ib_write_lat does. Read: a whole one, request and data.
+ * Latency through the verbs. Send: messages in both directions, half a round trip. Write: both
+ * sides write a number into the last octet of the other's slot and watch their own memory while
+ * they poll; half a round trip. Watched: the same, but they poll once per message and then only
+ * watch their memory, like ib_write_lat. Read: a complete round trip, request and data.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 #define RECVS	16
 #define NO_SLOT UINT64_MAX
 
-/* n messages; ns takes what each took, if it is not NULL. */
+/* Exchange n messages; store the time of each in ns[], if ns is not NULL. */
 typedef void siw_bench_lat_fn(struct siw_bench_end *e, uint32_t n, uint64_t *ns);
 
-/* Receives are posted again behind the send, while the message is under way. */
+/* Receives are posted again after the send, while the message is in transit. */
 static void by_send(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 {
 	uint32_t size = (uint32_t)e->o->size, length;
@@ -44,13 +44,13 @@ static void by_send(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 		siw_bench_post_recv(e, slot);
 }
 
-/* A completion that came ahead of another one, and whether that may be. */
+/* A completion that arrived before the expected one, and whether that is an error. */
 struct turns {
 	bool in_order, has_early;
 	struct siw_wc early;
 };
 
-/* Awaits a completion of that opcode. Returns its wr_id. */
+/* Wait for a completion with this opcode. Return its wr_id. */
 static uint64_t await_this(struct siw_bench_end *e, struct turns *t, int opcode)
 {
 	struct siw_wc wc;
@@ -72,8 +72,8 @@ static uint64_t await_this(struct siw_bench_end *e, struct turns *t, int opcode)
 }
 
 /*
- * As by_send, but each Send is signalled and its completion awaited. With persona roce that comes
- * ahead of the answer; with iwarp the answer may come while the post is on its way back.
+ * Like by_send, but each Send is signalled and its completion awaited. With persona roce the
+ * completion precedes the answer; with iwarp the answer may arrive before the post has returned.
  */
 static void by_answer(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 {
@@ -135,7 +135,7 @@ static void by_write(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 	}
 }
 
-/* The server moves traffic by polling until the client says that it is done. */
+/* The server makes progress by polling until the client reports that it has finished. */
 static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 {
 	struct siw_wc wc;
@@ -161,7 +161,7 @@ static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 	siw_bench_post_send(e, 0);
 }
 
-/* From posting a Write to its completion. The server as of a Read. */
+/* Time from posting a Write to its completion. The server is the same as for Reads. */
 static void by_completion(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 {
 	uint64_t there = e->peer.addr + e->buf.stride;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Bandwidth and message rate through the verbs. Sends are windowed: the receiver gives a credit, a
- * small message, for each half window, because neither UD nor iWARP's RC holds a sender back. RD
- * does: there the window is what the peer has not confirmed. Writes count when the receiver has
- * answered the Send behind them, Reads when the data is there.
+ * Bandwidth and message rate through the verbs. Sends are windowed: the receiver sends a credit, a
+ * small message, per half window, because neither UD nor iWARP's RC has flow control. RD has flow
+ * control: its window is the number of messages that the peer has not acknowledged. Writes count
+ * when the receiver has answered the Send after them, Reads when the data has arrived.
  */
 #include <string.h>
 
@@ -32,7 +32,7 @@ static void list_make(struct siw_bench_end *e, struct list *l)
 	}
 }
 
-/* The same for Writes to the peer's memory, or Reads from it. */
+/* Prepare a list of Writes to the peer's memory, or of Reads from it. */
 static void list_make_rdma(struct siw_bench_end *e, struct list *l, enum siw_wr_opcode opcode)
 {
 	bool reads = opcode == SIW_WR_RDMA_READ;
@@ -47,7 +47,7 @@ static void list_make_rdma(struct siw_bench_end *e, struct list *l, enum siw_wr_
 	}
 }
 
-/* One list; its last request is to be reported now and then, so that errors and room come back. */
+/* Post a list; its last request is signalled at intervals, to detect errors and to free slots. */
 static void list_post(struct siw_bench_end *e, struct list *l, uint32_t k, bool report)
 {
 	struct siw_send_wr *bad;
@@ -68,7 +68,7 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* Returns how many went out: n, or fewer when a credit did not come. */
+/* Send n messages; return the number sent, less than n if a credit did not arrive. */
 static uint32_t source(struct siw_bench_end *e, uint32_t n)
 {
 	uint32_t sent = 0, credited = 0, half = siw_bench_half(e->o);
@@ -76,7 +76,7 @@ static uint32_t source(struct siw_bench_end *e, uint32_t n)
 	struct list list;
 	int got;
 
-	if (e->o->op == SIW_BENCH_WRITE) /* the immediate data is what UC's credits count */
+	if (e->o->op == SIW_BENCH_WRITE) /* UC: credits count the completions of immediate data */
 		list_make_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
 		list_make(e, &list);
@@ -126,7 +126,7 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 			if (wc[i].byte_len != e->o->size)
 				siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message of %u octets",
 					      wc[i].byte_len);
-			/* What is written over and over is not looked at while it is. */
+			/* Do not check memory that later Writes overwrite meanwhile. */
 			if (seen++ == 0 && wc[i].opcode == SIW_WC_RECV)
 				siw_bench_buf_check(siw_bench_slot(&e->buf, (uint32_t)wc[i].wr_id),
 						    e->o->size);
@@ -139,9 +139,9 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 }
 
 /*
- * RD: its own completions are the credit, those of the last request of every half window, and wr_id
- * tells how many are complete with it. Only at the end there is a message back: the peer has seen
- * them all.
+ * RD: the own completions of the last request of each half window are the credit; wr_id is the
+ * number of requests completed with it. At the end the peer sends one message when it has received
+ * all.
  */
 static uint32_t rd_source(struct siw_bench_end *e, uint32_t n)
 {
@@ -190,7 +190,7 @@ static uint64_t by_send(struct siw_bench_end *e, uint32_t n)
 
 /* ---- RDMA ------------------------------------------------------------------------------------ */
 
-/* Keeps depth requests outstanding until n have completed; a list's last one is reported. */
+/* Keep depth requests outstanding until n have completed; the last one of a list is signalled. */
 static void keep_going(struct siw_bench_end *e, enum siw_wr_opcode opcode, uint32_t n)
 {
 	int wanted = opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ : SIW_WC_RDMA_WRITE;
@@ -230,7 +230,7 @@ static uint64_t by_write(struct siw_bench_end *e, uint32_t n)
 		siw_bench_post_send(e, 0);
 		siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 		memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
-		/* Last: it says that the peer may write there again. */
+		/* Last, because the receive allows the peer to write there again. */
 		siw_bench_post_recv(e, slot);
 		return 1;
 	}
@@ -265,7 +265,7 @@ void siw_bench_ours_stream(const struct siw_bench_opts *o, struct siw_bench_resu
 		[SIW_BENCH_WRITE] = by_write,
 		[SIW_BENCH_READ] = by_read,
 	};
-	/* Nothing holds a UC Write back either. */
+	/* UC Writes have no flow control either. */
 	bool windowed = o->op == SIW_BENCH_SEND || o->uc;
 	uint32_t parts[] = { o->warmup, o->iters };
 	struct siw_bench_end e;

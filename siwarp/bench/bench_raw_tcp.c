@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The floors under RC: a TCP connection with TCP_NODELAY and nothing on top of it. */
+/* The floors (baselines) for RC: a TCP connection with TCP_NODELAY and no protocol above it. */
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 #include "bench/bench.h"
 
-#define PIECE	(64 << 10) /* octets of a coalesced write and of the smallest read */
-#define REQUEST 28	   /* octets: what a Read Request carries (RFC 5040 section 4.4) */
+#define PIECE	(64 << 10) /* octets of a coalesced write, and minimum of a read */
+#define REQUEST 28	   /* octets of a Read Request header (RFC 5040 section 4.4) */
 
 enum { BLOCKING = 1, COALESCED = 2 };
 
@@ -74,7 +74,7 @@ static void open_stream(struct raw *r)
 	setsockopt(r->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
-/* Of one send or recv that moved nothing: only "not now" goes on. */
+/* After a send or recv without progress: return only for EAGAIN or EINTR, otherwise die. */
 static void not_now(struct raw *r, const char *what, ssize_t n)
 {
 	if (n < 0 && errno == EINTR)
@@ -106,7 +106,7 @@ static void send_all(struct raw *r, const char *data, size_t size)
 	}
 }
 
-/* Receives total octets, each call's from the buffer's start on if it holds no more than size. */
+/* Receive total octets, wrapping to the buffer's start after size octets. */
 static void recv_all(struct raw *r, char *data, size_t size, uint64_t total)
 {
 	size_t at = 0;
@@ -127,9 +127,9 @@ static void recv_all(struct raw *r, char *data, size_t size, uint64_t total)
 	}
 }
 
-/* ---- latency --------------------------------------------------------------------------------- */
+/* ---- latency of round trips ------------------------------------------------------------------ */
 
-/* Messages both ways, or for Read a request one way and the data back. */
+/* Messages in both directions, or for Read a request in one direction and the data in the other. */
 static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 {
 	size_t size = r->o->size;
@@ -162,7 +162,7 @@ static void latency(struct raw *r, struct siw_bench_result *result)
 	free(ns);
 }
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- streams of messages --------------------------------------------------------------------- */
 
 static void source(struct raw *r, uint32_t n)
 {
@@ -183,7 +183,7 @@ static void sink(struct raw *r, uint32_t n)
 	recv_all(r, siw_bench_slot(&r->buf, 0), size, n * r->o->size);
 }
 
-/* The data's way, and an octet the other way that says that it is there or may come. */
+/* Transfer the data, with an octet in the other direction as its request or its acknowledgement. */
 static void part(struct raw *r, uint32_t n)
 {
 	bool pull = r->o->op == SIW_BENCH_READ;

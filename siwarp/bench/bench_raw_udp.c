@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The floors under UD: what a program without any of our layers gets from a UDP socket on the same
- * machine. Streams are windowed like ours, with a credit from the receiver for each half window, so
- * that no datagram is lost and both sides do the same work.
+ * The floors (baselines) for UD: the performance of a UDP socket on the same machine without
+ * siwarp. Streams are windowed like siwarp's, with a credit from the receiver per half window, so
+ * that no datagram is lost and both variants do the same work.
  */
 #include <errno.h>
 #include <netinet/udp.h>
@@ -22,7 +22,7 @@
 #define UDP_GRO 104
 #endif
 
-#define BUFFER	      (8 << 20) /* octets, as the setting rcvbuf has it */
+#define BUFFER	      (8 << 20) /* octets, as in the setting rcvbuf */
 #define GSO_SEGMENTS  64
 #define GSO_OCTETS    65507
 #define CREDIT_OCTETS 4
@@ -83,7 +83,7 @@ static void open_socket(struct raw *r)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connect: %s", strerror(errno));
 }
 
-/* Is this only "not now"? Anything else ends the run. */
+/* Return if the error is temporary (EAGAIN, ENOBUFS, EINTR); otherwise die. */
 static void not_now(const char *what)
 {
 	if (errno != EAGAIN && errno != ENOBUFS && errno != EINTR)
@@ -106,7 +106,7 @@ static void send_one(struct raw *r, const void *data, size_t size)
 	}
 }
 
-/* False if nothing came for long. A blocking socket says so itself. */
+/* Receive a datagram; false after a time-out, which a blocking socket reports itself. */
 static bool recv_one(struct raw *r, void *data, size_t size)
 {
 	struct sockaddr_in from;
@@ -127,7 +127,7 @@ static bool recv_one(struct raw *r, void *data, size_t size)
 	}
 }
 
-/* ---- latency --------------------------------------------------------------------------------- */
+/* ---- latency of round trips ------------------------------------------------------------------ */
 
 static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 {
@@ -161,7 +161,7 @@ static void latency(struct raw *r, struct siw_bench_result *result)
 	free(ns);
 }
 
-/* ---- streams --------------------------------------------------------------------------------- */
+/* ---- streams of messages --------------------------------------------------------------------- */
 
 static uint32_t send_mmsg(struct raw *r, uint32_t k)
 {
@@ -236,7 +236,7 @@ static uint32_t send_some(struct raw *r, uint32_t k)
 	return 1;
 }
 
-/* Returns how many went out: n, or fewer when a credit did not come. */
+/* Send n messages; return the number sent, less than n if a credit did not arrive. */
 static uint32_t source(struct raw *r, uint32_t n)
 {
 	uint32_t sent = 0, credited = 0, half = siw_bench_half(r->o);
@@ -287,7 +287,7 @@ static uint32_t recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 	}
 }
 
-/* A batch that GRO received as one counts as its datagrams. */
+/* Receive; a batch that GRO received as one packet counts as its number of datagrams. */
 static uint32_t recv_gso(struct raw *r)
 {
 	static char batch[1 << 16];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Registering and deregistering a large region, the probe of its pages included. One process. */
+/* Register and deregister a large region, including the check of its pages. One process. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * siwarp-bench-translation: cycles that a request costs more through libibverbs.so.1 than by
+ * siwarp-bench-translation: additional cycles of a request through libibverbs.so.1 compared with
  * siw.h. Started by `siwarp bench translation`. Prints one line of JSON.
  *
  * The queue pair is in ERR, where requests are flushed at once: posts and polls make no system
- * call, whose time would hide a difference of some cycles. Both ways take turns on the same queue
- * pair, POSTS requests at a time; the medians count.
+ * call, whose time would hide a difference of a few cycles. Both APIs are measured alternately on
+ * the same queue pair, POSTS requests at a time; the result is the medians.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +15,13 @@
 
 #include "bench/bench.h"
 
-#define POSTS  32 /* requests between two looks at the clock */
+#define POSTS  32 /* requests between two readings of the clock */
 #define ROUNDS 4001
 #define SIZE   64
 
 enum what { SEND, RECV, POLL, KINDS };
 
-/* Cycles; where programs cannot count them, nanoseconds. */
+/* Read the time in cycles, or in nanoseconds on machines where programs cannot read cycles. */
 static uint64_t ticks(void)
 {
 #ifdef __x86_64__
@@ -77,7 +77,7 @@ static void close_end(struct end *e)
 	siw_bench_check(-ibv_close_device(e->context), "closing the device");
 }
 
-/* Cycles of each of POSTS calls; dies if one of them fails or finds no completion. */
+/* Return the cycles per call over POSTS calls; die if a call fails or finds no completion. */
 static double once(struct end *e, enum what what, bool by_abi)
 {
 	struct ibv_sge sge = { (uintptr_t)e->memory, SIZE, e->mr->lkey };

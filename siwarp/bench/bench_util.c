@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What every run needs: time, memory, the other end, and the sum of it all. */
+/* Functions that every run needs: time, memory, control messages, and statistics. */
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -46,7 +46,7 @@ uint64_t siw_bench_now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-#define OTHER_FDS 100 /* that a process has beside its QPs */
+#define OTHER_FDS 100 /* descriptors of a process besides those of its QPs */
 
 void siw_bench_need_fds(uint32_t n)
 {
@@ -63,7 +63,7 @@ void siw_bench_need_fds(uint32_t n)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "setrlimit: %s", strerror(errno));
 }
 
-/* Only the calling thread: the device's own goes where the scheduler wants it. */
+/* Pins only the calling thread; the device's thread is left to the scheduler. */
 void siw_bench_pin(int cpu)
 {
 	cpu_set_t set;
@@ -111,7 +111,7 @@ void siw_bench_buf_check(const char *data, uint64_t size)
 				      (unsigned long long)i);
 }
 
-/* ---- the other end --------------------------------------------------------------------------- */
+/* ---- control messages ------------------------------------------------------------------------ */
 
 static void put(int ctl, const void *data, size_t length)
 {
@@ -180,7 +180,7 @@ bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 	return now - guard->since > siw_bench_patience_ms * 1000000ull;
 }
 
-/* ---- sums ------------------------------------------------------------------------------------ */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 static int compare(const void *a, const void *b)
 {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Compares ratios to the raw socket with those that were kept in a file: `make bench-check`.
+"""Compares ratios to the raw socket with the reference ratios in a file: `make bench-check`.
 
-A ratio hardly depends on the machine, a rate does: so this notices a loss where no older build is
-at hand to compare with.
+A rate depends on the machine, but a ratio hardly does, so that a regression is detected even if no
+older build is available for comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["CHECKED", "ROUNDS", "Checked", "check", "has_loss", "kept", "show", "write"]
 
 ROUNDS = 15
-#: A loss is beyond this: machines of one kind differ by less, and so does one on two days.
+#: A larger change is a loss. Machines of one kind differ by less, and so does one machine over
+#: days.
 LIMIT = 0.2
 
 
@@ -39,7 +40,7 @@ class Checked:
 
     @property
     def less_is_better(self) -> bool:
-        """Whether it is one of latencies."""
+        """Whether the ratio is one of latencies."""
         return bool(self.arguments["kind"] == "lat")
 
 
@@ -61,10 +62,10 @@ CHECKED: tuple[Checked, ...] = (
 
 
 def kept(path: Path) -> dict[str, float]:
-    """Return the ratios of a file by name.
+    """Return the reference ratios in a file by name.
 
     Raises:
-        BenchError: there are none in it; the text says what to type.
+        BenchError: the file has no ratios; the text says which command writes it.
 
     """
     try:
@@ -84,18 +85,19 @@ def check(
     checked: Sequence[Checked] = CHECKED,
     run: Callable[..., dict[str, Any]] = run,
 ) -> list[dict[str, Any]]:
-    """Measure each ratio, siwarp and the raw socket in turn, and hold it against the kept one.
+    """Measure each ratio, siwarp and the raw socket alternately, and compare it with its reference.
 
     Args:
-        ratios: those kept, by name; one that has none here is not judged.
-        rounds: of each; six at least, for an interval of 95%.
-        progress: called with what is done, and of how much.
-        checked: what is measured.
+        ratios: the reference ratios, by name; a ratio without a reference gets no verdict.
+        rounds: number of rounds per ratio; at least six, for a 95% interval.
+        progress: called with the work done so far, and the total.
+        checked: the ratios to measure.
         run: ``siwarp.bench.run``.
 
     Returns:
-        Of each ``name``, ``less_is_better``, ``kept`` (None: not kept), ``ratio``, ``low``,
-        ``high``, ``verdict`` (``loss``, ``no loss``, ``open``, or ``new``) and ``unreliable``.
+        For each ratio ``name``, ``less_is_better``, ``kept`` (the reference; None: no reference),
+        ``ratio``, ``low``, ``high``, ``verdict`` (``loss``, ``no loss``, ``open``, or ``new``) and
+        ``unreliable``.
 
     Raises:
         BenchError: a run failed.
@@ -134,19 +136,19 @@ def _judged(one: Checked, before: float | None, now: Interval) -> dict[str, Any]
 
 
 def has_loss(found: list[dict[str, Any]]) -> bool:
-    """Whether one of the ratios is a loss."""
+    """Whether at least one ratio has the verdict ``loss``."""
     return any(each["verdict"] == "loss" for each in found)
 
 
 def write(found: list[dict[str, Any]], path: Path) -> None:
-    """Keep the ratios, with what kind of machine had them."""
+    """Write the ratios as references, with a description of the machine."""
     machine = {"cpus": len(os.sched_getaffinity(0)), "kernel": platform.release()}
     ratios = {each["name"]: round(each["ratio"], 3) for each in found}
     path.write_text(json.dumps({"machine": machine, "ratios": ratios}, indent=2) + "\n", "utf-8")
 
 
 def show(found: list[dict[str, Any]], console: Console | None = None) -> None:
-    """Print a line for each ratio, and what the words mean."""
+    """Print a line for each ratio, and explain the verdicts."""
     from rich.table import Table
 
     console = plain(console, 100)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp bench``: one measurement beside its floor, as words or as JSON."""
+"""``siwarp bench``: a measurement of siwarp and of raw sockets (the floor), as text or as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @contextlib.contextmanager
 def bar(text: str) -> Iterator[Step | None]:
-    """Show a progress bar in a terminal; yields None if the output goes elsewhere."""
+    """Show a progress bar on a terminal; yields None if the output is not a terminal."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
         return
@@ -47,7 +47,7 @@ def bar(text: str) -> Iterator[Step | None]:
 
 
 def _plan(faults: str | None) -> dict[str, str]:
-    """Return the environment variables that set a plan of faults at the client."""
+    """Return the environment variables that set a fault plan for the client."""
     if faults is None:
         return {}
     from siwarp.bench.plan_option import check_plan
@@ -58,7 +58,7 @@ def _plan(faults: str | None) -> dict[str, str]:
 
 @contextlib.contextmanager
 def reported(program: str = "siwarp bench") -> Iterator[None]:
-    """End the program with the message of a measurement that failed."""
+    """End the program with the error message if a measurement fails."""
     try:
         yield
     except (BenchError, FileNotFoundError) as e:
@@ -82,9 +82,9 @@ def _do(
     size: str | None = None,
     **options: Any,
 ) -> None:
-    """Measure and print it; the options are those of ``siwarp.bench.run``, by their names there.
+    """Measure and print; ``options`` are the arguments of ``siwarp.bench.run``.
 
-    Of one kind of queue pair --json prints an object, of several a list of them.
+    For one kind of queue pair --json prints an object, for several a list.
     """
     results = []
     for each in _listed(qp):
@@ -104,12 +104,14 @@ def _do(
 
 
 def _listed(words: Sequence[str]) -> list[str]:
-    """Return what repeated options and commas name, each once."""
+    """Return the values of repeated options and of lists with commas, without duplicates."""
     return list(dict.fromkeys(name for word in words for name in word.split(",")))
 
 
 def _given(options: dict[str, Any], names: str) -> list[str]:
-    """Return the options among these that do not have their default, as they are written."""
+    """Return the command-line spelling of those options in ``names`` that differ from their
+    default.
+    """
     found = []
     for name in names.split():
         declared = OPTIONS[name][1]
@@ -119,7 +121,7 @@ def _given(options: dict[str, Any], names: str) -> list[str]:
 
 
 def _here_or_there(kind: str, *, addr: str | None, **options: Any) -> None:
-    """Measure beside raw sockets on this host, or with a server."""
+    """Measure together with raw sockets on this host, or with a server on another host."""
     between = f"{HOSTS} {TIMES} pairs both"
     if addr is None:
         if wrong := _given(options, between):
@@ -172,7 +174,7 @@ def _between(
 
 
 def end_by_signal(number: int, _frame: FrameType | None) -> None:
-    """End by a signal as by an exception: the programs that measure are ended on the way."""
+    """End by SIGTERM as by an exception, so that the measuring processes are ended too."""
     raise SystemExit(128 + number)
 
 
@@ -211,7 +213,7 @@ def compare_with(
         3600.0, "--visit", min=1, metavar="S", help="With --server: a client's most seconds."
     ),
 ) -> None:
-    """Latency, bandwidth, message rate, registration: beside the raw socket, or between hosts."""
+    """Latency, bandwidth, message rate, registration: beside raw sockets, or between hosts."""
     signal.signal(signal.SIGTERM, end_by_signal)
     if context.invoked_subcommand is not None:
         if program is not None or rounds is not None or as_json or server:
@@ -257,49 +259,49 @@ def bw(**options: Any) -> None:
 @app.command()
 @takes(f"addr {STREAM} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
-    """Messages a second."""
+    """Messages per second."""
     _here_or_there("rate", **options)
 
 
 @app.command()
 @takes("size iters api rounds")
 def reg(**options: Any) -> None:
-    """Register and deregister memory, 1 GiB by default, the probe of its pages included."""
+    """Register and deregister memory, 1 GiB by default, including the check of its pages."""
     _do("reg", **options)
 
 
 @app.command()
 @takes("size iters wait rounds persona")
 def done(**options: Any) -> None:
-    """From posting an RDMA Write to its completion here: roce awaits the peer, iwarp does not."""
+    """From posting a Write to its completion: with roce after the peer's acknowledgement."""
     _do("done", **options)
 
 
 @app.command()
 @takes("size iters wait rounds persona")
 def answer(**options: Any) -> None:
-    """Half a round trip of Sends: each end awaits its Send's completion, then the answer."""
+    """Half a round trip of Sends; each side awaits its Send's completion, then the answer."""
     _do("answer", **options)
 
 
 @app.command()
 @takes("size iters rounds persona")
 def watched(**options: Any) -> None:
-    """One-way latency of Writes between programs that spin on memory and poll once a Write."""
+    """One-way latency of Writes between programs that spin on memory and poll once per Write."""
     _do("watched", **options)
 
 
 @app.command()
 @takes("qp size iters depth rounds")
 def fair(**options: Any) -> None:
-    """Round trips on 200 quiet QPs while another one floods; --size is the flood's."""
+    """Round trips on 200 quiet QPs while another QP floods; --size is the flood's."""
     _do("fair", **options)
 
 
 @app.command()
 @takes("size iters rounds")
 def crowd(**options: Any) -> None:
-    """One-way latency of UD beside 1,000 idle QPs."""
+    """One-way latency of UD with 1,000 idle QPs in the process."""
     _do("crowd", **options)
 
 
@@ -313,7 +315,7 @@ def of_peers(
     *,
     as_json: bool,
 ) -> None:
-    """Memory of a process, and the kernel's for its sockets, by the number of its peers."""
+    """Memory of a process and of the kernel for its sockets, by the number of peers."""
     qps = tuple(qp.split(","))
     if unknown := [name for name in qps if name not in memory.QPS]:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(memory.QPS)}")
@@ -328,7 +330,7 @@ def of_peers(
 
 
 def _show_memory(found: dict[str, Any]) -> None:
-    """Print a line for each point: the memory in all, and what a further peer costs."""
+    """Print a line for each point: the total memory, and the cost of a further peer."""
     print("octets                  in all: process, kernel's buffers   of each further peer")
     for qp, points in found.items():
         for point in points:
@@ -365,9 +367,9 @@ def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_
 @app.command("abi")
 @takes("rounds only output")
 def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
-    """What perftest and UCX reach on siwarp, beside raw sockets.
+    """The performance of perftest and UCX on siwarp, compared with raw sockets.
 
-    Exit status 1 if a promise is missed or could not be shown.
+    The exit status is 1 if a promise is not kept or could not be measured.
     """
     rows = [row for row in abi.ROWS if only.lower() in row.name.lower()]
     if not rows:
@@ -387,7 +389,7 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
 
 
 def numbers_of(words: str, least: int, most: int) -> tuple[int, ...] | None:
-    """Return numbers that commas separate, none if there are no words; None if one is wrong."""
+    """Return a comma-separated list of numbers; empty for an empty text; None if one is invalid."""
     said = words.split(",") if words else []
     if not all(word.isdecimal() and least <= int(word) <= most for word in said):
         return None
@@ -397,7 +399,7 @@ def numbers_of(words: str, least: int, most: int) -> tuple[int, ...] | None:
 @app.command("translation")
 @takes("rounds")
 def translated(rounds: int, *, as_json: bool) -> None:
-    """Cycles that libibverbs.so.1 adds to a post or a poll; exit status 1 if they are too many."""
+    """Cycles that libibverbs.so.1 adds to a post or a poll; exit status 1 above the limit."""
     with reported():
         found = translation.measure(rounds)
     if as_json:
@@ -418,7 +420,7 @@ def by_asyncio(
     rounds: int,
     as_json: bool,
 ) -> None:
-    """Messages a second of siwarp.aio beside asyncio's own streams: round trips on each."""
+    """Messages per second of siwarp.aio and of asyncio's own streams, in round trips."""
     numbers = numbers_of(connections, 1, 10_000)
     if numbers is None:
         raise typer.BadParameter(
@@ -447,7 +449,7 @@ def against_kept(
     only: str,
     as_json: bool,
 ) -> None:
-    """Ratios to the raw socket beside those kept in a file; exit status 1 if one is lost."""
+    """Compare ratios to the raw socket with references in a file; exit status 1 after a loss."""
     checked = [one for one in check.CHECKED if only.lower() in one.name.lower()]
     if not checked:
         raise typer.BadParameter(f"no ratio has {only!r} in its name: leave --only out to see all")
@@ -469,7 +471,7 @@ def against_kept(
 @app.command()
 @takes("rounds only output")
 def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
-    """All figures that siwarp promises, with what each must be; exit status 1 if one is missed."""
+    """All figures that siwarp promises, with their limits; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name")
@@ -484,7 +486,7 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
 
 
 def _words(words: list[str]) -> list[str]:
-    """Return the command line with ``table`` in front of it, if it names no other command."""
+    """Return the command line, with ``table`` inserted if it names no other command."""
     named = ((c.name, c.callback) for c in app.registered_commands)
     commands = {name or (call.__name__ if call else "") for name, call in named}
     named_one = bool(words) and words[0] in (*commands, "-h", "--help")
@@ -493,5 +495,5 @@ def _words(words: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """``python -m siwarp.bench``: all figures, unless another command is named."""
+    """``python -m siwarp.bench``: measure all figures, unless another command is named."""
     return unbroken(lambda: app(args=_words(sys.argv[1:]), prog_name="siwarp bench") or 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Compares this build of siwarp with another one: both measure in turn, pair by pair.
+"""Compares this build of siwarp with another one: both measure alternately, pair by pair.
 
-Each measurement is a ``siwarp bench`` of its own, by options that every version has, so that the
-other program may be an older one.
+Each measurement is a separate ``siwarp bench`` process with options that every version has, so that
+the other program may be an older version.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FIGURES", "ROUNDS", "Compared", "compare", "has_loss", "other_program", "show"]
 
-#: Rounds that a comparison needs to resolve 2%, and the fewest of a trial.
+#: Rounds that a comparison needs to resolve 2%, and the minimum of a trial.
 ROUNDS = 40
 LEAST_ROUNDS = 3
-#: Seconds that one program has for one measurement.
+#: Time limit in seconds for one measurement by one program.
 LIMIT_S = 60
-#: How this build is started.
+#: The command that starts this build.
 _THIS = (sys.executable, "-m", "siwarp.cli")
 #: Variables that would make the other program load this build's modules or library.
 _OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
@@ -41,17 +41,16 @@ _OURS_ALONE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
 @dataclass(frozen=True)
 class Compared:
-    """One figure of both programs.
+    """One figure that is measured with both programs.
 
     Attributes:
-        name: as it is shown.
-        command: the words behind ``siwarp bench`` that measure it.
-        unit: of the result.
+        name: the title in the output.
+        command: the arguments of ``siwarp bench`` that measure it.
+        unit: unit of the result.
         less_is_better: whether a ratio above 1 is bad.
-        limit: how far from 1 the ratio may be: 0.02 is 2%.
-        part: the share of the messages that ``siwarp bench`` itself would send. A run of latency
-            also measures raw sockets, and the slowest takes most of its time.
-
+        limit: permitted distance of the ratio from 1: 0.02 is 2%.
+        part: the share of the messages that ``siwarp bench`` would choose. A run of latency also
+            measures raw sockets, and the slowest of them takes most of its time.
     """
 
     name: str
@@ -72,7 +71,7 @@ def _bandwidth(qp: str, op: str, size: int, words: str) -> Compared:
     return Compared(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
 
 
-#: A UD message is one datagram: its bandwidth is that of 60 KB.
+#: A UD message is one datagram, so UD's bandwidth is measured with 60 KB.
 FIGURES: tuple[Compared, ...] = (
     _latency("ud"),
     _latency("rc"),
@@ -84,10 +83,10 @@ FIGURES: tuple[Compared, ...] = (
 
 
 def other_program(named: str) -> str:
-    """Return the path of the program that is named, as the shell would find it.
+    """Return the path of the named program, found as the shell would find it.
 
     Raises:
-        BenchError: there is none; the text says what to name.
+        BenchError: there is no such program; the text describes what to name.
 
     """
     if Path(named).is_dir():
@@ -107,7 +106,7 @@ def _environment(*, other: bool) -> dict[str, str]:
 
 
 class _Program:
-    """One of the two builds: how it is started."""
+    """One of the two builds, and how it is started."""
 
     def __init__(self, other: str | None = None) -> None:
         self.name = "this build" if other is None else other
@@ -117,7 +116,7 @@ class _Program:
     def _said(self, words: Sequence[str]) -> str:
         command = [*self._start, "bench", *words]
         try:
-            # In a folder without a siwarp/, which Python would take for the package.
+            # Run in a folder without siwarp/, which Python would take for the package.
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -139,10 +138,10 @@ class _Program:
         return done.stdout
 
     def measure(self, what: Compared, iters: int | None) -> dict[str, Any]:
-        """Measure once and return the result; without iters the program chooses how many.
+        """Measure once and return the result; without iters the program chooses the number.
 
         Raises:
-            BenchError: the program failed, or it does not measure as siwarp does.
+            BenchError: the program failed, or its output is not that of siwarp bench.
 
         """
         words = [*what.command, "--rounds", "1", "--json"]
@@ -164,7 +163,7 @@ class _Program:
 
 
 def _pair(what: Compared, programs: dict[str, _Program], iters: int, turn: int) -> dict[str, Any]:
-    """Measure with both programs; which one begins alternates from round to round."""
+    """Measure with both programs; the first one alternates from round to round."""
     order = list(programs) if turn % 2 == 0 else list(reversed(programs))
     results = {name: programs[name].measure(what, iters) for name in order}
     floors = {f"{name}_floor": result.get("floor") for name, result in results.items()}
@@ -172,7 +171,7 @@ def _pair(what: Compared, programs: dict[str, _Program], iters: int, turn: int) 
 
 
 def verdict(what: Compared, interval: Interval) -> str:
-    """Return ``loss``, ``no loss``, or ``open``: the interval has both sides of the limit."""
+    """Return ``loss``, ``no loss``, or ``open`` if the interval contains the limit."""
     if interval.confidence < CONFIDENCE:
         return "open"
     sign = 1 if what.less_is_better else -1
@@ -208,19 +207,19 @@ def compare(
     progress: Progress | None = None,
     figures: Sequence[Compared] = FIGURES,
 ) -> dict[str, Any]:
-    """Measure each figure with this build and with the other program, in turn.
+    """Measure each figure with this build and with the other program, alternately.
 
-    The first measurement of each is not counted: it finds out how many messages the others send,
-    and whether the program can measure it at all.
+    The first measurement of each figure is not counted; it determines the number of messages of the
+    others, and whether the program can measure the figure at all.
 
     Args:
         other: the other program, a path or a name that the shell would find.
-        rounds: pairs of each figure.
-        progress: called with the pairs that are done and their number.
-        figures: what is measured.
+        rounds: pairs of measurements per figure.
+        progress: called with the number of pairs done and their total.
+        figures: the figures to measure.
 
     Returns:
-        ``other`` (its path), ``rounds``, ``wanted_rounds`` and ``figures``: of each ``name``,
+        ``other`` (its path), ``rounds``, ``wanted_rounds`` and ``figures``: for each ``name``,
         ``unit``, ``less_is_better``, ``limit``, ``iters``, the medians ``this`` and ``other``, the
         ``ratio`` this / other with ``low``, ``high`` and ``confidence`` of its interval, the
         ``verdict``, and ``pairs``, every round's values.
@@ -252,7 +251,7 @@ def compare(
 
 
 def has_loss(compared: dict[str, Any]) -> bool:
-    """Whether one of the figures is a loss."""
+    """Whether at least one figure has the verdict ``loss``."""
     return any(each["verdict"] == "loss" for each in compared["figures"])
 
 
@@ -272,7 +271,7 @@ def _notes(compared: dict[str, Any]) -> list[str]:
 
 
 def show(compared: dict[str, Any], console: Console | None = None) -> None:
-    """Print a line for each figure, and what the numbers mean."""
+    """Print a line for each figure, and explain the numbers."""
     from rich.table import Table
 
     console = plain(console, 120)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Curves as files, drawn by matplotlib, which is an extra: ``siwarp[plot]``."""
+"""Draws curves to files with matplotlib, an optional dependency: ``siwarp[plot]``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["draw_curves", "need_matplotlib"]
 
 
 def need_matplotlib() -> None:
-    """Refuse --plot at once if there is nothing to draw with: measuring takes minutes.
+    """Reject --plot at once if matplotlib is missing, because measuring takes minutes.
 
     Raises:
         typer.BadParameter: matplotlib is not installed.
@@ -31,7 +31,7 @@ def draw_curves(
     labels: tuple[str, str],
     of: dict[str, tuple[list[int], list[float]]],
 ) -> Path:
-    """Draw named curves over powers of two, both axes logarithmic; the suffix says which format."""
+    """Draw named curves over powers of two on logarithmic axes; the suffix selects the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

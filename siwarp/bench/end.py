@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One end of one run through the Python API: what siwarp-bench's "ours" does in C, step by step.
+"""Client or server of a run through the Python API; the steps are those of siwarp-bench in C.
 
-Started by ``siwarp.bench.runner`` with the arguments that siwarp-bench takes.
+Started by ``siwarp.bench.runner`` with the arguments of siwarp-bench.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from siwarp.verbs import (
 )
 
 LOOPBACK = "127.0.0.1"
-#: Seconds to wait for the peer, and the number of polls after which the time is checked.
+#: Seconds to wait for the peer, and the number of polls that wait about as long.
 IDLE_S = 10
 IDLE_POLLS = 20_000_000
 RECVS_OF_LAT = 16
@@ -60,13 +60,13 @@ _ALL = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
 def lost(text: str) -> NoReturn:
-    """End with the status that says that messages were lost."""
+    """End with the exit status that means lost messages."""
     print(text, file=sys.stderr)
     sys.exit(EXIT_LOST)
 
 
 class Ctl:
-    """The socket pair to the other end."""
+    """The socket pair to the other process, for control messages."""
 
     def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=number)
@@ -82,24 +82,24 @@ class Ctl:
         return got
 
     def swap(self, number: int = 0) -> int:
-        """Exchange numbers with the other end."""
+        """Exchange numbers with the other process."""
         return int(_NUMBER.unpack(self._swap(_NUMBER.pack(number)))[0])
 
     def look_after(self) -> None:
-        """End if the other end is gone."""
+        """End if the other process has ended."""
         with contextlib.suppress(BlockingIOError):
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 sys.exit("the other end is gone")
 
     def swap_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
-        """Send port and memory to the other end, and return the other end's."""
+        """Send port and memory to the other process, and return those of the other."""
         mine = _HELLO.pack(port, 0, mr.rkey, mr.addr, mr.length)
         port, _side_port, rkey, addr, length = _HELLO.unpack(self._swap(mine))
         return port, RemoteBuffer(addr, length, rkey)
 
 
 class End:
-    """A QP in RTS, and memory: first what is sent, then slots to receive into."""
+    """A QP in RTS with its memory: the octets to send, then slots to receive into."""
 
     def __init__(self, o: argparse.Namespace, slots: int) -> None:
         self.o = o
@@ -123,10 +123,10 @@ class End:
         else:
             self._bind()
         if o.cpu is not None:
-            os.sched_setaffinity(0, {o.cpu})  # this thread only, as in C
+            os.sched_setaffinity(0, {o.cpu})  # affects only this thread, as in C
 
     def at(self, slot: int) -> int:
-        """Return where in the memory a slot begins."""
+        """Return the offset of a slot in the memory."""
         return self.stride * (1 + slot)
 
     def _bind(self) -> None:
@@ -151,7 +151,7 @@ class End:
         else:
             port, self.peer = self.ctl.swap_hello(0, self.mr)
             self.id = own
-        # The other end is this program, too.
+        # The peer is also this program and understands private messages.
         init = QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq, private_messages=True)
         self.qp = QP(self.pd, init)
         self.id.bind_qp(self.qp)
@@ -165,7 +165,7 @@ class End:
             sys.exit("the connection was not made")
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
         if self.o.qp == "rc":
             self.id.disconnect()
         for part in (*self.parts, self.ah, self.qp, self.mr, self.cq, self.channel):
@@ -175,11 +175,11 @@ class End:
         self.context.close()
 
     def check(self, at: int) -> None:
-        """End if the memory there is not what the other end sent."""
+        """End if the memory at ``at`` does not hold the octets that the other process sent."""
         if self.mr.view[at : at + len(self.pattern)] != self.pattern:
             sys.exit("the octets arrived wrong")
 
-    # ---- steps that every run has
+    # ---- steps of every run
 
     def message(self, size: int, flags: int = 0) -> SendWR:
         """Return a request that sends octets from the start of the memory."""
@@ -199,7 +199,7 @@ class End:
         return send
 
     def wait(self, most: int) -> list[WC]:
-        """Return at least one completion, or none when nothing came for IDLE_S seconds."""
+        """Return at least one completion, or none if there was none for IDLE_S seconds."""
         if self.channel is not None:
             wcs = self.cq.wait(IDLE_S, most)
         else:
@@ -214,7 +214,7 @@ class End:
         return wcs
 
     def receiver(self) -> Callable[[], WC]:
-        """Return a function that waits for one receive, and skips other completions."""
+        """Return a function that waits for one receive completion, and skips others."""
         poll, recv = self.cq.poll, int(WCOpcode.RECV)
 
         def await_polling() -> WC:
@@ -236,13 +236,14 @@ class End:
         return await_polling if self.channel is None else await_event
 
     def await_recv(self) -> None:
-        """Wait for one receive and post it again."""
+        """Wait for one receive, and post it again."""
         self.qp.post_recv(self.recvs[self.receiver()().wr_id])
 
     def await_done(self) -> None:
-        """Wait for the Send with which the other end says that it has written or read enough.
+        """Wait for the Send by which the other process reports that its Writes or Reads are done.
 
-        Meanwhile nothing completes here, so only the other end's exit ends this earlier.
+        Nothing else completes here meanwhile; only the exit of the other process ends the wait
+        earlier.
         """
         while not (wcs := self.wait(1)) or wcs[0].opcode != WCOpcode.RECV:
             if not wcs:
@@ -250,7 +251,7 @@ class End:
         self.qp.post_recv(self.recvs[wcs[0].wr_id])
 
     def rdma(self, opcode: WROpcode) -> SendWR:
-        """Return the Write into the peer's first slot, or the Read of what it sends from."""
+        """Return the Write to the peer's first slot, or the Read from its send buffer."""
         read = opcode == WROpcode.RDMA_READ
         return SendWR(
             opcode=opcode,
@@ -259,12 +260,12 @@ class End:
         )
 
 
-# ---- latency
+# ---- latency of single messages
 
 
 def lat_by_send(end: End, n: int) -> list[int]:
-    """Send messages to and fro; half a round trip counts."""
-    # Receives are posted again after the send, while the message is on its way.
+    """Exchange Sends in both directions; measure half of each round trip."""
+    # Post receives again after the send, while the message is in transit.
     send, receive, now = end.sender(end.o.size), end.receiver(), time.perf_counter_ns
     post, recvs, size = end.qp.post_recv, end.recvs, end.o.size
     times: list[int] = []
@@ -288,7 +289,7 @@ def lat_by_send(end: End, n: int) -> list[int]:
 
 
 def lat_by_write(end: End, n: int) -> list[int]:
-    """Write into the peer's memory and watch the own; half a round trip counts."""
+    """Write to the peer's memory and watch the own memory; measure half of each round trip."""
     view, poll, post = end.mr.view, end.cq.poll, end.qp.post_send
     wr, now = end.rdma(WROpcode.RDMA_WRITE), time.perf_counter_ns
     seen, mine = end.at(0) + end.o.size - 1, end.o.size - 1
@@ -318,7 +319,7 @@ def lat_by_write(end: End, n: int) -> list[int]:
 
 
 def lat_by_read(end: End, n: int) -> list[int]:
-    """Read from the other end, there and back."""
+    """Read from the peer's memory; measure the full round trip."""
     if end.server:
         end.await_done()
         return []
@@ -336,11 +337,11 @@ def lat_by_read(end: End, n: int) -> list[int]:
     return times
 
 
-# ---- streams
+# ---- streams of messages
 
 
 def _source(end: End, n: int) -> int:
-    """Send n messages within the window; return how many went out."""
+    """Send n messages within the window; return the number that was sent."""
     depth, batch, credit = end.o.depth, end.o.batch, max(1, end.o.depth // 2)
     size, post = end.o.size, end.qp.post_send
     list_of = [end.message(size) for _ in range(batch)]
@@ -368,7 +369,7 @@ def _source(end: End, n: int) -> int:
 
 
 def _sink(end: End, n: int) -> int:
-    """Take n messages, giving credits; return how many came."""
+    """Receive n messages and return credits; return the number that arrived."""
     credit, recvs, size = max(1, end.o.depth // 2), end.recvs, end.o.size
     give, post = end.sender(CREDIT_OCTETS), end.qp.post_recv
     seen = credited = 0
@@ -394,7 +395,7 @@ def _sink(end: End, n: int) -> int:
 
 
 def stream_by_send(end: End, n: int) -> int:
-    """Send n messages; return the ns it took."""
+    """Send n messages; return the duration in ns."""
     start = time.perf_counter_ns()
     done = _sink(end, n) if end.server else _source(end, n)
     ns = time.perf_counter_ns() - start
@@ -422,7 +423,7 @@ def _keep_going(end: End, opcode: WROpcode, n: int) -> None:
 
 
 def stream_by_write(end: End, n: int) -> int:
-    """Write n times, and once more there and back; return the ns it took."""
+    """Post n Writes, then wait for a round trip of Sends; return the duration in ns."""
     start = time.perf_counter_ns()
     if end.server:
         end.await_done()
@@ -436,7 +437,7 @@ def stream_by_write(end: End, n: int) -> int:
 
 
 def stream_by_read(end: End, n: int) -> int:
-    """Read n times; return the ns it took."""
+    """Post n Reads; return the duration in ns."""
     if end.server:
         end.await_done()
         return 1
@@ -448,7 +449,7 @@ def stream_by_read(end: End, n: int) -> int:
     return ns
 
 
-# ---- whole runs
+# ---- complete runs
 
 _LAT = {"send": lat_by_send, "write": lat_by_write, "read": lat_by_read}
 _STREAM = {"send": stream_by_send, "write": stream_by_write, "read": stream_by_read}
@@ -464,7 +465,7 @@ def _of_samples(times: list[int], parts: int) -> dict[str, float]:
 
 
 def latency(o: argparse.Namespace) -> dict[str, float] | None:
-    """Measure ``lat``."""
+    """Measure latency (kind ``lat``)."""
     end = End(o, RECVS_OF_LAT)
     end.ctl.swap()
     _LAT[o.op](end, o.warmup)
@@ -476,7 +477,7 @@ def latency(o: argparse.Namespace) -> dict[str, float] | None:
 
 
 def stream(o: argparse.Namespace) -> dict[str, float] | None:
-    """Measure ``bw`` or ``rate``."""
+    """Measure bandwidth or message rate (kind ``bw`` or ``rate``)."""
     end = End(o, 2 * o.depth + 2 if o.op == "send" else 4)
     for n in (o.warmup, o.iters):
         end.ctl.swap()
@@ -489,7 +490,7 @@ def stream(o: argparse.Namespace) -> dict[str, float] | None:
 
 
 def registration(o: argparse.Namespace) -> dict[str, float]:
-    """Measure ``reg``."""
+    """Measure registration and deregistration of memory (kind ``reg``)."""
     memory = mmap.mmap(-1, o.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory[0] = memory[o.size - 1] = 1
     times = []
@@ -504,7 +505,7 @@ def registration(o: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Do what the arguments say and print the result if this is the client."""
+    """Run the measurement that the arguments name; print the result if this is the client."""
     parser = argparse.ArgumentParser("siwarp.bench.end")
     for name in ("kind", "run", "side", "qp", "op", "wait"):
         parser.add_argument(f"--{name}", required=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp bench lat|bw|rate ADDR`` and ``siwarp bench --server``: the options and the output."""
+"""``siwarp bench lat|bw|rate ADDR`` and ``siwarp bench --server``: options and output."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ from siwarp.bench.trust import busy
 
 __all__ = ["Asked", "client", "serve"]
 
-#: Seconds of a point, if neither messages nor seconds are given.
+#: Duration of a measurement in seconds if neither messages nor seconds are given.
 SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for, by the names of its options there.
+    """The options of the command line, with their names there.
 
     Attributes:
-        sizes: as ``siwarp.bench.sizes`` reads them; None: the kind's usual one.
-        percentiles: as they are written; None: those of a summary.
-
+        sizes: a list for ``siwarp.bench.sizes``; None: the kind's usual size.
+        percentiles: as on the command line; None: those of a summary.
     """
 
     kind: str
@@ -77,7 +76,7 @@ class Asked:
 
 
 def _judge(asked: Asked) -> None:
-    """Refuse what does not go together."""
+    """Reject combinations of options that are not possible."""
     if asked.iters is not None and asked.duration is not None:
         raise typer.BadParameter("messages (-n) or seconds (-D): give one of them")
     if asked.plot:
@@ -102,7 +101,7 @@ def _judge(asked: Asked) -> None:
 
 
 def _plans(asked: Asked) -> tuple[list[Plan], list[str]]:
-    """Return what is to be measured, and what of ``--sizes all`` a kind of queue pair has not."""
+    """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
     plans, left_out = [], []
     for qp in asked.qps:
         every: list[int | None] = [None] if asked.sizes is None else [*sizes(asked.sizes)]
@@ -124,7 +123,7 @@ def _plans(asked: Asked) -> tuple[list[Plan], list[str]]:
 
 @contextlib.contextmanager
 def _reported() -> Iterator[None]:
-    """End with the message of what failed."""
+    """End with the error message of a failure."""
     try:
         yield
     except (UsageError, ValueError) as e:
@@ -154,9 +153,9 @@ def _measure(
 
 
 def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
-    """Measure what is asked for, and print and write it.
+    """Measure, print, and write the files that the options name.
 
-    The exit status is 1 if of some point there is nothing, and 2 if it cannot be measured at all.
+    The exit status is 1 if a point has no result, and 2 if the measurement is not possible at all.
     """
     _judge(asked)
     wanted, points = asked.wanted, list[Point]()
@@ -217,7 +216,7 @@ def _write(asked: Asked, points: Sequence[Point]) -> None:
 
 
 def serve(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
-    """Be the server until a signal comes."""
+    """Run the server until SIGTERM or SIGINT."""
     stop = Stop()
 
     def end(_signal: int, _frame: FrameType | None) -> None:

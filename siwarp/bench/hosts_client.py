@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A client's visit to a ``siwarp bench --server``: runs, one after the other."""
+"""A client's session with a ``siwarp bench --server``: runs, one after another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Load", "Round", "Visit"]
 
 @dataclass(frozen=True)
 class Load:
-    """What is done at the same time: so many queue pairs, in one direction or in both."""
+    """Number of queue pairs that run at the same time, in one direction or in both."""
 
     pairs: int = 1
     both: bool = False
@@ -31,14 +31,13 @@ class Load:
 
 @dataclass
 class Round:
-    """What a run has measured.
+    """The result of a run.
 
     Attributes:
-        value: us, GB/s or messages a second, of all queue pairs together.
-        slowest: the same of the slowest one.
-        n: messages, of all of them.
-        samples: ns that each message took there and back, in order, where they were asked for.
-
+        value: us, GB/s or messages per second, of all queue pairs together.
+        slowest: the same for the slowest queue pair.
+        n: messages of all queue pairs.
+        samples: if requested, the round-trip time of each message in ns, in order.
     """
 
     value: float
@@ -48,11 +47,11 @@ class Round:
 
 
 class Visit(Closing):
-    """The connection to a server. It ends when a run is not done because one end is gone."""
+    """The connection to a server. It ends when a run fails because one side has ended."""
 
-    #: Seconds to connect, and to be greeted.
+    #: Time limit in seconds for connecting and for the greeting.
     CONNECT_S = 10.0
-    #: Seconds that a server which starts at the same time may take.
+    #: Seconds to wait for a server that starts at the same time.
     START_S = 3.0
 
     def __init__(self, host: str, port: int) -> None:
@@ -65,13 +64,13 @@ class Visit(Closing):
         except BaseException:
             connection.close()
             raise
-        #: A run was not done because one end is gone.
+        #: Whether a run failed because one side has ended.
         self.is_over = False
         self._addresses = Addresses(own, peer)
         self._link = Link(connection, f"the server {self.where}")
 
     def _connected(self, dest: tuple[str, int]) -> socket.socket:
-        """Connect; a server that is not there yet is waited for."""
+        """Connect; wait for a server that is not listening yet."""
         end = time.monotonic() + self.START_S
         while True:
             try:
@@ -86,11 +85,11 @@ class Visit(Closing):
             time.sleep(0.1)
 
     def run(self, plan: Plan, load: Load, *, keep: bool = False) -> Round:
-        """Do one run of a plan's ``iters``; ``keep`` its samples.
+        """Do one run of a plan's ``iters`` messages; ``keep`` returns the samples.
 
         Raises:
-            BenchError: it failed; LostError: messages were lost.
-            UsageError: the server does not do such a run.
+            BenchError: the run failed; LostError: messages were lost.
+            UsageError: the server rejects such a run.
 
         """
         request = Request(
@@ -113,7 +112,7 @@ class Visit(Closing):
             return self._finish(request, folder if keep else "")
 
     def _finish(self, request: Request, folder: str) -> Round:
-        # Before the processes: what theirs say must find those of the server.
+        # Before the processes start: the server's processes must exist when these send to them.
         self._send(request)
         try:
             with Run(self._link, request, self._addresses, client=True, samples=folder) as run:
@@ -135,7 +134,7 @@ class Visit(Closing):
             raise BenchError(str(e.strerror)) from None
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection to the server."""
         self._link.close()
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The door of ``siwarp bench --server``: who connects is greeted, and one at a time let in.
+"""The listener of ``siwarp bench --server``: greets clients and admits one at a time.
 
-A stranger has a few seconds to send its greeting and keeps nobody waiting meanwhile; there are at
-most ``WAITING`` such, and the oldest gives way to a new one. While a client is inside, others are
-told so and go.
+A new connection has a few seconds to send its greeting, and does not block others meanwhile. At
+most ``WAITING`` connections may be in this state; a further one replaces the oldest. While a client
+is served, other clients are told that the server is busy and are disconnected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Door"]
 
 
 class _Stranger:
-    """A connection that has not greeted yet."""
+    """A connection that has not sent its greeting yet."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         connection.setblocking(False)
@@ -29,7 +29,9 @@ class _Stranger:
         self.until = time.monotonic() + seconds
 
     def refusal(self) -> str | None:
-        """Read on; return why it may not enter, or no text; None if there is more to come."""
+        """Continue to read; return why the client is refused, "" if not, None if octets are
+        missing.
+        """
         try:
             self.data += self.socket.recv(GREETING.size - len(self.data))
         except BlockingIOError:
@@ -37,7 +39,7 @@ class _Stranger:
         except OSError:
             return "gone"
         if len(self.data) < GREETING.size:
-            # A client sends its greeting in one piece; what is another protocol shows at once.
+            # A client sends its greeting in one piece; another protocol is detected at once.
             return None if self.data and greeting()[: len(self.data)] == self.data else "a stranger"
         try:
             theirs = Greeting.unpack(self.data)
@@ -49,12 +51,11 @@ class _Stranger:
 
 
 class Door(Closing):
-    """Listens, greets, and says who may come in.
+    """Listens, greets, and admits clients.
 
     Attributes:
-        inside: whether a client is: then there is no place for another one.
-        address: where it listens.
-
+        inside: whether a client is being served; no other is admitted then.
+        address: the address of the listener.
     """
 
     WAITING = 16
@@ -79,7 +80,7 @@ class Door(Closing):
         self._welcome: socket.socket | None = None
 
     def watch(self) -> dict[int, Callable[[], None]]:
-        """Turn away who has taken too long; return what to wait for, and what to call then."""
+        """Disconnect clients that took too long; return descriptors to poll and their callbacks."""
         now = time.monotonic()
         for fd in [fd for fd, one in self._strangers.items() if now > one.until]:
             self._turn_away(fd, "no greeting came")
@@ -87,7 +88,7 @@ class Door(Closing):
         return found | {fd: self._hearing(fd) for fd in self._strangers}
 
     def take(self) -> socket.socket | None:
-        """Return the client that may come in, if there is one."""
+        """Return the client that is admitted, if there is one."""
         client, self._welcome = self._welcome, None
         return client
 
@@ -95,7 +96,7 @@ class Door(Closing):
         try:
             connection, _ = self._socket.accept()
         except OSError:
-            return  # it has gone already
+            return  # the client has closed its connection already
         if len(self._strangers) >= self.WAITING:
             self._turn_away(next(iter(self._strangers)), "too many are waiting")
         self._strangers[connection.fileno()] = _Stranger(connection, self.GREET_S)
@@ -130,7 +131,7 @@ class Door(Closing):
         connection.close()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         for fd in list(self._strangers):
             self._turn_away(fd, "the server ends")
         if self._welcome is not None:

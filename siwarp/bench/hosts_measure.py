@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Measures one point between hosts in rounds: so many messages, or so many seconds.
+"""Measures one point between hosts in rounds, for a number of messages or of seconds.
 
-A round is a run of a second at most, so that a failure costs that round alone, and what was
-measured before it is shown.
+A round is a run of at most a second, so that a failure costs only that round, and earlier rounds
+are still reported.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from siwarp.bench.trust import spread
 
 __all__ = ["Amount", "Point", "measure"]
 
-#: Seconds of a round: the most, and of those without -D.
+#: Seconds of a round: the maximum, and the length without -D.
 ROUND_S, SHORT_S = 1.0, 0.15
-#: Messages of the first probe; the second has as many as ``ITERS`` says, if that is not long.
+#: Messages of the first probe. The second probe has the number in ``ITERS``, if that is short
+#: enough.
 FIRST = 16
-#: Samples that are kept of a point.
+#: Maximum number of samples that are stored for a point.
 KEPT = 10_000_000
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured: messages, or else seconds."""
+    """How much is measured: ``iters`` messages, or else ``seconds``."""
 
     iters: int | None
     seconds: float
 
 
 class Visiting(Protocol):
-    """What does the runs: ``hosts_client.Visit``."""
+    """The interface that does the runs: ``hosts_client.Visit``."""
 
     def run(self, plan: Plan, load: Load, *, keep: bool = False) -> Round:
-        """Do one."""
+        """Do one run of the plan."""
 
 
 @dataclass
 class Point:
-    """What was measured of one kind of queue pair and one size.
+    """The result for one kind of queue pair and one size.
 
     Attributes:
         rounds: value of each round, in the plan's unit.
-        n: messages in all.
-        samples: us of each message, in order: one way, or for a Read there and back.
-        partial: why there are fewer rounds than there should be; empty if there are all.
-        unreliable: why the figure may be of something else than siwarp.
-
+        n: total number of messages.
+        samples: us of each message, in order: one way, or the round trip for a Read.
+        partial: why there are fewer rounds than requested; empty if all were done.
+        unreliable: reasons why the figure may not describe siwarp.
     """
 
     plan: Plan
@@ -68,13 +68,13 @@ class Point:
 
     @property
     def value(self) -> float | None:
-        """The median: of all samples of latency, of the rounds otherwise; None without a round."""
+        """The median: of all samples of latency, otherwise of the rounds; None without a round."""
         if self.samples:
             return statistics.median(self.samples)
         return statistics.median(self.rounds) if self.rounds else None
 
     def percentiles(self, wanted: tuple[float, ...]) -> dict[str, float]:
-        """Return percentiles of the samples, ``min`` and ``max``; none if there are no samples."""
+        """Return percentiles of the samples, ``min`` and ``max``; empty without samples."""
         if not self.samples:
             return {}
         ordered = sorted(self.samples)
@@ -82,7 +82,7 @@ class Point:
         return {**found, "max": ordered[-1], "mean": statistics.fmean(ordered)}
 
     def as_json(self, wanted: tuple[float, ...]) -> dict[str, Any]:
-        """Return everything but the samples."""
+        """Return the point as a dictionary without its samples."""
         plan = self.plan
         return {
             "kind": plan.kind,
@@ -107,14 +107,14 @@ class Point:
 
 
 def _iters(plan: Plan, seconds: float) -> int:
-    """Return a number of messages that fits a run, a multiple of the credit."""
+    """Return a number of messages that suits a run; it is a multiple of the credit."""
     _, _, most = ITERS[plan.kind]
     iters = max(1, min(most, int(seconds)))
     return iters + -iters % plan.credit
 
 
 def _probe(visit: Visiting, plan: Plan, load: Load, most: int | None) -> float:
-    """Return the seconds that a message takes, by short runs."""
+    """Return the seconds per message, measured by short runs."""
     short = ITERS[plan.kind][0]
     each = 0.0
     for n in (FIRST, short):
@@ -140,12 +140,12 @@ def measure(
     """Measure one point.
 
     Args:
-        visit: where.
-        plan: what; its ``iters`` are not looked at.
-        amount: how much. A round has at most as many messages as a second takes.
-        load: how many at once.
-        tick: called with the part that is done, 0 to 1.
-        busy: a doubt that was there before.
+        visit: the session with the server.
+        plan: the measurement; its ``iters`` are ignored.
+        amount: how much to measure. A round has at most the messages of one second.
+        load: how many queue pairs run at once.
+        tick: called with the fraction that is done, 0 to 1.
+        busy: a doubt about the machine from before the measurement.
 
     Returns:
         The point, partial if a round failed.

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""One end's part of a run between hosts: its processes, and their talk relayed over the link.
+"""One host's part of a run between hosts: its processes, and the relay of their control messages.
 
-Each channel has a process of siwarp-bench here and one there. What a process writes to its "ctl"
-goes to the other host as frames, and what comes from there goes to it; its end is told, too, and
-closes the ctl of the one there, so that either sees at once when the other is gone.
+Each channel has a process of siwarp-bench on both hosts. Octets that a process writes to its "ctl"
+socket are sent to the other host in frames, and written to the ctl of the process there. The exit
+of a process is reported to the other host, which then closes the ctl of its process, so that each
+process detects at once that its peer has ended.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from siwarp.bench.runner import GRACE_S, end_options, end_reason, program
 
 __all__ = ["Addresses", "Ended", "Run", "Watch"]
 
-#: Called once a second at least, and when one of its descriptors is readable, with these.
+#: Called at least once a second, and when a descriptor is readable; returns descriptors and
+#: callbacks.
 Watch = Callable[[], "dict[int, Callable[[], None]]"]
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Numeric addresses of the two ends, this one first."""
+    """Numeric addresses of the two hosts; ``local`` is this host's."""
 
     local: str
     remote: str
@@ -40,7 +42,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit status and why, and of one that measured, its result."""
+    """How a process ended: exit status, reason, and the result if it measured."""
 
     status: int
     reason: str
@@ -49,7 +51,7 @@ class Ended:
 
     @classmethod
     def of(cls, code: int, said: str, complaint: str) -> Ended:
-        """Return what a process's end means."""
+        """Return the meaning of a process's exit status and output."""
         if code:
             return cls(code, end_reason(code, complaint)[:1000])
         result = json.loads(said) if said else {"value": 0.0, "n": 0}
@@ -57,10 +59,10 @@ class Ended:
 
     @classmethod
     def told(cls, value: dict[str, Any]) -> Ended:
-        """Return what the other host says of one.
+        """Parse the other host's report about a process.
 
         Raises:
-            ValueError: it says nothing of the kind.
+            ValueError: the report is malformed.
 
         """
         status, why, n = (value.get(name) for name in ("status", "reason", "n"))
@@ -73,7 +75,7 @@ class Ended:
 
 
 class _Channel(Closing):
-    """A process, this end of its ctl, and how it and the one on the other host have ended."""
+    """A process with this side of its ctl; ``there`` is the state of its peer on the other host."""
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.ctl, theirs = socket.socketpair()
@@ -96,7 +98,7 @@ class _Channel(Closing):
         self.ctl.setblocking(False)
 
     def give(self, content: bytes) -> None:
-        """Pass on what the other process has written."""
+        """Write octets from the peer process to this process's ctl."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
                 sent = self.ctl.send(content, socket.MSG_NOSIGNAL)
@@ -106,7 +108,7 @@ class _Channel(Closing):
                 raise GoneError(71, "the other end sends more than a process takes")
 
     def hear(self) -> bytes | None:
-        """Return what the process has written; None when it has ended, which it is waited for."""
+        """Return octets that the process has written; None after its end, when it is reaped."""
         with contextlib.suppress(ConnectionResetError):
             try:
                 content = self.ctl.recv(MOST_FRAME)
@@ -128,7 +130,7 @@ class _Channel(Closing):
         self.ended = Ended.of(self.process.returncode, said, complaint)
 
     def close(self) -> None:
-        """End it."""
+        """End this channel's process and close its ctl."""
         if self.ended is None:
             self.process.kill()
             self._reap(GRACE_S)
@@ -142,7 +144,7 @@ def _command(request: Request, side: str, where: Addresses, cpu: int | None) -> 
 
 
 def _cpu(channel: int, side: str) -> int | None:
-    """Return a CPU for a process; two ends on one host get different ones."""
+    """Return a CPU for a process; client and server on one host get different CPUs."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         return None
@@ -150,7 +152,7 @@ def _cpu(channel: int, side: str) -> int | None:
 
 
 class Run(Closing):
-    """The processes of a run at this end. ``client``: whether this is the client's host."""
+    """The processes of a run on this host. ``client``: whether this is the client's host."""
 
     def __init__(
         self, link: Link, request: Request, where: Addresses, *, client: bool, samples: str = ""
@@ -161,7 +163,7 @@ class Run(Closing):
         env = {**os.environ, "SIWARP_QKEY": str(request.qkey)}
         try:
             for i in range(request.channels):
-                # Of the second half of the channels the server's host has the senders.
+                # In the second half of the channels, the senders run on the server's host.
                 side = "client" if client == (i < request.pairs) else "server"
                 command = _command(request, side, where, _cpu(i, side))
                 if samples and side == "client":
@@ -172,14 +174,14 @@ class Run(Closing):
             raise
 
     def finish(self, watch: Watch) -> None:
-        """Relay until every process has ended at both ends.
+        """Relay until every process has ended on both hosts.
 
         Args:
-            watch: descriptors to be looked at meanwhile, and what to call when one is readable.
-                It may raise what ends the run.
+            watch: returns further descriptors to poll, and their callbacks. It may raise an
+                exception to end the run.
 
         Raises:
-            GoneError: the other end is gone; the processes here are ended by ``close``.
+            GoneError: the other host has ended; ``close`` ends the processes here.
 
         """
         deadline = time.monotonic() + self._request.limit + 2 * GRACE_S
@@ -204,7 +206,7 @@ class Run(Closing):
                 others[fd]()
             else:
                 self._link.read()
-        # What comes behind the end of this run is of the next one.
+        # Frames after the end of this run belong to the next run.
         while not self._is_over() and (frame := self._link.take()) is not None:
             self._from_link(frame)
 
@@ -236,7 +238,7 @@ class Run(Closing):
             channel.ctl.shutdown(socket.SHUT_WR)
 
     def ends(self) -> list[tuple[str, int, str]]:
-        """Return each end of each channel: which, its exit status, and its reason."""
+        """Return for each process of each channel: the host, the exit status, and the reason."""
         found = []
         for channel in self._channels:
             for name, ended in (("here", channel.ended), ("there", channel.there)):
@@ -245,10 +247,10 @@ class Run(Closing):
         return found
 
     def results(self) -> list[Ended]:
-        """Return what was measured, at either end."""
+        """Return the results of both hosts."""
         both = [end for channel in self._channels for end in (channel.ended, channel.there)]
         return [end for end in both if end is not None and end.n]
 
     def close(self) -> None:
-        """End the processes that still run here."""
+        """End the processes that still run on this host."""
         self._parts.close()

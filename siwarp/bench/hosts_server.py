@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp bench --server``: the end that waits, for one client at a time.
+"""``siwarp bench --server``: the server of measurements between hosts, for one client at a time.
 
-What a client can take is bounded: the memory and the time of a run (``Request.judge``), the time
-between its runs, and that of its whole visit. A client that is silent, or gone, or talks nonsense
-loses its place, and its processes end.
+The resources of a client are limited: memory and time of a run (``Request.judge``), the time
+between runs, and the time of the complete session. A client that is silent, disconnects or violates
+the protocol loses its session, and its processes are ended.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ __all__ = ["Server"]
 
 
 class _Stopped(Exception):
-    """The server is told to end."""
+    """The server was asked to end."""
 
 
 class Server(Closing):
-    """Serves clients, one after the other.
+    """Serves clients, one after another.
 
     Args:
         host: a numeric address to listen on.
-        port: 0 takes a free one.
-        visit: the most seconds of a client's visit.
-        say: called with a line for each visit's beginning and end.
+        port: 0 selects a free one.
+        visit: time limit of a client's session in seconds.
+        say: called with a line of text at the start and end of each session.
 
     """
 
-    #: The most seconds between two runs of a client's.
+    #: Time limit between two runs of a client in seconds.
     IDLE_S = 10.0
 
     def __init__(self, host: str, port: int, visit: float, say: Callable[[str], None]) -> None:
@@ -47,7 +47,7 @@ class Server(Closing):
         self.address = self._door.address
 
     def run(self, stop: Stopping) -> None:
-        """Serve until ``stop`` is set."""
+        """Serve clients until ``stop`` is set."""
         self._stop = stop
         with contextlib.suppress(_Stopped):
             while True:
@@ -61,7 +61,7 @@ class Server(Closing):
         return {**self._door.watch(), self._stop.fileno(): lambda: None}
 
     def _wait(self, link: Link | None = None) -> None:
-        """Wait for a second at most, and do what there is to do."""
+        """Wait for at most a second, and call the callbacks of readable descriptors."""
         watch = self._watch()
         if link is not None:
             watch[link.socket.fileno()] = link.read
@@ -72,13 +72,13 @@ class Server(Closing):
             watch[fd]()
 
     def _visit(self, client: socket.socket) -> None:
-        """Do one client's runs. Whatever it does, the server goes on."""
+        """Do one client's runs. No behaviour of the client ends the server."""
         with client:
             try:
                 peer, own = client.getpeername()[0], client.getsockname()[0]
                 link = Link(client, f"the client {peer}")
             except OSError:
-                return  # it has gone already
+                return  # the client has disconnected already
             self._door.inside = True
             self._say(f"{peer}: a client")
             try:
@@ -96,23 +96,23 @@ class Server(Closing):
             self._wait(link)
             link.beat()
             while (frame := link.take()) is not None:
-                # What is left of a run that was refused is passed over.
+                # Remaining frames of a refused run are skipped.
                 if frame.type == b"R":
                     self._run(link, frame.content, where)
                     idle = time.monotonic() + self.IDLE_S
         link.send(b"E", content=b"your time is over: the server takes another client")
 
     def _run(self, link: Link, asked: bytes, where: Addresses) -> None:
-        """Do one run, or say why not."""
+        """Do one run, or report why it is refused."""
         try:
             request = Request.unpack(asked)
             run = Run(link, request, where, client=False)
         except (ValueError, OSError) as e:
             link.send(b"E", content=str(e).encode()[:1000])
             return
-        with run, contextlib.suppress(ValueError):  # a client's E: it gave up
+        with run, contextlib.suppress(ValueError):  # an E frame: the client gave up
             run.finish(self._watch)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._door.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Points between hosts as a table, as CSV, and sample by sample."""
+"""Prints points between hosts as a table, as CSV, and sample by sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _size(octets: int) -> str:
 
 
 def heading(kind: str) -> str:
-    """Return the line above the points."""
+    """Return the heading of the table."""
     head = f"{'qp':<3} {'op':<5} {'size':>7} {'messages':>8}"
     if kind == "lat":
         return head + "".join(f" {name:>8}" for name in _LATENCY) + " us"
@@ -32,7 +32,7 @@ def heading(kind: str) -> str:
 
 
 def row(point: Point) -> str:
-    """Return a point as a line; a star says that a note below tells why it is unreliable."""
+    """Return a point as a line; a star refers to a note about its reliability."""
     plan = point.plan
     head = f"{plan.qp:<3} {plan.op:<5} {_size(plan.size):>7} {point.n:>8}"
     if point.value is None:
@@ -48,7 +48,7 @@ def row(point: Point) -> str:
 
 
 def notes(points: Iterable[Point]) -> list[str]:
-    """Return why points are partial or unreliable, each reason once with where it holds."""
+    """Return the reasons why points are partial or unreliable, each once with its points."""
     reasons: dict[str, list[str]] = {}
     for point in points:
         where = f"{point.plan.qp} {_size(point.plan.size)}"
@@ -63,7 +63,7 @@ def notes(points: Iterable[Point]) -> list[str]:
 
 
 def distribution(point: Point, wanted: Sequence[float] | None, *, histogram: bool) -> list[str]:
-    """Return the percentiles that are wanted, and a histogram, as lines."""
+    """Return the requested percentiles and a histogram, as lines."""
     if not point.samples:
         return []
     found = []
@@ -76,13 +76,13 @@ def distribution(point: Point, wanted: Sequence[float] | None, *, histogram: boo
 
 
 def every_sample(point: Point, *, in_order: bool) -> list[str]:
-    """Return each sample as perftest's -H does, or unsorted as its -U."""
+    """Return each sample in the format of perftest's -H (sorted) or -U (unsorted)."""
     found = point.samples if in_order else sorted(point.samples)
     return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
 
 
 def write_csv(path: Path, points: Sequence[Point], wanted: Sequence[float]) -> None:
-    """Write a line for each point; what it has not is empty."""
+    """Write a line for each point; missing values are empty."""
     everything = [point.as_json(tuple(wanted)) for point in points]
     for each in everything:
         each |= each.pop("percentiles")

@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What ``siwarp bench lat ADDR`` and ``siwarp bench --server`` say to each other. Version 1.
+"""The protocol between ``siwarp bench lat ADDR`` and ``siwarp bench --server``, version 1.
 
-They have one TCP connection; what is measured has sockets of its own. All numbers are in network
-order.
+The protocol uses one TCP connection; the measurement has separate sockets. All numbers are in
+network byte order.
 
-Both begin with a greeting, the client first: 8 octets ``siwbench``, the version (2 octets), the
-host's byte order (1 octet, ``l`` or ``b``: siwarp-bench's ends talk to each other in it), 0 or, if
-the server refuses, 1 (1 octet), the length of a text (4 octets, at most 512), and the text, which
-says why. A server answers a greeting of another version in this form, too, so that an older or
-newer client can tell.
+Both sides begin with a greeting, the client first: 8 octets ``siwbench``, the version (2 octets),
+the host's byte order (1 octet, ``l`` or ``b``; the siwarp-bench processes use it between each
+other), 0 or, if the server refuses, 1 (1 octet), the length of a text (4 octets, at most 512), and
+the text with the reason. A server answers a greeting of another version in this format as well, so
+that an older or newer client can report it.
 
-Then frames: a type (1 octet), the channel (1 octet), a length (2 octets, at most 4,096), and the
-content. Of each type, who sends it, and what it says:
+Frames follow: a type (1 octet), the channel (1 octet), a length (2 octets, at most 4,096), and the
+content. The types, with their sender and content:
 
-- ``R``, client: a run. JSON, the fields of ``Request``. Both ends then start the processes.
-- ``E``, server: why there is no such run, or that the visit is over. A text; nothing was started.
-- ``C``, both: octets that a channel's process there has written to its "ctl" (bench.h).
+- ``R``, client: a run. JSON, the fields of ``Request``. Both sides then start the processes.
+- ``E``, server: why a run is refused, or that the session is over. A text; nothing was started.
+- ``C``, both: octets that a channel's process has written to its "ctl" socket (bench.h).
 - ``X``, both: a channel's process has ended. JSON, the fields of ``hosts_run.Ended``.
-- ``B``, both: nothing. Each end sends one a second; one that is silent for 10 s is taken for gone.
+- ``B``, both: keep-alive, without content. Each side sends one per second; a side that is silent
+  for
+  10 s is considered dead.
 
-A run is over when both ends have said ``X`` of every channel. Whoever breaks these rules loses the
-connection; nothing that is received is kept beyond one frame.
+A run is over when both sides have sent ``X`` for every channel. A violation of these rules ends the
+connection; received octets are not stored beyond one frame.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ __all__ = [
     "printable",
 ]
 
-#: The port of the server; perftest's, which ping's server has, is the one before.
+#: The default port of the server; perftest and ping's server use the port before it.
 PORT = 18516
 VERSION = 1
 MAGIC = b"siwbench"
@@ -61,10 +63,10 @@ GREETING = struct.Struct("!8sHcBI")
 MOST_TEXT = 512
 _HEAD = struct.Struct("!cBH")
 MOST_FRAME = 4096
-#: Seconds between two signs of life, and without any after which the other end is gone.
+#: Seconds between two keep-alives, and without any frame until the other side counts as dead.
 BEAT_S, SILENT_S = 1.0, 10.0
 
-#: Bounds of a run: octets of memory in all, messages, processes, and seconds.
+#: Limits of a run: octets of memory in total, samples and messages, processes, and seconds.
 MOST_MEMORY = 1 << 30
 MOST_SAMPLES, MOST_MESSAGES = 10_000_000, 100_000_000
 MOST_CHANNELS = 64
@@ -72,11 +74,11 @@ MOST_LIMIT_S = 60
 
 
 class GoneError(OSError):
-    """The other end is gone, or breaks the rules; the text says which."""
+    """The other side has ended, or violates the protocol; the text says which."""
 
 
 class Greeting(NamedTuple):
-    """A greeting without its text."""
+    """The fixed part of a greeting, without its text."""
 
     version: int
     order: bytes
@@ -85,10 +87,10 @@ class Greeting(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Greeting:
-        """Read the fixed part.
+        """Parse the fixed part of a greeting.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the octets are not a greeting.
 
         """
         magic, version, order, refused, length = GREETING.unpack(data)
@@ -98,27 +100,26 @@ class Greeting(NamedTuple):
 
 
 def own_order() -> bytes:
-    """Return this host's byte order, as a greeting has it."""
+    """Return this host's byte order in the format of a greeting."""
     return sys.byteorder[:1].encode()
 
 
 def greeting(text: str = "") -> bytes:
-    """Return a greeting; with a text it refuses."""
+    """Return a greeting; with a text it is a refusal."""
     said = text.encode()[:MOST_TEXT]
     return GREETING.pack(MAGIC, VERSION, own_order(), bool(said), len(said)) + said
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run, as a client asks for it.
+    """A client's request for a run.
 
     Attributes:
-        kind, qp, op, size, iters, warmup, depth, batch, wait: as siwarp-bench has them.
-        pairs: how many queue pairs at each end send at the same time, or are sent to.
-        both: the server sends, too: as many more.
+        kind, qp, op, size, iters, warmup, depth, batch, wait: the options of siwarp-bench.
+        pairs: number of queue pairs on each side that send, or receive, at the same time.
+        both: the server sends too, on as many additional queue pairs.
         limit: seconds after which the processes end.
-        qkey: of datagrams, drawn for this run.
-
+        qkey: Q_Key for datagrams, chosen for this run.
     """
 
     kind: str
@@ -137,19 +138,19 @@ class Request:
 
     @property
     def channels(self) -> int:
-        """How many processes there are at each end."""
+        """Number of processes on each host."""
         return self.pairs * (2 if self.both else 1)
 
     def pack(self) -> bytes:
-        """Return the content of its frame."""
+        """Return the content of the request's frame."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def unpack(cls, data: bytes) -> Request:
-        """Read and judge a request of anybody's.
+        """Parse and check a request from an untrusted client.
 
         Raises:
-            ValueError: it is none, or asks for too much; the text is for the client.
+            ValueError: the request is invalid or exceeds a limit; the text is sent to the client.
 
         """
         try:
@@ -167,7 +168,7 @@ class Request:
         return request
 
     def judge(self) -> None:
-        """Raise a ValueError if this is no measurement, or too large a one."""
+        """Raise a ValueError if the request is not a valid measurement, or exceeds a limit."""
         self.plan()
         samples = MOST_SAMPLES if self.kind == "lat" else MOST_MESSAGES
         bounds = {
@@ -189,7 +190,7 @@ class Request:
             )
 
     def plan(self) -> Plan:
-        """Return it as a plan.
+        """Return the request as a plan.
 
         Raises:
             UsageError: there is no such measurement.
@@ -209,20 +210,20 @@ class Request:
         )
 
     def memory(self) -> int:
-        """Return the octets that the buffers of an end take."""
+        """Return the octets of the buffers on one side."""
         slots = 16 if self.kind == "lat" else 2 * self.depth + 2
         return (slots + 1) * (self.size + 63) * self.channels
 
 
 class Frame(NamedTuple):
-    """One frame."""
+    """A frame: type, channel and content."""
 
     type: bytes
     channel: int
     content: bytes
 
     def value(self) -> dict[str, Any]:
-        """Return the JSON object in it, or none if there is no good one."""
+        """Return the JSON object in the content; empty if it is invalid."""
         try:
             found = json.loads(self.content)
         except (ValueError, RecursionError):
@@ -231,12 +232,11 @@ class Frame(NamedTuple):
 
 
 class Link:
-    """The connection after the greetings, to be served by one thread and never waiting.
+    """The connection after the greetings; used by one thread and never blocking.
 
     Attributes:
         socket: the connection; the caller waits until it is readable.
-        other: what the other end is, for messages.
-
+        other: a description of the other side, for messages.
     """
 
     def __init__(self, connection: socket.socket, other: str) -> None:
@@ -251,7 +251,7 @@ class Link:
         """Send a frame.
 
         Raises:
-            GoneError: it does not go out; the other end is gone, or reads nothing.
+            GoneError: sending failed, because the other side has ended or does not read.
 
         """
         data = _HEAD.pack(kind, channel, len(content)) + content
@@ -266,10 +266,10 @@ class Link:
         self._sent = time.monotonic()
 
     def read(self) -> None:
-        """Take in what has come; ``take`` has it then.
+        """Receive octets that have arrived; ``take`` then returns the frames.
 
         Raises:
-            GoneError: the other end is gone, or what it sends is no frame.
+            GoneError: the other side has ended, or sent an invalid frame.
 
         """
         try:
@@ -294,14 +294,14 @@ class Link:
             del self._data[:end]
 
     def take(self) -> Frame | None:
-        """Return the next frame that has come."""
+        """Return the next frame that has arrived, if any."""
         return self._frames.popleft() if self._frames else None
 
     def beat(self) -> None:
-        """Give a sign of life if it is time, and miss the other end's. Call it once a second.
+        """Send a keep-alive if it is time, and check the other side's. Call this once a second.
 
         Raises:
-            GoneError: the other end has said nothing for too long.
+            GoneError: the other side has been silent for too long.
 
         """
         now = time.monotonic()
@@ -311,12 +311,12 @@ class Link:
             self.send(b"B")
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self.socket.close()
 
 
 def _get(connection: socket.socket, octets: int, end: float) -> bytes:
-    """Receive so many octets until then, fewer if the other end closes before, or is not ours."""
+    """Receive ``octets`` octets until ``end``; fewer after a close or from another protocol."""
     data = b""
     while len(data) < octets:
         left = end - time.monotonic()
@@ -330,10 +330,10 @@ def _get(connection: socket.socket, octets: int, end: float) -> bytes:
 
 
 def greet(connection: socket.socket, where: str, seconds: float) -> None:
-    """Greet a server and take its greeting, within so many seconds.
+    """Exchange greetings with a server within ``seconds``.
 
     Raises:
-        OSError: it is no server of this version, or refuses; the text says so.
+        OSError: it is not a server of this version, or it refuses; the text says which.
 
     """
     end = time.monotonic() + seconds
@@ -359,5 +359,5 @@ def greet(connection: socket.socket, where: str, seconds: float) -> None:
 
 
 def printable(said: bytes) -> str:
-    """Return what another host says without what could steer a terminal."""
+    """Return another host's text without characters that could control a terminal."""
     return "".join(c for c in said.decode("utf-8", "replace") if c.isprintable())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The interval of a ratio from paired measurements, by Wilcoxon's signed ranks.
+"""The confidence interval of a ratio from paired measurements, by Wilcoxon's signed ranks.
 
-It uses ranks, since a machine that is busy for a moment produces outliers: these widen a t interval
-until it says nothing, and hardly affect this one.
+Ranks are used because a machine that is busy for a moment produces outliers: outliers widen a t
+interval until it is useless, but hardly affect this interval.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 __all__ = ["CONFIDENCE", "Interval", "ratio_interval"]
 
-#: The confidence of the interval, if there are at least six pairs.
+#: The confidence of the interval with at least six pairs.
 CONFIDENCE = 0.95
 
 
@@ -29,7 +29,7 @@ class Interval:
 
 
 def _rank_sums(n: int) -> list[int]:
-    """Return how many of the 2**n subsets of the ranks 1..n have each sum."""
+    """Return, for each sum, the number of subsets of the ranks 1..n with this sum."""
     counts = [1] + [0] * (n * (n + 1) // 2)
     for rank in range(1, n + 1):
         for total in range(len(counts) - 1, rank - 1, -1):
@@ -38,9 +38,9 @@ def _rank_sums(n: int) -> list[int]:
 
 
 def _outside(n: int) -> tuple[int, float]:
-    """Return how many Walsh averages lie outside the interval at each end, and its confidence.
+    """Return the number of Walsh averages outside the interval on each side, and its confidence.
 
-    With fewer than six pairs no interval reaches CONFIDENCE; then it is the widest one.
+    With fewer than six pairs no interval reaches CONFIDENCE; the widest one is returned then.
     """
     left, outside, counts = 0, 0, _rank_sums(n)
     while 2 * (left + counts[outside]) <= (1 - CONFIDENCE) * 2**n:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How much memory a process uses for its peers: measured by siwarp-bench-memory, summed up here.
+"""The memory that a process needs for its peers, measured by siwarp-bench-memory.
 
-Each number of peers is measured in a process of its own, so that memory which an allocator kept
-from a larger number does not count for a smaller one.
+Each number of peers is measured in a new process, so that memory that an allocator kept from a
+larger number does not count for a smaller one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["PEERS", "QPS", "kernel_octets", "measure"]
 PEERS = (1, 10, 100, 1_000, 10_000)
 QPS = ("ud", "rd", "rc")
 
-#: Seconds after which an end exits, plus a margin.
+#: Seconds after which siwarp-bench-memory exits by itself, plus a margin.
 _LIMIT_S = 130
 
 
 def _slab() -> dict[str, int]:
-    """Octets of the kernel's objects of a socket, by kind; empty if they may not be read."""
+    """Return the octets of the kernel's objects per socket, by kind; empty if not readable."""
     sizes: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/slabinfo").read_text(encoding="ascii").splitlines():
@@ -37,7 +37,7 @@ def _slab() -> dict[str, int]:
 
 
 def _object(qp: str, sizes: dict[str, int]) -> int | None:
-    """Octets that the kernel uses for each socket besides its data; None if that is unknown."""
+    """Return the octets that the kernel uses per socket beside its data; None if unknown."""
     wanted = ["TCP" if qp == "rc" else "UDP", "sock_inode_cache", "filp", "dentry"]
     if any(name not in sizes for name in wanted):
         return None
@@ -45,14 +45,14 @@ def _object(qp: str, sizes: dict[str, int]) -> int | None:
 
 
 def kernel_octets(udp: int, tcp: int) -> int | None:
-    """Octets that the kernel uses for so many sockets, besides their data; None if not known."""
+    """Return the octets of kernel objects for these numbers of sockets; None if unknown."""
     sizes = _slab()
     of_udp, of_tcp = _object("ud", sizes), _object("rc", sizes)
     return None if of_udp is None or of_tcp is None else udp * of_udp + tcp * of_tcp
 
 
 def _one(qp: str, peers: int) -> dict[str, Any]:
-    """Measure one process with so many peers by siwarp-bench-memory."""
+    """Measure one process with ``peers`` peers by siwarp-bench-memory."""
     tool = str(program().with_name("siwarp-bench-memory"))
     mine, theirs = socket.socketpair()
     with mine, theirs, contextlib.ExitStack() as stack:
@@ -84,7 +84,7 @@ def _one(qp: str, peers: int) -> dict[str, Any]:
 
 
 def _per_peer(points: list[dict[str, Any]], objects: int | None) -> None:
-    """Add to each point what each peer costs that the previous point did not have."""
+    """Add to each point the cost of each peer that the previous point did not have."""
     for before, point in zip([None, *points], points, strict=False):
         point["kernel_objects"] = None if objects is None else objects * point["sockets"]
         if before is None:
@@ -104,13 +104,13 @@ def measure(
     """Return, for each kind of queue pair, a list with a point for each number of peers.
 
     A point has, all in octets: ``idle`` and ``loaded`` (the process's own memory, without pages of
-    files), ``idle_kernel`` and ``loaded_kernel`` (what the kernel holds for its sockets' data),
-    ``kernel_objects`` (the sockets themselves; None if /proc/slabinfo may not be read), and from
-    the second point on ``idle_per_peer`` and ``loaded_per_peer``: each further peer's part of all
-    of these together.
+    files), ``idle_kernel`` and ``loaded_kernel`` (kernel memory for the data of its sockets),
+    ``kernel_objects`` (the sockets themselves; None if /proc/slabinfo is not readable), and from
+    the second point on ``idle_per_peer`` and ``loaded_per_peer``: each further peer's part of the
+    total.
 
     Raises:
-        BenchError: an end failed.
+        BenchError: one of the two processes failed.
 
     """
     sizes = _slab()

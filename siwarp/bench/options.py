@@ -15,7 +15,7 @@ __all__ = ["HOSTS", "OPTIONS", "STREAM", "TIMES", "takes"]
 
 
 def _completes(*words: str) -> Callable[[str], list[str]]:
-    """What a shell offers for an option that takes one of these words, or several with commas."""
+    """Return a shell completion for an option with a comma-separated list of these words."""
 
     def offer(incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
@@ -24,7 +24,7 @@ def _completes(*words: str) -> Callable[[str], list[str]]:
     return offer
 
 
-#: The options of measurements, each once: its type, and what typer is to know of it.
+#: The options of measurements: type and typer declaration of each.
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "addr": (
         str | None,
@@ -224,9 +224,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
 }
 
-#: Those of a stream of messages.
+#: Options of measurements with a stream of messages.
 STREAM = "qp op size iters depth post_list wait api rounds markers persona faults"
-#: Those of all that is measured between hosts, and of latency alone.
+#: Options of all measurements between hosts, and those of latency only.
 HOSTS = "port sizes all_sizes duration csv plot"
 TIMES = "percentiles histogram sorted_samples unsorted_samples samples"
 
@@ -234,7 +234,7 @@ Command = Callable[..., None]
 
 
 def takes(names: str) -> Callable[[Command], Command]:
-    """Add these options, and --json, to a command, after those that it declares itself."""
+    """Add these options, and --json, to a command, after the command's own options."""
 
     def give(command: Command) -> Command:
         taken = (*names.split(), "as_json")

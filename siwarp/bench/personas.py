@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What persona roce costs: each figure of RC with both personas, round by round."""
+"""The cost of persona roce: each figure of RC with both personas, round by round."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measure(
     run: Callable[..., dict[str, Any]] = run,
     iters: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure each row with both personas; a row that fails has the reason instead."""
+    """Measure each row with both personas; for a row that fails, record the reason."""
     results = []
     for i, row in enumerate(rows):
 
@@ -88,7 +88,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
 
 
 def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
-    """Print the table, and what failed."""
+    """Print the table, and the reasons for failures."""
     from rich.table import Table
 
     console = plain(console, 120)

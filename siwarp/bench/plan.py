@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Plans of measurements: which runs they consist of, how long, and what the floor is."""
+"""Plans of measurements: their runs, and the floor, which is the raw-socket run for comparison."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = [
     "without_losses",
 ]
 
-#: Octets of UD payload that fit a datagram over IPv4 behind DDP's header (18) and the CRC (4).
+#: Maximum payload of a UD datagram over IPv4, after DDP's header (18 octets) and the CRC (4).
 UD_MOST = 65507 - 18 - 4
-#: The same for a segment on UC, which has the LLP header, too: one raw datagram carries as much.
+#: Maximum payload of a UC segment, which also has the LLP header; a raw datagram carries as much.
 UC_MOST = UD_MOST - 12
-#: Octets of one RC message, and of one RD message.
+#: Maximum octets of an RC message, and of an RD message.
 RC_MOST = 1 << 30
-#: Octets of the raw datagrams that RD's bandwidth is compared with.
+#: Octets of the raw datagrams with which RD's bandwidth is compared.
 RD_FLOOR = 60000
-#: The receive buffer that the library asks for: setting rcvbuf.
+#: The receive buffer that the library requests: setting rcvbuf.
 RECEIVE_BUFFER = 8 << 20
 
-#: Kind: unit, whether less is better.
+#: For each kind: unit, whether less is better.
 KINDS = {
     "lat": ("us", True),
     "bw": ("GB/s", False),
@@ -46,10 +46,10 @@ KINDS = {
     "crowd": ("us", True),
 }
 
-#: The faults of a plan that make RD retransmit.
+#: The faults in a fault plan that make RD retransmit.
 _LOSSES = ("loss", "burst", "corrupt")
 
-#: What ``persona`` may be; "both": ours as iwarp, and as roce beside it.
+#: Values of ``persona``; "both": siwarp as iwarp, and additionally as roce.
 PERSONAS = ("auto", "iwarp", "roce", "both")
 
 
@@ -63,22 +63,21 @@ class Plan:
 
     Attributes:
         kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; watched:
-            one way, between two that poll once a message, then only look at their memory; answer:
-            latency of a Send whose completion is awaited, and then the answer to it; fair: round
-            trips on 200 quiet QPs beside a flood on one more; crowd: latency beside 1,000
-            idle QPs.
-        qp: ud, uc, rd or rc; the floors of uc are those of ud, those of rd: see floor_plan.
+            one way, between two processes that poll once per message and otherwise only watch their
+            memory; answer: latency of a Send whose completion is awaited, followed by the answer;
+            fair: round trips on 200 quiet QPs during a flood on another QP; crowd: latency with
+            1,000 idle QPs.
+        qp: ud, uc, rd or rc; the floors of uc are those of ud; for rd see floor_plan.
         op: send, write or read.
         size: octets of a message, or of the region for reg.
-        iters: messages of one run's measured part; 0: chosen so that a run is short.
-        depth: messages outstanding; of sends, the window that the receiver's credits keep open.
-        wait: poll or event: how completions are waited for.
-        api: c or python: who calls our verbs.
+        iters: messages in the measured part of a run; 0: chosen so that a run is short.
+        depth: messages outstanding; for sends, the window that the receiver's credits keep open.
+        wait: poll or event: how completions are awaited.
+        api: c or python: the language that calls siwarp's verbs.
         post_list: requests posted as one list.
-        rounds: how often floor and ours are measured in turn.
-        markers: measure ours with MPA's Markers both ways, too.
-        persona: of RC queue pairs, one of PERSONAS; auto is what the setting says.
-
+        rounds: how often floor and siwarp are measured alternately.
+        markers: measure siwarp additionally with MPA's Markers in both directions.
+        persona: of RC queue pairs, one of PERSONAS; auto uses the setting.
     """
 
     kind: str
@@ -96,7 +95,7 @@ class Plan:
 
     @property
     def unit(self) -> str:
-        """us, GB/s (10^9 octets a second) or msg/s."""
+        """The unit: us, GB/s (10^9 octets per second) or msg/s."""
         return KINDS[self.kind][0]
 
     @property
@@ -106,24 +105,23 @@ class Plan:
 
     @property
     def credit(self) -> int:
-        """Messages that one credit of the receiver is worth; iterations are a multiple of it."""
+        """Messages per credit of the receiver; iterations are a multiple of it."""
         return max(1, self.depth // 2)
 
 
 class PlanOptions(TypedDict, total=False):
-    """The options of a measurement besides its kind, type of queue pair and operation.
+    """The options of a measurement in addition to kind, type of queue pair and operation.
 
     Attributes:
         size: octets of a message, or of the region.
-        iters: messages of a run; without it a run takes a sixth of a second or so.
+        iters: messages of a run; without it a run takes about a sixth of a second.
         depth: messages outstanding.
         wait: ``poll`` or ``event``.
         api: ``c`` or ``python``; the floor of ``python`` is the same run in C.
         post_list: requests posted as one list.
-        rounds: how often each is measured, in turn.
-        markers: measure ours with Markers both ways, too (RC).
-        persona: ``iwarp`` or ``roce``, or ``both``: ours is iwarp then, and roce beside it (RC).
-
+        rounds: how often each is measured, alternately.
+        markers: measure siwarp additionally with Markers in both directions (RC).
+        persona: ``iwarp`` or ``roce``, or ``both`` for iwarp and additionally roce (RC).
     """
 
     size: int | None
@@ -139,13 +137,13 @@ class PlanOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Floors:
-    """The raw runs that a measurement is compared with: the one for the ratio, and the others."""
+    """The raw-socket runs for comparison: the one for the ratio, and the others."""
 
     floor: str | None
     others: tuple[str, ...] = ()
 
 
-#: (kind, qp, wait): what siwarp-bench can run for it.
+#: (kind, qp, wait): the raw-socket runs of siwarp-bench for comparison.
 _FLOORS = {
     ("lat", "ud", "poll"): Floors("unconnected", ("connected", "blocking")),
     ("lat", "ud", "event"): Floors("blocking", ("unconnected", "connected")),
@@ -163,7 +161,7 @@ _FLOORS = {
 
 
 def floors_of(plan: Plan) -> Floors:
-    """Return the raw runs of a plan.
+    """Return the raw-socket runs with which a plan is compared.
 
     With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
     """
@@ -175,7 +173,7 @@ def floors_of(plan: Plan) -> Floors:
     assert raw.floor is not None
     if plan.qp == "rd":
         return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
-    # A GSO batch needs two segments at least.
+    # A GSO batch needs at least two segments.
     others = tuple(name for name in raw.others if name != "gso" or plan.size * 2 <= 65507)
     if plan.api == "python":
         return Floors("c", (raw.floor,))
@@ -183,9 +181,9 @@ def floors_of(plan: Plan) -> Floors:
 
 
 def floor_plan(plan: Plan) -> Plan:
-    """Return the plan of the floors: the same, but raw datagrams for a Write on UC.
+    """Return the plan of the floors: the same plan, but raw datagrams for a Write on UC.
 
-    For RD it is UD, with large datagrams for bandwidth, and as many octets in a run.
+    For RD it is a plan of UD; for bandwidth with large datagrams, and the same octets per run.
     """
     if plan.qp != "rd":
         return replace(plan, op="send") if plan.qp == "uc" else plan
@@ -198,7 +196,7 @@ def floor_plan(plan: Plan) -> Plan:
 
 
 def without_losses(faults: str) -> str | None:
-    """Return a plan without the faults that make RD retransmit; None if it has none of these."""
+    """Return a fault plan without the faults that make RD retransmit; None if it has none."""
     clauses = []
     lossy = False
     for clause in map(str.strip, faults.split(";")):
@@ -216,10 +214,10 @@ def _name(word: str) -> str:
 
 
 def _receive_buffer() -> int:
-    """Return the octets that a UDP socket's receive buffer can have without privilege.
+    """Return the size in octets that a UDP socket's receive buffer can have without privilege.
 
-    The kernel reports twice the size that was asked for, and counts its own bookkeeping, too.
-    Containers of older kernels do not have the limit in /proc.
+    The kernel reports twice the requested size, and counts its own bookkeeping too. The limit is
+    read from a socket, because containers with older kernels do not have it in /proc.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
@@ -227,9 +225,9 @@ def _receive_buffer() -> int:
 
 
 def _datagrams(size: int) -> int:
-    """Return how many datagrams of a size a receive buffer surely holds.
+    """Return the number of datagrams of a size that surely fit in a receive buffer.
 
-    A small one is rounded up to a power of two, one above 16 KiB lies in page fragments.
+    The kernel rounds a small datagram up to a power of two; above 16 KiB it uses page fragments.
     """
     cost = 2 * size + 1024 if size < 16384 else size + 8192
     return _receive_buffer() // cost
@@ -247,7 +245,7 @@ def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) 
 
 
 def _controls_flow(kind: str, qp: str, beside: bool) -> bool:
-    """Whether a window may exceed the receive buffer; RD's floor has the same rate's window."""
+    """Whether the window may exceed the receive buffer: not if RD's rate is compared with UD's."""
     return qp == "rc" or (qp == "rd" and (kind == "bw" or not beside))
 
 
@@ -319,7 +317,7 @@ def make_plan(
     persona: str = "auto",
     beside: bool = True,
 ) -> Plan:
-    """Return a plan with what was not given filled in. beside: a floor is measured, too.
+    """Return a plan with defaults for omitted options. beside: a floor is measured too.
 
     Raises:
         UsageError: there is no such measurement.

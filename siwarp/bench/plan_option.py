@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The option ``--faults`` of every command: a plan, or a message about the command line."""
+"""The option ``--faults`` of every command: checks a plan and reports errors as usage errors."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def _refusals() -> Iterator[None]:
 
 
 def set_plan(plan: str) -> None:
-    """Set a plan of faults for what this end sends (tx:) and receives (rx:)."""
+    """Set a fault plan for packets that this process sends (tx:) and receives (rx:)."""
     with _refusals():
         set_faults(plan)
 
 
 def check_plan(plan: str) -> str:
-    """Return the plan as siwarp writes it, for another process."""
+    """Return the plan in siwarp's notation, for another process."""
     with _refusals(), faults(plan) as written:
         return written
 
 
 def check_plan_of_line(plan: str) -> str:
-    """As ``check_plan``, but refuse faults of streams: the relay of a line sees only packets."""
+    """Like ``check_plan``, but reject faults of streams, because a relay sees only packets."""
     written = check_plan(plan)
     if re.search(r"\b(reset|short)=", written):
         raise typer.BadParameter(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Runs floor and ours in turn, two processes each time, and sums up."""
+"""Runs the floor (raw sockets) and siwarp alternately, as two processes each, and summarizes."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ __all__ = [
     "warmup_of",
 ]
 
-#: Seconds after which a run exits by itself, and how many more until it is killed.
+#: Seconds after which a run exits by itself, and additional seconds until it is killed.
 LIMIT_S = 20
 GRACE_S = 5
-#: Seconds that the measured part of a run takes if its length is not given.
+#: Seconds of the measured part of a run if its length is not given.
 TARGET_S = 0.15
-#: Messages of the first probe, and the seconds that the next one may take.
+#: Messages of the first probe, and the maximum duration of the next probe in seconds.
 FIRST, PROBE_S = 16, 1.0
-#: A probe may take this part of what is left of a measurement's time.
+#: A probe may take 1/PROBES of the remaining time of a measurement.
 PROBES = 20
-#: Seconds of the longest run that is begun: there are LIMIT_S, as the machine may become busy.
+#: Planned maximum of a run in seconds; shorter than LIMIT_S because the machine may become busy.
 LONGEST_S = 4
-#: How often a run that was too long is tried with an eighth of its messages.
+#: How often a run that took too long is repeated with an eighth of its messages.
 SHORTER = 2
-#: The exit status of siwarp-bench and end.py when messages were lost.
+#: The exit status of siwarp-bench and end.py if messages were lost.
 EXIT_LOST = 3
-#: The message of an end whose peer has failed; the peer has the reason.
+#: The message of a process whose peer has failed; the peer reports the reason.
 SECOND_HAND = "the other end is gone"
 
-#: Kind: iterations that the first, short run has, and the least and most of a real one.
+#: For each kind: iterations of the first, short run, and minimum and maximum of a real run.
 ITERS = {
     "lat": (500, 500, 50_000),
     "bw": (64, 64, 200_000),
@@ -84,7 +84,7 @@ Progress = Callable[[int, int], None]
 
 
 def counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    """Return a function to be called after each of so many steps; it reports to progress."""
+    """Return a function to call after each of ``total`` steps; it reports to ``progress``."""
     done = 0
 
     def step() -> None:
@@ -99,23 +99,23 @@ def counter(progress: Progress | None, total: int) -> Callable[[], None]:
 
 
 class BenchError(RuntimeError):
-    """A run failed; the text says how."""
+    """A run failed; the text says why."""
 
 
 class LostError(BenchError):
-    """Messages were lost, so that the run's figure would mean nothing."""
+    """Messages were lost, so the run's figure would be meaningless."""
 
 
 class SlowError(BenchError):
-    """A run was not done within its time."""
+    """A run exceeded its time limit."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """One way to move the messages: its name in the result, its program, and whether it is a floor.
+    """A variant of a measurement: its name in the result, its program, and its settings.
 
-    A floor has the floors' plan, and no plan of faults. faults: replaces the plan of faults in the
-    environment; None keeps that one.
+    beside: this is a floor, which uses the floors' plan and no fault plan. faults: replaces the
+    fault plan in the environment; None keeps that plan.
     """
 
     name: str
@@ -128,7 +128,7 @@ class _Run:
 
 
 def program() -> Path:
-    """Return the program siwarp-bench of this installation.
+    """Return the path of this installation's program siwarp-bench.
 
     Raises:
         FileNotFoundError: the installation has none.
@@ -138,7 +138,7 @@ def program() -> Path:
 
     assert _siwarp.__file__ is not None
     beside = Path(_siwarp.__file__).resolve().parent
-    # An installed wheel has it in the package, an editable installation in the build folder.
+    # In the package for an installed wheel, in the build folder for an editable installation.
     for found in ("bench/bin/siwarp-bench", "siwarp/bench/siwarp-bench"):
         if (beside / found).is_file():
             return beside / found
@@ -146,22 +146,22 @@ def program() -> Path:
 
 
 def _cpus() -> tuple[int | None, int | None]:
-    """Return a CPU for the client and one for the server; none if there are not two."""
+    """Return a CPU for the client and one for the server; None if there are not two."""
     allowed = sorted(os.sched_getaffinity(0))
     return (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
 
 
-# ---- one run
+# ---- a single run
 
 
 def warmup_of(plan: Plan) -> int:
-    """Return how many messages go before those that are measured."""
+    """Return the number of messages before those that are measured."""
     warmup = max(plan.iters // 10, 1)
     return warmup + -warmup % plan.credit
 
 
 def end_options(plan: Plan, side: str, **more: object) -> list[str]:
-    """Return the arguments of an end's program; those of ``more`` that are None are left out."""
+    """Return the arguments of a client or server; values in ``more`` that are None are omitted."""
     options: dict[str, object] = {
         "kind": plan.kind,
         "side": side,
@@ -185,7 +185,7 @@ def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int, limit:
 
 
 def end_reason(code: int, said: str, limit: float | None = None) -> str:
-    """Return why a process ended with this status, given what it wrote to standard error.
+    """Return why a process ended with this status; ``said`` is its standard error.
 
     limit: the seconds that its run had; without it LIMIT_S.
     """
@@ -197,13 +197,13 @@ def end_reason(code: int, said: str, limit: float | None = None) -> str:
 
 
 def judge(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
-    """Raise what failed in a run of that name. Ends are (side, exit status, reason)."""
+    """Raise an error if a process of the run failed. ``ends``: (side, exit status, reason)."""
     failed = [end for end in ends if end[1]]
     if not failed:
         return
-    # The end that only saw the other one exit does not know the reason.
+    # A process that only saw its peer exit does not know the reason.
     knowing = [end for end in failed if end[2] != SECOND_HAND] or failed[:1]
-    # An end that lost its peer may say so in other words: both reasons are needed to tell.
+    # A process that lost its peer may report other words, so both reasons are shown.
     reasons = "; ".join(dict.fromkeys(f"{side}: {why}" for side, _, why in knowing))
     text = reasons if len(knowing) > 1 else knowing[0][2]
     kind = LostError if all(code == EXIT_LOST for _, code, _ in knowing) else BenchError
@@ -218,10 +218,10 @@ def _settings(run: _Run) -> dict[str, str]:
 
 
 def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]:
-    """Return an end's environment: one Q_Key for both, a plan of faults for siwarp's client."""
+    """Return a process's environment: a common Q_Key, and a fault plan for siwarp's client."""
     everything = {**os.environ, **env}
     if run.python:
-        # Each process draws a Q_Key of its own; the program in C has a constant.
+        # Each Python process would choose its own Q_Key; the program in C has a constant.
         from siwarp.verbs.qkey import shared_qkey
 
         everything.update(shared_qkey())
@@ -235,10 +235,10 @@ def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]
 def _measure(
     plan: Plan, run: _Run, env: Mapping[str, str], until: float = math.inf
 ) -> dict[str, float]:
-    """Do one run and return what its client printed.
+    """Do one run and return the client's output.
 
     Raises:
-        SlowError: it was not done within LIMIT_S, or by ``until`` (time.monotonic).
+        SlowError: the run exceeded LIMIT_S, or ``until`` (time.monotonic).
 
     """
     if run.beside:
@@ -247,7 +247,7 @@ def _measure(
     left = until - began
     if left <= 0:
         raise SlowError(f"no time is left for the run {run.name!r}")
-    # An end takes whole seconds. Half of what is left, so that a shorter run can follow.
+    # The limit is in whole seconds; half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
     deadline = min(began + limit + GRACE_S, until)
     sides = ["client"] if plan.kind == "reg" else ["server", "client"]
@@ -270,7 +270,7 @@ def _measure(
                     env={**_environment(env, side, run), **_settings(run)},
                 )
                 started.append(process)
-            # Now only the ends have the sockets open, so each sees when the other exits.
+            # Now only the processes have the sockets open, so each detects the other's exit.
             for ctl in ctls.values():
                 ctl.close()
             said = [
@@ -291,7 +291,7 @@ def _measure(
     return result
 
 
-# ---- rounds
+# ---- rounds of runs
 
 
 def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
@@ -315,7 +315,7 @@ def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
 
 
 def seconds_of(plan: Plan, value: float) -> float:
-    """Return the seconds that a message takes where this value was measured."""
+    """Return the seconds per message that correspond to a measured value."""
     return {
         "us": 2e-6 * value,
         "GB/s": plan.size / (value * 1e9 or 1),
@@ -324,7 +324,7 @@ def seconds_of(plan: Plan, value: float) -> float:
 
 
 def _seconds_each(plan: Plan, run: _Run, env: Mapping[str, str], until: float) -> float:
-    """Return the seconds that a message takes, by short runs."""
+    """Return the seconds per message, measured by short runs."""
 
     def probe(iters: int) -> float:
         short = replace(plan, iters=iters + -iters % plan.credit)
@@ -333,18 +333,19 @@ def _seconds_each(plan: Plan, run: _Run, env: Mapping[str, str], until: float) -
     each, short = probe(FIRST), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
         return each
-    # The best of three, since another process may have used the CPU meanwhile.
+    # The best of three, because another process may have used the CPU.
     return min(probe(short) for _ in range(3))
 
 
 def _with_iters(
     plan: Plan, runs: list[_Run], env: Mapping[str, str], until: float = math.inf
 ) -> tuple[Plan, str]:
-    """Return the plan with a number of iterations that a run has time for.
+    """Return the plan with a number of iterations that fits in the time, and a remark.
 
-    Short runs of the floor find it out; on a line with faults siwarp takes by far the longest. The
-    text says why it is less than what was asked for. Half the time until ``until`` does for all
-    rounds, as runs on a busy machine take more than their share.
+    Short runs of the floor determine the number, or of siwarp with a fault plan, which makes it by
+    far the slowest. The remark says why the number is less than requested. All rounds together are
+    planned for half the time until ``until``, because runs on a busy machine take longer than
+    planned.
     """
     slowest = next(run for run in runs if run.name == "ours") if "SIWARP_FAULTS" in env else runs[0]
     short, least, most = ITERS[plan.kind]
@@ -368,7 +369,7 @@ def _round(
     turn: int,
     until: float,
 ) -> dict[str, Any]:
-    # The floor and siwarp take turns in being first.
+    # The floor (raw sockets) and siwarp alternate in running first.
     order = [runs[1], runs[0], *runs[2:]] if turn % 2 and len(runs) > 1 else runs
     values: dict[str, float] = {}
     p99: dict[str, float] = {}
@@ -391,13 +392,13 @@ def _round(
 def _rounds(
     plan: Plan, one: Callable[[Plan, int], dict[str, Any]], until: float = math.inf
 ) -> tuple[Plan, list[dict[str, Any]], str]:
-    """Do the rounds, with fewer messages if one takes too long, and none begun after ``until``.
+    """Do the rounds, with fewer messages if one takes too long; none starts after ``until``.
 
     Returns:
-        The plan of the last round, the rounds' values, and why they are not all that were wanted.
+        The plan of the last round, the rounds' values, and why there are fewer than requested.
 
     Raises:
-        BenchError: there is not even one.
+        BenchError: not even one round was done.
 
     """
     rounds: list[dict[str, Any]] = []
@@ -432,23 +433,23 @@ def run(
     progress: Progress | None = None,
     **options: Unpack[PlanOptions],
 ) -> dict[str, Any]:
-    """Measure one thing beside its floor.
+    """Measure one figure together with its floor.
 
     Args:
-        kind: ``lat`` (one way, us; Read: there and back), ``bw`` (GB/s of 10^9 octets), ``rate``
-            (messages a second), ``reg`` (register and deregister, us), ``onesided`` (how much
-            later a Write shows in a process that does not poll, us), ``done`` (from posting a
-            Write to its completion, us), ``watched`` (one way, us, between two that only look at
-            their memory).
+        kind: ``lat`` (one way, us; Read: round trip), ``bw`` (GB/s of 10^9 octets), ``rate``
+            (messages per second), ``reg`` (register and deregister, us), ``onesided`` (additional
+            delay until a Write is visible in a process that does not poll, us), ``done`` (from
+            posting a Write to its completion, us), ``watched`` (one way, us, between two processes
+            that only watch their memory).
         qp, op: ``ud``, ``uc``, ``rd`` or ``rc``; ``send``, ``write`` or ``read``. The floor of rd's
             latency and rate is ud, of its bandwidth raw UDP in large datagrams.
         options: PlanOptions.
         others: measure the other raw runs too, not only the floor.
-        within: the seconds that all of it may take: runs are shorter, and rounds fewer, where that
-            is too little for them.
-        env: more environment for the processes that measure; SIWARP_FAULTS for our client. If that
-            plan has losses, RD is measured without them, too: what of its rate it keeps.
-        progress: called with the number of runs that are done, and of all.
+        within: time limit in seconds; if it is short, runs are shorter, and rounds fewer.
+        env: additional environment for the measuring processes; SIWARP_FAULTS applies to siwarp's
+            client. If that plan has losses, RD is also measured without them, to show the part of
+            its rate that it keeps.
+        progress: called with the number of runs that are done, and the total.
 
     Returns:
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
@@ -459,7 +460,7 @@ def run(
         median) and ``lossless_ratio`` (the median of the rounds' ratios of ours to that),
         ``rounds`` (every round's values by name), ``spans`` (the least and the largest of the
         rounds' ratios, by the ratio's name), ``partial`` (why there are fewer messages or rounds
-        than asked for), ``unreliable`` (why the figures may tell of the machine).
+        than requested), ``unreliable`` (why the figures may reflect the state of the machine).
 
     Raises:
         UsageError: there is no such measurement.
@@ -487,7 +488,7 @@ def run(
 
 
 def _doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
-    """Return why a summary may tell of the machine."""
+    """Return reasons why a summary may reflect the state of the machine."""
     rounds = summary["rounds"]
     ratios = [each["ratio"] for each in rounds] if summary["floor"] is not None else []
     found = [spread(ratios or [abs(each["ours"]) for each in rounds])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A measurement of ``siwarp bench`` in words."""
+"""Prints a measurement of ``siwarp bench`` as text."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FLOORS = {
 }
 
 
-#: What is measured beside: its key, that of its ratio, its words, and what the ratio says.
+#: Variants of siwarp: key of the figure, key of the ratio, title, and meaning of the ratio.
 _BESIDE = (
     ("with_markers", "markers_ratio", "siwarp, Markers both ways", "{} of without"),
     ("as_roce", "roce_ratio", "siwarp, persona roce", "{} of iwarp"),
@@ -73,7 +73,7 @@ _BESIDE = (
 
 
 def floor_words(name: str, qp: str) -> str:
-    """Return what a floor is, in words."""
+    """Return the description of a floor, the raw-socket run for comparison."""
     if name in _FLOORS:
         return _FLOORS[name]
     words = {"single": "one send a message", "polling": "polling", "blocking": "blocking"}[name]
@@ -81,13 +81,13 @@ def floor_words(name: str, qp: str) -> str:
 
 
 def _of_rounds(result: dict[str, Any], name: str) -> str:
-    """Return the least and the largest of a ratio's rounds, as words."""
+    """Return the minimum and maximum of a ratio over the rounds, as text."""
     least, largest = result["spans"][name]
     return f"{least:.3f} to {largest:.3f}"
 
 
 def _doubts(result: dict[str, Any]) -> list[str]:
-    """Return what a result lacks, as lines."""
+    """Return the lines about a result's restrictions: partial or unreliable."""
     found = [f"unreliable: {doubt}" for doubt in result["unreliable"]]
     return [f"partial: {result['partial']}", *found] if result["partial"] else found
 
@@ -97,7 +97,7 @@ def _room() -> int:
 
 
 def _figure(words: str, value: float, unit: str, more: str = "") -> None:
-    """Print a figure, and more about it: below, where a terminal has no room for it."""
+    """Print a figure with a remark; the remark goes to the next line if the terminal is narrow."""
     line = f"  {words:<42} {figure(value, unit):>16}"
     whole = f"{line}   {more}".rstrip()
     if len(whole) <= _room():
@@ -107,7 +107,7 @@ def _figure(words: str, value: float, unit: str, more: str = "") -> None:
 
 
 def _sentence(text: str, indent: str) -> None:
-    """Print a sentence, which breaks between words where a terminal has no room for it."""
+    """Print a sentence, wrapped between words on a narrow terminal."""
     print(
         *textwrap.wrap(text, _room(), initial_indent=indent, subsequent_indent=indent + "    "),
         sep="\n",

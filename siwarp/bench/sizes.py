@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Octets as people write them: ``64``, ``4K``, ``1M``; and several: ``all``, ``1:64K:*2``."""
+"""Parses sizes in octets: ``64``, ``4K``, ``1M``; and lists: ``all``, ``1:64K:*2``."""
 
 from __future__ import annotations
 
 __all__ = ["ALL", "MOST", "octets", "sizes"]
 
-#: What perftest's --all has: powers of two from 2 to 2^23.
+#: The sizes of perftest's --all: powers of two from 2 to 2^23.
 ALL = tuple(1 << i for i in range(1, 24))
-#: The longest list of sizes.
+#: Maximum length of a list of sizes.
 MOST = 1000
 
 _SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -17,7 +17,7 @@ def octets(text: str) -> int:
     """Return a number of octets; K, M and G are 2^10, 2^20 and 2^30.
 
     Raises:
-        ValueError: it is none, or 0.
+        ValueError: the text is not a number of octets, or 0.
 
     """
     digits, unit = text, 1
@@ -29,7 +29,7 @@ def octets(text: str) -> int:
 
 
 def _steps(text: str) -> list[int]:
-    """Return FIRST:LAST:*FACTOR or FIRST:LAST:+STEP, both ends included."""
+    """Return the sizes of FIRST:LAST:*FACTOR or FIRST:LAST:+STEP, including both limits."""
     first, last, step = text.split(":")
     if step[:1] not in ("*", "+"):
         raise ValueError(f"{text!r}: say *FACTOR or +OCTETS for the step, as in 1:64K:*2")
@@ -46,14 +46,14 @@ def _steps(text: str) -> list[int]:
 
 
 def sizes(text: str) -> list[int]:
-    """Return the sizes that a text names, ascending and each once.
+    """Return the sizes that a text names, ascending and without duplicates.
 
     Args:
-        text: ``all`` (2 to 2^23, powers of two), or, with commas between several: a size, or
-            ``FIRST:LAST:*FACTOR``, or ``FIRST:LAST:+STEP``.
+        text: ``all`` (2 to 2^23, powers of two), or a comma-separated list of sizes,
+            ``FIRST:LAST:*FACTOR`` and ``FIRST:LAST:+STEP``.
 
     Raises:
-        ValueError: it names none, or too many.
+        ValueError: the text names no size, or too many.
 
     """
     found: set[int] = set()

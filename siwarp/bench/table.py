@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The figures that siwarp promises: each with its floor, its limit, and its aim."""
+"""The figures that siwarp promises, each with its floor (raw sockets), its limit, and its aim."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["ROWS", "Row", "figure", "judge", "measure", "plain", "show", "write"
 
 MIB = 1 << 20
 
-#: What a figure may be compared with, and the ratio: keys of a result of ``run``.
+#: The figure for comparison -> the ratio to it; both are keys in a result of ``run``.
 _RATIOS = {"floor": "ratio_median", "lossless": "lossless_ratio"}
-#: The name of that ratio among a result's spans.
+#: The figure for comparison -> the name of the ratio in a result's spans.
 _SPANS = {"floor": "ratio", "lossless": "lossless_ratio"}
 
 
@@ -28,9 +28,9 @@ _SPANS = {"floor": "ratio", "lossless": "lossless_ratio"}
 class Row:
     """One figure.
 
-    ``must`` and ``aim`` are ratios to the floor (the median of the rounds' ratios is compared), or
-    where there is no floor microseconds. ``beside`` is what the ratio is to: the floor, or
-    ``lossless``, RD on the same line without its losses.
+    ``must`` and ``aim`` limit the ratio to the floor (the median of the rounds' ratios), or, for a
+    figure without a floor, the microseconds. ``beside`` is the reference of the ratio: the floor,
+    or ``lossless``, RD on the same link without its losses.
     """
 
     name: str
@@ -137,7 +137,7 @@ ROWS: tuple[Row, ...] = (
         },
         "lossless",
     ),
-    # A wait spins first by default, and would then not sleep at all; so spinning is off.
+    # By default a wait spins first and would not sleep at all here, so spinning is off.
     Row(
         "UD 64 B, asleep on a completion channel",
         "raw UDP, blocking",
@@ -197,7 +197,7 @@ def figure(value: float, unit: str) -> str:
 
 
 def judge(row: Row, value: float) -> str:
-    """Return ``aim`` if the value is that good, ``must`` if it is good enough, else ``missed``."""
+    """Return ``aim`` if the value reaches the aim, ``must`` if only the limit, else ``missed``."""
     sign = 1 if row.less_is_better else -1
     if value * sign <= row.aim * sign:
         return "aim"
@@ -210,7 +210,7 @@ def measure(
     progress: Callable[[int, int], None] | None = None,
     run: Callable[..., dict[str, Any]] = run,
 ) -> list[dict[str, Any]]:
-    """Measure each row; one that fails is a miss, with the reason."""
+    """Measure each row; a row that fails counts as missed, with the reason."""
     results = []
     for i, row in enumerate(rows):
 
@@ -238,7 +238,7 @@ def measure(
 
 
 def write(results: list[dict[str, Any]], output: str) -> None:
-    """Write everything to a file, if one is named."""
+    """Write all results to a file, if one is named."""
     if output:
         Path(output).write_text(json.dumps(results, indent=2) + "\n", "utf-8")
 
@@ -269,7 +269,7 @@ def _others(result: dict[str, Any]) -> str:
 
 
 def plain(console: Console | None, width: int) -> Console:
-    """Return the console, or a new one; if it is no terminal, one of this width."""
+    """Return the console, or a new one; with a fixed width if it is not a terminal."""
     from rich.console import Console
 
     console = console or Console(highlight=False)
@@ -279,7 +279,7 @@ def plain(console: Console | None, width: int) -> Console:
 
 
 def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
-    """Print the table, the other floors and what failed."""
+    """Print the table, the other raw-socket runs, and the reasons for failures."""
     from rich.table import Table
 
     console = plain(console, 160)

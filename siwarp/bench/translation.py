@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Cycles that a post or a poll costs more through libibverbs.so.1 than by siw.h."""
+"""Cycles that a post or a poll through libibverbs.so.1 costs more than through siw.h."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from siwarp.bench.runner import BenchError, program
 
 __all__ = ["MOST", "measure", "show"]
 
-#: What is promised of each call, in cycles of the time stamp counter.
+#: The promised limit for each call, in cycles of the time stamp counter.
 MOST = 38
 _LIMIT_S = 60
 
 
 def measure(rounds: int) -> dict[str, dict[str, Any]]:
-    """Return for each call its cycles by either way and the difference: medians of the rounds.
+    """Return for each call its cycles by both APIs and the difference: medians of the rounds.
 
-    Elsewhere than on x86-64 these are nanoseconds.
+    On machines other than x86-64 the unit is nanoseconds.
 
     Raises:
-        BenchError: this build has no such program, or it failed.
+        BenchError: this build has no such program, or the program failed.
 
     """
     tool = program().with_name("siwarp-bench-translation")
@@ -51,7 +51,7 @@ def measure(rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def show(found: dict[str, dict[str, Any]]) -> None:
-    """Print a line for each call."""
+    """Print a line for each verbs call."""
     print(f"{'cycles a call':<14} {'siw.h':>8} {'ibv_':>8} {'more':>8}   promised: <= {MOST}")
     for call, way in found.items():
         verdict = "kept" if way["kept"] else "MISSED"

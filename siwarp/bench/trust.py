@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""When a figure may tell of the machine rather than of siwarp."""
+"""Detects figures that may reflect the state of the machine rather than siwarp."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 
 __all__ = ["APART", "beaten", "busy", "span", "spread"]
 
-#: Rounds that differ by more than this factor tell of the machine.
+#: Rounds that differ by more than this factor indicate a disturbed machine.
 APART = 1.5
 
 
-#: The load that a measurement leaves behind, where another one follows it.
+#: Load average that a measurement leaves behind for the next one.
 OWN_LOAD = 2.5
-#: A floor that another way to do the same beats by more than this has stumbled.
+#: A floor (raw-socket run) that an equivalent one beats by more than this factor is unreliable.
 BEATEN = 1.5
-#: Floors that do something else: they send many messages by one call.
+#: Floors (raw-socket runs) that are not equivalent, because they send many messages in one call.
 _OTHER_WORK = ("gso", "coalesced")
 
 
 def busy() -> str:
-    """Return a doubt if other programs want more CPUs than there are: ask before measuring."""
+    """Return a doubt if other programs need more CPUs than exist; call it before measuring."""
     cores = len(os.sched_getaffinity(0))
     if os.getloadavg()[0] <= max(cores, OWN_LOAD):
         return ""
@@ -29,24 +29,25 @@ def busy() -> str:
 
 
 def spread(rounds: Sequence[float]) -> str:
-    """Return a doubt if rounds differ much."""
+    """Return a doubt if rounds differ by more than APART."""
     if len(rounds) < 2 or max(rounds) <= APART * min(rounds):
         return ""
     return f"the rounds differ by more than a factor of {APART:g}"
 
 
 def span(values: Sequence[float]) -> list[float]:
-    """Return the least and the largest."""
+    """Return the minimum and the maximum."""
     return [min(values), max(values)]
 
 
 def beaten(floor: float, others: Mapping[str, float], *, less_is_better: bool) -> str:
-    """Return a doubt if a floor is far behind another one that does the same.
+    """Return a doubt if a floor (raw-socket run) is far behind an equivalent one.
 
     Args:
-        floor: the chosen one's figure.
-        others: those of others by name; who spins beside one that sleeps does something else, too.
-        less_is_better: of the figures.
+        floor: the figure of the selected floor.
+        others: figures of other floors by name. Do not compare a sleeping floor with spinning
+            ones, which are not equivalent.
+        less_is_better: whether smaller figures are better.
 
     """
     for name, value in others.items():

@@ -51,7 +51,7 @@ def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, s
     file = Path(output).absolute()
     if not file.parent.is_dir():
         raise OSError(f"{file.parent}: no such directory")
-    if shutil.which(program):  # no program, no capture: keep the older one
+    if shutil.which(program):  # keep the older capture if there is no program
         _make_room(file)
     _try(file)
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}

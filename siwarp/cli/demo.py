@@ -132,7 +132,7 @@ def _bad_key(peer: Peer) -> None:
 
     def write(conn: Any, there: Any) -> None:
         conn.write(there, b"this must not arrive")
-        conn.recv(30)  # the Write completes when TCP has accepted it; the peer's error comes later
+        conn.recv(30)  # TCP has accepted the Write when it completes; the peer's error comes later
 
     def read(conn: Any, there: Any) -> None:
         conn.read(there, 64, timeout=30)

@@ -50,7 +50,7 @@ def _say(value: Any) -> None:
 def _hear() -> Any:
     line = sys.stdin.readline()
     if not line:
-        sys.exit(0)  # # the demo has ended
+        sys.exit(0)  # the demo has ended
     return json.loads(line)
 
 
@@ -77,14 +77,14 @@ def hold_file(path: Path) -> None:
 
 
 class _Enough:
-    """A stop flag that is set when the demo sends a message that ends this part."""
+    """A stop flag that is set when the demo sends the message that ends a part."""
 
     def is_set(self) -> bool:
-        """Whether such a message has arrived on standard input."""
+        """Whether the demo's message has arrived on standard input."""
         return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_hear())
 
     def fileno(self) -> int:
-        """Return the descriptor on which that message arrives: standard input."""
+        """Return the descriptor on which the demo's message arrives: standard input."""
         return sys.stdin.fileno()
 
 
@@ -146,7 +146,7 @@ def main() -> int:
         echo_datagrams(QPType.UD)
         echo_datagrams(QPType.RD)
         refuse()
-    except OSError as e:  # # includes siwarp.Error, whose message names the remedy
+    except OSError as e:  # includes siwarp.Error, whose message names the remedy
         print(f"siwarp demo's peer: {e.strerror or e}", file=sys.stderr)
         return 1
     return 0

@@ -265,7 +265,7 @@ def _serve(
             else:
                 transport = "TCP" if qp == "rc" else "UDP"
                 everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
-                if everyone and qp == "rd":  # RD peers know the server by its address
+                if everyone and qp == "rd":  # RD peers identify the server by its address
                     everyone += " (if it has several, name one by --addr)"
                 known = f"; clients need --qkey {qkey:#x}" if qkey else ""
                 print(

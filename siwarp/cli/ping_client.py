@@ -150,7 +150,7 @@ class DatagramPinger(_OneSided):
         most = context.query_device().max_ud_msg if op == "send" else MAX_SIZE
         if not 1 <= size <= most:
             raise typer.BadParameter(f"a {kind} ping has 1 to {most} octets", param_hint="--size")
-        slots = 8 if op == "send" else 1  # data that is read lies behind data that is written
+        slots = 8 if op == "send" else 1  # Sends need slots; read data follows written data
         # The queue pair uses the memory until it is closed, so create it later and close it first.
         self._mr = part(MR(pd, size * (slots + 1)))
         ah = part(AH(pd, dest))

@@ -334,7 +334,7 @@ class DatagramServer:
         if self._kind == QPType.RD and kind == MEMORY:
             answer = self._loans.lend(wc.source, self._mr.read(wc.byte_len - 1, at + 1))
             if wc.byte_len == 1:
-                return  # a client that returns its memory
+                return  # the client only returned its memory
         elif kind == REQUEST:
             answer = self._mr.view[at + 1 : at + wc.byte_len]
         else:

@@ -118,7 +118,7 @@ def _variables(options: _Options) -> dict[str, str]:
     if options.faults is not None:
         from siwarp.verbs import faults
 
-        with faults(options.faults) as plan:  # rejects an invalid plan
+        with faults(options.faults) as plan:  # raises an error for an invalid plan
             added["SIWARP_FAULTS"] = plan
     if options.capture is not None:
         program = options.command[0] if options.command else "sh"

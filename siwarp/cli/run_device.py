@@ -23,7 +23,7 @@ _NAME, _PATH = 64, 256
 
 
 class _Device(ctypes.Structure):
-    """``struct ibv_device``."""
+    """The C structure ``struct ibv_device``."""
 
     _fields_ = [
         ("ops", ctypes.c_void_p * 2),
@@ -77,7 +77,7 @@ class _PortAttr(ctypes.Structure):
 
 
 class _GidEntry(ctypes.Structure):
-    """``struct ibv_gid_entry``."""
+    """The C structure ``struct ibv_gid_entry``."""
 
     _fields_ = [
         ("gid", ctypes.c_ubyte * 16),

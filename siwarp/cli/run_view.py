@@ -162,7 +162,7 @@ def _show_nodes(found: Sequence[Device]) -> None:
     folder.mkdir(exist_ok=True)
     for name in ours:
         _bind("/dev/null", folder / name, folder=False)
-    # As before: only root may create files there.
+    # As before the change, only root may create files there.
     folder.chmod(0o555)
     covered.chmod(0o555)
 

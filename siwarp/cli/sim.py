@@ -84,7 +84,7 @@ class Worker:
         return self._process
 
     def close(self) -> None:
-        """End the process."""
+        """End the worker process."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -105,7 +105,7 @@ class Run:
     hash: int = 0
 
     def add(self, outcome: dict[str, Any]) -> None:
-        """Add the outcome of a seed."""
+        """Add the outcome of a seed to the sums."""
         self.seeds += 1
         self.failures += bool(outcome["failure"])
         self.hash ^= outcome["hash"]

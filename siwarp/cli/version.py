@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``siwarp --version``."""
+"""``siwarp --version``: prints the version of the library."""
 
 from __future__ import annotations
 

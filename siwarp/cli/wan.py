@@ -72,7 +72,7 @@ def _tell(statistics: dict[str, dict[str, int]]) -> None:
 
 def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
     """Run the commands; return the exit status and the relay's statistics, or None without any."""
-    from siwarp.verbs.qkey import shared_qkey  # programs on both sides share one Q_Key
+    from siwarp.verbs.qkey import shared_qkey  # the programs in both namespaces share one Q_Key
 
     mine, its = os.pipe()
     process = subprocess.Popen(
@@ -88,7 +88,7 @@ def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
                 status = process.wait()
                 break
             except KeyboardInterrupt:
-                continue  # the signal is for the command, which may or may not end
+                continue  # the signal is meant for the command, which may ignore it
     return status if status >= 0 else 128 - status, json.loads(said) if said else None
 
 

@@ -84,7 +84,7 @@ class _Found:
     )  # UD: error messages and the headers they quote
 
 
-# ---- TCP --------------------------------------------------------------------------------------
+# ---- TCP connections -----------------------------------------------------------------------------
 
 
 def _rc(connection: Connection) -> _Found | None:
@@ -227,7 +227,7 @@ def _match_startup(stream: Stream, requests: list[Message], replies: list[Messag
         _answer(asked, answer)
 
 
-# ---- UDP --------------------------------------------------------------------------------------
+# ---- UDP datagrams -------------------------------------------------------------------------------
 
 
 def _crc_fits(octets: bytes) -> bool:
@@ -445,7 +445,7 @@ def _ud(packets: list[Packet]) -> list[_Found]:
     return list(flows.values())
 
 
-# ---- all of it --------------------------------------------------------------------------------
+# ---- complete captures ---------------------------------------------------------------------------
 
 
 def _sum_up(found: _Found) -> None:

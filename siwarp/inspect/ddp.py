@@ -33,7 +33,7 @@ from scapy.packet import Packet
 from siwarp.inspect.names import NOTICE_CODES, OPCODES, NoticeCode, Opcode
 from siwarp.inspect.wire import TAGGED_HDR_LEN, UNTAGGED_HDR_LEN
 
-#: Lengths of the two headers are those of RFC 5041 figures 4 and 5; this bit tells them apart.
+#: The T bit, which distinguishes the two headers (RFC 5041 figures 4 and 5).
 T_BIT = 0x80
 
 

@@ -115,7 +115,7 @@ UC_FIRST = 1
 
 
 def llp_fields(kind: int) -> list[Any]:
-    """The LLP header: 12 octets."""
+    """Return the fields of the LLP header, 12 octets."""
     return [
         BitEnumField("type", kind, 4, LLP_TYPES),
         BitField("version", LLP_VERSION, 2),

@@ -92,10 +92,10 @@ class Message:
 
     number: int = 0
     stream: int = 0
-    time: float = 0.0  # when its last octet arrived
-    when_ns: int = 0  # the same in nanoseconds, too precise for a float
+    time: float = 0.0  # arrival of the message's last octet
+    when_ns: int = 0  # the same time in ns, which a float cannot hold exactly
     began_ns: int = 0
-    frame: int = 0  # number of the packet with its last octet, from 1
+    frame: int = 0  # number, from 1, of the packet with the last octet
     first_frame: int = 0
     transport: str = "rc"
     source: str = ""
@@ -107,13 +107,13 @@ class Message:
     fields: dict[str, int | str] = field(default_factory=dict)
     answers: int | None = None  # number of the request to which this is the response
     answered_by: int | None = None
-    latency: float | None = None  # of a response: seconds since the request was complete
+    latency: float | None = None  # of a response: seconds since the end of its request
     about: int | None = None  # of a Terminate: number of the message that it quotes
-    retransmitted: int = 0  # packets that retransmitted its octets
-    dropped: str | None = None  # why the receiver dropped it
+    retransmitted: int = 0  # number of packets that retransmitted its octets
+    dropped: str | None = None  # the receiver's reason for dropping the message
     error: str | None = None
     clause: str | None = None
-    note: str | None = None  # about the capture, not about the message
+    note: str | None = None  # remark about the capture, not about the message
 
     def blame(self, error: str, clause: str | None) -> None:
         """Record an error, unless an earlier one is recorded."""
@@ -127,21 +127,21 @@ class Stream:
 
     number: int = 0
     transport: str = "rc"
-    source: str = ""  # the initiator
+    source: str = ""  # address of the initiator
     dest: str = ""
     first_frame: int = 0
     time: float = 0.0
     seconds: float = 0.0
-    request: dict[str, int | str] | None = None  # fields of the start-up frames
+    request: dict[str, int | str] | None = None  # fields of the MPA start-up frames
     reply: dict[str, int | str] | None = None
     crc: bool | None = None  # whether CRC is in use; None: unknown
-    markers: dict[str, bool] = field(default_factory=dict)  # by sender
-    messages: dict[str, int] = field(default_factory=dict)  # by kind
+    markers: dict[str, bool] = field(default_factory=dict)  # whether Markers are used, by sender
+    messages: dict[str, int] = field(default_factory=dict)  # number of messages by kind
     octets: dict[str, int] = field(default_factory=dict)
-    read_latency: dict[str, float] | None = None  # min, median, max
+    read_latency: dict[str, float] | None = None  # minimum, median and maximum in seconds
     errors: int = 0
     retransmitted: int = 0
-    missing: int = 0  # octets that are not in the capture
+    missing: int = 0  # number of octets that the capture lacks
     ended: str | None = None
 
 
@@ -154,9 +154,9 @@ class Header(NamedTuple):
     rv: int
     opcode: int
     ddp_rsvd: int
-    size: int  # octets of the header
-    a: int  # the STag; or the field of the Invalidate STag and the Q_Key
-    b: int  # the TO, or the QN
+    size: int  # length of the header in octets
+    a: int  # STag; or the field of Invalidate STag and Q_Key
+    b: int  # TO of a tagged header, QN of an untagged one
     msn: int
     mo: int
 

@@ -216,7 +216,7 @@ def mark(fpdu: Packet, at: int) -> bytes:
     for word in range(0, len(plain), 4):
         here = at + len(out)
         if here % MARKER_SPACING == 0:
-            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))  # the field has 16 bits
+            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))  # a 16-bit field
         if word == len(plain) - CRC_LEN and fpdu.crc is None:
             out += crc32c(bytes(out)).to_bytes(CRC_LEN, "little")
         else:
@@ -332,7 +332,7 @@ def bind_mpa(port: int) -> None:
 
 
 def unbind_mpa(port: int) -> None:
-    """Undo `bind_mpa`."""
+    """Remove the bindings of `bind_mpa`."""
     split_layers(TCP, MPA, dport=port)
     split_layers(TCP, MPA, sport=port)
 

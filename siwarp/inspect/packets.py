@@ -47,7 +47,7 @@ class Packet:
     """
 
     frame: int
-    when: int  # nanoseconds since 1970
+    when: int  # time stamp: nanoseconds since 1970
     source: str
     source_port: int
     dest: str
@@ -174,7 +174,7 @@ class _Ip:
     dest: str
     protocol: int
     body: bytes
-    length: int  # of the body on the wire
+    length: int  # octets of the body on the wire
 
 
 def _ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:

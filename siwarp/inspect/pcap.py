@@ -109,7 +109,7 @@ class CaptureFile:
         self.frames += 1
         return self.frames
 
-    # ---- pcap ------------------------------------------------------------------------------
+    # ---- pcap format -----------------------------------------------------------------------------
 
     def _pcap(self, order: str, parts: int) -> Iterator[Frame]:
         head = self._read(20)
@@ -132,7 +132,7 @@ class CaptureFile:
             spend(frames=1)
             yield Frame(self._next_number(), when, link, octets, length)
 
-    # ---- pcapng ----------------------------------------------------------------------------
+    # ---- pcapng format ---------------------------------------------------------------------------
 
     def _pcapng(self) -> Iterator[Frame]:
         kind = PCAPNG

@@ -57,7 +57,7 @@ class HalfReader:
     def __init__(self, direction: Direction, half: Half, crc: bool | None, marked: bool) -> None:
         self.direction = direction
         self.half = half
-        self.crc = crc  # whether CRC is in use; None: unknown
+        self.crc = crc  # whether the connection uses CRC; None: unknown
         self.marked = marked
         self.messages: list[Message] = []
         self.ends: list[int] = []  # the offset in the stream at which each message ends
@@ -69,8 +69,8 @@ class HalfReader:
         self._before: tuple[Any, ...] = ()
         self._next: Header | None = None  # header that the message's next segment must have
         self._msn: dict[int, int] = {}
-        self._over = False  # a Terminate was sent
-        self._may_be_empty = False  # the next FPDU may be empty, as an RTR
+        self._over = False  # whether a Terminate was sent
+        self._may_be_empty = False  # whether the next FPDU may be empty, as an RTR
 
     def read(self) -> None:
         """Parse the complete direction."""

@@ -32,8 +32,8 @@ class _State:
     """State of one direction of a connection."""
 
     startup: ScapyPacket | None = None
-    origin: int = 0  # offset of its first FPDU
-    other: bool = False  # not iWARP, or too much of it is missing
+    origin: int = 0  # offset of the direction's first FPDU
+    other: bool = False  # not an iWARP connection, or too many octets missing
 
 
 class FPDUSession(DefaultSession):

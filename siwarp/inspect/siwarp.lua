@@ -21,7 +21,7 @@
 local bits = bit32 or bit
 local stock = Dissector.get("iwarp_ddp_rdmap")
 
--- ---- CRC32C ------------------------------------------------------------------------------------
+-- ---- CRC32C -------------------------------------------------------------------------------------
 
 local crc_table = {}
 for n = 0, 255 do
@@ -50,7 +50,7 @@ local function crc32c(octets)
 	return 0xffffffff - c
 end
 
--- ---- names -------------------------------------------------------------------------------------
+-- ---- names of values ----------------------------------------------------------------------------
 
 local opcodes = {
 	[0] = "Write", "Read Request", "Read Response", "Send", "Send with Invalidate",
@@ -86,7 +86,7 @@ local reasons = {
 	["2.0.6"] = "insufficient IRD", ["2.0.7"] = "no matching RTR option",
 }
 
--- ---- shared by both protocols --------------------------------------------------------------------
+-- ---- shared by both protocols -------------------------------------------------------------------
 
 -- Show the CRC in the last four octets and compare it with the CRC of all octets before it.
 local function add_crc(tree, fields, range, checked, in_use)
@@ -547,7 +547,7 @@ local function add_datagram(tvb, pinfo, root)
 	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, 0)
 end
 
--- ---- after the LLP header -----------------------------------------------------------------------
+-- ---- datagrams with an LLP header ---------------------------------------------------------------
 
 -- Flow, type and epoch -> PSN -> the first frame with that PSN. In a capture of both sides, a
 -- datagram appears once as sent and once as received; the packet's direction flag distinguishes
@@ -735,7 +735,7 @@ local function add_llp(tvb, pinfo, root)
 	pinfo.cols.info = info .. add_rest(tvb, pinfo, root, tree, from)
 end
 
--- ---- resolution of UD queue pairs ----------------------------------------------------------------
+-- ---- resolution of UD queue pairs ---------------------------------------------------------------
 
 -- Whether the magic number of UD resolution is present; no datagram of a queue pair begins with it.
 local function is_sidr(tvb)
@@ -1093,7 +1093,7 @@ end
 mpa:register_heuristic("tcp", mpa_heuristic)
 DissectorTable.get("tcp.port"):add_for_decode_as(mpa)
 
--- ---- in addition to the stock dissectors -----------------------------------------------------------
+-- ---- in addition to the stock dissectors --------------------------------------------------------
 
 local more = Proto("siwarp_more", "iWARP, what else is there")
 local rev_field, term_field = Field.new("iwarp_mpa.rev"), Field.new("iwarp_rdma.term_layer")

@@ -46,7 +46,7 @@ class Direction(NamedTuple):
         return Direction(self.dest, self.dest_port, self.source, self.source_port)
 
 
-# ---- octets in order --------------------------------------------------------------------------
+# ---- reassembly of octets ------------------------------------------------------------------------
 
 
 class Place(NamedTuple):
@@ -148,9 +148,9 @@ class Connection:
     first_frame: int = 0
     when: int = 0
     halves: dict[Direction, Half] = field(default_factory=dict)
-    ended: str | None = None  # "closed" or "reset"
+    ended: str | None = None  # "closed", "reset" or None
     last: int = 0
-    cut: int = 0  # number of octets truncated in the capture
+    cut: int = 0  # number of octets that the capture truncated
 
     def half(self, direction: Direction) -> Half:
         """Return the octets of one direction."""
@@ -231,7 +231,7 @@ def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
     return streams
 
 
-# ---- octets to frames -------------------------------------------------------------------------
+# ---- splitting octets into frames ----------------------------------------------------------------
 
 
 @dataclass
@@ -287,7 +287,7 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
     return frames
 
 
-# ---- resynchronization -----------------------------------------------------------------------
+# ---- resynchronization ---------------------------------------------------------------------------
 
 
 def resume(

@@ -40,10 +40,10 @@ LLP_MARK = 2
 #: The LLP's version, in the two bits above the mark.
 LLP_VERSION = 1
 RD_HEADER_LEN = 36
-REPORT = struct.Struct("!QQI")  # datagrams, octets, next PSN
+REPORT = struct.Struct("!QQI")  # number of datagrams, of octets, next PSN
 RD_ACK = 5
-ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, ranges of requests, of responses, zero
-RANGE = struct.Struct("!HH")  # gap, length
+ACK_HEAD = struct.Struct("!IBBBB")  # CE count, RNR timer, counts of request/response ranges, zero
+RANGE = struct.Struct("!HH")  # gap before the range, length of the range
 
 # ---- resolution of UD queue pairs
 
@@ -67,7 +67,7 @@ class SIDRType(IntEnum):
 class Startup:
     """A start-up frame; ``enhanced`` has IRD, ORD and the bits A to D of RFC 6581, if any."""
 
-    asks: bool  # True for a Request
+    asks: bool  # whether the frame is a Request
     m: int
     c: int
     r: int
@@ -92,7 +92,7 @@ def parse_startup(octets: bytes) -> Startup:
     return Startup(asks, flags >> 7, flags >> 6 & 1, flags >> 5 & 1, s, rev, enhanced, data)
 
 
-# ---- RD
+# ---- headers of RD datagrams
 
 _RD = struct.Struct("!BBBBIIIIIIHHHBB")
 _RD_NAMES = (
@@ -126,7 +126,7 @@ def _beyond(body: bytes) -> int:
     return sum(length for _, length in RANGE.iter_unpack(body[ACK_HEAD.size : end]))
 
 
-# ---- Terminate
+# ---- headers of Terminates
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Write SHA256SUMS and siwarp.cdx.json, a bill of materials, beside what is in dist/release."""
+"""Write SHA256SUMS and siwarp.cdx.json, a bill of materials, for the files in dist/release."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def sha256(file: Path) -> str:
 
 
 def needed(about: Message) -> list[Component]:
-    """What the package needs when it runs; what an extra needs is optional.
+    """Return the packages that siwarp needs at run time; those of an extra are optional.
 
-    A version is a range here, of which an installation chooses.
+    A version is a range here; the installation selects one.
     """
     found: dict[str, Component] = {}
     for line in about.get_all("Requires-Dist", []):

@@ -1,4 +1,4 @@
-"""Make an sdist and wheels in dist/release: `python tools/dist/make.py [PLATFORM...]`."""
+"""Build an sdist and wheels in dist/release: `python tools/dist/make.py [PLATFORM...]`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from platforms import BUILD, OUT, ROOT, Platform, cc, chosen, headers, zig
 
 
 def cross_file(platform: Platform) -> Path:
-    """Meson's description of a platform.
+    """Return meson's description of a platform.
 
-    Programs are compiled as libraries are, too: what zig knows of musl's variables, as stdout, does
-    not say how they are aligned, so no program may have a copy of them.
+    Programs are compiled like libraries, with -fPIC: zig's stubs for musl's variables, for example
+    stdout, do not contain their alignment, so no program may have a copy of them.
     """
     words = ", ".join(f"'{word}'" for word in cc(platform))
     text = f"""
@@ -43,11 +43,11 @@ endian = 'little'
 
 
 def make_wheel(platform: Platform) -> Path:
-    """Build for a platform; the wheel, with the platform's tag."""
+    """Build for a platform; return the wheel, with the platform's tag."""
     raw = BUILD / "raw" / platform.name
     shutil.rmtree(raw, ignore_errors=True)
     raw.mkdir(parents=True)
-    # What the interpreter says of its own platform; meson-python takes the wheel's from it.
+    # meson-python derives the wheel's platform from the interpreter's, which this variable sets.
     os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
     arguments = [f"--cross-file={cross_file(platform)}", "-Ddebug=false"]
     settings = {"build-dir": str(BUILD / "meson" / platform.name), "setup-args": arguments}
@@ -59,7 +59,7 @@ def make_wheel(platform: Platform) -> Path:
         print(log.read_text()[-4000:], file=sys.stderr)
         raise
     # mesonpy tags the wheel for the interpreter that ran it. The module uses the limited API of
-    # Python 3.10, so the wheel is good for all later ones, too.
+    # Python 3.10, so the wheel is valid for all later versions too.
     tags = ["--python-tag", "cp310", "--abi-tag", "abi3", "--platform-tag", platform.tag]
     done = subprocess.run(
         [sys.executable, "-m", "wheel", "tags", *tags, raw / name],
@@ -70,7 +70,7 @@ def make_wheel(platform: Platform) -> Path:
 
 @contextlib.contextmanager
 def printing_to(fd: int) -> Iterator[None]:
-    """Send what compilers and meson print, in this process and below, to a descriptor."""
+    """Redirect the output of this process and its children to a descriptor."""
     sys.stdout.flush()
     before = os.dup(1), os.dup(2)
     os.dup2(fd, 1), os.dup2(fd, 2)
@@ -83,7 +83,7 @@ def printing_to(fd: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Empty dist/release, and fill it."""
+    """Empty dist/release, and build all files."""
     platforms = chosen(sys.argv[1:])
     os.chdir(ROOT)
     shutil.rmtree(OUT, ignore_errors=True)

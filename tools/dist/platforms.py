@@ -1,4 +1,4 @@
-"""The platforms that a release has a wheel for, and zig's compiler for each."""
+"""The platforms for which a release has a wheel, and zig's compiler for each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OUT = ROOT / "dist" / "release"
 
 @dataclass(frozen=True)
 class Platform:
-    """A processor and a C library."""
+    """A processor and a C library for which wheels are built."""
 
-    cpu: str  # as Python, Debian and meson call it
-    libc: str  # as zig calls it, with the oldest version that is to do
-    tag: str  # of the wheel (PEP 600, PEP 656)
+    cpu: str  # the name in Python, Debian and meson
+    libc: str  # the name in zig, with the oldest supported version
+    tag: str  # platform tag of the wheel (PEP 600, PEP 656)
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ PLATFORMS = [
 
 
 def chosen(names: list[str]) -> list[Platform]:
-    """Those of these names, or all of them; SystemExit for a name that there is not."""
+    """Return the platforms with these names, or all; SystemExit for an unknown name."""
     by_name = {p.name: p for p in PLATFORMS}
     if unknown := [n for n in names if n not in by_name]:
         raise SystemExit(f"no platform {', '.join(unknown)}: there are {', '.join(by_name)}")
@@ -51,7 +51,7 @@ def chosen(names: list[str]) -> list[Platform]:
 
 
 def zig() -> Path:
-    """The compiler of PyPI's package ziglang."""
+    """Return the path of the compiler in PyPI's package ziglang."""
     spec = find_spec("ziglang")
     if not spec or not spec.origin:
         raise SystemExit("the package ziglang is missing: run make dist, which installs it")
@@ -59,16 +59,16 @@ def zig() -> Path:
 
 
 def cc(platform: Platform) -> list[str]:
-    """The command that compiles C for a platform, and finds what headers() has put down."""
-    # Without the last one zig traps what is undefined, as for its own language.
+    """Return the command that compiles C for a platform, with the headers of headers()."""
+    # Without the last option, zig traps undefined behaviour, as for its own language.
     return [str(zig()), "cc", "-target", platform.target, "-fno-sanitize=undefined"]
 
 
 def headers() -> Path:
-    """A folder with those of the system's headers that are for every platform.
+    """Return a folder with the system headers that are valid for every platform.
 
-    libibverbs's and librdmacm's; and Python's settings, where Debian has them by processor: they are
-    the same for all that have pointers and longs of 64 bits.
+    These are libibverbs's and librdmacm's, and, if Debian has them by processor, Python's settings,
+    which are the same for all processors with pointers and longs of 64 bits.
     """
     folder = BUILD / "include"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Try what make.py made: `python tools/dist/try.py [PLATFORM...]`.
+"""Test the files that make.py built: `python tools/dist/try.py [PLATFORM...]`.
 
-Each wheel has the tree's files, is small, and asks of a system no more than its tag says; a program
-of C runs on its library, under qemu-user and another C library's loader where that is to be. The
-sdist builds, and what it builds moves data.
+Each wheel must have the tree's files, be small, and require no more of a system than its tag says;
+a C program must run with its library, if necessary under qemu-user and another C library's loader.
+The sdist must build, and the result must transfer data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from platforms import BUILD, OUT, ROOT, Platform, cc, chosen
 
-#: Compressed octets that a wheel may have at most. The simulator is a second build of the whole
-#: engine, which only a process that simulates loads.
+#: Maximum compressed octets of a wheel, without the simulator and for the simulator. The simulator
+#: is a second build of all layers, which is loaded only by processes that simulate.
 MOST_OCTETS = 1_000_000
 MOST_OF_SIMULATOR = 400_000
 MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
-#: What a library of ours may ask a system for, beside the C library's own loader.
+#: Libraries that siwarp's libraries may need from a system, besides the C library's loader.
 GNU = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 OURS = {"libsiwarp.so.0", "libsiwarp-sim.so", "libibverbs.so.1", "librdmacm.so.1"}
 SIMULATOR = re.compile(r"siwarp/(sim/|lib/libsiwarp-sim\.so$|_siwarp_sim\.)")
@@ -34,7 +34,7 @@ LIMIT_S = 120
 
 
 def wrongs(platform: Platform, name: str, file: Path) -> list[str]:
-    """What an ELF file asks for that it may not; [] also for one that is no ELF file."""
+    """Return the forbidden requirements of an ELF file; [] for a file in another format."""
     with file.open("rb") as octets:
         if octets.read(4) != b"\x7fELF":
             return []
@@ -64,7 +64,7 @@ def versions(platform: Platform, section: GNUVerNeedSection) -> list[str]:
 
 
 def too_large(wheel: Path) -> list[str]:
-    """Return which part of a wheel has more octets than it may."""
+    """Return the parts of a wheel that exceed their limit of octets."""
     with zipfile.ZipFile(wheel) as archive:
         simulator = sum(f.compress_size for f in archive.infolist() if SIMULATOR.match(f.filename))
     parts = {
@@ -79,7 +79,7 @@ def too_large(wheel: Path) -> list[str]:
 
 
 def judge(platform: Platform, wheel: Path, unpacked: Path) -> None:
-    """SystemExit when the wheel is not what its tag says."""
+    """Raise SystemExit if the wheel does not match its tag."""
     found = [
         wrong
         for file in sorted(unpacked.rglob("*"))
@@ -92,7 +92,7 @@ def judge(platform: Platform, wheel: Path, unpacked: Path) -> None:
 
 
 def loader(platform: Platform) -> list[str]:
-    """What runs a platform's program here, in front of it."""
+    """Return the command prefix that runs a platform's program on this machine."""
     native = os.uname().machine == platform.cpu
     root = {"gnu": f"/usr/{platform.cpu}-linux-gnu", "musl": str(BUILD / "root" / platform.name)}
     qemu = [] if native else [f"qemu-{platform.cpu}", "-L", root[platform.libc.partition(".")[0]]]
@@ -102,7 +102,7 @@ def loader(platform: Platform) -> list[str]:
 
 
 def compiled(platform: Platform, package: Path, example: str) -> list[str]:
-    """Compile an example of C with the wheel's headers and library; how it is run here."""
+    """Compile a C example with the wheel's headers and library; return the command that runs it."""
     program = package.parent / example
     command = [
         *cc(platform), "-std=gnu11", "-O2", ROOT / f"examples/c/{example}.c", "-o", program,
@@ -114,7 +114,7 @@ def compiled(platform: Platform, package: Path, example: str) -> list[str]:
 
 
 def run_examples(platform: Platform, package: Path) -> None:
-    """Run examples of C, each as a server and a client, which ends with success."""
+    """Run C examples, each as a server and a client; the client must succeed."""
     for example, argument in (("ud_pingpong", "100"), ("rc_write", "a text")):
         run = compiled(platform, package, example)
         with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as server:
@@ -138,7 +138,7 @@ def try_wheel(platform: Platform) -> None:
 
 
 def try_sdist() -> None:
-    """Install the sdist into an empty environment, as `pip install siwarp` does without a wheel."""
+    """Install the sdist into an empty environment, like `pip install siwarp` without a wheel."""
     (sdist,) = OUT.glob("*.tar.gz")
     with tempfile.TemporaryDirectory(prefix="siwarp sdist ") as folder:
         venv.create(folder, with_pip=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The commands as the code declares them: pages of the site, and man pages.
+"""Pages of the site and man pages for the commands, generated from the code's declarations.
 
 ``python tools/pages/commands.py DIR`` writes the man pages, a file for each command.
 """
@@ -25,7 +25,7 @@ __all__ = ["Command", "commands", "man", "page"]
 
 @dataclass(frozen=True)
 class Command:
-    """A command: ``path`` is how it is called, ``options`` pairs of what to type and what it is."""
+    """A command: ``path`` is its words, ``options`` are pairs of an option and its description."""
 
     path: tuple[str, ...]
     usage: str
@@ -35,12 +35,12 @@ class Command:
 
     @property
     def name(self) -> str:
-        """With hyphens, as man pages and files are named."""
+        """The name with hyphens, as for man pages and files."""
         return "-".join(self.path)
 
     @property
     def summary(self) -> str:
-        """The first sentence."""
+        """The first sentence of the help."""
         return _first(self.help[0])
 
 
@@ -49,7 +49,7 @@ def _first(text: str) -> str:
 
 
 def commands() -> list[Command]:
-    """Return every command that is not hidden, each one in front of those inside of it."""
+    """Return every command that is not hidden; each command precedes its subcommands."""
     return list(_walk(typer.main.get_command(build_app()), ("siwarp",)))
 
 
@@ -69,7 +69,7 @@ def _walk(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
 
 
 def _by_its_help(path: tuple[str, ...]) -> Command:
-    """Commands that read their words themselves: what they are is in the help they print."""
+    """Describe a command that parses its own arguments, from the help that it prints."""
     from siwarp.cli import config, run
 
     said = io.StringIO()
@@ -77,14 +77,14 @@ def _by_its_help(path: tuple[str, ...]) -> Command:
         (config if path[1] == "config" else run).main(path[1], ["--help"])
     usage, _, rest = said.getvalue().partition("\n\n")
     text, _, options = rest.partition("Options:\n")
-    whole = re.sub(r"\n {4,}", " ", options)  # a text that goes on
+    whole = re.sub(r"\n {4,}", " ", options)  # join the continuation lines of a text
     rows = re.findall(r"^  (\S.*?)  +(\S.*)$", whole, re.MULTILINE)
     paragraphs = re.sub(r"^  ", "", text.strip("\n"), flags=re.MULTILINE).split("\n\n")
     return Command(path, usage.removeprefix("Usage: "), tuple(paragraphs), tuple(rows), ())
 
 
 def _option(parameter: Any) -> tuple[str, str] | None:
-    """What to type for a parameter, and its help with what it may be and its default."""
+    """Return a parameter's option and its help, with permitted values and default."""
     help_ = getattr(parameter, "help", None) or ""
     if getattr(parameter, "hidden", False):
         return None
@@ -106,7 +106,7 @@ def _option(parameter: Any) -> tuple[str, str] | None:
 
 
 def _bounds(kind: Any) -> Iterator[str]:
-    """The bounds of a number, of which either may be missing."""
+    """Yield the bounds of a number; either may be missing."""
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)
     if least is not None and most is not None:
         yield f"{least} to {most}"
@@ -126,7 +126,7 @@ def _is_line(paragraph: str) -> bool:
 
 
 def page(group: list[Command]) -> str:
-    """The page of a command and of those inside of it."""
+    """Return the page of a command and its subcommands."""
     lines: list[str] = []
     for command in group:
         depth = "#" * (len(command.path) - 1 or 1)
@@ -151,14 +151,14 @@ def _table(command: Command) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Markdown that says what the help says; what stands between backticks stays."""
+    """Return Markdown for the help text; text between backticks stays unchanged."""
     pieces = re.split(r"(`[^`]+`)", text)
     plain = [p if p[:1] == "`" else re.sub(r"([*<>\[\]|_])", r"\\\1", p) for p in pieces]
     return "".join(plain)
 
 
 def man(command: Command) -> str:
-    """A command's page for man(1)."""
+    """Return a command's page for man(1)."""
     name = command.name
     lines = [f'.TH {name.upper()} 1 "" "siwarp {version("siwarp")}" "siwarp"']
     lines += [".SH NAME", _roff(f"{name} - {command.summary.rstrip('.')}")]
@@ -177,7 +177,7 @@ def man(command: Command) -> str:
 
 
 def _roff(text: str) -> str:
-    """Text in which roff finds no request and no escape of its own."""
+    """Return text that roff does not interpret as a request or an escape."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\`")
     return re.sub(r"^(['.])", r"\\&\1", text, flags=re.MULTILINE)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The pages on what of the RFCs and of datagram-iWARP a test shows, as ``make spec`` counts."""
+"""The pages on the clauses of the RFCs and of datagram-iWARP that tests verify, as in
+``make spec``.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _DGRAM = "datagram-iWARP"
 
 @dataclass(frozen=True)
 class Row:
-    """A clause or requirement: ``cited`` are its items, or itself where it lists none."""
+    """A clause or requirement: ``cited`` are its items, or the clause itself if it has none."""
 
     id: str
     group: str
@@ -38,7 +40,7 @@ class Row:
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return the page of each specification, and one that has a line for each."""
+    """Return the page of each specification, and an overview with a line for each."""
     clauses, problems = check.load_clauses(root / "spec")
     if problems:
         raise ValueError(f"spec/ is wrong: {problems[0]}")
@@ -73,7 +75,7 @@ def _name(group: str) -> str:
 
 
 def _overview(groups: dict[str, list[Row]], ran: check.Ran) -> str:
-    """The page with a line for each specification."""
+    """Return the page with a line for each specification."""
     lines = [
         "# Coverage of the RFCs",
         "",
@@ -98,7 +100,7 @@ def _overview(groups: dict[str, list[Row]], ran: check.Ran) -> str:
 
 
 def _page(group: str, rows: list[Row], found: check.Citations, ran: check.Ran) -> str:
-    """The page of one specification: a table whose rows can be filtered."""
+    """Return the page of one specification: a table whose rows can be filtered."""
     lines = [
         f"# {group}",
         "",
@@ -119,7 +121,7 @@ def _page(group: str, rows: list[Row], found: check.Citations, ran: check.Ran) -
 
 
 def _tests(row: Row, found: check.Citations, ran: check.Ran) -> str:
-    """The tests that cite a clause, folded, each with how it ended."""
+    """Return the tests that cite a clause, folded, each with its result."""
     lines = []
     for cited in row.cited:
         outcomes = ran.outcomes(cited)
@@ -137,7 +139,7 @@ def _tests(row: Row, found: check.Citations, ran: check.Ran) -> str:
 
 
 def _same(ran: str, test: str) -> bool:
-    """Whether what ran, with its class and parameters, is the test of this name."""
+    """Whether an executed test, with class and parameters, is the test with this name."""
     parts = ran.partition("[")[0].split("::")
     return f"{parts[0]}::{parts[-1]}" == test
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The reference of the C interface, from the comments of its headers.
 
-A header is comments and declarations in turn. A comment describes the declaration behind it; one
-of the form ``---- title ----`` begins a section; the first one behind the license describes the
-header.
+A header consists of comments and declarations. A comment describes the declaration after it; a
+comment of the form ``---- title ----`` begins a section; the first one after the license describes
+the header.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KNOWN = re.compile(r"(?<!/)\bsiw_\w+")
 
 @dataclass
 class Declaration:
-    """A declaration of a header: ``kind`` is a directive of Sphinx's C domain without ``c:``."""
+    """A declaration of a header; ``kind`` is a directive of Sphinx's C domain without ``c:``."""
 
     kind: str
     name: str
@@ -36,7 +36,7 @@ class Declaration:
 
 @dataclass
 class Header:
-    """A header: what it is for, and what it declares."""
+    """A header: its description and its declarations."""
 
     name: str
     intro: str = ""
@@ -44,9 +44,9 @@ class Header:
 
 
 def parse(path: Path) -> Header:
-    """Return what a header says and declares, in its order."""
+    """Return a header's description and declarations, in order."""
     header = Header(path.name)
-    text = path.read_text("utf-8").partition("*/\n")[2]  # behind the license
+    text = path.read_text("utf-8").partition("*/\n")[2]  # skip the license
     text = text.replace('extern "C" {', "")
     section = comment = ""
     for piece, is_comment in _pieces(text):
@@ -67,7 +67,7 @@ def parse(path: Path) -> Header:
 
 
 def _once(declarations: list[Declaration]) -> list[Declaration]:
-    """Without announcements of types that are declared in full, or were announced before."""
+    """Leave out forward declarations of types that are declared in full or were declared before."""
     seen = {(d.kind, d.name) for d in declarations if "{" in d.code}
     kept = []
     for found in declarations:
@@ -79,7 +79,7 @@ def _once(declarations: list[Declaration]) -> list[Declaration]:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield comments (True) and declarations (False); an empty one stands for an empty line."""
+    """Yield comments (True) and declarations (False); an empty one represents an empty line."""
     code = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
     at = 0
     while at < len(text):
@@ -94,7 +94,7 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _end_of_declaration(code: str, at: int) -> int:
-    """Where the line ends that closes the braces and parentheses that the one at ``at`` opens."""
+    """Return the end of the line that closes the braces and parentheses opened at ``at``."""
     depth = 0
     while at < len(code):
         end = code.find("\n", at) + 1 or len(code)
@@ -106,13 +106,13 @@ def _end_of_declaration(code: str, at: int) -> int:
 
 
 def _plain(comment: str) -> str:
-    """A comment's text without the stars at the left."""
+    """Return a comment's text without the stars on the left."""
     lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment.strip().split("\n")]
     return "\n".join(lines).strip()
 
 
 def _declaration(code: str) -> Declaration | None:
-    """A declaration of C; None for what is the preprocessor's, or of no interest to a reader."""
+    """Parse a C declaration; None for preprocessor lines and others that readers do not need."""
     if define := _DEFINE.fullmatch(code):
         return Declaration("macro", define[1], code)
     if code.startswith(("#", "}")):
@@ -130,7 +130,7 @@ def _declaration(code: str) -> Declaration | None:
 
 
 def page(header: Header, names: dict[str, str]) -> str:
-    """The page of a header; ``names`` has the kind of each name of all of them."""
+    """Return the page of a header; ``names`` has the kind of each name in all headers."""
     lines = [f"# `<siwarp/{header.name}>`", "", _prose(header.intro, names), ""]
     section = ""
     for found in _grouped(header.declarations):
@@ -142,7 +142,7 @@ def page(header: Header, names: dict[str, str]) -> str:
 
 
 def _grouped(declarations: list[Declaration]) -> Iterator[Declaration]:
-    """Yield types that are announced one behind the other as one declaration of many names."""
+    """Yield consecutive forward declarations of types as one declaration with many names."""
     group: Declaration | None = None
     for found in declarations:
         opaque = found.kind == "struct" and "{" not in found.code
@@ -159,9 +159,10 @@ def _grouped(declarations: list[Declaration]) -> Iterator[Declaration]:
 
 
 def _entry(found: Declaration, names: dict[str, str]) -> list[str]:
-    """A declaration as a directive of Sphinx's C domain.
+    """Return a declaration as a directive of Sphinx's C domain.
 
-    That has one space of names where C has two: a function named as a struct has no directive.
+    Sphinx has one name space where C has two: a function with the name of a struct gets no
+    directive.
     """
     if found.kind == "function" and names[found.name] != "function":
         return ["```c", f"{found.code};", "```", "", _prose(found.comment, names)]
@@ -175,7 +176,7 @@ def _entry(found: Declaration, names: dict[str, str]) -> list[str]:
 
 
 def _prose(text: str, names: dict[str, str]) -> str:
-    """A comment as Markdown: names of the interface are links, indented lines stay as they are."""
+    """Return a comment as Markdown: interface names become links, indented lines stay unchanged."""
     blocks = []
     for block in re.split(r"\n\s*\n", text):
         if re.search(r"^\S.*\n +\S|^ {2,}|\S {3,}\S", block, re.MULTILINE) and "- " not in block:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Does every link inside of the pages lead to something? ``python tools/pages/links.py HTML``.
+"""Check that every internal link of the pages has a target: ``python tools/pages/links.py HTML``.
 
-Sphinx looks at the links that it resolves itself; this looks at what was made: each ``href`` and
-``src`` without a host leads to a file of the site, and its fragment to an id there.
+Sphinx checks the links that it resolves itself; this script checks the output: each ``href`` and
+``src`` without a host must refer to a file of the site, and its fragment to an id there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["broken"]
 
 
 class _Page(HTMLParser):
-    """The ids of a page, and where its links lead."""
+    """The ids of a page, and the targets of its links."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what the tag names and where it leads."""
+        """Record the ids and the link targets of a tag."""
         for name, value in attrs:
             if name in ("id", "name") and value:
                 self.ids.add(value)
@@ -34,7 +34,7 @@ class _Page(HTMLParser):
 
 
 def broken(site: Path) -> list[str]:
-    """Return a line for each link that leads nowhere."""
+    """Return a line for each broken link."""
     pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
@@ -45,7 +45,7 @@ def broken(site: Path) -> list[str]:
 
 
 def _wrong(link: str, path: Path, pages: dict[Path, _Page]) -> str:
-    """What is wrong with a link of the page at ``path``; nothing if it leads to another host."""
+    """Return the error of a link on the page at ``path``; empty for a good or external link."""
     url = urlsplit(link)
     if url.scheme or url.netloc:
         return ""
@@ -59,7 +59,7 @@ def _wrong(link: str, path: Path, pages: dict[Path, _Page]) -> str:
 
 
 def main() -> int:
-    """Print the links that lead nowhere; 1 if there are any, or no pages."""
+    """Print the broken links; return 1 if there are any, or no pages."""
     site = Path(sys.argv[1]).resolve()
     wrong = broken(site)
     print(*wrong, sep="\n", end="\n" if wrong else "")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Lay out what Sphinx reads: ``python tools/pages/stage.py DIR``.
+"""Prepare the input of Sphinx: ``python tools/pages/stage.py DIR``.
 
-DIR gets the shape of the tree, so that links between its pages hold: folders and files of the tree
-as symbolic links, and beside them the pages that are made from the code.
+DIR gets the structure of the tree, so that links between its pages work: folders and files of the
+tree as symbolic links, and the pages that are generated from the code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import headers
 import tables
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What is of the tree as it is; in docs there are made pages beside those of the tree.
+#: Folders and files that are linked unchanged; docs has generated pages as well.
 LINKED = ("examples", "siwarp", "spec", "tests", "tools", "Makefile", "pyproject.toml", ".ci")
 PACKAGES = ("siwarp", "siwarp.verbs", "siwarp.cm", "siwarp.aio", "siwarp.testing", "siwarp.inspect")
 HEADERS = ("types.h", "siw.h", "siw_ext.h", "cm.h", "ibv_ext.h")
 
 
 def main() -> int:
-    """Make the folder anew."""
+    """Create the folder again."""
     stage = Path(sys.argv[1])
     shutil.rmtree(stage, ignore_errors=True)
     (stage / "docs").mkdir(parents=True)
@@ -48,7 +48,7 @@ def main() -> int:
 
 @functools.cache
 def pages() -> dict[str, str]:
-    """Return the text of each page that is made, by its name in docs."""
+    """Return the text of each generated page, by its name in docs."""
     troubleshooting = (ROOT / "TROUBLESHOOTING.md").read_text("utf-8")
     made = {
         "reference/settings.md": tables.settings_page(),
@@ -69,7 +69,7 @@ def pages() -> dict[str, str]:
 
 
 def python_page(package: str) -> str:
-    """The page of a package: what its ``__all__`` names, by the modules that define it."""
+    """Return the page of a package: the names in its ``__all__``, by defining module."""
     module = importlib.import_module(package)
     lines = [f"# `{package}`", "", "```{eval-rst}", f".. automodule:: {package}", "```", ""]
     elsewhere: list[str] = []
@@ -94,7 +94,7 @@ def python_page(package: str) -> str:
 
 
 def _link(name: str, found: object) -> str:
-    """A link to one of the packages, or to what ``siwarp`` takes from one of them."""
+    """Return a link to a package, or to a name that ``siwarp`` re-exports."""
     if isinstance(found, ModuleType):
         return f"[`{name}`](siwarp.{name}.md)"
     package = ".".join(str(getattr(found, "__module__", "")).split(".")[:2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The reference of settings, counters and exceptions, from the tables that the code has."""
+"""The reference of settings, counters and exceptions, from the tables in the code."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from siwarp.verbs import errors
 
 __all__ = ["EXCEPTIONS", "counters_page", "exceptions_page", "reasons", "settings_page"]
 
-#: The exceptions of siwarp itself: they stand on this page alone.
+#: The exceptions of siwarp itself, which are described only on this page.
 EXCEPTIONS = ("Error", "StateError", "LimitError", "PeerGone", "Timeout", "ProtocolError")
 _REASON = re.compile(r"X\((\w+), (E\w+),\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+)\)")
 
 
 def cell(text: str) -> str:
-    """Text for a cell of a table: Markdown that says just this."""
+    """Return text for a table cell: Markdown that renders as exactly this text."""
     pieces = re.split(r"(`[^`]+`)", text.replace("|", r"\|"))
     return "".join(p if p[:1] == "`" else re.sub(r"([*<>\[\]_{}])", r"\\\1", p) for p in pieces)
 
 
 def settings_page() -> str:
-    """Every setting with its variable, option, default and bounds."""
+    """Return the page of all settings with variable, option, default and bounds."""
     lines = [
         "# Settings",
         "",
@@ -49,7 +49,7 @@ def settings_page() -> str:
 
 
 def counters_page(troubleshooting: str) -> str:
-    """Every counter, and what TROUBLESHOOTING.md says to do about it."""
+    """Return the page of all counters, with the advice in TROUBLESHOOTING.md."""
     advice = _advice(troubleshooting)
     lines = [
         "# Counters",
@@ -68,7 +68,7 @@ def counters_page(troubleshooting: str) -> str:
 
 
 def _advice(troubleshooting: str) -> dict[str, str]:
-    """What to do about each name in the first column of the tables of TROUBLESHOOTING.md."""
+    """Return the advice for each name in the first column of the tables of TROUBLESHOOTING.md."""
     found: dict[str, str] = {}
     for line in troubleshooting.splitlines():
         cells = [c.strip() for c in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
@@ -88,7 +88,7 @@ def reasons(header: Path) -> list[tuple[str, str, str]]:
 
 
 def exceptions_page(header: Path) -> str:
-    """The classes, what each errno means, the numbers of Terminates, the reasons of refusals."""
+    """Return the page of classes, errno values, numbers of Terminates, and reasons of refusals."""
     lines = [
         "# Exceptions",
         "",
@@ -111,7 +111,7 @@ def exceptions_page(header: Path) -> str:
 
 
 def _terminates() -> list[str]:
-    """The numbers that a Terminate carries."""
+    """Return the section on the numbers that a Terminate carries."""
     lines = [
         "(terminates)=",
         "## Terminates",
@@ -130,7 +130,7 @@ def _terminates() -> list[str]:
 
 
 def _reasons(header: Path) -> list[str]:
-    """Why calls are refused, by the names that siw_reason_name() gives."""
+    """Return the section on the reasons of refusals, with the names of siw_reason_name()."""
     lines = [
         "(reasons)=",
         "## Reasons",

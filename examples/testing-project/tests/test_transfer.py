@@ -1,4 +1,4 @@
-"""Each test has two connected ends in this process: a is the program's, b stands for its peer."""
+"""Each test has two connected sides in this process: a is the program's, b acts as its peer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_all_of_it_is_written(rc_pair: Pair) -> None:
     a, b = rc_pair
     with MR(a.pd, bytearray(range(256)) * 40) as data:
         assert put(a.qp, a.cq, data, b.mr.remote()) == 3
-    a.send(b"done")  # the peer sees all Writes before this message
+    a.send(b"done")  # all Writes are visible to the peer before this message
     assert b.recv() == b"done"
     assert b.mr.read(10240) == bytes(range(256)) * 40
 
@@ -27,7 +27,7 @@ def test_a_peer_that_registered_too_little_ends_the_connection(rc_pair: Pair) ->
     stale = b.mr.remote()
     b.mr.close()
     with MR(a.pd, 4096) as data, pytest.raises((siwarp.ProtocolError, siwarp.StateError)):
-        for _ in range(100):  # TCP takes some before the peer's refusal is here
+        for _ in range(100):  # TCP accepts some Writes before the peer's refusal arrives
             put(a.qp, a.cq, data, stale)
 
 
@@ -44,7 +44,7 @@ def test_a_connection_that_is_reset_is_an_error_of_the_put(
 def test_a_question_is_answered_although_datagrams_are_lost(
     device: Context, faults: Callable[[str], str], seed: int
 ) -> None:
-    # No receives of the pair's own: the program posts its own.
+    # The pair posts no receives, because the program posts its own.
     with pair("ud", device, receives=0) as (a, b):
         faults(f"loss=30%,seed={seed}")
         stop = threading.Event()
