@@ -1,4 +1,4 @@
-"""How Sphinx makes the pages: ``make site`` (tools/pages/build)."""
+"""Sphinx configuration of the documentation that ``make site`` builds (tools/pages/build)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 primary_domain = "py"
 
-smartquotes = False  # an option begins with two hyphens
-# Docstrings have single backticks around what one types.
+smartquotes = False  # keeps the two hyphens at the start of an option
+# Docstrings have single backticks around code.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 toc_object_entries = False
-# siwarp.X and the X of the module that defines it are one object, on one page.
+# siwarp.X and the X of its defining module are the same object, which has one page.
 suppress_warnings = ["ref.python"]
 
 html_theme = "furo"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Check the clauses that code and tests cite against spec/, and count what the last run showed.
+"""Check the clauses that code and tests cite against spec/, and count those that tests have shown.
 
-Clauses are the RFCs', and the requirements of datagram-iwarp.md. spec/README.md says how the
-files are laid out, how a test cites a clause, and what counts as shown. Exit status 1 when anything
-is wrong, each problem a line on stderr; the last line on stdout is `shown N, reasoned N, open N`,
-of the RFCs' clauses.
+Clauses are those of the RFCs and the requirements of datagram-iwarp.md. spec/README.md describes
+the file format, how a test cites a clause, and when a clause counts as shown. The exit status is 1
+if there is any problem; each problem is a line on stderr. The last line on stdout,
+`shown N, reasoned N, open N`, counts the RFCs' clauses.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Any clause id, known or not: the RFC, the section or appendix, a number of its own.
+#: Any clause id, known or not: the RFC, the section or appendix, and the clause's number.
 CLAUSE_ID = re.compile(r"RFC\d{4}-(?:\d+|App[A-Z]|[A-Z])(?:\.\d+)*-\d+")
 CITED = re.compile(f"(?:{CLAUSE_ID.pattern}|{requirements.REQUIREMENT_ID.pattern})(?:#[a-z])?")
 MAX_IDS_PER_TEST = 3
 LEVELS = {"MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"}
-#: Of these none may be open.
+#: No clause of these levels may be open.
 DUTIES = {"MUST", "MUST NOT"}
 FIELDS = {"id", "level", "hash", "summary"}
 OPTIONAL = {"reason", "items", "exceptions"}
@@ -47,10 +47,10 @@ CODE_SUFFIXES = {".c", ".h", ".py"}
 
 @dataclass(frozen=True)
 class Clause:
-    """One normative sentence: `summary` is ours, `hash` stands for the RFC's words.
+    """One normative sentence: `summary` is siwarp's wording, `hash` is the hash of the RFC's text.
 
-    `items` are the ids of what it lists, each of which a test must provoke; `exceptions` says of
-    some of them why none does.
+    `items` are the ids of the cases that the clause lists; a test must provoke each of them.
+    `exceptions` are the ids of items that no test provokes.
     """
 
     id: str
@@ -66,7 +66,7 @@ class Clause:
 
 @dataclass
 class Citations:
-    """Who cites what: `tests` from test functions, `code` from the stack's sources."""
+    """Citations by clause id: `tests` names citing test functions, `code` citing source lines."""
 
     tests: dict[str, list[str]] = field(default_factory=dict)
     code: dict[str, list[str]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Citations:
 
 
 def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
-    """All clauses under spec/rfc*/ by id in the files' order, and what is wrong with them."""
+    """Return all clauses under spec/rfc*/ by id, in file order, and the problems found in them."""
     clauses: dict[str, Clause] = {}
     problems: list[str] = []
     for path in sorted(spec.glob("rfc*/s*.toml"), key=_natural):
@@ -100,12 +100,12 @@ def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
 
 
 def item_ids(clause_id: str, count: int) -> tuple[str, ...]:
-    """The ids of a clause's items: the clause's own with #a, #b, ... behind it."""
+    """Return the ids of a clause's items: the clause's id followed by #a, #b, ..."""
     return tuple(f"{clause_id}#{chr(ord('a') + i)}" for i in range(count))
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Sort key that puts section 10 behind section 9."""
+    """Return a sort key that orders section 10 after section 9."""
     parts = re.split(r"(\d+)", f"{path.parent.name}/{path.stem}")
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
@@ -135,9 +135,9 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
 
 
 def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citations:
-    """Citations in siwarp/ and tests/ below `root`, with unknown ids among the problems.
+    """Return the citations in siwarp/ and tests/ below `root`; unknown ids are problems.
 
-    A test that cites one of `listing`, clauses that list items, must say which item.
+    `listing` are the clauses that list items. A test that cites one of them must name the item.
     """
     found = Citations()
     known = set(known)
@@ -168,7 +168,7 @@ def _sources(root: Path) -> list[Path]:
 
 
 def _scan_tests(tree: ast.Module, name: str, found: Citations) -> None:
-    """Collect the clause markers of a file's test functions; elsewhere they are a problem."""
+    """Collect the clause markers of a file's test functions; any other marker is a problem."""
     on_tests: set[ast.Call] = set()
     marks: list[ast.Call] = []
     for node in ast.walk(tree):
@@ -185,7 +185,7 @@ def _scan_tests(tree: ast.Module, name: str, found: Citations) -> None:
 def _scan_test(
     test: ast.FunctionDef | ast.AsyncFunctionDef, where: str, found: Citations
 ) -> list[ast.Call]:
-    """Record what one test cites: its own markers, and those of each of its parameters."""
+    """Record the clauses that one test cites, in its own markers and in its parameters' markers."""
     own_marks = [mark for deco in test.decorator_list if (mark := _clause_mark(deco))]
     marks = [mark for deco in test.decorator_list for mark in _clause_marks(deco)]
     own = [i for mark in own_marks for i in _ids(mark, where, found)]
@@ -203,7 +203,7 @@ def _scan_test(
 
 
 def _never_shows(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether the test is marked as one that does not run, or is meant to fail."""
+    """Return whether the test is marked to be skipped or to fail."""
     decorators = (d.func if isinstance(d, ast.Call) else d for d in test.decorator_list)
     return any(_is_mark(decorator, {"skip", "skipif", "xfail"}) for decorator in decorators)
 
@@ -219,7 +219,7 @@ def _clause_mark(node: ast.AST) -> ast.Call | None:
 
 
 def _is_mark(node: ast.AST, names: set[str]) -> bool:
-    """Whether this is `pytest.mark.<one of names>`."""
+    """Return whether the node is `pytest.mark.<one of names>`."""
     return (
         isinstance(node, ast.Attribute)
         and node.attr in names
@@ -242,7 +242,7 @@ def _ids(mark: ast.Call, where: str, found: Citations) -> list[str]:
 
 
 def compare(clauses: dict[str, Clause], extracted: list[dict[str, Any]]) -> list[str]:
-    """Differences to the ids, levels and hashes that were extracted from the RFCs' texts."""
+    """Return the differences from the ids, levels and hashes extracted from the RFCs' texts."""
     rfcs = {clause.rfc for clause in clauses.values()}
     theirs = {entry["id"]: entry for entry in extracted if entry["rfc"] in rfcs}
     problems = [f"{i}: in the RFC, not in spec/" for i in theirs if i not in clauses]
@@ -261,7 +261,7 @@ def compare(clauses: dict[str, Clause], extracted: list[dict[str, Any]]) -> list
 
 
 class Ran:
-    """How the tests that cite clauses ended, by the record of the last run of the suite."""
+    """Outcomes of the tests that cite clauses, from the record of the last run of the suite."""
 
     def __init__(self, record: dict[str, Any] | None, tree: str) -> None:
         self.problem = ""
@@ -278,7 +278,7 @@ class Ran:
                 self._outcomes.setdefault(clause_id, {})[name] = test["outcome"]
 
     def left_out(self, found: Citations) -> str:
-        """What to do where the run was of a part of the suite; nothing where it was of all."""
+        """Return what to do if only part of the suite ran, or an empty string if all of it ran."""
         citing = {test for tests in found.tests.values() for test in tests}
         missed = sorted(citing - self.tests)
         if self.problem or not missed:
@@ -289,21 +289,21 @@ class Ran:
         )
 
     def outcomes(self, clause_id: str) -> dict[str, str]:
-        """How each test that cites this ended, parameters included."""
+        """Return the outcome of each test that cites the clause, by test id with parameters."""
         return self._outcomes.get(clause_id, {})
 
     def shows(self, clause_id: str) -> bool:
-        """Whether a test that cites this passed, and none failed."""
+        """Return whether a test that cites the clause passed, and none failed."""
         outcomes = self.outcomes(clause_id).values()
         return "passed" in outcomes and "failed" not in outcomes
 
     def failed(self, clause_id: str) -> list[str]:
-        """The tests that cite this and failed."""
+        """Return the tests that cite the clause and failed."""
         outcomes = self.outcomes(clause_id)
         return [name for name, outcome in outcomes.items() if outcome == "failed"]
 
     def why_not(self, clause_id: str, tests: list[str]) -> str:
-        """Why this, which `tests` cite, is not shown."""
+        """Return why the clause, which `tests` cite, is not shown."""
         if not tests:
             return "no test cites it"
         outcomes = self.outcomes(clause_id)
@@ -314,12 +314,12 @@ class Ran:
 
 
 def missing(clause: Clause, ran: Ran) -> list[str]:
-    """What of a clause no test showed: the clause itself, or those of its items."""
+    """Return the ids that no test has shown: of the clause, or of its items if it has any."""
     return [i for i in clause.items or (clause.id,) if not ran.shows(i)]
 
 
 def state(clause: Clause, ran: Ran) -> str:
-    """`shown` by tests that passed, else `reasoned`, else `open`."""
+    """Return the clause's state: `shown` by tests that passed, else `reasoned`, else `open`."""
     lacking = missing(clause, ran)
     left = set(lacking) - set(clause.exceptions)
     if not left and len(lacking) < len(clause.items or (clause.id,)):
@@ -328,7 +328,7 @@ def state(clause: Clause, ran: Ran) -> str:
 
 
 def open_clauses(clauses: dict[str, Clause], found: Citations, ran: Ran) -> dict[str, str]:
-    """The open clauses, each with what is missing."""
+    """Return the open clauses, each with the reason why it is not shown."""
     return {
         clause.id: "; ".join(
             f"{i}: {ran.why_not(i, found.tests.get(i, []))}"
@@ -341,7 +341,7 @@ def open_clauses(clauses: dict[str, Clause], found: Citations, ran: Ran) -> dict
 
 
 def table(clauses: dict[str, Clause], found: Citations, ran: Ran) -> str:
-    """A line per section: clauses, how many are shown, reasoned, open, and cited by code."""
+    """Return a table that counts clauses per section: in total, by state, and cited in code."""
     rows: dict[tuple[int, str], Counter[str]] = {}
     for clause in clauses.values():
         row = rows.setdefault((clause.rfc, clause.section), Counter())
@@ -356,20 +356,20 @@ def table(clauses: dict[str, Clause], found: Citations, ran: Ran) -> str:
 
 
 def specification(root: Path) -> str:
-    """The text of datagram-iWARP; nothing where there is none."""
+    """Return the text of datagram-iwarp.md, or an empty string if the file does not exist."""
     path = root / DGRAM
     return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
-    """What tests have to cite of a requirement: its items, if it lists any."""
+    """Return the ids that tests must cite: the requirement's items, or else its own id."""
     return item_ids(requirement.id, requirement.items) or (requirement.id,)
 
 
 def judge(
     wanted: list[Requirement], markdown: str, known: Iterable[str], found: Citations, ran: Ran
 ) -> list[str]:
-    """What is wrong with the requirements of datagram-iWARP: each is shown by a test."""
+    """Return the problems of datagram-iWARP's requirements, each of which a test must show."""
     problems = []
     partial = ran.left_out(found)
     last: dict[str, int] = {}
@@ -389,13 +389,13 @@ def judge(
 
 
 def citable(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
-    """All ids that may be cited: clauses, requirements, and the items of either."""
+    """Return all ids that may be cited: clauses, requirements, and the items of both."""
     of_clauses = [i for clause in clauses.values() for i in (clause.id, *clause.items)]
     return of_clauses + [i for r in wanted for i in (r.id, *item_ids(r.id, r.items))]
 
 
 def shown_by(wanted: list[Requirement], found: Citations) -> str:
-    """The table at the end of the specification."""
+    """Return the table of requirements and their tests for the end of the specification."""
     lines = ["| requirement | shown by |", "|---|---|"]
     for requirement in wanted:
         citing = [t for i in requirement_ids(requirement) for t in found.tests.get(i, [])]
@@ -405,14 +405,14 @@ def shown_by(wanted: list[Requirement], found: Citations) -> str:
 
 
 def with_table(markdown: str, table_text: str) -> str:
-    """The specification with this table in the place of its own."""
+    """Return the specification with its table of tests replaced by `table_text`."""
     head, _, rest = markdown.partition(requirements.BEGIN)
     _, _, tail = rest.partition(requirements.END)
     return f"{head}{requirements.BEGIN}\n{table_text}\n{requirements.END}{tail}"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the checks; 0 when nothing is wrong."""
+    """Run the checks; return 0 if there is no problem, else 1."""
     here = Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description="check the RFC clauses that are cited")
     parser.add_argument("--root", type=Path, default=here, help="the tree to check")

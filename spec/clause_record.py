@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What a run of the test suite showed: the tests that cite clauses, and how each of them ended.
+"""Record of a run of the test suite: the tests that cite clauses, and the outcome of each test.
 
 `Recorder` is a pytest plugin (tests/conftest.py registers it). At the end of a run it writes
-build/clauses-ran.json; `make spec` counts by that file. Runs of the same tree add to one record:
-those of `make test` and `make sim`, or of a few tests. A changed tree begins a new record.
+build/clauses-ran.json, which `make spec` evaluates. Runs of the same tree, for example of
+`make test`, of `make sim` or of a few tests, add to one record. A changed tree starts a new record.
 
-As a program: `clause_record.py FILE` adds a record that a clone of this tree has written.
+Run as a program, `clause_record.py FILE` adds a record that was written in a clone of this tree.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import pytest
 
 __all__ = ["Recorder", "fingerprint", "load", "record_path", "write"]
 
-#: What decides how a test ends. Without spec/: a better summary needs no new run.
+#: Directories that affect test outcomes. spec/ is absent: a reworded summary needs no new run.
 _FOLDERS = ("siwarp", "tests", "examples", "tools")
 _FILES = ("pyproject.toml", "meson.build", "meson.options")
-_SKIPPED = {"__pycache__", "cache"}  # what tools and tests write: bytecode, the guest's kernel
+_SKIPPED = {"__pycache__", "cache"}  # written by tools and tests: bytecode, the guest's kernel
 _SUFFIXES = {".c", ".h", ".py", ".build", ".lua", ".map", ".toml", ""}
 
 
 def record_path(root: Path) -> Path:
-    """Where the record of the tree at `root` is."""
+    """Return the path of the record for the tree at `root`."""
     return root / "build" / "clauses-ran.json"
 
 
 def fingerprint(root: Path) -> str:
-    """A digest of all sources of the stack and of its tests, by name and content."""
+    """Return a digest of the names and contents of all sources of the stack and its tests."""
     digest = hashlib.sha256()
     files = [root / name for name in _FILES]
     for folder in _FOLDERS:
@@ -47,7 +47,7 @@ def fingerprint(root: Path) -> str:
 
 
 def load(root: Path) -> dict[str, Any] | None:
-    """The record: its tree's fingerprint, and for each test its clauses and outcome."""
+    """Return the record: the tree's fingerprint, and the clauses and outcome of each test."""
     return _read(record_path(root))
 
 
@@ -60,10 +60,10 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def write(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
-    """Write the record, or add to that of the same tree."""
+    """Write the record, or add to an existing record of the same tree."""
     path = record_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:  # of several runs at once each adds its own
+    with path.with_suffix(".lock").open("w") as lock:  # concurrent runs take turns
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = load(root)
         if before and before["tree"] == tree:
@@ -77,10 +77,10 @@ def write(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
 
 
 def add(root: Path, other: Path) -> None:
-    """Add a record from another place; one of another tree takes the place of ours.
+    """Add the record in the file `other`; a record of a different tree replaces the present one.
 
     Raises:
-        ValueError: it is no record.
+        ValueError: `other` is not a record.
 
     """
     content = _read(other)
@@ -90,10 +90,10 @@ def add(root: Path, other: Path) -> None:
 
 
 class Recorder:
-    """Notes the clause markers of what runs, and whether it passed, failed or was skipped.
+    """Collects the clause markers of the tests that run, and their outcomes.
 
-    Workers of pytest-xdist hand the markers up as properties of their reports; the process that
-    the workers report to writes the record.
+    Workers of pytest-xdist pass the markers to the controller process as properties of their
+    reports; the controller writes the record.
     """
 
     def __init__(self, config: pytest.Config, root: Path) -> None:
@@ -103,14 +103,14 @@ class Recorder:
         self._tests: dict[str, dict[str, Any]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Have every report of a test carry the clauses that the test cites."""
+        """Add the clauses that a test cites to every report of the test."""
         for item in items:
             ids = sorted({i for mark in item.iter_markers("clause") for i in mark.args})
             if ids:
                 item.user_properties.append(("clauses", ids))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note one phase of a test. A test passed if its call did and no phase failed."""
+        """Record one phase of a test. A test passed if its call passed and no phase failed."""
         ids = dict(report.user_properties).get("clauses")
         if not ids:
             return
@@ -125,7 +125,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        """Write the record, where this process is the one that saw all reports."""
+        """Write the record if this process has received all reports."""
         if self._writes and self._tests:
             write(self._root, self._tree, self._tests)
 

@@ -1,4 +1,4 @@
-// A table inside of an element of class "filtered" gets a field above it: rows without its words are hidden.
+// Adds a search field above each table in an element of class "filtered". Rows without the words in it are hidden.
 document.addEventListener("DOMContentLoaded", () => {
   for (const box of document.querySelectorAll(".filtered")) {
     const field = document.createElement("input");
