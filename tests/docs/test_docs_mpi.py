@@ -44,12 +44,3 @@ def test_the_program_runs_over_each_transport(work: Path) -> None:
     done = lines(work, block("docs/mpi.md", "run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["2 ranks, sum 1"] * 3
-
-
-@pytest.mark.programs
-@pytest.mark.timeout(400)
-def test_the_short_form_of_the_bench_measures(work: Path) -> None:
-    done = lines(work, block("docs/mpi.md", "bench"))
-    assert done.returncode == 1  # 1 MiB is not among its sizes
-    assert "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's:" in done.stdout
-    assert done.stdout.count("NOT SHOWN") == 1, done.stdout + done.stderr
