@@ -133,15 +133,15 @@ bench-check: ## Compare the ratios to the raw socket with the committed ones; fa
 	@tools/setup
 	@.venv/bin/siwarp bench check tests/bench/ratios.json $(ARGS)
 
-lab-mpi: ## MPICH on siwarp beside the same MPICH over TCP, and a channel over UD, RC and both; ARGS="--part wire"
+lab-mpi: ## Compare MPICH on siwarp with the same MPICH over TCP, and a channel over UD, RC and both; ARGS="--part wire"
 	@tools/setup
 	@$(PY) -m lab.mpi $(ARGS)
 
-lab-wan: ## RD beside the kernel's TCP on a line with faults, or (ARGS=--matrix) at bottlenecks of many rates and queues
+lab-wan: ## Compare RD with the kernel's TCP on a lossy link, or (ARGS=--matrix) at bottlenecks of many rates and queues
 	@tools/setup
 	@$(PY) -m lab.wan $(ARGS)
 
-lab-test: ## Test lab/; as root, some minutes
+lab-test: ## Run the tests of lab/; as root, a few minutes
 	@tools/setup --extra test
 	@$(PY) -m pytest -n 0 tests/laboratory -m "" $(ARGS)
 

@@ -45,11 +45,10 @@ def main(
         False, "--json", help="Print everything, each round too, as JSON."
     ),
 ) -> None:
-    """MPICH over siwarp's UD and RC, and over its own TCP, in turn; needs PyPI's mpich.
+    """MPICH over siwarp's UD and RC, and over its own TCP, alternately; needs PyPI's mpich.
 
-    Part hybrid is a channel of siwarp's own, and needs none.
-
-    Exit status 1 if a promise is missed or could not be shown.
+    Part hybrid is a channel of siwarp's own, and does not need MPICH. The exit status is 1 if a
+    promise is not kept or could not be measured.
     """
     wanted = tuple(parts.split(","))
     if unknown := [name for name in wanted if name not in command.PARTS]:

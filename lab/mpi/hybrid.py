@@ -39,7 +39,7 @@ _GRACE_S = 5
 
 
 def executable() -> Path:
-    """Return the program of this part, which a checkout's build has.
+    """Return the path of siwarp-lab-hybrid, which only the build of a checkout has.
 
     Raises:
         BenchError: there is none.

@@ -41,10 +41,10 @@ def main(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Reliable datagrams and a kernel TCP flow that share a bad line: who gets how much of it.
+    """Reliable datagrams and a kernel TCP flow on a shared lossy link: the share of each.
 
-    With --matrix each cell has a rate, a queue and a round trip, and runs of RD alone, of the
-    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD beside CUBIC, and of two RD flows.
+    With --matrix each cell has a rate, a queue and a round-trip time, with runs of RD alone, of the
+    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD with CUBIC, and of two RD flows.
     """
     if matrix:
         _matrix(cells, seconds or 3.0, results, as_json=as_json)
@@ -87,13 +87,13 @@ def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-#: Bars of eight heights, for a line that shows how a flow went.
+#: Bars of eight heights, to draw a flow's rate over time as one line.
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK = 60
 
 
 def _spark(steps: list[int]) -> str:
-    """Draw numbers as a line of bars, at most so many; the highest one is full."""
+    """Draw numbers as a line of at most _SPARK bars; the highest bar is full."""
     width = -(-len(steps) // _SPARK)
     sums = [sum(steps[i : i + width]) for i in range(0, len(steps) - width + 1, width)]
     most = max([*sums, 1])
