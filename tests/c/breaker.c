@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UC's circuit breaker by a clock of the test's own, which is what its timer is told. The device's
- * thread cannot come between, as the progress lock is held. What is sent and reported is numbers
- * alone: nothing goes out.
+ * Tests the circuit breaker of UC queue pairs by calling its timer with times that the test
+ * chooses. The test holds the progress lock, so the device's thread cannot interfere. Sends and
+ * reports are simulated by changing counters; no datagram is transmitted.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define SECOND 1000000000ull
 #define ROUND  100
-#define LEAST  64 /* kbit/s, of an open breaker */
+#define LEAST  64 /* kbit/s, the rate limit of an open breaker */
 
 static struct rig rig;
 static struct siw_cq *cq;
@@ -24,7 +24,10 @@ static struct siw_uc *uc;
 static uint32_t psn;
 static struct siw_ddp_uc_report told;
 
-/* A queue pair in RTS, with its user's limit of the rate (0: none). Locks progress. */
+/*
+ * Creates a queue pair in RTS with the user's rate limit in kbit/s (0: none), and acquires the
+ * progress lock.
+ */
 static void begin(uint32_t kbits)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UC, .cap = { 4, 4, 1, 1, 0 } };
@@ -55,7 +58,7 @@ static void end(void)
 	rig_close(&rig);
 }
 
-/* So many more datagrams were sent. */
+/* Simulates that n more datagrams were sent. */
 static void send(uint32_t n)
 {
 	psn += n;
@@ -65,7 +68,7 @@ static void send(uint32_t n)
 	siw_unlock(&uc->wq.qp.send_lock);
 }
 
-/* The peer reports that of what was sent so many more came. */
+/* Simulates a report of the peer: another `came` datagrams have arrived. */
 static void report(uint32_t came)
 {
 	told.datagrams += came;
@@ -85,7 +88,7 @@ static bool ticks(void)
 	return !siw_link_empty(&uc->wq.timed.link);
 }
 
-/* The rate is that of before when ten seconds are over, and not before. */
+/* An open breaker restores the previous rate after exactly ten seconds. */
 static void quiet(uint32_t kbits)
 {
 	uint64_t until;
@@ -107,7 +110,10 @@ static void quiet(uint32_t kbits)
 	end();
 }
 
-/* An interval with nothing sent is the last, until something is; then silence opens the breaker. */
+/*
+ * An interval without sends stops the timer until the next send; if the peer then stays silent, the
+ * breaker opens.
+ */
 static void idle(void)
 {
 	uint64_t now = siw_now_ns();
@@ -134,7 +140,7 @@ static void idle(void)
 	end();
 }
 
-/* What is sent after a rest has the device's thread begin an interval. */
+/* A send after an idle period makes the device's thread start a new interval. */
 static void woken(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -158,7 +164,7 @@ static void woken(void)
 	end();
 }
 
-/* Reports that come when nothing is sent any more open it; the timer then closes it. */
+/* Reports that arrive after sending has stopped open the breaker; the timer closes it later. */
 static void late(void)
 {
 	uint64_t now = siw_now_ns();

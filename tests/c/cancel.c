@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * pthread_cancel() in threads that are inside calls of siwarp. With a cancellation pending each
- * call but the waits returns as ever; a wait ends its thread, whether it was asleep or only began.
- * Afterwards no event is lost, and the device goes on: nothing is held or counted by the dead.
+ * pthread_cancel() of threads that are inside calls of siwarp. With a cancellation pending, each
+ * call except the waits returns as usual. A wait terminates its thread, whether the thread was
+ * already asleep or only starting to wait. Afterwards no event is lost and the device still works:
+ * a terminated thread leaves no lock held and is not counted as active.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -14,8 +15,9 @@
 
 #include "rig.h"
 
-#define SLOTS	  8
-#define FORCED_MS 3000 /* a closer waits for 5 s for threads that are counted */
+#define SLOTS 8
+/* a forced close waits up to 5 s for threads that are counted as inside siwarp */
+#define FORCED_MS 3000
 
 static struct rig rig;
 static struct end ud, a, b;
@@ -27,7 +29,7 @@ static void cancel_self(void)
 	must(pthread_cancel(pthread_self()) == 0);
 }
 
-/* ---- what is no cancellation point ----------------------------------------------------------- */
+/* ---- calls that are not cancellation points -------------------------------------------------- */
 
 static void devices(void)
 {
@@ -103,7 +105,7 @@ static void *all_calls(void *unused)
 	return &passed;
 }
 
-/* Threads that want the same locks: they sleep for them (base/lock.c). */
+/* Threads that compete for the same locks, so that they sleep on them (base/lock.c). */
 static void *crowded(void *unused)
 {
 	struct siw_wc wc[4];
@@ -119,7 +121,7 @@ static void *crowded(void *unused)
 	return &passed;
 }
 
-/* ---- the waits ------------------------------------------------------------------------------- */
+/* ---- waits ----------------------------------------------------------------------------------- */
 
 static _Atomic bool own_pending, got;
 
@@ -158,7 +160,7 @@ static void *await_cm(void *unused)
 	return unused;
 }
 
-/* A channel of no device has no traffic to move. */
+/* An event channel that belongs to no device has no traffic to process. */
 static void *await_any_device(void *unused)
 {
 	struct siw_cm_event event;
@@ -218,7 +220,10 @@ static void drain(void)
 		;
 }
 
-/* Cancelled about when its event comes: either it took the event, or the next one to wait does. */
+/*
+ * Cancel a thread at about the time of its event: either that thread consumes the event, or the
+ * next waiting thread does.
+ */
 static void no_event_is_lost(int round)
 {
 	struct siw_cq *cq;
@@ -258,7 +263,10 @@ static void others_share_a_device(void)
 	drain();
 }
 
-/* Nobody polls at b: its device's thread answers, unless it believes that others wait. */
+/*
+ * No program thread polls at b: the device's thread has to answer, unless it wrongly assumes that a
+ * program thread is waiting.
+ */
 static void served_by_the_thread(void)
 {
 	struct siw_sge sge = { (uintptr_t)a.mem, SLOT, a.mr->lkey };

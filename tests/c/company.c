@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A program with an epoll of its own: what it posted and what waits for company is sent when it
- * arms its completion queue, and the event is there, however long the device's thread naps.
+ * A program that waits in its own epoll set. Arming the completion queue transmits the posts that
+ * were held back for batching, and reports the event, however long the device's thread naps.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -27,7 +27,8 @@ static void poll_all(void)
 }
 
 /*
- * The first of two posts goes at once; whether the second waits, as it does while the thread naps.
+ * Posts two Sends: the first is transmitted immediately. Returns whether the second is held back
+ * for batching, as happens while the device's thread naps.
  */
 static bool second_waits(void)
 {
@@ -62,7 +63,7 @@ int main(void)
 		i++;
 		check(siw_req_notify_cq(end.cq, 0));
 		must(siw_cq_pending(end.cq) == 2);
-		if (epoll_wait(epoll, &event, 1, 0) == 1) { /* unless the nap ended before */
+		if (epoll_wait(epoll, &event, 1, 0) == 1) { /* no event if the nap ended earlier */
 			events++;
 			check(siw_get_cq_event(end.channel, &cq, &user, 0));
 			siw_ack_cq_events(cq, 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Over reliable datagrams a Read or an atomic may be answered before the call that asks for it
- * returns, as the request leaves in that call. Here it always is: the linker puts a function of
- * this file between ddp and llp (--wrap), which has the other end answer, and this end take the
- * answer, before it returns.
+ * With reliable datagrams, a Read or an atomic may be answered before the call that posts it
+ * returns, because that call transmits the request. This test forces that order: the linker
+ * (--wrap) inserts a function of this file between ddp and llp, and that function lets the
+ * responder answer and the requester receive the answer before it returns.
  *
- * One thread, so nobody else's work on either end comes in between.
+ * There is only one thread, so no other work on either end is interleaved.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #include "rdmap/rdmap.h"
 
 #define SIZE	1000
-#define PATIENT 20 /* seconds: whatever is waited for comes long before */
+#define PATIENT 20 /* seconds; far longer than any wait takes */
 
 #define CHECK(what)                                                               \
 	do {                                                                      \
@@ -43,11 +43,11 @@ struct end {
 };
 
 static struct end asks, answers;
-static uint64_t accepted; /* by the last flush */
+static uint64_t accepted; /* return value of the last flush */
 static struct siw_rdmap_stamp stamp;
-static int done;	   /* answers that came */
-static uint64_t user_data; /* of the last one */
-static bool at_once;	   /* the next request is answered before it returns */
+static int done;	   /* responses received */
+static uint64_t user_data; /* user data of the last response */
+static bool at_once;	   /* the next request is answered before its transmission returns */
 
 int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 			 size_t head_len, const struct iovec *iov, int n);
@@ -88,7 +88,7 @@ static void finish(struct end *e)
 	siw_llp_port_close(e->port);
 }
 
-/* What came to an end, and what that asks for. */
+/* Receives what has arrived at an endpoint, and transmits the replies. */
 static void turn(struct end *e)
 {
 	struct siw_rdmap_stream *stream;
@@ -124,7 +124,7 @@ int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 	int64_t r = __real_siw_rd_tx(peer, space, head, head_len, iov, n);
 
 	if (r > 0 && at_once) {
-		at_once = false; /* the answer goes the same way */
+		at_once = false; /* the response is transmitted through this function, too */
 		until_done(done + 1);
 	}
 	return r;
@@ -200,8 +200,8 @@ int main(void)
 {
 	begin(&asks);
 	begin(&answers);
-	read_all(1, false);		       /* the two meet */
-	for (uint64_t i = 2; i < 40; i += 4) { /* more than there may be outstanding */
+	read_all(1, false);		       /* the two endpoints establish contact */
+	for (uint64_t i = 2; i < 40; i += 4) { /* more requests than may be outstanding */
 		read_all(i, true);
 		add(i + 1, true);
 		read_all(i + 2, false);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Errors on datagrams as a C program meets them: reported, found, fatal or not, and mended. */
+/*
+ * Errors of datagram queue pairs as a C program sees them: errors reported by the peer, errors
+ * found locally, fatal and non-fatal ones, and recovery from them.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <string.h>
@@ -94,7 +97,9 @@ static void expect_event(struct siw_qp *qp, int type)
 	siw_ack_async_event(&event);
 }
 
-/* What b has too short a receive for, a is told of by number. */
+/*
+ * A message longer than the receive buffer of b is reported to a, with the number of the message.
+ */
 static void reported(struct siw_qp *a, struct siw_qp *b)
 {
 	struct siw_err_entry e;
@@ -119,7 +124,10 @@ static void reported(struct siw_qp *a, struct siw_qp *b)
 	check(siw_destroy_ah(ah));
 }
 
-/* A Send with Invalidate, which UD has not, of no octets; the CRC field is not looked at. */
+/*
+ * Sends an empty Send with Invalidate, an operation that UD does not have. The receiver does not
+ * check the CRC field.
+ */
 static void say_wrong(struct siw_qp *to)
 {
 	static const unsigned char wrong[22] = { 0x41, 0x44, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 99 };

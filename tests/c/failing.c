@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Preloaded into a process: of the calls that siwarp makes of the system the n-th since
- * failing_arm(n) fails, as on a machine without memory, descriptors or buffers. Sending and
- * receiving is interrupted instead. Or, by failing_name(), calls of one name fail with any error.
- * Calls of everybody else go through untouched.
+ * A library to preload. After failing_arm(n), the n-th system call that siwarp makes fails as it
+ * would on a machine without memory, descriptors or buffers; send and receive calls fail with an
+ * interruption instead. After failing_name(), calls of one function fail with a given error. Calls
+ * made by other code are not affected.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,13 +30,16 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
 
-/* siwarp's libraries, and the layers as a module of their own, where they are loaded. */
+/*
+ * Address ranges of siwarp's libraries, and of the Python extension that contains the layers, if
+ * loaded.
+ */
 static struct {
 	uintptr_t begin, end;
 } code[3];
 static int n_code;
 static atomic_long seen, fails_at;
-static char named[32]; /* "": calls of any name count */
+static char named[32]; /* name of the function to fail; "": count calls of any function */
 static atomic_long last_at;
 static int named_error;
 
@@ -72,7 +75,10 @@ static bool is_ours(const void *caller)
 	return false;
 }
 
-/* How many calls there were since the last time; 0: none fails from here on. */
+/*
+ * Makes the n-th call from now on fail; 0: no call fails. Returns the number of calls since the
+ * previous failing_arm().
+ */
 long failing_arm(long n);
 long failing_arm(long n)
 {
@@ -87,8 +93,9 @@ long failing_arm(long n)
 }
 
 /*
- * From its n-th call on, `times` calls of this name fail with that error; 0 times: none. Returns
- * how many there were of the name before. While no other thread of siwarp's runs.
+ * From its n-th call on, `times` calls of the named function fail with `error`; times = 0: none.
+ * Returns how many calls the previously named function has received. Call it only while no other
+ * thread of siwarp runs.
  */
 long failing_name(const char *name, long n, long times, int error);
 long failing_name(const char *name, long n, long times, int error)
@@ -104,7 +111,10 @@ long failing_name(const char *name, long n, long times, int error)
 	return before;
 }
 
-/* Whether this call fails, and in *error with what, if not with what such a call usually does. */
+/*
+ * Returns whether this call has to fail. Sets *error if the call has to fail with an error other
+ * than its default.
+ */
 static bool due(const char *name, const void *caller, int *error, bool alone)
 {
 	long n, from;
@@ -146,7 +156,10 @@ void *realloc(void *p, size_t size)
 	return due("realloc", CALLER, &error, false) ? NULL : __libc_realloc(p, size);
 }
 
-/* TYPE NAME(PARAMETERS), which with ARGUMENTS is the next library's; fails with ERROR. */
+/*
+ * Defines TYPE NAME(PARAMETERS), which calls the next library's function with ARGUMENTS, or fails
+ * with ERROR.
+ */
 #define CALL(type, name, parameters, arguments, failed, usual, alone)       \
 	type name parameters                                                \
 	{                                                                   \
@@ -161,7 +174,7 @@ void *realloc(void *p, size_t size)
 	}
 #define FAILING(type, name, parameters, arguments, failed, error) \
 	CALL(type, name, parameters, arguments, failed, error, false)
-/* Fails by its name alone. */
+/* A function that fails only if failing_name() selects it. */
 #define NAMED(type, name, parameters, arguments, failed) \
 	CALL(type, name, parameters, arguments, failed, 0, true)
 
@@ -199,7 +212,7 @@ FAILING(ssize_t, send, (int fd, const void *buf, size_t n, int flags), (fd, buf,
 NAMED(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), -1)
 NAMED(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), -1)
 NAMED(int, shutdown, (int fd, int how), (fd, how), -1)
-/* What pthread_atfork comes to, which the linker puts into each library. */
+/* The function behind pthread_atfork(), which the linker adds to each library. */
 NAMED(int, __register_atfork,
       (void (*before)(void), void (*parent)(void), void (*child)(void), void *library),
       (before, parent, child, library), error)
@@ -207,7 +220,7 @@ NAMED(int, flock, (int fd, int how), (fd, how), -1)
 NAMED(int, posix_fallocate, (int fd, off_t at, off_t len), (fd, at, len), error)
 NAMED(ssize_t, getrandom, (void *buf, size_t n, unsigned int flags), (buf, n, flags), -1)
 
-/* Which takes as many arguments as it likes; siwarp's calls have one pointer. */
+/* ioctl() is variadic; siwarp always passes one pointer. */
 int ioctl(int fd, unsigned long request, ...)
 {
 	static int (*_Atomic next)(int, unsigned long, ...);
@@ -225,7 +238,7 @@ int ioctl(int fd, unsigned long request, ...)
 	return next(fd, request, arg);
 }
 
-/* The calls that the C library's own functions would make slower: siwarp makes them so. */
+/* Calls that siwarp makes with syscall() because the C library's wrappers are slower. */
 static const struct {
 	const char *name;
 	long number;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A device that is closed by force with traffic on its queue pairs, threads that poll, post and
- * wait, and every kind of child. Afterwards every handle answers -ESTALE.
+ * Forced close of a device with traffic on its queue pairs, with threads that poll, post and wait,
+ * and with every kind of child object. Afterwards calls on every handle return -ESTALE.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -119,7 +119,7 @@ static void *await_cq(void *unused)
 	int r;
 
 	while (!(r = siw_get_cq_event(channel, &got, &user, -1)))
-		; /* and nobody acknowledges */
+		; /* the events are not acknowledged */
 	must(r == -ESTALE);
 	return unused;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A live RC stream, a UD queue pair and threads that move traffic all the time, while this process
- * forks again and again. The children find every inherited handle dead, open a device of their own
- * and talk over it, and leave in each way there is.
+ * The process forks repeatedly while an RC stream, a UD queue pair and several threads carry
+ * traffic. In the children every inherited handle is dead. They open their own device, communicate
+ * over it, and exit in each possible way.
  *
  * siw-test-fork CHILDREN
  */
@@ -26,9 +26,9 @@ static _Atomic bool stop;
 static _Atomic unsigned long rounds[2];
 
 /*
- * gcc 12's AddressSanitizer does not bring its allocator over a fork whole while another thread is
- * in it: a child hangs in free(). There the threads of this file stand still for a fork; in other
- * builds they do not.
+ * In gcc 12, AddressSanitizer's allocator does not survive a fork if another thread is inside it: a
+ * child hangs in free(). With AddressSanitizer the threads of this file therefore stop during a
+ * fork; in other builds they keep running.
  */
 #if defined(__SANITIZE_ADDRESS__)
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
@@ -96,7 +96,10 @@ static void *talk_ud(void *unused)
 #define is_stale(call)	 must((call) == -ESTALE)
 #define no_pointer(call) must((errno = 0, (call) == NULL && errno == ESTALE))
 
-/* Not one of these takes a lock, though other threads held all of them when this child was made. */
+/*
+ * None of these calls acquires a lock, although other threads held all locks when this child was
+ * forked.
+ */
 static void all_is_dead(void)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UD,
@@ -142,8 +145,8 @@ static void all_is_dead(void)
 
 #if defined(__SANITIZE_THREAD__)
 /*
- * ThreadSanitizer cannot start a thread in the child of a process with threads; base/settings.h has
- * this.
+ * ThreadSanitizer cannot start a thread in the forked child of a multithreaded process. Declared in
+ * base/settings.h.
  */
 int siw_setting_set(const char *name, int64_t value);
 #endif
@@ -173,7 +176,8 @@ static void talk_for_itself(void)
 
 static _Noreturn void child(int i, char *program)
 {
-	alarm(LIMIT_MS / 1000 * 2); /* a child that hangs is a failure, told by its end */
+	/* turns a hanging child into a failure that its exit status shows */
+	alarm(LIMIT_MS / 1000 * 2);
 	all_is_dead();
 	if (i % 2)
 		talk_for_itself();
@@ -189,7 +193,10 @@ int main(int argc, char **argv)
 	int children = argc > 1 ? atoi(argv[1]) : 12;
 	pthread_t threads[2];
 
-	if (!children) /* one that a child became by exec: the descriptors are gone */
+	/*
+	 * this process was started by exec from a child: the inherited descriptors must be closed
+	 */
+	if (!children)
 		return access("/proc/self/fd/3", F_OK) == 0;
 	rig_open(&left);
 	rig_open(&right);
@@ -205,7 +212,7 @@ int main(int argc, char **argv)
 		must(pid >= 0);
 		if (!pid)
 			child(i, argv[0]);
-		/* While it lives, the stream moves on. */
+		/* The stream makes progress while the child lives. */
 		while (atomic_load(&rounds[0]) < before + 3)
 			must(now_ms() < (long)at + LIMIT_MS);
 		must(waitpid(pid, &status, 0) == pid);

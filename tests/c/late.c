@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Waits whose time is over before the thread gets to sleep, as on a machine where others take the
- * CPUs: the clock goes on by a step each time that it is read. Each wait says EAGAIN, and at once.
+ * Waits whose time-out expires before the thread sleeps, as on a machine with overloaded CPUs: each
+ * reading of the clock advances it by one step. Each wait must return EAGAIN immediately.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@
 
 static _Atomic uint64_t ahead_ns, step_ns;
 
-/* Taken by the library in place of libc's. */
+/* Overrides libc's function for the library. */
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
 	uint64_t ns;
@@ -46,7 +46,7 @@ int main(void)
 	struct rig rig;
 	void *user;
 
-	alarm(20); /* a wait that does not end */
+	alarm(20); /* detects a wait that does not end */
 	rig_open(&rig);
 	channel = siw_create_comp_channel(rig.ctx);
 	must(channel);
@@ -56,7 +56,7 @@ int main(void)
 		must_be_over(siw_cm_get_event(rig.cm, &event, WAIT_MS), "connection event");
 		must_be_over(siw_get_cq_event(channel, &cq, &user, WAIT_MS), "completion event");
 	}
-	must(ahead_ns >= 100 * (uint64_t)STEP_NS); /* the library reads this clock */
+	must(ahead_ns >= 100 * (uint64_t)STEP_NS); /* proves that the library reads this clock */
 	step_ns = 0;
 	check(siw_destroy_comp_channel(channel));
 	rig_close(&rig);

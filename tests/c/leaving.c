@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Calls that send a turn's share each, find room for more, and are the program's last for a while.
- * The device's thread was woken by that room, too, but gets its CPU only when they are over: the
- * last one has taken the news from epoll, and the thread would sleep on. The linker puts functions
- * of this file in front of the thread's wait and of sending (--wrap).
+ * A program makes calls that each transmit one share of a long send queue and find more room in the
+ * socket, and then makes no further call for a while. The device's thread was also woken because of
+ * the room, but runs only after these calls. By then the last call has consumed the event from
+ * epoll, so the thread could go back to sleep with data left to send. The linker (--wrap) inserts
+ * functions of this file in front of the thread's wait and of the socket's send.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,13 +16,13 @@
 #include "llp/llp.h"
 #include "rig.h"
 
-#define SIZE	 (64u << 20) /* many times what the sockets hold, and many turns */
-#define SETTLE_N 50	     /* looks, a millisecond each, at what no longer moves */
+#define SIZE	 (64u << 20) /* many times the capacity of the sockets, and many shares */
+#define SETTLE_N 50	     /* checks, one each millisecond, to decide that the sockets are idle */
 
 static char from[SIZE], to[SIZE];
 static pthread_t program;
 static _Atomic bool asleep, held, caught;
-static unsigned int sent; /* by the program's thread */
+static unsigned int sent; /* bytes sent by the program's thread */
 
 int __real_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
@@ -35,12 +36,15 @@ static void sleep_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-/* Of a thread that was woken and has to wait for its CPU the kernel looks again when it has it. */
+/*
+ * Holds back a thread that has been woken, as if it waited for its CPU. The kernel collects the
+ * thread's events only when the thread runs again.
+ */
 int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	int r;
 
-	/* Not the program's thread, and not a nap. */
+	/* Exclude the program's thread and naps. */
 	if (pthread_equal(pthread_self(), program) || !set->port)
 		return __real_siw_llp_wait(set, extra_fd, timeout_us);
 	asleep = true;
@@ -86,7 +90,7 @@ static void write_all(struct end *a, uint32_t lkey, uint32_t rkey)
 	check(siw_post_send(a->qp, &wr, &bad));
 }
 
-/* The sockets are full, and the sender's thread sleeps until there is room. */
+/* Waits until the sockets are full and the sender's thread sleeps until there is room. */
 static void await_sleep(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -104,7 +108,7 @@ static void poll_once(struct end *end)
 	must(siw_poll_cq(end->cq, 1, &wc) == 0);
 }
 
-/* Takes in all that the sockets hold, beside a sender that sends nothing. */
+/* Receives everything that the sockets hold, while the sender transmits nothing. */
 static void drain(struct end *b)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -128,7 +132,7 @@ int main(void)
 	program = pthread_self();
 	memset(from, 0xa5, SIZE);
 	rig_open(&one);
-	check(siw_setting_set("progress", 0)); /* the receiver takes in what it is told to */
+	check(siw_setting_set("progress", 0)); /* the receiver only processes what the test polls */
 	rig_open(&two);
 	rc_open(&a, &one, &b, &two, 8);
 	source = registered(&one, from, 0);
@@ -137,14 +141,14 @@ int main(void)
 	await_sleep();
 	held = true;
 	drain(&b);
-	/* Sends without a look at epoll, and does not wait for room any more. */
+	/* Transmits without checking epoll, and stops waiting for room. */
 	sent = 0;
 	check(siw_req_notify_cq(a.cq, 0));
 	must(sent);
-	/* Takes from epoll that there is room, for which nobody waits. */
+	/* Consumes the epoll event that reports room, although no request waits for room. */
 	poll_once(&a);
 	held = false;
-	/* The sender polls no more: its thread sends the rest. */
+	/* The sender stops polling; its device's thread has to transmit the rest. */
 	deadline = now_ms() + LIMIT_MS;
 	while (*(volatile char *)&to[SIZE - 1] != from[SIZE - 1]) {
 		must(now_ms() < deadline);

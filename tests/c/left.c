@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Whoever receives a message owes the peer a delivery count (spec/delivery-counts.md), which goes out
- * when the socket is served again and has nothing. A program polls its message just before another
- * thread sleeps on the sockets, and polls no more: that thread must not sleep on, or the peer's Send
- * never completes. The linker puts functions of this file in front of the moments in which the
- * device's thread, and one that waits for an event, have found nothing (--wrap).
+ * The receiver of a message has to return a delivery count to the peer (spec/delivery-counts.md).
+ * The count is sent when the socket is serviced again and has no data. If a program polls its
+ * message just before another thread sleeps on the sockets, and then stops polling, that thread
+ * must send the count before it sleeps; otherwise the peer's Send never completes. The linker
+ * (--wrap) inserts functions of this file at the points where the device's thread, or a thread
+ * waiting for an event, has found no work.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,8 +21,9 @@
 
 static struct rig one, two;
 static struct end a, b;
-static struct siw_context *_Atomic watched; /* of two, once both are open */
-static _Atomic bool holds, held, came;	    /* the next such moment; it has begun; it may end */
+static struct siw_context *_Atomic watched; /* the context of `two`, once both are open */
+/* hold the next such point; a thread is held there; it may continue */
+static _Atomic bool holds, held, came;
 static pthread_t waiter;
 static _Atomic bool waits;
 
@@ -49,7 +51,10 @@ static void hold(void)
 	until(&came);
 }
 
-/* The lock is held already: the program's round is made here, as if it had come just before. */
+/*
+ * The lock is already held, so the progress round of the program is run here, as if it had come
+ * just before.
+ */
 int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 {
 	struct siw_context *ctx = watched;
@@ -64,7 +69,10 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 
 int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
-	/* The device's thread has stopped waiting on the sockets once they are in this thread's set. */
+	/*
+	 * Once the sockets are in this thread's wait set, the device's thread does not wait on
+	 * them.
+	 */
 	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
 	    atomic_exchange(&holds, false))
 		hold();
@@ -83,7 +91,10 @@ static void beside_the_devices_thread(void)
 	struct siw_wc wc;
 
 	holds = true;
-	/* The device's thread arms the port anew once a program has polled, and then has not. */
+	/*
+	 * The device's thread arms the port again after a program has polled and has then stopped
+	 * polling.
+	 */
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
 		siw_verbs_nudge(two.ctx);
@@ -137,7 +148,8 @@ int main(void)
 	rig_open(&two);
 	rc_open(&a, &one, &b, &two, SLOTS);
 	watched = two.ctx;
-	for (int i = 0; i < 100; i++) /* the sockets are hot, then */
+	/* enough traffic that the device's thread keeps polling the sockets */
+	for (int i = 0; i < 100; i++)
 		exchange(&a, &b, SLOT, 'a');
 	beside_the_devices_thread();
 	beside_a_waiter();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Runs a script of calls of llp's TCP and prints the result of each step to stdout. It is built
- * twice: on the kernel's TCP over loopback, and (SIMULATED) on the simulated TCP. test_sim_tcp.py
- * compares the output of both.
+ * Runs a script of llp's TCP calls and prints the result of each step to stdout. The script is
+ * built twice: for the kernel's TCP over loopback, and (SIMULATED) for the simulated TCP.
+ * test_sim_tcp.py compares the output of both builds.
  *
- * Results that depend on timing or on buffer sizes are not printed: how many octets one call moves,
- * and port numbers.
+ * Results that depend on timing or buffer sizes, such as port numbers and the number of octets that
+ * one call moves, are not printed.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -21,7 +21,7 @@
 #include "sim/sim.h"
 #define ADDR_A	"10.0.0.1"
 #define ADDR_B	"10.0.0.2"
-#define ADDR_V6 "fd00::1" /* of the host that has ADDR_A */
+#define ADDR_V6 "fd00::1" /* second address of the host with ADDR_A */
 #else
 #define ADDR_A	"127.0.0.1"
 #define ADDR_B	"127.0.0.2"
@@ -34,11 +34,12 @@
 #include "wan/wan.h"
 #endif
 
-#define HANDLERS      8
-#define LIMIT_S	      20 /* reached on an overloaded machine only: every event is immediate */
-#define LOSSY	      (512u << 10)
-#define LOSSY_LIMIT_S 60 /* reached if nothing arrives any more: it takes a few time-outs */
-#define BIG	      (16u << 20) /* more than both buffers of a connection hold */
+#define HANDLERS 8
+#define LIMIT_S	 20 /* reached only on an overloaded machine: every event is immediate */
+#define LOSSY	 (512u << 10)
+/* reached only if data stops arriving: the transfer needs a few retransmission time-outs */
+#define LOSSY_LIMIT_S 60
+#define BIG	      (16u << 20) /* exceeds both buffers of a connection together */
 
 #define must(condition)                                                                         \
 	do {                                                                                    \
@@ -63,7 +64,7 @@ static int nothing(struct siw_io_handler *self)
 	return 0;
 }
 
-/* ---- sockets of both sides ---------------------------------------------------------------------- */
+/* ---- sockets of both sides ------------------------------------------------------------------- */
 
 #ifdef SIMULATED
 static void enter(const struct side *side)
@@ -71,15 +72,16 @@ static void enter(const struct side *side)
 	(void)side;
 }
 
-/* In a world both ends send at one instant. */
+/* In the simulation both ends send at the same instant without holding the line. */
 static void hold_line(bool hold)
 {
 	(void)hold;
 }
 #else
-static pid_t relay; /* of `siwarp wan`, if the sides are in its two network namespaces; or 0 */
+/* process of `siwarp wan` if the sides are in its two network namespaces; otherwise 0 */
+static pid_t relay;
 
-/* Sockets that are opened from now on are in the side's network namespace. */
+/* Sockets opened from now on are created in the side's network namespace. */
 static void enter(const struct side *side)
 {
 	char path[64];
@@ -93,7 +95,7 @@ static void enter(const struct side *side)
 	must(fd >= 0 && !setns(fd, CLONE_NEWNET) && !close(fd));
 }
 
-/* While it is held nothing passes between the sides, and nothing is lost. */
+/* While the line is held, no packet passes between the sides, and none is lost. */
 static void hold_line(bool hold)
 {
 	must(relay && !kill(relay, hold ? SIGSTOP : SIGCONT));
@@ -122,7 +124,7 @@ static int listen_at(const struct side *side, const struct siw_addr *local, int 
 	return siw_llp_tcp_listen(side->port, local, backlog, handler, out);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 static double seconds(void)
 {
@@ -143,7 +145,7 @@ static bool is_returned(struct side *side, const struct siw_io_handler *handler)
 	return false;
 }
 
-/* Waits for an event on the port, for a short time at most. */
+/* Waits for an event on the port, for at most 10 ms. */
 static void wait_on(struct side *side)
 {
 	struct siw_llp_waitset set;
@@ -167,14 +169,14 @@ static void await_gone(struct side *side)
 	const struct timespec moment = { .tv_nsec = 1000000 };
 	double until = seconds() + LIMIT_S;
 
-	/* No wait: octets that came before would end it. */
+	/* Do not wait on the port: unread octets would end that wait at once. */
 	while (!siw_llp_tcp_is_closed(side->sock)) {
 		must(seconds() < until);
 		nanosleep(&moment, NULL);
 	}
 }
 
-/* ---- steps: each writes what it sees ----------------------------------------------------------- */
+/* ---- steps: each prints its result ----------------------------------------------------------- */
 
 static const char *name_of(const struct side *side)
 {
@@ -218,7 +220,7 @@ static long send_now(struct side *side, const void *octets, size_t n)
 	return siw_llp_tcp_sendv(side->sock, iov, 2);
 }
 
-/* Sends all of it. */
+/* Sends all octets. */
 static void put(struct side *side, const char *octets)
 {
 	size_t done = 0, all = strlen(octets);
@@ -239,7 +241,10 @@ static long recv_now(struct side *side, void *to, size_t n)
 	return siw_llp_tcp_recvv(side->sock, &iov, 1);
 }
 
-/* The next result of a receive that is not EAGAIN, after the poller has returned the handler. */
+/*
+ * Returns the next result of a receive other than -EAGAIN; waits until the poller returns the
+ * handler.
+ */
 static long recv_later(struct side *side, void *to, size_t n)
 {
 	for (;;) {
@@ -286,7 +291,7 @@ static void put_now(struct side *side)
 {
 	long sent = send_now(side, "xy", 2);
 
-	say(side, "sends", sent > 0 ? 1 : sent); /* it may have been one of both */
+	say(side, "sends", sent > 0 ? 1 : sent); /* one or both octets may have been sent */
 }
 
 static void tell_peer(struct side *side)
@@ -331,7 +336,7 @@ static void start(void)
 	must(!connected(&a));
 }
 
-/* Accepts until nobody waits, so that the poller does not return the listener any more. */
+/* Accepts until no connection is waiting, so that the poller stops returning the listener. */
 static void accept_one(void)
 {
 	struct siw_llp_sock *more;
@@ -347,13 +352,13 @@ static void meet(void)
 	accept_one();
 }
 
-/* ---- the script -------------------------------------------------------------------------------- */
+/* ---- the script ------------------------------------------------------------------------------ */
 
 static void refused(void)
 {
 	struct siw_addr nobody = b.addr;
 
-	nobody.port_be = 0x0100; /* port 1 */
+	nobody.port_be = 0x0100; /* port 1, where nothing listens */
 	must(!connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
 	say(&a, "connects", connected(&a));
 	say(&a, "connects", siw_llp_tcp_connected(a.sock));
@@ -428,7 +433,7 @@ static void after_reset(struct side *side)
 	end(side);
 }
 
-/* Who closes with octets unread resets the connection. */
+/* Closing a socket with unread octets resets the connection. */
 static void unread(void)
 {
 	meet();
@@ -439,7 +444,7 @@ static void unread(void)
 	after_reset(&a);
 }
 
-/* What came before a reset can be read. */
+/* Octets that arrived before a reset can still be read. */
 static void aborted(void)
 {
 	meet();
@@ -463,7 +468,7 @@ static void aborted_sender(void)
 	after_reset(&a);
 }
 
-/* Octets for a socket that is closed. */
+/* Octets are sent to a socket that the peer has closed. */
 static void closed_peer(void)
 {
 	meet();
@@ -487,7 +492,7 @@ static void not_accepted(void)
 	listen_on(&b);
 }
 
-/* Its connection is complete, and has ended, before somebody accepts it. */
+/* The connection is established and ended by the client before the server accepts it. */
 static void accepted_late(void)
 {
 	start();
@@ -500,7 +505,10 @@ static void accepted_late(void)
 	end(&b);
 }
 
-/* Octet by octet: a stream has no boundaries, wherever it is cut into writes, segments and reads. */
+/*
+ * Sends octet by octet: a stream has no message boundaries, wherever writes, segments and reads are
+ * cut.
+ */
 static void pieces(void)
 {
 	static const char text[] = "cut anywhere";
@@ -522,8 +530,8 @@ static void pieces(void)
 }
 
 /*
- * A listener whose backlog is full answers no further connect, which goes on once there is room: with
- * its next SYN, after a second.
+ * A listener with a full backlog ignores further SYNs. The connect succeeds when there is room for
+ * its next SYN, after one second.
  */
 static void slow(void)
 {
@@ -543,7 +551,7 @@ static void slow(void)
 			await(&a, &handlers[i]);
 		must(!rv);
 		a.sock = connecting[i];
-		get_now(&a); /* so that the poller does not return it any more */
+		get_now(&a); /* read until EAGAIN, so that the poller stops returning the handler */
 	}
 	for (int i = 0; i < 3; i++)
 		say(&a, "connects", siw_llp_tcp_connected(connecting[i]));
@@ -562,7 +570,7 @@ static void slow(void)
 	siw_llp_close(listener);
 }
 
-/* A simultaneous open, of a connection with one end. */
+/* A simultaneous open of a socket that connects to itself. */
 static void itself(void)
 {
 	struct siw_addr own = a.addr;
@@ -578,7 +586,7 @@ static void itself(void)
 	end(&a);
 }
 
-/* Until the buffers are full, and until all has arrived. */
+/* Sends until the buffers are full, and then until all octets have arrived. */
 static void full(void)
 {
 	static uint8_t out[BIG], in[65536];
@@ -602,7 +610,7 @@ static void full(void)
 		n = recv_later(&b, in, sizeof(in));
 		must(n > 0 && !memcmp(in, out + received, (size_t)n));
 		received += (size_t)n;
-		if (sent < BIG && received == sent) /* the poller tells of the room */
+		if (sent < BIG && received == sent) /* the poller reports room in the send buffer */
 			await(&a, &a.handler);
 	}
 	siw_llp_want_write(a.sock, false);
@@ -614,7 +622,7 @@ static void full(void)
 	end(&b);
 }
 
-/* A paused socket is returned for its end only. */
+/* A paused socket is reported only after the peer has closed the connection. */
 static void paused(void)
 {
 	meet();
@@ -637,7 +645,7 @@ static void paused(void)
 	end(&a);
 }
 
-/* Both connect to one another, and it is one connection. */
+/* Both sides connect to each other at the same time; the result is one connection. */
 static void simultaneous(void)
 {
 	struct siw_addr at_a = a.addr, at_b = b.addr, peer;
@@ -660,7 +668,7 @@ static void simultaneous(void)
 	end(&b);
 }
 
-/* ---- loss --------------------------------------------------------------------------------------- */
+/* ---- loss ------------------------------------------------------------------------------------ */
 
 struct flow {
 	struct side *from, *to;
@@ -692,7 +700,7 @@ static void flow_send(struct flow *flow)
 	siw_llp_want_write(flow->from->sock, false);
 }
 
-/* What follows a lost segment is not received before it: the octets come in order. */
+/* Octets arrive in order: those behind a lost segment are not delivered before it. */
 static void flow_receive(struct flow *flow)
 {
 	uint8_t octets[4096];
@@ -706,7 +714,7 @@ static void flow_receive(struct flow *flow)
 	must(n == -EAGAIN && flow->received <= flow->sent);
 }
 
-/* Segments are lost, of both directions and of the start and the end, too. */
+/* Segments are lost in both directions, including SYN and FIN segments. */
 static void lossy(void)
 {
 	struct flow flows[] = { { &a, &b, 0, 0 }, { &b, &a, 0, 0 } };
@@ -736,7 +744,7 @@ static void lossy(void)
 	end(&b);
 }
 
-/* ---- ports of both address families ------------------------------------------------------------ */
+/* ---- ports of both address families ---------------------------------------------------------- */
 
 static uint16_t the_port_be;
 
@@ -749,13 +757,13 @@ static struct siw_addr at_port(const char *addr)
 	return found;
 }
 
-/* What is printed: the addresses of this host differ in a world. */
+/* Text to print for an address: the host's addresses differ between the two builds. */
 static const char *named(const char *addr)
 {
 	return !strcmp(addr, ADDR_A) ? "IPv4" : !strcmp(addr, ADDR_V6) ? "IPv6" : addr;
 }
 
-/* Returns the descriptor, or -1 after an error. */
+/* Reserves a port. Returns the descriptor, or -1 after an error. */
 static int keep(bool udp, const char *addr, bool v6_only)
 {
 	struct siw_addr at = at_port(addr);
@@ -774,7 +782,10 @@ static void keep_for_a_moment(bool udp, const char *addr, bool v6_only)
 		siw_llp_event_close(fd);
 }
 
-/* Opens a UDP socket or a listener, and closes it. between: what is kept while it is open. */
+/*
+ * Opens a UDP socket or a listener, and closes it. between: tries to reserve the same port on each
+ * kind of address while it is open.
+ */
 static void open_at(bool udp, const char *addr, bool between)
 {
 	static const struct {
@@ -849,7 +860,7 @@ static void open_side(struct side *side, const char *addr)
 	must(!siw_llp_port_open(&side->port));
 }
 
-/* Of a host with addresses of both families, which is a world of its own. */
+/* Port reservations on a host with addresses of both families, in a separate simulated network. */
 static void ports(uint64_t seed)
 {
 #ifdef SIMULATED
@@ -862,7 +873,7 @@ static void ports(uint64_t seed)
 	(void)seed;
 #endif
 	open_side(&a, ADDR_A);
-	listen_on(&a); /* gives the port its host */
+	listen_on(&a); /* assigns the port to its host */
 	ports_of(true);
 	ports_of(false);
 	siw_llp_close(a.listener);
@@ -879,8 +890,9 @@ static void run(const char *name, void (*scene)(void))
 }
 
 /*
- * Kernel: no argument runs all over loopback. In a namespace of `siwarp wan` "line" runs what needs
- * two hosts, too, and "lossy" alone what is for a plan with loss. Simulated: SEED runs everything.
+ * Kernel build: without an argument, runs the complete script over loopback. In a namespace of
+ * `siwarp wan`, "line" adds the steps that need two hosts, and "lossy" runs only the steps for a
+ * plan with loss. Simulated build: SEED runs everything.
  */
 int main(int argc, char **argv)
 {
@@ -913,7 +925,7 @@ int main(int argc, char **argv)
 #endif
 	open_side(&a, at_a);
 	open_side(&b, at_b);
-	/* Gives a's port its address, as a device's watch does. */
+	/* Assigns the address to a's port, as the address watch of a device does. */
 	listen_on(&a);
 	listen_on(&b);
 	for (size_t i = 0; plain && i < sizeof(scenes) / sizeof(scenes[0]); i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * A poll flushes the sends that are held back for batching, even if another thread is making
- * progress at that moment and has already passed its flush. Here a thread of the test plays that
- * role: it holds the progress lock until the poll waits for the lock or has returned.
+ * progress at that moment and has already passed its own flush. A test thread plays that other
+ * thread: it holds the progress lock until the poll waits for the lock or has returned.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -43,7 +43,10 @@ static void poll_all(void)
 		;
 }
 
-/* Posts in pairs until the second send is held back, as happens while the device's thread naps. */
+/*
+ * Posts pairs of Sends until the second of a pair is held back, as happens while the device's
+ * thread naps.
+ */
 static void post_two(void)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
@@ -58,7 +61,7 @@ static void post_two(void)
 	}
 }
 
-/* takes: whether the poll finds the completion of the first send, or nothing. */
+/* takes: whether the poll finds the completion of the first send or finds nothing. */
 static void poll_beside(bool takes)
 {
 	struct siw_wc wc[SLOTS];
@@ -66,14 +69,14 @@ static void poll_beside(bool takes)
 	int n, there;
 
 	post_two();
-	if (!takes) /* a poll that fills its array flushes nothing */
+	if (!takes) /* a poll that fills its array does not flush */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;
 	must(pthread_create(&thread, NULL, hold, NULL) == 0);
 	while (!holds)
 		sched_yield();
 	n = siw_poll_cq(end.cq, SLOTS, wc);
-	/* The second send has left: its completion was polled or is in the queue. */
+	/* The second send has been transmitted: its completion was polled or is in the queue. */
 	there = n + siw_cq_pending(end.cq);
 	polled = true;
 	must(pthread_join(thread, NULL) == 0);

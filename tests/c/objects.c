@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Threads that share one CQ, one SRQ, one device: some post and poll, others make, change and
- * destroy objects beside them. The argument is how long, in milliseconds.
+ * Threads that share one CQ, one SRQ and one device: some post and poll while others create, modify
+ * and destroy objects. The argument is the duration in milliseconds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -26,7 +26,9 @@ static char memory[2 * SIZE];
 static atomic_bool stop;
 static atomic_ulong received, made, resized, told, armed, freed;
 
-/* What may be refused because another thread was faster, or a queue is full for now. */
+/*
+ * Accepts two error codes that are legitimate because another thread was faster or a queue is full.
+ */
 static void may_fail(int r, int errno1, int errno2)
 {
 	if (r < 0 && r != -errno1 && r != -errno2)
@@ -96,7 +98,7 @@ static void take(void)
 	}
 }
 
-/* Sends to itself. Who posts also polls, so that the CQ cannot be overrun. */
+/* Sends to itself. Each posting thread also polls, so that the CQ cannot be overrun. */
 static void *post(void *unused)
 {
 	struct siw_qp *qp = open_qp();
@@ -196,11 +198,15 @@ static void *register_and_free(void *unused)
 
 		if (!m) {
 			die("siw_reg_mr: %s", strerror(errno));
-			break; /* for who does not know that it dies */
+			/* for static analysers that do not know that die() does not return */
+			break;
 		}
 		may_fail(send_to(qp, ah, own, m->lkey), ENOMEM, 0);
 		take();
-		/* A send to oneself on loopback never waits for room, so neither stays in use. */
+		/*
+		 * A loopback send to the same queue pair never waits for room, so the region and
+		 * the address handle are no longer in use.
+		 */
 		check(siw_dereg_mr(m));
 		check(siw_destroy_ah(ah));
 	}
@@ -233,7 +239,7 @@ int main(int argc, char **argv)
 	length.tv_sec = ms / 1000;
 	length.tv_nsec = ms % 1000 * 1000000;
 	nanosleep(&length, NULL);
-	/* On a busy machine, until each has had its turn. */
+	/* On a busy machine, continue until each thread has made progress. */
 	for (long end = now_ms() + LIMIT_MS;
 	     !(received && made && resized && told && armed && freed) && now_ms() < end;)
 		nanosleep(&rest, NULL);

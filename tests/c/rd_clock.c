@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Each row of the specification's table of RD's timers, by a clock of the test's own: when what is
- * due comes, to the nanosecond, and that it does not come before. The argument names the row.
+ * Tests each row of the specification's table of RD timers with a clock that the test controls:
+ * each timer fires at its specified time, to the nanosecond, and not earlier. The argument selects
+ * the row.
  */
 #include "rd_clock.h"
 
-/* Without an answer: how long after the first datagram of a type the i-th one comes. */
+/* Time in ns between the first and the i-th datagram of a type, when no answer arrives. */
 static uint64_t after(int type, uint32_t i)
 {
 	CHECK(nth(type, i));
@@ -32,7 +33,7 @@ static void hello(void)
 	hellos_after((uint64_t[]){ 1000, 2000, 4000, 4000, 4000, 4000, 4000, 4000 });
 }
 
-/* On a path that does not leave the machine. */
+/* Intervals between HELLOs on a path that does not leave the machine. */
 static void hello_near(void)
 {
 	begin();
@@ -40,7 +41,10 @@ static void hello_near(void)
 	hellos_after((uint64_t[]){ 20, 40, 80, 160, 320, 500, 500, 500 });
 }
 
-/* Nobody answers: the peer is lost when the time to meet is over, and not before. */
+/*
+ * If a peer never answers, it is reported lost when the time limit for establishing contact
+ * expires, and not earlier.
+ */
 static void meeting(void)
 {
 	begin();
@@ -51,7 +55,7 @@ static void meeting(void)
 	CHECK(news[SIW_RD_GONE] == 1);
 }
 
-/* The stranger answers a HELLO after so long, and then no more. */
+/* The simulated peer answers a HELLO after ns nanoseconds, and stays silent afterwards. */
 static void challenge_after(uint64_t ns, bool near)
 {
 	begin();
@@ -76,7 +80,7 @@ static void echo_near(void)
 	CHECK(nth(SIW_DGRAM_RD_HELLO, 0)->at - nth(SIW_DGRAM_RD_ECHO, 0)->at == 300 * MS);
 }
 
-/* An ECHO's answer is waited for as long as the CHALLENGE took. */
+/* An ECHO is retransmitted if no answer arrives within the time that the CHALLENGE took. */
 static void echo_far(void)
 {
 	challenge_after(2 * S, true);
@@ -86,7 +90,10 @@ static void echo_far(void)
 	CHECK(count(SIW_DGRAM_RD_HELLO) == 1);
 }
 
-/* Beyond the machine: three of the round trips that the CHALLENGE took, doubling. */
+/*
+ * Between machines, the first retransmission of an ECHO follows after three times the round trip of
+ * the CHALLENGE; the interval then doubles.
+ */
 static void echo(void)
 {
 	challenge_after(100 * MS, false);
@@ -98,7 +105,9 @@ static void echo(void)
 	CHECK(nth(SIW_DGRAM_RD_HELLO, 0)->at - nth(SIW_DGRAM_RD_ECHO, 0)->at == 4500 * MS);
 }
 
-/* Whether an ECHO makes a pair so long after its CHALLENGE. */
+/*
+ * Returns whether an ECHO that arrives ns nanoseconds after its CHALLENGE still establishes a peer.
+ */
 static bool meets_after(uint64_t ns)
 {
 	begin();
@@ -119,7 +128,7 @@ static void cookie(void)
 	CHECK(!siw_setting_set("rd_idle_ms", 30000));
 }
 
-/* Before a round trip was measured. */
+/* Retransmission time-outs before a round trip has been measured. */
 static void retransmission_first(void)
 {
 	uint64_t each[] = { 200, 200, 400, 800, 1000, 1000, 1000 }, at = 0;
@@ -134,7 +143,7 @@ static void retransmission_first(void)
 	}
 }
 
-/* n round trips of so long, one after the other. */
+/* Makes n round trips of rtt ns each, one after the other. */
 static void round_trips(uint32_t n, uint64_t rtt)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -150,7 +159,8 @@ static void round_trips(uint32_t n, uint64_t rtt)
 }
 
 /*
- * The last one once more after 2 SRTT and 0.2 to 1 ms; then RTO, no less than 20 ms, doubling to a second.
+ * After a loss, the last datagram is sent again after 2 SRTT plus 0.2 to 1 ms (tail-loss probe).
+ * Further retransmissions follow after RTO, at least 20 ms, which doubles up to one second.
  */
 static void retransmission(void)
 {
@@ -172,7 +182,7 @@ static void retransmission(void)
 	}
 }
 
-/* RFC 6298: SRTT + 4 RTTVAR, where that is more than the least. */
+/* RTO is SRTT + 4 RTTVAR (RFC 6298) if that is more than the minimum. */
 static void retransmission_far(void)
 {
 	begin();
@@ -186,7 +196,10 @@ static void retransmission_far(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 3);
 }
 
-/* One round trip of 50 ms, of which the peer says that it held its ACK back for so long: SRTT. */
+/*
+ * Measures one round trip of 50 ms; the peer's ACK states that it was delayed by `delay` µs.
+ * Returns SRTT.
+ */
 static uint64_t measured(uint16_t delay)
 {
 	begin();
@@ -203,15 +216,15 @@ static void delay_told(void)
 	CHECK(measured(900) == 50 * MS - 900 * US);
 }
 
-/* No acknowledgement is held back for so long. */
+/* An implausibly long acknowledgement delay is ignored. */
 static void delay_not_believed(void)
 {
 	CHECK(measured(30000) == 50 * MS);
 }
 
 /*
- * Karn: a time-out stays doubled until a datagram that was sent once gives a round trip (RFC 6298
- * section 5).
+ * Karn's algorithm: a doubled time-out is kept until a datagram that was sent only once yields a
+ * round trip (RFC 6298 section 5).
  */
 static void retransmission_kept(void)
 {
@@ -220,7 +233,7 @@ static void retransmission_kept(void)
 	round_trips(60, 2 * MS);
 	CHECK(peer()->cc->rto == 20 * MS);
 	post(1);
-	pass(110 * MS); /* its tail's probe, and 20, 40 ms behind one another */
+	pass(110 * MS); /* the tail-loss probe, then time-outs after 20 and another 40 ms */
 	CHECK(count(SIW_DGRAM_RD_DATA) == 4 && peer()->backoff == 2);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 61, .credit = 4096);
 	look();
@@ -233,7 +246,7 @@ static void retransmission_kept(void)
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
 	look();
 	CHECK(peer()->backoff == 4 && peer()->rtos == 0);
-	/* Sent once, and acknowledged: as if nothing had been lost. */
+	/* A datagram that was sent once and acknowledged resets the back-off. */
 	n_sent = 0;
 	post(1);
 	pass(2 * MS);
@@ -284,12 +297,15 @@ static void ack_of_many(void)
 	for (uint32_t i = 0; i < 127; i++)
 		data(i, 1);
 	look();
-	/* 64 at once, and the rest when the socket is empty. */
+	/* An ACK after 64 datagrams, and one for the rest when the socket is empty. */
 	CHECK(n_sent == 2 && ntohl(log_[0].wire.acknowledged[0]) == EPOCH + 64);
 	CHECK(ntohl(log_[1].wire.acknowledged[0]) == EPOCH + 127);
 }
 
-/* Of datagrams that are longer than half of a batch 16 wait at the most, of all others 64. */
+/*
+ * At most 16 datagrams longer than half of a batch may wait for an acknowledgement; of shorter
+ * ones, 64.
+ */
 static void ack_of_long(void)
 {
 	const uint32_t longest_of_others = SIW_RD_BATCH / 2 - SIW_RD_OVERHEAD;
@@ -321,7 +337,10 @@ static void ack_behind_a_gap(void)
 	for (uint32_t i = 1; i <= 8 + 16; i++)
 		data(i, 1);
 	look();
-	/* Each of the first ones, for there might be no more; then one for eight. */
+	/*
+	 * The first datagrams are acknowledged one by one, as more might not follow; then there is
+	 * one ACK for eight.
+	 */
 	CHECK(n_sent == 8 + 2 || n_sent == 8 + 3);
 	CHECK(ntohl(log_[n_sent - 1].wire.acknowledged[0]) == EPOCH);
 	ack = (const void *)log_[n_sent - 1].rest;
@@ -330,7 +349,7 @@ static void ack_behind_a_gap(void)
 	CHECK(ntohs(range->gap) == 1 && ntohs(range->length) == 24);
 }
 
-/* A peer that owes an answer: not before its time, and a fifth later at the most. */
+/* A peer that does not answer is reported lost at its time limit, and at most a fifth later. */
 static void gone(void)
 {
 	begin();
@@ -342,7 +361,10 @@ static void gone(void)
 	CHECK(news[SIW_RD_GONE] == 1);
 }
 
-/* Whether a peer silent for so long makes room for another one, if it gave something or not. */
+/*
+ * Returns whether a peer that was silent for ns nanoseconds is evicted in favour of another one.
+ * gave: the peer has sent a data segment.
+ */
 static bool makes_room_after(uint64_t ns, bool gave)
 {
 	struct siw_addr other = fuzz_addr_of(ENDS + 1);
@@ -354,7 +376,7 @@ static bool makes_room_after(uint64_t ns, bool gave)
 	if (gave) {
 		SAY(SIW_DGRAM_RD_DATA);
 		look();
-		pass(20 * US); /* and this end acknowledges it */
+		pass(20 * US); /* until this endpoint acknowledges it */
 		CHECK(count(SIW_DGRAM_RD_ACK) == 1);
 	}
 	pass(ns);
@@ -363,7 +385,10 @@ static bool makes_room_after(uint64_t ns, bool gave)
 
 static void forgotten(void)
 {
-	/* A millisecond more: its ECHO is good for as long, in units of that. */
+	/*
+	 * One millisecond more, because the lifetime of the peer's ECHO is also 30 s and counts in
+	 * milliseconds.
+	 */
 	CHECK(!makes_room_after(30 * S - 1, true) && makes_room_after(30 * S + MS, true));
 	CHECK(makes_room_after(MS, false));
 }
@@ -384,7 +409,7 @@ static void asked(void)
 	CHECK(!count(SIW_DGRAM_RD_DATA) && count(SIW_DGRAM_RD_PROBE) == 1);
 }
 
-/* Segments of full length, acknowledged at once, for so long. */
+/* Sends segments of full length for ns nanoseconds; each is acknowledged immediately. */
 static void full_length(uint64_t ns)
 {
 	for (uint64_t end = now() + ns; now() < end;) {
@@ -398,8 +423,8 @@ static void full_length(uint64_t ns)
 }
 
 /*
- * What the route is said to carry, and less, each three times, 2 RTO apart; then again ten seconds
- * later.
+ * Probes the route's MTU and then a smaller datagram length, three times each, 2 RTO apart; and
+ * again ten seconds later.
  */
 static void longer(void)
 {
@@ -421,8 +446,8 @@ static void longer(void)
 }
 
 /*
- * Long ones pass no more: so long after that they are tried again, where segments of full length
- * are sent.
+ * When long datagrams no longer pass, larger lengths are probed again one second later, while
+ * segments of full length are sent.
  */
 static void longer_soon(void)
 {
@@ -452,12 +477,12 @@ static void longer_soon(void)
 	CHECK(nth(SIW_DGRAM_RD_PROBE, 0)->at <= lowered + S + 2 * MS);
 }
 
-/* So many at once, and then one for each of these intervals. */
+/* A rate limit: `at_once` answers are sent immediately, then one for each interval of `each` ns. */
 static void limited(const struct says *what, int answer, uint32_t at_once, uint64_t each)
 {
 	begin();
 	epoch = 7;
-	net.now += S; /* all of the burst is there */
+	net.now += S; /* the complete burst is available */
 	for (uint32_t i = 0; i < at_once + 100; i++) {
 		say(what);
 		look();
@@ -489,8 +514,8 @@ static void byes(void)
 /* ---- acknowledgements ------------------------------------------------------------------------ */
 
 /*
- * What is queued and was never sent, for want of credit, is not acknowledged whatever the peer
- * says.
+ * Segments that are queued for lack of credit and were never sent cannot be acknowledged, whatever
+ * the peer claims.
  */
 static void ack_of_what_was_never_sent(void)
 {
@@ -509,7 +534,10 @@ static void ack_of_what_was_never_sent(void)
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 3, .credit = 2);
 	look();
 	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 0);
-	/* What a range says of it counts for nothing, what it says of those sent counts. */
+	/*
+	 * A range is ignored for segments that were never sent, and counts for those that were
+	 * sent.
+	 */
 	SAY(SIW_DGRAM_RD_ACK, .credit = 2, .rest = &all, .len = sizeof(all));
 	look();
 	CHECK(peer()->in_flight == 0 && siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 0);
@@ -523,10 +551,10 @@ static void ack_of_what_was_never_sent(void)
 	CHECK(siw_rd_accepted(peer(), SIW_RD_REQUESTS) == 5);
 }
 
-/* Each range says of its own datagrams that they came, and of no others. */
+/* Each range acknowledges its own datagrams, and no others. */
 static void ack_by_ranges(void)
 {
-	/* How many are missing, and how many came behind them. */
+	/* For each range: how many datagrams are missing, and how many arrived after them. */
 	static const uint16_t there[][2] = { { 1, 1 }, { 2, 1 }, { 2, 2 },
 					     { 3, 1 }, { 2, 2 }, { 5, 2 } };
 	enum { RANGES = sizeof(there) / sizeof(there[0]) };
@@ -566,7 +594,7 @@ static void ack_by_ranges(void)
 
 /* ---- a full socket --------------------------------------------------------------------------- */
 
-/* The socket takes something again, and the endpoint hears of it. */
+/* The socket becomes writable again, and the endpoint is notified. */
 static void room_again(void)
 {
 	net.full = false;
@@ -574,7 +602,7 @@ static void room_again(void)
 	look();
 }
 
-/* The PSNs of DATA in the log, one after the other from that one on, each once. */
+/* Checks that the log holds n DATA datagrams with consecutive PSNs from `first`, each once. */
 static void sent_in_order(uint32_t first, uint32_t n)
 {
 	CHECK(count(SIW_DGRAM_RD_DATA) == n);
@@ -583,8 +611,8 @@ static void sent_in_order(uint32_t first, uint32_t n)
 }
 
 /*
- * What a full socket did not take goes when it has room, in order and once; no timer counts it as
- * lost.
+ * Datagrams that a full socket rejected are sent when there is room, once and in order; no timer
+ * treats them as lost.
  */
 static void full_socket(bool no_batches)
 {
@@ -621,7 +649,7 @@ static void full_socket_one_by_one(void)
 	full_socket(true);
 }
 
-/* Some time after one went, the socket is full again: the rest waits behind it. */
+/* One datagram was sent before the socket became full: the rest waits behind it. */
 static void full_socket_amid(void)
 {
 	begin();
@@ -631,12 +659,15 @@ static void full_socket_amid(void)
 	post(1400 - 100);
 	post(1);
 	CHECK(count(SIW_DGRAM_RD_DATA) == 1);
-	/* The time-out of the first one finds no room either, and does not lose its place. */
+	/*
+	 * The retransmission time-out of the first datagram also finds no room, and the datagram
+	 * keeps its place in the order.
+	 */
 	pass(3 * S);
 	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->seq[0].nxt == 3);
 	n_sent = 0;
 	room_again();
-	sent_in_order(0, 2); /* after a time-out no more than two (DGRAM-CC-10) */
+	sent_in_order(0, 2); /* at most two after a time-out (DGRAM-CC-10) */
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 4096);
 	look();
 	sent_in_order(0, 3);
@@ -646,7 +677,8 @@ static void full_socket_amid(void)
 }
 
 /*
- * An acknowledgement that found no room is lost, and its datagram, said again, acknowledged again.
+ * An acknowledgement that finds the socket full is dropped. When the peer retransmits the datagram,
+ * it is acknowledged again.
  */
 static void full_socket_ack(void)
 {
@@ -664,8 +696,8 @@ static void full_socket_ack(void)
 }
 
 /*
- * What is posted to a second peer while a first one waits for room waits with it, not for a
- * time-out.
+ * Messages to a second peer are sent when the socket has room again, together with those of the
+ * first peer, and do not wait for a time-out.
  */
 static void full_socket_others(void)
 {
@@ -690,7 +722,7 @@ static void full_socket_others(void)
 	CHECK(ntohl(nth(SIW_DGRAM_RD_DATA, 1)->wire.llp.psn) == epoch);
 }
 
-/* A peer whose life ends while it waits for room waits no longer. */
+/* A peer that is closed while it waits for room is removed from the queue of waiting peers. */
 static void full_socket_over(void)
 {
 	begin();

@@ -15,7 +15,7 @@ int news[8];
 
 static struct siw_llp_port port;
 static uint64_t began, accepted;
-static uint32_t logged; /* of net.kept */
+static uint32_t logged; /* datagrams of net.kept that are already in log_ */
 
 static bool knows(int end, int place)
 {
@@ -50,7 +50,7 @@ uint64_t now(void)
 	return net.now - began;
 }
 
-/* What the endpoint sent since the last time. */
+/* Logs the datagrams that the endpoint has sent since the last call. */
 static void note(void)
 {
 	for (; logged != net.kept; logged++) {
@@ -132,7 +132,7 @@ void say(const struct says *what)
 	if (what->rest)
 		memcpy(d.rest, what->rest, what->len);
 	if (what->type == SIW_DGRAM_RD_ACK && !what->rest)
-		len = SIW_RD_ACK_LEN; /* without ranges */
+		len = SIW_RD_ACK_LEN; /* an ACK without ranges */
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
 	memcpy((uint8_t *)&d + SIW_RD_LEN + len, &crc, sizeof(crc));
 	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + len);
@@ -142,7 +142,7 @@ const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {
 	SIW_RD_VERSIONS,
 	0,
 	0,
-	OFFER - SIW_RD_HEAD_LEN, /* head */
+	OFFER - SIW_RD_HEAD_LEN, /* length of the head */
 	SIW_RD_LONGEST,
 	4,
 	0,

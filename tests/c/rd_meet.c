@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How two ends meet on a bad line, by a clock of the test's own: a round trip of two seconds, of
- * which 30% of the datagrams of either direction are lost. Of 100 seeds 99 have met within a minute,
- * in one incarnation. The argument: "one" end begins, or "both" do.
+ * Two RD endpoints establish contact over a bad line, with a clock that the test controls: the
+ * round trip is two seconds, and 30% of the datagrams in each direction are lost. For 99 of 100
+ * seeds contact must be established within a minute, in one incarnation. The argument: "one" if one
+ * endpoint starts, or "both".
  */
 #include "fuzz_rd.h"
 
@@ -12,7 +13,7 @@ enum { SEEDS = 100, MOST_LATE = 1, LOSS = 30 };
 #define GOAL   (60 * S)
 
 static struct siw_rd *ends[2];
-static uint64_t due[AIR]; /* when what flies arrives */
+static uint64_t due[AIR]; /* arrival time of each datagram in flight */
 static uint32_t known, rng_state;
 static bool parted;
 
@@ -47,7 +48,7 @@ static void open_end(int i, uint32_t seed)
 	ends[i]->key = (struct siw_sipkey){ { seed, (uint64_t)i } };
 }
 
-/* What was sent since the last time is lost, or arrives in its time. */
+/* Each datagram sent since the last call is lost, or scheduled for arrival. */
 static void fly(void)
 {
 	while (known < net.flying) {
@@ -96,7 +97,9 @@ static void step(void)
 	look(1);
 }
 
-/* Whether both ends have met in time, each sending or not. */
+/*
+ * Returns whether both endpoints have established contact in time; senders: how many of them send.
+ */
 static bool meet(uint32_t seed, int senders)
 {
 	uint64_t began;

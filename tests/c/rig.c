@@ -99,7 +99,7 @@ static struct siw_cm_id *expect(struct rig *rig, int type)
 	struct siw_cm_event event;
 	int r;
 
-	/* With no time: else it would be a cancellation point. */
+	/* A time-out of zero, since a wait would be a cancellation point. */
 	do {
 		sched_yield();
 		r = siw_cm_get_event(rig->cm, &event, 0);
@@ -129,7 +129,7 @@ void rc_open(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b, u
 	b->id = expect(of_b, SIW_CM_CONNECT_REQUEST);
 	check(siw_cm_bind_qp(b->id, b->qp));
 	check(siw_cm_accept(b->id, NULL));
-	/* In any order: both rigs may be one. */
+	/* In either order: both rigs may be the same. */
 	expect(of_a, SIW_CM_ESTABLISHED);
 	expect(of_b, SIW_CM_ESTABLISHED);
 	check(siw_cm_destroy_id(listener));

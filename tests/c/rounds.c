@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Rounds of many posts are dense however long their posts take together: with a system call each,
- * as before posts wait for company, sixty fill what would be a silence between rounds of two. The
- * program's own thread has a clock that only posts move, whatever else the machine does (--wrap).
+ * A round of many posts counts as dense, however long its posts take together. If each post makes a
+ * system call (as before batching starts), sixty posts take as long as the gap that would make
+ * rounds of two posts count as sparse. The posting thread has a clock that only its posts advance,
+ * independent of the machine's load (--wrap).
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -19,7 +20,7 @@
 static struct rig rig;
 static struct end end;
 
-/* Until there is nothing: only a poll that looks into the sockets ends a round. */
+/* Polls until no completion is left: only a poll that reads the sockets ends a round. */
 static void poll_all(void)
 {
 	struct siw_wc wc[SLOTS];
@@ -29,7 +30,7 @@ static void poll_all(void)
 }
 
 static pthread_t poster;
-static long posted_ns = 1000000000; /* what that thread's clock shows */
+static long posted_ns = 1000000000; /* time in ns shown by that thread's clock */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *now);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
@@ -42,7 +43,10 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
 	return 0;
 }
 
-/* Posts of so long each, without a poll; whether some wait, as they do while the thread naps. */
+/*
+ * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some are held back for
+ * batching, as happens while the device's thread naps.
+ */
 static bool some_wait(void)
 {
 	for (unsigned int i = 0; i < POSTS; i++) {

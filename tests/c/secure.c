@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a program takes from the environment of who starts it: opens a device, sends itself a
- * datagram, and says what it found set. It has the library inside, as the loader of a setuid
- * program looks for none in a build's folder.
+ * Shows which environment variables a setuid program accepts from the user that starts it: opens a
+ * device, sends itself a datagram, and prints the settings it found. The library is linked
+ * statically, because the loader of a setuid program does not search a build directory for
+ * libraries.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #include "base/counters.h"
 #include "base/settings.h"
 
-/* A leak checker traces the process, which the kernel forbids of one that is setuid. */
+/* The leak checker uses ptrace, which the kernel forbids for a setuid process. */
 const char *__lsan_default_options(void);
 const char *__lsan_default_options(void)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The simulator: sim SCENARIO SEED, or sim twice SCENARIO SEED for two worlds after one another. Writes
- * the trace's hash, and what else test_sim_core.py looks at, as NAME=VALUE lines.
+ * Runs the simulator: sim SCENARIO SEED, or sim twice SCENARIO SEED for two simulated networks one
+ * after the other. Prints the hash of the trace and other values that test_sim_core.py checks as
+ * NAME=VALUE lines.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -43,14 +44,14 @@ struct end {
 	struct siw_cq *cq;
 	struct siw_qp *qp;
 	struct siw_mr *mr;
-	struct siw_ah *ah[MOST_HOSTS]; /* to each end */
+	struct siw_ah *ah[MOST_HOSTS]; /* one for each endpoint */
 	uint8_t mem[SLOTS * SLOT];
 };
 
 static struct end ends[MOST_HOSTS];
 static int n_ends;
 
-/* ---- ends -------------------------------------------------------------------------------------- */
+/* ---- endpoints ------------------------------------------------------------------------------- */
 
 static struct siw_addr addr_of(int i)
 {
@@ -155,7 +156,7 @@ static void post_recv(struct end *end, uint64_t id)
 	must(!siw_post_recv(end->qp, &wr, NULL));
 }
 
-/* Sends `number` in a message of that length, from the slot of that number. */
+/* Sends `number` in a message of that length, from the slot with that number. */
 static int post_send(struct end *end, int to, uint32_t number, uint32_t length)
 {
 	struct siw_sge sge = { (uintptr_t)slot(end, SLOTS / 2 + number % (SLOTS / 2)), length,
@@ -174,7 +175,7 @@ static int post_send(struct end *end, int to, uint32_t number, uint32_t length)
 	return siw_post_send(end->qp, &wr, NULL);
 }
 
-/* Polls until there is a completion. */
+/* Polls until there is one completion. */
 static struct siw_wc one(struct end *end)
 {
 	struct siw_wc wc;
@@ -194,7 +195,7 @@ static void expect(struct end *end, int opcode)
 	must(wc.opcode == opcode);
 }
 
-/* ---- scenarios --------------------------------------------------------------------------------- */
+/* ---- scenarios ------------------------------------------------------------------------------- */
 
 static void ud(void)
 {
@@ -215,7 +216,7 @@ struct stream {
 	uint32_t posted, sent, received;
 };
 
-/* 1000 messages each way over a bad network arrive once and in order. */
+/* 1000 messages in each direction over a lossy network arrive once and in order. */
 static void rd(void)
 {
 	enum { N = 1000 };
@@ -322,7 +323,7 @@ static double real_seconds(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t); /* the program's own: not the world's */
+	clock_gettime(CLOCK_MONOTONIC, &t); /* real time, not the simulated time */
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
@@ -389,19 +390,22 @@ static void size(void)
 {
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_UC);
-	/* A path that takes less than the interface does, of which ICMP tells. */
+	/* The path MTU is less than the interface MTU, and ICMP reports it. */
 	must(!siw_sim_path_mtu(0, 1, 1000, 1));
 	for (uint32_t n = 0; n < 3; n++) {
 		post_recv(&ends[1], n);
 		must(!post_send(&ends[0], 1, n, SLOT));
 		expect(&ends[0], SIW_WC_SEND);
 	}
-	/* The first found the path's MTU, and is lost; the next are as long as it takes. */
+	/* The first message discovers the path MTU and is lost; the next ones fit. */
 	expect(&ends[1], SIW_WC_RECV);
 	close_ends();
 }
 
-/* A peer that dies: what is under way to it ends, by ICMP's word, long before any time-out. */
+/*
+ * A peer that crashes: messages in flight to it fail because of an ICMP error, long before any
+ * time-out.
+ */
 static void crash(void)
 {
 	struct siw_wc wc;
@@ -424,7 +428,10 @@ static void crash(void)
 	must(ends[1].ctx && !siw_close_device(ends[1].ctx));
 }
 
-/* Silence for peer_timeout_ms, from the last datagram that the peer answered. */
+/*
+ * After a partition, the message fails when peer_timeout_ms have passed since the last datagram
+ * that the peer answered.
+ */
 static void partition(void)
 {
 	uint64_t began;
@@ -447,7 +454,7 @@ static void partition(void)
 	close_ends();
 }
 
-/* ---- tasks ------------------------------------------------------------------------------------- */
+/* ---- tasks ----------------------------------------------------------------------------------- */
 
 static void wait_for_one(struct end *end, int opcode)
 {
@@ -484,7 +491,7 @@ static void *answer(void *arg)
 	return NULL;
 }
 
-/* Two threads that block, one after another. */
+/* Two threads that block in turn. */
 static void tasks(void)
 {
 	pthread_t threads[2];

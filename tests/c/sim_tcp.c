@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RC queue pairs on the simulated TCP: sim_tcp SCENARIO SEED, or sim_tcp twice SCENARIO SEED for two
- * worlds after one another. Writes the trace's hash, and what else test_sim_tcp.py looks at, as
- * NAME=VALUE lines.
+ * RC queue pairs on the simulated TCP: sim_tcp SCENARIO SEED, or sim_tcp twice SCENARIO SEED for
+ * two simulated networks one after the other. Prints the hash of the trace and other values that
+ * test_sim_tcp.py checks as NAME=VALUE lines.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -50,7 +50,7 @@ static int n_ends;
 static int by_qpn, keep_unexpected;
 static bool ipv6;
 
-/* ---- ends -------------------------------------------------------------------------------------- */
+/* ---- endpoints ------------------------------------------------------------------------------- */
 
 static void make_qp(struct end *end)
 {
@@ -215,7 +215,7 @@ static void expect(struct end *end, int opcode, uint64_t id)
 	must(wc.status == SIW_WC_SUCCESS && wc.opcode == opcode && wc.wr_id == id);
 }
 
-/* ---- scenarios --------------------------------------------------------------------------------- */
+/* ---- scenarios ------------------------------------------------------------------------------- */
 
 struct flow {
 	uint32_t posted, sent, received;
@@ -244,7 +244,10 @@ static bool is_done(const struct flow *flow, uint32_t n)
 	return flow->sent == n && flow->received == n;
 }
 
-/* The Sends from `from` to n - 1 each way, of many lengths, arrive in order and unchanged. */
+/*
+ * The Sends numbered `from` to n - 1 arrive in order and unchanged in both directions, with many
+ * lengths.
+ */
 static void exchange_from(struct end *a, struct end *b, uint32_t from, uint32_t n)
 {
 	struct end *both[2] = { a, b };
@@ -283,7 +286,7 @@ static void rc(void)
 	close_ends();
 }
 
-/* Segments that come twice and in another order make nothing but delays. */
+/* Duplicated and reordered segments cause nothing but delays. */
 static void disorder(void)
 {
 	must(!siw_sim_faults("loss=5%,burst=3,dup=5%,reorder=5%,delay=1ms"));
@@ -293,7 +296,7 @@ static void disorder(void)
 	close_ends();
 }
 
-/* A queue that is much shorter than a window: the congestion window has to fit it. */
+/* A network queue that is much shorter than a window: the congestion window has to adapt to it. */
 static void queue(void)
 {
 	must(!siw_sim_faults("rate=10Mbit,limit=8,delay=10ms"));
@@ -319,7 +322,7 @@ static void one_sided(void)
 	close_ends();
 }
 
-/* A connection costs TCP's round trip, and another one for the Request and the Reply. */
+/* Connecting takes one round trip for TCP, and another one for the MPA Request and Reply. */
 static void connects(void)
 {
 	uint64_t began;
@@ -349,7 +352,7 @@ static void refused(void)
 	close_ends();
 }
 
-/* A SYN that is lost is sent again after 1, 3, 7 s. */
+/* A lost SYN is retransmitted after 1, 3 and 7 s. */
 static void slow(void)
 {
 	uint64_t began;
@@ -367,7 +370,7 @@ static void slow(void)
 	close_ends();
 }
 
-/* What was sent before a disconnect arrives. */
+/* Data sent before a disconnect arrives. */
 static void half(void)
 {
 	enum { N = RECEIVES - 2 };
@@ -394,8 +397,8 @@ static void half(void)
 }
 
 /*
- * The peer is killed with requests in flight. Its kernel sends the responses that were written before, up
- * to the reset that the next requests draw.
+ * The peer is killed with requests in flight. Its kernel still sends the responses that were
+ * written before, until the next requests cause a reset.
  */
 static void crash(void)
 {
@@ -423,14 +426,14 @@ static void crash(void)
 	must(whole > 0 && whole < N);
 	event = event_of(&ends[0]);
 	printf("event=%d\ntook=%" PRIu64 "\n", event.event, siw_sim_now() - began);
-	/* Nobody listens there any more. */
+	/* Nothing listens at that address any more. */
 	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
 	make_qp(&ends[0]);
 	start_connect(&ends[0], &ends[1], 0);
 	event = event_of(&ends[0]);
 	must(event.event != SIW_CM_ESTABLISHED);
 	printf("status=%d\n", event.status);
-	/* It comes back, and is as new. */
+	/* The host restarts, and a new connection to it works. */
 	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
 	make_qp(&ends[0]);
 	must(!siw_sim_host_restart(1));
@@ -441,7 +444,10 @@ static void crash(void)
 	close_ends();
 }
 
-/* A partition of a minute: nothing is lost, and all goes on when it has healed. */
+/*
+ * A partition of one minute: no data is lost, and the connection continues when the partition
+ * heals.
+ */
 static void partition(void)
 {
 	uint64_t healed;
@@ -463,7 +469,7 @@ static void partition(void)
 	close_ends();
 }
 
-/* A partition for ever: TCP gives up, and the request ends. */
+/* A permanent partition: TCP gives up, and the request fails. */
 static void silence(void)
 {
 	uint64_t began;
@@ -483,8 +489,8 @@ static void silence(void)
 }
 
 /*
- * A receiver that takes nothing for a minute: TCP's window stops the sender, and neither the update
- * that opens it again nor a probe may be lost for good.
+ * A receiver that reads nothing for a minute: TCP's window stops the sender. The connection
+ * recovers even if the window update that reopens the window, or a window probe, is lost.
  */
 static void window(void)
 {
@@ -514,7 +520,7 @@ static void window(void)
 	close_ends();
 }
 
-/* A path that takes less than the interfaces do, of which ICMP tells. */
+/* The path MTU is less than the interfaces' MTU, and ICMP reports it. */
 static void mtu(void)
 {
 	must(!siw_sim_faults("delay=1ms"));
@@ -540,7 +546,7 @@ static void to_state(struct end *end, int state, const struct end *peer)
 	must(!siw_modify_qp(end->qp, &attr, mask));
 }
 
-/* Queue pairs that find each other by address and QPN; either may be first. */
+/* Queue pairs that find each other by address and QPN; either may start first. */
 static void pair(void)
 {
 	must(!siw_sim_faults("loss=2%,delay=2ms"));
@@ -556,7 +562,7 @@ static void pair(void)
 	close_ends();
 }
 
-/* By the plan: connections are reset after so many octets. */
+/* The fault plan resets connections after a given number of octets. */
 static void reset(void)
 {
 	struct siw_wc wc;
@@ -575,7 +581,7 @@ static void reset(void)
 	close_ends();
 }
 
-/* Many ends, each connected to the next one. */
+/* Many endpoints, each connected to the next one. */
 static void ring(void)
 {
 	must(!siw_sim_faults("loss=1%,delay=2ms,rate=100Mbit"));
@@ -646,7 +652,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: sim_tcp [twice] SCENARIO SEED\n");
 		return 2;
 	}
-	setenv("SIWARP_RNR_OCTETS", "131072", 1); /* for `window`: beyond this TCP stops the peer */
+	/* for `window`: with more buffered octets TCP stops the peer */
+	setenv("SIWARP_RNR_OCTETS", "131072", 1);
 	for (int i = 0; i < (twice ? 2 : 1); i++)
 		run(argv[1], strtoull(argv[2], NULL, 0));
 	return 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A post whose thread is kept from its CPU just before it wakes the device's thread, while another
- * thread closes the device by force. The post holds a lock that the closing takes before it frees
- * what the post still touches: so the closing waits. The linker puts functions of this file in
- * front of the waking, of what a post asks about that thread, and of a Send's wait (--wrap).
+ * A posting thread is preempted just before it wakes the device's thread, while another thread
+ * closes the device by force. The post holds a lock that the close acquires before it frees the
+ * objects that the post still uses, so the close waits for the post. The linker (--wrap) inserts
+ * functions of this file before the wake-up, before the post's check of the device's thread, and
+ * before a Send waits for a receive.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -49,16 +50,16 @@ void __wrap_siw_verbs_nudge(struct siw_context *ctx)
 }
 
 /*
- * The device's thread lets the one that posts poll: it does not sleep on the sockets. On a CPU of
- * their own that would come about only by chance: each time the thread is woken, the messages that
- * woke it are polled before it runs, and it sleeps on.
+ * Pretends that the device's thread does not sleep on the sockets but leaves polling to the posting
+ * thread. Without this function that state would arise only by chance: each time the thread is
+ * woken, the program polls the messages before the thread runs, and the thread sleeps again.
  */
 bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port)
 {
 	return __real_siw_llp_port_armed(port) && !stalls;
 }
 
-/* A Send waits for its receive from here on. */
+/* Records that a Send has begun to wait for its receive. */
 void __wrap_siw_qp_rnr_begin(struct siw_rc *rc)
 {
 	__real_siw_qp_rnr_begin(rc);
@@ -78,7 +79,7 @@ static void *posts_sends(void *end)
 	struct siw_wc wc;
 
 	stalls = true;
-	/* The second since a poll waits for company. */
+	/* The second Send after a poll is held back for batching. */
 	check(siw_poll_cq(ud->cq, 1, &wc));
 	check(post_send(ud, 0, 8, 7));
 	must(!inside);
@@ -109,7 +110,7 @@ int main(void)
 	rig_open(&two);
 	rig_open(&alone);
 	rc_open(&a, &one, &b, &two, SLOTS);
-	/* It waits for a receive, so that posting one wakes. */
+	/* The Send waits for a receive, so posting a receive wakes the device's thread. */
 	check(post_send(&a, 0, 8, 1));
 	for (long deadline = now_ms() + LIMIT_MS; !waits;) {
 		must(now_ms() < deadline);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Four threads on two devices with progress threads: on queue pairs that all of them share and on
- * queue pairs of their own, RC and UD, posting, polling and waiting on channels, all at once. Every
- * octet that arrives is looked at, and at the end every request has completed once.
+ * Four threads use two devices with progress threads: shared queue pairs and per-thread ones, RC
+ * and UD, posting, polling and waiting on channels concurrently. Every received octet is checked,
+ * and at the end every request has completed exactly once.
  *
  * siw-test-threads SECONDS
  */
@@ -19,7 +19,8 @@
 
 #define THREADS 4
 #define SLOTS	64
-#define RECVS	48 /* receives posted; the slots behind them are written into, or read from */
+/* receives posted; the slots after them are targets of Writes and sources of Reads */
+#define RECVS	48
 #define SIZE	100
 #define FILL	'x'
 #define WAIT_MS 5
@@ -27,7 +28,7 @@
 static struct rig left, right;
 static struct end ud_a, ud_b, rc_a, rc_b; /* shared; messages go from a to b */
 static _Atomic bool stop;
-static _Atomic long credits; /* receives of rc_b that no Send is meant for yet */
+static _Atomic long credits; /* receives of rc_b not yet reserved for a Send */
 static _Atomic long posted, completed, sent, received, ud_sent, ud_received, own_rounds, waits;
 
 struct own {
@@ -40,7 +41,7 @@ struct own {
 
 static bool took(int r)
 {
-	if (r == -ENOMEM) /* the queue is full: that is no failure */
+	if (r == -ENOMEM) /* the queue is full, which is not a failure */
 		return false;
 	check(r);
 	return true;
@@ -92,7 +93,7 @@ static void arrived(struct end *end, const struct siw_wc *wc)
 	}
 }
 
-/* Takes what is there from a shared queue: how many. */
+/* Polls up to 8 completions of a shared queue and returns their number. */
 static int poll_shared(struct end *end)
 {
 	struct siw_wc wc[8];
@@ -110,7 +111,7 @@ static int poll_shared(struct end *end)
 	return n;
 }
 
-/* Arms, looks once more, sleeps on the channel; another thread may be served in its place. */
+/* Arms the CQ, polls once more and sleeps on the channel; another thread may consume the event. */
 static void wait_shared(struct end *end)
 {
 	struct siw_cq *cq;
@@ -129,9 +130,9 @@ static void wait_shared(struct end *end)
 	poll_shared(end);
 }
 
-/* ---- own ------------------------------------------------------------------------------------- */
+/* ---- per thread ------------------------------------------------------------------------------ */
 
-/* As exchange() of rig.h, but whoever receives sleeps on its channel. */
+/* Like exchange() of rig.h, but the receiver sleeps on its channel. */
 static void exchange_asleep(struct end *a, struct end *b, char first)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -251,7 +252,9 @@ static void open_shared(void)
 	atomic_store(&credits, RECVS);
 }
 
-/* What was posted on the connection completes, and what was sent arrives. */
+/*
+ * Waits until all requests posted on the connection have completed and all messages have arrived.
+ */
 static void settle(void)
 {
 	long deadline = now_ms() + LIMIT_MS;

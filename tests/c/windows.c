@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Memory windows that end while the peer writes and reads by them at full speed: once this end
- * knows of the end, no octet changes there and none that is written there afterwards goes out. Then
- * binds, deallocations, deregistrations and ends of queue pairs by four threads at once, which may
- * all come too late for each other. The argument is how long each half takes, in milliseconds.
+ * Memory windows are revoked while the peer writes and reads through them at full speed. After this
+ * end has learnt of the revocation, no octet of the memory changes, and no octet written there
+ * afterwards is transmitted. In the second half, four threads concurrently bind and deallocate
+ * windows, deregister regions and destroy queue pairs, and any call may come too late. The argument
+ * is the duration of each half in milliseconds.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -21,7 +22,7 @@
 #define REGION	 (SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND)
 #define STILL_US 300
 
-static struct rig left, right; /* the peer's and this end's */
+static struct rig left, right; /* the peer's rig and this end's rig */
 static unsigned long rounds[2][4], terminated, cut;
 
 /* ---- the peer -------------------------------------------------------------------------------- */
@@ -33,7 +34,7 @@ struct peer {
 	unsigned int seed;
 	struct siw_mr *mr;
 	char out[SIZE], in[SIZE];
-	uint32_t why; /* vendor_err of what failed first */
+	uint32_t why; /* vendor_err of the first failure */
 	_Atomic unsigned long done;
 };
 
@@ -52,7 +53,7 @@ static int ask(struct peer *p)
 	return siw_post_send(p->end->qp, &wr, &bad);
 }
 
-/* Until a request fails. */
+/* Sends requests until one fails. */
 static void *hammer(void *arg)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -128,7 +129,10 @@ static int post_invalidate(struct siw_qp *qp, uint32_t rkey)
 	return siw_post_send(qp, &wr, &bad);
 }
 
-/* Takes a completion that may be a flush: then the stream was reset under an answer. */
+/*
+ * Waits for a completion. Returns false if it was flushed because the connection was reset during a
+ * response.
+ */
 static bool took(struct end *end)
 {
 	long deadline = now_ms() + LIMIT_MS;
@@ -152,7 +156,7 @@ static void bind_it(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
 
 enum ending { REQUEST, REBIND, DEALLOC, DESTROY };
 
-/* Ends the window in one of four ways, and knows it when this returns. */
+/* Revokes the window in one of four ways; the revocation is complete on return. */
 static void end_it(struct end *end, struct siw_mw **mw, enum ending how, struct siw_mr *other)
 {
 	bool two = (*mw)->type == SIW_MW_TYPE_2;
@@ -244,8 +248,8 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 	start(p, &thread, &a, mw, memory);
 	end_it(&b, &mw, how, other);
 	/*
-	 * Of a queue pair's end a window of type 1 does not hear: others could still use it. Of
-	 * type 2, nobody is left who could.
+	 * Destroying a queue pair does not revoke a type 1 window, which other queue pairs could
+	 * still use. A type 2 window has no other user.
 	 */
 	if (how == DESTROY) {
 		check(siw_dealloc_mw(mw));
@@ -282,7 +286,7 @@ static void end_under_fire(long ms)
 
 #define FEW 4
 
-/* The even ones of type 1, the odd ones of type 2. */
+/* Even elements are type 1 windows, odd ones type 2. */
 static struct siw_mw *_Atomic windows[FEW];
 static _Atomic uint32_t keys[FEW];
 static struct siw_mr *_Atomic regions[FEW];
@@ -296,7 +300,7 @@ static void make_window(unsigned int i)
 {
 	struct siw_mw *mw = window(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
 
-	if (i % 2) /* of type 1 it changes with the next bind, and nobody needs it */
+	if (i % 2) /* the rkey of a type 1 window changes with its next bind and is not needed */
 		keys[i] = mw->rkey;
 	windows[i] = mw;
 }
@@ -307,7 +311,7 @@ static void may_fail(int r)
 		die("unexpected: %s", strerror(-r));
 }
 
-/* The only one who takes completions; what they say depends on who was faster. */
+/* The only thread that polls completions; their status depends on which thread was faster. */
 static void *bind_any(void *unused)
 {
 	unsigned int seed = 2;
@@ -376,8 +380,8 @@ static void *replace_regions(void *unused)
 }
 
 /*
- * A connection on channels of its own: failing binds end it at any time, which is nobody else's
- * event.
+ * A connection on separate event channels, because a failing bind may end it at any time, and the
+ * other connection must not receive that event.
  */
 struct pair {
 	struct rig left, right;
@@ -405,8 +409,8 @@ static void close_pair(struct pair *pair)
 }
 
 /*
- * Until nobody binds by a handle of a queue pair that is closed: the next one may have its memory,
- * and a bind that fails would end it while it connects.
+ * Waits until no bind uses the handle of a queue pair that has been closed. A new queue pair may
+ * get the same memory, and a failing bind would end it while it connects.
  */
 static void let_binds_pass(void)
 {
