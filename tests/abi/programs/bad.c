@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Bad input: every function with no handle, garbage, a handle of another kind, memory that is none,
- * and one that was destroyed; then wrong values in everything else. Each must say what its man page
- * names, and none may crash. All failures are printed.
+ * Invalid arguments: every function is called with NULL, garbage, a handle of another kind, memory
+ * that is not an object, and a destroyed handle; then with invalid values of every other parameter.
+ * Each call must return the error that its man page names, and none may crash. The program prints
+ * all failures.
  */
 #include <infiniband/sa.h>
 #include <dlfcn.h>
@@ -21,9 +22,9 @@ extern int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigne
 			      int *type);
 extern int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
-static void *volatile nothing; /* NULL that the compiler does not see */
+static void *volatile nothing; /* NULL that the compiler cannot see through */
 
-/* Handles that are none of that kind. */
+/* Values that are not handles of the expected kind. */
 struct bad {
 	const char *name;
 	void *handle;
@@ -95,7 +96,7 @@ static void contexts(void)
 		ERRNO(0, (int)ibv_get_device_guid(device));
 	}
 	ibv_free_device_list(NULL);
-	ibv_free_device_list(list); /* once more */
+	ibv_free_device_list(list); /* freed a second time */
 	ibv_free_device_list((struct ibv_device **)memory);
 }
 
@@ -126,7 +127,8 @@ static void context_values(void)
 	MINUS(EINVAL, ibv_get_pkey_index(ctx, 1, 0x7fff));
 	ERRNO(EINVAL, ibv_query_gid_ex(ctx, 1, 10000, entry, 0));
 	ERRNO(EOPNOTSUPP, ibv_query_gid_ex(ctx, 1, 0, entry, 1));
-	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, entry, 1, 0)); /* two do not fit */
+	/* the two entries of the table do not fit */
+	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, entry, 1, 0));
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, NULL, 1, 0));
 	ERRNO(-EOPNOTSUPP, (int)ibv_query_gid_table(ctx, entry, 1, 1));
 	MINUS(EINVAL, ibv_get_async_event(ctx, NULL));
@@ -303,11 +305,11 @@ static void creating_queue_pairs(struct ibv_cq *cq)
 	NONE(EOPNOTSUPP, ibv_create_qp_ex(ctx, &ex));
 }
 
-/* Steps and masks that verbs do not allow; the state must not change. */
+/* State transitions and attribute masks that verbs do not allow; the state must not change. */
 static void modifying(struct ibv_qp *qp)
 {
 	static const struct {
-		int from_mask; /* with which the call is made from RESET */
+		int from_mask; /* attribute mask of the call, which is made in RESET */
 		struct ibv_qp_attr attr;
 		int wanted;
 	} table[] = {
@@ -352,7 +354,7 @@ static void modifying(struct ibv_qp *qp)
 	}
 }
 
-/* Paths that are none, from INIT. */
+/* Invalid paths in the transition from INIT to RTR. */
 static void paths(struct ibv_qp *qp)
 {
 	which = "a path that is none";
@@ -372,7 +374,8 @@ static void paths(struct ibv_qp *qp)
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
 	qp_attr.ah_attr = to_self();
 	memset(&qp_attr.ah_attr.grh.dgid, 0, 16);
-	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR)); /* another family than the source's */
+	/* the address family differs from the source's */
+	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
 }
 
 static void posting(struct ibv_qp *qp)
@@ -402,7 +405,10 @@ static void posting(struct ibv_qp *qp)
 	ERRNO(EINVAL, ibv_modify_qp_rate_limit(qp, NULL));
 }
 
-/* siw_reason_name of <siwarp/siw_ext.h>, which verbs' programs are not linked with. */
+/*
+ * siw_reason_name of <siwarp/siw_ext.h>, looked up at run time because verbs programs are not
+ * linked to siwarp's library.
+ */
 static const char *reason(void)
 {
 	const char *(*name)(void);
@@ -434,7 +440,7 @@ static void queue_pairs(void)
 	posting(qp);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	which = "a destroyed queue pair, inline";
-	/* Accepted and dropped, as by adapters' libraries. */
+	/* Accepted and dropped, as by the libraries of adapters. */
 	ERRNO(0, ibv_post_send(qp, &wr, &bad));
 	CHECK(strcmp(reason(), "DESTROYED") == 0);
 	ERRNO(0, ibv_post_recv(qp, &rr, &bad_rr));
@@ -506,7 +512,7 @@ static void shared_queues_and_handles(void)
 	EACH(ah) ERRNO(EINVAL, ibv_destroy_ah(ah));
 }
 
-/* What there is no hardware for says EOPNOTSUPP, and never ENOSYS. */
+/* Features without hardware support fail with EOPNOTSUPP, never with ENOSYS. */
 static void refused(struct ibv_qp *qp)
 {
 	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };

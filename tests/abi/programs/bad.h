@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Calls that must be refused: each is tried, and all that are not as they should be are printed. */
+/* Helpers for calls that must fail: every unexpected result is printed. */
 #ifndef ABI_TEST_BAD_H
 #define ABI_TEST_BAD_H
 
@@ -18,7 +18,10 @@ static void expect(int line, const char *call, long got, long wanted)
 		wanted, errno);
 }
 
-/* A call that returns an errno value; -1 with errno; or NULL with errno. */
+/*
+ * Check a call that returns an errno value (ERRNO), -1 with errno (MINUS), or NULL with errno
+ * (NONE).
+ */
 #define ERRNO(wanted, call)                                \
 	do {                                               \
 		errno = 0;                                 \
@@ -37,7 +40,7 @@ static void expect(int line, const char *call, long got, long wanted)
 
 static char memory[SIZE] __attribute__((aligned(64)));
 
-/* The program's exit code. */
+/* Returns the exit code of the program. */
 static inline int refused_at_least(int calls)
 {
 	printf("%d calls refused\n", rows);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Bad input, continued: calls on good handles that have nowhere to put their result, and functions
- * that belong to no handle. What returns nothing must leave alone what it was not given.
+ * Invalid arguments, continued: calls with valid handles but a NULL result pointer, and functions
+ * without a handle. A function that returns nothing must not write through a NULL pointer.
  */
 #include <infiniband/sa.h>
 #include <limits.h>
@@ -22,7 +22,10 @@ extern void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *dst, struct ib_uverbs
 extern void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ib_user_path_rec *src);
 extern void ibv_copy_path_rec_to_kern(struct ib_user_path_rec *dst, struct ibv_sa_path_rec *src);
 
-/* Of providers, for which there are no devices; newer headers declare some of them otherwise. */
+/*
+ * Functions for providers, which siwarp has no devices for; newer headers declare some of them
+ * differently.
+ */
 extern int read_ibdev_file(void *buf, size_t size, void *device,
 			   const char *file) __asm__("ibv_read_ibdev_sysfs_file");
 extern void *heap_alloc(void *heap, size_t size) __asm__("ibv_dmabuf_heap_alloc");
@@ -30,9 +33,9 @@ extern void *heap_init(void) __asm__("ibv_dmabuf_heap_cc_shared_init");
 extern void heap_free(void *buf) __asm__("ibv_dmabuf_heap_free");
 extern void heap_destroy(void *heap) __asm__("ibv_dmabuf_heap_destroy");
 
-static void *volatile nothing; /* NULL that the compiler does not see */
+static void *volatile nothing; /* NULL that the compiler cannot see through */
 
-/* Results of a context have no place. */
+/* Result pointers of context functions are NULL. */
 static void of_contexts(void)
 {
 	struct ibv_ah_attr to = to_self();
@@ -59,7 +62,7 @@ static void of_contexts(void)
 	NONE(EINVAL, ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)memory, 1));
 }
 
-/* Results of queues have no place. */
+/* Result pointers of queue functions are NULL. */
 static void of_queues(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
@@ -81,7 +84,9 @@ static void of_queues(void)
 	CHECK(ibv_destroy_srq(srq) == 0 && ibv_destroy_comp_channel(channel) == 0);
 }
 
-/* The engine's objects behind handles that are none, of another kind, or destroyed. */
+/*
+ * Looks up the engine's objects by invalid handles, handles of another kind, and destroyed handles.
+ */
 static void of_ext(void)
 {
 	struct ibv_pd *gone = ibv_alloc_pd(ctx);
@@ -121,7 +126,7 @@ static void of_ext(void)
 	ERRNO(1, siw_ibv_find_qp(ctx, 0) == NULL);
 }
 
-/* Either of both is NULL: the other keeps its octets. */
+/* If either pointer is NULL, the object of the other one stays unchanged. */
 #define COPIES_NOTHING(function, to, from)                             \
 	do {                                                           \
 		to dst;                                                \
@@ -154,7 +159,7 @@ static void copies(void)
 	COPIES_NOTHING(ibv_copy_path_rec_to_kern, struct ib_user_path_rec, struct ibv_sa_path_rec);
 }
 
-/* Any range is as good as none, and both may be called at any time, in any order. */
+/* ibv_dofork_range and ibv_dontfork_range accept any range, at any time and in any order. */
 static void forks(void)
 {
 	static const size_t sizes[] = { 0, 1, 4095, SIZE_MAX };
@@ -166,7 +171,7 @@ static void forks(void)
 			ERRNO(0, ibv_dofork_range(bases[base], sizes[size]));
 			ERRNO(0, ibv_dontfork_range(bases[base], sizes[size]));
 		}
-	which = "an open device"; /* after which adapters refuse it */
+	which = "an open device"; /* adapters refuse ibv_fork_init with an open device */
 	ERRNO(0, ibv_fork_init());
 	ERRNO(0, ibv_fork_init());
 	ERRNO(IBV_FORK_UNNEEDED, (int)ibv_is_fork_initialized());

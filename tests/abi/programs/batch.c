@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Posts a list of 32 messages on a UD queue pair, each of 64 octets with its number in all of them,
- * to the UDP port of loopback that the argument says.
+ * Posts a list of 32 messages on a UD queue pair to a UDP port of loopback, which the argument
+ * gives. Every octet of a 64-octet message is the number of the message.
  */
 #include "common.h"
 

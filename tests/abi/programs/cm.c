@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Ids, events and endpoints of rdma_cm: cm order, cm threads, cm endpoints, cm others, cm forked.
- * Both ends are of this process, on loopback.
+ * Both ends are in this process, on loopback.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,7 +12,9 @@
 
 #include "cm.h"
 
-/* ---- order ----------------------------------------------------------------------------------- */
+/*
+ * ---- order of events --------------------------------------------------------------------------
+ */
 
 static void refused(struct rdma_cm_id *listener)
 {
@@ -29,7 +31,7 @@ static void refused(struct rdma_cm_id *listener)
 	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	end(client);
-	client = resolved(other, htons(9)); /* nobody listens there */
+	client = resolved(other, htons(9)); /* port 9, where nothing listens */
 	CHECK(rdma_connect(client, NULL) == 0);
 	expect(other, RDMA_CM_EVENT_REJECTED, client, 8);
 	end(client);
@@ -100,7 +102,8 @@ static void order(void)
 	CHECK(rdma_disconnect(client) == 0);
 	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	CHECK(rdma_disconnect(server) == 0); /* it is over, and no event comes of it */
+	/* already disconnected: succeeds without a further event */
+	CHECK(rdma_disconnect(server) == 0);
 	end(client);
 	end(server);
 	refused(listener);
@@ -128,7 +131,7 @@ static void *take(void *unused)
 	return NULL;
 }
 
-/* One thread waits for events, another makes and destroys their ids, and the first is cancelled. */
+/* One thread waits for events and is cancelled, while another creates and destroys the ids. */
 static void threads(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *id;
@@ -166,7 +169,7 @@ static struct rdma_addrinfo *info(const char *port, int flags)
 	return res;
 }
 
-/* Who is to listen, but names no port, is told the address that others reach it at. */
+/* A passive lookup without a port returns the address at which other hosts reach the listener. */
 static void names(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;
@@ -249,7 +252,7 @@ static void endpoints(void)
 	rdma_destroy_ep(listener);
 }
 
-/* ---- queue pairs that the program made by itself --------------------------------------------- */
+/* ---- queue pairs created by the program ------------------------------------------------------ */
 
 static struct ibv_cq *own_cq;
 
@@ -309,7 +312,8 @@ static void others(void)
 	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
 	one = own_qp(client, IBV_QPT_RC);
 	CHECK(one);
-	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL); /* there is no such number */
+	/* no queue pair has that number */
+	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
 	CHECK(rdma_connect(client, &param) == 0);
@@ -336,14 +340,18 @@ static void others(void)
 	send_by(two, one, mr);
 	CHECK(rdma_disconnect(server) == 0);
 	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0); /* and no ESTABLISHED before it */
+	/* without a previous ESTABLISHED event */
+	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
 	CHECK(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* A queue pair of UD is given for its number: what connects is told in private data. */
+/*
+ * The program passes a UD queue pair only for its number. The parameters of the real connection are
+ * exchanged in private data.
+ */
 static void private_data_alone(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
@@ -385,7 +393,7 @@ static void private_data_alone(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* ---- a child of fork ------------------------------------------------------------------------- */
+/* ---- forked child ---------------------------------------------------------------------------- */
 
 static void child(struct rdma_cm_id *inherited)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What programs of rdma_cm share: ids of two channels of one process, connected over loopback. */
+/*
+ * Shared by the rdma_cm programs: ids on two event channels of one process, connected over
+ * loopback.
+ */
 #ifndef ABI_TEST_CM_H
 #define ABI_TEST_CM_H
 
@@ -21,7 +24,7 @@ static inline struct sockaddr_in loopback(uint16_t port_be)
 	return addr;
 }
 
-/* The next event of a channel, which must be that one, of that id. */
+/* Returns the next event of a channel, and checks its type and its id. */
 static inline struct rdma_cm_event *
 next(struct rdma_event_channel *of, enum rdma_cm_event_type wanted, const struct rdma_cm_id *id)
 {
@@ -107,7 +110,7 @@ static inline void end(struct rdma_cm_id *id)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* The client disconnects: both ends are told, and go. */
+/* The client disconnects; both ends receive the event, and both ids are destroyed. */
 static inline void parted(struct rdma_cm_id *client, struct rdma_cm_id *server)
 {
 	CHECK(rdma_disconnect(client) == 0);
@@ -117,7 +120,7 @@ static inline void parted(struct rdma_cm_id *client, struct rdma_cm_id *server)
 	end(server);
 }
 
-/* The id of the next request, whose private data must be those octets. */
+/* Returns the id of the next connection request, and checks its private data. */
 static inline struct rdma_cm_id *request(struct rdma_cm_id *listener, const uint8_t *data,
 					 uint8_t len)
 {
@@ -159,7 +162,7 @@ static inline void connected(struct rdma_cm_id *listener, struct rdma_cm_id **cl
 	expect(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
 	CHECK((*client)->qp->state == IBV_QPS_RTS && rdma_get_src_port(*client) != 0);
 	CHECK(rdma_get_src_port(*client) == rdma_get_dst_port(*server));
-	send_to(*server, *client); /* either may be first */
+	send_to(*server, *client); /* either end may send first */
 	send_to(*client, *server);
 }
 
@@ -168,7 +171,10 @@ struct named {
 	void (*run)(void);
 };
 
-/* Run the part that the only argument names, with both channels; the program's exit code. */
+/*
+ * Runs the part named by the only argument, with both channels open. Returns the exit code of the
+ * program.
+ */
 static inline int run_named(const struct named *all, size_t count, int argc, char **argv)
 {
 	channel = rdma_create_event_channel();

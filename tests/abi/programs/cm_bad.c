@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Calls of rdma_cm that must be refused: garbage, wrong order, handles that are none or are gone. */
+/* rdma_cm calls that must fail: garbage, wrong order, invalid and destroyed handles. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -16,14 +16,14 @@
 static struct rdma_event_channel *channel;
 static struct sockaddr_in addr, any;
 
-/* Of later releases. */
+/* Functions of later releases. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
 			uint64_t arg);
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
 			  const struct rdma_addrinfo *hints);
 int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
 
-/* Every function that takes an id. */
+/* Passes an invalid id to every function that takes one. */
 static void no_id(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC };
@@ -70,7 +70,7 @@ static void no_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
 	expect(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
 	expect(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
-	/* These return nothing, and must return. */
+	/* These functions return nothing; they must not crash. */
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
 	rdma_destroy_ep(id);
@@ -123,7 +123,8 @@ static void wrong_values(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_resolve_addr(id, NULL, NULL, 1));
 	MINUS(EINVAL, rdma_resolve_addr(id, NULL, (struct sockaddr *)&any, 1));
 	MINUS(EINVAL, rdma_resolve_addr(id, (struct sockaddr *)&v6, (struct sockaddr *)&addr, 1));
-	any.sin_addr.s_addr = htonl(0xc0000263); /* 192.0.2.99, which nobody here has */
+	/* 192.0.2.99, which no interface of this machine has */
+	any.sin_addr.s_addr = htonl(0xc0000263);
 	MINUS(ENODEV, rdma_bind_addr(id, (struct sockaddr *)&any));
 	MINUS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, 4));
 	MINUS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &value, 1));
@@ -166,7 +167,7 @@ static void no_names(void)
 	ERRNO(EAI_SERVICE, rdma_getaddrinfo("127.0.0.1", NULL, &hints, &res));
 }
 
-/* What an id cannot do yet, or any more. */
+/* Calls that are not valid yet, or no longer, in the state of the id. */
 static void wrong_order(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
@@ -190,7 +191,7 @@ static void wrong_order(struct rdma_cm_id *id)
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1) == 0);
 	CHECK(rdma_get_cm_event(channel, &event) == 0 && rdma_ack_cm_event(event) == 0);
 	MINUS(EINVAL, rdma_bind_addr(id, (struct sockaddr *)&addr));
-	MINUS(EINVAL, rdma_connect(id, NULL)); /* it has no queue pair */
+	MINUS(EINVAL, rdma_connect(id, NULL)); /* the id has no queue pair */
 	MINUS(EINVAL, rdma_establish(id));
 	CHECK(rdma_init_qp_attr(id, &attr, &mask) == 0 && mask & IBV_QP_PORT);
 	attr.qp_state = IBV_QPS_SQE;
@@ -211,9 +212,12 @@ static void wrong_order(struct rdma_cm_id *id)
 	rdma_destroy_qp(id);
 }
 
-static _Thread_local bool leaves; /* the channel is to be destroyed before the next wait for it */
+static _Thread_local bool leaves; /* destroy the channel before the next wait for its events */
 
-/* The library asks so whether its caller is to wait, between two looks at the channel. */
+/*
+ * The library calls fcntl64 between two reads of the channel, to find out whether its caller has to
+ * wait.
+ */
 int fcntl64(int fd, int cmd, ...)
 {
 	va_list more;
@@ -229,7 +233,10 @@ int fcntl64(int fd, int cmd, ...)
 	return (int)syscall(SYS_fcntl, fd, cmd, arg);
 }
 
-/* As rping ends: its other thread asks for events while main() returns, and must not end first. */
+/*
+ * The same situation arises when rping exits: its second thread waits for events while main()
+ * returns, and the call must not return early.
+ */
 static void asked(const char *when)
 {
 	struct rdma_cm_event *event;
@@ -248,7 +255,7 @@ static void channel_is_gone(void)
 	asked("a channel that is gone");
 }
 
-/* The next channel may be made where one was that is gone, and has nothing to do with that. */
+/* A new event channel may get the address of a destroyed one; the two must not be confused. */
 static void channel_is_new(void)
 {
 	struct rdma_cm_event *event;

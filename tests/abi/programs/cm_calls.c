@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Calls of rdma_cm that few programs make: cm_calls queues, depths, datagrams, settings or
- * moves. Both ends are of this process, on loopback.
+ * Rarely used rdma_cm calls: cm_calls queues, depths, datagrams, settings or moves. Both ends are
+ * in this process, on loopback.
  */
 #include <pthread.h>
 
@@ -45,7 +45,7 @@ static void shared_receives_ex(struct rdma_cm_id *id)
 	CHECK(rdma_create_srq_ex(id, &attr) == 0 && id->srq && id->srq->pd == id->pd);
 }
 
-/* Its protection domain is the id's, as the program names none. */
+/* The program names no protection domain, so the queue pair gets that of the id. */
 static void queues_ex(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr_ex attr = {
@@ -62,7 +62,7 @@ static void queues_ex(struct rdma_cm_id *id)
 static void end_shared(struct rdma_cm_id *id)
 {
 	rdma_destroy_srq(id);
-	CHECK(id->srq); /* the queue pair still takes receives from it */
+	CHECK(id->srq); /* the queue pair still uses the shared receive queue */
 	rdma_destroy_qp(id);
 	CHECK(!id->qp && !id->send_cq && id->srq);
 	rdma_destroy_srq(id);
@@ -70,7 +70,7 @@ static void end_shared(struct rdma_cm_id *id)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* Each end has a shared receive queue, which the id's queue pair takes its receives from. */
+/* Each end has a shared receive queue that supplies the receives of the id's queue pair. */
 static void queues_of_ids(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *server;
@@ -88,7 +88,8 @@ static void queues_of_ids(void)
 	accept_it(client, server);
 	CHECK(rdma_notify(server, IBV_EVENT_COMM_EST) == 0);
 	send_to(client,
-		server); /* rdma_post_recv posts to the shared queue of an id that has one */
+		/* rdma_post_recv posts to the id's shared receive queue, if there is one */
+		server);
 	send_to(server, client);
 	end_shared(client);
 	end_shared(server);
@@ -97,7 +98,10 @@ static void queues_of_ids(void)
 
 /* ---- depths ---------------------------------------------------------------------------------- */
 
-/* As many as the device has for 255; none for 0, but for the Read that roce confirms with. */
+/*
+ * A depth of 255 stands for the device's maximum. A depth of 0 means no Reads, except for the Read
+ * that persona roce uses for confirmation.
+ */
 static void depths(void)
 {
 	struct rdma_conn_param most = { .responder_resources = 255, .initiator_depth = 255 };
@@ -127,7 +131,7 @@ static void depths(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* ---- endpoints of datagrams ------------------------------------------------------------------ */
+/* ---- datagram endpoints ---------------------------------------------------------------------- */
 
 static struct rdma_addrinfo *datagrams_at(const char *port, int flags)
 {
@@ -204,7 +208,7 @@ static void datagrams(void)
 
 /* ---- options and ECE ------------------------------------------------------------------------- */
 
-/* What is about the address comes too late when there is one. */
+/* Options that concern the address cannot be set once the id is bound. */
 static void too_late(struct rdma_cm_id *bound)
 {
 	int on = 1;
@@ -217,7 +221,7 @@ static void too_late(struct rdma_cm_id *bound)
 	CHECK(errno == EINVAL);
 }
 
-/* Options of a vendor: none are given, and none come. */
+/* Vendor options (ECE): none are sent, and none are received. */
 static void vendors_options(struct rdma_cm_id *id)
 {
 	struct ibv_ece ece = { 0 };
@@ -256,7 +260,7 @@ static void settings(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* ---- ids that become synchronous, and no longer are ------------------------------------------ */
+/* ---- ids that become synchronous and asynchronous again -------------------------------------- */
 
 static void moves(void)
 {
@@ -269,14 +273,14 @@ static void moves(void)
 	accept_it(client, server);
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(client->channel && client->channel != other && !client->event);
-	CHECK(rdma_migrate_id(client, NULL) == 0); /* which it is already */
+	CHECK(rdma_migrate_id(client, NULL) == 0); /* the id is already synchronous */
 	CHECK(rdma_disconnect(client) == 0);
 	CHECK(client->event && client->event->event == RDMA_CM_EVENT_DISCONNECTED);
 	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	end(client);
 	end(server);
 
-	/* And back: the events come to the channel. */
+	/* Migrate back: the events are reported on the channel again. */
 	client = resolved(other, rdma_get_src_port(listener));
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(rdma_migrate_id(client, other) == 0 && client->channel == other && !client->event);

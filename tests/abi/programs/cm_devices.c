@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Listeners at no address, over the two devices "near" and "far" of a network namespace that is this
- * program's own: each request has the device that it came in on.
+ * Listeners on the wildcard address, with the two devices "near" and "far" in a private network
+ * namespace: each connection request reports the device on which it arrived.
  */
 #include <stdbool.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ static void ip(const char *what)
 
 static void two_devices(void)
 {
-	/* A sanitizer that is preloaded is for this program, not for ip. */
+	/* A preloaded sanitizer is meant for this program, not for ip. */
 	unsetenv("LD_PRELOAD");
 	ip("link add near type veth peer name far");
 	ip("link set far addrgenmode none");
@@ -29,12 +29,15 @@ static void two_devices(void)
 	ip("addr add 192.0.2.1/24 dev near");
 	ip("addr add 198.51.100.1/24 dev far");
 	ip("addr add 2001:db8::1/64 dev far nodad");
-	/* The kernel makes the route to it a little later; until then connections to it fail. */
+	/*
+	 * The kernel installs the local route a little later; until then connections to the address
+	 * fail.
+	 */
 	CHECK(system("until ip -6 route show table local | grep -q 2001:db8::1; do sleep 0.01; done") ==
 	      0);
 }
 
-/* A listener at ::, on every device; only for IPv6 if it says so. */
+/* Returns a listener on ::, on every device; only_v6: for IPv6 only. */
 static struct rdma_cm_id *everywhere(bool only_v6)
 {
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
@@ -53,7 +56,7 @@ static bool is_device(const struct rdma_cm_id *id, const char *name)
 	return id->verbs && strcmp(ibv_get_device_name(id->verbs->device), name) == 0;
 }
 
-/* An id that is connecting to that address. */
+/* Returns an id that has started to connect to an address. */
 static struct rdma_cm_id *connecting(const char *text, uint16_t port_be)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = port_be };
@@ -87,7 +90,7 @@ static void comes_in_on(struct rdma_cm_id *listener, const char *text, const cha
 	parted(client, server);
 }
 
-/* Nobody listens there: nothing else in this namespace has the port. */
+/* Checks that a connection is refused; nothing else in this namespace uses the port. */
 static void is_refused(const char *text, uint16_t port_be)
 {
 	struct rdma_cm_id *client = connecting(text, port_be);
@@ -98,7 +101,10 @@ static void is_refused(const char *text, uint16_t port_be)
 	end(client);
 }
 
-/* A group that the device's addresses, of IPv4 alone, cannot join. The id may join another then. */
+/*
+ * Joining an IPv6 group fails on a device with only IPv4 addresses. The id may join another group
+ * afterwards.
+ */
 static void no_such_group(void)
 {
 	struct sockaddr_in own = { .sin_family = AF_INET }, group = own;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * More of rdma_cm: cm_more ends, depths, immediate, options, newer, infos, moves, impatient or given. Both ends
- * are of this process, on loopback, but for a peer that is a plain socket.
+ * Further rdma_cm tests: cm_more ends, depths, immediate, options, newer, infos, moves, impatient
+ * or given. Both ends are in this process, on loopback, except for a peer that is a plain socket.
  */
 #include <netdb.h>
 #include <netinet/ip.h>
@@ -21,7 +21,10 @@ static struct sockaddr *sa(struct sockaddr_in *addr)
 
 /* ---- connections that end early -------------------------------------------------------------- */
 
-/* A Request of revision 2, peer to peer. The Reply is read, and the RTR never comes. */
+/*
+ * A client sends an MPA Request of revision 2 for a peer-to-peer connection and reads the Reply,
+ * but never sends the RTR message.
+ */
 static void half_a_connection(struct rdma_cm_id *listener)
 {
 	static const uint8_t frame[] = "MPA ID Req Frame\x50\x02\x00\x04\xc0\x01\xc0\x01";
@@ -43,7 +46,7 @@ static void half_a_connection(struct rdma_cm_id *listener)
 	end(server);
 }
 
-/* An address that packets cannot go to: resolving it fails by an event, and may be tried again. */
+/* Resolving an unreachable address fails with an event, and may be retried. */
 static void no_way(void)
 {
 	struct sockaddr_in nowhere = { .sin_family = AF_INET, .sin_port = htons(9) };
@@ -51,7 +54,7 @@ static void no_way(void)
 	struct rdma_cm_id *id;
 
 	nowhere.sin_addr.s_addr =
-		htonl(0x7fffffff); /* loopback's broadcast address, which needs no route */
+		htonl(0x7fffffff); /* broadcast address of loopback, which needs no route */
 	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&nowhere), 1000) == 0);
 	expect(other, RDMA_CM_EVENT_ADDR_ERROR, id, -EACCES);
@@ -60,7 +63,8 @@ static void no_way(void)
 	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == -1 && errno == EINVAL);
 	queues(id);
-	CHECK(rdma_connect(id, NULL) == -1 && errno == EINVAL); /* it has no route yet */
+	/* the route has not been resolved yet */
+	CHECK(rdma_connect(id, NULL) == -1 && errno == EINVAL);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
 	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 1000) == -1 && errno == EINVAL);
@@ -109,7 +113,7 @@ static void disconnected_twice(struct rdma_cm_id *listener)
 	end(client);
 	client = synchronous(htons(9));
 	CHECK(rdma_connect(client, NULL) == -1 && errno == ECONNREFUSED);
-	CHECK(rdma_disconnect(client) == 0); /* and waits for nothing */
+	CHECK(rdma_disconnect(client) == 0); /* does not wait for an event */
 	end(client);
 }
 
@@ -123,7 +127,7 @@ static void ends(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* ---- what each end says of itself ------------------------------------------------------------ */
+/* ---- parameters announced by each end -------------------------------------------------------- */
 
 static void establish(struct rdma_cm_id *client, struct rdma_cm_id *server,
 		      struct rdma_conn_param *told)
@@ -139,8 +143,8 @@ static void establish(struct rdma_cm_id *client, struct rdma_cm_id *server,
 }
 
 /*
- * Each end learns the depths that the other one gave. A Send for which there is no receive is tried
- * as often as the receiving end said: once, for 655 ms.
+ * Each end learns the depths that the other one announced. A Send without a receive is retried as
+ * often as the receiving end announced: once, for 655 ms.
  */
 static void depths(void)
 {
@@ -178,7 +182,9 @@ static void depths(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* ---- immediate data, without a setting -------------------------------------------------------- */
+/*
+ * ---- immediate data, without a setting --------------------------------------------------------
+ */
 
 static void send_immediate(struct rdma_cm_id *from, struct rdma_cm_id *to, uint32_t imm)
 {
@@ -202,7 +208,10 @@ static void send_immediate(struct rdma_cm_id *from, struct rdma_cm_id *to, uint3
 	CHECK(rdma_dereg_mr(one) == 0 && rdma_dereg_mr(two) == 0);
 }
 
-/* A client of the RFCs alone: its Request announces nothing, and gets a Reply without a reserved bit. */
+/*
+ * A client that implements only the RFCs: its Request announces no extension, and the Reply sets no
+ * reserved bit.
+ */
 static void to_anybody(struct rdma_cm_id *listener)
 {
 	static const uint8_t frame[] = "MPA ID Req Frame\x50\x02\x00\x04\x00\x01\x00\x01";
@@ -240,7 +249,7 @@ static void immediate(void)
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-/* How many connected sockets of TCP have that type of service. */
+/* Returns how many connected TCP sockets of this process have that type of service. */
 static int with_tos(int tos)
 {
 	int found = 0;
@@ -293,7 +302,7 @@ static void options(void)
 
 /* ---- queue pairs of other ids ---------------------------------------------------------------- */
 
-/* Another id makes the queue pair and goes: DAPL's endpoints come to their connections so. */
+/* Another id creates the queue pair and is then destroyed, as DAPL does for its endpoints. */
 static void give_queue_pair(struct rdma_cm_id *to)
 {
 	struct sockaddr_in addr = loopback(0);
@@ -329,7 +338,7 @@ static void given(void)
 	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	server->qp = (struct ibv_qp *)memory; /* what is no queue pair */
+	server->qp = (struct ibv_qp *)memory; /* not a queue pair */
 	CHECK(rdma_accept(server, NULL) == -1 && errno == EINVAL);
 	give_queue_pair(server);
 	qp = server->qp;
@@ -376,7 +385,7 @@ static void own_events(void)
 		CHECK(event->status == (int)i && arg == base + i);
 		CHECK(rdma_ack_cm_event(event) == 0);
 	}
-	CHECK(rdma_destroy_id(id) == 0); /* and the last one with it */
+	CHECK(rdma_destroy_id(id) == 0); /* destroys the last event, too */
 }
 
 static void names(void)
@@ -431,7 +440,7 @@ static struct rdma_addrinfo *info_of(const char *node, const char *service,
 	return info;
 }
 
-/* Names of both families; and hints alone, which are copied. */
+/* Names of both address families; with neither node nor service, the hints are copied. */
 static void addresses(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST }, *info;
@@ -462,7 +471,7 @@ static void addresses(void)
 	rdma_freeaddrinfo(info);
 }
 
-/* An id that is to reach this machine by loopback has that device. */
+/* Checks that an id that resolves a loopback address uses the given device. */
 static void leads_to(struct ibv_context *first, struct sockaddr *loopback_addr)
 {
 	struct rdma_cm_id *id;
@@ -474,7 +483,10 @@ static void leads_to(struct ibv_context *first, struct sockaddr *loopback_addr)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
-/* They stay open: objects made on one are good when the list is gone, and it is the same again. */
+/*
+ * The devices stay open: objects created on them remain valid after rdma_free_devices(), and the
+ * next list has the same contexts.
+ */
 static void devices(void)
 {
 	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6,
@@ -507,7 +519,7 @@ static void infos(void)
 	devices();
 }
 
-/* ---- an id that moves waits for acknowledgements --------------------------------------------- */
+/* ---- migration of an id waits for acknowledgements ------------------------------------------- */
 
 static atomic_bool moved;
 
@@ -564,7 +576,10 @@ static void send_one(void)
 	CHECK(rdma_post_send(sender, NULL, memory, 64, sent, 0) == 0);
 }
 
-/* Signals to the one that waits, until its wait is over; after five what it waits for comes. */
+/*
+ * Sends signals to the waiting thread until its wait ends. After five signals it triggers the event
+ * that the thread waits for.
+ */
 static void *disturb(void *arg)
 {
 	void (*what)(void) = (void (*)(void))arg;
@@ -587,7 +602,7 @@ static void handler(int flags)
 	CHECK(sigaction(SIGUSR1, &how, NULL) == 0);
 }
 
-/* The call is disturbed, and must give that. */
+/* Makes a call that is interrupted by signals, and checks its result. */
 #define DISTURBED(what, call, wanted)                                               \
 	do {                                                                        \
 		pthread_t thread;                                                   \
@@ -606,7 +621,7 @@ static void handler(int flags)
 		CHECK((wanted) || handled >= SIGNALS);                              \
 	} while (0)
 
-/* rdma_get_recv_comp, which arms the queue, may have left an event behind. */
+/* Discards events: rdma_get_recv_comp arms the queue and may leave one behind. */
 static void take_events(struct ibv_comp_channel *of)
 {
 	struct pollfd fd = { of->fd, POLLIN, 0 };
@@ -637,7 +652,10 @@ static void interrupted(struct rdma_cm_id *listener, struct rdma_cm_id *server)
 	take_events(server->recv_cq_channel);
 	DISTURBED(NULL, ibv_get_cq_event(server->recv_cq_channel, &cq, &unused), EINTR);
 	DISTURBED(NULL, ibv_get_async_event(server->verbs, &fault), EINTR);
-	/* Its request came, nobody answers, and the connection is still to come. */
+	/*
+	 * The connection request has arrived but is not answered, so the connection is still
+	 * pending.
+	 */
 	DISTURBED(NULL, rdma_connect(client, NULL), EINTR);
 	id = request(listener, NULL, 0);
 	CHECK(rdma_reject(id, NULL, 0) == 0);

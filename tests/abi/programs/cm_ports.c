@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ports of connection ids: the one that an id tells is the one that it connects from, it is free again
- * when the connection has ended, and the two families share a port where they are asked to.
+ * Ports of connection ids: an id connects from the port that it reports, the port is free again
+ * after the connection has ended, and both address families can share a port if requested.
  */
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ static struct rdma_cm_id *client_of(enum way way, uint16_t own_be, uint16_t port
 	return id;
 }
 
-/* Connects and disconnects; the client disconnects first, so that its end is in TIME-WAIT. */
+/* Connects and disconnects. The client disconnects first, so its socket is in TIME-WAIT. */
 static void visit(struct rdma_cm_id *listener, struct rdma_cm_id *client)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -56,7 +56,7 @@ static void told(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* A port that nobody has: one that was chosen for an id, and given back. */
+/* Returns a free port: one that was assigned to an id that has been destroyed. */
 static uint16_t free_port(void)
 {
 	struct rdma_cm_id *id = listen_on(channel);
@@ -107,7 +107,7 @@ static void families(void)
 	v6 = at_every(AF_INET6, port_be, 1, 0);
 	CHECK(rdma_get_src_port(v6) == port_be);
 	CHECK(rdma_destroy_id(both) == 0 && rdma_destroy_id(v6) == 0 && rdma_destroy_id(v4) == 0);
-	/* The other way round. */
+	/* The reverse order. */
 	v6 = at_every(AF_INET6, port_be, 1, 0);
 	v4 = at_every(AF_INET, port_be, 1, 0);
 	CHECK(rdma_destroy_id(v6) == 0 && rdma_destroy_id(v4) == 0);

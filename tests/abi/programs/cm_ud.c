@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Ids of datagrams of rdma_cm, and groups: cm_ud connect, cm_ud groups, and cm_ud ipoib, which is
- * both with that port space. Both ends are of this process, on loopback, for which the first
- * device stands.
+ * Datagram ids and multicast groups of rdma_cm: cm_ud connect, cm_ud groups, and cm_ud ipoib, which
+ * runs both with that port space. Both ends are in this process, on loopback, which the first
+ * device serves.
  */
 #include <unistd.h>
 
@@ -89,7 +89,7 @@ static void finish(struct rdma_cm_id *id)
 	CHECK(!id->qp && rdma_destroy_id(id) == 0);
 }
 
-/* A message over what the event says of the way. */
+/* Sends a message with the address handle attributes from the event. */
 static void send_there(struct rdma_cm_id *from, struct rdma_cm_id *to,
 		       const struct rdma_ud_param *ud)
 {
@@ -132,7 +132,7 @@ static void accepted(struct rdma_cm_id *listener)
 	finish(server);
 }
 
-/* Its status is that of InfiniBand's SIDR response: 2, rejected. */
+/* The status is that of InfiniBand's SIDR response: 2, rejected. */
 static void rejected(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_id *client = toward(rdma_get_src_port(listener)), *server;
@@ -149,16 +149,17 @@ static void rejected(struct rdma_cm_id *listener)
 	finish(client);
 	client = toward(rdma_get_src_port(listener));
 	ask(client, NULL);
-	finish(asked(listener, NULL)); /* without a word */
+	finish(asked(listener, NULL)); /* the id is destroyed without an answer */
 	expect(other, RDMA_CM_EVENT_UNREACHABLE, client, 2);
 	finish(client);
-	client = toward(htons(9)); /* nobody listens there: as InfiniBand's status of that */
+	/* port 9, where nothing listens: InfiniBand's status for that case */
+	client = toward(htons(9));
 	ask(client, NULL);
 	expect(other, RDMA_CM_EVENT_UNREACHABLE, client, 1);
 	finish(client);
 }
 
-/* A queue pair of the program's own, by its number; and its key. */
+/* The program accepts with the number and the Q_Key of its own queue pair. */
 static void by_number(struct rdma_cm_id *listener)
 {
 	struct rdma_cm_id *client = toward(rdma_get_src_port(listener)), *server;
@@ -171,7 +172,8 @@ static void by_number(struct rdma_cm_id *listener)
 
 	ask(client, NULL);
 	server = asked(listener, NULL);
-	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL); /* no such number */
+	/* no queue pair has that number */
+	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL);
 	init.send_cq = init.recv_cq = ibv_create_cq(server->verbs, 8, NULL, NULL, 0);
 	qp = ibv_create_qp(server->pd, &init);
 	CHECK(qp);
@@ -204,7 +206,7 @@ static void too_long(struct rdma_cm_id *listener)
 	CHECK(rdma_connect(client, &param) == 0);
 	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL)->id;
 	(void)server;
-	_exit(0); /* with all of it under way: nothing is left to end in order */
+	_exit(0); /* exits with requests pending: no orderly shutdown is needed */
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -247,10 +249,11 @@ static void groups(void)
 	CHECK(errno == EINVAL);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, &word) == 0);
 	joined(id, &word);
-	CHECK(ibv_destroy_qp(id->qp) == EBUSY); /* it is a member */
+	CHECK(ibv_destroy_qp(id->qp) == EBUSY); /* the queue pair is a member of a group */
 	CHECK(rdma_join_multicast_ex(id, &ex, NULL) == 0);
 	joined(id, NULL);
-	CHECK(ibv_detach_mcast(id->qp, &gid, 0) == EINVAL); /* which it did not become of this */
+	/* it did not become a member through ibv_attach_mcast */
+	CHECK(ibv_detach_mcast(id->qp, &gid, 0) == EINVAL);
 	ex.join_flags = RDMA_MC_JOIN_FLAG_RESERVED;
 	CHECK(rdma_join_multicast_ex(id, &ex, NULL) == -1 && errno == EOPNOTSUPP);
 	ex.comp_mask = RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
@@ -260,10 +263,11 @@ static void groups(void)
 	CHECK(errno == EADDRNOTAVAIL);
 	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&two) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, NULL) == 0);
-	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&one) == 0); /* its event goes along */
+	/* discards the pending join event */
+	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&one) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&two, NULL) == 0);
 	joined(id, NULL);
-	finish(id); /* what was not left is left */
+	finish(id); /* destroying the id leaves its groups */
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs of this folder share. They use verbs alone, as any program for RDMA does: two
- * queue pairs of one process on device siw_lo that send to each other.
+ * Shared by the programs of this folder. They use only verbs, like any RDMA program: two queue
+ * pairs of one process on the device siw_lo send to each other.
  */
 #ifndef ABI_TEST_COMMON_H
 #define ABI_TEST_COMMON_H
@@ -18,7 +18,7 @@
 #define QKEY	0x11111111u
 #define SIZE	4096
 #define PORT	1
-#define SECONDS 20 /* that a completion may take on a busy machine */
+#define SECONDS 20 /* limit for one completion on a busy machine, in s */
 
 #define CHECK(condition)                                                                          \
 	do {                                                                                      \
@@ -38,8 +38,8 @@ struct side {
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static union ibv_gid gid;    /* of the peer, ... */
-static uint8_t source_index; /* ... and which of the own device it is reached from */
+static union ibv_gid gid;    /* GID of the peer */
+static uint8_t source_index; /* index of the local GID that sends to the peer */
 
 static inline void open_lo(void)
 {
@@ -48,7 +48,7 @@ static inline void open_lo(void)
 
 	list = ibv_get_device_list(&n);
 	CHECK(list && n > 0);
-	/* Loopback is the last one. */
+	/* Loopback is the last device. */
 	CHECK(strcmp(ibv_get_device_name(list[n - 1]), "siw_lo") == 0);
 	ctx = ibv_open_device(list[n - 1]);
 	CHECK(ctx);
@@ -179,7 +179,7 @@ static inline void post_recv(struct side *side, uint64_t id, size_t offset, uint
 	CHECK(ibv_post_recv(side->qp, &wr, &bad) == 0);
 }
 
-/* How many descriptors this process has. */
+/* Returns how many file descriptors this process has. */
 static inline int descriptors(void)
 {
 	DIR *all = opendir("/proc/self/fd");
@@ -189,7 +189,7 @@ static inline int descriptors(void)
 	while (readdir(all))
 		n++;
 	closedir(all);
-	return n - 3; /* ".", ".." and that of the folder */
+	return n - 3; /* ".", ".." and the descriptor of the directory itself */
 }
 
 static inline double now(void)
@@ -200,7 +200,7 @@ static inline double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* The next completion of that queue. */
+/* Returns the next completion of a completion queue. */
 static inline struct ibv_wc complete(struct ibv_cq *cq)
 {
 	double end = now() + SECONDS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Every operation of an RC queue pair; with argument uc, those that UC has. */
+/* Every operation of an RC queue pair; with the argument uc, the operations of UC. */
 #include "common.h"
 
 static struct side a, b;
@@ -40,7 +40,7 @@ static void sends(void)
 	wc = succeed(a.cq);
 	CHECK(wc.wr_id == 100 + IBV_WR_SEND && wc.opcode == IBV_WC_SEND);
 
-	/* Inline data may change at once, and its lkey means nothing. */
+	/* The buffer of an inline request may be changed immediately, and its lkey is ignored. */
 	sge.lkey = 0;
 	sge.length = 64;
 	wr.opcode = IBV_WR_SEND_WITH_IMM;
@@ -71,7 +71,7 @@ static void list_of_sends(void)
 	for (int i = 0; i < 4; i++)
 		CHECK(succeed(b.cq).wr_id == (uint64_t)i);
 	CHECK(succeed(a.cq).wr_id == 3);
-	/* A request that is refused ends the list and is named. */
+	/* An invalid request ends the list and is returned in bad_wr. */
 	wr[2].opcode = (enum ibv_wr_opcode)99;
 	for (int i = 0; i < 4; i++)
 		post_recv(&b, (uint64_t)i, 0, 10);
@@ -128,12 +128,12 @@ static void reads_and_atomics(void)
 	CHECK(succeed(a.cq).opcode == IBV_WC_COMP_SWAP && *result == 42 && *target == 99);
 }
 
-/* A window of either type lets the peer write through it; then its key ends. */
+/* The peer can write through a window of either type until its key is invalidated. */
 static void windows(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
 		      *two = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
-	/* The right of this end means nothing in a window, and is no error. */
+	/* Local access rights are ignored when a window is bound, and are not an error. */
 	struct ibv_mw_bind_info info = { b.mr, (uintptr_t)b.buf, 64,
 					 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE };
 	struct ibv_mw_bind bind = { 5, IBV_SEND_SIGNALED, info };
@@ -149,7 +149,7 @@ static void windows(void)
 	post(&wr);
 	succeed(a.cq);
 
-	/* Type 2: a bind, and a Send behind it in the same list. */
+	/* Type 2: a bind request followed by a Send in the same list. */
 	memset(binds, 0, sizeof(binds));
 	binds[0] = (struct ibv_send_wr){ .wr_id = 1,
 					 .opcode = IBV_WR_BIND_MW,
@@ -172,7 +172,7 @@ static void windows(void)
 	memset(a.buf, '2', 64);
 	post(&wr);
 	succeed(a.cq);
-	/* A Send with Invalidate ends it, and says so. */
+	/* A Send with Invalidate invalidates the window's key and reports it in the completion. */
 	wr = request(IBV_WR_SEND_WITH_INV, &sge);
 	wr.invalidate_rkey = two->rkey;
 	post_recv(&b, 4, 2048, 64);
@@ -204,7 +204,7 @@ static void attributes(int uc)
 	CHECK(init.cap.max_send_wr >= 32 && init.cap.max_inline_data >= 64);
 }
 
-/* What is posted flushes when the queue pair goes to ERR, and is forgotten in RESET. */
+/* Posted requests are flushed when the queue pair enters ERR, and discarded in RESET. */
 static void errors(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UD: a GRH before each message, replies by it, immediate data, a shared receive queue, a group. The
- * argument is the index of the GID: 0 is of IPv4, 1 of IPv6.
+ * UD queue pairs: a GRH before each message, replies through the GRH, immediate data, a shared
+ * receive queue, a group. The argument is the index of the GID: 0 for IPv4, 1 for IPv6.
  */
 #include "common.h"
 
@@ -53,10 +53,10 @@ static void reply(void)
 	CHECK(ibv_destroy_ah(back) == 0);
 }
 
-/* Of IPv4: loopback has no route to IPv6 groups, which tests/namespaces sends to. */
+/* IPv4 only: loopback has no route to IPv6 groups, which tests/namespaces covers. */
 static void group(void)
 {
-	/* ff0e::ffff:239.1.2.3, as RoCE names an IPv4 group. */
+	/* ff0e::ffff:239.1.2.3, RoCE's form of an IPv4 group address. */
 	static const uint8_t raw[16] = { 0xff, 0x0e, 0,	   0,	 0,   0, 0, 0,
 					 0,    0,    0xff, 0xff, 239, 1, 2, 3 };
 	struct ibv_ah_attr attr = to_self();
@@ -101,7 +101,10 @@ static void shared_receives(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* A message leaves at once, and takes 1 kbit/s half a second; the next follows when the limit goes. */
+/*
+ * The first message is sent immediately and uses up a rate limit of 1 kbit/s for half a second;
+ * removing the limit lets the next message be sent.
+ */
 static void limited(void)
 {
 	struct ibv_qp_rate_limit_attr slow = { .rate_limit = 1 }, burst = { .max_burst_sz = 1 };

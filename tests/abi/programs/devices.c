@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Two devices: an interface "near" beside loopback, in a network namespace that is this program's
- * own. It gets and loses addresses, goes down and up, and is deleted.
+ * Two devices: an interface "near" and loopback, in a private network namespace. The interface
+ * gains and loses addresses, goes down and up, and is deleted.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static void devices(void)
 
 	list = ibv_get_device_list(&n);
 	CHECK(list && n == 2 && !list[2]);
-	/* Programs take the first. */
+	/* Programs use the first device of the list. */
 	CHECK(strcmp(ibv_get_device_name(list[0]), "siw_near") == 0);
 	CHECK(strcmp(ibv_get_device_name(list[1]), "siw_lo") == 0);
 	CHECK(ibv_get_device_guid(list[0]) && ibv_get_device_guid(list[1]));
@@ -57,7 +57,7 @@ static void devices(void)
 	CHECK(ibv_get_device_index(list[0]) != ibv_get_device_index(list[1]));
 	near = opened(list[0]);
 	lo = opened(list[1]);
-	/* A device that is open outlives its list. */
+	/* An open device outlives the list. */
 	ibv_free_device_list(list);
 	CHECK(strcmp(near.ctx->device->name, "siw_near") == 0);
 	CHECK(strcmp(ibv_get_device_name(lo.ctx->device), "siw_lo") == 0);
@@ -71,7 +71,7 @@ static union ibv_gid gid_of(const struct device *device, int index)
 	return one;
 }
 
-/* Octet by octet, 127.0.0.1 and ::1 among others. */
+/* Compares a GID with an address, such as 127.0.0.1 or ::1, in its textual form. */
 static bool gid_is(const union ibv_gid *one, const char *text)
 {
 	char own[INET6_ADDRSTRLEN];
@@ -105,7 +105,10 @@ static void greet(struct side *from, struct side *to, struct ibv_ah *ah)
 	CHECK(memcmp(to->buf + before, "hello", 5) == 0);
 }
 
-/* A queue pair of each device, each the other's peer; both ways, and by UD with a handle. */
+/*
+ * One queue pair on each device, connected to each other; messages in both directions, for UD with
+ * an address handle.
+ */
 static void between(const struct device *first, const struct device *second, enum ibv_qp_type type,
 		    int index)
 {
@@ -143,7 +146,7 @@ static void between(const struct device *first, const struct device *second, enu
 	source_index = 0;
 }
 
-/* A group of IPv6: a member gets the message with a GRH that names the group and the sender. */
+/* An IPv6 group: a member receives the message with a GRH that names the group and the sender. */
 static void group(void)
 {
 	union ibv_gid own = gid_of(&near, 1), mgid = { .raw = { 0xff, 0x05, [15] = 0x42 } };
@@ -188,7 +191,7 @@ static void group(void)
 	CHECK(ibv_init_ah_from_wc(ctx, PORT, &wc, grh, &back) == 0);
 	CHECK(memcmp(&back.grh.dgid, &own, 16) == 0);
 	CHECK(gid_of(&near, back.grh.sgid_index).raw[0] != 0);
-	/* One copy, though it was attached twice. */
+	/* One copy only, although the queue pair was attached twice. */
 	CHECK(ibv_poll_cq(b.cq, 1, &wc) == 0);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == 0 && ibv_destroy_ah(ah) == 0);
 	source_index = 0;
@@ -196,7 +199,7 @@ static void group(void)
 	end_side(&b);
 }
 
-/* Reads events until that one comes. */
+/* Reads events until the wanted one arrives. */
 static void await(enum ibv_event_type wanted)
 {
 	struct pollfd fd = { near.ctx->async_fd, POLLIN, 0 };
@@ -218,7 +221,7 @@ static enum ibv_port_state state(void)
 	return attr.state;
 }
 
-/* The port says the largest of verbs' MTUs that fits the interface's, which changes meanwhile. */
+/* The port reports the largest MTU of verbs that fits the interface's MTU, while that changes. */
 static void sizes(void)
 {
 	static const struct {
@@ -242,12 +245,12 @@ static void sizes(void)
 			CHECK(ibv_query_port(near.ctx, PORT, &attr) == 0);
 		} while (attr.active_mtu != each[i].mtu);
 		CHECK(attr.max_mtu == IBV_MTU_4096);
-		/* A veth says 10 Gb/s: one lane of as much. */
+		/* A veth interface reports 10 Gb/s: one lane of that speed. */
 		CHECK(attr.active_width == 1 && attr.active_speed == 4);
 	}
 }
 
-/* Its index in the table, or -1. */
+/* Returns the index of the address in the GID table, or -1. */
 static int index_of(const char *text)
 {
 	struct ibv_gid_entry table[16];
@@ -271,7 +274,7 @@ static void changes(void)
 	make_side(&b, IBV_QPT_UD, NULL);
 	to_rts(a.qp, 0);
 	to_rts(b.qp, 0);
-	/* Queue pairs that are there already are reached at a new address. */
+	/* Existing queue pairs are reachable at an address that is added later. */
 	ip("addr add 192.0.2.77/24 dev near");
 	await(IBV_EVENT_GID_CHANGE);
 	CHECK(index_of("::ffff:192.0.2.77") > 0);
@@ -296,7 +299,7 @@ static void changes(void)
 	end_side(&b);
 }
 
-/* The interface goes: what is open can be closed, and nothing else can be opened. */
+/* The interface is deleted: open objects can be closed, and nothing new can be opened. */
 static void removal(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -320,13 +323,14 @@ static void removal(void)
 	ibv_free_device_list(list);
 	sge = part(&a, 0, 8);
 	wr.sg_list = &sge;
-	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr); /* no handle */
+	/* the request has no address handle */
+	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
 	end_side(&a);
 }
 
 int main(void)
 {
-	/* A sanitizer that is preloaded is for this program, not for ip. */
+	/* A preloaded sanitizer is meant for this program, not for ip. */
 	unsetenv("LD_PRELOAD");
 	ip("link add near type veth peer name far");
 	ip("link set far addrgenmode none");
@@ -341,13 +345,15 @@ int main(void)
 	CHECK(index_of("2001:db8::1") == 1);
 	for (int index = 0; index < 2; index++) {
 		between(&near, &near, IBV_QPT_RC, index);
-		/* 127.0.0.1 and ::1, from another device: this machine's. */
+		/*
+		 * 127.0.0.1 and ::1 are reachable from another device: they belong to this machine.
+		 */
 		between(&near, &lo, IBV_QPT_RC, index);
 		between(&lo, &near, IBV_QPT_RC, index);
 		between(&near, &lo, IBV_QPT_UC, index);
 		between(&near, &lo, IBV_QPT_UD, index);
 	}
-	/* An address that is of this link alone: the device says of which. */
+	/* A link-local address: the device determines the link. */
 	CHECK(index_of("fe80::77") > 0);
 	between(&near, &near, IBV_QPT_RC, index_of("fe80::77"));
 	between(&near, &near, IBV_QPT_UC, index_of("fe80::77"));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Asynchronous events of each kind, with the object that each names; and objects that wait, to be
- * destroyed, until their events are acknowledged.
+ * Asynchronous events of each kind with the object that each names; destroying an object waits
+ * until its events are acknowledged.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,9 +12,9 @@
 #include "common.h"
 
 static atomic_bool destroyed;
-static unsigned int send_flags; /* of post(), beside IBV_SEND_SIGNALED */
+static unsigned int send_flags; /* for post(), in addition to IBV_SEND_SIGNALED */
 
-/* The next event, which must be of that type and have that element. */
+/* Returns the next event, and checks its type and its element. */
 static struct ibv_async_event next(enum ibv_event_type wanted, const void *element)
 {
 	struct pollfd fd = { ctx->async_fd, POLLIN, 0 };
@@ -64,7 +64,7 @@ static void state(struct side *side, enum ibv_qp_state to, int more)
 	CHECK(ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | more) == 0);
 }
 
-/* A message that comes in RTR says that the connection is there. */
+/* A message that arrives in RTR raises the communication established event. */
 static void established(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7 };
@@ -95,7 +95,7 @@ static void established(void)
 	end_side(&b);
 }
 
-/* Two connected queue pairs, one of which sends 8 octets to a receive of the other. */
+/* Connects two queue pairs; `a` sends 8 octets to a receive of `b` with `receive` octets. */
 static void sent(struct side *a, struct side *b, uint32_t receive)
 {
 	make_side(a, IBV_QPT_RC, NULL);
@@ -119,7 +119,10 @@ static void drained(void)
 	end_side(&b);
 }
 
-/* A Write where the peer has no right ends both, and tells the one that was violated. */
+/*
+ * A Write without the remote access right ends both queue pairs in error; the responder gets the
+ * access event.
+ */
 static void access_error(void)
 {
 	struct side a, b;
@@ -132,7 +135,7 @@ static void access_error(void)
 	expect(IBV_EVENT_QP_ACCESS_ERR, b.qp);
 	end_side(&a);
 	end_side(&b);
-	/* What nobody took goes with its object. */
+	/* Events that nobody has read are discarded with their object. */
 	while (poll(&(struct pollfd){ ctx->async_fd, POLLIN, 0 }, 1, 0) == 1) {
 		struct ibv_async_event event;
 
@@ -141,7 +144,10 @@ static void access_error(void)
 	}
 }
 
-/* A message that is longer than its receive ends both; of the requester its completion alone says so. */
+/*
+ * A message longer than its receive ends both queue pairs in error; at the requester only the
+ * completion reports it.
+ */
 static void too_long(void)
 {
 	struct side a, b;
@@ -163,7 +169,7 @@ static void last_wqe(void)
 
 	CHECK(srq);
 	make_side(&a, IBV_QPT_RC, srq);
-	to_rts(a.qp, a.qp->qp_num ^ 1); /* nobody */
+	to_rts(a.qp, a.qp->qp_num ^ 1); /* no such queue pair */
 	state(&a, IBV_QPS_ERR, 0);
 	expect(IBV_EVENT_QP_LAST_WQE_REACHED, a.qp);
 	no_more();
@@ -171,7 +177,10 @@ static void last_wqe(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* A queue that overflows: it is dead, its queue pairs too, and their numbers are not given away. */
+/*
+ * A completion queue that overflows becomes unusable, and so do its queue pairs; the numbers of the
+ * queue pairs are not reused.
+ */
 static void overflow(void)
 {
 	struct ibv_qp_init_attr init;
@@ -200,12 +209,12 @@ static void overflow(void)
 		n = ibv_poll_cq(cq, 1, &wc);
 	while (n >= 0 && now() < end);
 	CHECK(n < 0);
-	/* The queue pair has its own event, by man page or not: it is not left in the queue. */
+	/* The queue pair may have an event of its own, which is discarded with it. */
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 	no_more();
 }
 
-/* Only what is solicited, or failed, raises an event, and one for each request. */
+/* Only solicited or failed completions raise an event, one for each ibv_req_notify_cq. */
 static void solicited(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
@@ -235,12 +244,12 @@ static void solicited(void)
 	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == b.cq && user == &b);
 	ibv_ack_cq_events(got, 1);
-	/* It was for one event. */
+	/* The notification request was for one event only. */
 	post(&a, IBV_WR_SEND, 0, 0);
 	CHECK(succeed(b.cq).wr_id == 1 && succeed(b.cq).wr_id == 2);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
 	send_flags = 0;
-	/* A completion that failed is as good as solicited. */
+	/* A failed completion counts as solicited. */
 	CHECK(ibv_req_notify_cq(b.cq, 1) == 0);
 	state(&b, IBV_QPS_ERR, 0);
 	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
@@ -259,13 +268,15 @@ static void limit(void)
 
 	CHECK(srq && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	expect(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
-	/* It was disarmed. */
+	/* The limit was disarmed by the event. */
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 0);
 	no_more();
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* ---- acknowledgement --------------------------------------------------------------------------- */
+/*
+ * ---- acknowledgement ---------------------------------------------------------------------------
+ */
 
 static void *destroy_srq(void *srq)
 {
@@ -281,7 +292,7 @@ static void *destroy_cq(void *cq)
 	return NULL;
 }
 
-/* Destroying returns after the acknowledgement, and not before. */
+/* The destroy call returns only after the acknowledgement. */
 static void waits(void *(*destroy)(void *), void *object, struct ibv_async_event *event,
 		  struct ibv_cq *cq)
 {
@@ -327,14 +338,16 @@ static void unacknowledged(void)
 	to_init(one.qp);
 	CHECK(ibv_post_recv(one.qp, &wr, &bad) == 0);
 	state(&one, IBV_QPS_ERR, 0);
-	/* Blocking: the descriptor has no O_NONBLOCK. */
+	/* This call blocks: the descriptor has no O_NONBLOCK. */
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq);
 	CHECK(ibv_destroy_qp(one.qp) == 0);
 	waits(destroy_cq, cq, NULL, cq);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------- */
+/*
+ * ---- waiting -----------------------------------------------------------------------------------
+ */
 
 static void *get_one(void *event)
 {
@@ -342,7 +355,7 @@ static void *get_one(void *event)
 	return NULL;
 }
 
-/* A thread that waits without O_NONBLOCK sleeps until there is an event. */
+/* Without O_NONBLOCK a waiting thread sleeps until there is an event. */
 static void blocking(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -358,10 +371,10 @@ static void blocking(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
 	ibv_ack_async_event(&event);
-	/* Twice is harmless. */
+	/* A second acknowledgement is harmless. */
 	ibv_ack_async_event(&event);
 	CHECK(ibv_destroy_srq(srq) == 0);
-	ibv_ack_async_event(&event); /* of an object that is gone, too */
+	ibv_ack_async_event(&event); /* also for a destroyed object */
 }
 
 int main(void)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Extended queue pairs and completion queues: each ibv_wr_ function and each reader. */
+/*
+ * Extended queue pairs and completion queues: each ibv_wr_* function and each ibv_wc_read_*
+ * function.
+ */
 #include "common.h"
 
 #define OPERATIONS                                                                        \
@@ -38,7 +41,10 @@ static void make_extended(struct side *side)
 	to_init(side->qp);
 }
 
-/* The next completion, which must have that id and opcode; end_poll is due. */
+/*
+ * Starts polling at the next completion, and checks its wr_id and opcode; the caller must call
+ * ibv_end_poll.
+ */
 static void start(uint64_t id, enum ibv_wc_opcode opcode)
 {
 	struct ibv_poll_cq_attr none = { 0 };
@@ -89,7 +95,7 @@ static void sends(void)
 	qpx->wr_id = 4;
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, bufs);
-	memset(a.buf, 'P', 10); /* what is inline was taken already */
+	memset(a.buf, 'P', 10); /* the inline data has already been copied */
 	CHECK(ibv_wr_complete(qpx) == 0);
 	CHECK(succeed(b.cq).byte_len == 10);
 	wc = succeed(b.cq);
@@ -160,11 +166,11 @@ static void windows(void)
 	CHECK(ibv_dealloc_mw(mw) == 0);
 }
 
-/* One wrong request: none of the list is posted. */
+/* One invalid request: no request of the list is posted. */
 static void refusals(void)
 {
 	begin(30);
-	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1); /* of no request */
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1); /* without a request */
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	begin(31);
 	ibv_wr_send(qpx);
@@ -180,7 +186,10 @@ static void refusals(void)
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, NULL);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
-	/* The last of three is wrong in a way that only posting finds: inline data for a Read. */
+	/*
+	 * The last of three requests has an error that only the final check finds: inline data for
+	 * a Read.
+	 */
 	begin(35);
 	for (int i = 0; i < 2; i++) {
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
@@ -189,7 +198,7 @@ static void refusals(void)
 	ibv_wr_rdma_read(qpx, b.mr->rkey, (uintptr_t)b.buf);
 	ibv_wr_set_inline_data(qpx, a.buf, 8);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
-	/* What does not begin does not end. */
+	/* ibv_wr_complete without ibv_wr_start fails. */
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	ibv_wr_abort(qpx);
 	begin(36);
@@ -199,7 +208,9 @@ static void refusals(void)
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
 }
 
-/* A list that is one too long for the queue: none of it is posted, and after a poll all are. */
+/*
+ * A list with one request more than the queue has room for: none is posted. After a poll all are.
+ */
 static void full_queue(void)
 {
 	struct ibv_qp_init_attr init;
@@ -222,10 +233,13 @@ static void full_queue(void)
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
 }
 
-/* Batches of completions: the next is there or not; one ends before another begins. */
+/*
+ * Batches of completions: ibv_next_poll succeeds or reports ENOENT; one batch ends before the next
+ * starts.
+ */
 static void batches(void)
 {
-	ibv_end_poll(cqx); /* of no batch */
+	ibv_end_poll(cqx); /* without a batch */
 	begin(200);
 	for (int i = 0; i < 3; i++) {
 		qpx->wr_id = 200 + (uint64_t)i;
@@ -247,7 +261,7 @@ static void batches(void)
 	ibv_end_poll(cqx);
 	ibv_end_poll(cqx);
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
-	/* Of frames and tags, nothing. */
+	/* VLAN and flow tags are always 0. */
 	CHECK(ibv_wc_read_cvlan(cqx) == 0 && ibv_wc_read_flow_tag(cqx) == 0);
 }
 
@@ -255,7 +269,7 @@ static void fences(void)
 {
 	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
 
-	/* The clock of the completions' time stamps; what is not known leaves the mask. */
+	/* The clock of the completion time stamps; unknown values are removed from the mask. */
 	values.comp_mask |= 8;
 	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0);
 	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_sec == 0);

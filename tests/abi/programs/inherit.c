@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Children of a program that is connected by rdma_cm: what they inherit, and what their end does to its
- * connections. inherit: the parent; inherit count: prints how many descriptors there are.
+ * Child processes of a program with an rdma_cm connection: which descriptors they inherit, and how
+ * their exit affects the connection. inherit: the parent; inherit count: prints the number of open
+ * descriptors.
  */
 #include <spawn.h>
 #include <sys/wait.h>
@@ -19,7 +20,7 @@ static void ended_well(pid_t pid, int code)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == code);
 }
 
-/* fork and exec; posix_spawn, which shares memory until then; and fork alone. */
+/* Children by fork and exec; by posix_spawn, which shares memory until exec; and by fork only. */
 static void children(const char *self, int before)
 {
 	char *arguments[] = { (char *)self, "count", NULL };
@@ -39,7 +40,7 @@ static void children(const char *self, int before)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0)
-		exit(8); /* with what runs at the end of a program */
+		exit(8); /* runs the exit handlers */
 	ended_well(pid, 8);
 }
 

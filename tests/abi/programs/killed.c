@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The peer is killed with SIGKILL, while nothing is posted (idle), or while Writes are under way
+ * The peer is killed with SIGKILL while no request is posted (idle), or while Writes are in flight
  * (busy). Arguments: rc, uc or ud; idle or busy.
  *
- * RC: the queue pair stays in RTS until its next request, which ends with RETRY_EXC_ERR when its
- * time is over; what is behind it and the receives flush. UC and UD: nobody is told, requests go
- * on to succeed, and receives wait.
+ * RC: the queue pair stays in RTS until its next request, which fails with RETRY_EXC_ERR after a
+ * time-out; later requests and the receives are flushed. UC and UD: no error is reported, requests
+ * keep succeeding, and receives stay posted.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -15,7 +15,8 @@
 
 #include "common.h"
 
-#define AT_LEAST 2.5 /* s: posted work waits 3 s for a peer, whatever timeout and retry_cnt say */
+/* s: posted requests wait 3 s for a peer, regardless of timeout and retry_cnt */
+#define AT_LEAST 2.5
 #define BUSY	 16
 
 struct name {
@@ -79,7 +80,7 @@ static enum ibv_qp_state state(void)
 	return attr.qp_state;
 }
 
-/* Requests keep the queue full until the first that fails, or until many have succeeded. */
+/* Keeps the queue full until a request fails, or until many requests have succeeded. */
 static void busy(pid_t child)
 {
 	double end = now() + SECONDS;
@@ -95,7 +96,7 @@ static void busy(pid_t child)
 		CHECK(n >= 0);
 		if (n == 0)
 			continue;
-		CHECK(wc.wr_id == done++); /* each once, in order */
+		CHECK(wc.wr_id == done++); /* each completes once, in order */
 		if (wc.status != IBV_WC_SUCCESS)
 			break;
 		if (done == 10 * BUSY)

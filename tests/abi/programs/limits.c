@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The limits that ibv_query_device names, each reached and then passed by one: what has that much is
- * made, and what has more is refused with EINVAL, or ENOMEM where it is a number of objects.
+ * Tests the limits of ibv_query_device, each exactly and exceeded by one. Objects at the limit can
+ * be created; beyond it the call fails with EINVAL, or with ENOMEM for a limit on the number of
+ * objects.
  */
 #include "common.h"
 
@@ -9,7 +10,7 @@ static struct ibv_device_attr limits;
 
 static struct ibv_cq *cq;
 
-/* A queue pair with these depths and lists: 0, or the errno of its refusal. */
+/* Creates a queue pair with these queue depths and list lengths. Returns 0 or the errno. */
 static int queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
 {
 	struct ibv_qp_init_attr init = usual(cq, type);
@@ -38,7 +39,10 @@ static void queue_pairs(enum ibv_qp_type type)
 	CHECK(queue_pair(type, (struct ibv_qp_cap){ 1, 1, 1, sge + 1, 0 }) == EINVAL);
 }
 
-/* A message of as many pieces as there may be comes into as many; one more is refused. */
+/*
+ * A message with the maximum number of scatter/gather elements arrives in as many; one more is
+ * refused.
+ */
 static void pieces(void)
 {
 	struct ibv_sge out[64], in[64];
@@ -117,7 +121,7 @@ static void completion_queues(void)
 static void domains(void)
 {
 	struct ibv_pd **all = calloc((size_t)limits.max_pd, sizeof(struct ibv_pd *));
-	int n = 1; /* pd */
+	int n = 1; /* one already exists: pd */
 
 	CHECK(all);
 	while (n < limits.max_pd) {
@@ -131,7 +135,7 @@ static void domains(void)
 	free(all);
 }
 
-/* Reads that a queue pair takes, and has outstanding. */
+/* The limits of Reads that a queue pair accepts and has outstanding. */
 static void reads(void)
 {
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024 };
@@ -156,7 +160,7 @@ static void reads(void)
 	end_side(&a);
 }
 
-/* The port's tables are as long as it says, and there is no other port. */
+/* The port's tables have the length that it reports, and there is no second port. */
 static void port(void)
 {
 	struct ibv_port_attr attr;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A peer of rdma_cm that is killed with SIGKILL, or stopped: lost idle, busy, asked, asking,
- * stopped or datagrams.
- * What this end gets is an event, in the time that the name of each part says.
+ * An rdma_cm peer is killed with SIGKILL or stopped: lost idle, busy, asked, asking, stopped or
+ * datagrams. This end must receive an event within the time that the comment of each part states.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -15,11 +14,11 @@
 
 #define WRITES 4
 
-static uint16_t *port; /* of the one that listens; shared */
+static uint16_t *port; /* listening port of the peer; in memory shared by both processes */
 static pid_t peer;
 static double began;
 
-/* Runs in a process of its own until it is killed. */
+/* Runs the function in a child process until the child is killed. */
 static void start(void (*what)(void))
 {
 	peer = fork();
@@ -53,7 +52,7 @@ static void open_channels(void)
 	CHECK(channel && other);
 }
 
-/* The port that the other process listens on. */
+/* Returns the port that the other process listens on. */
 static uint16_t its_port(void)
 {
 	while (!*(volatile uint16_t *)port)
@@ -79,7 +78,7 @@ static void dials(void)
 	CHECK(rdma_connect(resolved(other, its_port()), NULL) == 0);
 }
 
-/* ---- of a connection ------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static struct rdma_cm_id *connect_to(void)
 {
@@ -93,7 +92,7 @@ static struct rdma_cm_id *connect_to(void)
 	return id;
 }
 
-/* What is posted ends, in order: some with success perhaps, and no more behind the first other. */
+/* All posted requests complete in order: possibly some successes first, then only errors. */
 static void ends_in_order(struct rdma_cm_id *id, int posted)
 {
 	bool failed = false;
@@ -108,7 +107,9 @@ static void ends_in_order(struct rdma_cm_id *id, int posted)
 	CHECK(failed);
 }
 
-/* At once: the system tells when a process ends. */
+/*
+ * The event arrives immediately, because the kernel closes the connection of a process that dies.
+ */
 static void connected_one(bool busy)
 {
 	struct rdma_cm_id *id = connect_to();
@@ -117,7 +118,7 @@ static void connected_one(bool busy)
 
 	CHECK(mr && rdma_post_recv(id, NULL, memory, 64, mr) == 0);
 	if (busy) {
-		CHECK(kill(peer, SIGSTOP) == 0); /* it has none of them */
+		CHECK(kill(peer, SIGSTOP) == 0); /* the peer has received none of the Writes */
 		for (int i = 0; i < WRITES; i++)
 			CHECK(rdma_post_send(id, (void *)(uintptr_t)i, memory, 64, mr, 0) == 0);
 	}
@@ -143,9 +144,9 @@ static void busy(void)
 	connected_one(true);
 }
 
-/* ---- while it is made ------------------------------------------------------------------------ */
+/* ---- connection establishment ---------------------------------------------------------------- */
 
-/* The one that was asked is killed before it answers: then nobody listens there. */
+/* The peer is killed before it answers a connection request, so nothing listens there any more. */
 static void asked(void)
 {
 	struct rdma_cm_event *event;
@@ -163,7 +164,7 @@ static void asked(void)
 	end(id);
 }
 
-/* The one that asks is killed before it is answered. */
+/* The peer is killed before its connection request is answered. */
 static void asking(void)
 {
 	struct rdma_cm_id *listener, *id;
@@ -175,7 +176,7 @@ static void asking(void)
 	id = request(listener, NULL, 0);
 	lose(SIGKILL);
 	CHECK(waitpid(peer, NULL, 0) == peer);
-	/* Either it is known by now, or an event tells. */
+	/* rdma_accept fails, or an event reports the error later. */
 	if (rdma_accept(id, NULL) == 0) {
 		struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
 
@@ -188,7 +189,7 @@ static void asking(void)
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
-/* It is alive and does nothing: after setting mpa_timeout_ms. */
+/* The peer is stopped, but alive: the event arrives after the setting mpa_timeout_ms. */
 static void stopped(void)
 {
 	double limit = atof(getenv("SIWARP_MPA_TIMEOUT_MS")) / 1000;
@@ -204,7 +205,7 @@ static void stopped(void)
 	end(id);
 }
 
-/* ---- of datagrams ---------------------------------------------------------------------------- */
+/* ---- datagrams ------------------------------------------------------------------------------- */
 
 static struct rdma_cm_id *new_ud(struct rdma_event_channel *on)
 {
@@ -223,7 +224,10 @@ static void listens_for_datagrams(void)
 	*port = rdma_get_src_port(id);
 }
 
-/* The one that was asked is killed before it answers: 1, as where nobody listens, and soon. */
+/*
+ * The peer is killed before it answers: the event arrives soon, with status 1, as if nothing
+ * listened there.
+ */
 static void datagrams(void)
 {
 	struct rdma_conn_param param = { 0 };

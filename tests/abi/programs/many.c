@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Many processes, or many connections, by rdma_cm on loopback.
+ * Many processes, or many connections, with rdma_cm on loopback.
  *
  *   many PROCESSES GROUP EACH ROUNDS poll|event
  *
- * Every two processes of a group of GROUP have EACH connections, on which both send in turn, ROUNDS
- * times. It prints what all of them took: "wall" and "cpu" in seconds, "rss" in KiB and "fds" of the
- * largest process, before its connections and with them.
+ * Every two processes of a group of GROUP processes have EACH connections, on which both send in
+ * turn, ROUNDS times. The program prints the totals "wall" and "cpu" in seconds, and "rss" in KiB
+ * and "fds" of the largest process, without connections and with them.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@
 
 #define MOST	2048 /* connections of a process */
 #define OCTETS	64
-#define LIMIT_S 120 /* for all that one process waits for */
+#define LIMIT_S 120 /* limit for everything that one process waits for, in s */
 
 struct connection {
 	struct rdma_cm_id *id;
@@ -31,7 +31,7 @@ struct connection {
 	bool dialed;
 };
 
-/* What all processes see. */
+/* Memory shared by all processes. */
 static struct {
 	pthread_barrier_t all;
 	_Atomic long rss[2], fds[2];
@@ -47,7 +47,7 @@ static struct ibv_comp_channel *completions;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 
-/* ---- what a process has ---------------------------------------------------------------------- */
+/* ---- resources of a process ------------------------------------------------------------------ */
 
 static long resident(void)
 {
@@ -148,7 +148,7 @@ static void on_event(struct rdma_cm_event *event)
 	}
 }
 
-/* Handles events until so many connections are established. */
+/* Handles events until `wanted` connections are established. */
 static void until_established(int wanted)
 {
 	double end = now() + LIMIT_S;
@@ -174,7 +174,7 @@ static void post_send(struct connection *one)
 			     IBV_SEND_INLINE | IBV_SEND_SIGNALED) == 0);
 }
 
-/* The next completions: how many. */
+/* Waits for completions, and returns their number. */
 static int take(struct ibv_wc *wc, int most)
 {
 	double end = now() + LIMIT_S;
@@ -194,7 +194,7 @@ static int take(struct ibv_wc *wc, int most)
 	return n;
 }
 
-/* Who dialed sends first; whoever receives answers, until both have sent all. */
+/* The end that connected sends first; each receiver answers, until both have sent all messages. */
 static void converse(void)
 {
 	int open = 0;
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
 			return 0;
 		}
 	}
-	/* One that fails leaves the others waiting at the barrier: they go with it. */
+	/* If one process fails, the others wait at the barrier; they are terminated, too. */
 	while (wait(&status) > 0)
 		if (status && !failed) {
 			failed = 1;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What is wrong by what it belongs to: objects of other devices and of closed ones, lists of dead
- * queue pairs, and requests that their queue pair does not take. Nothing of it may crash.
+ * Objects used where they do not belong: objects of other devices and of closed ones, request lists
+ * of destroyed queue pairs, and requests that a queue pair does not support. None of the calls may
+ * crash.
  */
 #include "bad.h"
 
-/* A context that was closed, through the functions that programs have inline. */
+/* Calls the inline functions of verbs.h with a closed context. */
 static void closed_inline(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -35,7 +36,7 @@ static void closed_inline(void)
 	ibv_free_device_list(list);
 }
 
-/* Objects of one device in calls on another. */
+/* Uses objects of one device in calls on another. */
 static void other_contexts(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -73,7 +74,7 @@ static void other_contexts(void)
 	NONE(EINVAL, ibv_import_mr(p, mr->handle));
 	NONE(EINVAL, ibv_import_pd(c, pd->handle));
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(mine) == 0);
-	CHECK(ibv_close_device(c) == 0); /* with all of its own */
+	CHECK(ibv_close_device(c) == 0); /* together with all of its objects */
 	which = "an object of a closed device";
 	ERRNO(EINVAL, ibv_dealloc_pd(p));
 	ERRNO(EINVAL, ibv_destroy_cq(cq));
@@ -96,7 +97,7 @@ static void wrong_lists(struct ibv_qp_ex *qpx)
 	struct ibv_mw_bind_info bind = { 0 };
 
 	which = "what no list may have";
-	LIST(EINVAL, ibv_wr_send(qpx)); /* in RESET */
+	LIST(EINVAL, ibv_wr_send(qpx)); /* invalid in state RESET */
 	LIST(EINVAL, ibv_wr_bind_mw(qpx, (struct ibv_mw *)memory, 1, &bind));
 	LIST(EINVAL, ibv_wr_bind_mw(qpx, NULL, 1, NULL));
 	LIST(EINVAL, ibv_wr_set_sge(qpx, 0, 0, 0));
@@ -134,7 +135,7 @@ static void gone_lists(struct ibv_qp_ex *qpx)
 }
 #undef LIST
 
-/* A list of an extended queue pair that was destroyed, and completions of such a queue. */
+/* A request list of a destroyed extended queue pair, and completions of a destroyed queue. */
 static void extended(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
@@ -165,7 +166,7 @@ static void extended(void)
 	(void)ibv_wc_read_opcode(cqx);
 }
 
-/* Wrong receives, lists of nothing, and polls; three parts are more than a receive may have. */
+/* Invalid receives, empty lists, and polls; three elements are more than a receive may have. */
 static void receives_and_polls(const struct side *a, struct ibv_sge *sges)
 {
 	struct ibv_recv_wr rr = { .num_sge = 3, .sg_list = sges }, *bad_rr;
@@ -183,10 +184,10 @@ static void receives_and_polls(const struct side *a, struct ibv_sge *sges)
 	ERRNO(1, ibv_poll_cq(a->cq, -1, &wc) <= 0);
 	ERRNO(1, ibv_poll_cq(a->cq, 1, NULL) < 0);
 	ERRNO(0, ibv_poll_cq(a->cq, 0, NULL));
-	ERRNO(0, ibv_poll_cq(a->cq, 1, &wc)); /* nothing of all this was taken */
+	ERRNO(0, ibv_poll_cq(a->cq, 1, &wc)); /* none of the invalid requests was accepted */
 }
 
-/* Requests that are wrong, on queue pairs that could send. */
+/* Invalid requests on queue pairs that are able to send. */
 static void requests(enum ibv_qp_type type)
 {
 	struct ibv_pd *p = ibv_alloc_pd(ctx);
@@ -235,7 +236,7 @@ static void requests(enum ibv_qp_type type)
 	WITH(num_sge, -1);
 	WITH(sg_list, NULL);
 	for (int bit = 4; bit < 32; bit++)
-		WITH(send_flags, 1u << bit); /* IP_CSUM is the first */
+		WITH(send_flags, 1u << bit); /* IP_CSUM is the first of these flags */
 	if (type == IBV_QPT_RC) {
 		good.opcode = IBV_WR_RDMA_READ;
 		WITH(send_flags, IBV_SEND_INLINE);
@@ -255,7 +256,7 @@ static void requests(enum ibv_qp_type type)
 	end_side(&a);
 }
 
-/* Windows, by the calls that are inline. */
+/* Memory windows, through the inline functions. */
 static void windows(void)
 {
 	struct ibv_mw *one = ibv_alloc_mw(pd, IBV_MW_TYPE_1),
@@ -267,7 +268,7 @@ static void windows(void)
 	CHECK(one && two && mr);
 	make_side(&a, IBV_QPT_RC, NULL);
 	which = "a window in a wrong bind";
-	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind)); /* in INIT */
+	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind)); /* invalid in state INIT */
 	to_rts(a.qp, a.qp->qp_num);
 	ERRNO(EINVAL, ibv_bind_mw(a.qp, two, &bind));
 	bind.bind_info.mw_access_flags = 1 << 30;
@@ -279,7 +280,7 @@ static void windows(void)
 	end_side(&a);
 }
 
-/* Lists that never end: as much is taken as the queue holds. */
+/* Circular lists: only as many requests are accepted as the queue holds. */
 static void circles(void)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_MW_BIND);

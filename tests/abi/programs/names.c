@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Names of enum values, and rates as numbers: every value has one, and what is none has one, too. */
+/*
+ * Names of enum values and conversion of rates: every value has a name, and so do invalid values.
+ */
 #include "common.h"
 
 static void strings(void)
@@ -15,7 +17,7 @@ static void strings(void)
 		for (size_t n = 0; n < sizeof(all) / sizeof(all[0]); n++)
 			CHECK(all[n] && *all[n]);
 	}
-	/* Each value has one of its own. */
+	/* The names are unique. */
 	for (int a = 0; a < IBV_WC_TM_RNDV_INCOMPLETE; a++)
 		for (int b = a + 1; b <= IBV_WC_TM_RNDV_INCOMPLETE; b++)
 			CHECK(strcmp(ibv_wc_status_str((enum ibv_wc_status)a),
@@ -45,7 +47,7 @@ static void rates(void)
 
 static void keys(void)
 {
-	/* The low octet alone counts. */
+	/* Only the low octet is incremented. */
 	CHECK(ibv_inc_rkey(0x12345600) == 0x12345601 && ibv_inc_rkey(0x123456ff) == 0x12345600);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Functions that rdma-core has got since release 44, as a program has them that was compiled with
- * headers of today: declared here, since those of this machine may be older.
+ * Functions that rdma-core added after release 44, as in a program compiled with current headers.
+ * They are declared here, because the headers of this machine may be older.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -53,7 +53,7 @@ static int ibv_query_comp_cntr_caps(struct ibv_context *context, void *caps)
 	return _ibv_query_comp_cntr_caps(context, caps, 16);
 }
 
-/* By a Read of the region at its address, the octets that were written to its memory. */
+/* Reads the region at address `at`, and checks that the data is what was written to its memory. */
 static void reads_as(struct ibv_mr *mr, uint64_t at, const char *wanted)
 {
 	struct side a, b;
@@ -107,7 +107,7 @@ static void regions(void)
 	reads_as(mr, SIZE, "by file");
 	CHECK(ibv_dereg_mr(mr) == 0);
 
-	/* One of memory and descriptor, not both. */
+	/* Exactly one of memory and descriptor is required. */
 	CHECK(!ibv_reg_mr_ex(pd, NULL) && errno == EINVAL);
 	for (uint64_t mask = 0; mask < 64; mask++) {
 		attr.comp_mask = mask;
@@ -168,7 +168,7 @@ static void ports(void)
 	CHECK(ibv_query_port_speed(ctx, 257, &speed) == EINVAL);
 	CHECK(ibv_query_port_speed(ctx, PORT, NULL) == EINVAL);
 	CHECK(ibv_query_port_speed(NULL, PORT, &speed) == EINVAL);
-	/* A newer struct has active_speed_ex behind the older one, which may have more again. */
+	/* The newer struct appends active_speed_ex to the older one, and may grow again. */
 	memset(&port, 0xff, sizeof(port));
 	CHECK(verbs_get_ctx(ctx)->query_port(ctx, PORT, &port.attr, 56) == 0);
 	memcpy(&speed, (char *)&port + 52, 4);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Devices, ports, regions, queues and events: what their calls say. */
+/* Results of the calls on devices, ports, regions, queues and events. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -74,7 +74,10 @@ static void regions(void)
 	free(buf);
 }
 
-/* Writes to offset 100 of a region whose peers count from 0x10000, out of one that does, too. */
+/*
+ * Writes to offset 100 of a region whose remote addresses start at 0x10000, from a region whose
+ * addresses start at 0x20000.
+ */
 static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_t, uint64_t))
 {
 	struct side a, b;
@@ -98,7 +101,7 @@ static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_
 	wr.wr.rdma.rkey = to->rkey;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	succeed(a.cq);
-	/* What was written is read again, so that it is there. */
+	/* Read the octets back, which proves that the Write has been placed. */
 	memset(a.buf, 0, SIZE);
 	wr.opcode = IBV_WR_RDMA_READ;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
@@ -132,7 +135,7 @@ static int mappings(void)
 	return n;
 }
 
-/* Memory behind a descriptor that can be mapped, as a dma-buf's. */
+/* Memory behind a descriptor that can be mapped, like that of a dma-buf. */
 static void dmabuf(void)
 {
 	int fd = memfd_create("dmabuf", MFD_CLOEXEC), pipes[2];
@@ -150,12 +153,15 @@ static void dmabuf(void)
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, pipes[0], ACCESS) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, -1, ACCESS) && errno == EBADF);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, fd, ACCESS) && errno == EINVAL);
-	/* Offset and iova lie at the same place of their pages; few flags are taken. */
+	/*
+	 * Offset and iova must have the same offset within a page; only a few access flags are
+	 * supported.
+	 */
 	CHECK(!ibv_reg_dmabuf_mr(pd, 100, SIZE, 0, fd, ACCESS) && errno == EINVAL);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, SIZE, 0, fd, IBV_ACCESS_ON_DEMAND) && errno == EINVAL);
 	CHECK(mappings() == 0);
-	/* A region that was forgotten goes with its device. */
+	/* A region that was not deregistered is released with its device. */
 	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 1);
 	CHECK(ibv_reg_dmabuf_mr(left, 0, SIZE, 0, fd, ACCESS) && mappings() == 2);
 	CHECK(ibv_close_device(other) == 0 && mappings() == 0);
@@ -165,7 +171,10 @@ static void dmabuf(void)
 	close(pipes[1]);
 }
 
-/* What is advised must be within a region of the domain, and one that may be written. */
+/*
+ * Prefetch advice must refer to a region of the same protection domain, and advice to write to a
+ * writable one.
+ */
 static void advice(void)
 {
 	struct ibv_pd *other = ibv_alloc_pd(ctx);
@@ -184,7 +193,7 @@ static void advice(void)
 	CHECK(ibv_advise_mr(pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 2, &sge, 1) == EINVAL);
 	CHECK(ibv_advise_mr(pd, (enum ibv_advise_mr_advice)9, 0, &sge, 1) == ENOTSUP);
 #undef ADVISE
-	/* A region that counts from 0 goes on to do so when its place changes. */
+	/* A zero-based region stays zero-based when its memory is changed. */
 	CHECK(ibv_dereg_mr(mr) == 0);
 	mr = ibv_reg_mr(pd, buf, SIZE / 2, IBV_ACCESS_ZERO_BASED);
 	CHECK(mr && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, buf + SIZE / 2,
@@ -218,7 +227,7 @@ static void domains(void)
 	same = ibv_import_pd(again, pd->handle);
 	CHECK(same == pd);
 	ibv_unimport_pd(same);
-	/* Closing the import closes its descriptor, and leaves the device open. */
+	/* Closing the imported context closes its descriptor, and leaves the device open. */
 	CHECK(ibv_close_device(again) == 0 && fcntl(fd, F_GETFD) == -1);
 	CHECK(ibv_import_device(ctx->cmd_fd) == ctx && ibv_close_device(ctx) == 0);
 	CHECK(fcntl(ctx->cmd_fd, F_GETFD) >= 0);
@@ -258,7 +267,9 @@ static void completion_events(void)
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
-/* A queue keeps what was not polled when its size changes, and does not become too small for it. */
+/*
+ * Resizing a completion queue keeps the completions in it, and cannot shrink it below their number.
+ */
 static void sizes(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -283,7 +294,7 @@ static void sizes(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
-/* A shared queue keeps what is posted when its size changes, and has a number of its own. */
+/* Resizing a shared receive queue keeps its posted receives; each queue has its own number. */
 static void shared(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 100, .max_sge = 1 } };
@@ -300,7 +311,7 @@ static void shared(void)
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 200);
 	for (int i = 100; i < 200; i++)
 		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
-	/* It does not become too small for what it has. */
+	/* The queue cannot shrink below the number of posted receives. */
 	attr.max_wr = 150;
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EINVAL);
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 200);
@@ -327,7 +338,7 @@ static void asynchronous_events(void)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
-/* What a thread does at any time: it holds the locks that it holds when another forks. */
+/* Acquires locks all the time, so that they are held when another thread forks. */
 static void *hold_locks(void *unused)
 {
 	struct ibv_ah_attr path = to_self();
@@ -347,7 +358,7 @@ static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 	struct ibv_gid_entry entry;
 	union ibv_gid one;
 
-	alarm(SECONDS); /* a lock that is never released ends it */
+	alarm(SECONDS); /* detects a lock that is never released */
 	CHECK(ibv_alloc_pd(ctx) == NULL && errno == ESTALE);
 	CHECK(!ibv_create_ah(pd, &path) && errno == ESTALE);
 	CHECK(ibv_query_gid(ctx, PORT, 0, &one) == -1 && errno == ESTALE);
@@ -366,7 +377,7 @@ static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 	_exit(0);
 }
 
-/* In a child what was open is the parent's; it can open devices of its own. */
+/* In a forked child the inherited objects are unusable, but the child can open devices. */
 static void fork_child(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1 };
@@ -398,7 +409,7 @@ static void fork_child(void)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 }
 
-/* A program may close its device and leave the rest to that. */
+/* A program may close its device without destroying the remaining objects first. */
 static void close_with_children(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A machine without memory or descriptors: every call says so, what was made can be destroyed, and
- * nothing is left. Argument: calls, where tests/c/failing.c is preloaded, and one call of the
- * system after the other fails; or descriptors, of which there are more each time.
+ * A machine without memory or descriptors: every call reports the shortage, existing objects can be
+ * destroyed, and nothing leaks. Argument: calls, with tests/c/failing.c preloaded, which makes one
+ * system call after the other fail; or descriptors, whose limit rises with each run.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -36,7 +36,7 @@ static bool scarce(int why)
 	return false;
 }
 
-/* Makes one; without it the life ends here. */
+/* Creates an object; if that fails, the current run ends here. */
 #define MAKE(member, call)                    \
 	do {                                  \
 		errno = 0;                    \
@@ -94,7 +94,10 @@ static void states(void)
 	DO(modify(own.ud, IBV_QPS_RTS, IBV_QP_SQ_PSN));
 }
 
-/* An extended request, which the library keeps memory for: it is posted, or the whole list is not. */
+/*
+ * Posts an extended request, which the library allocates memory for: either the complete list is
+ * posted or nothing.
+ */
 static void post(void)
 {
 	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
@@ -115,7 +118,7 @@ static void live(void)
 
 	MAKE(list, ibv_get_device_list(&n));
 	if (!n)
-		return; /* the interfaces could not be listed */
+		return; /* listing the interfaces has failed */
 	MAKE(ctx, ibv_open_device(own.list[n - 1]));
 	MAKE(pd, ibv_alloc_pd(own.ctx));
 	MAKE(td, ibv_alloc_td(own.ctx, &none));
@@ -167,7 +170,7 @@ static void end(void)
 	own.list = NULL;
 }
 
-/* One call after the other fails, up to a life in which none does. */
+/* Makes one system call after the other fail, until a run succeeds without a failure. */
 static int calls(void)
 {
 	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "failing_arm");
@@ -213,9 +216,9 @@ static int few_descriptors(void)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	/* Nothing is pinned. */
+	/* No memory may be pinned. */
 	CHECK(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 0, 0 }) == 0);
-	/* What a process makes once, it makes now. */
+	/* Make the allocations that a process makes only once before counting. */
 	live();
 	end();
 	return strcmp(argv[1], "calls") == 0 ? calls() : few_descriptors();

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The tables of ibv_modify_qp(3): each attribute that a step requires is missed once, and each that
- * its type does not have is given once; nothing changes then. ibv_query_qp has what was set.
+ * Tests the tables of ibv_modify_qp(3): each transition is tried without each required attribute,
+ * and with each attribute that does not exist for the type; the state must not change. ibv_query_qp
+ * returns the values that were set.
  */
 #include "common.h"
 
 static const struct {
 	enum ibv_qp_type type;
-	int to_init, to_rtr, to_rts; /* required */
-	int foreign;		     /* of other types: wrong in every step */
+	int to_init, to_rtr, to_rts; /* required attributes */
+	int foreign;		     /* attributes of other types, which no transition allows */
 } tables[] = {
 	{
 		IBV_QPT_UD,
@@ -52,7 +53,7 @@ static struct ibv_qp_attr values(enum ibv_qp_state to)
 		.ah_attr = to_self(),
 		.max_rd_atomic = 3,
 		.max_dest_rd_atomic = 5,
-		/* Adapters keep five bits of a time and three of a count. */
+		/* Adapters use five bits of a time and three of a count. */
 		.min_rnr_timer = 12 | 0x20,
 		.port_num = PORT,
 		.timeout = 14 | 0xe0,
@@ -76,7 +77,7 @@ static enum ibv_qp_state state(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* One step: all that is wrong with it, then it. */
+/* Tries all invalid variants of one transition, then makes it. */
 static void step(struct ibv_qp *qp, enum ibv_qp_state to, int required, int foreign)
 {
 	enum ibv_qp_state from = state(qp);
@@ -93,11 +94,11 @@ static void step(struct ibv_qp *qp, enum ibv_qp_state to, int required, int fore
 			continue;
 		CHECK(ibv_modify_qp(qp, &attr, mask) == EINVAL && state(qp) == from);
 	}
-	/* One that was made up, and ones of features that there are not. */
+	/* An undefined attribute, and attributes of features that are not supported. */
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | 1 << 28) == EINVAL);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CAP) == EOPNOTSUPP);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_ALT_PATH) == EOPNOTSUPP);
-	/* A state that it is not in. */
+	/* cur_qp_state that differs from the actual state. */
 	attr.cur_qp_state = IBV_QPS_SQD;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CUR_STATE) == EINVAL);
 	CHECK(state(qp) == from);
@@ -150,7 +151,10 @@ static void walk(size_t row)
 		step(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
 		step(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
 		queried(qp, &init);
-		/* To ERR and RESET from everywhere, with the state alone. */
+		/*
+		 * Transitions to ERR and RESET from every state, with only IBV_QP_STATE in the
+		 * mask.
+		 */
 		attr.qp_state = IBV_QPS_ERR;
 		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == EINVAL);
 		CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && state(qp) == IBV_QPS_ERR);
@@ -162,7 +166,7 @@ static void walk(size_t row)
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
-/* With a shared receive queue the sizes of an own one are ignored; UC takes none. */
+/* With a shared receive queue the receive queue sizes are ignored; UC does not support one. */
 static void shared(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Peers of rdma_cm that are no RNIC, or speak another version, are refused; and queue pairs that a program
- * resets. strange servers, clients or resets.
+ * rdma_cm peers that are not RNICs, or that speak another version, are refused; and queue pairs
+ * that a program resets. Usage: strange servers, clients or resets.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -11,7 +11,10 @@
 #include "cm.h"
 
 #define HTTP "HTTP/1.1 400 Bad Request\r\n\r\n"
-/* Key, flags, revision, octets of private data: IRD and ORD where the frame says enhanced. */
+/*
+ * An MPA Reply: key, flags, revision, length of the private data; then IRD and ORD if the flags
+ * announce enhanced mode.
+ */
 #define REPLY(flags, revision) "MPA ID Rep Frame" flags revision "\x00\x04\x00\x01\x00\x01"
 
 struct answer {
@@ -24,7 +27,7 @@ struct answer {
 static const struct answer answers[] = {
 	{ HTTP, sizeof(HTTP) - 1, RDMA_CM_EVENT_CONNECT_ERROR, -EPROTO },
 	{ REPLY("\x50", "\x09"), 24, RDMA_CM_EVENT_CONNECT_ERROR,
-	  -EPROTO }, /* of a revision to come */
+	  -EPROTO }, /* an unknown, later revision */
 	{ REPLY("\x70", "\x02"), 24, RDMA_CM_EVENT_REJECTED, 28 },
 };
 
@@ -33,7 +36,7 @@ static struct sockaddr *sa(struct sockaddr_in *addr)
 	return (struct sockaddr *)addr;
 }
 
-/* A socket that listens: its port. */
+/* Opens a listening TCP socket and stores its address. */
 static int plain_listener(struct sockaddr_in *addr)
 {
 	socklen_t len = sizeof(*addr);
@@ -45,7 +48,7 @@ static int plain_listener(struct sockaddr_in *addr)
 	return fd;
 }
 
-/* What this end is told by the answers of servers that are none of rdma_cm. */
+/* Results of connecting to servers that do not speak rdma_cm. */
 static void servers(void)
 {
 	for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
@@ -70,8 +73,8 @@ static void servers(void)
 }
 
 /*
- * MPA has room for 512 octets of private data, an event of rdma_cm for 255: the first ones. The frame
- * is of revision 1, which has no depths.
+ * MPA allows 512 octets of private data, an rdma_cm event only 255: the event holds the first ones.
+ * The frame is of revision 1, which has no depths.
  */
 static void long_data(struct rdma_cm_id *listener, uint16_t len)
 {
@@ -95,12 +98,13 @@ static void long_data(struct rdma_cm_id *listener, uint16_t len)
 	CHECK(close(fd) == 0);
 }
 
-/* Clients that are none get nothing and leave nothing: who comes after them is served. */
+/* Clients that do not speak MPA get no reply and leave no state; the next client is served. */
 static void clients(void)
 {
 	static const char *const said[] = {
 		"GET / HTTP/1.1\r\n\r\n0123456789",
-		"MPA ID Req Frame\x50\x09", /* of a revision to come; no more of it is looked at */
+		/* an unknown, later revision; the rest of the frame is not parsed */
+		"MPA ID Req Frame\x50\x09",
 		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
 	};
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
@@ -112,9 +116,9 @@ static void clients(void)
 
 		CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
 		CHECK(send(fd, said[i], strlen(said[i]), 0) == (ssize_t)strlen(said[i]));
-		/* It may be reset by now. */
+		/* The connection may already be reset. */
 		CHECK(shutdown(fd, SHUT_WR) == 0 || errno == ENOTCONN);
-		/* The end of the stream, or a reset; perhaps a frame that rejects. */
+		/* Read until the end of the stream or a reset; a rejecting frame may come first. */
 		while (recv(fd, octets, sizeof(octets), 0) > 0)
 			;
 		CHECK(close(fd) == 0);
@@ -135,7 +139,10 @@ static void reset(struct ibv_qp *qp)
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && qp->state == IBV_QPS_RESET);
 }
 
-/* Connected: both ends are told. Over: it connects again, by its number. */
+/*
+ * Resetting a connected queue pair disconnects both ends. Afterwards it can connect again, by its
+ * number.
+ */
 static void resets(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Threads make and destroy objects of one device at the same time, and ask about each other's. */
+/*
+ * Several threads create and destroy objects of one device concurrently, and query the objects of
+ * other threads.
+ */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,7 +13,8 @@
 #define THREADS 4
 #define ROUNDS	100
 
-static struct ibv_qp *_Atomic shared; /* a queue pair of some thread, which may be gone by now */
+/* a queue pair of any thread, which may already be destroyed */
+static struct ibv_qp *_Atomic shared;
 
 static void once(char *buf)
 {
@@ -50,7 +54,9 @@ static void *work(void *unused)
 	return unused;
 }
 
-/* ---- users of what another destroys ------------------------------------------------------------ */
+/*
+ * ---- use of objects that another thread destroys -----------------------------------------------
+ */
 
 static struct {
 	struct ibv_qp *qp;
@@ -60,8 +66,8 @@ static struct {
 } victim;
 
 /*
- * Each call works, or says that there is no such object; but posts never say that, as adapters'
- * libraries do not.
+ * Each call works or reports that the object does not exist. Post calls never report that, as in
+ * the libraries of adapters.
  */
 static void *use(void *unused)
 {
@@ -76,7 +82,7 @@ static void *use(void *unused)
 
 		CHECK(r == 0 || r == ENOMEM);
 		r = ibv_post_send(victim.qp, &wr, &bad);
-		CHECK(r == 0 || r == EINVAL); /* it has no address handle */
+		CHECK(r == 0 || r == EINVAL); /* the request has no address handle */
 		r = ibv_post_srq_recv(victim.srq, &rr, &bad_rr);
 		CHECK(r == 0 || r == ENOMEM);
 		CHECK(ibv_poll_cq(victim.cq, 1, &wc) <= 1);
@@ -87,7 +93,7 @@ static void *use(void *unused)
 	return unused;
 }
 
-/* So few that no memory of theirs is another's meanwhile. */
+/* So few rounds that the memory of the objects is not reused meanwhile. */
 static void destroyed_in_use(void)
 {
 	for (int i = 0; i < 40; i++) {
@@ -122,7 +128,7 @@ static void *await_event(void *context)
 	return NULL;
 }
 
-/* A thread that waits for a device's events is told that it was closed. */
+/* A thread that waits for a device's events gets an error when the device is closed. */
 static void closed_while_waited_for(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -144,7 +150,7 @@ static void *close_it(void *context)
 	return NULL;
 }
 
-/* Of threads that close one device at the same time, one does. */
+/* If several threads close one device at the same time, exactly one of them succeeds. */
 static void closed_twice(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -166,7 +172,7 @@ static void closed_twice(void)
 
 static atomic_bool went_through;
 
-/* No call here waits for an event, so none of them is where a cancelled thread ends. */
+/* None of these calls waits for an event, so none of them is a cancellation point. */
 static void *open_and_close(void *unused)
 {
 	struct ibv_device **list;
@@ -184,7 +190,10 @@ static void *open_and_close(void *unused)
 	return unused;
 }
 
-/* Nor does any of them leave a descriptor behind, cancelled before or at any time. */
+/*
+ * None of these calls leaks a descriptor when its thread is cancelled, before the call or at any
+ * time during it.
+ */
 static void cancelled(void)
 {
 	int before = descriptors();

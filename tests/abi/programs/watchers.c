@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How programs wait: a child that answers each message, and this process, which learns of the
- * answer in one of three ways. Arguments: rc, uc or ud; then
+ * Ways of waiting for messages: a child answers each message, and this process detects the answer
+ * in one of three ways. Arguments: rc, uc or ud; then
  *   poll     only calls ibv_poll_cq, in a loop
- *   memory   looks at its memory, and calls nothing
- *   epoll    sleeps on the channel of its completion queue
+ *   memory   watches its memory, without any call
+ *   epoll    sleeps on its completion channel
  */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -28,14 +28,14 @@ static struct ibv_comp_channel *channel;
 static struct side own;
 static struct name peer;
 static struct ibv_ah *ah;
-static int ends[2]; /* to the other process, and from it */
+static int ends[2]; /* pipe to the other process, and pipe from it */
 
 static size_t before(void)
 {
 	return type == IBV_QPT_UD ? GRH : 0;
 }
 
-/* Where messages lie that this end gets: by Writes at 1024, by receives from 0 on. */
+/* Where received messages are placed: Writes at offset 1024, receives from offset 0. */
 static volatile char *arrival(bool by_write)
 {
 	return own.buf + (by_write ? 1024 : before());
@@ -65,12 +65,14 @@ static void set_up(bool with_channel)
 	to_rts(own.qp, peer.qpn);
 	attr = to_self();
 	ah = type == IBV_QPT_UD ? ibv_create_ah(pd, &attr) : NULL;
-	/* Both are ready to receive before either sends: UC and UD forgive nothing. */
+	/*
+	 * Both ends post receives before either sends: UC and UD drop messages without a receive.
+	 */
 	post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
 	CHECK(write(ends[0], "r", 1) == 1 && read(ends[1], &mine, 1) == 1);
 }
 
-/* A message whose every octet is mark: a Send, or a Write that takes no receive. */
+/* Sends a message of octets `mark`: a Send, or a Write that consumes no receive. */
 static void say(char mark, bool by_write)
 {
 	struct ibv_sge sge = part(&own, 2048, LENGTH);
@@ -96,7 +98,10 @@ static void say(char mark, bool by_write)
 	CHECK(ibv_post_send(own.qp, &wr, &bad) == 0);
 }
 
-/* Polls up to the next receive, and posts it again; completions of sends go by. */
+/*
+ * Polls up to the next receive completion, and posts the receive again; ignores completions of
+ * sends.
+ */
 static void receive(char mark)
 {
 	double end = now() + SECONDS;
@@ -112,7 +117,7 @@ static void receive(char mark)
 	post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
 }
 
-/* Nothing is called between the request and its answer, nor after it. */
+/* Makes no call between the request and its answer, nor after the answer. */
 static void watch(char mark, bool by_write)
 {
 	double end = now() + SECONDS;
@@ -133,7 +138,7 @@ static void sleep_for_it(int epoll)
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 }
 
-/* Writes need nothing of this end, so long as its send queue has room: a poll now and then. */
+/* Writes need no call at this end while the send queue has room: poll from time to time. */
 static void make_room(int i)
 {
 	if (i % 16 == 0)
@@ -141,7 +146,7 @@ static void make_room(int i)
 			succeed(own.cq);
 }
 
-/* Answers each message in its kind until the parent has gone. */
+/* Answers each message by the same operation until the parent has closed its pipe. */
 static void answer(bool by_write)
 {
 	set_up(false);
@@ -154,12 +159,15 @@ static void answer(bool by_write)
 		if (by_write)
 			make_room(i);
 	}
-	/* What it sent last must leave before it goes. */
+	/* The last message must be sent before the child exits. */
 	CHECK(read(ends[1], &peer, 1) == 1);
 	_exit(0);
 }
 
-/* Up to the receive with that mark, which may have several events or, with others, one. */
+/*
+ * Waits up to the receive with that mark; several events may belong to it, or one event to several
+ * receives.
+ */
 static void by_epoll(int epoll, char mark)
 {
 	struct ibv_wc wc;
@@ -219,7 +227,7 @@ int main(int argc, char **argv)
 	type = strcmp(argv[1], "rc") == 0   ? IBV_QPT_RC
 	       : strcmp(argv[1], "uc") == 0 ? IBV_QPT_UC
 					    : IBV_QPT_UD;
-	/* UD has no Writes: its memory is that of a receive. */
+	/* UD has no Writes: the watched memory is that of a receive. */
 	by_write = strcmp(argv[2], "memory") == 0 && type != IBV_QPT_UD;
 	child = fork();
 	CHECK(child >= 0);

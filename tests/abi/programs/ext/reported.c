@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The error queue by <siwarp/ibv_ext.h>: a message that is longer than its receive is reported to
- * its sender, whose queue pair has that policy and goes on.
+ * The error queue through <siwarp/ibv_ext.h>: a message longer than its receive is reported to its
+ * sender. The sender's queue pair has the per-message error policy and stays usable.
  */
 #include <siwarp/ibv_ext.h>
 
 #include "../common.h"
 
-/* Takes the next error of the queue pair. */
+/* Returns the next error of the queue pair. */
 static struct siw_err_entry next_error(struct ibv_qp *qp)
 {
 	struct siw_err_entry entry;
@@ -21,7 +21,7 @@ static struct siw_err_entry next_error(struct ibv_qp *qp)
 	return entry;
 }
 
-/* In place of the usual queue pair one of that policy. */
+/* Replaces the default queue pair by one with the per-message error policy. */
 static void replace(struct side *side)
 {
 	struct ibv_qp_init_attr init = usual(side->cq, IBV_QPT_UD);
@@ -58,7 +58,7 @@ int main(void)
 	wr.wr.ud.remote_qkey = QKEY;
 	sge = part(&a, 0, 64);
 	wr.sg_list = &sge;
-	post_recv(&b, 1, 0, 50); /* 40 are the GRH's */
+	post_recv(&b, 1, 0, 50); /* 40 octets are for the GRH */
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	succeed(a.cq);
 	CHECK(complete(b.cq).status == IBV_WC_LOC_LEN_ERR);
@@ -67,7 +67,7 @@ int main(void)
 	CHECK(entry.layer == 1 && entry.type == 2 && entry.code == 5);
 	CHECK(entry.src_qpn == b.qp->qp_num);
 	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
-	/* Both go on. */
+	/* Both queue pairs stay usable. */
 	post_recv(&b, 2, 0, 128);
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	succeed(a.cq);
