@@ -1,4 +1,4 @@
-"""Programs of tests/abi/programs: how they are compiled and run."""
+"""Compiles and runs the C programs of tests/abi/programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CC.append(f"-I{_paths.include_dir()}")
 
 
 def run(program: Path, *args: str, **env: str) -> str:
-    """Run a program with this libibverbs.so.1 and return what it prints; it must succeed."""
+    """Run a program with siwarp's libibverbs.so.1; return its output. The program must succeed."""
     done = pace.run(
         [program, *args],
         env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,

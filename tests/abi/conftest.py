@@ -1,4 +1,4 @@
-"""The programs of tests/abi/programs, compiled as they are needed."""
+"""Fixtures that compile the programs of tests/abi/programs on demand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from siwarp import _paths
 
 
 class Programs(dict[str, Path]):
-    """Each program of the folder, compiled when a test first needs it."""
+    """The programs of the folder; each is compiled when a test first needs it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
 
     def __missing__(self, name: str) -> Path:
-        """Link it as a distribution links its own."""
+        """Compile a program and link it the way distributions link theirs."""
         libraries = [str(_paths.abi_dir() / lib) for lib in (_paths.RDMACM, _paths.VERBS)]
         rpath = f"-Wl,-rpath-link,{_paths.library().parent}"
         source, program = PROGRAMS / f"{name}.c", self._folder / name

@@ -1,8 +1,8 @@
-"""The names and versions that libibverbs.so.1 and librdmacm.so.1 export, beside the list.
+"""Compares the names and versions that libibverbs.so.1 and librdmacm.so.1 export with symbols.txt.
 
-``python tests/abi/symbols.py`` prints what differs (``make abi-symbols``); with ``--write`` it
-makes the list anew. The names of rdma-core 44 are facts of the interface: a line may be added to
-the list, and none of them may go.
+``python tests/abi/symbols.py`` prints the differences (``make abi-symbols``); with ``--write`` it
+rewrites the list. The names of rdma-core 44 are part of the interface: lines may be added to the
+list, but never removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def exported(library: Path) -> set[str]:
 
 
 def main() -> int:
-    """Print what is missing and what is too much; 1 if anything is."""
+    """Print the missing and the superfluous names; return 1 if there are any."""
     from siwarp import _paths
 
     folder = _paths.abi_dir()

@@ -1,7 +1,7 @@
-"""``make abi``: run the table of rows/ and print it; 1 if a row did not do what it should.
+"""``make abi``: run the table of rows/ and print it; the exit status is 1 if a row failed.
 
-Each row is written to build/abi/results.jsonl as it ends, its output to build/abi/logs/. With
-``--resume`` what passed with this very build is not run again.
+The result of each row is appended to build/abi/results.jsonl when it ends, and its output is stored
+in build/abi/logs/. With ``--resume`` rows that passed with the current build are not repeated.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from siwarp import _paths  # noqa: E402
 OUT = ROOT / "build" / "abi"
 #: Seconds that an end runs before it is killed.
 BEFORE_KILL = 1.0
-#: The Python that Debian's pyverbs is for.
+#: The Python interpreter that Debian's pyverbs is built for.
 PYTHON = "/usr/bin/python3"
-#: Programs of our own for libraries that are on verbs: the source, and what it is linked to.
+#: Test programs for libraries that use verbs: the source, and the libraries to link.
 LIBRARIES = {
     "libs-gloo": "gloo_allreduce.cc -lgloo",
     "libs-rpma": "rpma_exchange.c -lrpma -libverbs",
 }
-#: How the programs are called whose processes are ranks.
+#: Name prefixes of programs whose processes are ranks.
 RANKS = ("mpi-", "libs-gloo")
 AS_NOBODY = ["runuser", "-u", "nobody", "--"]
 
 
 @dataclass
 class Result:
-    """How a row went in one place."""
+    """The result of a row in one place."""
 
     row: str
     place: str
@@ -63,12 +63,12 @@ class Result:
 
     @property
     def good(self) -> bool:
-        """Whether it did all that it should."""
+        """Whether the row passed."""
         return not self.why
 
 
 class Machine:
-    """Two namespaces with a cable, and how siwarp run is called in them."""
+    """Two connected network namespaces, and the siwarp run command lines for them."""
 
     def __init__(self, ends: tuple[Namespace, Namespace], work: Path) -> None:
         self.ends, self.work = ends, work
@@ -76,17 +76,19 @@ class Machine:
         self._environments: dict[str, str] = {}
 
     def without(self, wheel: str) -> str:
-        """Make the environment of a wheel; return why there is none, empty if there is."""
+        """Create the environment of a wheel; return the error message, empty on success."""
         if wheel and wheel not in self._environments:
             self._environments[wheel] = environment(self.folder(wheel), wheel)
         return self._environments.get(wheel, "")
 
     def folder(self, wheel: str) -> Path:
-        """Return where the environment of a wheel, or of several, is: by the first one's name."""
+        """Return the folder of the environment of one or several wheels, named after the first
+        wheel.
+        """
         return self.work / wheel.partition(" ")[0]
 
     def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
-        """Return the whole command line of a row's server (end 0) or client (1)."""
+        """Return the complete command line of a row's server (end 0) or client (1)."""
         namespace = self.ends[end if place in (CABLE, BOTH) else 0]
         over = self.ends[1]
         known = {
@@ -113,7 +115,7 @@ class Machine:
         return namespace.inside(*siwarp, "run", *shlex.split(row.options), "--", *filled)
 
     def listens(self, port: int) -> bool:
-        """Whether somebody in the server's namespace listens on a TCP port."""
+        """Whether a socket in the server's namespace listens on a TCP port."""
         return self.ends[0].listens(port)
 
     def connected(self, port: int) -> bool:
@@ -122,16 +124,16 @@ class Machine:
 
 
 def compile_exchange(compiler: str | Path, program: Path) -> None:
-    """Compile the MPI program with the compiler of an MPI."""
+    """Compile the MPI program with the compiler wrapper of an MPI."""
     source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
     subprocess.run([compiler, "-O2", source, "-o", program], check=True)
 
 
 def environment(folder: Path, wheel: str) -> str:
-    """Make a virtual environment with a wheel in it; return why that failed, empty if it did not.
+    """Create a virtual environment with a wheel in it; return the error message, empty on success.
 
-    It is the system's Python's, which every user may run. Nothing of a wheel is compiled; the MPI
-    program is, for a wheel of an MPI.
+    It uses the system's Python, which every user may run. Wheels are installed only as binaries;
+    for the wheel of an MPI, the MPI program is compiled with it.
     """
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     for command in (
@@ -149,7 +151,7 @@ def environment(folder: Path, wheel: str) -> str:
 
 
 def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, whose output goes to a file."""
+    """Start a program in a new session, with its output redirected to a file."""
     with log.open("wb") as out:
         return subprocess.Popen(
             command,
@@ -163,7 +165,7 @@ def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
-    """Wait for a program; one that does not end is killed with all of its session."""
+    """Wait for a program; if it does not end in time, kill its complete session."""
     try:
         return process.wait(timeout=max(seconds, 0.1))
     except subprocess.TimeoutExpired:
@@ -175,7 +177,7 @@ def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
 
 @contextlib.contextmanager
 def busy_cpus(wanted: bool) -> Iterator[None]:
-    """Give every CPU something to do that asks nobody."""
+    """Keep every CPU busy with a loop that makes no system calls."""
     burning = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in range(os.cpu_count() or 1 if wanted else 0)
@@ -191,7 +193,7 @@ def busy_cpus(wanted: bool) -> Iterator[None]:
 def client_ended(
     server: subprocess.Popen[bytes], client: subprocess.Popen[bytes], limit: float
 ) -> int | str:
-    """Wait for a client; one whose server has failed gets 10 s more."""
+    """Wait for a client; after a failure of its server it gets at most 10 s more."""
     end = time.monotonic() + limit
     while client.poll() is None and not server.poll() and time.monotonic() < end:
         time.sleep(0.02)
@@ -200,7 +202,7 @@ def client_ended(
 
 
 def rank_of(machine: Machine) -> int:
-    """Return the process id of a rank of the MPI program, or script of Python, that runs."""
+    """Return the process id of a running rank of the MPI program or of a Python script."""
     scripts = str(machine.work / "abi" / "mpi")
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -217,7 +219,7 @@ def rank_of(machine: Machine) -> int:
 def one_killed(
     machine: Machine, row: Row, server: subprocess.Popen[bytes], client: subprocess.Popen[bytes]
 ) -> list[int | str]:
-    """Kill an end that has been connected for a while; return the exit statuses of both."""
+    """Kill an end that has been connected for a while; return the exit statuses of both ends."""
     limit = scaled(row.seconds)
     victim, other = (server, client) if row.kill == "server" else (client, server)
     if not row.itself:
@@ -232,7 +234,7 @@ def one_killed(
 
 
 def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
-    """Run a row's programs; return their exit statuses."""
+    """Run the programs of a row; return their exit statuses."""
     limit = scaled(row.seconds)
     began = time.monotonic()
     server = start(machine.command(row, place, 0, row.server), logs[0], machine.work)
@@ -251,19 +253,20 @@ def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[i
     if row.kill:
         return one_killed(machine, row, server, client)
     status = client_ended(server, client, limit)
-    # A server whose client is gone ends at once; one whose client failed may wait for another.
+    # A server ends soon after its client has ended; after a failure of the client it may wait for
+    # another one.
     return [ended(server, scaled(10) if status == 0 else 2), status]
 
 
 def free_port(machine: Machine, row: Row) -> None:
-    """Wait until the port of the row before is free: its server may just be ending."""
+    """Wait until the port of the previous row is free: its server may still be exiting."""
     end = time.monotonic() + scaled(5)
     while row.port and machine.listens(row.port) and time.monotonic() < end:
         time.sleep(0.02)
 
 
 def survived(row: Row, status: list[int | str], text: str) -> bool:
-    """Whether one end was killed, and the other one ended and said what it should."""
+    """Whether one end was killed, and the other one ended with the expected output."""
     if row.itself:
         others = [status[row.kill == "server"]]
     else:
@@ -274,7 +277,7 @@ def survived(row: Row, status: list[int | str], text: str) -> bool:
 
 
 def judged(row: Row, status: list[int | str], text: str) -> str:
-    """Return what a row did that it should not; empty if nothing."""
+    """Return a description of the failure of a row; empty if it passed."""
     told = f"exit status {', '.join(map(str, status))}"
     if row.kill:
         return (
@@ -286,7 +289,7 @@ def judged(row: Row, status: list[int | str], text: str) -> str:
 
 
 def logs_of(name: str, place: str) -> list[Path]:
-    """Where a row's programs write: the server, and the client."""
+    """Return the log files of a row: server and client."""
     slug = re.sub(r"[^\w.-]+", "_", f"{name}.{place}")
     return [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
 
@@ -315,7 +318,7 @@ def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
 
 
 def stamp_of(row: Row) -> str:
-    """Name this row, the library and the engine below it."""
+    """Return a hash of the row, the verbs library and the engine."""
     said = hashlib.sha256(repr(row).encode())
     for library in (_paths.abi_dir() / _paths.VERBS, _paths.library()):
         said.update(library.read_bytes())
@@ -323,7 +326,7 @@ def stamp_of(row: Row) -> str:
 
 
 def in_gate(row: Row) -> tuple[str, ...]:
-    """Return where the gate runs a row."""
+    """Return the places where the gate runs a row."""
     return tuple(place for place in (HERE, CABLE) if (row.name, place) in GATE)
 
 
@@ -343,7 +346,9 @@ def wanted(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
 
 
 def compile_libraries(work: Path) -> None:
-    """Compile our programs for libraries; what cannot be compiled is missing in its rows."""
+    """Compile the test programs for libraries; rows report programs that cannot be compiled as
+    missing.
+    """
     libs = ROOT / "tests" / "abi" / "libs"
     for program, words in LIBRARIES.items():
         source, *libraries = words.split()
@@ -353,7 +358,9 @@ def compile_libraries(work: Path) -> None:
 
 
 def compile_programs(work: Path) -> None:
-    """Compile the MPI program for each MPI; what cannot be compiled is missing in its rows."""
+    """Compile the MPI program for each MPI; rows report programs that cannot be compiled as
+    missing.
+    """
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:
@@ -365,7 +372,7 @@ def compile_programs(work: Path) -> None:
     home.chmod(0o777)
 
 
-#: Characters of the end of a log that are printed when a row failed.
+#: How many characters at the end of a log are printed for a failed row.
 TOLD = 600
 
 
@@ -384,7 +391,7 @@ def tell(result: Result) -> None:
 
 
 def main() -> int:
-    """Run the table; 1 if a row failed."""
+    """Run the table; return 1 if a row failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="the long form")
     parser.add_argument("--gate", action="store_true", help="the rows of the gate (.ci/run)")

@@ -1,4 +1,4 @@
-"""Programs of verbs, compiled against <infiniband/verbs.h> and run with this libibverbs.so.1."""
+"""Verbs programs, compiled against <infiniband/verbs.h> and run with siwarp's libibverbs.so.1."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_capture_has_what_a_program_of_verbs_sends(
 
 
 def test_a_list_of_datagrams_leaves_in_one_system_send(compiled: dict[str, Path]) -> None:
-    """On loopback what left together arrives together, at a socket that takes it so."""
+    """Datagrams sent in one call arrive in one receive call at a loopback socket with UDP_GRO."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         sink.bind(("127.0.0.1", 0))
@@ -142,7 +142,7 @@ def test_objects_of_other_or_closed_devices_and_wrong_requests_are_refused(
 
 
 def extended(source: Path, folder: Path) -> Path:
-    """Compile a program that takes siwarp's own functions, too."""
+    """Compile a program that also uses functions of siwarp."""
     program = folder / source.stem
     libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
     libraries.append(f"-Wl,-rpath,{_paths.library().parent}")

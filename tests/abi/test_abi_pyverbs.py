@@ -1,6 +1,6 @@
-"""The scripts for pyverbs and the pingpongs, on this build: with sanitizers where it has them.
+"""The pyverbs scripts and the pingpongs with the current build, including its sanitizers if any.
 
-``make abi`` runs them beside other programs, each also as nobody and across namespaces.
+``make abi`` runs them together with other programs, also as user nobody and across namespaces.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from namespaces.ns_harness import Namespace
 from pace import scaled
 
 FOLDER = Path(__file__).parent / "pyverbs"
-#: The Python that Debian's pyverbs is for.
+#: The Python interpreter that Debian's pyverbs is built for.
 PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Namespace]:
-    """A network namespace, in which the ports of the pingpongs are ours."""
+    """A separate network namespace, so that the ports of the pingpongs are free."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.ip("link", "set", "lo", "up")
     yield namespace
@@ -60,11 +60,12 @@ def test_a_script_of_pyverbs_does_what_it_says(apart: Namespace, script: str) ->
 
 
 def test_every_script_is_in_the_table() -> None:
-    helpers = {"common", "rdma_core", "across"}  # the last has a row of its own
+    helpers = {"common", "rdma_core", "across"}  # the last has a separate row
     assert {file.stem for file in FOLDER.glob("*.py")} - helpers == set(SCRIPTS)
 
 
-#: Prints the name of each class of pyverbs; its folder of providers is of other devices.
+#: Prints the name of each class of pyverbs, except for the provider folder, which is for other
+#: devices.
 CLASSES = """
 import importlib, pkgutil, pyverbs
 for found in pkgutil.iter_modules(pyverbs.__path__):
@@ -74,7 +75,7 @@ for found in pkgutil.iter_modules(pyverbs.__path__):
             if isinstance(one, type) and one.__module__ == name:
                 print(one.__name__)
 """
-#: What no script names, and what it is.
+#: Classes that no script names, with a description.
 UNNAMED = {
     "PyverbsObject PyverbsCM PyverbsError Spec": "bases of the others",
     "Device DeviceAttr PortAttr GIDEntry": "what device.py is told",
@@ -103,7 +104,7 @@ def test_every_class_of_pyverbs_is_in_a_script() -> None:
 
 
 def until_listening(apart: Namespace, server: subprocess.Popen[str]) -> None:
-    """Wait until a pingpong takes clients."""
+    """Wait until a pingpong server listens."""
     end = time.monotonic() + scaled(30)
     while not apart.listens(PINGPONG):
         assert server.poll() is None, server.communicate()

@@ -1,4 +1,4 @@
-"""Programs of rdma_cm, compiled against <rdma/rdma_cma.h> and run with this librdmacm.so.1."""
+"""rdma_cm programs, compiled against <rdma/rdma_cma.h> and run with siwarp's librdmacm.so.1."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def test_ids_refuse_late_options_and_become_synchronous_and_back(
 @pytest.mark.parametrize(
     "what",
     [
-        "told",  # the port that rdma_get_src_port tells is the one that the server sees
-        "again",  # a client's own port is free again when its connection has ended
-        "families",  # 0.0.0.0 and :: listen at one port, with RDMA_OPTION_ID_AFONLY
+        "told",  # the server sees the client port that rdma_get_src_port reports
+        "again",  # a port chosen by the client is free again when its connection has ended
+        "families",  # 0.0.0.0 and :: listen on one port, with RDMA_OPTION_ID_AFONLY
     ],
 )
 def test_a_port_is_the_ids_own(compiled: dict[str, Path], what: str) -> None:
@@ -173,7 +173,7 @@ RSOCKETS = """
     rgetsockopt rfcntl riomap riounmap riowrite repoll_create1 repoll_ctl
 """
 
-#: A process in which no other library is found, with the genuine one out of sight.
+#: A process that finds no other librdmacm, because the genuine library is hidden.
 ALONE = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1], use_errno=True)
@@ -191,7 +191,7 @@ def test_each_rsocket_function_without_a_genuine_library_says_so_once() -> None:
     program, library = ALONE % errno.EOPNOTSUPP, _paths.abi_dir() / _paths.RDMACM
     hide = "for d in /usr/lib/*-linux-gnu /usr/lib64 /usr/lib; do for l in $d/librdmacm.so.1*; do "
     hide += '[ -e "$l" ] && mount --bind /dev/null "$l"; done; done; '
-    # A sanitizer is for the last of them alone.
+    # The sanitizer is preloaded only into the last command.
     hide += 'exec env ${P:+"LD_PRELOAD=$P"} "$@"'
     done = subprocess.run(
         [
@@ -222,6 +222,7 @@ def test_rsockets_are_the_genuine_librarys_where_it_is_installed() -> None:
     if not any(Path("/usr/lib").glob("*/librdmacm.so.1")):
         pytest.fail("librdmacm1 is missing: tools/setup installs it with librdmacm-dev")
     library = ctypes.CDLL(str(_paths.abi_dir() / _paths.RDMACM))
-    # Its answer to what is no socket, which is not that of a call that was not forwarded.
-    for _ in range(2):  # the second call finds what the first one looked up
+    # The genuine library's error for an invalid socket differs from that of a call that is not
+    # forwarded.
+    for _ in range(2):  # the second call uses the symbol that the first one looked up
         assert library.rclose(-1) == errno.EBADF

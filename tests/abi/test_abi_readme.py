@@ -1,4 +1,4 @@
-"""README's commands for programs of verbs do what they say."""
+"""README's commands for verbs programs work as described."""
 
 from __future__ import annotations
 

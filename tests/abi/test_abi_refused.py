@@ -1,4 +1,4 @@
-"""What libibverbs.so.1 does not do says EOPNOTSUPP, and VERBS.md has the reason."""
+"""Unsupported functions of libibverbs.so.1 fail with EOPNOTSUPP, and VERBS.md gives the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from abi.symbols import LIST
 
 from siwarp import _paths
 
-#: A check of programs/bad.c or newer.c that a call is EOPNOTSUPP.
+#: A check in programs/bad.c or newer.c that a call fails with EOPNOTSUPP.
 CHECKED = re.compile(r"-?EOPNOTSUPP,\s*(?:\(int\))?(ibv_\w+)\(")
 
 
@@ -25,7 +25,7 @@ def checked() -> set[str]:
     programs = Path(__file__).parent / "programs"
     source = (programs / "bad.c").read_text("utf-8")
     names = set(CHECKED.findall(source + (programs / "newer.c").read_text("utf-8")))
-    # Tables there: of attributes of ibv_create_qp, and of ibv_modify_qp.
+    # bad.c also has tables of such checks for attributes of ibv_create_qp and ibv_modify_qp.
     assert "WITH(EOPNOTSUPP" in source
     assert re.search(r"},\s*EOPNOTSUPP },", source)
     return names | {"ibv_create_qp", "ibv_modify_qp"}

@@ -1,4 +1,4 @@
-"""Calls of the system that fail within libibverbs.so.1 and its engine: tests/c/failing.c."""
+"""System calls that fail inside libibverbs.so.1 and its engine: tests/c/failing.c."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from siwarp import _paths
 def test_whatever_call_fails_the_program_is_told_and_nothing_is_left(
     compiled: dict[str, Path], build_dir: Path
 ) -> None:
-    # By name, as a path with a blank in it would be two.
+    # By name only, because LD_PRELOAD would split a path with a space in it.
     printed = run(
         compiled["scarce"],
         "calls",

@@ -1,4 +1,4 @@
-"""What the dynamic linker finds in libibverbs.so.1 and librdmacm.so.1."""
+"""Symbols and dependencies of libibverbs.so.1 and librdmacm.so.1 for the dynamic linker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() ->
     assert {name.split("@")[0] for name in names} == default
     public = [n.split("@@IBVERBS_1.") for n in names if "@@IBVERBS_1." in n]
     assert len([name for name, node in public if int(node) <= 14]) == 75
-    #: By the releases that have them: 59, 62, 64 and 65.
+    #: Symbols by the release that introduced them: 59, 62, 64 and 65.
     newer = {15: 3, 16: 2, 17: 3, 18: 11}
     assert {n: sum(int(node) == n for _, node in public) for n in newer} == newer
     rdmacm = [n for n in names if "@@RDMACM_1." in n]

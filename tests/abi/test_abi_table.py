@@ -1,4 +1,4 @@
-"""The runner of make abi: what is missing is said, and ends no other row."""
+"""The runner of make abi: a missing program is reported, and does not prevent other rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = [
 
 
 class Pretended(table.Machine):
-    """A machine without namespaces, that makes environments as ever."""
+    """A machine without namespaces that creates real environments."""
 
     def __init__(self, _: Any, work: Path) -> None:
         self.work = work

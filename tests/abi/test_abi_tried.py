@@ -1,4 +1,4 @@
-"""Each function that libibverbs.so.1 and librdmacm.so.1 export is tried with bad input."""
+"""Each function that libibverbs.so.1 and librdmacm.so.1 export is tested with invalid arguments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from abi.abi_harness import PROGRAMS
 from abi.symbols import LIST
 
-#: The programs of bad input.
+#: The programs that pass invalid arguments.
 TRIED = ("bad.c", "bad_more.c", "misuse.c", "newer.c", "cm_bad.c")
-#: Those that are tried elsewhere, and why they are: each is the whole of a name.
+#: Functions tested elsewhere, with the reason; each pattern must match a complete name.
 ELSEWHERE = {
     r"ibv_cmd_\w+|execute_ioctl|__ioctl_final_num_attrs": "commands: test_abi_refused calls each",
     r"verbs_allow_disassociate_destroy": "no function: a flag for providers",
@@ -27,12 +27,12 @@ def functions() -> set[str]:
 
 
 def tried() -> set[str]:
-    """The functions that the programs call, some by a name of their own that they declare."""
+    """Return the functions that the programs call; some are declared under a different name."""
     source = "".join((PROGRAMS / name).read_text("utf-8") for name in TRIED)
     source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
     declared = re.findall(r"extern\s[^;]*;", source)
     source = re.sub(r"extern\s[^;]*;", "", source)
-    # A macro that calls is given the name.
+    # Some macros get the name of the function to call.
     calls = {*re.findall(r"\b(\w+)\(", source), *re.findall(r"\b[A-Z_]+\((\w+),", source)}
     for declaration in declared:
         other = re.search(r"(\w+)\(.*__asm__\(\"(\w+)\"\)", declaration, re.DOTALL)

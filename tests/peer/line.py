@@ -1,4 +1,4 @@
-"""A relay of datagrams that loses, doubles, reorders and damages some of them, by a seed."""
+"""A relay that loses, duplicates, reorders and damages some datagrams, controlled by a seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BUFFER = 4 << 20
 
 
 def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
-    """Return a bound socket that does not block, with room for a burst."""
+    """Return a bound non-blocking UDP socket with buffers large enough for a burst."""
     sock: socket.socket = net.udp(*address)
     if not net.SIMULATED:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
@@ -28,7 +28,7 @@ def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
 
 
 def receive_all(sock: socket.socket) -> list[tuple[bytes, Address]]:
-    """Return all datagrams that wait, with where each came from."""
+    """Return all waiting datagrams with their source addresses."""
     got = []
     while True:
         try:
@@ -36,18 +36,19 @@ def receive_all(sock: socket.socket) -> list[tuple[bytes, Address]]:
         except BlockingIOError:
             return got
         except ConnectionRefusedError:
-            continue  # the system's word about one that was sent before
+            continue  # an ICMP error for a datagram that was sent before
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How bad a line is: shares of the datagrams."""
+    """The quality of a line: the fractions of datagrams that are affected."""
 
     loss: float = 0.0
     double: float = 0.0
     reorder: float = 0.0
     damage: float = 0.0
-    hold: float = 0.004  # seconds that one is held back at the most, so that others overtake it
+    # maximum delay in seconds of a reordered datagram, so that later ones overtake it
+    hold: float = 0.004
 
 
 CLEAN = Faults()
@@ -56,7 +57,7 @@ BAD = Faults(loss=0.08, double=0.05, reorder=0.1, damage=0.04)
 
 @dataclass
 class _Way:
-    """One direction: what is held back, and what was passed on, in order."""
+    """One direction of the line: delayed datagrams, and those forwarded, in order."""
 
     faults: Faults
     rng: random.Random
@@ -66,10 +67,10 @@ class _Way:
 
 
 class Line:
-    """Two faces: siwarp knows ``far`` as its peer's address, the peer sends to ``near`` instead.
+    """A line with two sockets: siwarp sends to ``far`` as its peer's address, the peer to ``near``.
 
-    Nothing runs by itself: ``step`` moves what waits. So the same seed does the same to the same
-    datagrams.
+    There is no background thread: ``step`` forwards waiting datagrams. So a given seed has the same
+    effect on the same datagrams.
     """
 
     def __init__(self, seed: int, faults: Faults = CLEAN) -> None:
@@ -82,24 +83,24 @@ class Line:
         self.from_siwarp = _Way(faults, random.Random(f"{seed}/from"))
 
     def close(self) -> None:
-        """Close both faces."""
+        """Close both sockets."""
         self._near.close()
         self._far.close()
 
     def heal(self) -> None:
-        """From now on nothing is lost or changed."""
+        """Stop losing and changing datagrams."""
         self.to_siwarp.faults = self.from_siwarp.faults = CLEAN
 
     def sockets(self) -> list[socket.socket]:
-        """Return what to wait on."""
+        """Return the sockets to wait on."""
         return [self._near, self._far]
 
     def use_interface(self, host: str) -> None:
-        """Send to groups by the interface that has this address."""
+        """Send multicast through the interface with this address."""
         self._far.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
 
     def step(self) -> None:
-        """Move what came, and what was held back for long enough."""
+        """Forward new datagrams, and delayed ones whose time has come."""
         for sock, way in ((self._near, self.to_siwarp), (self._far, self.from_siwarp)):
             for datagram, source in receive_all(sock):
                 if sock is self._near:
@@ -111,7 +112,7 @@ class Line:
         self._pass(self.from_siwarp, self._near, self.peer)
 
     def idle(self) -> bool:
-        """Whether nothing waits at a face, and nothing is held back."""
+        """Whether no datagram is waiting at a socket or being delayed."""
         waits = select.select(self.sockets(), [], [], 0)[0]
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
@@ -123,11 +124,13 @@ class Line:
             try:
                 sock.sendto(datagram, to)
             except ConnectionRefusedError:
-                sock.sendto(datagram, to)  # that was about one sent before
+                sock.sendto(datagram, to)  # the error was about an earlier datagram
 
 
 def _take(way: _Way, datagram: bytes) -> None:
-    """Decide what becomes of a datagram. Each takes as many random numbers, whatever is decided."""
+    """Decide the fate of a datagram. The number of random values used does not depend on the
+    decision.
+    """
     faults, rng = way.faults, way.rng
     lost, doubled, late, damaged = (rng.random() for _ in range(4))
     bit, hold, second = rng.randrange(8 * len(datagram)), rng.random(), rng.random()
@@ -151,7 +154,7 @@ def run(
     sockets: list[socket.socket],
     limit: float = 10.0,
 ) -> None:
-    """Do all steps again and again until something is true; fail after some seconds."""
+    """Repeat all steps until the condition is true; fail after ``limit`` seconds."""
     began = net.now()
     while not until():
         for step in steps:

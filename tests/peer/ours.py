@@ -1,4 +1,4 @@
-"""The other end of these tests: siwarp by its public interface, in a few lines."""
+"""The other end of these tests: siwarp through its public interface, in a few lines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: Numbers of requests begin behind those of receives.
+#: The wr_ids of requests start above those of receives.
 FIRST_REQUEST = 1 << 16
 
-#: In the suite a little; `make stress` sets a million, of which each test here takes a part.
+#: 0 in the normal test suite; `make stress` sets a million messages, and each test here sends a
+#: fraction.
 MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
 ALL = (
@@ -45,22 +46,24 @@ ALL = (
 )
 
 
-#: A long test takes as long as it may.
+#: A stress run has longer time limits.
 TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
 
 
 def rounds(short: int, part: int = 100) -> int:
-    """Return how many rounds a test makes: that part of the long run's messages, or ``short``."""
+    """Return the number of rounds of a test: a fraction of the stress run's messages, or
+    ``short``.
+    """
     return max(short, MESSAGES // part)
 
 
 def octets(seed: object, length: int) -> bytes:
-    """Return that many octets that only this seed has."""
+    """Return ``length`` octets determined by this seed."""
     return random.Random(f"{SEED}/{seed}").randbytes(length)
 
 
 class Siwarp:
-    """A queue pair of siwarp's, its completion queue, and a region with slots for receives."""
+    """A siwarp queue pair, its completion queue, and a region with slots for receives."""
 
     def __init__(self, stack: ExitStack, qp_type: QPType, *, slots: int, slot: int, **init: Any):
         self._stack = stack
@@ -74,18 +77,18 @@ class Siwarp:
             QP(self.pd, QPInitAttr(qp_type, scq=self.cq, cap=cap, **init))
         )
         self._requests = 0
-        self.held = False  # receives are not posted again
+        self.held = False  # if true, receives are not posted again
         self._free: list[int] = []
         self._lent: dict[int, MR] = {}
         self.sent: list[WC] = []
         self.got: list[tuple[WC, bytes]] = []
 
     def region(self, length: int) -> MR:
-        """Return memory that the peer may reach."""
+        """Return memory that the peer can access."""
         return self._stack.enter_context(MR(self.pd, length, ALL))
 
     def toward(self, address: Address) -> AH:
-        """Return a handle of a peer."""
+        """Return an address handle for a peer."""
         return self._stack.enter_context(AH(self.pd, address))
 
     def receive(self, slot: int) -> None:
@@ -93,7 +96,7 @@ class Siwarp:
         self.qp.post_recv(RecvWR(slot, sg=[self.memory.sge(slot * self.slot, self.slot)]))
 
     def send(self, payload: bytes, opcode: int = WROpcode.SEND, **wr: Any) -> None:
-        """Post a request whose octets lie in memory of their own."""
+        """Post a request whose payload is in a separate region."""
         self._requests += 1
         wr_id = FIRST_REQUEST + self._requests
         sg = []
@@ -103,7 +106,7 @@ class Siwarp:
         self.qp.post_send(SendWR(wr_id, opcode, sg=sg, **wr))
 
     def request(self, opcode: int, *sg: SGE, **wr: Any) -> None:
-        """Post a request that has memory of its own choice."""
+        """Post a request with the given scatter/gather elements."""
         self._requests += 1
         self.qp.post_send(SendWR(FIRST_REQUEST + self._requests, opcode, sg=sg, **wr))
 
@@ -114,7 +117,7 @@ class Siwarp:
             self.receive(self._free.pop(0))
 
     def step(self) -> None:
-        """Take completions: of receives with what they brought, and post them again."""
+        """Poll completions; store the data of receives and post them again."""
         for wc in self.cq.poll(64):
             if wc.wr_id > FIRST_REQUEST:
                 self.sent.append(wc)
@@ -136,7 +139,7 @@ class Siwarp:
 def siwarp_queue_pair(
     qp_type: QPType, *, slots: int = 64, slot: int = 4096, attr: QPAttr | None = None, **init: Any
 ) -> Iterator[Siwarp]:
-    """Give one that has all its receives posted and, with attributes, can send."""
+    """Yield a queue pair with all receives posted that, if given attributes, can send."""
     with ExitStack() as stack:
         ours = Siwarp(stack, qp_type, slots=slots, slot=slot, **init)
         if attr is not None:
@@ -148,7 +151,7 @@ def siwarp_queue_pair(
 
 @contextmanager
 def closing(line: Line) -> Iterator[Line]:
-    """Give a line, and close it."""
+    """Yield a line, and close it."""
     try:
         yield line
     finally:

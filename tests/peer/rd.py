@@ -68,7 +68,7 @@ FIRST_WINDOW, MOST_WINDOW = 10, 128
 
 @dataclass
 class Sent:
-    """A segment on its way."""
+    """A segment in flight."""
 
     psn: int
     octets: bytes
@@ -80,7 +80,7 @@ class Sent:
 
 @dataclass
 class Outgoing:
-    """One space of this end's: what waits, what is on its way, what the peer allows."""
+    """One of this end's sequence spaces: queued segments, segments in flight, the peer's credit."""
 
     psn: int
     credit: int = 0
@@ -88,7 +88,7 @@ class Outgoing:
     outstanding: deque[Sent] = field(default_factory=deque)
 
     def unacknowledged(self) -> int:
-        """Return the lowest PSN that the peer has not taken."""
+        """Return the lowest PSN that the peer has not accepted."""
         return self.outstanding[0].psn if self.outstanding else self.psn
 
     def room(self) -> bool:
@@ -101,16 +101,17 @@ class Outgoing:
 
 @dataclass
 class Incoming:
-    """One space of the peer's: what is taken, what is stored behind it."""
+    """One of the peer's sequence spaces: accepted segments, and those stored out of order."""
 
     psn: int
     stored: dict[int, bytes] = field(default_factory=dict)
     taken_units: int = 0
-    granted_units: int = 0  # the farthest that the peer was ever told, counted from the first
+    # the highest credit granted to the peer so far, relative to the first PSN
+    granted_units: int = 0
 
 
 class Pair:
-    """This end and one peer, for one incarnation."""
+    """This end and one peer, during one incarnation."""
 
     def __init__(self, end: RdPeer, address: Address, mine: int, theirs: int) -> None:
         self.end, self.address, self.mine, self.theirs = end, address, mine, theirs
@@ -136,12 +137,12 @@ class Pair:
         self.reason, self.give_up, self.answered = CLOSES, 0.0, False
 
     def push(self, segment: Segment, request: Request, response: bool) -> None:
-        """Have a segment sent when it may be."""
+        """Queue a segment for sending."""
         space = RESPONSES if response else REQUESTS
         self.out[space].waiting.append((segment.octets(), request))
 
     def datagram(self, kind: int, **fields: object) -> Datagram:
-        """Return a datagram of this pair; it says what was taken, and grants credit."""
+        """Return a datagram of this pair, with acknowledgements and a grant of credit."""
         if self.state == "hello":
             return Datagram(kind, self.end.qkey, self.mine, 0)
         idle = not self.newest or kind == ECHO
@@ -162,13 +163,13 @@ class Pair:
         return replace(made, **fields)  # type: ignore[arg-type]
 
     def send(self, datagram: Datagram) -> None:
-        """Send it to the peer."""
+        """Send a datagram to the peer."""
         self.end.sock.sendto(datagram.octets(), self.address)
 
-    # What comes.
+    # Receiving.
 
     def take(self, datagram: Datagram) -> None:
-        """Take a datagram that has both epochs of this pair."""
+        """Process a datagram with both epochs of this pair."""
         if datagram.type == BYE:
             self._bye(datagram)
             return
@@ -195,7 +196,7 @@ class Pair:
             self._acknowledge(PROBED, datagram.psn)
 
     def _bye(self, datagram: Datagram) -> None:
-        """The incarnation ends; what it acknowledges counts before (DGRAM-BYE-1, -2)."""
+        """End the incarnation; first process the acknowledgements in the BYE (DGRAM-BYE-1, -2)."""
         reason = datagram.ird_or_reason
         if reason != UNKNOWN_PAIR:
             for space in (REQUESTS, RESPONSES):
@@ -206,7 +207,7 @@ class Pair:
         self.end_with(reason)
 
     def close(self) -> None:
-        """End the incarnation: say so until it is answered, or the time for that is over."""
+        """End the incarnation: repeat BYE until it is answered or its time limit expires."""
         if self.state not in ("open", "echo"):
             self.end_with(CLOSES)
             return
@@ -223,7 +224,7 @@ class Pair:
         out, ack = self.out[space], datagram.acknowledged[space]
         first, after = out.unacknowledged(), out.psn
         if ack != after and not within(ack, first, after):
-            return  # of an older datagram, or of what was never sent
+            return  # the ACK is old, or acknowledges a segment that was never sent
         now = net.now()
         out.credit = datagram.credit[space]
         while out.outstanding and out.outstanding[0].psn != ack:
@@ -250,7 +251,7 @@ class Pair:
         self.due = now + self.rto
 
     def _overtaken(self, out: Outgoing, now: float) -> None:
-        """Send again what three later ones have overtaken (DGRAM-RD-19)."""
+        """Retransmit segments that three later ones have overtaken (DGRAM-RD-19)."""
         later = 0
         for sent in reversed(out.outstanding):
             if sent.came:
@@ -277,7 +278,7 @@ class Pair:
         self.upward()
 
     def upward(self) -> None:
-        """Hand up what is next in each space, and can be taken."""
+        """Deliver the next segments of each space, as long as they can be accepted."""
         for way in self.incoming:
             while way.psn in way.stored:
                 octets = way.stored[way.psn]
@@ -301,17 +302,17 @@ class Pair:
                 self.owes_ack = True
 
     def end_with(self, reason: int) -> None:
-        """The incarnation is over."""
+        """End the incarnation."""
         self.state, self.ended = "closed", reason
         self.talk.fail_all()
         for out in self.out:
             out.waiting.clear()
             out.outstanding.clear()
 
-    # What goes.
+    # Sending.
 
     def step(self, now: float) -> None:
-        """Send what may be sent, and repeat what is due."""
+        """Send segments that may be sent, and retransmit those whose timer has expired."""
         if self.state == "closed":
             return
         if self.state == "closing":
@@ -333,13 +334,13 @@ class Pair:
             self._timeout(now)
 
     def wants(self) -> bool:
-        """Whether there is anything that the peer has not taken."""
+        """Whether the peer has not yet accepted some segment."""
         return any(out.waiting or out.outstanding for out in self.out)
 
     def _greet(self, now: float) -> None:
         self.repeated += 1
         if self.state == "echo" and self.repeated > 3:
-            self.state, self.theirs = "hello", 0  # ask for another CHALLENGE
+            self.state, self.theirs = "hello", 0  # request another CHALLENGE
         if self.state == "hello":
             body = self.end.own.ljust(GREETING_OCTETS, b"\0")
             self.send(replace(self.datagram(HELLO), body=body))
@@ -348,7 +349,7 @@ class Pair:
         self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
 
     def challenged(self, datagram: Datagram) -> None:
-        """Echo the first CHALLENGE that answers this end's HELLO, and no other."""
+        """Answer the first CHALLENGE for this end's HELLO with an ECHO, and ignore others."""
         if self.state != "hello" or datagram.dest != self.mine or not datagram.source:
             return
         self.greeting, cookie = parse_greeting(datagram.body)
@@ -358,7 +359,7 @@ class Pair:
         self.wait, self.due, self.repeated = HELLO_FIRST_S, 0.0, 0
 
     def _send_waiting(self, now: float) -> None:
-        """Responses first (DGRAM-RD-38); without credit ask for some (DGRAM-RD-20)."""
+        """Send responses first (DGRAM-RD-38); without credit request some (DGRAM-RD-20)."""
         for space in (RESPONSES, REQUESTS):
             out = self.out[space]
             far = self.greeting.window  # DGRAM-EXT-4
@@ -392,7 +393,9 @@ class Pair:
         self.owes_ack = False
 
     def _timeout(self, now: float) -> None:
-        """Send the first again, or if none is missing ask for an acknowledgement."""
+        """Retransmit the first missing segment, or if none is missing request an
+        acknowledgement.
+        """
         self.repeated += 1
         self.rto = min(2 * self.rto, RTO_MOST_S)
         self.due = now + self.rto
@@ -405,7 +408,7 @@ class Pair:
 
 
 class RdPeer:
-    """One endpoint, any number of peers."""
+    """One endpoint with any number of peers."""
 
     def __init__(
         self,
@@ -421,7 +424,7 @@ class RdPeer:
     ) -> None:
         self.sock, self.qkey, self.credit, self.ird = sock, qkey, credit, ird
         self.segment_octets = segment_octets
-        self.receives = receives  # None: as many as are wanted
+        self.receives = receives  # None: an unlimited number
         self.rnr_timer = rnr_timer
         self.regions: dict[int, Region] = {}
         self.arrivals: list[Arrival] = []
@@ -436,7 +439,7 @@ class RdPeer:
         self._began = net.now()
 
     def take_receive(self) -> bool:
-        """Take a receive, if there is one."""
+        """Consume a receive; return false if there is none."""
         if self.receives is None:
             return True
         if self.receives == 0:
@@ -445,7 +448,7 @@ class RdPeer:
         return True
 
     def pair(self, address: Address) -> Pair:
-        """Return the pair with that peer; the first segment to it starts the handshake."""
+        """Return the pair with a peer; the first segment to it starts the handshake."""
         found = self.pairs.get(address)
         if found is None or found.state == "closed":
             if found is not None:
@@ -454,11 +457,11 @@ class RdPeer:
         return found
 
     def talk(self, address: Address) -> Conversation:
-        """Return what sends messages to that peer."""
+        """Return the object that sends messages to a peer."""
         return self.pair(address).talk
 
     def step(self) -> None:
-        """Take what waits, and do what is due."""
+        """Process waiting datagrams, and run the timers."""
         for octets, source in receive_all(self.sock):
             try:
                 datagram = parse(octets)
@@ -484,7 +487,7 @@ class RdPeer:
             pair.close()
 
     def idle(self) -> bool:
-        """Whether every peer has taken all that was sent to it."""
+        """Whether every peer has accepted everything that was sent to it."""
         return not any(p.wants() for p in self.pairs.values() if p.state != "closed")
 
     def _epoch(self) -> int:
@@ -513,7 +516,7 @@ class RdPeer:
             self._answer_unknown(datagram, source)
 
     def _answer_unknown(self, bye: Datagram, source: Address) -> None:
-        """Answer a BYE of a pair that is not known: an answer may have been lost (DGRAM-BYE-2)."""
+        """Answer a BYE of an unknown pair: an earlier answer may have been lost (DGRAM-BYE-2)."""
         reason = bye.ird_or_reason
         if bye.flags & ANSWER or reason == UNKNOWN_PAIR:
             return
@@ -527,7 +530,9 @@ class RdPeer:
         return (datagram.source, datagram.dest) == (pair.theirs, pair.mine)
 
     def _challenge(self, hello: Datagram, source: Address, pair: Pair | None) -> None:
-        """Answer a HELLO without storing anything: repeats get the same epoch (DGRAM-MEET-2)."""
+        """Answer a HELLO without storing state: repeated HELLOs get the same epoch
+        (DGRAM-MEET-2).
+        """
         if len(hello.body) < GREETING_OCTETS or not hello.source:
             return
         said, _ = parse_greeting(hello.body)
@@ -541,7 +546,7 @@ class RdPeer:
         self.sock.sendto(answer.octets(), source)
 
     def _clock(self) -> int:
-        """Return milliseconds, for cookies."""
+        """Return the time in milliseconds for cookies."""
         return int((net.now() - self._began) * 1000) % NEXT
 
     def _keyed(self, covered: bytes, size: int) -> bytes:
@@ -553,7 +558,7 @@ class RdPeer:
         return COOKIE.pack(when, self._keyed(covered + said.octets + self.own, 8))
 
     def _begin(self, echo: Datagram, source: Address, pair: Pair | None) -> None:
-        """Make a record, if this end made the cookie for that address and both epochs."""
+        """Create a record if this end made the cookie for that address and both epochs."""
         said, cookie = parse_greeting(echo.body)
         if len(cookie) != COOKIE.size:
             return
@@ -564,7 +569,7 @@ class RdPeer:
             return
         if pair is not None and pair.state == "hello":
             if echo.source < pair.mine or echo.dest != pair.mine:
-                return  # both began at the same time, and this end's handshake goes on
+                return  # both ends started at the same time, and this end's handshake continues
             pair.theirs, pair.state = echo.source, "open"
             pair.incoming = [Incoming(pair.theirs), Incoming(pair.theirs)]
         else:

@@ -1,4 +1,4 @@
-"""Both ends of the tests of RD: a queue pair of siwarp's, the peer, and the line between them."""
+"""Both ends of the RD tests: a siwarp queue pair, the peer, and the line between them."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Ends:
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def run(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
-        """Move everything until something is true."""
+        """Run all components until the condition is true."""
         steps = [self.peer.step, self.line.step, self.ours.step]
         run(until, steps, [*self.line.sockets(), self.peer.sock], limit)
         assert self.peer.wrong == []
 
     def there(self, at: int, length: int) -> RemoteBuffer:
-        """Return part of the peer's memory, for siwarp."""
+        """Return part of the peer's memory as a remote buffer for siwarp."""
         return RemoteBuffer(BASE + at, length, STAG)
 
 
 @contextmanager
 def ends(faults: Faults, attr: QPAttr | None = None, **peer: int) -> Iterator[Ends]:
-    """Give both ends; ``attr`` is siwarp's, the rest the peer's."""
+    """Yield both ends; ``attr`` is for siwarp, the other arguments are for the peer."""
     attr = attr or QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
@@ -53,7 +53,7 @@ def ends(faults: Faults, attr: QPAttr | None = None, **peer: int) -> Iterator[En
 
 
 def arrivals(ours: Siwarp) -> list[Arrival]:
-    """Return what siwarp's receives got, in the peer's words."""
+    """Return the data of siwarp's receives as Arrival objects of the peer."""
     found = []
     for wc, data in ours.got:
         assert wc.ok, wc
@@ -64,7 +64,7 @@ def arrivals(ours: Siwarp) -> list[Arrival]:
 
 
 def messages_both_ways(faults: Faults, first: str) -> None:
-    """Send messages of each kind, of any length, both ways at the same time; `first` begins."""
+    """Send messages of each kind and many lengths in both directions; `first` starts."""
     count = rounds(40, 200)
     rng = random.Random(f"{SEED}/{first}")
     with ends(faults) as both:
@@ -85,7 +85,7 @@ def messages_both_ways(faults: Faults, first: str) -> None:
                 if first == "siwarp":
                     talk = both.peer.talk(both.line.near)
                     talk.send(payload, immediate=value)
-            if i % 64 == 63:  # no more than the send queue holds
+            if i % 64 == 63:  # stay within the send queue
                 both.run(lambda i=i: len(both.ours.sent) > i - 200)
         both.run(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
         both.run(both.peer.idle)

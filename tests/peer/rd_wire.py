@@ -17,7 +17,7 @@ REST = struct.Struct("!IIIIHHHBB")
 ACK_HEAD = struct.Struct("!IBBBB")
 RANGE = struct.Struct("!HH")
 HEADER_OCTETS = 36
-#: A datagram of 1200 octets, without RD's header and CRC: the longest segment (DGRAM-RD-29).
+#: The longest segment: 1200 octets without RD's header and CRC (DGRAM-RD-29).
 SEGMENT_OCTETS = 1200 - HEADER_OCTETS - 4
 MOST_RANGES = 256
 
@@ -33,13 +33,13 @@ NEXT = 1 << 32
 
 
 def units(segment: bytes) -> int:
-    """Return what a segment takes of a credit."""
+    """Return how many credit units a segment uses."""
     return max((len(segment) + 1023) // 1024, 1)
 
 
 @dataclass(frozen=True)
 class Datagram:
-    """One datagram of RD; the pairs are those of requests and of responses."""
+    """An RD datagram; the pairs are for the request space and the response space."""
 
     type: int
     qkey: int
@@ -54,7 +54,7 @@ class Datagram:
     body: bytes = b""
 
     def octets(self) -> bytes:
-        """Return it as it is on the wire."""
+        """Return the wire format."""
         head = LlpHeader(self.type, self.qkey, self.psn).octets()
         rest = REST.pack(
             self.source,
@@ -69,7 +69,7 @@ class Datagram:
 
 
 def parse(datagram: bytes) -> Datagram:
-    """Return what a datagram says."""
+    """Parse a datagram."""
     header, rest = parse_llp(unseal(datagram))
     if not DATA <= header.type <= VERSIONS:
         raise WireError("type")
@@ -97,7 +97,7 @@ def parse(datagram: bytes) -> Datagram:
 
 @dataclass(frozen=True)
 class AckBody:
-    """Figure 9.2; ranges are (gap, length), of requests and of responses."""
+    """The body of an ACK (figure 9.2); ranges are (gap, length), of requests and of responses."""
 
     ranges: tuple[list[tuple[int, int]], list[tuple[int, int]]] = field(
         default_factory=lambda: ([], [])
@@ -106,14 +106,14 @@ class AckBody:
     rnr_timer: int = 0
 
     def octets(self) -> bytes:
-        """Return it as it is on the wire."""
+        """Return the wire format."""
         counts = [len(ranges) for ranges in self.ranges]
         head = ACK_HEAD.pack(self.ce_count, self.rnr_timer, *counts, 0)
         return head + b"".join(RANGE.pack(*r) for ranges in self.ranges for r in ranges)
 
 
 def parse_ack(body: bytes) -> AckBody:
-    """Return an ACK's body."""
+    """Parse the body of an ACK."""
     if len(body) < ACK_HEAD.size:
         raise WireError("ACK: length")
     ce_count, rnr_timer, requests, responses, _ = ACK_HEAD.unpack_from(body)
@@ -124,7 +124,7 @@ def parse_ack(body: bytes) -> AckBody:
 
 
 def to_ranges(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
-    """Return the ranges that say which PSNs came beyond the one acknowledged."""
+    """Return the ranges for the stored PSNs beyond the acknowledged one."""
     ranges: list[tuple[int, int]] = []
     at = 0
     for distance in sorted((psn - acknowledged) % NEXT for psn in stored):
@@ -138,7 +138,7 @@ def to_ranges(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
 
 
 def from_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
-    """Return the PSNs that these ranges say came."""
+    """Return the PSNs that ranges acknowledge."""
     found, at = [], acknowledged
     for gap, length in ranges:
         at = (at + gap) % NEXT
@@ -148,7 +148,7 @@ def from_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
 
 
 def within(psn: int, first: int, after: int) -> bool:
-    """Whether it is one of those from the first on that come before another."""
+    """Whether a PSN is in the range from ``first`` up to but excluding ``after``."""
     return newer(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
 
 
@@ -160,7 +160,7 @@ def greeting(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a head and its options say, and the octets that they are."""
+    """The contents of a head and its options, and their wire format."""
 
     octets: bytes
     versions: int
@@ -170,7 +170,7 @@ class Greeting:
 
 
 def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
-    """Return the head and options at the beginning of a body, and what follows (DGRAM-EXT-2)."""
+    """Return the head and options at the beginning of a body, and the rest (DGRAM-EXT-2)."""
     if len(body) < HEAD.size:
         raise WireError("head: length")
     versions, _, length = HEAD.unpack_from(body)
@@ -199,7 +199,7 @@ def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
 
 
 def clean(datagram: Datagram) -> bool:
-    """Whether fields without meaning in its type are zero (DGRAM-MEET-6)."""
+    """Whether all fields that are unused in this type are zero (DGRAM-MEET-6)."""
     rest = (datagram.psn, datagram.delay, datagram.flags, datagram.ird_or_reason)
     counts = (*datagram.acknowledged, *datagram.credit)
     if datagram.type == HELLO:

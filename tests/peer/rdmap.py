@@ -1,6 +1,6 @@
-"""RDMAP between one pair of RD endpoints: RFC 5040 and 7306, and section 9's rules for queue pairs.
+"""RDMAP between two RD endpoints: RFC 5040 and 7306, and section 9's rules for queue pairs.
 
-Segments arrive here whole, once and in order; rd.py sees to that.
+rd.py delivers segments complete, once and in order.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ UNEXPECTED = (0, 2, 6)
 
 @dataclass
 class Region:
-    """Memory that peers may reach by an STag, from a tagged offset on."""
+    """Memory that peers can access with an STag, starting at a tagged offset."""
 
     base: int
     octets: bytearray
@@ -64,13 +64,15 @@ class Region:
     read: bool = True
 
     def reaches(self, to: int, length: int) -> bool:
-        """Whether all of that lies within it."""
+        """Whether a range lies completely within the region."""
         return self.base <= to and to + length <= self.base + len(self.octets)
 
 
 @dataclass
 class Request:
-    """What was asked of the peer: done when it has taken all of it, or its response is placed."""
+    """A request to the peer: done when the peer has accepted all of it, or its response is
+    placed.
+    """
 
     kind: str
     queue: int | None = None
@@ -84,7 +86,7 @@ class Request:
     failed: bool = False
 
     def done(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether the request has finished or failed."""
         return self.failed or not (self.unacknowledged or self.response_due)
 
 
@@ -103,10 +105,10 @@ Push = Callable[[Segment, Request, bool], None]
 
 
 class Conversation:
-    """All messages between this end and one peer, for one incarnation.
+    """All messages between this end and one peer, during one incarnation.
 
-    ``push(segment, request, response)`` sends a segment; ``response`` is true for those of Read and
-    Atomic Responses and error messages. ``may_receive`` takes a receive, if there is one.
+    ``push(segment, request, response)`` sends a segment; ``response`` is true for segments of Read
+    and Atomic Responses and error messages. ``may_receive`` consumes a receive, if there is one.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class Conversation:
         self.peer_ird = 1
         self.refused: list[ErrorMessage] = []
 
-    # What this end asks for.
+    # Requests of this end.
 
     def send(
         self,
@@ -156,7 +158,7 @@ class Conversation:
     def write(
         self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None
     ) -> Request:
-        """Write, and with immediate data tell the peer of it; that message is the one returned."""
+        """Write; with immediate data, notify the peer. The returned request is the last message."""
         request = Request("write", stag=stag, to=to)
         self._all(cut(Tagged(WRITE, stag, to, payload), self._mulpdu - 14), request)
         if immediate is None:
@@ -164,7 +166,7 @@ class Conversation:
         return self._untagged("write", Q_SEND, IMMEDIATE, immediate_payload(immediate))
 
     def write_record(self, message_id: int, stag: int, to: int, payload: bytes) -> Request:
-        """Write, and have the peer report it."""
+        """Send a Write-Record, which the peer reports."""
         request = Request("record", stag=stag, to=to)
         header = RecordHeader(message_id, to, len(payload))
         room = self._mulpdu - 14 - RECORD_HEADER.size
@@ -172,7 +174,7 @@ class Conversation:
         return request
 
     def read(self, stag: int, to: int, length: int) -> Request:
-        """Read; the result is in the request."""
+        """Read; the result is stored in the request."""
         request = Request("read", stag=stag, to=to, response_due=True, result=bytearray(length))
         sink, self._next = self._next << 8, self._next + 1
 
@@ -196,7 +198,7 @@ class Conversation:
         compare: int = 0,
         compare_mask: int = ALL_ONES,
     ) -> Request:
-        """Add or swap; the previous value is the request's result, in the machine's order."""
+        """Add or swap; the request's result is the previous value, in the machine's byte order."""
         request = Request("atomic", stag=stag, to=to, response_due=True)
         identifier, self._next = self._next, self._next + 1
 
@@ -210,7 +212,7 @@ class Conversation:
         return request
 
     def begin_what_may(self) -> None:
-        """Send Read and Atomic Requests up to the peer's IRD (DGRAM-RDV-9)."""
+        """Send queued Read and Atomic Requests up to the peer's IRD (DGRAM-RDV-9)."""
         self._outstanding = [request for request in self._outstanding if not request.done()]
         while self._waiting and len(self._outstanding) < max(self.peer_ird, 1):
             request, begin = self._waiting.popleft()
@@ -218,7 +220,7 @@ class Conversation:
             begin()
 
     def fail_all(self) -> None:
-        """The incarnation is over."""
+        """Fail all requests, because the incarnation has ended."""
         for request in [*self._sent, *(request for request, _ in self._waiting)]:
             request.failed = request.failed or not request.done()
 
@@ -245,10 +247,10 @@ class Conversation:
         for segment in segments:
             self._push(segment, request, response)
 
-    # What the peer asks for.
+    # Requests of the peer.
 
     def take(self, segment: Segment) -> bool:
-        """Take the next segment; false: not now, as no receive is posted."""
+        """Process the next segment; return false if it has to wait because no receive is posted."""
         if self._refusing is not None and self._is_rest(segment):
             if segment.last:
                 self._refusing = None
@@ -278,7 +280,7 @@ class Conversation:
         return True
 
     def _is_rest(self, segment: Segment) -> bool:
-        """Whether it is of the message that is being refused."""
+        """Whether a segment belongs to the message that is being refused."""
         if isinstance(segment, Tagged):
             return self._refusing == ("tagged", segment.opcode)
         return self._refusing == ("untagged", segment.qn, segment.msn)
@@ -403,7 +405,7 @@ class Conversation:
     def _refuse(
         self, segment: Segment, what: tuple[int, int, int], rdmap_header: bytes = b""
     ) -> None:
-        """Tell the sender, once, and take no notice of the rest of the message (RDV-7, -8)."""
+        """Report an error once, and ignore the rest of the message (RDV-7, -8)."""
         error = ErrorMessage(*what, len(segment.octets()), segment.header(), rdmap_header)
         self.refused.append(error)
         if not segment.last:
@@ -414,7 +416,7 @@ class Conversation:
         self._untagged("error", Q_ERROR, TERMINATE, error.payload(), response=True)
 
     def _told(self, error: ErrorMessage) -> None:
-        """The peer refused a request: find it by queue and MSN, or by STag and TO."""
+        """The peer has refused a request: find it by queue and MSN, or by STag and TO."""
         header = error.header
         if header[0] & 0x80:
             stag, to = struct.unpack_from("!IQ", header, 2)
@@ -432,7 +434,7 @@ class Conversation:
 
 
 def masked_add(old: int, operand: int, mask: int) -> int:
-    """Add field by field, as RFC 7306 section 5.1.1 has it."""
+    """Add field by field (RFC 7306 section 5.1.1)."""
     result = carry = 0
     for bit in range(64):
         total = (old >> bit & 1) + (operand >> bit & 1) + carry

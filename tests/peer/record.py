@@ -20,13 +20,14 @@ from peer.wire import (
     unseal,
 )
 
-HEADER = struct.Struct("!BBHIQI")  # subcode, flags, zero, message id, TO, octets of the message
+# subcode, flags, zero, message id, TO, length of the message in octets
+HEADER = struct.Struct("!BBHIQI")
 SOLICITED = 1
 
 
 @dataclass(frozen=True)
 class RecordHeader:
-    """RDMAP's header of figure 8.1."""
+    """The RDMAP header of figure 8.1."""
 
     message_id: int
     to: int
@@ -34,13 +35,13 @@ class RecordHeader:
     solicited: bool = False
 
     def octets(self) -> bytes:
-        """Return its 20 octets."""
+        """Return the 20 octets of the header."""
         flags = SOLICITED if self.solicited else 0
         return HEADER.pack(WRITE_RECORD, flags, 0, self.message_id, self.to, self.length)
 
 
 def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
-    """Return that header, and the message's octets behind it."""
+    """Return the header, and the octets of the message behind it."""
     if len(payload) < HEADER.size:
         raise WireError("Write-Record: length")
     subcode, flags, _, message_id, to, length = HEADER.unpack_from(payload)
@@ -51,7 +52,7 @@ def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
 
 
 def record_segments(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
-    """Return a message's segments of at most ``size`` of its octets each."""
+    """Return the segments of a message, with at most ``size`` octets of its data each."""
     head = header.octets()
     return [
         Tagged(
@@ -67,7 +68,7 @@ def record_segments(header: RecordHeader, stag: int, payload: bytes, size: int) 
 
 @dataclass
 class RecordSource:
-    """The writing end. The PSN counts its datagrams from 0 on."""
+    """The writing end. Its PSN counts datagrams from 0."""
 
     sock: socket.socket
     to: Address
@@ -78,7 +79,7 @@ class RecordSource:
     psn: int = 0
 
     def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
-        """Write, and return the message's id."""
+        """Send a Write-Record, and return its message id."""
         header = RecordHeader(self.message_id, to, len(payload), solicited)
         for segment in record_segments(header, stag, payload, self.size):
             self.send(segment)
@@ -94,14 +95,14 @@ class RecordSource:
 
 @dataclass
 class Written:
-    """What came of one message."""
+    """The received parts of one message."""
 
     header: RecordHeader
     ranges: list[tuple[int, int]] = field(default_factory=list)
     last_seen: bool = False
 
     def add(self, start: int, end: int) -> None:
-        """Note that these octets came; ranges that touch become one."""
+        """Record that octets have arrived; adjacent ranges are merged."""
         joined = []
         for a, b in sorted([*self.ranges, (start, end)]):
             if joined and a <= joined[-1][1]:
@@ -111,13 +112,15 @@ class Written:
         self.ranges = joined
 
     def whole(self) -> bool:
-        """Whether every octet came."""
+        """Whether every octet has arrived."""
         return self.ranges == [(0, self.header.length)]
 
 
 @dataclass
 class RecordTarget:
-    """The end whose memory is written. It forgets no message, and waits for none to end."""
+    """The end whose memory is written. It keeps all messages, and has no time-out for incomplete
+    ones.
+    """
 
     qkey: int
     stag: int
@@ -128,12 +131,12 @@ class RecordTarget:
     dropped: list[str] = field(default_factory=list)
 
     def receive(self, sock: socket.socket) -> None:
-        """Take what waits."""
+        """Process all waiting datagrams."""
         for datagram, _ in receive_all(sock):
             self.take(datagram)
 
     def take(self, datagram: bytes) -> None:
-        """Check and place a segment, as table 8.2 says."""
+        """Check and place a segment according to table 8.2."""
         try:
             header, rest = parse_llp(unseal(datagram))
             segment = parse_segment(rest)

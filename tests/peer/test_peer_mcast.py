@@ -1,4 +1,6 @@
-"""Groups: section 5 of the page. siwarp and a peer that knows the page alone are members of one."""
+"""Multicast groups: section 5 of the page. siwarp and the independent peer are members of one
+group.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,21 @@ GROUP_PORT = 62607
 
 @pytest.fixture
 def group() -> str:
-    """A group of this process's own: others run the same tests at the same time."""
+    """Return a group for this process, as other processes may run the same tests at the same
+    time.
+    """
     return f"239.195.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
 
 
 @pytest.fixture
 def qkey() -> int:
-    """A Q_Key of this test's own, for the case of two processes with one group."""
+    """Return a random Q_Key for this test, in case two processes share a group."""
     return random.SystemRandom().randrange(1, 1 << 31)
 
 
 @pytest.fixture
 def member(group: str) -> Iterator[socket.socket]:
-    """A socket that is a member on loopback."""
+    """Yield a socket that is a member of the group on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((group, GROUP_PORT))
@@ -44,9 +48,9 @@ def member(group: str) -> Iterator[socket.socket]:
 
 @pytest.mark.clause("DGRAM-MCAST-2", "DGRAM-MCAST-8", "DGRAM-MCAST-10")
 def test_siwarp_gets_what_the_peer_sends_to_the_group(group: str, qkey: int) -> None:
-    """A bad line; and a message that breaks a rule is not answered (DGRAM-MCAST-8)."""
+    """Messages over a bad line; an invalid message to a group is not answered (DGRAM-MCAST-8)."""
     with (
-        # A receive for each message: a process that is held up for a moment gets many at once.
+        # One receive for each message: a delayed process gets many messages at once.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         udp_socket() as sock,
         closing(Line(SEED, BAD)) as line,

@@ -1,4 +1,4 @@
-"""`siwarp ping` with a peer that knows the page alone, as its client and as its server."""
+"""`siwarp ping` with the independent peer as its client and as its server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITE, READ = 1, 2
 
 @contextmanager
 def server(kind: str) -> Iterator[Address]:
-    """Run a server, and give its address."""
+    """Run a server, and yield its address."""
     command = [*PING, "--server", f"--qp={kind}", "--addr=127.0.0.1", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""RD with a peer that knows the page alone, on real sockets; tests/sim/peer has the rest."""
+"""RD with the independent peer on real sockets; tests/sim/peer has the other tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write-Record of siwarp over UD with a peer that knows the page alone: section 8."""
+"""siwarp's Write-Records over UD with the independent peer: section 8 of the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Ends:
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def step(self) -> None:
-        """Move the line and siwarp, and look at its Write-Records while it remembers them."""
+        """Run the line and siwarp, and query new Write-Records while the queue pair still has
+        them.
+        """
         self.line.step()
         before = len(self.ours.got)
         self.ours.step()
@@ -52,13 +54,13 @@ class Ends:
                 self.records.append(self.ours.qp.record(wc))
 
     def run(self, until: Callable[[], bool], take: Callable[[], None] = lambda: None) -> None:
-        """Move everything until something is true."""
+        """Run all components until the condition is true."""
         run(until, [self.step, take], self.line.sockets())
 
 
 @contextmanager
 def ends(faults: Faults) -> Iterator[Ends]:
-    """Give both ends."""
+    """Yield both ends."""
     attr = QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(
@@ -71,7 +73,7 @@ def ends(faults: Faults) -> Iterator[Ends]:
 
 
 def passed(datagrams: list[bytes]) -> dict[int, Written]:
-    """Return what of each message the line passed on undamaged."""
+    """Return the parts of each message that the line forwarded undamaged."""
     found: dict[int, Written] = {}
     for datagram in datagrams:
         try:
@@ -96,16 +98,16 @@ def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
             payload = octets(i, rng.randrange(1, slot))
             to = both.region.iova + i % 16 * slot
             wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
-            if i % 16 == 15:  # before the memory is written again, all of it was reported
+            if i % 16 == 15:  # all messages must be reported before their memory is written again
                 check_sixteen(both, wrote)
-                both.step()  # the device's thread writes there again behind what was read
+                both.step()  # the device's thread now writes to memory that has been read
                 wrote.clear()
                 both.records.clear()
                 both.line.to_siwarp.passed.clear()
 
 
 def check_sixteen(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
-    """Wait for the messages of which anything came, and compare."""
+    """Wait for all messages of which any part was forwarded, and compare."""
     both.run(both.line.idle)
     came = passed(both.line.to_siwarp.passed)
     assert set(came) <= set(wrote)
@@ -185,7 +187,7 @@ def test_what_siwarp_writes_is_as_figure_8_1_has_it() -> None:
 
 @pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-14")
 def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
-    """The codes of table 8.2, with DDP's header and RDMAP's."""
+    """Check the error codes of table 8.2, and the quoted DDP and RDMAP headers."""
     with ends(CLEAN) as both:
         header = RecordHeader(5, both.region.iova, 8)
         beyond = Tagged(PRIVATE, both.region.rkey, header.to + 4, header.octets() + b"12345", True)
@@ -193,7 +195,7 @@ def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
         subcode = bytes([2]) + header.octets()[1:]
         both.source.send(Tagged(PRIVATE, both.region.rkey, header.to, subcode, True))
         hidden = Tagged(PRIVATE, both.region.rkey ^ 1, header.to, header.octets() + bytes(8), True)
-        both.source.send(hidden)  # no answer: nobody finds out what memory there is
+        both.source.send(hidden)  # no answer, which would reveal which memory exists
         both.run(lambda: len(both.peer.reports) == 2, both.peer.step)
         both.source.write(both.region.rkey, both.region.iova, b"")
         both.run(lambda: len(both.records) == 1, both.peer.step)

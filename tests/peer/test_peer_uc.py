@@ -1,4 +1,4 @@
-"""UC of siwarp with a peer that knows the page alone: section 7."""
+"""siwarp's UC with the independent peer: section 7 of the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 QKEY = 0x0BADCAFE
 MTU = 512
 MEMORY = 1 << 16
-#: A message is lost with any of its datagrams, so that of longer ones some must be whole.
+#: A lost datagram loses its complete message, so the faults are rare enough that some long messages
+#: arrive.
 POOR = Faults(loss=0.03, double=0.04, reorder=0.03, damage=0.02)
 STAG, BASE = 0x11223344, 1 << 40
 
@@ -33,12 +34,12 @@ class Ends:
         line.peer = sender.sock.getsockname()
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Move everything until something is true."""
+        """Run all components until the condition is true."""
         take = [lambda: self.receiver.receive(self.sender.sock), self.line.step, self.ours.step]
         run(until, take, self.line.sockets())
 
     def settle(self) -> None:
-        """Send a last message each way, when nothing else is on its way."""
+        """Send a last message in each direction after all others have been processed."""
         self.run(self.line.idle)
         self.line.heal()
         self.sender.send(b"the end")
@@ -49,7 +50,7 @@ class Ends:
 
 @contextmanager
 def ends(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
-    """Give both ends; ``psn`` has the first number to siwarp, and from it."""
+    """Yield both ends; ``psn`` holds the first PSN to siwarp and the first from siwarp."""
     with udp_socket() as sock, closing(Line(SEED, faults)) as line:
         attr = QPAttr(
             qkey=QKEY,
@@ -66,7 +67,7 @@ def ends(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
 
 
 def completions(ours: Siwarp) -> list[Delivery]:
-    """Return what siwarp's receives got, in the model's words."""
+    """Return the data of siwarp's receives as Delivery objects of the model."""
     found = []
     for wc, data in ours.got:
         assert wc.ok
@@ -76,11 +77,11 @@ def completions(ours: Siwarp) -> list[Delivery]:
     return found
 
 
-# The second pair of numbers wraps around within the first datagrams.
+# The second pair of PSNs wraps around within the first datagrams.
 @pytest.mark.parametrize("psn", [(0, 0), (0xFFFFFFF0, 0xFFFFFFFA)])
 @pytest.mark.clause("DGRAM-UC-7", "DGRAM-UC-8", "DGRAM-UC-10")
 def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -> None:
-    """What the line passed on is given to a receiver made after the page, too: both agree."""
+    """A model receiver written from the page gets the forwarded datagrams, too: both must agree."""
     count = rounds(150)
     rng = random.Random(SEED)
     with ends(POOR, psn) as both:
@@ -100,7 +101,8 @@ def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -
             model.take(datagram)
         assert completions(both.ours) == model.delivered
         assert both.region.read() == bytes(model.memory)
-        assert count // 3 < len(model.delivered) < count  # most were whole, some were not
+        # most messages were complete, some were not
+        assert count // 3 < len(model.delivered) < count
         assert model.missing and model.dropped["late"] and model.dropped["CRC"]
 
 
@@ -144,7 +146,7 @@ def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
 
 @pytest.mark.clause("DGRAM-UC-2")
 def test_writes_land_where_they_belong() -> None:
-    """Without losses the peer's memory is, octet by octet, what siwarp wrote."""
+    """Without losses the peer's memory equals the data that siwarp wrote."""
     with ends(CLEAN) as both:
         wanted = bytearray(MEMORY)
         rng = random.Random(SEED)
@@ -172,5 +174,5 @@ def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
             both.settle()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
-        assert len(both.line.from_siwarp.passed) == 1  # siwarp's own last word
+        assert len(both.line.from_siwarp.passed) == 1  # siwarp's final message
         assert both.ours.got[0][0].opcode == WCOpcode.RECV

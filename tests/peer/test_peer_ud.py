@@ -1,4 +1,4 @@
-"""UD of siwarp with a peer that knows the page alone: sections 3, 4 and 6."""
+"""siwarp's UD with the independent peer: sections 3, 4 and 6 of the page."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Ends:
         self.ah = ours.toward(line.far)
 
     def run(self, until: Callable[[], bool]) -> None:
-        """Move everything until something is true."""
+        """Run all components until the condition is true."""
         run(until, [self.peer.step, self.line.step, self.ours.step], self.line.sockets())
 
     def settle(self) -> None:
-        """Let everything arrive that is on its way: what siwarp has got is there when this ends."""
+        """Let everything in flight arrive; afterwards siwarp has received all of it."""
         self.run(self.line.idle)
         marker = len(self.ours.got)
         self.line.heal()
@@ -42,7 +42,7 @@ class Ends:
 
 
 def ends(faults: Faults) -> Iterator[Ends]:
-    """Give both ends."""
+    """Yield both ends."""
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="message") as ours,
         udp_socket() as sock,
@@ -53,23 +53,23 @@ def ends(faults: Faults) -> Iterator[Ends]:
 
 @pytest.fixture
 def clean() -> Iterator[Ends]:
-    """Both ends and a line that does no harm."""
+    """Yield both ends and a line without faults."""
     yield from ends(CLEAN)
 
 
 @pytest.fixture
 def bad() -> Iterator[Ends]:
-    """Both ends and a bad line."""
+    """Yield both ends and a bad line."""
     yield from ends(BAD)
 
 
 def immediate(value: int) -> bytes:
-    """Return immediate data as it lies in memory (DGRAM-IMM-2)."""
+    """Return immediate data in its memory format (DGRAM-IMM-2)."""
     return value.to_bytes(4, sys.byteorder)
 
 
 def intact(datagrams: list[bytes]) -> list[Untagged]:
-    """Return the segments of those datagrams that the line did not damage."""
+    """Return the segments of the datagrams that the line did not damage."""
     found = []
     for datagram in datagrams:
         try:
@@ -146,7 +146,7 @@ def test_messages_of_each_length(clean: Ends, length: int) -> None:
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-8")
 def test_an_error_of_ours_comes_back_as_figure_6_1_has_it(clean: Ends) -> None:
-    """A peer that breaks rule h is told so, by an error message that names its message."""
+    """A peer that breaks rule h gets an error message that identifies its message."""
     peer = clean.peer
     wrong = Untagged(SEND, qn(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7
@@ -192,7 +192,7 @@ def test_strangers_get_no_answer_and_take_no_receive(clean: Ends) -> None:
         peer.sock.sendto(seal(wrong.octets()), clean.line.near)
     clean.settle()
     assert [data for _, data in clean.ours.got] == [b"the end"]
-    assert len(clean.line.from_siwarp.passed) == 1  # siwarp's own last word
+    assert len(clean.line.from_siwarp.passed) == 1  # siwarp's final message
     assert clean.ours.qp.errors() == []
 
 

@@ -37,7 +37,7 @@ FIRST = 0x01
 
 @dataclass
 class UcSender:
-    """The sending half: PSN and MSN go on from one operation to the next."""
+    """The sending half: PSN and MSN continue from one operation to the next."""
 
     sock: socket.socket
     to: Address
@@ -57,7 +57,7 @@ class UcSender:
         self._operation(cut(self._message(opcode, payload), self.mtu))
 
     def write(self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None) -> None:
-        """Write, and with immediate data tell the other end of it."""
+        """Write; with immediate data, notify the other end."""
         segments = cut(Tagged(WRITE, stag, to, payload), self.mtu)
         if immediate is not None:
             segments.append(self._message(IMMEDIATE, immediate_payload(immediate)))
@@ -78,7 +78,7 @@ class UcSender:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A completion of a receive: ``octets`` is the length that it tells."""
+    """A completion of a receive: ``octets`` is the length that it reports."""
 
     payload: bytes
     immediate: bytes | None
@@ -87,9 +87,10 @@ class Delivery:
 
 @dataclass
 class UcReceiver:
-    """The receiving half, with receives that any message fits.
+    """The receiving half, with receives that fit any message.
 
-    ``memory`` is what a Write with ``stag`` may reach, from the tagged offset ``base`` on.
+    ``memory`` is the area that a Write with ``stag`` can access, starting at the tagged offset
+    ``base``.
     """
 
     qkey: int
@@ -105,12 +106,12 @@ class UcReceiver:
     _written: int | None = None
 
     def receive(self, sock: socket.socket) -> None:
-        """Take what waits."""
+        """Process all waiting datagrams."""
         for datagram, _ in receive_all(sock):
             self.take(datagram)
 
     def take(self, datagram: bytes) -> None:
-        """Do what the table of section 7 says."""
+        """Process a datagram according to the table of section 7."""
         try:
             header, rest = parse_llp(unseal(datagram))
             segment = parse_segment(rest)

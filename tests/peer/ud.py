@@ -28,7 +28,7 @@ QUEUE_SENDS, QUEUE_ERRORS = 0, 2
 
 @dataclass(frozen=True)
 class Message:
-    """What one Send delivered."""
+    """The message that one Send delivered."""
 
     payload: bytes
     immediate: bytes | None
@@ -40,7 +40,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Report:
-    """An error message that came, and the index of the queue pair that sent it."""
+    """A received error message, and the index of the queue pair that sent it."""
 
     error: ErrorMessage
     source: Address
@@ -54,7 +54,7 @@ def qn(queue: int, dest: int, source: int) -> int:
 
 @dataclass
 class UdPeer:
-    """One queue pair of policy *message*, with an endless supply of receives of one length."""
+    """A queue pair with policy *message* and an unlimited supply of receives of one length."""
 
     sock: socket.socket
     qkey: int
@@ -95,12 +95,12 @@ class UdPeer:
         return segment
 
     def step(self) -> None:
-        """Take what waits."""
+        """Process all waiting datagrams."""
         for datagram, source in receive_all(self.sock):
             self.take(datagram, source)
 
     def take(self, datagram: bytes, source: Address) -> None:
-        """Do the checks of table 6.1 in their order; a row's letter stands beside each."""
+        """Make the checks of table 6.1 in order; the comments name the rows."""
         try:
             segment = parse_segment(unseal(datagram))  # a, c
         except WireError as error:

@@ -1,7 +1,7 @@
-"""Datagram-iWARP's formats, written from spec/datagram-iwarp.md and the RFCs that it names alone.
+"""The formats of datagram-iWARP, written only from spec/datagram-iwarp.md and its RFCs.
 
-This folder shows that the page suffices: of it only the tests and ours.py, for siwarp's own end,
-import siwarp.
+This folder demonstrates that the page is complete: only the tests, and ours.py for siwarp's own
+end, import siwarp.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAGGED_HEADER, UNTAGGED_HEADER, CRC_OCTETS = 14, 18, 4
 
 
 class WireError(Exception):
-    """What came is no datagram, or no segment, of this protocol."""
+    """The received octets are not a datagram or segment of this protocol."""
 
 
 def seal(octets: bytes) -> bytes:
@@ -36,7 +36,7 @@ def seal(octets: bytes) -> bytes:
 
 
 def unseal(datagram: bytes) -> bytes:
-    """Return a datagram without its CRC, which must be right."""
+    """Return a datagram without its CRC, which must be correct."""
     body = datagram[:-CRC_OCTETS]
     if len(datagram) <= CRC_OCTETS or seal(body) != datagram:
         raise WireError("CRC")
@@ -45,7 +45,9 @@ def unseal(datagram: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Untagged:
-    """An untagged segment (RFC 5041 section 4.2); ``word`` is what follows the control octets."""
+    """An untagged segment (RFC 5041 section 4.2); ``word`` is the field after the control
+    octets.
+    """
 
     opcode: int
     qn: int
@@ -56,14 +58,14 @@ class Untagged:
     word: int = 0
 
     def header(self) -> bytes:
-        """Return its 18 octets of header."""
+        """Return the 18 octets of the header."""
         control = 0x01 | (0x40 if self.last else 0)
         return struct.pack(
             "!BBIIII", control, 0x40 | self.opcode, self.word, self.qn, self.msn, self.mo
         )
 
     def octets(self) -> bytes:
-        """Return the segment."""
+        """Return the octets of the segment."""
         return self.header() + self.payload
 
 
@@ -78,12 +80,12 @@ class Tagged:
     last: bool = True
 
     def header(self) -> bytes:
-        """Return its 14 octets of header."""
+        """Return the 14 octets of the header."""
         control = 0x81 | (0x40 if self.last else 0)
         return struct.pack("!BBIQ", control, 0x40 | self.opcode, self.stag, self.to)
 
     def octets(self) -> bytes:
-        """Return the segment."""
+        """Return the octets of the segment."""
         return self.header() + self.payload
 
 
@@ -91,7 +93,7 @@ Segment = Untagged | Tagged
 
 
 def parse_segment(octets: bytes, rdmap_versions: tuple[int, ...] = (1,)) -> Segment:
-    """Return the segment that these octets are; versions are checked, nothing else."""
+    """Parse a segment; only the versions are checked."""
     if len(octets) < TAGGED_HEADER:
         raise WireError("segment: length")
     ddp, rdmap = octets[0], octets[1]
@@ -116,7 +118,7 @@ LLP = struct.Struct("!BBBBII")
 
 @dataclass(frozen=True)
 class LlpHeader:
-    """The header of every datagram but plain segments."""
+    """The header of every datagram except plain segments."""
 
     type: int
     qkey: int
@@ -126,13 +128,13 @@ class LlpHeader:
     source: int = 0
 
     def octets(self) -> bytes:
-        """Return its 12 octets: version 1, and 2 as the mark of the kind."""
+        """Return the 12 octets of the header, with version 1 and mark 2."""
         first = self.type << 4 | 1 << 2 | 2
         return LLP.pack(first, self.flags, self.dest, self.source, self.qkey, self.psn)
 
 
 def parse_llp(body: bytes) -> tuple[LlpHeader, bytes]:
-    """Return the LLP header of a datagram without its CRC, and what follows the header."""
+    """Return the LLP header of a datagram without its CRC, and the octets behind the header."""
     if len(body) < LLP.size:
         raise WireError("LLP header: length")
     first, flags, dest, source, qkey, psn = LLP.unpack_from(body)
@@ -145,7 +147,7 @@ def parse_llp(body: bytes) -> tuple[LlpHeader, bytes]:
 
 @dataclass(frozen=True)
 class ErrorMessage:
-    """What a Terminate Message says (figure 6.1): M and D are 1 in all that this protocol has."""
+    """The contents of a Terminate Message (figure 6.1): M and D are always 1 in this protocol."""
 
     layer: int
     type: int
@@ -155,14 +157,14 @@ class ErrorMessage:
     rdmap_header: bytes = b""
 
     def payload(self) -> bytes:
-        """Return the Terminate header and what it quotes."""
+        """Return the Terminate header and the quoted headers."""
         bits = 0xC0 | (0x20 if self.rdmap_header else 0)
         head = struct.pack("!BBBBH", self.layer << 4 | self.type, self.code, bits, 0, self.seg_len)
         return head + self.header + self.rdmap_header
 
 
 def parse_error(payload: bytes) -> ErrorMessage:
-    """Return the error message that the payload of a Terminate is (DGRAM-ERR-12)."""
+    """Parse the payload of a Terminate as an error message (DGRAM-ERR-12)."""
     if len(payload) < 6 or len(payload) > 52 or payload[2] & 0xC0 != 0xC0:
         raise WireError("error message without M and D, or its length")
     first, code, bits, _, seg_len = struct.unpack_from("!BBBBH", payload)
@@ -185,7 +187,7 @@ def private_head(subcode: int, immediate: bytes) -> bytes:
 
 
 def cut(message: Untagged | Tagged, size: int) -> list[Segment]:
-    """Return a message's segments, each of them with that much payload at the most."""
+    """Return the segments of a message, each with at most ``size`` octets of payload."""
     parts: list[Segment] = []
     whole = message.payload
     for at in range(0, max(len(whole), 1), size):
@@ -198,5 +200,5 @@ def cut(message: Untagged | Tagged, size: int) -> list[Segment]:
 
 
 def newer(psn: int, than: int) -> bool:
-    """Whether a serial number of 32 bits comes after another one, or is the same (RFC 1982)."""
+    """Whether a 32-bit serial number is equal to or later than another one (RFC 1982)."""
     return (psn - than) % (1 << 32) < 1 << 31

@@ -1,4 +1,4 @@
-"""Run ibv_asyncwatch while its interface gets an address and loses it; it must print each change.
+"""Run ibv_asyncwatch while its interface gains and loses an address; both events must be printed.
 
 usage: asyncwatch.py DEVICE, as root of a network namespace
 """
@@ -12,7 +12,7 @@ ADDRESS = "2001:db8:77::77/128"
 
 
 def until(lines, text):
-    """Print the program's lines up to the one that has the text."""
+    """Print the lines of the program up to the first one that contains the text."""
     for line in lines:
         print(line, end="", flush=True)
         if text in line:

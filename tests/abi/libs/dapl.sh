@@ -1,5 +1,5 @@
-# dapl.sh ofa|scm DEVICE PROGRAM [ARGUMENT...]: becomes a program of DAPL that finds that device as the adapter
-# "siwarp", of the provider that connects by rdma_cm (ofa), or by sockets of its own (scm).
+# dapl.sh ofa|scm DEVICE PROGRAM [ARGUMENT...]: executes a DAPL program that uses the device as the
+# adapter "siwarp". The provider connects by rdma_cm (ofa) or by its own sockets (scm).
 provider=$1 device=$2
 shift 2
 conf=$(mktemp dat.XXXXXX) || exit 2

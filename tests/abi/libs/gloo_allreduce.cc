@@ -1,4 +1,4 @@
-// Gloo's all-reduce over its ibverbs transport, with checked results: a process for each rank.
+// Gloo's all-reduce over its ibverbs transport, with checked results; each rank is a process.
 //
 // gloo_allreduce DEVICE STORE RANKS RANK ROUNDS     STORE: a folder that all ranks share
 #include <gloo/allreduce_halving_doubling.h>
@@ -18,7 +18,7 @@
 namespace
 {
 
-// Sums of integers that a float holds exactly: each order of adding gives the same.
+// Integers whose sums a float represents exactly, so the order of addition does not matter.
 float value(int rank, int round, size_t at)
 {
 	return static_cast<float>((rank + 1) * ((at + 3 * round) % 1000));
@@ -42,8 +42,8 @@ bool summed(const std::vector<float> &data, int ranks, int round)
 	return true;
 }
 
-// Gloo wants no buffer destroyed before its last send has completed, and waits for none of them.
-// A barrier's send completes behind all that its pair sent before.
+// Gloo's buffers must not be destroyed before their last send has completed, but Gloo does not wait
+// for that. The send of a barrier completes after all earlier sends of its pair.
 struct Through : gloo::BarrierAllToAll {
 	using BarrierAllToAll::BarrierAllToAll;
 	void run()
@@ -54,7 +54,7 @@ struct Through : gloo::BarrierAllToAll {
 	}
 };
 
-// Whether all rounds of all-reduces of this many elements were right.
+// Returns whether all rounds of all-reduces of this many elements had correct results.
 template <typename Algorithm>
 bool reduced(const std::shared_ptr<gloo::Context> &context, size_t elements, int rounds)
 {
@@ -87,8 +87,8 @@ int run(char **words)
 			return 1;
 	}
 	std::printf("rank %d of %d: sums correct\n", rank, ranks);
-	// Nothing is destroyed: Gloo's pairs destroy their queue pairs while the thread of its device,
-	// which has just told of the last message, may still post to them, and then it waits for itself.
+	// Exit without destructors: Gloo's pairs would destroy their queue pairs while the device's
+	// thread, which has just reported the last message, may still post to them and then deadlocks.
 	std::fflush(stdout);
 	std::_Exit(0);
 }

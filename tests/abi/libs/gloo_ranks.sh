@@ -1,6 +1,6 @@
-# gloo_ranks.sh PROGRAM DEVICE RANKS ROUNDS OTHER-DEVICE [COMMAND...]: all ranks here, or, with a
-# command that runs what follows elsewhere, the last one there, on the other device. Ends when all
-# have ended; status 0 if each had.
+# gloo_ranks.sh PROGRAM DEVICE RANKS ROUNDS OTHER-DEVICE [COMMAND...]: starts all ranks here. If
+# there is a command that runs its arguments elsewhere, the last rank is started with it, on the
+# other device. Waits for all ranks; the exit status is 0 if all of them succeeded.
 program=$1 device=$2 ranks=$3 rounds=$4 other=$5
 shift 5
 store=$(mktemp -d) || exit 2

@@ -1,12 +1,12 @@
-# mooncake_bench.sh PYTHON DEVICE ADDRESS: the target, until the initiator has ended it
-# mooncake_bench.sh PYTHON DEVICE ADDRESS OPERATION SECONDS: the initiator, which waits for a target
+# mooncake_bench.sh PYTHON DEVICE ADDRESS: the target; runs until the initiator ends it
+# mooncake_bench.sh PYTHON DEVICE ADDRESS OPERATION SECONDS: the initiator; waits for a target
 python=$1 device=$2 address=$3 operation=$4 seconds=$5
 bench=$("$python" -c 'import mooncake; print(mooncake.__path__[0])')/transfer_engine_bench
 common="--protocol=rdma --metadata_server=P2PHANDSHAKE --device_name=$device
 --buffer_size=134217728 --logtostderr"
 if [ -z "$operation" ]; then
 	echo $$ >mooncake.pid
-	# It takes a port of its own choice, and says which.
+	# The target chooses its port and logs it.
 	# shellcheck disable=SC2086
 	exec "$bench" $common --mode=target --local_server_name="$address:12345" 2>mooncake.log
 fi

@@ -1,5 +1,6 @@
 #!/bin/sh
-# rcopy.sh SERVER: copies a file to where rcopy's server SERVER runs, on this disk, and compares the two.
+# rcopy.sh SERVER: copies a file through rcopy's server SERVER, on the same disk, and compares the
+# two files.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,9 +1,9 @@
-/* librpma: Writes with flushes, Reads of them, immediate data and messages, all compared.
+/* librpma: Writes with flushes, Reads, immediate data and messages, with checked data.
  *
  * rpma_exchange server|client ADDRESS PORT ROUNDS      ADDRESS: the server's
  *
- * The server lends its memory. In each round the client writes to it, reads it back and tells the
- * server, which looks at its memory and answers.
+ * The server exposes its memory. In each round the client writes to it, reads the data back and
+ * notifies the server, which checks its memory and answers.
  */
 #include <librpma.h>
 #include <stdint.h>
@@ -37,14 +37,17 @@ static void pattern(unsigned char *to, size_t size, int seed)
 		to[i] = (unsigned char)(i * 7 + (i >> 8) * 13 + seed);
 }
 
-/* What an end has: a lent or a working area, and a place for each message. */
+/*
+ * The state of one end: the remotely accessible area or the working area, and a buffer for messages
+ * in each direction.
+ */
 struct end {
 	struct rpma_peer *peer;
 	struct rpma_conn *conn;
 	struct rpma_cq *cq;
 	unsigned char *memory, *expected, *in, *out;
 	struct rpma_mr_local *mr, *in_mr, *out_mr;
-	int early; /* the answer's completion came before that of what it answers */
+	int early; /* the completion of the answer came before the completion of the request */
 };
 
 static unsigned char *area(struct end *end, size_t size, int usage, struct rpma_mr_local **mr)
@@ -71,7 +74,7 @@ static void prepare(struct end *end, const char *address, enum rpma_util_ibv_con
 	end->expected = malloc(SIZE);
 }
 
-/* The context of the next completion; silent requests have none. */
+/* Returns the context of the next completion; unsignalled requests have none. */
 static const void *next(struct end *end)
 {
 	struct ibv_wc wc;
@@ -181,7 +184,10 @@ static void use(struct end *end, struct rpma_mr_remote *there, int round)
 	completed(end, end->mr);
 	pattern(end->expected, SIZE, round);
 	same(end->memory, end->expected, SIZE, "what was read back");
-	/* Eight octets at once, which must not be seen in part; then what was there before. */
+	/*
+	 * An atomic write of eight octets, which must never be partly visible; then the previous
+	 * data is restored.
+	 */
 	OK(rpma_atomic_write(end->conn, there, 8, flag, RPMA_F_COMPLETION_ON_ERROR, NULL));
 	OK(rpma_read(end->conn, end->mr, 0, there, 8, 8, RPMA_F_COMPLETION_ALWAYS, end->mr));
 	completed(end, end->mr);

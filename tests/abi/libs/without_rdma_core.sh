@@ -1,5 +1,5 @@
-# without_rdma_core.sh COMMAND...: runs it where the system has no libibverbs and no librdmacm (a
-# mount namespace), and where, without siwarp's, it would fail. Only root may do this.
+# without_rdma_core.sh COMMAND...: runs the command in a mount namespace without the system's
+# libibverbs and librdmacm, where it would fail without siwarp's libraries. Requires root.
 case $1 in
 --inside) shift ;;
 *) exec unshare -m sh "$0" --inside "$@" ;;

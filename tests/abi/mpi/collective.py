@@ -1,4 +1,4 @@
-"""mpi4py, collective calls, each compared with what NumPy makes of the same numbers."""
+"""Collective calls of mpi4py, each compared with NumPy's result for the same numbers."""
 
 import numpy
 from mpi4py import MPI
@@ -8,7 +8,7 @@ RANK, SIZE = COMM.rank, COMM.size
 
 
 def numbers(rank, count):
-    """Return what that rank has: every rank can say so of every other."""
+    """Return the numbers of a rank; every rank can compute those of every other."""
     return numpy.random.default_rng(rank * 1000 + count).integers(-1000, 1000, count)
 
 
@@ -23,7 +23,7 @@ for count in (1, 1000, 60_000):
         out = numpy.zeros_like(mine)
         COMM.Allreduce(mine, out, op)
         assert numpy.array_equal(out, wanted), (count, op)
-    # Floating point: the order of the sum is MPI's own.
+    # Floating point: MPI chooses the order of the summation.
     out = numpy.zeros(count)
     COMM.Allreduce(mine / 7.0, out)
     assert numpy.allclose(out, numpy.sum(every, axis=0) / 7.0)
@@ -47,7 +47,7 @@ out = numpy.zeros(count, dtype=table.dtype)
 COMM.Reduce_scatter_block(table[RANK], out)
 assert numpy.array_equal(out, table.sum(axis=0)[RANK])
 
-# Parts of different lengths, at the root alone.
+# Parts of different lengths, known only at the root.
 lengths = [100 * (rank + 1) for rank in range(SIZE)]
 whole = numpy.concatenate([numbers(rank, lengths[rank]) for rank in range(SIZE)])
 out = numpy.zeros(len(whole), dtype=whole.dtype) if RANK == 0 else None

@@ -1,4 +1,4 @@
-"""mpi4py, without end: each rank sends to the next one and receives, for a rank to be killed in."""
+"""Each mpi4py rank sends to the next one and receives forever, until a test kills a rank."""
 
 import numpy
 from mpi4py import MPI

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Each with its data checked: mpi_exchange hello|ring|alltoall [OCTETS [LAPS of the ring]] */
+/*
+ * MPI communication patterns with checked data: mpi_exchange hello|ring|alltoall [OCTETS [LAPS of
+ * the ring]]
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What rank `from` says to rank `to` at a place of its message. */
+/* Returns the octet at offset `at` of the message from rank `from` to rank `to`. */
 static unsigned char octet(int from, int to, size_t at)
 {
 	return (unsigned char)(from * 31 + to * 7 + at * 13 + (at >> 8));

@@ -1,4 +1,4 @@
-"""mpi4py, point to point: blocking, non-blocking, persistent, probed, objects and buffers."""
+"""Point-to-point calls of mpi4py: blocking, non-blocking, persistent, probed; objects, buffers."""
 
 import numpy
 from mpi4py import MPI
@@ -9,12 +9,12 @@ NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
 
 def pattern(rank, count, seed):
-    """Return numbers that tell whose they are, and where each stands."""
+    """Return numbers that identify their rank and their position."""
     return numpy.arange(count, dtype="i8") * 7919 + rank * 104729 + seed
 
 
 def check(came, count, seed):
-    """Compare what came from the rank before with what it sends."""
+    """Compare the received data with the pattern of the previous rank."""
     assert numpy.array_equal(came[:count], pattern(BEFORE, count, seed)), (RANK, count, seed)
 
 
@@ -22,13 +22,13 @@ for size in (1, 100, 1024, 8192, 100_000, 500_000):
     came = numpy.zeros(size, dtype="i8")
     COMM.Sendrecv(pattern(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
     check(came, size, 1)
-    # Synchronous: it ends when the receive has begun.
+    # A synchronous send completes when the receive has started.
     sent = COMM.Issend(pattern(RANK, size, 2), NEXT, 2)
     COMM.Recv(came, BEFORE, 2)
     sent.Wait()
     check(came, size, 2)
 
-# Many at once, taken in another order than they were sent in.
+# Many messages at once, received in a different order.
 out = [pattern(RANK, 2000, tag) for tag in range(50)]
 into = [numpy.zeros(2000, dtype="i8") for _ in range(50)]
 requests = [COMM.Irecv(into[tag], BEFORE, 100 + tag) for tag in reversed(range(50))]
@@ -37,7 +37,7 @@ MPI.Request.Waitall(requests)
 for tag in range(50):
     check(into[tag], 2000, tag)
 
-# Persistent requests, and a message whose length its receiver asks for.
+# Persistent requests, and a message whose length its receiver probes.
 mine, came = pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
 pair = [COMM.Recv_init(came, BEFORE, 3), COMM.Send_init(mine, NEXT, 3)]
 for _ in range(20):

@@ -1,4 +1,6 @@
-"""mpi4py, one-sided: windows with fences, locks and post-start; put, get, accumulate, atomics."""
+"""One-sided communication of mpi4py: windows with fences, locks and post-start; put, get,
+accumulate and atomics.
+"""
 
 import numpy
 from mpi4py import MPI
@@ -10,14 +12,14 @@ COUNT = 20_000
 
 
 def numbers(rank, seed):
-    """Return what that rank puts, or shows."""
+    """Return the numbers that a rank puts into a window or exposes."""
     return numpy.arange(COUNT, dtype="f8") * 3 + rank * 1e6 + seed
 
 
 window = MPI.Win.Allocate(COUNT * 8, 8, comm=COMM)
 memory = numpy.frombuffer(window.tomemory(), dtype="f8")
 
-# What is put must stay until the epoch ends.
+# The source of a put must stay unchanged until the epoch ends.
 mine = numbers(RANK, 1)
 memory[:] = 0
 window.Fence()
@@ -40,7 +42,7 @@ for rank in range(SIZE):
 window.Fence()
 assert numpy.array_equal(memory, sum(numbers(rank, 3) for rank in range(SIZE)))
 
-# A lock lets one rank at a time; no rank but the origin does anything.
+# An exclusive lock admits one rank at a time; only the origin is active.
 memory[:] = 0
 COMM.Barrier()
 window.Lock(0, MPI.LOCK_EXCLUSIVE)
@@ -69,7 +71,7 @@ window.Wait()
 assert numpy.array_equal(memory, numbers(BEFORE, 4))
 window.Free()
 
-# A counter that all ranks take numbers from: each number is taken once.
+# All ranks draw numbers from a shared counter: each number is drawn once.
 counter = MPI.Win.Allocate(8 if RANK == 0 else 0, 8, comm=COMM)
 if RANK == 0:
     numpy.frombuffer(counter.tomemory(), dtype="i8")[:] = 0

@@ -1,4 +1,6 @@
-"""What the scripts share: the server's control connection, and data that tells its place."""
+"""Shared by the scripts: the control connection to the server, and data that identifies its
+position.
+"""
 
 import json
 import socket
@@ -8,12 +10,12 @@ PORT = 18616
 
 
 def pattern(size, seed):
-    """Octets of which no two pages are alike."""
+    """Return octets with no two equal pages."""
     return bytes((i * 7 + (i >> 8) * 13 + seed) & 0xFF for i in range(size))
 
 
 class Control:
-    """A TCP connection between the two ends, for a line of JSON each way at a time."""
+    """A TCP connection between both ends, which exchange one line of JSON at a time."""
 
     def __init__(self):
         if len(sys.argv) > 2:
@@ -21,15 +23,15 @@ class Control:
             connection = socket.create_connection((sys.argv[2], PORT), timeout=30)
         else:
             self.server = True
-            # A client that finds the port open finds the device open, too.
+            # The device is already open when a client finds this port open.
             connection = socket.create_server(("0.0.0.0", PORT)).accept()[0]
         connection.settimeout(30)
         self.here = connection.getsockname()[0]
-        # Two files: one for both ways would forget what it had read ahead.
+        # Two file objects: a single one for both directions would lose its read-ahead.
         self.read, self.write = connection.makefile("r"), connection.makefile("w")
 
     def swap(self, **mine):
-        """Tell the other end something, and return what it tells."""
+        """Send values to the other end, and return the values it sends."""
         self.write.write(json.dumps(mine) + "\n")
         self.write.flush()
         line = self.read.readline()
@@ -38,5 +40,5 @@ class Control:
 
 
 def device():
-    """The name of the device to use."""
+    """Return the name of the device to use."""
     return sys.argv[1]

@@ -2,7 +2,7 @@
 
 ibverbs_exchange.py DEVICE [SERVER]
 
-With ENDLESS in the environment both ends do RDMA Writes until one of them is gone.
+With ENDLESS in the environment both ends repeat RDMA Writes until one of them is killed.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ QKEY, GRH = 0x1234, 40
 
 
 def wait(cq, channel=None):
-    """The next completion; it must be a success."""
+    """Wait for the next completion, which must be successful."""
     while True:
         for wc in cq.poll(1):
             wc.raise_for_status()
@@ -41,7 +41,7 @@ found = {str(dev.name): dev for dev in ib.get_device_list()}
 with contextlib.ExitStack() as opened:
 
     def keep(thing):
-        """Have it closed before what it was made from."""
+        """Register an object to be closed before the objects it was created from."""
         return opened.enter_context(thing)
 
     ctx = keep(found[device()].open())
@@ -57,7 +57,7 @@ with contextlib.ExitStack() as opened:
         return ib.SGE(mr, size, offset=offset)
 
     def request(opcode, size=SIZE, **more):
-        """Post a request to the first half of the other end's memory, and wait for its end."""
+        """Post a request for the first half of the other end's memory; wait for its completion."""
         qp.post_send(
             ib.SendWR(
                 wr_id=9,
@@ -116,7 +116,7 @@ with contextlib.ExitStack() as opened:
         request(ib.WROpcode.RDMA_WRITE_WITH_IMM, 0, imm_data=77)
     control.swap(connected=1)
 
-    # UD: what comes lies behind 40 octets of a header.
+    # UD: the data is received behind a 40-octet header.
     qp = keep(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.UD)))
     qp.to_init(1, qkey=QKEY)
     qp.modify(ib.QPAttrMask.STATE, qp_state=ib.QPState.RTR)

@@ -1,4 +1,4 @@
-"""PyPI's mooncake-transfer-engine-non-cuda: its engine's Writes and Reads by protocol rdma.
+"""PyPI's mooncake-transfer-engine-non-cuda: Writes and Reads of its engine with protocol rdma.
 
 mooncake_exchange.py DEVICE [SERVER]
 """
@@ -13,7 +13,7 @@ PAGE, PAGES = 65536, 64
 
 control = Control()
 engine = TransferEngine()
-# The two tell each other by a port of the engine's own where their memory lies.
+# The two engines exchange the addresses of their memory through a port that each engine opens.
 assert engine.initialize(control.here, "P2PHANDSHAKE", "rdma", device()) == 0
 memory = ctypes.create_string_buffer(PAGE * PAGES)
 address = ctypes.addressof(memory)

@@ -1,4 +1,4 @@
-"""Two programs that tell each other by a socket who they are: RC both ways, and a datagram.
+"""Two programs exchange their addresses over a socket: RC in both directions, and a datagram.
 
 usage: across.py DEVICE OWN-ADDRESS [ADDRESS OF THE SERVER]
 """
@@ -22,7 +22,7 @@ serves = len(sys.argv) == 3
 
 
 def meeting():
-    """The socket to the other program."""
+    """Return the socket to the other program."""
     if not serves:
         return socket.create_connection((sys.argv[3], PORT))
     with socket.create_server((sys.argv[2], PORT)) as listener:
@@ -30,20 +30,20 @@ def meeting():
 
 
 def told(stream, **mine):
-    """Tell the other program something, and return what it tells."""
+    """Send values to the other program, and return the values it sends."""
     stream.write(json.dumps(mine) + "\n")
     stream.flush()
     return json.loads(stream.readline())
 
 
 def rc(end, theirs):
-    """A Write, a Send behind it and a Read; each end does them and looks at what came."""
+    """Each end posts a Write, a Send behind it and a Read, and checks the received data."""
     data, other = pattern(SIZE, serves), pattern(SIZE, not serves)
     end.mr.write(data, SIZE)
     to = theirs["addr"] + 3 * SIZE, theirs["rkey"]
     end.post(IBV_WR_RDMA_WRITE, SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
     end.post(size=SIZE, send_flags=IBV_SEND_SIGNALED)
-    for _ in range(3):  # of both, and of the peer's Send
+    for _ in range(3):  # the Write, the Send, and the receive of the peer's Send
         end.completion()
     assert end.mr.read(SIZE, SIZE) == end.mr.read(SIZE, 3 * SIZE) == other
     end.post(IBV_WR_RDMA_READ, SIZE, 2 * SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
@@ -52,7 +52,7 @@ def rc(end, theirs):
 
 
 def ud(end, theirs, way):
-    """A datagram each way; a header is in front of what comes."""
+    """Send a datagram in each direction; received data follows a header."""
     end.mr.write(pattern(SIZE, serves), SIZE)
     wr = SendWR(sg=[end.sge(SIZE)], num_sge=1, send_flags=IBV_SEND_SIGNALED)
     wr.set_wr_ud(AH(end.pd, attr=way), theirs["ud"], QKEY)
@@ -73,5 +73,5 @@ with device() as ctx, meeting() as found, found.makefile("rw") as stream:
     one.connect_to(theirs["rc"], way)
     rc(one, theirs)
     ud(other, theirs, way)
-    told(stream)  # neither goes before the other has all
+    told(stream)  # neither program exits before the other one has finished
 done("across")

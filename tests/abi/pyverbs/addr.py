@@ -1,4 +1,4 @@
-"""Addresses: GIDs, address vectors, and handles made of them or of a completion."""
+"""Addresses: GIDs, address vectors, and address handles made from them or from a completion."""
 
 import errno
 
@@ -22,7 +22,7 @@ with device() as ctx:
             end.qp.post_send(wr)
             end.completion()
 
-        # There by the vector, and back by what came.
+        # A message by the address vector, and a reply by the completion's source.
         a.mr.write(data, SIZE)
         b.receive()
         send(a, AH(a.pd, attr=route(ctx, index)), b)

@@ -1,4 +1,4 @@
-"""Completion channels: an event for each time that a queue was armed."""
+"""Completion channels: one event for each time that a queue was armed."""
 
 from common import End, device, done, pattern
 from pyverbs.cq import CQ, CompChannel
@@ -8,7 +8,7 @@ SIZE, COUNT = 800, 20
 
 
 def armed(ctx):
-    """A queue that is armed, and its channel."""
+    """Return an armed completion queue and its channel."""
     channel = CompChannel(ctx)
     cq = CQ(ctx, 100, None, channel)
     cq.req_notify()
@@ -26,13 +26,13 @@ with device() as ctx:
         b.receive(SIZE, wr_id=i)
         a.post(IBV_WR_SEND, SIZE)
         for channel, end in ((theirs, b), (mine, a)):
-            channel.get_cq_event(end.cq)  # waits; acknowledges
+            channel.get_cq_event(end.cq)  # waits for the event and acknowledges it
             end.cq.req_notify()
             came = end.completion()
             assert end is a or (came.wr_id, came.byte_len) == (i, SIZE)
         assert b.mr.read(SIZE, 0) == data
 
-    # Armed for solicited events alone: a plain message raises none.
+    # Armed for solicited events only: an ordinary message raises none.
     channel = CompChannel(ctx)
     cq = CQ(ctx, 100, None, channel)
     a, b = End(ctx), End(ctx, cq=cq)

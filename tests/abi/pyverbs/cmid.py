@@ -1,4 +1,6 @@
-"""Connection ids with events: RC both ways, a Read and a Write, a rejection; UD by its service."""
+"""Connection ids with events: RC in both directions, a Read and a Write, a rejection; UD by its
+service.
+"""
 
 from common import device, done, pattern
 from pyverbs.addr import AH
@@ -40,7 +42,7 @@ def event(channel, kind):
 
 
 def listener(space, port):
-    """An id that listens, and the channel of its events."""
+    """Return a listening id, and its event channel."""
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
     cmid.bind_addr(AddrInfo(src=HOST, src_service=port, port_space=space, flags=RAI_PASSIVE))
@@ -49,7 +51,7 @@ def listener(space, port):
 
 
 def client(space, port):
-    """An id that has found its way to a listener, and the channel of its events."""
+    """Return an id that has resolved the address of a listener, and its event channel."""
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
     cmid.resolve_addr(AddrInfo(src=HOST, dst=HOST, dst_service=port, port_space=space))
@@ -60,19 +62,19 @@ def client(space, port):
 
 
 def queues(cmid, kind):
-    """Give an id its queue pair."""
+    """Create the queue pair of an id."""
     cmid.create_qp(QPInitAttr(qp_type=kind, cap=QPCap(max_recv_wr=4)))
 
 
 def said(text):
-    """Parameters of a connection with private data."""
+    """Return connection parameters with private data."""
     param = ConnParam(data_len=len(text))
     param.set_private_data(text)
     return param
 
 
 def connect(port, server):
-    """Two ids of RC, connected, and the channel of the client."""
+    """Return two connected RC ids, and the event channel of the client."""
     mine, active = client(RDMA_PS_TCP, port)
     queues(active, IBV_QPT_RC)
     active.connect(said(b"who is there"))
@@ -83,7 +85,7 @@ def connect(port, server):
 
 
 def moved(active, passive):
-    """A Send, a Write and a Read between two ids, each of which places what was sent."""
+    """A Send, a Write and a Read between two ids; the data of each is checked."""
     data = pattern(SIZE)
     here, there = active.reg_msgs(SIZE), passive.reg_msgs(SIZE)
     here.write(data, SIZE)
@@ -102,7 +104,7 @@ def moved(active, passive):
 
 
 def datagram(cmid, mr, ah, peer, qpn):
-    """A datagram from an id to another."""
+    """Send a datagram from one id to another."""
     data = pattern(SIZE, 8)
     mr.write(data, SIZE)
     theirs = peer.reg_msgs(SIZE + GRH)

@@ -1,4 +1,4 @@
-"""What the scripts share: a device, and two queue pairs of it that talk to each other."""
+"""Shared by the scripts: a device, and two of its queue pairs that communicate with each other."""
 
 import errno
 import sys
@@ -35,7 +35,7 @@ ALL = (
 
 
 def device():
-    """The device that the command line names, open."""
+    """Open the device that the command line names."""
     return Context(name=sys.argv[1])
 
 
@@ -50,12 +50,12 @@ def refused(what, *args, code=errno.EOPNOTSUPP, **more):
 
 
 def pattern(size, seed=0):
-    """Octets that tell their place."""
+    """Return octets that identify their position."""
     return bytes((i * 7 + (i >> 8) * 5 + seed) & 0xFF for i in range(size))
 
 
 def route(ctx, index=0):
-    """The address vector of this device itself."""
+    """Return an address vector that leads to the device itself."""
     gid = ctx.query_gid(port_num=1, index=index)
     return AHAttr(gr=GlobalRoute(dgid=gid, sgid_index=index), is_global=1, port_num=1)
 
@@ -73,7 +73,7 @@ class End:
             self.attr.qkey = QKEY
         else:
             self.attr.qp_access_flags = ALL
-        # Of UD that goes on to RTS at once, of the others to INIT.
+        # pyverbs moves a UD queue pair to RTS at once, and others to INIT.
         if ops:
             mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
             init = QPInitAttrEx(
@@ -92,21 +92,21 @@ class End:
             self.qp = QP(self.pd, init, self.attr)
 
     def connect(self, ctx, other):
-        """Take the queue pair of another end as the peer."""
+        """Connect to the queue pair of another end."""
         self.connect_to(other.qp.qp_num, route(ctx))
 
     def connect_to(self, number, way):
-        """Take the queue pair of that number as the peer, which is reached that way."""
+        """Connect to the queue pair with that number, through the address vector `way`."""
         attr = self.attr
         attr.dest_qp_num, attr.ah_attr = number, way
         attr.path_mtu, attr.max_dest_rd_atomic, attr.max_rd_atomic = 3, 8, 8
-        # Adapters keep five bits of a time and three of a count.
+        # Adapters use five bits of a time and three of a count.
         attr.min_rnr_timer, attr.timeout = 12 | 0x20, 14 | 0xE0
         attr.retry_cnt, attr.rnr_retry = 7 | 0x08, 7 | 0xF8
         self.qp.to_rts(attr)
 
     def completion(self, status=IBV_WC_SUCCESS):
-        """The next completion; it must have this status."""
+        """Return the next completion, which must have this status."""
         while True:
             count, found = self.cq.poll(1)
             if count:
@@ -114,7 +114,7 @@ class End:
                 return found[0]
 
     def sge(self, size, offset=0):
-        """A piece of this end's memory."""
+        """Return a scatter/gather element of this end's memory."""
         return SGE(self.mr.buf + offset, size, self.mr.lkey)
 
     def receive(self, size=2048, offset=0, wr_id=0):
@@ -122,7 +122,7 @@ class End:
         self.qp.post_recv(RecvWR(sg=[self.sge(size, offset)], num_sge=1, wr_id=wr_id))
 
     def post(self, opcode=IBV_WR_SEND, size=1, offset=0, to=None, **more):
-        """Post a request; `to`: the address and key of the other end's memory."""
+        """Post a request; `to`: address and rkey of the other end's memory."""
         sges = [self.sge(size, offset)]
         wr = SendWR(sg=sges, num_sge=1, opcode=opcode, **more)
         if to:
@@ -131,7 +131,7 @@ class End:
 
 
 def connected(ctx, **more):
-    """Two ends of RC, connected."""
+    """Return two connected RC ends."""
     ends = End(ctx, **more), End(ctx, **more)
     for one, other in (ends, ends[::-1]):
         one.connect(ctx, other)
@@ -139,5 +139,5 @@ def connected(ctx, **more):
 
 
 def done(name):
-    """Say that all of a script's checks held."""
+    """Print that all checks of a script have passed."""
     print(f"{name}: correct")

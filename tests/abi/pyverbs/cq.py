@@ -12,7 +12,7 @@ with device() as ctx:
         assert cq.cqe >= 600
         cq.req_notify()
     with CQEX(ctx, CqInitAttrEx(cqe=64)) as extended:
-        assert extended.start_poll(PollCqAttr()) == 2  # ENOENT: it is empty
+        assert extended.start_poll(PollCqAttr()) == 2  # ENOENT: the queue is empty
     a, b = connected(ctx)
     b.qp.post_recv(RecvWR(sg=[SGE(b.mr.buf, 100, b.mr.lkey)], num_sge=1, wr_id=5))
     a.qp.post_send(SendWR(sg=[SGE(a.mr.buf, 100, a.mr.lkey)], num_sge=1, wr_id=6))

@@ -1,4 +1,4 @@
-"""Extended completion queues: every reader, both clocks, and what is refused."""
+"""Extended completion queues: every reader, both clocks, and unsupported options."""
 
 import errno
 import time
@@ -27,7 +27,7 @@ STAMPS = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAM
 
 
 def queue(ctx, **more):
-    """A queue with all readers of plain completions."""
+    """Return a queue with all readers of standard completions."""
     return CQEX(ctx, CqInitAttrEx(cqe=64, **{"wc_flags": IBV_WC_STANDARD_FLAGS, **more}))
 
 
@@ -60,7 +60,7 @@ with device() as ctx:
         assert mine.read_timestamp() >= last
         last = mine.read_timestamp()
         mine.end_poll()
-    # All in one turn, as far as they are there.
+    # All available completions in one polling batch.
     taken = 0
     while taken < COUNT:
         started(theirs)

@@ -1,4 +1,4 @@
-"""Memory that is not the program's: a dma-buf that the CPU may map, and what it may not."""
+"""Registration of foreign memory: a dma-buf that the CPU can map, and one that it cannot."""
 
 import os
 from pathlib import Path
@@ -14,13 +14,13 @@ SIZE = 4096
 
 with device() as ctx:
     a, b = connected(ctx)
-    # What is mapped as a dma-buf is, and holds what was written through the region.
+    # A memfd is mapped like a dma-buf, and holds the data that was written through the region.
     fd = os.memfd_create("dmabuf")
     os.truncate(fd, 3 * SIZE)
     mr = DmaBufMR(b.pd, SIZE, ALL, fd, offset=SIZE)
     assert mr.length == SIZE and mr.offset == SIZE
     a.mr.write(pattern(SIZE), SIZE)
-    there = (SIZE, mr.rkey)  # pyverbs has the offset for the region's address
+    there = (SIZE, mr.rkey)  # pyverbs uses the offset as the address of the region
     a.post(IBV_WR_RDMA_WRITE, SIZE, to=there, send_flags=IBV_SEND_SIGNALED)
     a.completion()
     a.post(IBV_WR_RDMA_READ, SIZE, to=there, send_flags=IBV_SEND_SIGNALED)
@@ -29,7 +29,7 @@ with device() as ctx:
     assert os.pread(fd, SIZE, 0) == os.pread(fd, SIZE, 2 * SIZE) == bytes(SIZE)
     mr.close()
 
-    # A pipe has nothing to map. pyverbs' own dma-bufs are a graphics card's.
+    # A pipe cannot be mapped. The dma-bufs of pyverbs itself need a graphics card.
     end = End(ctx)
     pipes = os.pipe()
     refused(DmaBufMR, end.pd, SIZE, ALL, pipes[0])
@@ -40,6 +40,6 @@ with device() as ctx:
                 raise AssertionError("there is a dma-buf without a card")
             except PyverbsRDMAError:
                 pass
-    # Memory on the device there is none: this object has no buffer.
+    # siwarp has no device memory: this object has no buffer.
     refused(DMMR, end.pd, 64, ALL, DM.__new__(DM), 0)
 done("dmabuf")

@@ -1,4 +1,4 @@
-"""Asynchronous events: each is delivered, about its object, and acknowledged."""
+"""Asynchronous events: each is delivered, names its object, and is acknowledged."""
 
 from common import ALL, End, connected, device, done
 from pyverbs.enums import (

@@ -1,4 +1,4 @@
-"""Memory regions: what is read and written, reached by a peer, changed, imported, refused."""
+"""Memory regions: local and remote access, re-registration, import, and refused requests."""
 
 import errno
 
@@ -25,14 +25,14 @@ with device() as ctx:
     assert a.mr.read(SIZE, 0) == data and a.mr.length == 4096
 
     def written(mr):
-        """Write to a region of b's, and return what is there."""
+        """Write to a region of b's, and return its contents."""
         a.post(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
         a.completion()
         return mr.read(SIZE, 0)
 
     target = MR(b.pd, 4096, ALL)
     assert written(target) == data
-    # Another place, by a new key; then no right.
+    # Different memory with a new key; then without access rights.
     place = posix_memalign(8192)
     target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
     assert target.length == 8192

@@ -1,4 +1,4 @@
-"""Memory windows: a peer writes through one, and no longer when it is gone."""
+"""Memory windows: a peer can write through a window until it is invalidated."""
 
 from common import connected, device, done, pattern
 from pyverbs.base import inc_rkey
@@ -21,7 +21,7 @@ SIZE = 2000
 
 
 def written(a, b, rkey, seed):
-    """Write through a window of b's whole memory, and compare."""
+    """Write through a window on b's complete memory, and compare the data."""
     data = pattern(SIZE, seed)
     a.mr.write(data, SIZE)
     a.post(IBV_WR_RDMA_WRITE, SIZE, to=(b.mr.buf, rkey))
@@ -30,13 +30,13 @@ def written(a, b, rkey, seed):
 
 
 def refused_to(a, b, rkey):
-    """Check that a write by a key is answered with an error."""
+    """Check that a Write with an rkey fails with a remote access error."""
     a.post(IBV_WR_RDMA_WRITE, SIZE, to=(b.mr.buf, rkey))
     a.completion(IBV_WC_REM_ACCESS_ERR)
 
 
 def bound_2(b, window):
-    """Bind a window of type 2 to b's memory; return its key."""
+    """Bind a type 2 window to b's memory; return its rkey."""
     info = MWBindInfo(b.mr, b.mr.buf, SIZE, IBV_ACCESS_REMOTE_WRITE)
     wr = SendWR(opcode=IBV_WR_BIND_MW)
     wr.set_bind_wr(window, info)

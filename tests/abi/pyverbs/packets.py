@@ -1,4 +1,4 @@
-"""Classes that choose packets of a port: each keeps what it is given, and no queue takes it."""
+"""Classes for packet steering: each stores its parameters, and no queue accepts them."""
 
 from common import End, device, done, refused
 from pyverbs.enums import (
@@ -25,7 +25,7 @@ specs = [
     TcpUdpSpec(IBV_FLOW_SPEC_TCP, src_port=80),
 ]
 assert specs[1].dst_ip == "192.0.2.1" and specs[1].proto == 17
-assert specs[2].next_hdr == 17  # of its addresses pyverbs can only be told
+assert specs[2].next_hdr == 17  # pyverbs can only set the addresses, not read them
 assert specs[3].dst_port == 4791 and specs[4].src_port == 80
 
 with device() as ctx:
@@ -37,11 +37,11 @@ with device() as ctx:
     every = FlowAttr(num_of_specs=len(specs), port=1)
     every.specs.extend(specs)
     refused(Flow, end.qp, every)
-    # A base without calls of its own: vendors' subclasses make actions.
+    # A base class without calls: the subclasses of vendors create actions.
     assert not [name for name in vars(FlowAction) if name in ("create", "modify")]
     FlowAction()
 
-    # A hash over headers spreads packets over work queues, of which there are none, either.
+    # A header hash distributes packets over work queues, which siwarp does not have either.
     conf = RxHashConf(IBV_RX_HASH_FUNC_TOEPLITZ, 4, [1, 2, 3, 4], IBV_RX_HASH_DST_IPV4)
     assert conf.rx_hash_key_len == 4 and conf.rx_hash_fields_mask == IBV_RX_HASH_DST_IPV4
     init = QPInitAttrEx(

@@ -1,4 +1,4 @@
-"""Protection domains: whose memory a queue pair reaches; parent domains; imports; advice."""
+"""Protection domains: the memory that a queue pair can access; parent domains; imports; advice."""
 
 import errno
 
@@ -17,24 +17,24 @@ SIZE = 1500
 
 
 def no_memory(pd, context, size, alignment, resource_type):
-    """An allocator of the program's own, which is never called."""
+    """An allocator provided by the program, which is never called."""
     raise AssertionError
 
 
 def no_release(pd, context, ptr, resource_type):
-    """What would give its memory back."""
+    """The matching function to free memory, which is never called either."""
     raise AssertionError
 
 
 with device() as ctx:
-    # A region of another domain is out of reach.
+    # A region of another protection domain cannot be accessed.
     a, b = connected(ctx)
     with PD(ctx) as other:
         foreign = MR(other, 4096, ALL)
         a.post(IBV_WR_RDMA_WRITE, SIZE, to=(foreign.buf, foreign.rkey))
         a.completion(IBV_WC_REM_ACCESS_ERR)
 
-    # Queue pairs of a parent domain reach the memory of the domain that it stands for.
+    # Queue pairs of a parent domain can access the memory of the underlying protection domain.
     with PD(ctx) as pd, ParentDomain(ctx, attr=ParentDomainInitAttr(pd=pd)) as parent:
         ends = End(ctx, pd=parent), End(ctx, pd=parent)
         for one, two in (ends, ends[::-1]):
@@ -54,7 +54,7 @@ with device() as ctx:
         assert imported.handle == pd.handle
         imported.unimport()
         refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
-        # Memory for queues is siwarp's own: who wants to give it is told so.
+        # siwarp allocates the memory of its queues, so a program's allocator is refused.
         context = ParentDomainContext(pd, no_memory, no_release)
         refused(ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context))
 done("pd")

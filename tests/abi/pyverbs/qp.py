@@ -41,7 +41,7 @@ with device() as ctx:
     assert (a.qp.qp_type, a.qp.qp_state) == (IBV_QPT_RC, IBV_QPS_RTS)
     assert not a.qp.query_data_in_order(IBV_WR_RDMA_WRITE)
 
-    # SQD: what is posted waits. ERR: what is posted comes back.
+    # In SQD posted requests wait; in ERR they are flushed.
     b.receive(SIZE)
     a.qp.modify(QPAttr(qp_state=IBV_QPS_SQD), IBV_QP_STATE)
     a.post(size=100)
@@ -57,7 +57,7 @@ with device() as ctx:
     b.qp.to_init(QPAttr(port_num=1))
     assert b.qp.query(IBV_QP_STATE)[0].qp_state == IBV_QPS_INIT
 
-    # UC: a Write is told by its immediate data alone.
+    # UC: only immediate data notifies the peer of a Write.
     a, b = End(ctx, IBV_QPT_UC), End(ctx, IBV_QPT_UC)
     a.connect(ctx, b)
     b.connect(ctx, a)
@@ -75,7 +75,8 @@ with device() as ctx:
     assert b.completion().imm_data == 5
     assert b.mr.read(SIZE, 0) == data
 
-    # Options of a vendor: those that it says it has, and no other's.
+    # Vendor options (ECE): a queue pair accepts the options it reports, but not those of another
+    # vendor.
     ece = a.qp.query_ece()
     with QP(a.pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=a.cq, rcq=a.cq, cap=QPCap())) as fresh:
         fresh.set_ece(ece)
@@ -83,11 +84,11 @@ with device() as ctx:
         refused(fresh.modify, QPAttr(), IBV_QP_CAP)
 
     def plain(kind):
-        """A queue pair of this type."""
+        """Create a queue pair of this type."""
         return QP(a.pd, QPInitAttr(qp_type=kind, scq=a.cq, rcq=a.cq, cap=QPCap()))
 
     def extended(mask, kind=IBV_QPT_UD, **more):
-        """An extended one, with something that an adapter of Ethernet has."""
+        """Create an extended queue pair with a feature of Ethernet adapters."""
         init = QPInitAttrEx(
             qp_type=kind,
             scq=a.cq,

@@ -1,4 +1,4 @@
-"""Extended queue pairs: every builder of requests that RC and UD have, its data checked."""
+"""Extended queue pairs: every request builder of RC and UD, with checked data."""
 
 import socket
 import struct
@@ -60,7 +60,7 @@ with device() as ctx:
     there = b.mr.rkey, b.mr.buf
 
     def sent(seed):
-        """Fill a's memory anew; return what is in it."""
+        """Fill a's memory with new data; return the data."""
         data = pattern(SIZE, seed)
         a.mr.write(data, SIZE)
         return data
@@ -90,7 +90,7 @@ with device() as ctx:
     assert struct.unpack("=Q", a.mr.read(8, 0)) == (42,)
     assert struct.unpack("=Q", b.mr.read(8, 0)) == (9,)
 
-    # Several requests at once: gathered, inline, an inline list; what was begun and dropped is not.
+    # Several requests at once: gathered, inline, an inline list; aborted requests are not posted.
     data = sent(5)
     a.qp.wr_start()
     a.qp.wr_id, a.qp.wr_flags = 1, 0
@@ -112,7 +112,7 @@ with device() as ctx:
     a.qp.wr_abort()
     assert a.cq.poll(1)[0] == 0 and b.mr.read(SIZE, 0) == data
 
-    # A window: bound, used, invalidated by the peer; another by its owner.
+    # One window is bound, used, and invalidated by the peer; another one by its owner.
     for by_peer in (True, False):
         window = MW(b.pd, IBV_MW_TYPE_2)
         key = inc_rkey(window.rkey)

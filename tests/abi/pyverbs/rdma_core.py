@@ -1,4 +1,4 @@
-"""The tests that rdma-core has for pyverbs, as Debian installs them: what is not skipped passes.
+"""Runs rdma-core's own tests for pyverbs, as installed by Debian: every test passes or is skipped.
 
 rdma_core.py DEVICE
 """
@@ -11,23 +11,23 @@ import tempfile
 import unittest
 
 INSTALLED = pathlib.Path("/usr/share/doc/rdma-core/tests")
-#: What is left out, and why.
+#: Excluded tests, with the reason.
 LEFT_OUT = {
     "test_rdmacm_async_traffic": "its queue pair is to show an ACK time-out, but has TCP's",
 }
-#: So many passed when this was written.
+#: The number of tests that passed when this script was written.
 PASSED = 113
 
 
 def unpacked(folder):
-    """Copy the tests to a folder, unpacked."""
+    """Copy the tests to a folder, uncompressed."""
     for file in INSTALLED.iterdir():
         text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         (folder / file.name.removesuffix(".gz")).write_bytes(text)
 
 
 def wanted(suite):
-    """Every test of the suite that is not left out."""
+    """Yield every test of the suite that is not excluded."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from wanted(test)

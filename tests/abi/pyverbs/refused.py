@@ -1,4 +1,6 @@
-"""Classes of what siwarp has not: each says EOPNOTSUPP, as the device says beforehand."""
+"""Classes for features that siwarp does not have: each fails with EOPNOTSUPP, as the device
+attributes announce.
+"""
 
 import os
 import tempfile
@@ -26,7 +28,7 @@ from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 
 def shared(kind, more=0):
-    """Attributes of a shared receive queue of this type."""
+    """Return the attributes of a shared receive queue of this type."""
     attr = SrqInitAttrEx(max_wr=10)
     attr.srq_type, attr.pd, attr.cq = kind, end.pd, end.cq
     attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_CQ | more
@@ -44,7 +46,7 @@ with device() as ctx:
     assert caps.cq_mod_caps.max_cq_count == 0
 
     end = End(ctx, IBV_QPT_UD)
-    # Of a device without such memory pyverbs itself asks for none.
+    # pyverbs itself refuses to allocate memory on a device that has none.
     try:
         DM(ctx, AllocDmAttr(length=64))
         raise AssertionError("there is memory on the device")

@@ -1,4 +1,4 @@
-"""A shared receive queue under two queue pairs."""
+"""A shared receive queue used by two queue pairs."""
 
 from common import ALL, End, device, done
 from pyverbs.enums import IBV_SRQ_LIMIT

@@ -1,4 +1,4 @@
-"""UD: address handles, and the header before the data."""
+"""UD: address handles, and the header in front of the data."""
 
 import socket
 

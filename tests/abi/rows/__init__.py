@@ -1,6 +1,6 @@
-"""What ``make abi`` runs: a program, on which transport, and what shows that it worked.
+"""The rows of ``make abi``: a program, its transport, and the output that proves success.
 
-A file for each family of programs; each function yields rows.
+There is one file for each family of programs; each function yields rows.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ __all__ = [
     "rows",
 ]
 
-#: What the gate (.ci/run) runs: programs of Debian's packages alone, at least one of each family
-#: and transport, here or between two network namespaces. `make abi` runs these and the rest.
+#: The rows that the gate (.ci/run) runs: only programs from Debian packages, at least one of each
+#: family and transport, on one host or between two network namespaces. `make abi` runs these and
+#: all others.
 GATE = frozenset(
     [(name, HERE) for name in (
         "ibv_devices",
@@ -122,5 +123,5 @@ GROUPS = (
 
 
 def rows() -> list[Row]:
-    """Return the whole table."""
+    """Return the complete table."""
     return [row for group in GROUPS for row in group()]

@@ -1,4 +1,4 @@
-"""Ends that are killed, and machines and networks that fail."""
+"""Rows in which an end is killed, the CPUs are busy, or the network fails."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from .row import CABLE, HERE, PERFTEST, PINGPONG, UCX, Row
 
 
 def bad_days() -> Iterator[Row]:
-    """An end that is killed, a machine that has no time, a network that loses and corrupts."""
+    """An end is killed, all CPUs are busy, or the network loses and corrupts packets."""
     endless = {
-        # With -b both send. Who only receives is told nothing, as by adapters: so ibv_rc_pingpong
-        # is not here, whose server may be killed while its client has nothing to send.
+        # With -b both ends send. As with adapters, an end that only receives is not informed of its
+        # peer's death. So ibv_rc_pingpong is not included: its server may be killed while its
+        # client has nothing to send.
         "ib_send_bw -b": ("ib_send_bw -d {dev} -F -b -D 3000", PERFTEST, "RC"),
         "ib_write_lat": ("ib_write_lat -d {dev} -F -D 3000", PERFTEST, "RC"),
         "ib_read_bw": ("ib_read_bw -d {dev} -F -D 3000", PERFTEST, "RC"),
@@ -19,7 +20,7 @@ def bad_days() -> Iterator[Row]:
         "ucx_perftest ud_v": ("ucx_perftest -t tag_lat -n 1000000000", UCX, "UD"),
     }
     for name, (command, port, transport) in endless.items():
-        # Over UD it is UCX that gives a peer up: after five minutes, if nobody says otherwise.
+        # Over UD it is UCX that detects a dead peer: by default, after five minutes.
         env = {
             "UCX_TLS": f"{transport.lower()}_v",
             "UCX_NET_DEVICES": "{dev}:1",
@@ -36,7 +37,7 @@ def bad_days() -> Iterator[Row]:
                 short=(HERE,) if name == "ib_send_bw -b" else (),
                 env=env if "ucx" in name else {},
                 kill=end,
-                # VERBS.md: after 3 s, since no program of these has a longer time-out.
+                # VERBS.md: after 3 s, because none of these programs configures a longer time-out.
                 seconds=30 if "ucx" in name else 6,
             )
     for kind in ("rc", "uc", "ud"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .row import HERE, NOBODY, PINGPONG, PLACES, Row
 
-#: The scripts of pyverbs/, each for a class or a group of them, and what they move data by.
+#: The scripts of pyverbs/, each for one class or a group of classes, and their transport.
 SCRIPTS = {
     "device": "-",
     "pd": "RC",
@@ -30,10 +30,11 @@ SCRIPTS = {
 
 
 def alone() -> Iterator[Row]:
-    """Programs that talk to nobody."""
+    """Programs without a peer."""
     yield Row("ibv_devices", "-", "ibv_devices", shows=r"siw_\w+\s+[0-9a-f]{16}", short=PLACES)
     yield Row("ibv_devinfo -v", "-", "ibv_devinfo -v", shows=r"GID\[\s*0\]:.*RoCE v2", short=PLACES)
-    # It watches until it is stopped: timeout's status says that it still did.
+    # ibv_asyncwatch runs until it is stopped; the exit status of timeout shows that it was still
+    # running.
     yield Row(
         "ibv_asyncwatch",
         "-",
@@ -42,7 +43,7 @@ def alone() -> Iterator[Row]:
         places=(HERE, NOBODY),
         short=(HERE,),
     )
-    # Root alone gives an interface an address.
+    # Only root can add an address to an interface.
     yield Row(
         "ibv_asyncwatch, an address comes and goes",
         "-",
@@ -54,7 +55,7 @@ def alone() -> Iterator[Row]:
 
 
 def pingpongs() -> Iterator[Row]:
-    """The examples of libibverbs; -c compares what came with what was sent."""
+    """The example programs of libibverbs; -c compares the received data with the sent data."""
     for kind in ("rc", "uc", "ud", "srq"):
         for words, places in (("-g 0", PLACES), ("-g 0 -e", (HERE,)), ("-g 1", (HERE,))):
             command = f"ibv_{kind}_pingpong -d {{dev}} {words} -c -n 300"
@@ -82,10 +83,10 @@ def pingpongs() -> Iterator[Row]:
 
 
 def pyverbs() -> Iterator[Row]:
-    """Scripts of our own for each class of pyverbs; each compares what it moves.
+    """One script for each class of pyverbs; each compares the data that it transfers.
 
-    They are one process with two ends, all but the last.
-    The script for cmid is librdmacm's too.
+    All scripts except the last one are one process with two ends. The script for cmid also uses
+    librdmacm.
     """
     for script, transport in SCRIPTS.items():
         yield Row(
@@ -111,7 +112,9 @@ def pyverbs() -> Iterator[Row]:
 
 
 def rdma_core() -> Iterator[Row]:
-    """rdma-core's own tests of pyverbs: documentation, to Debian, which small images leave out."""
+    """rdma-core's own tests of pyverbs. Debian ships them as documentation, which small images
+    omit.
+    """
     yield Row(
         "rdma-core's pyverbs tests",
         "all",

@@ -1,6 +1,7 @@
-"""Programs that connect by rdma_cm, and whose peer is killed: what they are told ends them.
+"""Programs that connect by rdma_cm and whose peer is killed: they end because of the reported
+error.
 
-VERBS.md says which programs do not end, and why.
+VERBS.md lists the programs that do not end, with the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from .libs import DAPLTEST, DTEST, FIO, QPERF
 from .row import CABLE, HERE, IO_DEMO, PERFTEST, RDMA_CM, RPING, RSOCKET, Row
 
 DAPL = "sh {abi}/libs/dapl.sh ofa {dev}"
-#: A server that serves others, too, is interrupted when it has said something of its client.
+#: A server that continues with other clients is interrupted after it has printed something about
+#: its client.
 UNTIL = "/usr/bin/python3 {abi}/ucx/until.py"
 IWARP = {"SIWARP_PERSONA": "iwarp"}
 UCX = {"UCX_SOCKADDR_TLS_PRIORITY": "rdmacm", "UCX_TLS": "rc_v"}
@@ -20,19 +22,19 @@ UCX = {"UCX_SOCKADDR_TLS_PRIORITY": "rdmacm", "UCX_TLS": "rc_v"}
 
 @dataclass(frozen=True)
 class Pair:
-    """Two programs that go on for minutes; which of them are killed, and what is left then says."""
+    """Two programs that run for minutes, the ends that may be killed, and the survivor's output."""
 
     name: str
     server: str
     client: str
     port: int
     ends: tuple[str, ...] = ("server", "client")
-    #: Of one that ends with status 0 all the same.
+    #: Expected output of a survivor that ends with status 0 nevertheless.
     quiet: str = ""
 
 
 def perftest(program: str) -> Pair:
-    """A program of perftest."""
+    """Return a pair of a perftest program."""
     words = f"{program} -R -F -D 300"
     return Pair(f"{program} -R", words, f"{words} {{addr}}", PERFTEST)
 
@@ -40,12 +42,13 @@ def perftest(program: str) -> Pair:
 def rdma_core() -> Iterator[Pair]:
     """Programs of librdmacm and perftest."""
     yield Pair("rping", "rping -s", "rping -c -a {addr}", RPING, quiet="DISCONNECT EVENT")
-    # It looks at no completion's status.
+    # ucmatose does not check the status of completions.
     words = "ucmatose -C 4000 -S 4000000"
     yield Pair("ucmatose", words, f"{words} -s {{addr}}", RDMA_CM, quiet="test complete")
     words = f"rstream -p {RSOCKET} -S 4096 -C 100000000"
     yield Pair("rstream", words, f"{words} -s {{addr}}", RSOCKET, ("server",))
-    # Its Writes complete when TCP has them: then DISCONNECTED alone tells it.
+    # With persona iwarp a Write completes when TCP has accepted it, so only DISCONNECTED reports
+    # the loss.
     yield Pair("rstream (iwarp)", words, f"{words} -s {{addr}}", RSOCKET, ("server",))
     yield from map(perftest, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
 
@@ -63,7 +66,7 @@ def others() -> Iterator[Pair]:
     server = f"dapltest -T S {both}"
     client = f"{DAPL} dapltest -T T -s {{addr}} {both} -i 100000000"
     client += " client SR 4096 server SR 4096"
-    # Its server serves on, whoever is gone.
+    # dapltest's server continues to serve after a client has been killed.
     server = f"{DAPL} {server}"
     yield Pair("dapl dapltest", server, client, DAPLTEST, ("server",), "Test Error: ")
     both = f"--thread --ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
@@ -74,7 +77,7 @@ def others() -> Iterator[Pair]:
 
 
 def killed() -> Iterator[Row]:
-    """Ends that are killed while both are at it."""
+    """An end is killed during data transfer."""
     for pair in (*rdma_core(), *others()):
         for end in pair.ends:
             yield Row(
@@ -93,7 +96,7 @@ def killed() -> Iterator[Row]:
 
 
 def connected() -> Iterator[Row]:
-    """Ends that would be done within a moment: gdb kills them when they have connected."""
+    """Programs that would finish too quickly: gdb kills them when they have connected."""
     for name, run, client, quiet, port in (
         ("rdma_server", "", "rdma_client -s {addr}", "end 0", RDMA_CM),
         ("rdma_xserver -c r", "", "rdma_xclient -c r -s {addr}", "end 0", RDMA_CM),
@@ -102,8 +105,8 @@ def connected() -> Iterator[Row]:
     ):
         server = "dtest -P siwarp" if run else name
         for end, function in (("server", "rdma_accept"), ("client", "rdma_connect")):
-            # DAPL's rdma_connect does not wait: that client may go before it has asked. cmtime's
-            # server serves until it is stopped.
+            # DAPL's rdma_connect does not wait, so that client might exit before its connection
+            # request is sent. cmtime's server runs until it is stopped.
             if end == "client" and (run or "cmtime" in name):
                 continue
             call = 500 if "cmtime" in name else 1

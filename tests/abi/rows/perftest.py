@@ -8,20 +8,20 @@ from .row import HERE, PERFTEST, PLACES, Row
 
 
 def perftest() -> Iterator[Row]:
-    """perftest, which connects its queue pairs over a TCP connection of its own."""
+    """perftest, which connects its queue pairs through a separate TCP connection."""
 
     def row(
         program: str, qp: str, words: str = "", short: tuple[str, ...] = (), **more: str
     ) -> Row:
-        # What is not acknowledged is lost where it does not fit into a socket's buffer, and
-        # perftest waits for each message: as many as it sends are to fit.
+        # UC and UD messages that do not fit into the receiver's socket buffer are lost, and
+        # perftest waits for each of them. The size is chosen so that all messages of a test fit.
         lossy = program == "ib_send_bw" and qp in ("UC", "UD")
         size = 64 if lossy or program.endswith("_lat") else 65536
         sized = "" if words.startswith(("-a", "-s")) or "atomic" in program else f" -s {size}"
         shown = 8388608 if words == "-a" and qp != "UD" else 2 if words == "-a" else size
         shown = 65536 if words.startswith("-s") else shown
         shown = 8 if "atomic" in program else shown
-        # 23 sizes up to 8 MiB: fewer of each.
+        # 23 sizes up to 8 MiB, so fewer iterations of each.
         times = 20 if words == "-a" else 200
         command = f"{program} -d {{dev}} -F -c {qp}{sized} -n {times} {words}".strip()
         times *= 4 if words == "-q 4" else 1
@@ -40,8 +40,8 @@ def perftest() -> Iterator[Row]:
             seconds=180 if words == "-a" else 60,
         )
 
-    # An adapter receives as fast as the wire sends. Here the receiver is a thread that another
-    # program may hold up, while the sender fills its socket; UC and UD repeat nothing.
+    # An adapter receives as fast as the wire sends. Here the receiver is a thread that other
+    # programs may delay while the sender fills its socket; UC and UD do not retransmit.
     lost = "a long or quick burst finds the receiver's socket full; perftest waits for each message"
     yield row("ib_send_bw", "UC", "-s 65536", known=lost)
     for op, qps in (("send", "RC UC UD"), ("write", "RC UC"), ("read", "RC"), ("atomic", "RC")):
@@ -61,8 +61,9 @@ def perftest() -> Iterator[Row]:
                 if what == "bw":
                     yield row(program, qp, "-b", short=())
                     yield row(program, qp, "-q 4", short=(HERE,) if op != "atomic" else ())
-                # Of an RNIC perftest expects -R: without it, its receiver stays in RTR and posts
-                # RDMA Writes there, which verbs refuse; so over UC, and UD has no Writes at all.
+                # perftest expects -R for an iWARP RNIC. Without it, its receiver stays in RTR and
+                # posts RDMA Writes there, which verbs refuse; this happens over UC, and UD has no
+                # Writes at all.
                 refused = "perftest's receiver posts Writes in RTR, where verbs refuse them"
                 known = {"known": refused} if program == "ib_send_bw" else {}
                 quick = (HERE,) if qp == "RC" and op != "atomic" else ()

@@ -13,7 +13,7 @@ def rdma_cm() -> Iterator[Row]:
         yield Row(
             f"rping{options}",
             "RC",
-            # A persistent server (-P) serves until it is stopped.
+            # A persistent server (-P) runs until it is stopped.
             f"rping -s -a 0.0.0.0 -C 100 -V{options}"
             if "-P" not in options
             else "sh -c 'timeout -s KILL 5 rping -s -P -V; test $? = 137'",
@@ -46,7 +46,7 @@ def rdma_cm() -> Iterator[Row]:
     yield Row(
         "cmtime",
         "RC",
-        # It serves until it is stopped, unless all its peers have gone before.
+        # cmtime's server runs until it is stopped, unless all its peers have exited before.
         "sh -c 'timeout 6 cmtime -c 1000; s=$?; test $s = 124 -o $s = 0'",
         "cmtime -c 1000 -s {addr}",
         shows=r"(?m)^connect +:",
@@ -56,7 +56,7 @@ def rdma_cm() -> Iterator[Row]:
 
 
 def perftest_row(program: str, env: dict[str, str], short: bool) -> Row:
-    """A program of perftest that connects by rdma_cm."""
+    """Return a row of a perftest program that connects by rdma_cm."""
     command = f"{program} -R -F -n 500"
     return Row(
         f"{program} -R" + (" (iwarp)" if env else ""),
@@ -71,7 +71,7 @@ def perftest_row(program: str, env: dict[str, str], short: bool) -> Row:
 
 
 def perftest() -> Iterator[Row]:
-    """Programs of perftest that connect by rdma_cm, as an RNIC's must."""
+    """Programs of perftest that connect by rdma_cm, as they have to with an iWARP RNIC."""
     for operation in ("send", "write", "read", "atomic"):
         for measure in ("lat", "bw"):
             yield perftest_row(f"ib_{operation}_{measure}", {}, True)
@@ -80,12 +80,13 @@ def perftest() -> Iterator[Row]:
 
 
 def rsockets() -> Iterator[Row]:
-    """Programs of rsockets, which are the system's librdmacm's, on ids of ours."""
+    """The rsockets programs: rsockets come from the system's librdmacm, their ids from siwarp."""
     options = "-S 1024 -C 100 -T e"
     yield Row(
         "udpong",
         "UD",
-        # It serves until it is stopped; without an address it takes the loopback's of IPv6.
+        # udpong's server runs until it is stopped; without an address it uses the IPv6 loopback
+        # address.
         f"sh -c 'timeout 8 udpong -b {{addr}} {options}; test $? = 124'",
         f"sh -c 'sleep 1; exec udpong -s {{addr}} {options}'",
         shows=r"(?m)^custom +1k",
@@ -106,7 +107,7 @@ def rsockets() -> Iterator[Row]:
     yield Row(
         "rcopy",
         "RC",
-        # It serves until it is interrupted, which is its status.
+        # rcopy's server runs until it is interrupted, and its exit status says so.
         "sh -c '/usr/bin/python3 {abi}/ucx/until.py closing...done rcopy; test $? = 2'",
         "sh {abi}/libs/rcopy.sh {addr}",
         shows=r"(?m)^rcopy: same",
@@ -116,14 +117,15 @@ def rsockets() -> Iterator[Row]:
     )
 
 
-#: Datagrams are lost at either end, also those of our protocol below rdma_cm.
+#: Datagrams are lost at both ends, including those of siwarp's protocol for rdma_cm.
 LOSSY = "--faults loss=1%"
 
 
 def rdma_cm_ud() -> Iterator[Row]:
-    """Ids of datagrams, and groups. Who asks a listener asks again until it is there."""
+    """Datagram ids and groups. A request is retransmitted until the listener exists."""
     for lossy in (False, True):
-        # Messages of UD may be lost for good, but not the questions and answers before them.
+        # UD messages may be lost for good, but the requests and replies that precede them are
+        # retransmitted.
         count = 0 if lossy else 10
         yield Row(
             "udaddy, 1% lost" if lossy else "udaddy",
@@ -143,7 +145,7 @@ def rdma_cm_ud() -> Iterator[Row]:
             f"mckey {options.split()[0]}{' -o' if '-o' in options else ''}",
             "UD",
             f"mckey {options.replace(' -o', '')}",
-            # A message to a group that nobody has joined is lost.
+            # A message to a group without members is lost.
             f"sh -c 'sleep 1; mckey {options} -s'",
             shows="return status 0",
             short=short,

@@ -1,14 +1,15 @@
-"""A row of ``make abi``'s table, and where rows run."""
+"""The row type of ``make abi``'s table, and the places where rows run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-#: Both ends here as root; the same as nobody; an end in each of two network namespaces; this as
-#: nobody, in the long form, of rows that the short form runs in each of the others.
+#: HERE: both ends on this host as root; NOBODY: the same as user nobody; CABLE: one end in each of
+#: two network namespaces; BOTH: namespaces and user nobody, used in the long form for rows that the
+#: short form runs in all other places.
 HERE, NOBODY, CABLE, BOTH = "here", "nobody", "cable", "both"
 PLACES = (HERE, NOBODY, CABLE)
-#: The TCP ports on which servers wait.
+#: The TCP ports on which servers listen.
 PINGPONG, PERFTEST, UCX, PYPI = 18515, 18515, 13337, 18616
 RPING, RCOPY, RDMA_CM, RSOCKET = 7174, 7427, 7471, 7571
 FI_PINGPONG, IO_DEMO = 47592, 1337
@@ -16,45 +17,48 @@ FI_PINGPONG, IO_DEMO = 47592, 1337
 
 @dataclass(frozen=True)
 class Row:
-    """A program, or two: a server and a client that is given the server's address.
+    """A single program, or a server and a client that gets the server's address.
 
-    In the words stand ``{dev}``, ``{addr}`` and ``{addr6}`` (the server's), ``{own}`` and
-    ``{own6}`` (of the end that says it), ``{work}`` (the folder of what the runner compiles and
-    copies), ``{abi}`` (tests/abi, copied to a place that all may read), ``{venv}`` and ``{python}``
-    (of the environment that has the row's ``wheel``), and ``{over}``, which runs what follows in
-    the second namespace, with ``{over_dev}`` and ``{over_addr}``.
+    The command lines may contain ``{dev}``, ``{addr}`` and ``{addr6}`` (addresses of the server),
+    ``{own}`` and ``{own6}`` (addresses of the end that runs the command), ``{work}`` (the folder
+    with compiled and copied files), ``{abi}`` (tests/abi, copied to a place that every user can
+    read), ``{venv}`` and ``{python}`` (of the environment with the row's ``wheel``), and
+    ``{over}``, which runs its arguments in the second namespace, with ``{over_dev}`` and
+    ``{over_addr}``.
     """
 
     name: str
     transport: str
     server: str
     client: str = ""
-    #: A regular expression in the output of the client, or of the only program.
+    #: A regular expression that must match the output of the client, or of the only program.
     shows: str = ""
-    #: Who looks at the data that came: "-c", "script"; "-" where the program has no such check.
+    #: How the received data is checked: "-c", "script"; "-" if the program has no check.
     data: str = "-"
-    #: The TCP port on which the server waits for its client; 0: the client waits by itself.
+    #: The TCP port on which the server waits for its client; 0: the client itself waits for the
+    #: server.
     port: int = 0
-    #: Where it is run at all, and where in the short form.
+    #: Where the row may run, and where it runs in the short form.
     places: tuple[str, ...] = PLACES
     short: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
-    #: A folder that not every installation has: without it the row is skipped.
+    #: A folder that does not exist on every installation; without it the row is skipped.
     needs: str = ""
-    #: What pip installs into an environment of the row's own; without it the row is skipped.
+    #: The packages that pip installs into a separate environment for the row; if that fails the row
+    #: is skipped.
     wheel: str = ""
     #: Options of siwarp run.
     options: str = ""
-    #: Which end is killed, by SIGKILL, when it has run for a second: "server", "client", or "rank"
-    #: for a process of an MPI. The other end must end by itself then, and not with status 0.
+    #: The end that is killed with SIGKILL after one second: "server", "client", or "rank" for a
+    #: process of an MPI. The other end must then end by itself, with an exit status other than 0.
     kill: str = ""
-    #: Whether that end's own words kill it, at a certain call (libs/killed_at.sh).
+    #: Whether the command of the victim kills itself at a certain call (libs/killed_at.sh).
     itself: bool = False
-    #: What the other end says that, by its own lights, ends with status 0 without its peer.
+    #: Expected output of a surviving end that exits with status 0 without its peer, by design.
     quiet: str = ""
-    #: Whether every CPU has something else to do meanwhile.
+    #: Whether every CPU is kept busy by other processes meanwhile.
     busy: bool = False
-    #: Why it may fail, with no fault of siwarp's: left out of the short form; the long one runs it,
-    #: says how it went, and does not fail for it.
+    #: Why the row may fail without a fault of siwarp: such a row is omitted from the short form;
+    #: the long form runs it and reports the result, but does not count it as a failure.
     known: str = ""
     seconds: float = 60

@@ -1,4 +1,4 @@
-"""UCX's own measure."""
+"""UCX's own benchmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .row import HERE, IO_DEMO, PLACES, UCX, Row
 
 
 def ucx() -> Iterator[Row]:
-    """UCX over the two transports that take any adapter."""
+    """UCX over the two transports that work with any adapter."""
     for transport in ("ud_v", "rc_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536), ("tag_bw", 1 << 20)):
             command = f"ucx_perftest -t {test} -s {size} -n 500 -w 50"
@@ -25,7 +25,7 @@ def ucx() -> Iterator[Row]:
 
 
 def ucx_ipv6() -> Iterator[Row]:
-    """UCX with the port's second GID, which is an IPv6 address: so is the GRH of its datagrams."""
+    """UCX with the port's second GID, an IPv6 address, so the GRH of its datagrams is IPv6, too."""
     for transport in ("ud_v", "rc_v,ud_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536)):
             command = f"ucx_perftest -t {test} -s {size} -n 500 -w 50"
@@ -46,9 +46,9 @@ def ucx_ipv6() -> Iterator[Row]:
 
 
 def ucx_rdmacm() -> Iterator[Row]:
-    """UCX that connects by rdma_cm, with tags and active messages; -q looks at the data.
+    """UCX connected by rdma_cm, with tags and active messages; -q checks the data.
 
-    Its server serves until it is interrupted, and the client's going shows in its output.
+    The server runs until it is interrupted, and prints a message when the client leaves.
     """
     for transport in ("ud_v", "rc_v", "rc_v,ud_v"):
         for api, words in (("tag", ""), ("am", " -A")):

@@ -1,4 +1,4 @@
-"""Programs under memcheck and gdb, and beside jemalloc."""
+"""Programs under memcheck and gdb, and with jemalloc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .row import HERE, NOBODY, PINGPONG, Row
 
 
 def watched() -> Iterator[Row]:
-    """Under memcheck at both ends (an error is exit status 99), under gdb, and beside jemalloc."""
+    """Both ends under memcheck (an error is exit status 99), under gdb, and with jemalloc."""
     memcheck = "valgrind -q --error-exitcode=99 --fair-sched=yes"
     for kind in ("rc", "uc", "ud", "srq"):
         for words in ("", " -e"):
@@ -60,7 +60,7 @@ def watched() -> Iterator[Row]:
             f"jemalloc {name}",
             server=command,
             client=f"{command} {{addr}}",
-            # What its malloc did, each process says as it ends.
+            # Each process prints the statistics of jemalloc when it exits.
             shows=rf"(?s)(?=.*{shows})(?=.*Begin jemalloc statistics)",
             short=(HERE,) if name == "ibv_rc_pingpong" else (),
             env={"LD_PRELOAD": "libjemalloc.so.2", "MALLOC_CONF": "stats_print:true"},

@@ -8,9 +8,9 @@ from .row import HERE, PLACES, PYPI, Row
 
 
 def wheels() -> Iterator[Row]:
-    """Packages of PyPI that use verbs: one opens libibverbs.so.1 itself, one is linked to it.
+    """Packages of PyPI that use verbs: one opens libibverbs.so.1 with dlopen, one is linked to it.
 
-    peercache is linked to librdmacm.so.1 as well, though it calls nothing of it: the system's does.
+    peercache is also linked to librdmacm.so.1, without calling it; the system's library is used.
     """
     for name, version in (("ibverbs", "2026.10.22"), ("peercache", "0.8.4")):
         for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
@@ -30,7 +30,7 @@ def wheels() -> Iterator[Row]:
 
 
 def killed() -> Iterator[Row]:
-    """Ends that are killed while requests are under way: those fail, and who made them says so."""
+    """An end is killed while requests are in flight: they fail, and the program reports that."""
     script = "{python} {abi}/pypi/ibverbs_exchange.py {dev}"
     for end in ("server", "client"):
         yield Row(

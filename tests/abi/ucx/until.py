@@ -1,4 +1,4 @@
-"""Run a server until its output has a text; interrupt it then, and return its exit status.
+"""Run a server until its output contains a text; interrupt it then, and return its exit status.
 
 usage: until.py TEXT PROGRAM [WORD...]
 """
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-# What a script without job control starts in the background ignores it, and so would the server.
+# A shell script starts background processes with SIGINT ignored, and the server would inherit that.
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 wanted, program = sys.argv[1].encode(), sys.argv[2:]
 server = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -17,5 +17,5 @@ for line in server.stdout:
     sys.stdout.buffer.flush()
     if wanted in line:
         server.send_signal(signal.SIGINT)
-        wanted = b"\n\n"  # once: no line has that
+        wanted = b"\n\n"  # interrupt only once: no line contains this text
 sys.exit(abs(server.wait()))
