@@ -1,4 +1,4 @@
-"""Tests in a simulated process: `make sim`, a pytest run of its own."""
+"""Tests in a simulated process: `make sim`, a separate pytest run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 
-#: Of UD and RD queue pairs: each device has a default of its own.
+#: Q_Key of UD and RD queue pairs, because each device has a different default.
 QKEY = 0x5EED
 
 
 @dataclass
 class End:
-    """A queue pair with what it needs."""
+    """A queue pair and the objects it needs."""
 
     device: Context
     pd: PD
@@ -40,7 +40,7 @@ def world() -> Iterator[siwarp.sim.World]:
 
 @pytest.fixture
 def end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
-    """Make a queue pair on a device; the world closes all of it."""
+    """Create a queue pair on a device; closing the world closes all of its objects."""
 
     def make(device: Context, kind: QPType) -> End:
         pd = PD(device)

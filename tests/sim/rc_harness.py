@@ -1,4 +1,4 @@
-"""RC queue pairs between hosts of a world, with exact bounds on its virtual time."""
+"""RC queue pairs between simulated hosts, with exact bounds on the virtual time."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from siwarp.verbs import (
 SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 MS = 1_000_000
 SECOND = 1_000_000_000
-#: A device whose program has just polled is served up to nap_us later, 1 ms, and a poll that finds
-#: nothing takes up to as long.
+#: A device may be serviced up to nap_us (1 ms) after its program has polled, and a poll that finds
+#: nothing may take as long.
 NAP = 2 * MS
 PORT = 7471
 CAP = QPCap(max_send_wr=64, max_recv_wr=64)
@@ -31,14 +31,14 @@ CAP = QPCap(max_send_wr=64, max_recv_wr=64)
 
 @contextlib.contextmanager
 def counted(name: str, by: int) -> Iterator[None]:
-    """Assert that a counter grows by exactly so much in the block."""
+    """Assert that a counter grows by exactly ``by`` in the block."""
     before = counter(name)
     yield
     assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
 
 
 class End(pair_harness.End):
-    """An RC queue pair on a host of its own, or on ``device``, that may connect by rdma_cm, too."""
+    """An RC queue pair on its own host, or on ``device``, that can also connect by rdma_cm."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class End(pair_harness.End):
         self.listener: CMID | None = None
 
     def event(self) -> CMEvent:
-        """Wait for the next connection event, however long that takes."""
+        """Wait for the next connection event without a time-out."""
         found = self.channel.get_event(LONG)
         assert found is not None, "no connection event will come"
         return found
@@ -72,13 +72,13 @@ class End(pair_harness.End):
 
 
 def nothing(world: World, duration: float, *queues: CQ) -> None:
-    """Assert that nothing completes within so many seconds."""
+    """Assert that nothing completes within ``duration`` seconds."""
     world.run_for(duration)
     assert [cq.poll(16) for cq in queues] == [[] for _ in queues]
 
 
 def listen(b: End) -> None:
-    """Listen, unless it does already."""
+    """Start a listener, unless there is one."""
     if b.listener is None:
         b.listener = CMID(b.channel)
         b.listener.listen((b.address, PORT))
@@ -92,7 +92,7 @@ def dial(a: End, b: End, param: ConnParam | None = None) -> None:
 
 
 def accept(a: End, b: End, before: Callable[[End], None] | None = None) -> None:
-    """Accept a connection of ``a``, and wait until both know of it."""
+    """Accept a connection request of ``a``, and wait until both ends are connected."""
     request = b.event()
     assert request.type == CMEventType.CONNECT_REQUEST
     b.id = request.id
@@ -104,7 +104,7 @@ def accept(a: End, b: End, before: Callable[[End], None] | None = None) -> None:
 
 
 def connect(a: End, b: End, before_accept: Callable[[End], None] | None = None) -> None:
-    """Connect by rdma_cm's calls, and let both rest."""
+    """Connect by rdma_cm calls, and let both ends become idle."""
     listen(b)
     dial(a, b)
     accept(a, b, before_accept)

@@ -1,4 +1,6 @@
-"""siwarp.aio in a world: endpoints, waits, event loops of several tasks, at exact times."""
+"""siwarp.aio in a simulated network: endpoints, waits and event loops of several tasks, at exact
+times.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,7 @@ def test_each_task_may_have_an_event_loop_of_its_own(
             for _ in range(3):
                 got = await end.recv()
                 await end.send(bytes(got.data).upper(), got.source)
-            await asyncio.sleep(1)  # so that the last answer has been acknowledged
+            await asyncio.sleep(1)  # until the last answer has been acknowledged
 
     async def ask() -> list[bytes]:
         async with aio.open_rd((A, 0), qkey=7) as end:

@@ -1,4 +1,6 @@
-"""Connections of siwarp.aio in a world: exact times, cancelling, crashes, thousands of them."""
+"""Connections of siwarp.aio in a simulated network: exact times, cancellation, crashes, thousands
+of them.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ PORT = 7000
 
 @pytest.fixture
 def hosts(world: World) -> tuple[Context, Context]:
-    """Two hosts whose packets take 10 ms."""
+    """Create two hosts with a packet delay of 10 ms."""
     world.faults("delay=10ms")
     return world.device(A), world.device(B)
 
 
 @contextlib.asynccontextmanager
 async def connected(**more: int) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
-    """Yield both ends of a connection, the one that connected first."""
+    """Yield both ends of a connection, first the connecting one."""
     async with aio.listen((B, PORT), **more) as listener:
         accepting = asyncio.create_task(listener.accept())
         async with aio.connect((B, PORT), **more) as a, await accepting as b:
@@ -134,7 +136,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(world: World) 
             async def send() -> None:
                 for i in range(200):
                     await a.send(bytes([i & 0xFF]) * 65536)
-                await a.close()  # at once: what was sent still arrives
+                await a.close()  # immediately: all sent messages still arrive
 
             sending = asyncio.create_task(send())
             await asyncio.sleep(3)
@@ -164,7 +166,7 @@ def test_closing_beside_a_peer_that_takes_nothing_takes_as_long_as_lingering(wor
 def test_a_peer_that_crashes_is_noticed_by_its_fin_or_by_a_reset(
     world: World, sends: bool, after: float
 ) -> None:
-    """The FIN takes 10 ms. A message that was begun by then goes on, up to the reset it draws."""
+    """The FIN takes 10 ms. A message in progress continues until the peer's reset arrives."""
 
     async def serve() -> None:
         async with aio.listen((B, PORT)) as listener:
@@ -220,7 +222,7 @@ def test_all_that_waits_on_a_host_that_crashes_raises_at_that_instant(world: Wor
 
 
 class Server:
-    """Echoes backwards, a task for each connection."""
+    """A server that echoes messages reversed, with one task for each connection."""
 
     def __init__(self, listener: aio.Listener) -> None:
         self.serving: set[asyncio.Task[None]] = set()
@@ -259,7 +261,8 @@ def test_thousands_of_connections_talk_in_one_loop(world: World) -> None:
     async def main() -> None:
         async with aio.listen((B, PORT), recv_size=64, recv_depth=2) as listener:
             server = Server(listener)
-            gate = asyncio.Semaphore(100)  # of start-ups: setting source_share
+            # limit of connections being established: setting source_share
+            gate = asyncio.Semaphore(100)
 
             async def dial() -> aio.Connection:
                 async with gate:

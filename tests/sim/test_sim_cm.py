@@ -1,4 +1,4 @@
-"""siwarp.cm in a world: UD queue pairs found by address and port, at exact times."""
+"""siwarp.cm in a simulated network: UD queue pairs found by address and port, at exact times."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from siwarp.sim import World
 from siwarp.verbs import CQ, PD, QP, Address, Context, QPInitAttr, QPType, StateError
 
 QKEY = 0x01234567
-#: When a question is asked again, in seconds (spec/cm-udp.md).
+#: Times in seconds at which a query is retransmitted (spec/cm-udp.md).
 TIMETABLE = [0, 0.1, 0.3, 0.7, 1.5, 2.5]
-#: 2020-01-01 00:00:00 UTC, when a world begins.
+#: 2020-01-01 00:00:00 UTC, the start time of a simulated network.
 BEGIN = 1_577_836_800
 
 
 @dataclass
 class Ends:
-    """A device that listens for questions about UD queue pairs, and one that asks."""
+    """A device that listens for queries about UD queue pairs, and one that sends them."""
 
     asker: Context
     listener: Context
@@ -78,7 +78,7 @@ def ends(world: World) -> Ends:
 
 
 def sent(path: Path, port: int) -> list[tuple[float, bytes]]:
-    """Return when what was sent to a port, and its octets, once for each datagram."""
+    """Return time and octets of each datagram that was sent to a port."""
     found: dict[tuple[float, int, bytes], tuple[float, bytes]] = {}
     with PcapNgReader(str(path)) as packets:
         for packet in packets:
@@ -240,7 +240,7 @@ def test_a_task_that_waits_costs_nothing_however_long_it_waits(world: World, end
     assert world.stats.instants - before.instants < 10
 
 
-# ---- a peer written by hand
+# ---- a hand-written peer
 
 
 def question(number: int, data: bytes = b"", cookie: int = 0) -> bytes:
@@ -253,7 +253,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(
     qp, peer = ends.qp(), world.udp("10.0.0.9")
     peer.sendto(question(7, b"x"), ends.door.local_addr)
     asked = ends.request()
-    peer.sendto(question(7, b"x"), ends.door.local_addr)  # while it is thought over
+    peer.sendto(question(7, b"x"), ends.door.local_addr)  # while the program has not answered yet
     world.run_for("1ms")
     assert ends.answering.get_event(0) is None
     accept(asked, qp, b"yes")
@@ -279,11 +279,11 @@ def test_an_answer_is_forgotten_when_nobody_waits_for_it_any_more(world: World, 
     assert ends.answering.get_event(0) is None
     world.run_for("11s")
     peer.sendto(question(7), ends.door.local_addr)
-    ends.request()  # as of a question that is new
+    ends.request()  # treated as a new query
 
 
 def slow_program(world: World, ends: Ends, qp: QP) -> list[str]:
-    """Answer each question after 20 ms; return who asked, as they are answered."""
+    """Answer each query after 20 ms; return the list of askers in the order of the answers."""
     answered: list[str] = []
 
     def serve() -> None:
@@ -299,7 +299,7 @@ def slow_program(world: World, ends: Ends, qp: QP) -> list[str]:
 
 
 def flood(world: World, ends: Ends, rate: int, sources: int, listens: bool) -> None:
-    """Ask again and again at that rate, with the cookies that come if it ``listens``."""
+    """Send queries at the given rate; with ``listens`` use the received cookies."""
 
     def ask() -> None:
         socks = [world.udp(f"10.2.{i // 200}.{1 + i % 200}") for i in range(sources)]
@@ -361,13 +361,13 @@ def test_sources_take_turns_and_each_one_s_questions_keep_their_order(
     order = [ends.request().private_data.decode() for _ in range(4)]
     peers["z"].sendto(question(7, b"z6"), ends.door.local_addr)
     world.run_for("1ms")
-    # z had its turn before x had its second one. The event of the next was in the queue already.
+    # z was served before x was served twice. The next event was already in the queue.
     order += [ends.request().private_data.decode() for _ in range(3)]
     assert order == ["x0", "y3", "z5", "x1", "y4", "z6", "x2"]
 
 
 def seconds_to_take(pending: int) -> float:
-    """Return the CPU time of taking 50 questions of so many that are pending: the best of five."""
+    """Return the CPU time of taking 50 queries out of ``pending`` ones: the best of five."""
     with settings(max_requests=60000, source_share=100), World(seed=1) as world:
         ends = Ends(world.device("10.0.0.1"), world.device("10.0.0.2"))
         peer = world.udp("10.0.0.9")
@@ -387,5 +387,5 @@ def seconds_to_take(pending: int) -> float:
 
 
 def test_taking_a_question_costs_the_same_however_many_are_pending() -> None:
-    """When each one walked over all that are pending, the ratio was 3; now it is 1."""
+    """An implementation that scans all pending queries has a ratio of 3; the ratio should be 1."""
     assert seconds_to_take(4000) < 2 * seconds_to_take(500)

@@ -1,4 +1,6 @@
-"""Connections over TCP in a world: siwarp.connect, siwarp.listen and siwarp.cm, at exact times."""
+"""Connections over TCP in a simulated network: siwarp.connect, siwarp.listen and siwarp.cm, at
+exact times.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,14 @@ MS = 1_000_000
 
 @dataclass
 class Hosts:
-    """Two hosts whose packets take 10 ms."""
+    """Two hosts with a packet delay of 10 ms."""
 
     world: World
     a: Context
     b: Context
 
     def connected(self, **more: int) -> tuple[Connection, Connection]:
-        """Return a connection from a to b, and b's end."""
+        """Return both ends of a connection: a's end, then b's."""
         with siwarp.listen((B, PORT), **more) as listener:
             server = self.world.spawn(listener.accept, on=B)
             client = self.world.spawn(siwarp.connect, (B, PORT), on=A, **more)
@@ -139,7 +141,7 @@ def test_a_listener_that_does_not_answer_is_given_up_in_time(
     world: World, hosts: Hosts, silent: str
 ) -> None:
     door = CMID(CMEventChannel(hosts.b))
-    door.listen((B, PORT))  # nobody takes its requests
+    door.listen((B, PORT))  # its connection requests are never accepted
     if silent == "host":
         world.partition(A, B)
     with counted("startup_timeouts", 1), pytest.raises(PeerGone):
@@ -159,7 +161,8 @@ def test_accepting_ends_at_its_time(world: World, hosts: Hosts) -> None:
     assert world.now == pytest.approx(0.25, abs=3e-6)
 
 
-@pytest.mark.parametrize("pause", [0, 3])  # within the time that a closing end waits, and past it
+# within the time for which a closing end waits, and beyond
+@pytest.mark.parametrize("pause", [0, 3])
 def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
     world: World, hosts: Hosts, pause: float
 ) -> None:
@@ -178,7 +181,7 @@ def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
     sender = world.spawn(send, on=A)
     world.run_until(sender.done, within="1min")
     sent = sender.result()
-    assert 16 <= sent < 2000  # receives, staging and TCP's windows, no more
+    assert 16 <= sent < 2000  # limited by receives, staging and TCP's windows
     world.run_for(pause)
     for _ in range(sent):
         assert b.recv(10) == bytes(65536)
@@ -197,7 +200,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
     def send() -> None:
         for i in range(count):
             a.send(bytes([i & 0xFF]) * size, 30)
-        a.close()  # at once: what was sent still arrives
+        a.close()  # immediately: all sent messages still arrive
 
     world.spawn(send, on=A)
     world.run_for("3s")
@@ -208,7 +211,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
     b.close()
 
 
-@pytest.mark.parametrize("count", [3, 30])  # within the receives, and beyond
+@pytest.mark.parametrize("count", [3, 30])  # as many as the posted receives, and more
 def test_what_a_peer_sent_before_it_crashed_arrives_first(
     world: World, hosts: Hosts, count: int
 ) -> None:
@@ -312,11 +315,11 @@ def test_a_connection_and_a_listener_that_wait_do_not_run(world: World, hosts: H
     b.close()
 
 
-# ---- the verbs of connections
+# ---- verbs and connection ids
 
 
 class End:
-    """A queue pair with its id and what it needs, on a channel of its own."""
+    """A queue pair with its id and the objects it needs, on a separate event channel."""
 
     def __init__(self, device: Context, cm_id: CMID | None = None) -> None:
         self.channel = CMEventChannel(device) if cm_id is None else cm_id.channel
@@ -412,7 +415,7 @@ def test_a_silent_client_is_given_up_and_others_are_served_meanwhile(
     assert world.now == pytest.approx(began + 0.04, abs=1e-3)
     with counted("startup_timeouts", 1):
         assert silent.recv(1) == b""
-    # Setting mpa_timeout_ms from the end of TCP's handshake, and the way of the FIN.
+    # Setting mpa_timeout_ms, counted from the end of TCP's handshake, plus the delay of the FIN.
     assert world.now == pytest.approx(began + 5 + 0.02, abs=1e-3)
     assert door.channel.get_event(0) is None, "nobody is told of a Request that never was whole"
 
@@ -435,7 +438,7 @@ def test_an_octet_now_and_then_does_not_prolong_start_up(world: World, hosts: Ho
 
 
 def peer_to_peer(world: World, hosts: Hosts) -> tuple[TCPSocket, End]:
-    """Return a plain client that is to send an RTR, and the end that accepted it."""
+    """Return a plain client that still has to send an RTR, and the end that accepted it."""
     door = listen(hosts.b)
     client = world.tcp_connect(C, (B, PORT))
     client.sendall(bytes(MPARequest(rev=2, c=1, s=1, a=1, c_rtr=1, ird=4, ord=4)))
@@ -444,7 +447,7 @@ def peer_to_peer(world: World, hosts: Hosts) -> tuple[TCPSocket, End]:
     b = End(hosts.b, request.id)
     b.id.accept()
     octets = b""
-    while len(octets) < 24:  # RFC 6581's Enhanced Data is behind the frame
+    while len(octets) < 24:  # RFC 6581's Enhanced Data follows the frame
         octets += client.recv(24 - len(octets))
     reply = MPAReply(octets)
     assert reply.key == MPAReply().key and not reply.r
@@ -456,7 +459,7 @@ def test_a_responder_does_not_wait_for_an_rtr_for_ever(world: World, hosts: Host
     client, b = peer_to_peer(world, hosts)
     with counted("startup_timeouts", 1):
         told = b.event()
-    # The Request took 20 ms with TCP's handshake, whose last segment came when it did.
+    # The Request took 20 ms with TCP's handshake, and arrived together with its last segment.
     assert world.now == pytest.approx(began + 0.03 + 5, abs=1e-3)
     assert told.type == CMEventType.DISCONNECTED
     assert b.qp.qp_state == QPState.ERR
@@ -552,7 +555,7 @@ def test_closing_a_queue_ends_the_wait_of_a_task(world: World, hosts: Hosts) -> 
     assert ended == [pytest.approx(1, abs=1e-3)]
 
 
-# ---- what builds on them
+# ---- other interfaces to connections
 
 
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud", "rd"])

@@ -1,4 +1,4 @@
-"""The plan of an interface: what all of a device's packets pass, and the send buffer before it."""
+"""The fault plan of an interface, which applies to all packets of a device, and the send buffer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from siwarp.verbs import AH, Context, Error, QPType, RecvWR, SendFlag, SendWR
 
 MakeEnd = Callable[[Context, QPType], End]
 SIZE = 1000
-#: Microseconds that a datagram of SIZE octets, and 14 of DDP and RDMAP, takes at 10 Mbit/s.
+#: Nanoseconds that a datagram of SIZE octets with its headers takes at 10 Mbit/s.
 EACH_NS = (SIZE + 18) * 800
 
 
@@ -61,7 +61,7 @@ def test_senders_share_the_rate_of_the_interface_that_receives(world: World, end
     for sender in senders:
         world.spawn(post, sender, receiver, 10)
     world.run_tasks(within="1s")
-    # 30 of them one behind the other; a device that nobody polls is served late.
+    # 30 datagrams in sequence; a device that is not polled is serviced late.
     assert 30 * EACH_NS * 0.98 < task.result()[-1] < 30 * EACH_NS * 1.02 + 1_000_000
 
 
@@ -108,7 +108,9 @@ def test_an_interface_has_its_plan_until_it_is_taken_away(world: World, end: Mak
 def test_a_full_send_buffer_holds_back_what_a_rate_does_not_take(
     world: World, end: MakeEnd, kind: QPType, where: str
 ) -> None:
-    """A buffer smaller than the queue of the rate: nothing is lost, since the sender waits."""
+    """The send buffer is smaller than the queue of the link: the sender waits, and nothing is
+    lost.
+    """
     receiver = ready(end(world.device("10.0.0.1"), kind), 100)
     sender = ready(end(world.device("10.0.0.2"), kind), 0)
     plan = "tx:rate=10Mbit,limit=80"

@@ -1,4 +1,6 @@
-"""Allocations that fail: a call says so, the same seed fails the same, nothing is done twice."""
+"""Failing allocations: a call reports the failure, the same seed fails identically, and no request
+is executed twice.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def test_a_call_without_memory_says_so_and_works_once_there_is_some() -> None:
 
 
 def made(seed: int) -> list[bool]:
-    """Make queues while half of all allocations fail; which of them came about."""
+    """Create queues while half of all allocations fail; return which calls succeeded."""
     found = []
     with World(seed) as world:
         device = world.device("10.0.0.1")
@@ -55,7 +57,7 @@ def test_more_failures_than_allocations_are_refused() -> None:
 
 
 def add(a: Any, b: Any, wr_id: int, **more: Any) -> None:
-    """Add 1 to the first octets of the peer's memory."""
+    """Add 1 to the first 8 octets of the peer's memory."""
     a.qp.post_send(
         SendWR(
             wr_id,
@@ -84,7 +86,7 @@ def test_a_response_on_rc_that_finds_no_memory_ends_the_connection(of_million: i
             world.fail_memory(of_million)
             world.run_for("1ms")
             world.fail_memory(0)
-            statuses += [wc.status for wc in a.sent()]  # it completes in any case
+            statuses += [wc.status for wc in a.sent()]  # the request completes in any case
         assert statuses[-1] == WCStatus.WR_FLUSH_ERR
         assert a.state == QPState.ERR
         assert counted(b) in (len(statuses) - 1, len(statuses))
@@ -114,5 +116,6 @@ def test_an_atomic_on_rd_whose_response_finds_no_memory_is_carried_out_once(
         assert status in (WCStatus.SUCCESS, WCStatus.RETRY_EXC_ERR)
         lost += status != WCStatus.SUCCESS
         assert done + 1 - lost <= counted(b) <= done + 1
-        world.run_for("100s")  # the pair rests, and needs memory again
+        # long enough that idle state is released and has to be allocated again
+        world.run_for("100s")
     assert world.stats.allocations_failed > 10

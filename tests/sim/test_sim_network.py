@@ -1,4 +1,4 @@
-"""What the network of a world does: IPv6, rates, interfaces that go down, captures, and asyncio."""
+"""The simulated network: IPv6, rates, interfaces that go down, captures, and asyncio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from siwarp.sim import World
 from siwarp.verbs import AH, Context, QPType, RecvWR, SendWR
 
 MakeEnd = Callable[[Context, QPType], End]
-#: 2020-01-01 00:00:00 UTC, when a world begins.
+#: 2020-01-01 00:00:00 UTC, the start time of a simulated network.
 BEGIN = 1_577_836_800
 
 
@@ -28,7 +28,7 @@ def ready(end: End, receives: int, size: int) -> None:
 
 
 def post(end: End, to: End, number: int, size: int) -> None:
-    """Post a message of that size, whose octets all are its number."""
+    """Post a message of ``size`` octets, each equal to its number."""
     end.mr.write(bytes([number]) * size)
     with AH(end.pd, to.qp.addr) as ah:
         end.qp.post_send(SendWR(number, sg=[end.mr.sge(0, size)], ah=ah))
@@ -68,7 +68,8 @@ def test_a_rate_spaces_datagrams(world: World, end: MakeEnd) -> None:
     world.spawn(receive)
     world.spawn(lambda: [post(a, b, i, 1000) for i in range(10)])
     world.run_tasks(within="1s")
-    # 1,000 octets and 14 of DDP and RDMAP take 8.1 ms; a device that nobody polls is served late.
+    # 1,000 octets with 14 of DDP and RDMAP take 8.1 ms; a device that is not polled is serviced
+    # late.
     gaps = [later - before for before, later in itertools.pairwise(times)]
     assert all(8_000_000 <= gap < 8_300_000 for gap in gaps), gaps
 

@@ -31,9 +31,10 @@ from siwarp.sim import World
 from siwarp.verbs import Error, Persona, QPState, StateError, WCStatus
 
 FLUSHED = WCStatus.WR_FLUSH_ERR
-#: Linux's least retransmission timeout, to which the round trip is added (sim/sim_tcp.c).
+#: Linux's minimum for the retransmission time-out, to which the round trip is added
+#: (sim/sim_tcp.c).
 LEAST_RTO = 200 * MS
-#: Behind so much silence a connection ends (sim/sim.h).
+#: A connection ends after so long a silence (sim/sim.h).
 GIVEN_UP = 924_600 * MS
 
 Make = Callable[..., tuple[End, End]]
@@ -41,7 +42,7 @@ Make = Callable[..., tuple[End, End]]
 
 @pytest.fixture
 def two(world: World) -> Make:
-    """Make two hosts with a queue pair each, connected."""
+    """Create a function that makes two hosts, each with a queue pair, and connects them."""
 
     def make(faults: str = "", **init: object) -> tuple[End, End]:
         world.faults(faults)
@@ -52,7 +53,7 @@ def two(world: World) -> Make:
     return make
 
 
-# ---- what a stream does to messages
+# ---- effects of the network on messages
 
 
 def test_messages_arrive_in_order_and_unchanged_over_a_link_that_loses(
@@ -98,7 +99,8 @@ def test_a_lost_segment_delays_itself_by_a_timeout_and_holds_up_what_follows(
     a.send(b"lost", 1)
     world.run_for(0.001)
     world.heal()
-    # It arrives before the timeout's retransmission; its acknowledgement comes after the timeout.
+    # The message arrives before the retransmission after the time-out, its acknowledgement after
+    # it.
     world.run_for((rto - 6 * MS) / SECOND)
     a.send(b"after", 2)
     nothing(world, 0.014, b.rcq)
@@ -120,7 +122,7 @@ def test_three_segments_behind_a_lost_one_bring_it_again_within_a_round_trip(
     for i in range(1, 5):
         a.send(b"after", i)
     assert [wc.check().wr_id for wc in b.received(5)] == list(range(5))
-    # It is sent again when the acknowledgement of the third comes: after a round trip.
+    # The third duplicate acknowledgement triggers the retransmission after one round trip.
     assert world.now_ns - began == 31 * MS
 
 
@@ -135,7 +137,7 @@ def test_the_seed_cuts_the_stream_into_segments_at_any_octet(
         world.run_for(1)
     with PcapNgReader(str(tmp_path / "run.pcapng")) as packets:
         lengths = [len(packet[TCP].payload) for packet in packets if packet[TCP].dport != 0]
-    # A FPDU's length is a multiple of four: these boundaries are not those of FPDUs.
+    # An FPDU's length is a multiple of four, so these boundaries differ from those of FPDUs.
     assert {length % 4 for length in lengths if length} == {0, 1, 2, 3}
     assert min(length for length in lengths if length) < 100
     assert max(lengths) == 1500 - 52
@@ -150,7 +152,7 @@ def test_a_connection_a_send_and_a_read_take_their_round_trips(world: World) -> 
     listen(b)
     dial(a, b)
     accept(a, b)
-    # One of TCP, one of MPA's Request and Reply.
+    # One round trip for TCP, one for the MPA Request and Reply.
     assert world.now_ns == 1200 * MS
     world.run_for(1)
     b.recv()
@@ -169,7 +171,7 @@ def test_a_connection_a_send_and_a_read_take_their_round_trips(world: World) -> 
 def test_a_send_completes_by_its_persona(
     world: World, two: Make, persona: Persona, ms: int
 ) -> None:
-    """iWARP: when TCP has taken it; RoCE: when the peer has it."""
+    """A Send completes when TCP has accepted it (iWARP), or when the peer has it (RoCE)."""
     a, b = two("delay=300ms", persona=persona)
     b.recv()
     began = world.now_ns
@@ -240,7 +242,7 @@ def test_a_partition_of_a_minute_is_a_delay(world: World, two: Make) -> None:
     assert a.state == b.state == QPState.RTS
     world.heal()
     assert [wc.check().wr_id for wc in a.sent(2)] == [1, 2]
-    # The timeouts double: the next one is due within as long again.
+    # The retransmission time-outs double, so the next one expires within the same time again.
     assert 60 * SECOND < world.now_ns < 121 * SECOND
 
 
@@ -255,18 +257,18 @@ def test_a_partition_for_ever_ends_a_request_when_tcp_gives_up(world: World, two
     assert GIVEN_UP <= world.now_ns - began < GIVEN_UP + 120 * SECOND
     event = a.event()
     assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ETIMEDOUT)
-    # Nothing was under way from there: the peer cannot know.
+    # No packet was in flight from b, so b cannot notice.
     assert b.state == QPState.RTS
 
 
-# ---- ends
+# ---- ends of connections
 
 
 @pytest.mark.parametrize("unread", [False, True])
 def test_the_peer_of_a_killed_process_knows_after_the_way_to_it(
     world: World, two: Make, unread: bool
 ) -> None:
-    """By a FIN, or by a reset if the process had not read all that came."""
+    """The peer learns of the end by a FIN, or by a reset if the process had unread data."""
     a, b = two("delay=10ms")
     a.recv(7)
     if unread:
@@ -324,7 +326,7 @@ def test_what_was_sent_before_a_disconnect_arrives_and_the_other_way_goes_on(
     a.recv(50, 0, 1 << 16)
     for i in range(16):
         a.post(SEND, i, offset=i << 12, length=4000)
-    b.post(SEND, 40, length=60_000)  # its end of the stream is not closed by a's
+    b.post(SEND, 40, length=60_000)  # a's disconnect does not close b's direction of the stream
     assert a.id is not None
     world.run_for(0.01)
     a.id.disconnect()

@@ -1,6 +1,7 @@
-"""RC queue pairs of a connection manager know whether their peer is siwarp.
+"""RC queue pairs with a connection manager detect whether their peer is siwarp.
 
-The other end is siwarp, or a plain socket that follows the RFCs alone, or one that lies.
+The other end is siwarp, a plain socket that implements only the RFCs, or a socket that pretends to
+be siwarp.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: Of the octet of flags: a Request says 4, its Reply 2, and either 1 for delivery counts.
+#: Bits of the flags octet: 4 in a Request, 2 in a Reply, and 1 in either for delivery counts.
 REQUEST, REPLY, COUNTS = 4, 2, 1
 IMM = 0x01C2_83FE
 PERSONAS = [Persona.IWARP, Persona.ROCE]
@@ -64,7 +65,7 @@ def pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
 
 @dataclass
 class Plain:
-    """A peer of plain octets, at the other end of a connection."""
+    """A peer that is a plain socket, at the other end of a connection."""
 
     sock: TCPSocket
     frame: Any
@@ -89,7 +90,7 @@ class Plain:
 
 
 def frame_of(sock: TCPSocket, of: type) -> Any:
-    """Return the start-up frame that comes next, however the stream is cut."""
+    """Return the next start-up frame, in whatever pieces it arrives."""
     octets = b""
     while len(octets) < 20 or len(octets) < 20 + int.from_bytes(octets[18:20], "big"):
         octets += sock.recv(1)
@@ -97,7 +98,9 @@ def frame_of(sock: TCPSocket, of: type) -> Any:
 
 
 def answering(world: World, end: End, res: Callable[[int], int], **reply: Any) -> tuple[Plain, int]:
-    """Connect to a plain listener whose Reply has these reserved bits; return the Request's."""
+    """Connect to a plain listener whose Reply has reserved bits; return it, and the Request's
+    bits.
+    """
     listener = world.tcp_listen("10.0.0.9", PORT)
     end.id = CMID(end.channel)
     end.id.bind_qp(end.qp)
@@ -110,7 +113,7 @@ def answering(world: World, end: End, res: Callable[[int], int], **reply: Any) -
 
 
 def asking(world: World, end: End, res: int) -> Plain:
-    """Connect a plain client, whose Request has these reserved bits."""
+    """Connect a plain client whose Request has these reserved bits."""
     listen(end)
     sock = world.tcp_connect("10.0.0.9", (end.address, PORT))
     sock.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4, res=res)))
@@ -177,7 +180,7 @@ def test_between_siwarps_the_sender_says_how_long_its_sends_wait(world: World) -
 
 
 def test_a_receiver_s_own_word_at_connection_time_comes_first(world: World) -> None:
-    """rdma_cm's rnr_retry_count is about the Sends of the peer."""
+    """The rnr_retry_count of rdma_cm applies to the Sends of the peer."""
     a, b = pair(world, Persona.ROCE, Persona.ROCE)
     listen(b)
     dial(a, b)
@@ -224,14 +227,14 @@ def test_counts_need_both_and_immediate_does_not_need_counts(world: World, witho
         assert b.received()[0].imm_data == IMM and a.sent()[0].ok
 
 
-# ---- a peer that follows the RFCs alone
+# ---- a peer that implements only the RFCs
 
 
 @pytest.mark.parametrize("echo", [False, True], ids=["zero", "the Request's bits repeated"])
 def test_a_listener_of_the_rfcs_alone_is_not_taken_for_siwarp(
     world: World, roce: End, echo: bool
 ) -> None:
-    """Linux siw builds its Reply in the memory of the Request, so unknown bits come back."""
+    """Linux siw builds its Reply in the buffer of the Request, so unknown bits are returned."""
     peer, told = answering(world, roce, lambda res: res if echo else 0)
     assert told == REQUEST | COUNTS
     assert not roce.qp.query()[1].private_messages
@@ -267,11 +270,11 @@ def test_with_the_setting_off_a_request_is_as_the_rfcs_have_it(world: World, roc
         send_imm(roce)
 
 
-# ---- a peer that says so and is not
+# ---- a peer that falsely announces itself as siwarp
 
 
 def ends_cleanly(end: End, peer: Plain, opcodes: tuple[int, ...]) -> None:
-    """The peer gets these messages, refuses the last one, and the request has an error."""
+    """The peer receives these messages and closes; the request completes in error."""
     for opcode in opcodes:
         assert peer.pull().opcode == opcode
     peer.sock.close()
@@ -293,10 +296,10 @@ def test_a_liar_that_leaves_at_the_first_private_message_is_an_error_of_the_requ
 @pytest.mark.parametrize(
     ("segment", "allowed"),
     [
-        (bytes(DeliveryCount(sends=1, writes=0)), False),  # of what was never sent
+        (bytes(DeliveryCount(sends=1, writes=0)), False),  # counts a Send that was never posted
         (bytes(DeliveryCount(sends=0, writes=0)), False),
         (bytes(Requester(flags=1, rnr_retry=8)), False),
-        (bytes(Requester(flags=1, rnr_retry=7)), True),  # where counts are agreed
+        (bytes(Requester(flags=1, rnr_retry=7)), True),  # allowed if delivery counts were agreed
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=9 << 24)), False),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=5 << 24)) + b"payload", False),
     ],

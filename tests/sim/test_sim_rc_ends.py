@@ -1,4 +1,4 @@
-"""How RC queue pairs end, and when: what is flushed, what still arrives, how long it takes."""
+"""Ends of RC connections: which requests are flushed, which data still arrives, and when."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def patient() -> Iterator[None]:
-    """Lingering that takes much longer than anything else here."""
+    """A linger time much longer than anything else in these tests."""
     with settings(linger_ms=600_000):
         yield
 
@@ -57,7 +57,7 @@ def test_on_error_everything_flushes_in_order_on_both_sides(world: World) -> Non
     for i in range(5):
         a.recv(10 + i)
         b.recv(20 + i)
-    for i in range(4):  # the responder's Sends wait for the initiator's first
+    for i in range(4):  # the responder's Sends wait for the initiator's first message
         b.post(SEND, i)
     nothing(world, 60, b.cq)
     began = world.now_ns
@@ -70,7 +70,7 @@ def test_on_error_everything_flushes_in_order_on_both_sides(world: World) -> Non
     for end, first in ((a, 10), (b, 20)):
         done = end.received(5)
         assert [(w.wr_id, w.status) for w in done] == [(first + i, FLUSHED) for i in range(5)]
-    # The initiator ends the stream too, and one way back later nothing lingers.
+    # The initiator closes the stream, too, and after one delay neither end lingers.
     assert world.now_ns - began < 2 * DELAY + 2 * NAP
     for end in (a, b):
         end.post(SEND, 77)
@@ -115,7 +115,7 @@ def test_both_ends_disconnect_with_much_in_flight_each_way(world: World) -> None
     for end in (a, b):
         assert end.event().type == CMEventType.DISCONNECTED
         assert end.state == QPState.ERR
-    # 8 MiB each way at 1 Gbit/s take 67 ms.
+    # 8 MiB in each direction at 1 Gbit/s take 67 ms.
     assert world.now_ns - began < SECOND
 
 
@@ -177,7 +177,7 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     a.mr.write(data)
     b.recv(9)
     a.post(SEND, 1, length=size)
-    # What b says meanwhile lies unread in a's socket: closing that would reset the connection.
+    # b's Write stays unread in a's socket; closing that socket would reset the connection.
     b.post(WRITE, 5, offset=MIB, length=1000, remote=a.mr.remote(MIB, 1000))
     assert a.sent()[0].ok
     a.close()

@@ -1,4 +1,6 @@
-"""RC queue pairs that connect by GID and QPN, and delivery counts: their time, in worlds."""
+"""Timing of RC queue pairs that connect by GID and QPN, and of delivery counts, in simulated
+networks.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ from siwarp.verbs import MR, MW, AccessFlag, Persona, QPAttr, QPState, RecvWR, W
 
 FLUSHED, GONE = WCStatus.WR_FLUSH_ERR, WCStatus.RETRY_EXC_ERR
 DELAY = 5 * MS
-#: Posted work waits for a peer at least so long (qp_pair.c).
+#: Minimum time for which posted requests wait for a peer (qp_pair.c).
 LEAST_WAIT = 3 * SECOND
 
 
 @pytest.fixture(params=[Persona.IWARP, Persona.ROCE], ids=["iwarp", "roce"])
 def two(request: pytest.FixtureRequest, world: World) -> tuple[End, End]:
-    """Two hosts with an end each, in RESET; the first is the one that connects."""
+    """Two hosts with one end each, in RESET; the first is the one that connects."""
     world.faults("delay=5ms")
     a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=request.param) for i in (1, 2))
     return a, b
@@ -33,7 +35,9 @@ def roce(world: World) -> tuple[End, End]:
 
 
 def failed_at(end: End, began: int, patience: int) -> None:
-    """Two requests fail when this time is over, the second because the first did."""
+    """Two requests fail when ``patience`` ns have passed, the second one because the first has
+    failed.
+    """
     nothing(end.world, (patience - 1 * MS - (end.world.now_ns - began)) / SECOND, end.cq)
     assert end.state == QPState.RTS
     done = end.sent(2)
@@ -42,7 +46,7 @@ def failed_at(end: End, began: int, patience: int) -> None:
     assert end.state == QPState.ERR
 
 
-# ---- coming together
+# ---- connecting
 
 
 @pytest.mark.parametrize("first", ["the one that connects", "the one that listens"])
@@ -54,7 +58,7 @@ def test_either_end_may_come_first(
     retries = counter("pair_retries")
     early.begin()
     early.to_rts(late.name, timeout=24, retry_cnt=7)  # 550 s
-    early.send(b"there")  # waits for the stream
+    early.send(b"there")  # waits for the connection
     nothing(world, pause, early.cq, early.rcq)
     came = world.now_ns
     late.begin()
@@ -64,7 +68,8 @@ def test_either_end_may_come_first(
         assert end.sent()[0].ok
         (wc,) = end.received()
         assert wc.ok and end.mr.read(wc.byte_len, (wc.wr_id - 100) << 10) == text
-    # A Request waits at the peer as long as a start-up may take, 5 s: nobody asks again and again.
+    # A Request waits at the peer as long as a start-up may take, 5 s, so it is not repeated
+    # constantly.
     assert counter("pair_retries") - retries <= 4 + pause / 5
     assert world.now_ns - came < 100 * MS
 
@@ -93,14 +98,16 @@ def test_a_long_round_trip(world: World, two: tuple[End, End]) -> None:
 def test_a_peer_that_starts_again_while_they_meet_gets_what_is_posted(
     world: World, two: tuple[End, End]
 ) -> None:
-    """The Reply to its first Request finds nobody, which is no failure of what is posted."""
+    """The Reply to the first Request arrives after a reset; this must not fail the posted
+    requests.
+    """
     a, b = two
     b.begin()
     b.to_rts(a.name, timeout=0)
     b.send(b"there")
     a.begin()
     a.to_rts(b.name)
-    world.run_for(17 * MS / SECOND)  # the Request is there after 15 ms
+    world.run_for(17 * MS / SECOND)  # the Request arrives after 15 ms
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     nothing(world, 0.1, b.cq)
     assert b.state == QPState.RTS
@@ -120,7 +127,7 @@ def test_an_end_that_fails_while_they_meet_takes_no_further_request(
     meet(a, b, timeout=20, retry_cnt=7)  # 34 s
     a.send(b"there")
     a.send(b"there", 2)
-    # The Request is there after 30 ms. The Reply is lost, so the other end asks again.
+    # The Request arrives after 30 ms. The Reply is lost, so the other end sends another Request.
     world.run_for(0.035)
     world.partition(a.device, b.device)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -134,7 +141,7 @@ def test_an_end_that_fails_while_they_meet_takes_no_further_request(
     assert a.state == b.state == QPState.ERR
 
 
-# ---- staying and going
+# ---- loss of a connected peer
 
 
 def test_an_idle_peer_that_goes_leaves_the_queue_pair_as_it_is(
@@ -157,7 +164,7 @@ def test_an_idle_peer_that_goes_leaves_the_queue_pair_as_it_is(
 def test_what_is_open_when_the_peer_goes_has_the_time_of_timeout_and_retry_cnt(
     world: World, roce: tuple[End, End]
 ) -> None:
-    """The peer may have all it wants, and go, before this end has its word for it."""
+    """The peer may exit after it has received everything, before the sender knows that."""
     a, b = roce
     a.begin(), b.begin(receives=0)
     meet(a, b)
@@ -199,7 +206,7 @@ def test_a_peer_that_is_killed(world: World, roce: tuple[End, End], idle: bool) 
     exchange(a, b)
     world.run_for(1)
     if not idle:
-        a.send(b"x" * 1000, 1)  # on its way when the peer dies
+        a.send(b"x" * 1000, 1)  # in flight when the peer crashes
         a.send(b"x" * 1000, 2)
         world.run_for(0.001)
     world.crash(b.device)
@@ -241,7 +248,7 @@ def test_a_peer_that_is_started_again_is_not_the_one_that_was(
 def test_without_a_peer_what_is_posted_fails_when_its_time_is_over(
     world: World, two: tuple[End, End], timeout: int, retry_cnt: int, ns: int
 ) -> None:
-    """timeout and retry_cnt say how long, but three seconds at least."""
+    """timeout and retry_cnt determine the time, but it is at least three seconds."""
     for end, peer in (two, two[::-1]):
         nobody = peer.address, peer.qp.qp_num ^ 1 << 17
         end.begin()
@@ -321,7 +328,7 @@ def test_a_send_completes_by_a_count_after_a_round_trip(
             a.mr.write(pattern(100, turn))
             a.post(WRITE, turn, length=100, remote=b.mr.remote(40_000, 100))
             assert a.sent()[0].ok
-        # A count that goes alone keeps a distance of 5 us from the last one.
+        # A count in a separate segment follows the previous one after at least 5 us.
         assert 2 * DELAY <= world.now_ns - began < 2 * DELAY + NAP
         assert b.mr.read(100, 40_000) == pattern(100, turn)
 
@@ -366,5 +373,5 @@ def test_many_sends_complete_by_few_counts(world: World, roce: tuple[End, End]) 
         a.post(WRITE, i, length=1000, remote=b.mr.remote(40_000, 1000))
     assert [wc.check().wr_id for wc in a.sent(64)] == list(range(64))
     segments = world.stats.segments - before
-    # 64 KB are some 60 segments and as many acknowledgements, and a few counts with theirs.
+    # 64 KB are about 60 segments and as many acknowledgements, and a few counts with theirs.
     assert 100 < segments < 300, segments

@@ -1,4 +1,4 @@
-"""A Send without a receive, in time: rnr_retry and min_rnr_timer of RC, in worlds."""
+"""Timing of Sends without a receive: rnr_retry and min_rnr_timer of RC, in simulated networks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ HOUR = 3600
 def roce(
     world: World, retry: int | None = None, timer: int = 14, **init: object
 ) -> tuple[End, End]:
-    """Connect; a Send waits ``retry`` times ``timer`` (14 is 1.28 ms), which both ends are told."""
+    """Connect; a Send waits ``retry`` times ``timer`` (14 is 1.28 ms), which is set at both
+    ends.
+    """
     world.faults("delay=10ms")
 
     def patience(_: End) -> None:
@@ -76,7 +78,7 @@ def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_re
         (0, WCStatus.RNR_RETRY_EXC_ERR, NO_BUFFER),
         (1, FLUSHED, NO_BUFFER),
     ]
-    # The way there, the wait, and the way back.
+    # The delay to the peer, the wait, and the delay back.
     assert 2 * DELAY + us * 1000 <= took < 2 * DELAY + us * 1000 + NAP
     assert [w.status for w in a.received()] == [FLUSHED]
     for end in (a, b):
@@ -123,7 +125,7 @@ def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
 
 
 def test_it_may_be_changed_while_one_waits(world: World) -> None:
-    with settings(mpa_announce=0):  # so that the receiver's own counts
+    with settings(mpa_announce=0):  # so that only the receiver's setting counts
         a, b = roce(world, 7, 1)
     a.post(SEND, 1, length=8)
     nothing(world, HOUR, a.cq)
@@ -182,7 +184,7 @@ def test_shared_receives_are_noticed_too(world: World) -> None:
 
 
 def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> None:
-    # The active end does not ask whether its Sends are there, so its Reads wait for nothing.
+    # The active end does not confirm its Sends by Reads, so its Reads do not wait.
     world.faults("delay=10ms")
     a = End(world, "10.0.0.1", persona=Persona.IWARP)
     b = End(world, "10.0.0.2", persona=Persona.ROCE)
@@ -204,7 +206,7 @@ def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> N
 def test_a_send_that_still_waits_when_a_write_behind_it_is_refused_has_not_arrived(
     world: World, receives: int
 ) -> None:
-    """Of what is in front of the refused request the receiver has only what it has counted."""
+    """Of the requests before the refused one, the receiver has only those that it has counted."""
     a, b = roce(world, private_messages=True)
     for i in range(receives):
         b.recv(i)
@@ -244,7 +246,7 @@ def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
     nothing(world, 60, a.cq)
     before = world.stats
     nothing(world, HOUR, a.cq)
-    # Stopped by TCP's window: there are probes of it, and the device is left alone.
+    # TCP's window stops the sender: there are window probes, and the device is not polled.
     assert world.stats.segments - before.segments < 100
     assert world.stats.rounds - before.rounds < 200
     for i in range(n):
@@ -265,7 +267,7 @@ def test_a_peer_that_dies_while_its_octets_are_not_read_is_noticed(world: World)
     nothing(world, 60, a.cq)
     world.crash(b.device)
     began = world.now_ns
-    # The peer had not read all of this end's, and so its kernel resets the connection.
+    # The peer had unread data, so its kernel resets the connection.
     assert [(wc.wr_id, wc.ok) for wc in a.sent(12)] == [(i, False) for i in range(12)]
     assert DELAY <= world.now_ns - began < DELAY + NAP
     assert a.state == QPState.ERR
@@ -294,7 +296,7 @@ def test_an_end_while_messages_wait_flushes_them(world: World, who: str, how: st
         assert [w.status for w in a.sent(5)] == [FLUSHED] * 5
 
 
-# ---- Sends that are kept whatever the persona
+# ---- Sends that are kept regardless of the persona
 
 
 def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_last(
@@ -323,7 +325,7 @@ def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_las
 
 
 def test_kept_sends_of_a_peer_that_has_ended_cost_nothing_while_they_wait(world: World) -> None:
-    """One event is handled at a time, so two receives at once take two turns."""
+    """Only one event is handled per round, so two simultaneous receives take two rounds."""
     world.faults("delay=10ms")
     with settings(budget=1):
         a, b = (

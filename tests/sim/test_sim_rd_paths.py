@@ -1,4 +1,4 @@
-"""RD peers that go silent, and paths that drop long datagrams in silence."""
+"""RD peers that fall silent, and paths that silently drop long datagrams."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ V4, V6 = "10.0.0.{}", "fd00::{}"
 both = pytest.mark.parametrize("host", [V4, V6], ids=["v4", "v6"])
 SIZE = 1 << 17
 TIMEOUT = 2.0
-#: Nanoseconds by which timers are served late in a device that nobody polls.
+#: Nanoseconds by which timers are late in a device that is not polled.
 SERVED = 1_000_000
 
 
 def pair(
     world: World, host: str, timeout: float = TIMEOUT, *, mtu: int = 1500, hosts: int = 2
 ) -> tuple[End, End]:
-    """Make two RD queue pairs in RTS that may be silent for so many seconds."""
+    """Create two RD queue pairs in RTS with a peer time-out of ``timeout`` seconds."""
     devices = [world.device(host.format(i + 1), mtu=mtu) for i in range(hosts)]
 
     def make(device: Context) -> End:
@@ -60,7 +60,7 @@ def post(a: End, b: End, size: int) -> None:
 
 
 def send(world: World, a: End, b: End, *sizes: int) -> list[str]:
-    """Send messages of these sizes one after another; return how each send ended."""
+    """Send messages of these sizes one after another; return the status of each."""
     ended: list[str] = []
 
     def run() -> None:
@@ -83,12 +83,13 @@ def deliver(world: World, a: End, b: End, *sizes: int) -> None:
 
 
 def swallow(world: World, a: End, b: End, mtu: int) -> None:
-    """Make the path between two ends drop what is longer in silence; 0: nothing any more."""
+    """Make the path between two ends silently drop longer datagrams; 0: all datagrams."""
     for one, other in ((a, b), (b, a)):
         world.path_mtu(one.device, other.device, mtu, told=False)
 
 
-# 0.1 is the least that may be set, less than the time to the first repeat of a handshake.
+# 0.1 is the smallest allowed time-out, less than the time to the first retransmission of a
+# handshake.
 @pytest.mark.parametrize("timeout", [0.1, 2.0, 10.0])
 @pytest.mark.parametrize("met", [True, False], ids=["met", "unmet"])
 def test_a_request_to_a_silent_peer_ends_when_the_time_out_is_over(
@@ -117,7 +118,7 @@ def test_a_peer_that_goes_silent_in_the_middle_is_lost_a_time_out_after_its_last
     world.partition(a.device, b.device)
     cut = world.now_ns
     world.run_until(lambda: bool(a.cq.poll()), within="1min")
-    # Acknowledgements came every few milliseconds, and what is under way still arrives.
+    # Acknowledgements arrived every few milliseconds, and packets in flight still arrive.
     assert abs(world.now_ns - cut - round(TIMEOUT * 1e9)) <= 10_000_000
 
 
@@ -132,7 +133,7 @@ def test_a_peer_that_is_silent_for_less_than_the_time_out_loses_nothing(
         world.partition(a.device, b.device)
         b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 64)]))
         post(a, b, 64)
-        # A handshake is repeated after 1 s, and then after 2: only the first is in time.
+        # A handshake is retransmitted after 1 s and again after 2 s: only the first one is in time.
         world.run_for(0.9 * TIMEOUT if met else 0.9)
         world.heal()
         world.run_for("1s")
@@ -151,7 +152,7 @@ def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
     swallow(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     deliver(world, a, b, 100_000, 64, 5000)
-    # No segment was in a datagram that did not pass.
+    # No segment was in a datagram that was dropped.
     assert counters()["rd_mtu_lowered"] == before
 
 
@@ -167,7 +168,7 @@ def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out_in_ti
     swallow(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 100_000)]))
-    # What was taken goes in fragments, over IPv4; over IPv6 routers make none.
+    # Over IPv4, segments already built are sent in fragments; IPv6 routers do not fragment.
     assert send(world, a, b, 100_000) == ["RETRY_EXC_ERR" if host == V6 else "SUCCESS"]
     assert counters()["rd_mtu_lowered"] > before
     if host == V6:

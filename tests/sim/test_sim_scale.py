@@ -1,6 +1,6 @@
-"""Small worlds of tests/scale/worlds.py: fair, the same each time, and of bounded memory.
+"""Small networks of tests/scale/worlds.py: fair, reproducible, and with bounded memory.
 
-The figures, and those of 1,000 devices, are in docs/background/scale-in-worlds.md.
+The results, and those for 1,000 devices, are in docs/background/scale-in-worlds.md.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 import pytest
 from scale.worlds import WORLDS, measure
 
-#: Shares of the mean: the aim, which TCP of the simulator exceeds.
+#: Allowed shares relative to the mean; the simulated TCP exceeds this target.
 FAIR = {"bottleneck": (0.5, 2), "mesh": (0.5, 2), "ring": (0.9, 1.1)}
-#: KiB per device, and per flow, of both ends; twice what is measured.
+#: KiB for each device, and for each flow at both ends; twice the measured values.
 KIB_EACH, KIB_PER_FLOW = 600, 450
-#: Sanitized code takes more.
+#: Factor for sanitized code, which uses more memory.
 MORE = 10 if "SANITIZER" in os.environ else 1
 
 

@@ -1,4 +1,6 @@
-"""Plain sockets in a world: what a test says octet by octet, and what a device says to that."""
+"""Plain sockets in a simulated network: a test sends arbitrary octets and checks the device's
+reply.
+"""
 
 from __future__ import annotations
 

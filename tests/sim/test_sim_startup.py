@@ -1,4 +1,4 @@
-"""Silent connections that fill a listener's start-ups: a good client is served within a second."""
+"""Silent connections fill a listener's start-ups; a good client is still served within a second."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from siwarp.sim import World
 LISTENER, GOOD, PORT = "10.0.0.1", "10.0.0.2", 7471
 #: Seconds within which a good client is served.
 SERVED = 1.0
-#: What a listener has room for (setting max_startups), and one source's share of it.
+#: The listener's limit of start-ups (setting max_startups), and the share of one source.
 ROOM, SHARE = 1024, 768
 REQUEST = bytes(MPARequest(rev=1, c=1))
 
 
 class Listener:
-    """It takes what is requested, and rejects it."""
+    """A listener that rejects all connection requests."""
 
     def __init__(self, world: World) -> None:
         self.channel = CMEventChannel(world.device(LISTENER))
@@ -39,7 +39,7 @@ class Listener:
 
 
 def silent(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
-    """Make connections that send no whole Request."""
+    """Make connections that do not send a complete Request."""
     made = []
     for _ in range(n):
         made.append(world.tcp_connect(source, (LISTENER, PORT)))
@@ -49,7 +49,7 @@ def silent(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
 
 
 def is_served(world: World, source: str, within: float = SERVED) -> None:
-    """Have a good client connect, and be answered in time."""
+    """Let a good client connect, and check that it is answered in time."""
     began = world.now
     conn = world.tcp_connect(source, (LISTENER, PORT))
     conn.settimeout(10)
@@ -89,7 +89,7 @@ def test_silent_connections_are_closed_soon_where_there_are_many(world: World) -
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_newcomer_waits_only_until_a_start_up_of_any_source_is_old_enough(seed: int) -> None:
-    """Which source counts as the one with most start-ups depends on the seed where two are even."""
+    """If two sources have equally many start-ups, the seed selects the one that loses one."""
     with settings(max_startups=64, source_share=75), World(seed) as world:
         Listener(world)
         held = [silent(world, 48, source) for source in ("10.0.0.8", "10.0.0.9")]
@@ -98,7 +98,9 @@ def test_a_newcomer_waits_only_until_a_start_up_of_any_source_is_old_enough(seed
 
 
 def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world: World) -> None:
-    """One round of progress finds newcomers at the listener, and octets of those that it closes."""
+    """One progress round finds newcomers at the listener, and data of start-ups that it closes for
+    them.
+    """
     with settings(max_startups=64, source_share=75, progress=0):
         channel = CMEventChannel(world.device(LISTENER))
         with CMID(channel) as listener:
@@ -108,7 +110,8 @@ def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world
             before = counter("startups_refused")
             made = silent(world, 32, "10.0.0.7")
             for one in held:
-                with contextlib.suppress(ConnectionResetError):  # it has made room already
+                # the start-up has already been closed
+                with contextlib.suppress(ConnectionResetError):
                     one.sendall(REQUEST[:1])
             world.run_for(0.001)
             assert channel.get_event(0.1) is None
@@ -117,13 +120,13 @@ def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world
 
 
 def test_start_ups_are_closed_only_for_a_newcomer_that_is_there(world: World) -> None:
-    """A full listener that is served without a newcomer closes nobody."""
+    """Servicing a full listener without a newcomer closes no start-up."""
     with settings(max_startups=64, source_share=75):
         Listener(world)
         held = [one for n in (8, 9) for one in silent(world, 32, f"10.0.0.{n}")]
         before = counter("startups_refused")
-        world.run_for(1.0)  # all are old enough now
-        for one in held:  # a round of progress for each, which serves the listener, too
+        world.run_for(1.0)  # all start-ups are old enough now
+        for one in held:  # one progress round for each, which also services the listener
             one.sendall(REQUEST[:1])
             world.run_for(0.001)
         assert counter("startups_refused") == before
@@ -132,7 +135,7 @@ def test_start_ups_are_closed_only_for_a_newcomer_that_is_there(world: World) ->
 
 
 def test_a_newcomer_that_is_refused_costs_no_other_source_a_start_up(world: World) -> None:
-    """A source that has its share is refused before another one's start-up is closed for it."""
+    """A source that has used up its share is refused before another source's start-up is closed."""
     with settings(max_startups=64, source_share=50):
         Listener(world)
         old = silent(world, 32, "10.0.0.8")

@@ -1,4 +1,4 @@
-"""UD, RD and UC between tasks of a world, under faults, partitions and crashes."""
+"""UD, RD and UC between tasks in a simulated network, with faults, partitions and crashes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_crash_is_estale_here_and_a_lost_peer_there(world: World, end: MakeEnd
     address = b.qp.addr
     world.crash(b.device)
     with pytest.raises(StateError) as error:
-        world.run_for("1s")  # the receiver waits on a device that is gone
+        world.run_for("1s")  # the receiver waits on a device that has crashed
     assert error.value.errno == errno.ESTALE
     assert receiver.done()
     with pytest.raises(StateError) as error:
@@ -234,7 +234,7 @@ def test_tasks_that_wait_on_a_device_see_its_crash_at_that_instant(
         ("async", a.device.get_async_event),
     ):
         world.spawn(until_it_fails, name, call)
-    # Polls that find nothing are a millisecond apart by then.
+    # By then, polls that find nothing are one millisecond apart.
     world.run_for("5.0005s")
     crashed = world.now_ns
     world.crash(a.device)

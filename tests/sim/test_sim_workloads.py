@@ -1,4 +1,4 @@
-"""`siwarp sim`: what it draws, what it notices, and what it prints when it does."""
+"""`siwarp sim`: the programs it generates, the faults it detects, and its reports of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_seed_has_the_same_trace_in_every_process() -> None:
 
 
 def fails_with(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> Outcome:
-    """Run a program in which a rest spoils something."""
+    """Run a program in which an idle period corrupts something."""
     monkeypatch.setattr(execution.Execution, "do_rest", lambda self, op: spoil(self))
     return run(generate("messages", 1))
 

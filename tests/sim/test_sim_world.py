@@ -1,4 +1,4 @@
-"""Worlds: time, tasks, event loops, and that the same seed is the same run."""
+"""Simulated networks: time, tasks, event loops, and identical runs for the same seed."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_world_that_runs_costs_no_switch_at_each_instant(world: World) -> None
     world.spawn(work)
     world.run_for("10ms")
     assert world.stats.instants >= 3000
-    # To each task, and back at its end.
+    # One switch to each task, and one back at its end.
     assert world.stats.switches <= 12
 
 

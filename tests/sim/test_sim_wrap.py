@@ -1,4 +1,4 @@
-"""Worlds whose sequence numbers begin just below 2^32: each test here crosses their wrap."""
+"""Networks whose sequence numbers begin just below 2^32: each test here crosses the wrap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST = 0xFFFFFFF0
 #: Message sequence numbers of N messages.
 AROUND_THE_WRAP = [(FIRST + i) % (1 << 32) for i in range(N)]
 
-#: Where a HELLO has its sender's epoch.
+#: Offset of the sender's epoch in a HELLO.
 EPOCH = 12
 
 
@@ -29,7 +29,7 @@ def world() -> Iterator[World]:
 
 
 def field(path: Path, name: str, kind: str) -> list[int]:
-    """Return this field of all messages of a kind in a capture, in order, each value once."""
+    """Return a field of all messages of a kind in a capture, in order, without duplicates."""
     found = [int(m.fields[name]) for m in examine(path).messages if m.kind == kind]
     return list(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""The peer that knows the page alone, in a world."""
+"""Tests of the independent peer in a simulated network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RD of siwarp with a peer that knows the page alone: sections 9 and 10."""
+"""siwarp's RD with the independent peer: sections 9 and 10 of the page."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_what_siwarp_may_not_reach_completes_with_the_error() -> None:
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
 def test_a_send_waits_for_its_receive_and_responses_do_not_wait_behind_it() -> None:
-    """At the peer, which says NOT_READY; a Read of its own goes on meanwhile."""
+    """The peer has no receive and reports NOT_READY; meanwhile its own Read is answered."""
     with ends(BAD, receives=0) as both:
         talk = both.peer.talk(both.line.near)
         talk.send(b"hello")
@@ -188,7 +188,7 @@ def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> Non
         both.theirs.octets[:100] = octets("read", 100)
         sink = both.ours.region(100)
         both.ours.request(WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=both.there(0, 100))
-        both.run(lambda: len(both.ours.sent) == 1)  # the response overtakes what waits
+        both.run(lambda: len(both.ours.sent) == 1)  # the response overtakes the waiting Sends
         assert sink.read() == octets("read", 100)
         assert not both.peer.idle() and len(both.ours.got) == slots
         both.ours.let_go()
@@ -208,14 +208,14 @@ def test_siwarps_rnr_retry_ends_the_incarnation_with_reason_5() -> None:
         both.run(lambda: both.peer.pairs[both.line.near].ended == 5)
         assert both.peer.arrivals == []
         both.peer.receives = 1
-        both.ours.send(b"this", ah=both.ah)  # begins another incarnation
+        both.ours.send(b"this", ah=both.ah)  # starts another incarnation
         both.run(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
         assert both.ours.sent[2].ok
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
 def test_little_credit_is_kept_to() -> None:
-    """The peer notes a segment beyond what it ever granted as wrong, and run() looks at that."""
+    """run() fails if the peer has recorded a segment beyond the credit that it granted."""
     with ends(BAD, credit=3) as both:
         payload = octets("long", 100_000)
         both.ours.send(payload, ah=both.ah)
@@ -243,7 +243,7 @@ def test_a_restarted_peer_is_a_new_incarnation() -> None:
 
 @pytest.mark.clause("DGRAM-RD-9")
 def test_a_restarted_siwarp_does_not_know_the_pair() -> None:
-    """Its BYE ends the incarnation; the next message begins another."""
+    """siwarp's BYE ends the incarnation; the next message starts another one."""
     with ends(CLEAN) as both:
         both.peer.talk(both.line.near).send(b"before")
         both.run(lambda: both.peer.idle() and len(both.ours.got) == 1)
@@ -260,7 +260,7 @@ def test_a_restarted_siwarp_does_not_know_the_pair() -> None:
             both.ours = before
 
 
-#: Three of ten datagrams are lost.
+#: 30% of the datagrams are lost.
 LOSSY = Faults(loss=0.3, double=0.05, reorder=0.1)
 
 
@@ -306,7 +306,7 @@ def test_write_records_are_whole() -> None:
 
 
 def hello(body: bytes, version: int = 1) -> bytes:
-    """Return a HELLO of any version: octet 0 alone says which."""
+    """Return a HELLO of any version: only octet 0 states the version."""
     made = bytearray(unseal(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
     made[0] = HELLO << 4 | version << 2 | 2
     return seal(bytes(made))
@@ -324,7 +324,7 @@ def test_a_hello_is_answered_by_no_more_octets_than_it_has() -> None:
             both.ours.step()
 
         def ask(*questions: bytes) -> Datagram:
-            """Send these, of which one is answered."""
+            """Send several datagrams, of which exactly one is answered; return the answer."""
             answers.clear()
             for question in questions:
                 both.peer.sock.sendto(question, both.ours.qp.addr)

@@ -1,4 +1,4 @@
-"""Reliable datagrams in a world: the harnesses of tests/unit, on its network and its clock."""
+"""Reliable datagrams in a simulated network, with the harnesses of tests/unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves the socket is no more than what came to it, but for data by window."""
+"""An endpoint sends no more octets than it receives, except for data within the window."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from unit.rd.rd_kit import HELLO, Stranger
 
 from siwarp.inspect.rd import RDType
 
-#: Data by window and repeats by timer apart, these are all that an end sends of itself.
+#: All types that an endpoint sends in reply, that is, except for data and retransmissions.
 ANSWERS = {RDType.ACK, RDType.BYE, RDType.CHALLENGE, RDType.VERSIONS}
 
 
 def heard(s: Stranger, end) -> list[tuple[int, int]]:
-    """Return the type and the octets of each datagram that comes."""
+    """Return the type and the length of each datagram that arrives."""
     got = []
     for _ in range(60):
         end.turn()
@@ -42,7 +42,7 @@ def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(
         assert len(got) <= 1
         assert sum(octets for _, octets in got) <= len(sent)
         answered += len(got)
-    assert answered > 40  # the HELLOs, and as many BYEs as are rationed at once
+    assert answered > 40  # the HELLOs, and as many BYEs as the rate limit allows at once
 
 
 @pytest.mark.clause("DGRAM-FAIR-5")

@@ -1,4 +1,4 @@
-"""RD queue pairs that are closed: what completed, and what was sent, reaches the peers."""
+"""RD queue pairs that are closed: completed and transmitted requests reach their peers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from unit.verbs.verbs_harness import Rig, nothing, pattern, settings, until
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDReason, RDType
 from siwarp.verbs import WROpcode
 
-PATIENT = 60_000  # ms: where the end of lingering is not what is tested
-#: ms: where one end may be gone before the other has its answer, and so lingers in vain.
+PATIENT = 60_000  # ms: linger time of tests that do not test its end
+#: ms: linger time of tests in which one end may exit before the other one has its answer, which
+#: then lingers until this time.
 LOSSY = 5000
 
 
@@ -43,7 +44,7 @@ def test_a_bye_is_repeated_until_it_is_answered(rig: Rig) -> None:
             assert (bye.ird, bye.rd_flags, bye.acknowledged) == (RDReason.CLOSED, 0, s.psn[0])
             answer(s)
             began = net.now()
-            rig.close()  # which waits for those that are not answered
+            rig.close()  # close waits for peers that have not answered
             assert net.now() - began < 1
 
 
@@ -60,7 +61,8 @@ def test_what_comes_of_a_pair_that_is_over_is_answered_by_its_bye(rig: Rig) -> N
             s.say(RDType.PROBE)
             again = bye_to(s)
             assert (again.ird, again.acknowledged) == (RDReason.CLOSED, s.psn[0])
-            # Its own BYE, that crossed ours, is answered too, and is an answer itself.
+            # The peer's own BYE, which crossed ours, is answered, too, and counts as an answer
+            # itself.
             s.say(RDType.BYE)
             until(lambda: bye_to(s).rd_flags & RDFlag.ANSWER)
             rig.close()
@@ -106,7 +108,8 @@ def test_a_response_that_was_sent_reaches_its_peer_before_the_bye(rig: Rig) -> N
             _, octets = s.pull()
             a.qp.close()
             assert len(octets) == 1000
-            while (d := s.take()).type != RDType.DATA:  # it is sent once more, and no BYE before
+            # the data is retransmitted, and no BYE is sent before it
+            while (d := s.take()).type != RDType.DATA:
                 assert d.type == RDType.ACK
             s.release()
             assert bye_to(s).ird == RDReason.CLOSED
@@ -123,7 +126,7 @@ def test_a_read_is_answered_over_a_lossy_line_by_who_closes_then(rig: Rig, size:
             b.recv()
             a.rdma(b, WROpcode.RDMA_READ, size)
             a.send(b, b"close", 9, offset=size)
-            assert b.got()[0].ok  # so the Read before it has been answered, as far as b knows
+            assert b.got()[0].ok  # so the Read before it has been answered, from b's point of view
             b.qp.close()
             assert [w.ok for w in a.done(2)] == [True, True]
             assert a.out.read(size) == pattern(size, i)
@@ -137,7 +140,7 @@ def test_a_peer_that_is_not_ready_is_not_waited_for(rig: Rig) -> None:
         a.send(b, b"no receive is posted for it")
         until(lambda: a.qp.waits())
         a.qp.close()
-        until(lambda: b.rcq.poll(1) == [] and not b.qp.waits())  # its BYE came
+        until(lambda: b.rcq.poll(1) == [] and not b.qp.waits())  # a's BYE has arrived
         b.recv()
         nothing(b.rcq)
 

@@ -1,4 +1,4 @@
-"""RD: an error of a message ends that message alone."""
+"""RD: an error of one message does not affect other messages."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> No
     sent = a.done(2)
     assert [w.wr_id for w in sent] == [1, 2] and sent[1].ok
     assert set(b.into.read(200_000, 4)) == {0xEE}
-    if sent[0].ok:  # it was all there before the report came
+    if sent[0].ok:  # all data was acknowledged before the error message arrived
         (report,) = until(a.qp.errors)
         assert (report.origin, report.source) == (ErrorOrigin.REPORTED, b.qp.addr)
     else:
@@ -114,7 +114,7 @@ def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
             assert b.got()[0].byte_len == 4 and b.into.read(4) == b"good"
         else:
             s.put(s.untagged(Opcode.SEND, b"behind it"))
-            assert b.got()[0].byte_len == 9  # what came before it is placed
+            assert b.got()[0].byte_len == 9  # the preceding data has been placed
             assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
         assert not s.hears_more(0.02)
 
@@ -195,7 +195,7 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
             assert (head.qn, head.msn, head.mo, head.l) == (Queue.TERMINATE, i, 0, 1)
             assert (told.layer, told.etype, told.code) == (0, 1, code)
             assert (told.m, told.d, told.r, told.ddp_seg_len) == (1, 1, 1, 18 + 28)
-            assert octets[6:] == bad[i]  # header and Read Request, as they came
+            assert octets[6:] == bad[i]  # header and Read Request, unchanged
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
@@ -203,7 +203,7 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
     ("body", "fields"),
     [
         *((body, {}) for body in (b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200))),
-        *((bytes(size), {}) for size in (257, 2000)),  # longer than any may be
+        *((bytes(size), {}) for size in (257, 2000)),  # longer than an error message may be
         (bytes(24), {"mo": 5, "msn": 1}),
         (bytes(24), {"rv": 3}),
         ("sound", {}),
@@ -215,7 +215,7 @@ def test_an_error_message_whatever_it_says_is_answered_with_none(
     b = Peer(rig)
     b.recv(1, 64)
     with stranger(b) as s:
-        if isinstance(body, str):  # of a message that was never sent
+        if isinstance(body, str):  # names a message that was never sent
             s.complain(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
         else:
             s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))

@@ -1,4 +1,4 @@
-"""Reliable datagrams over a network that loses, doubles, reorders, damages and delays."""
+"""Reliable datagrams over a network that loses, duplicates, reorders, damages and delays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit.rd.rd_kit import pump, run
 
 
 def plan(text: str | None) -> None:
-    """Give the host's link with itself a plan."""
+    """Set the fault plan of the host's link to itself."""
     net.the_world().link(net.HERE, net.HERE, text)
 
 
@@ -76,7 +76,7 @@ def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(end, rtt):
     assert a.send(peer, b"far") == 1
     run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = net.now() - began
-    # HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
+    # Three round trips: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + 0.001
     pump(a, peer, [b"and on"] * 3, a, b)
     assert b.data() == [b"far"] + [b"and on"] * 3
@@ -121,7 +121,7 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
             to_c, lib.SIW_RD_REQUESTS
         ) and a.send(to_c, b"y")
 
-    run(lambda: a.told("gone"), a, c, also=traffic)  # b is not served any more
+    run(lambda: a.told("gone"), a, c, also=traffic)  # b is no longer serviced
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
     assert lib.siw_rd_framed(to_b, lib.SIW_RD_REQUESTS) == 0

@@ -1,4 +1,4 @@
-"""What peers of reliable datagrams that mean harm can take from others: memory, records, a life."""
+"""Hostile RD peers must not take memory, peer records or incarnations from other peers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten
     victim.say(RDType.BYE)
     run(lambda: e.told("gone") == 1, e)
     victim.drain()
-    # Its life is over, but there is no room for another while the ECHO works.
+    # The old incarnation has ended, but while its ECHO is valid there is no room for another one.
     counters = Counters()
     c = other.challenge()
     other.other = c.source_epoch
@@ -96,7 +96,7 @@ def test_guessed_epochs_do_nothing_to_a_pair_and_its_messages_go_on(end):
     a, b = end(), end()
     peer = a.peer(b.local)
     pump(a, peer, [b"begin"], a, b)
-    # A liar at the address of one end: it says what it likes to the other, from there.
+    # A spoofing attacker at the address of one end sends arbitrary datagrams to the other end.
     rng = random.Random(7)
     liar = Stranger(b)
     counters = Counters()
@@ -143,7 +143,7 @@ def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(end, strangers
             s.drain()
             return counters["rd_evicted"] == goal
 
-        # Each try of a newcomer looks at some records, and the next at others.
+        # Each attempt of a newcomer examines some records, and the next attempt examines others.
         assert any(come() for _ in range(4))
     for s in used:
         s.say(RDType.PROBE)
@@ -155,7 +155,7 @@ def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(end, strangers
 
 
 def early(s: Stranger, n: int, size: int, first: int = 1) -> None:
-    """Say datagrams of size octets of segment that leave a gap at the start."""
+    """Send n datagrams with segments of ``size`` octets that leave a gap at the start."""
     for i in range(first, first + n):
         s.say(RDType.DATA, psn=s.epoch + i, body=bytes(size))
         if i % 16 == 0:
@@ -163,7 +163,7 @@ def early(s: Stranger, n: int, size: int, first: int = 1) -> None:
 
 
 def last_ack(s: Stranger) -> RDDatagram:
-    """Ask, and return what the endpoint says it has."""
+    """Probe the endpoint, and return its acknowledgement."""
     s.drain()
     s.say(RDType.PROBE, psn=99)
     return s.hear(RDType.ACK)
@@ -181,17 +181,18 @@ def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(
         s.meet()
         early(s, 400, 30)
         n = len(last_ack(s).received())
-        # A unit of 1024 octets each, of the quarter of what the others left.
+        # Each uses a unit of 1024 octets, from a quarter of the memory that the others left free.
         assert n <= ((1 << 20) - kept) // 4 // 1024
-        # The least buffer has 512 octets, and one more datagram a place of 16 in the ring.
+        # The smallest buffer has 512 octets, and each datagram also uses a ring entry of 16 octets.
         kept += n * (512 + 16)
     assert kept <= 1 << 20
-    # They took what they could, and yet one who comes now has room for more than a datagram.
+    # The hostile peers took as much as they could, but a new peer still has room for more than one
+    # datagram.
     peer = honest.peer(e.local)
     data = [b"%04d" % i + bytes(1000) for i in range(300)]
     pump(honest, peer, data, honest, e, seconds=30)
     assert [d for who, d in e.got.items() if who.endswith(f":{port(honest)}")] == [data]
-    # What is far ahead costs a place in the ring for each that is missing: that counts as well.
+    # A datagram far ahead uses a ring entry for each missing one: that memory is limited as well.
     far = strangers(e, 30)
     for s in far:
         s.meet()
@@ -226,7 +227,7 @@ def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lo
         lib.siw_rd_resume(e.peer(s.address), lib.SIW_RD_REQUESTS)
 
     def again() -> None:
-        """As senders do whom nothing was acknowledged."""
+        """Retransmit like senders that got no acknowledgement."""
         for s in held:
             if len(e.got.get(name(s), ())) < 2:
                 for i in range(2):
@@ -251,7 +252,7 @@ def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(end, strang
         n = 0
         while a.send(peer, bytes(20_000)) == 1:
             n += 1
-        assert n < 26  # half of a megabyte, at the most
+        assert n < 26  # at most half a megabyte
     to_b = a.peer(b.local)
     taken = 0
     while a.send(to_b, bytes(1000)) == 1:
@@ -276,7 +277,7 @@ def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(end, strang
         taken += 1
         assert taken < 1000
     assert taken * 1000 <= 65536
-    # An acknowledgement of half of them, said a hundred times over, is good for no more than once.
+    # An acknowledgement of half of the data, repeated a hundred times, has no further effect.
     half, next_psn = (s.other + 1 + taken // 2) & 0xFFFFFFFF, (s.other + 1) & 0xFFFFFFFF
     while next_psn != half:
         if s.hear(RDType.DATA).psn == next_psn:
@@ -329,8 +330,8 @@ def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(end, st
         s.hear(RDType.DATA)
     s.say(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
     run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
-    # It dies, and is back, before it has taken the rest; e was not told.
-    net.sleep(0.002)  # a cookie's time is in milliseconds
+    # The peer crashes and restarts before it has accepted the rest; e did not notice.
+    net.sleep(0.002)  # cookie times are in milliseconds
     s.epoch, s.other = 0x5555, 0
     s.meet()
     e.news.clear()

@@ -1,4 +1,4 @@
-"""Peers of RD queue pairs whose port another process takes, and peers that only begin anew."""
+"""RD peers whose port is taken over by another process, and peers that repeatedly restart."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 @pytest.fixture
 def follow() -> Iterator[None]:
-    """Requests go to whoever takes a peer's place."""
+    """Set rd_follow: requests are sent to the process that takes over a peer's address."""
     with settings(rd_follow=1):
         yield
 
 
 def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
-    """Take the event, and what it is about."""
+    """Take the peer-restart event, and return the restarts it reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
     with event:
@@ -48,7 +48,7 @@ def met(a: Peer, s: Stranger, ah: AH) -> None:
 
 
 def post_while_drained(a: Peer, ah: AH) -> None:
-    """Post three requests that are not begun."""
+    """Post three requests that are not started."""
     a.qp.modify(QPAttr(qp_state=QPState.SQD))
     for i in range(3):
         a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
@@ -184,7 +184,7 @@ def test_completions_tell_which_instance_sent(rig: Rig) -> None:
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     a.recv()
     b.send(a, b"data")
-    assert {a.got()[0].source_instance} == seen  # it is the same queue pair, in the same process
+    assert {a.got()[0].source_instance} == seen  # the same queue pair in the same process
     with stranger(a) as s:
         a.recv()
         s.put(s.untagged(3, b"data"))

@@ -1,4 +1,4 @@
-"""RD queue pairs whose peers go, start anew or fall silent; and a bad network."""
+"""RD queue pairs whose peers exit, restart or fall silent; and a bad network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, until
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
-SEND = 3  # RDMAP's opcode
+SEND = 3  # opcode of RDMAP
 ELSEWHERE = "10.0.0.2"
 
 
@@ -34,7 +34,7 @@ def test_what_was_received_before_its_receiver_closed_is_a_success_at_its_sender
 
 @pytest.fixture
 def elsewhere() -> Iterator[Rig]:
-    """Make a device of another host, which a test may crash."""
+    """Create a device on another host, which a test may crash."""
     net.udp(ELSEWHERE).close()
     made = Rig(ELSEWHERE)
     yield made
@@ -125,12 +125,12 @@ def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> Non
     b.recv()
     a.send(b, b"one")
     assert a.done()[0].ok and b.got()[0].ok
-    a.send(b, b"in doubt", 7)  # no receive is posted: it waits there
+    a.send(b, b"in doubt", 7)  # no receive is posted: the message waits at the receiver
     nothing(a.scq, 0.02)
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     (lost,) = a.done()
-    # It said that it ends: that is a peer that is gone.
+    # The peer announced its end, so it is reported as gone.
     assert (lost.wr_id, lost.status, lost.source) == (7, WCStatus.RETRY_EXC_ERR, b.qp.addr)
     b.recv(2)
     a.send(b, b"two", 8)
@@ -172,7 +172,8 @@ def test_the_receive_of_a_message_whose_sender_was_killed_in_its_middle_serves_t
     began = net.now()
     c.send(b, b"whole")
     assert b.got()[0].wr_id == 2
-    # Nothing is sent to the dead one: that it is gone is found out by what it owes.
+    # Nothing is sent to the dead peer: its loss is detected because it does not complete its
+    # message.
     until(lambda: nothing(b.rcq, 0.005) or counter("rd_gone") > gone)
     assert 0.8 * limit <= net.now() - began <= 1.2 * limit
     c.send(b, b"again")
@@ -205,7 +206,7 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
     size = 1 << 22
     a, b, c = Peer(rig, size, peer_timeout=0.5), Peer(rig, size), Peer(rig)
     where = b.qp.addr
-    with net.faults("rate=20Mbit"):  # slow enough to stop in the middle, on a busy machine, too
+    with net.faults("rate=20Mbit"):  # slow enough to stop in the middle, even on a busy machine
         if amid == "held":
             a.send(b, b"nobody posts a receive")
         elif amid == "send":
@@ -231,8 +232,8 @@ def test_a_peer_that_fell_silent_without_credit_is_acknowledged_a_few_times_and_
 ) -> None:
     a = Peer(rig)
     with stranger(a) as s:
-        # Of 71 datagrams the first asks for what its sender gives no credit for, the next is a Send
-        # without a receive, and one behind a long gap makes a range of its own in every ACK.
+        # Of 71 datagrams the first requests a response without granting credit for it, the next
+        # ones are Sends without a receive, and one behind a long gap adds a range to every ACK.
         s.say(RDType.DATA, body=s.read(64), credit=0)
         s.psn[0] += 1
         for i in range(69):

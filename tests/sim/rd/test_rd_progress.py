@@ -1,4 +1,4 @@
-"""Peers that are alive and give nothing of what they owe are lost, and those that give are not."""
+"""Peers that are alive but make no progress are reported lost; peers that make progress are not."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LIMIT = 0.5
 
 
 def name(s: Stranger) -> str:
-    """Return how an endpoint's list of events names it."""
+    """Return the name of a simulated peer in an endpoint's list of events."""
     return "{}:{}".format(*s.sock.getsockname())
 
 
 def until_gone(e, s, *others, each=None, probe=True):
-    """Let the strangers speak again and again until one is gone; return how long that took."""
+    """Let the peers send repeatedly until one is reported gone; return the time that took."""
     began = last = net.now()
 
     def gone():
@@ -46,9 +46,9 @@ def test_who_leaves_a_gap_and_speaks_is_lost_and_one_that_closes_gaps_is_not(end
     steps = [0]
 
     def more(one):
-        if one is gap:  # more behind the gap, which is no progress
+        if one is gap:  # more data behind the gap, which is not progress
             one.say(RDType.DATA, psn=one.epoch + 2 + steps[0], body=b"more")
-        else:  # closes it and leaves another
+        else:  # closes the gap and leaves another one
             one.say(RDType.DATA, psn=one.epoch + 2 * steps[0], body=b"fills")
             one.say(RDType.DATA, psn=one.epoch + 2 * steps[0] + 3, body=b"ahead")
             steps[0] += 1
@@ -72,7 +72,7 @@ def test_who_has_room_and_acknowledges_nothing_is_lost_though_it_speaks(end, str
 
 
 def without_credit(end, strangers, space, says):
-    """Have one message wait for credit; ``says`` speaks for the peer. Return both ends."""
+    """Let one message wait for credit; ``says`` sends for the peer. Return both ends."""
     e = end(peer_timeout_ns=int(LIMIT * 1e9))
     (s,) = strangers(e, 1)
     s.meet()

@@ -1,4 +1,4 @@
-"""RD: a message without a receive holds back no response."""
+"""RD: a message that waits for a receive does not delay responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
         a, b = Peer(rig, max(held, 1 << 16)), Peer(rig, 1 << 16)
     data = pattern(held)
     a.send(b, data)
-    nothing(a.scq, 0.1)  # b has no receive: the Send waits there, and what is left of it here
+    # b has no receive: the first part of the Send waits at b, and the rest waits at a
+    nothing(a.scq, 0.1)
     a.into.view[:4096] = pattern(4096)
     for i in range(3):
         if asked == "read":
@@ -80,7 +81,7 @@ def test_an_untagged_segment_of_the_wrong_space_is_refused(rig: Rig, what: str) 
         flags = int(RDFlag.RESPONSE) if response else 0
         s.say(RDType.DATA, psn=EPOCH, rd_flags=flags, body=octets)
         s.psn[response] += 1
-        if head["qn"] != Queue.TERMINATE:  # no error message about an error message
+        if head["qn"] != Queue.TERMINATE:  # an error message is not answered with an error message
             told = s.told()
             assert (told.layer, told.etype, told.code) == (1, 2, 1)
         s.put(s.untagged(Opcode.SEND, b"right"))
@@ -98,7 +99,7 @@ def test_a_tagged_segment_of_the_wrong_space_is_refused(rig: Rig, opcode: int) -
         flags = int(RDFlag.RESPONSE) if response else 0
         s.say(RDType.DATA, psn=EPOCH, rd_flags=flags, body=bytes(head) + b"wrong")
         s.psn[response] += 1
-        if response:  # who answers what nobody asked is told nothing
+        if response:  # an unexpected response is not answered with an error message
             told = s.told()
             assert (told.layer, told.etype, told.code) == (0, 2, 6)
         s.taken()

@@ -1,4 +1,4 @@
-"""One host that takes every record of a reliable queue pair and keeps them; others are served."""
+"""One host occupies all peer records of an RD queue pair; other hosts are still serviced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORDS, MORE = 64, 200
 
 
 class Taker:
-    """A peer that meets the queue pair and gives it nothing but signs of life."""
+    """A peer that establishes contact and then sends only probes."""
 
     def __init__(self, server: Peer, number: int) -> None:
         self.dest, self.epoch = server.qp.addr, 1 + number
@@ -42,7 +42,7 @@ class Taker:
 @pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
 def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: str) -> None:
     server = Peer(rig, max_peers=RECORDS)
-    net.udp(host).close()  # a host has the address
+    net.udp(host).close()  # adds a host with this address
     there = Rig(host)
     takers = [Taker(server, i) for i in range(RECORDS + MORE)]
     try:
@@ -50,7 +50,7 @@ def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: s
         for taker in takers:
             taker.meet()
             taker.say(RDType.PROBE)
-        # Its own records make room for each other.
+        # Records of the same host replace each other.
         assert counter("rd_evicted") - before == MORE
         for i in range(3):
             client = Peer(there, host=host)
@@ -71,7 +71,7 @@ def test_clients_that_have_closed_keep_no_newcomer_of_their_address_out(
     rig: Rig, host: str
 ) -> None:
     server = Peer(rig, max_peers=4)
-    net.udp(host).close()  # a host has the address
+    net.udp(host).close()  # adds a host with this address
     there = Rig(host)
     for i in range(12):
         client = Peer(there, host=host)

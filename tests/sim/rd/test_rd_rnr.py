@@ -1,4 +1,4 @@
-"""RD: a message without a receive, what its sender learns of it, and for how long it may wait."""
+"""RD: a message without a receive: what its sender is told, and how long it may wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_ack_says_that_a_request_lacks_a_receive_with_the_receivers_timer(
         while told.type != RDType.ACK or not told.rd_flags & RDFlag.NOT_READY:
             told = s.take()
         assert told.rnr_timer == timer and told.acknowledged == s.epoch
-        assert told.received() == {s.epoch}  # it came, and is not taken
+        assert told.received() == {s.epoch}  # the segment has arrived, but is not accepted
         s.say(RDType.PROBE)
         assert int(s.take().rd_flags) == RDFlag.PROBED | RDFlag.NOT_READY
         a.recv()
@@ -64,7 +64,7 @@ def test_a_message_that_waited_for_rnr_retry_times_the_peers_timer_ends_the_inca
     rig: Rig, retry: int, timer: int, least: float
 ) -> None:
     a, b, c = peer(rig, retry=retry), peer(rig, timer=timer), Peer(rig)
-    several = least > 0  # else the first may be over before the second is posted
+    several = least > 0  # otherwise the first message may fail before the second one is posted
     before, began = counter("rnr_expired"), net.now()
     c.recv()
     a.send(b, b"one", 1)

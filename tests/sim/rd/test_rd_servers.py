@@ -1,4 +1,4 @@
-"""Servers whose peers take no answers: a good client is answered within a second of the world."""
+"""Servers with peers that accept no answers: a good client is served within one second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ SERVED = 1.0
 
 
 class Attacker(Stranger):
-    """A peer that has met the server and asks, and takes no answer: it says why, or nothing."""
+    """A peer that sends a request to the server but accepts no answer: ``how`` selects its replies,
+    if any.
+    """
 
     def __init__(self, to: tuple[str, int], source: str, how: str) -> None:
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
@@ -81,7 +83,7 @@ def _key() -> Iterator[None]:
 def attack(
     world: siwarp.sim.World, to: tuple[str, int], n: int, where: Callable[[int], str], how: str
 ) -> None:
-    """Have so many ask once, and be alive for as long as the world lasts."""
+    """Let n attackers send one request each, and stay alive forever."""
     crowd = [Attacker(to, where(i), how) for i in range(n)]
     for one in crowd:
         one.ask(bytes([REQUEST]) + b"uestion")
@@ -96,7 +98,7 @@ def attack(
 
 
 def ping_server(world: siwarp.sim.World) -> DatagramServer:
-    """Start the server of `siwarp ping`, in a task."""
+    """Start the server of `siwarp ping` in a task."""
     server = DatagramServer(world.device(SERVER), (SERVER, 0), QPType.RD)
 
     def run() -> None:
@@ -125,13 +127,13 @@ def test_a_ping_server_answers_a_good_client(
 
 
 def rig_at(world: siwarp.sim.World, address: str) -> Rig:
-    """Return what a client at a host of its own needs."""
+    """Return a rig for a client on a separate host."""
     world.device(address)
     return Rig(address)
 
 
 def asked(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
-    """Ask as a client of its own does."""
+    """Send a request from a new client, and return the answer."""
     client = Peer(rig, host=GOOD)
     client.recv()
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), octets)  # type: ignore[arg-type]
@@ -178,7 +180,7 @@ def test_a_server_of_aio_answers_a_good_client(
 
 
 def borrow(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
-    """Ask for memory as a new client; return it with what it got."""
+    """Request memory as a new client; return the client and the memory it got."""
     client = Peer(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
     client.recv()
     client.send(
@@ -192,7 +194,7 @@ def borrow(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuf
 
 
 def writes(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
-    """Write the last octet of the loan, as a ping does; return whether that was allowed."""
+    """Write the last octet of the memory, as ping does; return whether the Write succeeded."""
     client.out.view[0] = count
     to = SimpleNamespace(qp=SimpleNamespace(addr=server.address))
     last = there.part(there.length - 1, 1)
@@ -216,7 +218,7 @@ def test_a_loan_in_use_is_never_taken_and_greedy_sources_leave_some(
     began = net.now()
     newcomer, other = borrow(rig_at(world, "10.0.0.3"), server, 64)
     assert other is not None and writes(newcomer, server, other, 1)
-    # What is too much is answered as that, and at once.
+    # A request for too much memory is refused immediately.
     assert borrow(rig_at(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
     assert net.now() - began < SERVED
     assert writes(client, server, loan, 9)

@@ -29,13 +29,13 @@ def test_what_a_lesser_credit_does_not_cover_is_not_sent_again(met):
     lib.siw_rd_flush(peer, e_taken())
     sent = [s.hear(RDType.DATA) for _ in range(8)]
     assert [d.psn - s.other for d in sent] == [*range(8)]
-    s.say(RDType.ACK, credit=5)  # two of them, and half of the third
+    s.say(RDType.ACK, credit=5)  # enough for two segments, and half of the third
     began, psns = net.now(), set()
     while net.now() - began < 1.5:
         d = s.hear(seconds=5.0)
         if d.type == RDType.DATA:
             psns.add(d.psn - s.other)
-    # One probe of the last datagram may have been on its way.
+    # One probe of the last datagram may have been in flight.
     assert psns <= {0, 1, 7} and {0, 1} <= psns
     s.say(RDType.ACK, credit=64, acknowledged=s.other + 8)
     run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 8, e)

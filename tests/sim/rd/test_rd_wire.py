@@ -1,4 +1,4 @@
-"""What an endpoint of reliable datagrams says on the wire, and what it makes of what it is told."""
+"""The datagrams that an RD endpoint sends, and its reactions to those it receives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unit.rd.rd_kit import ACKED, HELLO, OFFER, QKEY, SEGMENT, Endpoint, Strange
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDReason, RDType, cookie_of
 
-# ---- meeting
+# ---- establishing contact
 
 
 @pytest.mark.clause("DGRAM-RD-1", "DGRAM-RD-4", "DGRAM-RD-6")
@@ -46,7 +46,7 @@ def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(strange):
     e, s = strange
     c = s.challenge()
     s.other = c.source_epoch
-    # Octets 4 to 11 are not looked at.
+    # Octets 4 to 11 of a cookie are not checked.
     cookie = cookie_of(c.body)
     for i in [*range(4), *range(12, 20)]:
         s.say(RDType.ECHO, body=OFFER + cookie[:i] + bytes([cookie[i] ^ 1]) + cookie[i + 1 :])
@@ -87,7 +87,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + cookie_of(old.body))
     s.sock.sendto(bytes(old_echo), s.dest)
     assert s.hear(RDType.ACK)
-    net.sleep(0.002)  # a cookie's time is in milliseconds
+    net.sleep(0.002)  # cookie times are in milliseconds
     s.epoch = 0x77770000
     s.meet()
     assert e.told("restarted") == 1
@@ -118,7 +118,7 @@ def test_spoofed_first_datagrams_make_no_state(strange):
         e.turn()
     assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
     s.drain()
-    net.sleep(0.01)  # so many HELLOs are not answered at one instant
+    net.sleep(0.01)  # HELLOs that arrive at one instant are rate limited
     s.meet()
     assert lib.siw_rd_n_peers(e.c) == 1
 
@@ -142,7 +142,7 @@ def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(end, by
     own = s.hear(RDType.HELLO).source_epoch
     s.epoch = own + by
     c = s.challenge()
-    # Whichever it is, it is one pair of epochs.
+    # In either case there is one pair of epochs.
     assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
     s.other = own
     counters = Counters()
@@ -177,7 +177,7 @@ def test_whatever_comes_of_the_pair_says_that_its_echo_came(end):
 
 
 def echoed(s: Stranger, e: Endpoint) -> RDDatagram:
-    """Be begun with, and leave the ECHOs unanswered: the HELLO that asks for another cookie."""
+    """Leave the ECHOs of an endpoint unanswered; return the HELLO that requests another cookie."""
     assert e.send(e.peer(s.address), b"x") == 1
     s.other = s.hear(RDType.HELLO).source_epoch
     s.say(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
@@ -213,7 +213,7 @@ def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered
     assert s.hear(RDType.DATA).dest_epoch == s.epoch
 
 
-# ---- what may be acted upon
+# ---- which datagrams are processed
 
 
 @pytest.mark.clause("DGRAM-LLP-1", "DGRAM-LLP-7")
@@ -289,7 +289,7 @@ def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
         return found[-1]
 
     counters = Counters()
-    # The handshake has a CRC all the same, and it is checked.
+    # The handshake always has a CRC, and it is checked.
     s.say(RDType.HELLO, dest_epoch=0, body=HELLO, crc=0xDEAD)
     s.say(RDType.HELLO, dest_epoch=0, body=HELLO)
     c = hear(RDType.CHALLENGE)
@@ -308,7 +308,7 @@ def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
     s.close()
 
 
-# ---- parting
+# ---- closing
 
 
 @pytest.mark.clause("DGRAM-RD-35")
@@ -331,7 +331,7 @@ def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(stra
         except BlockingIOError:
             break
     assert 20 <= byes <= min(said, 20 + 200 * took + 1)
-    net.sleep(0.02)  # and then there are some again
+    net.sleep(0.02)  # afterwards BYEs are sent again
     s.say(RDType.PROBE, dest_epoch=7)
     assert s.hear().type == RDType.BYE
 
@@ -420,7 +420,8 @@ def test_many_that_come_without_a_pause_behind_a_gap_are_told_of_eight_at_a_time
         assert ack.received() >= told and len(ack.received() - told) <= 8
         told, acks = ack.received(), acks + 1
     assert told == {s.epoch + i for i in ahead}
-    # Each of the first eight, for there might be no more; then one for eight.
+    # The first eight datagrams are acknowledged one by one, as more might not follow; then there is
+    # one ACK for eight.
     assert len(ahead) // 8 <= acks <= counters["rd_acks"] <= 8 + len(ahead) // 8 + 1
     s.say(RDType.DATA, body=b"0")
     run(lambda: e.data() == [b"%d" % i for i in range(81)], e)
@@ -446,7 +447,7 @@ def test_a_datagram_that_comes_twice_comes_up_once_and_is_acknowledged_again(met
         s.say(RDType.DATA, body=b"once")
         assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
         assert counters["rd_duplicates"] == n
-    # So is one that is here ahead of a gap.
+    # A duplicate of a datagram stored behind a gap is counted, too.
     for n in range(3):
         s.say(RDType.DATA, psn=s.epoch + 2, body=b"ahead")
         assert s.hear(RDType.ACK).received() == {s.epoch + 2}

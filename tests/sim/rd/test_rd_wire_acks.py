@@ -1,4 +1,4 @@
-"""Reliable datagrams on the wire: false acknowledgements, every field, how many datagrams go."""
+"""RD on the wire: false acknowledgements, every header field, and numbers of datagrams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unit.rd.rd_kit import OFFER, Endpoint, Stranger, pump, run
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, cookie_of
 
-#: What has no meaning.
+#: Acknowledgements without effect.
 RNG = random.Random(4)
 
 
@@ -51,7 +51,8 @@ def test_ranges_of_what_was_never_sent_harm_nothing(strange):
     s.say(RDType.ACK, body=b"\xff" * 9000, credit=65535)
     assert e.send(peer, b"more") == 1
     new = s.hear(RDType.DATA)
-    while new.body.startswith(b"000"):  # a slow machine: what was sent before, by its timers
+    # on a slow machine, earlier datagrams are retransmitted by their timers
+    while new.body.startswith(b"000"):
         new = s.hear(RDType.DATA)
     assert new.body == b"more"
     s.say(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
@@ -66,13 +67,14 @@ def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(strange):
         assert e.send(peer, b"%04d" % i) == 1
     s.other = first = s.hear(RDType.HELLO).source_epoch
     s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-    # Answered the second time only, so that no round trip is known and timers are long.
+    # Only the second ECHO is answered, so that no round trip is measured and timers are long.
     s.hear(RDType.ECHO), s.hear(RDType.ECHO)
     counters = Counters()
     s.say(RDType.ACK)
     for _ in range(8):
         s.hear(RDType.DATA)
-    stood_still = counters["rd_retransmits"] > 0  # this machine, so that a timer came first
+    # the machine was so slow that a timer expired first
+    stood_still = counters["rd_retransmits"] > 0
     s.say(RDType.ACK, body=ack_body(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
     for _ in range(100):
         e.turn()
@@ -153,13 +155,13 @@ def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, va
         base = d.getfieldval(field) + near if value % 2 else value
         setattr(d, field, int(base) % 2 ** int(size))
     octets = bytes(d)
-    if value % 5 == 0:  # and cut short, with a sound CRC
+    if value % 5 == 0:  # truncated, with a valid CRC
         del d.crc
         octets = octets[: max(0, len(octets) - CRC_LEN - cut)]
         octets += crc32c(octets).to_bytes(4, "little")
     s.sock.sendto(octets, s.dest)
     s.drain()
-    # Whatever became of that pair, its true end begins a new one and all is well.
+    # Whatever happened to that incarnation, the real peer can start a new one.
     s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
     net.sleep(0.0012)
     s.meet()
@@ -169,7 +171,7 @@ def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, va
     assert lib.siw_rd_n_peers(e.c) == 1
 
 
-# ---- how many
+# ---- numbers of datagrams and peers
 
 
 def test_an_idle_peer_costs_less_than_512_octets():
@@ -186,7 +188,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
         s.meet()
         s.say(RDType.DATA, body=b"given")
         s.hear(RDType.ACK)
-    # Neither has been idle for long enough, and both have given something.
+    # Neither has been idle for long enough, and both have sent data.
     c = strangers[2].challenge()
     strangers[2].other = c.source_epoch
     counters = Counters()
@@ -195,7 +197,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     with pytest.raises(OSError) as full:
         e.peer(strangers[2].address)
     assert full.value.errno == errno.ENOBUFS
-    # The one that the layer above has something of stays.
+    # The peer with a pointer of the upper layer is kept.
     lib.siw_rd_set_upper(e.peer(strangers[0].address), ffi.cast("void *", 1))
     net.sleep(1.2 * idle)
     strangers[2].meet()
@@ -247,12 +249,12 @@ def test_who_was_long_silent_is_asked_before_something_is_sent(end):
     pump(a, peer, [b"before"], a, b)
     net.sleep(0.1)
     other = end()
-    pump(other, other.peer(b.local), [b"x"], b, other)  # b forgets a
+    pump(other, other.peer(b.local), [b"x"], b, other)  # b evicts a
     b.got.clear()
     assert a.send(peer, b"lost?") == 0
     assert lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
     run(lambda: a.told("restarted"), a, b)
-    net.sleep(0.1)  # and b has to forget the other, too
+    net.sleep(0.1)  # b has to evict the other peer, too
     pump(a, peer, [b"after"], a, b)
     assert b.data() == [b"after"]
 
@@ -279,7 +281,7 @@ def test_after_a_time_out_two_datagrams_go_however_short_they_are(end, strangers
     first, *later = came.values()
     assert first > 2
     assert len(later) >= 3 and max(later) <= 2, came
-    # What was acknowledged opens the window.
+    # Acknowledged datagrams open the window.
     s.say(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
     came.clear()
     stop = net.now() + 0.01

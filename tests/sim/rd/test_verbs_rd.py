@@ -158,7 +158,7 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
         asked = [s.pull() for _ in range(most)]
         assert [head.opcode for head, _ in asked] == opcodes[:most]
         assert not s.hears_more()
-        for i in range(2):  # each answer makes room for one
+        for i in range(2):  # each response makes room for one request
             s.answer(*asked[i], b"%08d" % i)
             assert a.done()[0].wr_id == i
             asked.append(s.pull())
@@ -318,7 +318,7 @@ def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
         assert a.done()[0].ok
         a.rdma(b, WROpcode.RDMA_READ, 4)
         assert a.done()[0].ok
-        nothing(a.scq, 0.15)  # longer than it takes to give them up
+        nothing(a.scq, 0.15)  # longer than the time after which they would be given up
 
 
 @pytest.mark.clause("DGRAM-RDV-4")
@@ -335,7 +335,7 @@ def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: 
                 a.recv(10 + msn, 64)
                 s.put(s.untagged(Opcode.SEND, b"and back"))
                 assert (a.done()[0].ok, a.got()[0].byte_len) == (True, 8)
-                nothing(a.scq, 0.15)  # longer than a stream without traffic is kept
+                nothing(a.scq, 0.15)  # longer than the life of a stream without traffic
 
         numbers()
         s.live_anew()
@@ -350,7 +350,7 @@ def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: R
     assert b.got()[0].ok
     a.qp.close()
     c.send(b, b"to somebody")
-    for i in range(9):  # what a sent before may be here yet, and takes some of them
+    for i in range(9):  # earlier messages of a may still arrive, and consume some receives
         b.recv(i, 64)
     until(lambda: [w for w in b.rcq.poll(1) if w.source == c.qp.addr and w.ok])
     assert c.done()[0].ok

@@ -1,4 +1,4 @@
-"""Immediate data on RD: with Sends in one message, with Writes in a second one behind them."""
+"""Immediate data on RD: with a Send in one message, with a Write in a second message after it."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def write_imm(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> Non
 
 
 def to_stranger(a: Peer, s: Stranger, opcode: WROpcode, length: int, **more: int) -> AH:
-    """Post a request to it; the address handle is to be kept."""
+    """Post a request to the simulated peer; the caller must keep the returned address handle."""
     ah = AH(a.rig.pd, s.addr)
     wr = SendWR(2, opcode, sg=[a.out.sge(0, length)], ah=ah, remote=a.into.remote(), **more)
     a.qp.post_send(wr)
     return ah
 
 
-# ---- what comes of it
+# ---- effects
 
 
 @pytest.mark.clause("DGRAM-IMM-3", "DGRAM-IMM-4")
@@ -123,7 +123,7 @@ def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Ri
     a, b = Peer(rig), Peer(rig)
     for i, size in enumerate((70, 5)):
         write_imm(a, b, size, i, imm=i)
-    nothing(a.scq, 0.1)  # longer than a stream without traffic is kept
+    nothing(a.scq, 0.1)  # longer than the life of a stream without traffic
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
     assert [(w.wr_id, w.imm_data, w.byte_len) for w in b.got(2)] == [(0, 0, 70), (1, 1, 5)]
@@ -141,7 +141,7 @@ def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> N
         (1, flushed, b.qp.addr),
         (2, flushed, b.qp.addr),
     ]
-    net.sleep(0.001)  # until the peer is told
+    net.sleep(0.001)  # until the peer has been notified
     b.recv()
     nothing(b.rcq)
 
@@ -224,7 +224,7 @@ def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
     b.qp.post_recv([RecvWR(i) for i in range(3)])
     with stranger(b) as s:
         s.put(s.write(pattern(30), l=0), s.write(pattern(20), 30))
-        nothing(b.rcq, 0.15)  # longer than a stream without traffic is kept
+        nothing(b.rcq, 0.15)  # longer than the life of a stream without traffic
         s.put(immediate(s))
         assert b.got()[0].byte_len == 50
         s.put(s.write(pattern(30), l=0))
@@ -233,7 +233,7 @@ def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
         assert [w.byte_len for w in b.got(2)] == [37, 0]
 
 
-# ---- what is refused
+# ---- refused requests
 
 
 @pytest.mark.clause("DGRAM-RDV-13")
@@ -247,7 +247,8 @@ def test_a_write_that_is_refused_takes_its_immediate_data_with_it(rig: Rig, size
     (got,) = b.got()
     assert (got.wr_id, got.imm_data, got.byte_len) == (5, 9, 20)
     sent = a.done(2)
-    # What was told before the peer had all of it is in the completion, else in the error queue.
+    # If the error was reported before the peer had all data, it is in the completion, otherwise in
+    # the error queue.
     assert sent[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.SUCCESS) and sent[1].ok
     if sent[0].ok:
         (report,) = until(a.qp.errors)

@@ -1,4 +1,4 @@
-"""Write-Records on RD: the messages of UD, which come whole, once and in order here."""
+"""Write-Records on RD: the same messages as on UD, but delivered complete, once and in order."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: i
         for flags in (SendFlag.SIGNALED, SendFlag.SIGNALED | SendFlag.SOLICITED):
             a.qp.post_send(SendWR(7, RECORD, sg=sg, ah=ah, remote=THERE, send_flags=flags))
         a.qp.post_send(SendWR(8, ah=ah))
-        for number in (1, 2):  # posted at once, they come one behind the other
+        for number in (1, 2):  # posted together, they arrive one after the other
             got, last = b"", 0
             while not last:
                 head, octets = s.pull()
@@ -93,7 +93,8 @@ def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: i
             assert got == pattern(size)
         assert s.pull()[0].opcode == Opcode.SEND
         assert [(w.wr_id, w.ok) for w in a.done(3)] == [(7, True), (7, True), (8, True)]
-        # The first one's first segments are short: the two have not met when these are made.
+        # The first segments of the first message are short: they are built before contact is
+        # established.
         first = ids.count(ids[0])
         assert ids == [ids[0]] * first + [(ids[0] + 1) & 0xFFFFFFFF] * (len(ids) - first)
 
@@ -142,7 +143,7 @@ def test_who_does_not_poll_has_the_senders_wait_and_loses_none(rig: Rig) -> None
     assert refused(b.qp.record, got[0]._replace(wr_id=99)) is not None
 
 
-# ---- what is refused
+# ---- refused requests
 
 
 @pytest.mark.clause("DGRAM-REC-18")
@@ -167,7 +168,7 @@ def test_one_that_is_refused_is_not_told_of_and_changes_nothing(
     assert b.got()[0].wr_id == 5
     first, second = a.done(2)
     assert (first.wr_id, second.wr_id, second.ok) == (1, 2, True)
-    if first.ok:  # it was all there before the report came
+    if first.ok:  # all data was acknowledged before the error message arrived
         assert until(a.qp.errors)[0].source == b.qp.addr
     else:
         assert first.status == WCStatus.REM_ACCESS_ERR

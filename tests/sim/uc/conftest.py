@@ -1,4 +1,4 @@
-"""UC in a world: the harnesses of tests/unit, on its network and its clock."""
+"""UC in a simulated network, with the harnesses of tests/unit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _in_world(world: siwarp.sim.World) -> Iterator[None]:
 
 @pytest.fixture
 def rig(_in_world: None) -> Iterator[Rig]:
-    """Make a device with a PD."""
+    """Create a device with a PD."""
     made = Rig()
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""UC's reports of what came, and the circuit breaker that they drive."""
+"""UC's reports of received datagrams, and the circuit breaker that they control."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST = 16
 
 @pytest.fixture
 def always() -> Iterator[None]:
-    """Loopback is reported, too."""
+    """Enable reports also on loopback."""
     assert lib.siw_setting_set(b"uc_breaker", 2) == 0
     yield
     lib.siw_setting_set(b"uc_breaker", 1)
@@ -33,7 +33,7 @@ def peer(rig: Rig, always: None) -> Iterator[Peer]:
 
 
 def is_slow(told: Told) -> bool:
-    """Whether the peer is sent to at the least rate now, by which a round takes 13 seconds."""
+    """Whether the queue pair sends at the minimum rate, at which a round takes 13 seconds."""
     told.peer.qp.post_send([SendWR(1, sg=[told.out.sge()])] * ROUND)
     began = net.now()
     done = 0
@@ -66,7 +66,7 @@ def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
         assert (found.q_key, found.psn, len(bytes(found))) == (QKEY, len(told) - 1, 40)
         assert found.crc == crc32c(bytes(found)[:-4])
         assert LEAST <= found.datagrams <= sent and found.octets <= octets
-        assert found.next_psn == found.datagrams  # as nothing was lost
+        assert found.next_psn == found.datagrams  # because nothing was lost
     assert told[1].datagrams - told[0].datagrams >= LEAST
 
 
@@ -82,7 +82,7 @@ def test_what_is_missing_and_what_comes_late_is_not_reported(peer: Peer) -> None
 
 
 def _received(peer: Peer) -> UCReport:
-    """Poll until a report is there."""
+    """Poll until a report has arrived."""
     peer.sock.setblocking(False)
 
     def take() -> bytes:
@@ -173,7 +173,7 @@ def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
 
 
 def speak(told: Told, seconds: float, until_event: bool) -> bool:
-    """Send so long; return whether an event of the breaker came."""
+    """Send for ``seconds``; return whether there was an event of the breaker."""
     began = net.now()
     while not over(began, seconds) if until_event else net.now() - began < seconds:
         told.send(10)

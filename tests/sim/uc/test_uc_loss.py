@@ -1,4 +1,6 @@
-"""UC under loss, doubling, reordering and corruption: what is delivered is whole and right."""
+"""UC under loss, duplication, reordering and corruption: delivered messages are complete and
+correct.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ from unit.verbs.verbs_harness import Rig, counter, pattern, until
 SLOT = 1024
 SLOTS = 24
 CUT = 100
-#: Where Writes go, behind the slots of the receives.
+#: Target offset of Writes, behind the slots of the receives.
 WRITES = SLOT * SLOTS
 
-#: A message: is it a Write, octets; then what becomes of its datagrams on the way.
+#: A message: whether it is a Write, and its length.
 messages = st.lists(
     st.tuples(st.booleans(), st.integers(0, 5 * CUT)), min_size=1, max_size=SLOTS - 1
 )
@@ -32,7 +34,7 @@ def peer(rig: Rig) -> Iterator[Peer]:
 
 
 def on_the_way(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
-    """Return which datagrams arrive, by their place, in the order in which they do."""
+    """Return the indices of the datagrams that arrive, in the order of arrival."""
     rng = random.Random(seed)
     arriving: list[tuple[float, int]] = []
     for i in range(len(datagrams)):
@@ -55,8 +57,8 @@ def on_the_way(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
 def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its_turn(
     peer: Peer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
 ) -> None:
-    # Of what arrives a receiver takes what is newer than all before it; a message is whole if that
-    # has all its datagrams, as their numbers follow each other.
+    # A receiver accepts a datagram only if it is newer than all previous ones; a message is
+    # complete if all of its datagrams with consecutive PSNs were accepted.
     peer.psn = (peer.psn + jump) % (1 << 32)
     memory = peer.memory
     memory.view[WRITES:] = bytes(WRITES)
@@ -82,7 +84,8 @@ def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its
     for slot in range(len(whole) + 1):
         peer.recv(slot, slot * SLOT, SLOT)
     peer.put(*(said[i] for i in arriving))
-    peer.put(*peer.message(b"the end"))  # nothing more of these comes behind it
+    # all earlier datagrams have been processed when this message arrives
+    peer.put(*peer.message(b"the end"))
     got = peer.received(len(whole) + 1)
     assert all(wc.ok for wc in got)
     found = [memory.read(wc.byte_len, wc.wr_id * SLOT) for wc in got]
@@ -139,10 +142,10 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
         for i in range(count):
             ends.send(i.to_bytes(4, "big") + octets_of(i), i)
             assert ends.sent()[0].wr_id == i
-            # Not further ahead than there are receives: what finds none is lost, without any plan.
-            # No plan loses so many in a row.
+            # Do not send further ahead than there are receives: a message without a receive is lost
+            # even without a plan. No plan loses so many in a row.
             until(lambda i=i: take() or i - done < 40)
-    # The plan is over, and what it held has come out: this gets through, behind all else.
+    # The plan has ended and released its delayed datagrams: this message arrives, and arrives last.
     ends.send(count.to_bytes(4, "big"))
     until(lambda: take() or done == count)
     assert counter(shown) > before

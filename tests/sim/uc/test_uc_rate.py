@@ -1,4 +1,6 @@
-"""The limit of the rate of UD and UC queue pairs: held, shared by nobody, and let go."""
+"""The rate limit of UD and UC queue pairs: enforced, separate for each queue pair, and
+removable.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from siwarp.verbs import QP, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
 BURST_S = 0.002
 #: Polls that find nothing take up to 1 ms each.
 LATE_S = 0.01
-#: So slow that one of LONG octets is paid for in 8 minutes: what is behind it waits.
+#: At this rate (kbit/s) a message of LONG octets occupies the limit for 8 minutes, and later
+#: messages wait.
 SLOWEST = 1
 LONG = 60_000
 #: Octets of headers and CRC: of a Send on UD, and of the first segment of a Send on UC.
@@ -28,7 +31,9 @@ def limit(qp: QP, kbits: int) -> None:
 
 
 def timed(qp: QP, work: list[SendWR], at_once: int) -> float:
-    """Post all of it, so many at a time, and poll until it is complete; return the seconds."""
+    """Post the requests in batches of ``at_once``, poll until all are complete; return the
+    seconds.
+    """
     began = net.now()
     posted = done = 0
     while done < len(work):
@@ -43,7 +48,9 @@ def timed(qp: QP, work: list[SendWR], at_once: int) -> float:
 
 
 def judge(took: float, octets: int, last: int, kbits: int) -> None:
-    """Never faster than the rate, a burst and a datagram; slower by no more than polls take."""
+    """Check that the rate was exceeded by at most a burst and a datagram, and the delay only by
+    polls.
+    """
     least = (octets - last) * 8 / kbits / 1000 - BURST_S
     assert took >= least
     assert took <= least + LATE_S
@@ -96,7 +103,7 @@ def test_messages_to_a_group_go_at_the_rate(rig: Rig) -> None:
 
 
 class Waiting:
-    """A queue pair that has sent one long message, behind which the others wait for minutes."""
+    """A queue pair that has sent one long message, behind which other messages wait for minutes."""
 
     def __init__(
         self, rig: Rig, kind: QPType = QPType.UD, sock: QP | None = None, size: int = LONG

@@ -1,4 +1,4 @@
-"""Verbs in a world: the harnesses of tests/unit, on its network and its clock."""
+"""Verbs in a simulated network, with the harnesses of tests/unit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _in_world(world: siwarp.sim.World) -> Iterator[None]:
 
 @pytest.fixture
 def rig(_in_world: None) -> Iterator[Rig]:
-    """Make a device with a PD."""
+    """Create a device with a PD."""
     made = Rig()
     yield made
     made.close()
@@ -28,19 +28,19 @@ def rig(_in_world: None) -> Iterator[Rig]:
 
 @pytest.fixture
 def pair(rig: Rig) -> Pair:
-    """Make two UD queue pairs on one host."""
+    """Create two UD queue pairs on one host."""
     return Pair(rig)
 
 
 @pytest.fixture
 def wire(rig: Rig) -> Wire:
-    """Make a listener and a way to connect to it."""
+    """Create a listener, and a helper to connect to it."""
     return Wire(rig)
 
 
 @pytest.fixture
 def two(_in_world: None) -> Iterator[Wire]:
-    """Make the same between two open devices."""
+    """Create a listener on one device, and a helper to connect from another one."""
     a, b = Rig(), Rig()
     yield Wire(a, b)
     a.close()

@@ -1,4 +1,4 @@
-"""Connections: made, refused, rejected, given up, with what each end is told."""
+"""Connections that are established, refused, rejected or timed out, and the events at each end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
 
 
 def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:
-    two.dial().close()  # before the request is seen
+    two.dial().close()  # before the request is received
     dialled = two.dial()
     request = None
     while request is None or request.private_data != b"":

@@ -1,4 +1,4 @@
-"""Queue pairs that are destroyed although a connection id has them."""
+"""Destroying queue pairs that are bound to a connection id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from siwarp.cm import CMEventType
 
 
 def destroy(end: End) -> None:
-    """Destroy its queue pair beside the id, as a C program may."""
+    """Destroy the queue pair without the id, as a C program may."""
     assert lib.siw_destroy_qp(end.qp._live()) == 0
     end.qp._c = None
 
@@ -28,5 +28,5 @@ def test_both_ends_are_disconnected_once_and_what_completed_arrives(two: Wire) -
     wc = poll(b.rcq)[0]
     assert wc.ok and b.mem.read(10) == b"last words"
     assert a.channel.get_event(0.05) is None and b.channel.get_event(0) is None
-    assert refused(a.id.bind_qp, b.qp) == errno.EINVAL  # b's has been used
+    assert refused(a.id.bind_qp, b.qp) == errno.EINVAL  # b's queue pair has been connected before
     a.id.close()

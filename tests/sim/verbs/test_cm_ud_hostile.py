@@ -1,4 +1,4 @@
-"""Strangers and liars at both ends of UD resolution: spec/cm-udp.md, rule by rule."""
+"""Spoofing and malicious peers at both ends of UD resolution: spec/cm-udp.md, rule by rule."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_dropped_with_its_counter_and_not_answered(ends: Ends, 
     with plain() as s:
         s.sendto(octets, ends.door.local_addr)
         until(lambda: counter(name) == before + 1)
-        s.sendto(question(5), ends.door.local_addr)  # and the next one is served
+        s.sendto(question(5), ends.door.local_addr)  # the next query is answered
         ends.request().id.reject()
         assert read(s.recv(2048)).id == 5
         silent(s, 0.02)
@@ -100,7 +100,7 @@ def test_a_peer_that_sends_nothing_but_cookies_gets_few_questions(ends: Ends) ->
                     answer_to(octets, type=4, qpn=0, q_key=0, gid="::", cookie=came), source
                 )
         assert told.type == CMEventType.UNREACHABLE
-    # Those of a mute peer, at 0, 0.1 and 0.3 s, and one for each of three cookies.
+    # The queries to a silent peer at 0, 0.1 and 0.3 s, and one for each of three cookies.
     assert came <= 6
 
 
@@ -116,7 +116,8 @@ def test_one_source_has_its_share_and_another_one_room(rig: Rig) -> None:
         sources = {ends.request().id.peer_addr for _ in range(3)}
         assert sources == {greedy.getsockname(), other.getsockname()}
         assert ends.answering.get_event(0.05) is None
-        greedy.sendto(question(9), ends.door.local_addr)  # what the program took counts no more
+        # a query that the program has taken no longer counts
+        greedy.sendto(question(9), ends.door.local_addr)
         ends.request()
 
 
@@ -140,7 +141,7 @@ def test_from_half_on_a_cookie_is_wanted_that_only_its_owner_has(rig: Rig) -> No
         s.sendto(question(10, cookie=cookie.cookie), where)
         ids = [ends.request() for _ in range(5)]
         assert len(ids) == 5
-    # An asker of ours does so by itself.
+    # siwarp's own client returns the cookie automatically.
     with plain() as s:
         for i in range(1, 5):
             s.sendto(question(i), where)

@@ -1,5 +1,5 @@
-"""Messages of no octets on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTRs of RFC
-6581 section 9.2, which are such messages.
+"""Empty messages on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTR messages of
+RFC 6581 section 9.2, which are empty, too.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from unit.verbs.wire_peer import Peer, read_request, read_response, send, write
 from siwarp.cm import RTR, CMEventType, ConnParam
 from siwarp.inspect import MPAReply, MPARequest, Opcode, ReadRequest
 
-#: STags that are none, and offsets that nothing has.
+#: Invalid STags, and offsets outside of any region.
 STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
 OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a helper to connect to it."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
 
 
-# ---- in
+# ---- received messages
 
 
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
@@ -44,7 +44,7 @@ def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire:
 # ---- RTR
 
 KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
-    # what the Request offers, what opens the connection, the MSN of the Send behind it
+    # offer of the Request, message that opens the connection, MSN of the Send after it
     "empty FPDU": ({"b": 1}, None, 1),
     "empty Send": ({"b": 1}, send(1), 2),
     "empty Write": ({"c_rtr": 1}, write(1, 0), 1),
@@ -75,7 +75,7 @@ def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
             end.recv(1, 0, 100)
         peer.put(send(msn) / Raw(b"abc"))
         assert [(w.wr_id, w.byte_len) for w in poll(end.rcq)] == [(1, 3)]
-        # What the responder sent while it waited comes now, behind what the RTR asked for.
+        # Messages that the responder held back are sent now, after the response to the RTR.
         end.post(SEND, 2, length=3)
         assert poll(end.scq)[0].ok
         if "Read" in kind:

@@ -1,4 +1,6 @@
-"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2: as a peer sees them."""
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1 and RFC 5041 section 6.2, from the peer's
+view.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from siwarp.inspect import FPDU, MPAReply, MPARequest
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a helper to connect to it."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -27,7 +29,7 @@ def wire() -> Iterator[Wire]:
 
 @pytest.mark.clause("RFC5044-7.1-04")
 def test_the_first_fpdu_finds_the_endpoint_that_was_bound_at_the_reply(wire: Wire) -> None:
-    """Of two queue pairs the one that accepts gets it, and neither does before."""
+    """Only the queue pair that accepts gets the first FPDU, and not before it has accepted."""
     with plain_client(wire.address) as s:
         first = bytes(FPDU(ulpdu=send(1) / Raw(b"abc")))
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
