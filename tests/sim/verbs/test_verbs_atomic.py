@@ -1,4 +1,6 @@
-"""FetchAdd and CmpSwap through queue pairs: what they do, in what order, and what refuses them."""
+"""FetchAdd and CmpSwap through queue pairs: their effects, their order, and the errors that refuse
+them.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def test_with_persona_roce_an_answer_tells_of_what_was_sent_before(wire: Wire) -
         head, _ = peer.pull()
         assert head.opcode == Opcode.SEND
         request = pull_atomic(peer)
-        assert peer.is_silent()  # nobody asks with a Read of nothing
+        assert peer.is_silent()  # no zero-length Read is sent for confirmation
         nothing(a.scq)
         peer.put(response(1, request, 0))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]

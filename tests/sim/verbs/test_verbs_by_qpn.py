@@ -1,6 +1,6 @@
 """RC queue pairs that connect by GID and QPN: spec/rc-pairing.md.
 
-What takes time is in tests/sim/test_sim_rc_pairing.py.
+Tests that take time are in tests/sim/test_sim_rc_pairing.py.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PERSONAS = [Persona.IWARP, Persona.ROCE]
 
 @pytest.fixture(params=PERSONAS, ids=["iwarp", "roce"])
 def two(request: pytest.FixtureRequest, rig: Rig) -> tuple[End, End]:
-    """Two ends of one device, in RESET; the first has the lower QPN."""
+    """Two ends on one device, in RESET; the first has the lower QPN."""
     a, b = End(rig, persona=request.param), End(rig, persona=request.param)
     return (a, b) if a.qp.qp_num < b.qp.qp_num else (b, a)
 
 
-# ---- coming together
+# ---- connecting
 
 
 def test_what_comes_to_a_queue_pair_in_rtr_is_received(two: tuple[End, End]) -> None:
@@ -71,7 +71,7 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     flags = SendFlag.SIGNALED
     into = [a.mr.sge(40_000, len(data))]
     read = SendWR(5, WROpcode.RDMA_READ, sg=into, remote=remote, send_flags=flags)
-    for _ in range(12):  # three times what may be outstanding
+    for _ in range(12):  # three times as many as may be outstanding
         a.qp.post_send(read)
     assert all(wc.ok for wc in a.sent(12))
     assert a.mr.read(len(data), 40_000) == data
@@ -92,14 +92,14 @@ def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
     a.begin(), b.begin()
     meet(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
-    a.qp.post_send(wr)  # perhaps before there is a stream
+    a.qp.post_send(wr)  # possibly before the connection is established
     assert a.sent(1)[0].ok
     (came,) = b.sent(1)
     assert (came.ok, came.byte_len, came.imm_data) == (True, 5, 0x01020304)
 
 
 def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, End]) -> None:
-    """Whether the stream is there already or not: what is wanted is what a query returns."""
+    """The limits wanted by the program are returned by a query, with or without a connection."""
     a, b = two
     a.begin(), b.begin()
     b.to_rts(a.name, max_rd_atomic=3, max_dest_rd_atomic=1)
@@ -128,7 +128,7 @@ def test_a_queue_pair_and_itself(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
     a.begin()
     a.to_rts(a.name)
-    for turn in range(18):  # each receive, and some twice
+    for turn in range(18):  # uses every receive, and some of them twice
         a.send(pattern(900, turn), turn)
         done = sorted(a.sent(2), key=lambda wc: wc.wr_id)
         assert [wc.ok for wc in done] == [True, True] and done[0].wr_id == turn
@@ -180,7 +180,7 @@ def test_settings_bound_the_ports(rig: Rig) -> None:
     cq = rig.cq()
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)
     with End(rig).qp as probe:
-        port = probe.qp_num & 0xFFFF  # free in a moment
+        port = probe.qp_num & 0xFFFF  # free again when the queue pair is closed
     with settings(rc_port_first=port, rc_port_last=port):
         made = [QueuePair(rig.pd, init) for _ in range(255)]
         assert {qp.qp_num & 0xFFFF for qp in made} == {port}
@@ -191,7 +191,7 @@ def test_settings_bound_the_ports(rig: Rig) -> None:
         qp.close()
 
 
-# ---- refusals
+# ---- refused calls
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Strangers and liars at the port of RC queue pairs that connect by GID and QPN."""
+"""Hostile peers at the port of RC queue pairs that connect by GID and QPN."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from siwarp.verbs import AHAttr, QPAttr, QPState, WCStatus
 
 @pytest.fixture
 def end(rig: Rig) -> Iterator[End]:
-    """A queue pair in INIT."""
+    """Yield a queue pair in INIT."""
     made = End(rig)
     made.begin()
     yield made
@@ -39,7 +39,7 @@ def end(rig: Rig) -> Iterator[End]:
 
 
 def is_closed(s: Any) -> bool:
-    """Whether the other side closes, without an octet before."""
+    """Whether the other side closes the connection without sending an octet."""
     try:
         return s.recv(1) == b""
     except ConnectionResetError:
@@ -47,7 +47,7 @@ def is_closed(s: Any) -> bool:
 
 
 def said(frame: MPARequest | MPAReply) -> tuple[int, ...]:
-    """Revision, S, A, the kinds of RTR (Write, Read), IRD and ORD."""
+    """Return revision, S, A, the kinds of RTR (Write, Read), IRD and ORD of a frame."""
     return frame.rev, frame.s, frame.a, frame.c_rtr, frame.d_rtr, frame.ird, frame.ord
 
 
@@ -130,7 +130,7 @@ def test_a_peer_that_goes_within_a_message_loses_no_receive(end: End) -> None:
 
 
 def test_one_that_never_says_that_it_is_ready_makes_room_for_the_next_try(end: End) -> None:
-    """Its Reply was lost on the way, say: it comes again, and is not turned away."""
+    """If the Reply is lost, for example, the peer connects again and must not be refused."""
     with settings(mpa_timeout_ms=200):
         end.to_rts((HOST, LOW))
         for _ in range(2):
@@ -155,7 +155,7 @@ def test_requests_are_kept_for_a_queue_pair_and_only_the_peers_is_taken(end: End
 
 
 def test_what_a_queue_pair_waits_for_is_not_refused_for_its_sources_share(rig: Rig) -> None:
-    with settings(max_startups=64, max_requests=64, source_share=2):  # one of a source
+    with settings(max_startups=64, max_requests=64, source_share=2):  # one start-up for each source
         ends = sorted((End(rig) for _ in range(2)), key=lambda end: end.qp.qp_num)
         many = [End(rig) for _ in range(40)]
     for end in (*ends, *many):
@@ -163,7 +163,7 @@ def test_what_a_queue_pair_waits_for_is_not_refused_for_its_sources_share(rig: R
     refused = counter("startups_refused")
     strangers = []
     for _ in range(8):
-        with contextlib.suppress(ConnectionResetError):  # closed while it still connects
+        with contextlib.suppress(ConnectionResetError):  # closed while it is still connecting
             strangers.append(call(ends[1]))
     until(lambda: counter("startups_refused") >= refused + 7)
     for a, b in zip(many[:20], many[:19:-1], strict=True):
@@ -182,7 +182,7 @@ def test_a_request_says_who_asks_whom_and_how_many_reads_it_takes(rig: Rig) -> N
         end = End(rig)
         end.begin()
         end.to_rts((HOST, peer), max_dest_rd_atomic=3, max_rd_atomic=2, rnr_retry=5)
-        server.accept()[0].close()  # may be of before RTS, which brings the rnr_retry
+        server.accept()[0].close()  # may be from before RTS, in which rnr_retry is set
         s, _ = server.accept()
         s.settimeout(LIMIT)
         with s:
@@ -193,7 +193,7 @@ def test_a_request_says_who_asks_whom_and_how_many_reads_it_takes(rig: Rig) -> N
 
 
 def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:
-    """Somebody else listens at the port of a peer that is gone."""
+    """A different program listens on the port of a peer that has exited."""
     with net.tcp_listen(HOST) as server:
         server.settimeout(LIMIT)
         port = server.getsockname()[1]
@@ -217,7 +217,9 @@ def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:
 
 
 def test_a_peer_that_is_alive_and_gives_nothing_costs_what_is_posted_and_no_more(rig: Rig) -> None:
-    """It takes the connection and never answers: every try ends with the start-up's time."""
+    """The peer accepts connections but never replies: every attempt ends with the start-up
+    time-out.
+    """
     with settings(mpa_timeout_ms=200), net.tcp_listen(HOST) as server:
         port = server.getsockname()[1]
         end = End(rig)

@@ -1,4 +1,4 @@
-"""Delivery counts: a sender's requests complete when its siwarp peer says that it has them."""
+"""Delivery counts: requests complete when the siwarp peer reports that it has received them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
 ROCE: dict[str, Any] = {"persona": Persona.ROCE, "private_messages": True}
 IWARP: dict[str, Any] = {"persona": Persona.IWARP, "private_messages": True}
-#: Layer, type and code of the Terminates that answer what is wrong.
+#: Layer, type and code of the Terminates that report errors.
 UNEXPECTED, UNSPECIFIED = (0, 2, 6), (0, 2, 0xFF)
 
 
@@ -43,7 +43,7 @@ def wants(rnr_retry: int = 7, **fields: Any) -> bytes:
 
 
 def pull_count(peer: PlainPeer) -> tuple[int, int]:
-    """Read the next segment, which is a count."""
+    """Read the next segment, which must be a delivery count."""
     said = DeliveryCount(peer.pull_segment())
     assert (said.opcode, said.subcode, said.zero, said.l) == (Opcode.PRIVATE, 4, 0, 1)
     return said.sends, said.writes
@@ -54,7 +54,7 @@ def told(peer: PlainPeer) -> tuple[int, int, int]:
     return found.layer, found.etype, found.code
 
 
-# ---- what the sender says and hears
+# ---- the sender
 
 
 @pytest.mark.parametrize("ird", [0, 4])
@@ -69,7 +69,7 @@ def test_a_request_completes_when_it_is_counted_and_no_read_is_sent(
         answering(wire, ird=ird, **ROCE) as (a, peer),
     ):
         a.post(opcode, 5, length=100, remote=THERE)
-        # One write has what the peer must know, and the message.
+        # One write to the socket carries both the request for counts and the message.
         first = Requester(peer.pull_segment())
         assert (first.subcode, first.flags, first.rnr_retry) == (5, "wants_counts", 7)
         assert (first.unused, first.zero, first.rv, first.dv) == (0, 0, 1, 1)
@@ -79,7 +79,7 @@ def test_a_request_completes_when_it_is_counted_and_no_read_is_sent(
         is_send = opcode == SEND
         peer.put(count(int(is_send), int(not is_send)))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(5, WCStatus.SUCCESS)]
-        # It is told once.
+        # The request for counts is sent only once.
         a.post(opcode, 6, length=100, remote=THERE)
         assert peer.pull()[0].opcode != Opcode.PRIVATE
         peer.put(count(2 * is_send, 2 * (not is_send)))
@@ -94,7 +94,7 @@ def test_one_count_completes_all_that_it_names_and_no_more(wire: Wire) -> None:
         peer.put(count(1, 2))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
         nothing(a.scq)
-        # A Write behind a Send that still waits for its receive completes after that.
+        # A Write behind a Send that still waits for its receive completes after the Send.
         peer.put(count(1, 3))
         nothing(a.scq)
         peer.put(count(3, 3))
@@ -134,7 +134,7 @@ def test_reads_in_between_complete_by_their_responses_and_in_order(wire: Wire) -
         assert peer.pull()[0].opcode == Opcode.SEND
         peer.put(count(1, 0))
         nothing(a.scq)
-        # A response says nothing of the Write in front of it: that may still be refused.
+        # A Read Response does not confirm the Write before it, which may still be refused.
         peer.put(peer.response(request, b"response"))
         nothing(a.scq)
         peer.put(count(1, 1))
@@ -205,19 +205,19 @@ def test_a_terminate_behind_a_count_names_its_request(wire: Wire) -> None:
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, refused, FLUSHED]
 
 
-# ---- a peer that lies
+# ---- a peer that sends false counts
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        [(2, 3)],  # a Write more than was sent
+        [(2, 3)],  # one Write more than was sent
         [(3, 2)],
         [(1 << 31, 0)],
         [(0, 1 << 31)],
-        [(0, 0)],  # nothing new
+        [(0, 0)],  # no new request
         [(1, 1), (1, 1)],
-        [(2, 1), (1, 1)],  # backwards
+        [(2, 1), (1, 1)],  # decreasing
         [(1, 2), (2, 1)],
         [(2, 2), (0, 0)],
         [(2, 2), (0xFFFFFFFF, 0xFFFFFFFF)],
@@ -233,7 +233,7 @@ def test_a_count_that_cannot_be_ends_the_connection(
         peer.put(*(count(*one) for one in said))
         assert told(peer) == UNSPECIFIED
         statuses = [w.status for w in poll(a.scq, 4)]
-        # Of the first of two: Writes and Sends alternate, and complete in order.
+        # The first of two counts is valid: Writes and Sends alternate, and complete in order.
         sends, writes = said[0] if len(said) > 1 else (0, 0)
         believed = min(2 * writes, 2 * sends + 1)
         assert statuses == [WCStatus.SUCCESS] * believed + [FLUSHED] * (4 - believed)
@@ -275,7 +275,9 @@ def test_from_peers_that_may_be_anybody_both_are_unexpected_opcodes(
     wire: Wire, persona: int, said: bytes
 ) -> None:
     with answering(wire, gone=True, persona=persona) as (a, peer):
-        if said == wants():  # also from one that was asked; of a count see test_verbs_counts_asked
+        # also to an end that was asked for counts; for counts themselves see
+        # test_verbs_counts_asked
+        if said == wants():
             a.post(SEND, 1, length=8)
             peer.rest()
         peer.put(said)
@@ -354,7 +356,7 @@ def test_a_count_with_one_octet_changed_completes_nothing_that_was_not_sent(
         unused = octet in (3, 4, 5)
         statuses = [w.status for w in poll(a.scq, 1 if unused else 2)]
         assert statuses == ([WCStatus.SUCCESS] if unused else [FLUSHED, FLUSHED])
-        if unused:  # ends it otherwise
+        if unused:  # otherwise the invalid segment ends the connection
             peer.put(count(1, 0))
         assert told(peer)[0] in (0, 1, 2)
 
@@ -406,7 +408,9 @@ def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
 
 @contextlib.contextmanager
 def answered() -> Iterator[tuple[End, PlainPeer]]:
-    """Without a thread of the device: a Send is out, and the answer alone has been polled."""
+    """Yield an end without a progress thread: a Send was posted, and only its response has been
+    polled.
+    """
     with settings(progress=0):
         rig = Rig()
     with (
@@ -423,7 +427,9 @@ def answered() -> Iterator[tuple[End, PlainPeer]]:
 
 
 def test_no_count_goes_alone_while_a_completion_that_came_with_it_is_not_polled() -> None:
-    """Who polls one queue again before the other one still answers with the count in front."""
+    """A program that polls one queue again before the other one still sends the count with its next
+    message.
+    """
     with answered() as (a, peer):
         assert a.rcq.poll(16) == []
         assert peer.is_silent()
@@ -479,13 +485,13 @@ def test_one_way_flows_are_counted_every_64_kib_and_when_they_pause(wire: Wire) 
         counts = [struct.unpack(">II", s[6:14]) for s in peer.rest()]
         assert counts[-1] == (0, total)
         assert counts == sorted(set(counts))
-        # Between a count for 64 KiB and one for each message.
+        # At least one count for every 128 KiB, and far fewer than one for each message.
         assert 4 <= len(counts) <= total // 4
         assert counter("delivery_counts_tx") - before == len(counts)
 
 
 def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
-    """All of it lies in the sockets before the first poll: so no count goes for a pause."""
+    """All data is in the sockets before the first poll, so no count is sent because of a pause."""
     octets, total = 1024, 256
     with settings(progress=0):
         rig = Rig()
@@ -496,12 +502,13 @@ def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
         counts = [struct.unpack(">II", s[6:14])[1] for s in peer.rest()]
     rig.close()
     assert counts[-1] == total
-    # At the end of the turn that is beyond 64 KiB, and a turn takes no more than that.
+    # A count is sent at the end of the round that exceeds 64 KiB, and a round processes at most as
+    # much.
     steps = [b - a for a, b in itertools.pairwise([0, *counts])]
     assert max(steps) * octets <= 2 << 16, counts
 
 
-# ---- both ends are ours
+# ---- siwarp at both ends
 
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
@@ -515,7 +522,7 @@ def test_an_end_of_persona_iwarp_is_told_nothing_and_awaits_nothing(
     b.id.accept()
     a.event(), b.event()
     b.recv(1)
-    a.post(SEND, 1, length=8)  # an initiator speaks first
+    a.post(SEND, 1, length=8)  # the initiator has to send first
     assert poll(a.scq)[0].ok
     a.recv(3)
     told = counter("delivery_counts_rx")
@@ -544,7 +551,7 @@ def test_an_answer_never_overtakes_the_completion_of_what_it_answers(two: Wire) 
         assert poll(b.rcq)[0].wr_id == i
         b.post(SEND, i, length=64)
         assert poll(a.rcq)[0].wr_id == i
-        # It is in its queue: a round of progress is not needed, and none would be made for it.
+        # The completion is already in the queue: no progress round is needed or made.
         done = a.scq.poll(4)
         assert [(w.wr_id, w.opcode) for w in done] == [(i, WCOpcode.SEND)]
         assert poll(b.scq)[0].wr_id == i

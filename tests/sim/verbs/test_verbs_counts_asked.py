@@ -1,4 +1,4 @@
-"""Delivery counts with a peer that may be anybody: the first Read of no octets asks for them."""
+"""Delivery counts with a peer of unknown kind: the first zero-length Read requests them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from siwarp.inspect import DeliveryCount, Opcode
 from siwarp.verbs import Persona, RemoteBuffer, WCStatus, WROpcode
 
 THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
-#: The source of such a Read: "SIWC" and a version.
+#: The source offset of such a Read: "SIWC" and a version.
 ASKS = 0x5349574300000001
 UNSPECIFIED = (0, 2, 0xFF)
 
@@ -34,7 +34,7 @@ def test_a_peer_that_answers_with_a_count_is_asked_no_more(wire: Wire, opcode: W
         assert (asked.size, asked.src_to) == (0, ASKS)
         peer.put(count(sends, 1 - sends))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
-        # Its response says nothing new, and may come late.
+        # The Read Response confirms nothing new, and may arrive late.
         a.post(opcode, 2, length=8, remote=THERE)
         peer.put(peer.response(asked))
         assert peer.pull()[0].opcode in (Opcode.SEND, Opcode.RDMA_WRITE)

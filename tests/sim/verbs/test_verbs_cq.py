@@ -24,7 +24,7 @@ def test_what_completed_before_arming_raises_no_event_but_is_seen_by_the_next_po
     told.recv(2)
     told.send(SendFlag.SIGNALED)
     wc = ffi.new("struct siw_wc[1]")
-    # Another queue's poll moves the traffic, so the completion lies in cq before it is armed.
+    # Polling another queue processes the traffic, so the completion is in cq before cq is armed.
     other = told.rig.cq()
     poll(told.scq)
     for _ in range(16):

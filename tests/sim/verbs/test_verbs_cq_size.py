@@ -47,7 +47,7 @@ def test_what_is_in_a_queue_stays_in_its_order_when_it_is_resized(rig: Rig, cqe:
     nothing(cq)
 
 
-# ---- a queue pair goes
+# ---- removal of a queue pair
 
 
 def destroyed(qp: QP) -> None:
@@ -68,7 +68,7 @@ def test_a_queue_pair_that_ends_leaves_no_completion_in_either_queue_also_after_
     for n, qp in enumerate((gone, stays, gone, stays)):
         qp.post_recv(RecvWR(n, sg=[into.sge()]))
         qp.post_send(SendWR(10 + n, sg=[out.sge(0, 4)], ah=rig.ah(qp)))
-    # What moves the traffic is another queue's poll, so that all of it lies in both.
+    # Polling another queue processes the traffic, so that all completions stay in both queues.
     other = rig.cq()
     scq.resize(64)
     gone.modify(QPAttr(qp_state=QPState.ERR))

@@ -1,4 +1,4 @@
-"""The CRC of datagrams, by each way that they go out and come in: copied, gathered, in batches."""
+"""The CRC of datagrams on each send and receive path: copied, gathered, in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CRC of what goes to groups and of Write-Records, by each way that they go out and come in."""
+"""The CRC of multicast messages and Write-Records, on each send and receive path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
         for cq, mr in zip(cqs, mrs, strict=True):
             nothing(cq)
             assert bytes(mr.view) == bytes(1 << 16)
-        # A call under the progress lock: what was read above was so before the next is placed.
+        # This call takes the progress lock, so the checks above are made before the next datagram
+        # is placed.
         assert all(qp.errors() == [] for qp in qps)
         theirs.sendto(datagram(pattern(size, 2)), (GROUP, MCAST_PORT))
         for cq, mr in zip(cqs, mrs, strict=True):
@@ -54,7 +55,7 @@ def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_plac
             who.sendto(wrong, target.qp.addr)
             nothing(target.cq)
         assert bytes(target.memory.view) == bytes(1 << 16)
-        assert target.qp.errors() == []  # as above
+        assert target.qp.errors() == []  # takes the progress lock, as above
         who.sendto(good, target.qp.addr)
         ((_, record),) = target.told()
         assert record.whole and target.memory.read(size) == data

@@ -1,4 +1,6 @@
-"""Table 6.1 of spec/datagram-iwarp.md, row by row: who is told what, and what it ends."""
+"""Table 6.1 of spec/datagram-iwarp.md, row by row: the reported errors, and the resulting
+states.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def one_receive(rig: Rig, qp: QP, mr: MR) -> None:
 
 
 def no_receive(rig: Rig, qp: QP, mr: MR) -> None:
-    """The queue pair has none."""
+    """Leave the queue pair without a receive."""
 
 
 def short_receive(rig: Rig, qp: QP, mr: MR) -> None:
@@ -46,7 +48,7 @@ def receive_whose_key_is_gone(rig: Rig, qp: QP, mr: MR) -> None:
 
 @dataclass
 class Wrong:
-    """A datagram that a row is about: what counts it, and what comes of it under *error*."""
+    """A datagram for a row of the table: its counter, and the effects under policy *error*."""
 
     octets: bytes
     counter: str | None
@@ -56,7 +58,8 @@ class Wrong:
     completes: WCStatus | None = None
 
 
-#: With each row's mistake those of all rows below it, of a header: what is judged first counts.
+#: The datagram of each row also has the mistakes of all later rows in its header: the first check
+#: decides.
 OP = {"opcode": 4}
 PARTS = {**OP, "l": 0}
 TERMINATE = {"opcode": 7, "l": 0}
@@ -148,7 +151,9 @@ def test_each_row_is_judged_before_those_below_it_and_answered_as_it_says(
 
 
 def judge(rig: Rig, who: Stranger, name: str, wrong: Wrong) -> None:
-    """A queue pair under *error* meets it: the counter, the answer, the completion, the state."""
+    """Send a datagram to a queue pair under *error*; check counter, answer, completion and
+    state.
+    """
     qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     mr = rig.mr(bytearray(LONG))
     wrong.before(rig, qp, mr)

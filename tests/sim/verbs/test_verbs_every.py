@@ -1,4 +1,4 @@
-"""UD and UC at every address of the device: one port, a socket for each."""
+"""UD and UC at every address of the device: one port, one socket for each address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a connection, by whomever: both queue pairs are in ERR, what was posted flushes."""
+"""When either end ends a connection, both queue pairs enter ERR and their requests are flushed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit.verbs.verbs_harness import nothing, poll
 from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, QPState
 
-#: How an end can end it.
+#: The ways in which an end can end the connection.
 HOWS: dict[str, Callable[[End], None]] = {
     "disconnect": lambda end: end.id.disconnect(),
     "modify to ERR": lambda end: end.qp.modify(QPAttr(qp_state=QPState.ERR)),
@@ -21,12 +21,12 @@ HOWS: dict[str, Callable[[End], None]] = {
 
 
 def fill(a: End, b: End) -> None:
-    """Post what cannot complete: receives, and sends that are held at both ends."""
-    a.qp.modify(QPAttr(qp_state=QPState.SQD))  # so the active end begins nothing
+    """Post requests that cannot complete: receives, and Sends that are held back at both ends."""
+    a.qp.modify(QPAttr(qp_state=QPState.SQD))  # so that the active end starts no request
     for i in range(4):
         for end in (a, b):
             end.recv(wr_id=10 + i)
-            # b's wait for a's first message, without which a responder must not speak.
+            # b's Sends wait for a's first message, before which a responder must not send.
             end.post(SEND, 20 + i, length=8, flags=i % 2 * 2)
 
 
@@ -46,7 +46,7 @@ def test_when_one_end_ends_it_both_flush_their_sends_and_receives(
     for end in (a, b):
         if not end.id.closed:
             assert end.event().type == CMEventType.DISCONNECTED
-        # What comes later flushes at once.
+        # Requests posted later are flushed immediately.
         end.recv(wr_id=30)
         end.post(SEND, 31)
         assert [(w.wr_id, w.status) for w in poll(end.rcq)] == [(30, FLUSHED)]

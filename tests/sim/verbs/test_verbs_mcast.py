@@ -1,4 +1,4 @@
-"""Multicast: groups on loopback, their members, and what each gets."""
+"""Multicast: groups on loopback, their members, and the messages that each member receives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from siwarp.verbs import (
 
 @pytest.fixture
 def group() -> Iterator[str]:
-    """An address of the range that an organization may use as it likes (RFC 2365)."""
+    """Yield a group address of the organization-local scope (RFC 2365)."""
     yield "239.192.7.91"
 
 
@@ -78,7 +78,7 @@ def test_each_member_judges_and_drops_for_itself(rig: Rig, group: str) -> None:
     nothing(other_key.cq)
     assert [d.drops for d in empty.qp.drops()] == [1]
     assert good.qp.drops() == []
-    # Nobody is told of any of this, and all go on.
+    # No error is reported for any of these, and all queue pairs stay usable.
     assert sender.qp.errors() == []
     assert short.qp.qp_state == QPState.RTS
 

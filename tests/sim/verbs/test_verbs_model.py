@@ -1,4 +1,4 @@
-"""Queue pairs beside a model: random calls, and after each the two agree."""
+"""Queue pairs compared with a model: random calls, and after each one both must agree."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ STEPS = {
     ERR: {RESET, ERR},
 }
 
-Request = tuple[int, bool, bool]  # wr_id, signalled, with a good key
+Request = tuple[int, bool, bool]  # wr_id, signalled, with a valid key
 
 
 class Model:
-    """What verbs says of a queue pair, as simply as it can be said."""
+    """The behaviour of a queue pair according to the verbs, in its simplest form."""
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.state = RESET
         self.held: list[Request] = []
         self.receives: list[int] = []
-        self.sends_taken = self.receives_taken = 0  # slots
-        #: What will be polled: wr_id, status, and the send slots that it gives back.
+        self.sends_taken = self.receives_taken = 0  # used slots
+        #: Completions to be polled: wr_id, status, and the number of send slots they free.
         self.sent: list[tuple[int, WCStatus, int]] = []
         self.received: list[tuple[int, WCStatus]] = []
-        self.silent = 0  # completed without a word since the last completion
+        self.silent = 0  # unsignalled requests completed since the last completion
 
     def modify(self, target: QPState) -> int:
         if target not in STEPS[self.state]:
@@ -142,7 +142,7 @@ def test_any_order_of_calls_ends_as_the_model_says(rig: Rig, seed: int) -> None:
     likely = [INIT, RTR, RTS, RTS, RTS, RTS, SQD, SQD, SQD, ERR, RESET]
     for number in range(120):
         kind = rng.choice("mmmssssssssrrrp")
-        idle.poll(1)  # so that no post waits for company: then states would change later
+        idle.poll(1)  # so that no post is held back for batching, which would delay state changes
         if kind == "m":
             state = rng.choice(likely)
             got = errno_of(lambda s=state: qp.modify(QPAttr(qp_state=s)))

@@ -1,4 +1,4 @@
-"""RC queue pairs that are connected: data by Send, Write and Read."""
+"""Connected RC queue pairs: data by Send, Write and Read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_full_send_queue_refuses_one_more_and_takes_it_after_completions(wire:
     a, b = wire.connect(max_send_wr=4)
     room = b.qp.cap.max_send_wr
     a.qp.post_recv([RecvWR(i) for i in range(room + 1)])
-    # The responder may not send before the initiator has: nothing leaves its queue.
+    # The responder may not send before the initiator has sent: its queue fills up.
     for i in range(room):
         b.post(SEND, i)
     with pytest.raises(OSError) as e:

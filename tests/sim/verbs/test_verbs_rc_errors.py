@@ -1,4 +1,4 @@
-"""RC queue pairs when something is wrong: Terminates, statuses, flushing, ends, who left."""
+"""Errors of RC queue pairs: Terminates, statuses, flushing, and peers that disconnect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wire_err(layer: int, kind: int, code: int) -> int:
 
 
 def both_over(a: End, b: End, err: int) -> None:
-    """Both ends are in ERR and their users were told of the Terminate."""
+    """Check that both ends are in ERR and that both report the Terminate."""
     a.is_over()
     b.is_over()
     for end in (a, b):
@@ -39,7 +39,7 @@ def both_over(a: End, b: End, err: int) -> None:
         assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, err)
 
 
-# ---- the peer's memory is not to be had
+# ---- inaccessible memory of the peer
 
 
 def no_such_key(b: End) -> RemoteBuffer:
@@ -78,7 +78,7 @@ def another_pd(b: End) -> RemoteBuffer:
     return MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS).remote()
 
 
-WRONGS = {  # what: (how, code for a Write, code for a Read)
+WRONGS = {  # description: (how, code for a Write, code for a Read)
     "no such key": (no_such_key, (DDP, 1, 0), (RDMAP, 1, 0)),
     "deregistered": (deregistered, (DDP, 1, 0), (RDMAP, 1, 0)),
     "past the end": (past_the_end, (DDP, 1, 1), (RDMAP, 1, 1)),
@@ -111,7 +111,7 @@ def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
     assert wc.wr_id == 1
     if opcode == READ:
         assert (wc.status, wc.vendor_err) == (WCStatus.REM_ACCESS_ERR, err)
-    else:  # TCP may have taken the Write long before the peer saw it
+    else:  # TCP may have accepted the Write long before the peer checked it
         assert wc.status in (WCStatus.SUCCESS, WCStatus.REM_ACCESS_ERR)
     assert [(w.wr_id, w.status, w.vendor_err) for w in poll(a.rcq)] == [(51, FLUSHED, err)]
     assert [(w.wr_id, w.status, w.vendor_err) for w in poll(b.rcq)] == [(50, FLUSHED, err)]
@@ -137,7 +137,8 @@ def test_a_queue_pair_that_denies_an_operation_denies_it_under_any_key(
     assert b.qp.query()[0].qp_access_flags == other
     a.post(READ if opcode == WRITE else WRITE, 1, length=64, remote=b.mem.remote(64, 64))
     assert poll(a.scq)[0].ok
-    a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))  # of nothing, always
+    # zero-length requests are always allowed
+    a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))
     assert poll(a.scq)[0].ok
     a.post(opcode, 3, length=length, remote=b.mem.remote(0, length))
     both_over(a, b, wire_err(RDMAP, 1, 2))
@@ -218,7 +219,7 @@ def test_a_receive_with_a_bad_key_is_a_protection_error_and_ends_the_stream(
     assert [(w.wr_id, w.status) for w in done] == [(7, WCStatus.LOC_PROT_ERR), (8, FLUSHED)]
 
 
-# ---- one's own keys
+# ---- local keys
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE, READ], ids=["send", "write", "read"])
@@ -274,7 +275,7 @@ def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire) -> None:
     for i in range(5):
         a.recv(wr_id=10 + i)
         b.recv(wr_id=20 + i)
-    for i in range(4):  # the responder's sends wait for the initiator's first
+    for i in range(4):  # the responder's Sends wait for the initiator's first message
         b.post(SEND, i)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
     a.is_over()
@@ -331,7 +332,7 @@ def test_reset_of_a_connected_queue_pair_forgets_what_was_posted(two: Wire) -> N
     nothing(b.scq)
 
 
-# ---- ends
+# ---- ends of connections
 
 
 @pytest.mark.parametrize("who", ["active", "passive"])
@@ -359,7 +360,7 @@ def test_an_end_by_either_side_is_told_to_both(two: Wire, who: str, how: str) ->
         assert [(w.wr_id, w.status) for w in poll(one.rcq)] == [(1, FLUSHED)]
     if how in ("disconnect", "error"):
         assert one.event().type == CMEventType.DISCONNECTED
-        one.id.disconnect()  # once more is no harm
+        one.id.disconnect()  # a second disconnect is harmless
 
 
 def test_both_ends_disconnect_at_once(two: Wire) -> None:
@@ -383,7 +384,7 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     a.mem.view[:size] = data
     b.recv(wr_id=9)
     a.post(SEND, 1, length=size)
-    # What b says meanwhile lies unread in a's socket: closing that would reset the connection.
+    # b's Write stays unread in a's socket; closing that socket would reset the connection.
     b.post(WRITE, 5, offset=1 << 20, length=1000, remote=a.mem.remote(1 << 20, 1000))
     assert poll(a.scq)[0].ok
     a.id.close()

@@ -1,4 +1,4 @@
-"""Write-Record on UD: what a message is on the wire, what its target tells, and what is bounded."""
+"""Write-Record on UD: its wire format, the target's reports, and its limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ SLOT = 1024
 
 @pytest.fixture
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Wait this long, in ms, for what comes after the last segment, and for that."""
+    """Set the times, in ms, to wait for late segments of a message before and after its last
+    segment.
+    """
     ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
     assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
     assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
@@ -55,11 +57,11 @@ def target(rig: Rig) -> Iterator[Target]:
     made.close()
 
 
-# ---- in, against a model
+# ---- received messages, compared with a model
 
 
 def union(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the ranges that these make together, those that touch as one."""
+    """Return the union of the ranges; adjacent ranges are merged."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(parts):
         if found and start <= found[-1][1]:
@@ -108,7 +110,8 @@ def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
             here = target.memory.read(end - start, i * SLOT + start)
             assert here == octets[start:end]
             assert any(a <= start and end <= b for a, b in model)
-        # Doubles of what is whole come late. Else nothing does, but where the machine stood still.
+        # Duplicates of complete messages count as late. Other segments are late only if the machine
+        # stalled.
         if record.whole or counter("drop_late") == late:
             assert record.ranges == model
     target.qp.close()
@@ -184,7 +187,7 @@ def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
 def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
     size = 64 << 20
     target = Target(rig, size=8)
-    with set_to(progress=0):  # nothing is sent but by the calls of this thread
+    with set_to(progress=0):  # only calls of this thread send anything
         mine = Rig()
     out, cq = mine.mr(mmap.mmap(-1, size)), mine.cq()
     qp = mine.ud(cq, qkey=QKEY)

@@ -1,4 +1,4 @@
-"""What is wrong with a Write-Record: who is told, what it ends, and which reports count."""
+"""Errors of Write-Records: who is informed, what fails, and which error messages are accepted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from siwarp.verbs import (
 
 ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
 OPCODE, UNSPECIFIED = (0, 2, 6), (0, 2, 0xFF)
-#: A rule broken by who has the Q_Key: fields of the segment, the counter of its drop, the error.
+#: Rules broken by a peer that has the Q_Key: segment fields, drop counter, error code.
 WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
     "a Write": ({"ddp_opcode": 0}, "drop_opcode", OPCODE),
     "a Read Response": ({"ddp_opcode": 2}, "drop_opcode", OPCODE),
@@ -59,7 +59,9 @@ WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
 
 
 def read_error(octets: bytes) -> tuple[Any, Any, bytes]:
-    """The header, the Terminate, and what is quoted behind the DDP header; all else judged."""
+    """Check an error message; return its header, the Terminate, and the quoted data after the DDP
+    header.
+    """
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
     assert (head.t, head.l, head.dv, head.mo, head.opcode) == (0, 1, 1, 0, Opcode.TERMINATE)
@@ -78,14 +80,14 @@ def who() -> Iterator[Stranger]:
 
 
 def good(target: Target, who: Stranger) -> None:
-    """Assert that another message still comes through."""
+    """Assert that another message is still received."""
     who.sendto(target.segment(b"good", 200, 77, 4, 0), target.qp.addr)
     ((_, record),) = target.told()
     assert (record.message_id, record.whole) == (77, True)
     assert target.memory.read(4, 200) == b"good"
 
 
-# ---- what this end finds
+# ---- errors found by this end
 
 
 @pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-7")
@@ -150,7 +152,8 @@ def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in
     data = bytes(range(100))
     first = target.segment(data[:50], 0, 5, 100, 0)
     other = target.segment(data[:50], 500, 5, 120, 50)
-    with settings(rec_timeout_ms=10_000):  # in process for longer than any machine is busy
+    # the message stays incomplete for longer than any machine stalls
+    with settings(rec_timeout_ms=10_000):
         who.sendto(first, target.qp.addr)
         with counted("drop_header", 1):
             who.sendto(other, target.qp.addr)
@@ -160,7 +163,7 @@ def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in
         who.sendto(target.segment(data[50:], 0, 5, 100, 50), target.qp.addr)
         ((_, record),) = target.told()
         assert record.whole and target.memory.read(100) == data
-    with counted("drop_late", 1):  # of another life of the sender's, for all that one knows
+    with counted("drop_late", 1):  # it could belong to another incarnation of the sender
         who.sendto(other, target.qp.addr)
         nothing(target.cq)
     assert who.silent() and target.qp.errors() == []
@@ -182,7 +185,7 @@ def test_to_a_queue_pair_that_takes_none_it_is_an_unexpected_opcode(
 
 
 def denied(rig: Rig, target: Target, why: str) -> tuple[int, dict[str, int], tuple[int, int, int]]:
-    """Where a segment of four octets goes, what its fields are, and the error that this is."""
+    """Return where a segment of four octets goes, its fields, and the resulting error."""
     if why == "no such STag":
         return 0, {"ddp_stag": target.memory.rkey ^ 0x100}, (1, 1, 0)
     if why == "beyond":
@@ -229,7 +232,8 @@ def test_who_asks_for_one_stag_after_the_other_learns_nothing(rig: Rig, who: Str
     for stag in (own ^ 1, own ^ 0x100, 0, 0xFFFFFFFF, *(rng.getrandbits(32) for _ in range(20))):
         for at in (0, 1 << 20):
             who.sendto(target.segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr)
-    who.sendto(target.segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)  # the right one, beyond
+    # the correct STag, but out of bounds
+    who.sendto(target.segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
     good(target, who)
     assert who.silent()
 
@@ -264,14 +268,14 @@ def test_after_an_abortive_error_the_queue_pair_takes_records_again(
     good(target, who)
 
 
-# ---- what a peer reports
+# ---- errors reported by a peer
 
 
 def report(
     wrong: bytes, err: tuple[int, int, int] = OPCODE, *, r: int = 1, more: bytes | None = None,
     quoted: dict[str, int] | None = None, **fields: Any,
 ) -> bytes:  # fmt: skip
-    """An error message about a datagram of a Write-Record, as a sound peer would build it."""
+    """Return the error message that a correct peer sends about a Write-Record datagram."""
     of = QuotedTagged(wrong[12:26])
     for name, value in (quoted or {}).items():
         setattr(of, name, value)
@@ -286,7 +290,7 @@ def report(
 
 
 def posted(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> bytes:
-    """Send a Write-Record from one queue pair to a plain socket: its first datagram."""
+    """Send a Write-Record from a queue pair to a plain socket; return its first datagram."""
     out = rig.mr(bytearray(octets))
     remote = rig.mr(bytearray(1)).remote()
     qp.post_send(
@@ -338,7 +342,7 @@ def test_a_report_that_does_not_fit_what_was_sent_is_stale(
     wrong = posted(rig, qp, who, 1)
     before = counter("err_stale")
     who.sendto(report(wrong, **change), qp.addr)
-    with Stranger() as another:  # who knows it all, but is not where it was sent
+    with Stranger() as another:  # a socket that knows all values, but is not the destination
         another.sendto(report(wrong), qp.addr)
         until(lambda: qp.errors() == [] and counter("err_stale") == before + 2)
     who.sendto(report(wrong), qp.addr)

@@ -1,4 +1,6 @@
-"""Table 8.2 of spec/datagram-iwarp.md, row by row: who is told what, and what it ends."""
+"""Table 8.2 of spec/datagram-iwarp.md, row by row: the reported errors, and the resulting
+states.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from siwarp.inspect import DDPDatagram, RecordDatagram
 from siwarp.verbs import MR, PD, AccessFlag, ErrorOrigin, ErrorPolicy, QPState
 
 Err = tuple[int, int, int]
-#: What the rows below are wrong in, of a header: what is judged first counts.
+#: Header mistakes of the rows below, cumulative: the first check decides.
 OP = {"ddp_opcode": 0}
 KEY = {**OP, "llp_q_key": QKEY ^ 1}
 PLACE = {**KEY, "llp_dest_index": 5}
@@ -28,7 +30,9 @@ def meets(
     target: Target, who: Stranger, octets: bytes, why: str, told: Err | None = None,
     noted: Err | None = None,
 ) -> None:  # fmt: skip
-    """A queue pair under *error* meets this: counted, told or not, noted or not, ended or not."""
+    """Send the datagram to a queue pair under *error*; check counter, answer, error queue and
+    state.
+    """
     state = QPState.RTS if told is None else QPState.ERR
     with counted(why, 1):
         who.sendto(octets, target.qp.addr)
@@ -77,7 +81,7 @@ def untagged() -> bytes:
 def of_the_kind(rig: Rig, who: Stranger) -> None:
     for fields in ({"ddp_opcode": 0}, {"ddp_opcode": 7}, {"head_subcode": 2}):
         target = made(rig)
-        # Wrong in the next row's way, too.
+        # Has the mistake of the next row, too.
         meets(target, who, wrong(target, head_length=3, **fields), "drop_opcode", OPCODE)
     target = made(rig)
     cut = bytes(RecordDatagram(wrong(target)).segment)[: 14 + 19]
@@ -93,7 +97,7 @@ def in_its_message(rig: Rig, who: Stranger) -> None:
         target = made(rig)
         who.sendto(target.segment(b"whole", 0, 5, 5, 0), target.qp.addr)
         target.told()
-        # Of a message that was told of, and to an STag that there is not.
+        # Belongs to a message already reported, and has an invalid STag.
         octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100, **fields)
         meets(target, who, octets, "drop_header", UNSPECIFIED)
 
@@ -102,7 +106,7 @@ def told_of(rig: Rig, who: Stranger) -> None:
     target = made(rig)
     who.sendto(target.segment(b"whole", 0, 5, 5, 0), target.qp.addr)
     target.told()
-    # It says something else than those before it, too, and reaches for what there is not.
+    # Also contradicts the earlier segments, and has an invalid STag.
     meets(target, who, wrong(target, ddp_stag=target.memory.rkey ^ 0x100), "drop_late")
 
 
@@ -138,7 +142,7 @@ def access(rig: Rig, who: Stranger) -> None:
 def room(rig: Rig, who: Stranger) -> None:
     target = made(rig, max_write_records=2)
     before = counter("record_full")
-    # None is polled: as many wait to be told of as there are places.
+    # No record is polled: as many records wait as the queue pair has places.
     for n in range(1, 21):
         who.sendto(target.segment(b"whole", 8 * n, n, 5, 0), target.qp.addr)
     until(lambda: counter("record_full") > before)

@@ -1,4 +1,6 @@
-"""Regions that change: new keys at once, old ones dead at once, and what fails changes nothing."""
+"""Re-registration: new keys are valid and old ones invalid at once; a failed call changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from siwarp.verbs import (
 
 
 def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None:
-    """The peer asks for more than both sockets hold, and reads it when the right is gone."""
+    """The peer reads more than both sockets hold, and receives it after its access right was
+    removed.
+    """
     size = 1 << 25
     with answering(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\xa5" * size

@@ -1,4 +1,6 @@
-"""A Send without a receive on real sockets; what takes time is in tests/sim/test_sim_rc_rnr.py."""
+"""A Send without a receive on real sockets; tests with times are in
+tests/sim/test_sim_rc_rnr.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NO_BUFFER = 1 << 16 | 2 << 8 | 2
 
 
 def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: Wire) -> None:
-    """On real sockets, where time has a lower bound only: tests/sim/test_sim_rc_rnr.py has both."""
+    """Real sockets allow only lower bounds of times; tests/sim/test_sim_rc_rnr.py has upper ones,
+    too.
+    """
     a, b = two.connect(persona=Persona.ROCE)
     a.mem.view[:1000] = pattern(1000)
     with counted("rnr_unexpected", 1):
@@ -78,7 +82,7 @@ def test_a_plain_peer_is_answered_while_its_send_waits(wire: Wire) -> None:
         assert a.mem.read(5, 64) == b"early"
 
 
-# ---- Sends that are kept whatever the persona
+# ---- Sends that are kept regardless of the persona
 
 
 @pytest.mark.parametrize("where", ["placed", "kept", "written"])

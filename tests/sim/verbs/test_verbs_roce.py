@@ -1,4 +1,4 @@
-"""Persona roce: what completes is with the peer, and what is not says why."""
+"""Persona roce: a completed request has reached the peer, and a failed one has a reason."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
 
 
-#: How the peer says that it has something: it answers Reads, or, being siwarp, by delivery counts.
+#: How the peer confirms requests: by answering Reads, or, if it is siwarp, by delivery counts.
 HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
 def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
-    with settings(mpa_announce=0):  # the peer is what the program says, or unknown
+    with settings(mpa_announce=0):  # so that the peer's kind is what the program states, or unknown
         yield found
 
 
@@ -56,7 +56,7 @@ def roce(wire: Wire, **kw: object) -> tuple[End, End]:
     return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
 
 
-# ---- which persona
+# ---- selection of the persona
 
 
 def test_a_queue_pair_is_iwarp_unless_asked_otherwise(wire: Wire) -> None:
@@ -87,7 +87,7 @@ def test_there_is_no_third_persona(wire: Wire) -> None:
     assert QPInitAttr().persona == Persona.AUTO
 
 
-# ---- a completion says that the peer has it
+# ---- a completion means that the peer has the data
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
@@ -177,14 +177,14 @@ def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
 
 
 def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() -> None:
-    # What comes to the end that asks is placed by this thread, which looks at its memory.
+    # Data for the requester is placed by this thread, which watches the memory.
     wire = Wire(Rig(), threadless())
     b, a = roce(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
     b.mem.view[1024:1032] = b"answered"
     a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
     a.post(SEND, 2, length=8)
     a.post(READ, 3, offset=512, length=8, remote=b.mem.remote(1024, 8))
-    # The Read is done while the Send waits, and the Write in front of both is there.
+    # The Read is executed while the Send waits, and the Write before both has completed.
     assert [w.wr_id for w in poll(a.scq)] == [1]
     until(lambda: a.scq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
     nothing(a.scq)
@@ -211,7 +211,7 @@ def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) ->
         nothing(a.scq)
         peer.put(peer.response(question))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
-        # Of a Send that is asked about already, it asks nothing more.
+        # A Read behind a Send that is already being confirmed needs no further confirmation.
         a.post(SEND, 3, length=8)
         assert peer.pull()[0].opcode == Opcode.SEND
         question = peer.pull_read()
@@ -283,7 +283,7 @@ def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is
         assert poll(a.scq)[0].ok
 
 
-# ---- both ends are ours
+# ---- siwarp at both ends
 
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
@@ -301,7 +301,7 @@ def test_sends_and_writes_complete_whatever_persona_the_peer_has(
     b.recv(1)
     a.post(SEND, 1, length=size)
     assert poll(a.scq)[0].ok
-    # It is there: no poll of b's was needed.
+    # The data has been placed without a poll of b.
     assert bytes(b.mem.view[:size]) == data
     assert b.rcq.poll(1)[0].byte_len == size
     b.mem.view[:size] = bytes(size)
@@ -334,7 +334,7 @@ def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -
         y.recv(i)
         x.post(SEND, i, length=100)
         assert poll(y.rcq)[0].wr_id == i
-        # Of the first question nobody knew that it would come.
+        # The first confirming Read was not expected by the peer.
         if i == 0:
             until(lambda: y.rcq.poll(1) == [] and x.scq.poll(1))
         else:
@@ -376,7 +376,7 @@ def test_a_send_that_the_peers_own_memory_refuses_is_a_remote_operation_error(tw
 
 
 def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
-    """Post three signalled Writes, to places side by side: their segments."""
+    """Post three signalled Writes to adjacent memory; return their segments."""
     for i in range(3):
         where = RemoteBuffer(THERE.addr + 64 * i, 64, THERE.rkey)
         a.post(WRITE, i, length=length, remote=where)
@@ -436,7 +436,7 @@ def test_a_terminate_names_a_send_by_its_number(
 
 
 def about(length: int, to: int, stag: int = THERE.rkey) -> bytes:
-    """Return a segment of a Write, for a Terminate to quote."""
+    """Return a segment of a Write for a Terminate to quote."""
     return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to)) + bytes(length)
 
 

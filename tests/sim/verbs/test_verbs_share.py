@@ -1,4 +1,4 @@
-"""Several UD queue pairs on one socket: who gets what, and what stays each one's own."""
+"""Several UD queue pairs on one socket: which one receives a message, and what stays separate."""
 
 from __future__ import annotations
 

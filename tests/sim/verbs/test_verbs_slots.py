@@ -1,4 +1,4 @@
-"""Slots of the work queues: taken by a post, given back by a completion that is polled."""
+"""Slots of the work queues: used by a post, and freed when a completion is polled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def test_a_polled_completion_gives_back_one_slot_for_each_request_up_to_it(rig: 
     for wr_id, freed in [(2, 3), (3, 1), (5, 2)]:
         assert poll(pair.scq)[0].wr_id == wr_id
         assert posted(pair, SILENT) == freed
-    # Two silent ones and what came since: nothing will ever report them but one behind them.
+    # Two unsignalled requests and the later ones: only a later signalled request would free their
+    # slots.
     nothing(pair.scq)
     assert posted(pair, SILENT) == 0
 
@@ -34,7 +35,7 @@ def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completio
         a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
     a.post(WRITE, 7, length=1, remote=remote)
     full = SendWR(8, WRITE, sg=[a.mem.sge(0, 1)], remote=remote)
-    nothing(b.rcq)  # all eight are done by now
+    nothing(b.rcq)  # all eight have been executed by now
     assert refused(a.qp.post_send, full) == errno.ENOMEM
     assert [w.wr_id for w in poll(a.scq)] == [7]
     a.qp.post_send([full] * 8)

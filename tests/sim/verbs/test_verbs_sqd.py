@@ -1,4 +1,4 @@
-"""SQD and SQE: a send queue that is drained, and one that stopped at its own mistake."""
+"""SQD and SQE: a send queue that is drained, and one that has stopped because of a local error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_ud_queue_is_drained_at_once_and_tells_who_asked(rig: Rig, pair: Pair)
     pair.a.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
     assert drained(rig) is pair.a
     assert pair.a.query()[0].en_sqd_async_notify is True
-    pair.send(b"held")  # posting what waits makes no second event
+    pair.send(b"held")  # posting a request that waits causes no second event
     pair.a.modify(QPAttr(qp_state=RTS))
     poll(pair.scq)
     assert rig.ctx.get_async_event(0) is None
@@ -83,7 +83,7 @@ def test_a_queue_pair_in_sqd_goes_on_receiving(rig: Rig, pair: Pair) -> None:
     pair.recv()
     pair.send(b"hello")
     assert poll(pair.rcq)[0].byte_len == 5
-    pair.b.modify(QPAttr(qkey=7))  # an attribute that SQD may change
+    pair.b.modify(QPAttr(qkey=7))  # an attribute that may be changed in SQD
     pair.recv(wr_id=2)
     with counted("drop_qkey", 1):
         pair.send(b"hello")
@@ -152,12 +152,12 @@ def test_an_rc_queue_in_sqd_completes_what_was_begun_and_holds_the_rest(
 
 def test_an_rc_queue_pair_in_sqd_receives_and_answers_the_peers_reads(two: Wire) -> None:
     a, b = two.connect()
-    a.post(WRITE, 0, remote=b.mem.remote())  # the responder may not speak first
+    a.post(WRITE, 0, remote=b.mem.remote())  # the responder may not send first
     a.qp.modify(QPAttr(qp_state=SQD))
     a.recv(wr_id=7, length=64)
     a.mem.write(pattern(4096, 9))
     b.post(READ, 1, length=4096, remote=a.mem.remote())
-    b.post(SEND, 2)  # of nothing: the Read's response is on its way into the memory
+    b.post(SEND, 2)  # zero length: the Read Response is being placed in the memory
     assert [w.wr_id for w in poll(b.scq, 2)] == [1, 2]
     assert poll(a.rcq)[0].wr_id == 7
     assert b.mem.read(4096) == pattern(4096, 9)
@@ -184,7 +184,7 @@ def read_some(peer: Any, octets: int) -> None:
 
 
 def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(rig: Rig) -> None:
-    """A peer of plain TCP that reads when it is told to: until then the queue is draining."""
+    """A plain TCP peer reads only when the test tells it to; until then the queue is draining."""
     channel = CMEventChannel(rig.ctx)
     size = 1 << 24  # more than both sockets hold
     with plain_listener() as listener:
@@ -221,7 +221,7 @@ def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(
     a, b = two.connect()
     agreed = a.qp.query()[0].max_rd_atomic
     assert agreed and agreed > 1
-    assert refused(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL  # not in RTS
+    assert refused(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL  # not allowed in RTS
     a.qp.modify(QPAttr(qp_state=SQD))
     for value in (0, agreed + 1):
         assert refused(a.qp.modify, QPAttr(max_rd_atomic=value)) == errno.EINVAL
@@ -248,11 +248,13 @@ def test_a_step_is_taken_only_from_the_state_that_was_named(pair: Pair) -> None:
 
 
 def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire) -> None:
-    """Each Read fetches what the fenced Write behind it would change: it must never see it."""
+    """Each Read fetches data that the fenced Write behind it overwrites: it must not see the new
+    data.
+    """
     a, b = two.connect(size=1 << 20)
     size = 1 << 17
     b.mem.write(pattern(size, 1))
-    a.mem.write(bytes(size), offset=4 * size)  # zeroes, what the Writes bring
+    a.mem.write(bytes(size), offset=4 * size)  # zeroes, the data of the Writes
     there = b.mem.remote(0, size)
     fenced = SendFlag.FENCE | SendFlag.SIGNALED
     back = SendWR(9, WRITE, sg=[a.mem.sge(0, size)], remote=there, send_flags=fenced)
@@ -271,7 +273,8 @@ def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire)
         assert [w.wr_id for w in poll(a.scq, 6)] == [0, 1, 8, 2, 9, 3]
         assert a.mem.read(size, 0) == a.mem.read(size, size) == pattern(size, 1)
         assert a.mem.read(size, 2 * size) == bytes(size)
-        # Read behind a Write over one stream: the peer places in order, so this is the restored.
+        # A Read behind a Write on one connection: the peer executes them in order, so it returns
+        # the restored data.
         assert a.mem.read(size, 3 * size) == pattern(size, 1)
 
 

@@ -1,4 +1,6 @@
-"""Shared receive queues: who takes, in which order, the limit, and what an error leaves."""
+"""Shared receive queues: order and owner of receives, the limit event, and receives left by
+errors.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
         s.recv(24)
         part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
         s.sendall(bytes(FPDU(ulpdu=part)))
-        with wire.passive.event() as told:  # the message has its receive
+        with wire.passive.event() as told:  # the message has been assigned its receive
             assert told.event_type == LIMIT_REACHED
         s.shutdown(socket.SHUT_WR)
         b.is_over()
@@ -83,5 +85,5 @@ def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
     assert (wc.wr_id, wc.status) == (7, FLUSHED)
     until(lambda: wire.passive.event().event_type == LAST_WQE)
     nothing(b.rcq)
-    # The other one is still there.
+    # The other receive is still in the queue.
     taken(wire.passive, shared, 1)

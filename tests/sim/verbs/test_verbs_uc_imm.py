@@ -1,4 +1,4 @@
-"""Immediate data on UC: with Sends in one message, with Writes in a second one behind them."""
+"""Immediate data on UC: with a Send in one message, with a Write in a second message after it."""
 
 from __future__ import annotations
 

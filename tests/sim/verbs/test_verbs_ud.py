@@ -1,4 +1,4 @@
-"""UD queue pairs: sizes, addresses, keys, errors, what is dropped, and flushing."""
+"""UD queue pairs: sizes, addresses, keys, errors, dropped messages, and flushing."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
     assert poll(cq)[0].wr_id == 2
 
 
-# ---- what does not fit
+# ---- messages that do not fit
 
 
 def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""UD queue pairs that are reset, broken or destroyed."""
+"""UD queue pairs that are reset, put into an error state or destroyed."""
 
 from __future__ import annotations
 
