@@ -82,9 +82,7 @@ class Machine:
         return self._environments.get(wheel, "")
 
     def folder(self, wheel: str) -> Path:
-        """Return the folder of the environment of one or several wheels, named after the first
-        wheel.
-        """
+        """Return the folder of the environment of one or several wheels, named after the first."""
         return self.work / wheel.partition(" ")[0]
 
     def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
@@ -346,9 +344,7 @@ def wanted(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
 
 
 def compile_libraries(work: Path) -> None:
-    """Compile the test programs for libraries; rows report programs that cannot be compiled as
-    missing.
-    """
+    """Compile the test programs for libraries; a row reports it if its program is missing."""
     libs = ROOT / "tests" / "abi" / "libs"
     for program, words in LIBRARIES.items():
         source, *libraries = words.split()
@@ -358,9 +354,7 @@ def compile_libraries(work: Path) -> None:
 
 
 def compile_programs(work: Path) -> None:
-    """Compile the MPI program for each MPI; rows report programs that cannot be compiled as
-    missing.
-    """
+    """Compile the MPI program for each MPI; a row reports it if its program is missing."""
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:

@@ -128,9 +128,7 @@ class Line:
 
 
 def _take(way: _Way, datagram: bytes) -> None:
-    """Decide the fate of a datagram. The number of random values used does not depend on the
-    decision.
-    """
+    """Decide the fate of a datagram, always with the same number of random values."""
     faults, rng = way.faults, way.rng
     lost, doubled, late, damaged = (rng.random() for _ in range(4))
     bit, hold, second = rng.randrange(8 * len(datagram)), rng.random(), rng.random()

@@ -51,9 +51,7 @@ TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
 
 
 def rounds(short: int, part: int = 100) -> int:
-    """Return the number of rounds of a test: a fraction of the stress run's messages, or
-    ``short``.
-    """
+    """Return a test's number of rounds: a fraction of a stress run's messages, or ``short``."""
     return max(short, MESSAGES // part)
 
 

@@ -393,9 +393,7 @@ class Pair:
         self.owes_ack = False
 
     def _timeout(self, now: float) -> None:
-        """Retransmit the first missing segment, or if none is missing request an
-        acknowledgement.
-        """
+        """Retransmit the first missing segment; if none is missing, request an acknowledgement."""
         self.repeated += 1
         self.rto = min(2 * self.rto, RTO_MOST_S)
         self.due = now + self.rto
@@ -530,9 +528,7 @@ class RdPeer:
         return (datagram.source, datagram.dest) == (pair.theirs, pair.mine)
 
     def _challenge(self, hello: Datagram, source: Address, pair: Pair | None) -> None:
-        """Answer a HELLO without storing state: repeated HELLOs get the same epoch
-        (DGRAM-MEET-2).
-        """
+        """Answer a HELLO without storing state; repeats get the same epoch (DGRAM-MEET-2)."""
         if len(hello.body) < GREETING_OCTETS or not hello.source:
             return
         said, _ = parse_greeting(hello.body)

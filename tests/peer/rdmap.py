@@ -70,9 +70,7 @@ class Region:
 
 @dataclass
 class Request:
-    """A request to the peer: done when the peer has accepted all of it, or its response is
-    placed.
-    """
+    """A request to the peer; done when the peer has accepted it, or its response is placed."""
 
     kind: str
     queue: int | None = None

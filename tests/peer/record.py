@@ -118,9 +118,7 @@ class Written:
 
 @dataclass
 class RecordTarget:
-    """The end whose memory is written. It keeps all messages, and has no time-out for incomplete
-    ones.
-    """
+    """The end whose memory is written. It keeps all messages; incomplete ones have no time-out."""
 
     qkey: int
     stag: int

@@ -1,6 +1,4 @@
-"""Multicast groups: section 5 of the page. siwarp and the independent peer are members of one
-group.
-"""
+"""Multicast groups (section 5 of the page) with siwarp and the independent peer as members."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ GROUP_PORT = 62607
 
 @pytest.fixture
 def group() -> str:
-    """Return a group for this process, as other processes may run the same tests at the same
-    time.
-    """
+    """Return a group for this process only; other processes may run the same tests."""
     return f"239.195.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
 
 

@@ -42,9 +42,7 @@ class Ends:
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def step(self) -> None:
-        """Run the line and siwarp, and query new Write-Records while the queue pair still has
-        them.
-        """
+        """Run the line and siwarp; query new Write-Records while the queue pair still has them."""
         self.line.step()
         before = len(self.ours.got)
         self.ours.step()

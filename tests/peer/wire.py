@@ -45,9 +45,7 @@ def unseal(datagram: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Untagged:
-    """An untagged segment (RFC 5041 section 4.2); ``word`` is the field after the control
-    octets.
-    """
+    """An untagged segment (RFC 5041 section 4.2); ``word`` follows the control octets."""
 
     opcode: int
     qn: int

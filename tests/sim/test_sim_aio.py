@@ -1,6 +1,4 @@
-"""siwarp.aio in a simulated network: endpoints, waits and event loops of several tasks, at exact
-times.
-"""
+"""siwarp.aio in a simulated network: endpoints, waits, several event loops, exact times."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Connections of siwarp.aio in a simulated network: exact times, cancellation, crashes, thousands
-of them.
-"""
+"""siwarp.aio connections in a simulated network: exact times, cancellation, crashes, thousands."""
 
 from __future__ import annotations
 

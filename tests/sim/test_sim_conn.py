@@ -1,6 +1,4 @@
-"""Connections over TCP in a simulated network: siwarp.connect, siwarp.listen and siwarp.cm, at
-exact times.
-"""
+"""siwarp.connect, siwarp.listen and siwarp.cm over simulated TCP, at exact times."""
 
 from __future__ import annotations
 

@@ -108,9 +108,7 @@ def test_an_interface_has_its_plan_until_it_is_taken_away(world: World, end: Mak
 def test_a_full_send_buffer_holds_back_what_a_rate_does_not_take(
     world: World, end: MakeEnd, kind: QPType, where: str
 ) -> None:
-    """The send buffer is smaller than the queue of the link: the sender waits, and nothing is
-    lost.
-    """
+    """With a send buffer smaller than the link's queue the sender waits, and nothing is lost."""
     receiver = ready(end(world.device("10.0.0.1"), kind), 100)
     sender = ready(end(world.device("10.0.0.2"), kind), 0)
     plan = "tx:rate=10Mbit,limit=80"

@@ -1,6 +1,4 @@
-"""Failing allocations: a call reports the failure, the same seed fails identically, and no request
-is executed twice.
-"""
+"""Failing allocations: calls report them, the seed determines them, requests are executed once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Timing of RC queue pairs that connect by GID and QPN, and of delivery counts, in simulated
-networks.
-"""
+"""Timing of RC queue pairs that connect by GID and QPN, and of delivery counts."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def roce(world: World) -> tuple[End, End]:
 
 
 def failed_at(end: End, began: int, patience: int) -> None:
-    """Two requests fail when ``patience`` ns have passed, the second one because the first has
-    failed.
-    """
+    """Two requests fail after ``patience`` ns, the second one because the first has failed."""
     nothing(end.world, (patience - 1 * MS - (end.world.now_ns - began)) / SECOND, end.cq)
     assert end.state == QPState.RTS
     done = end.sent(2)
@@ -98,9 +94,7 @@ def test_a_long_round_trip(world: World, two: tuple[End, End]) -> None:
 def test_a_peer_that_starts_again_while_they_meet_gets_what_is_posted(
     world: World, two: tuple[End, End]
 ) -> None:
-    """The Reply to the first Request arrives after a reset; this must not fail the posted
-    requests.
-    """
+    """The Reply to the first Request finds a reset end; the posted requests must not fail."""
     a, b = two
     b.begin()
     b.to_rts(a.name, timeout=0)

@@ -30,9 +30,7 @@ HOUR = 3600
 def roce(
     world: World, retry: int | None = None, timer: int = 14, **init: object
 ) -> tuple[End, End]:
-    """Connect; a Send waits ``retry`` times ``timer`` (14 is 1.28 ms), which is set at both
-    ends.
-    """
+    """Connect; a Send waits ``retry`` times ``timer`` (14 is 1.28 ms), which both ends set."""
     world.faults("delay=10ms")
 
     def patience(_: End) -> None:

@@ -1,6 +1,4 @@
-"""Plain sockets in a simulated network: a test sends arbitrary octets and checks the device's
-reply.
-"""
+"""Plain sockets in a simulated network: a test sends any octets, and checks the replies."""
 
 from __future__ import annotations
 

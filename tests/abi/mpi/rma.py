@@ -1,6 +1,4 @@
-"""One-sided communication of mpi4py: windows with fences, locks and post-start; put, get,
-accumulate and atomics.
-"""
+"""One-sided mpi4py: windows with fences, locks and post-start; put, get, accumulate, atomics."""
 
 import numpy
 from mpi4py import MPI

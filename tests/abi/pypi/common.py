@@ -1,6 +1,4 @@
-"""Shared by the scripts: the control connection to the server, and data that identifies its
-position.
-"""
+"""Shared by the scripts: the control connection, and test data that identifies its position."""
 
 import json
 import socket

@@ -1,6 +1,4 @@
-"""Connection ids with events: RC in both directions, a Read and a Write, a rejection; UD by its
-service.
-"""
+"""Connection ids with events: RC both ways, a Read, a Write, a rejection; UD resolution."""
 
 from common import device, done, pattern
 from pyverbs.addr import AH

@@ -1,6 +1,4 @@
-"""Classes for features that siwarp does not have: each fails with EOPNOTSUPP, as the device
-attributes announce.
-"""
+"""Classes for features that siwarp lacks: each fails with EOPNOTSUPP."""
 
 import os
 import tempfile

@@ -112,9 +112,7 @@ def pyverbs() -> Iterator[Row]:
 
 
 def rdma_core() -> Iterator[Row]:
-    """rdma-core's own tests of pyverbs. Debian ships them as documentation, which small images
-    omit.
-    """
+    """rdma-core's own tests of pyverbs, which Debian ships as documentation."""
     yield Row(
         "rdma-core's pyverbs tests",
         "all",

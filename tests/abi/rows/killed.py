@@ -1,5 +1,4 @@
-"""Programs that connect by rdma_cm and whose peer is killed: they end because of the reported
-error.
+"""Programs that connect by rdma_cm and whose peer is killed: the reported error ends them.
 
 VERBS.md lists the programs that do not end, with the reason.
 """

@@ -75,9 +75,7 @@ def rpma() -> Iterator[Row]:
 
 
 def dapl() -> Iterator[Row]:
-    """DAPL's own tests, with adapters from a configuration file: connected by rdma_cm, or by GID
-    and QPN.
-    """
+    """DAPL's own tests, with a configured adapter: connected by rdma_cm, or by GID and QPN."""
     for name, short in (("ofa", PLACES), ("scm", ())):
         words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -P siwarp -B 20 -b 65536"
         yield Row(
@@ -144,9 +142,7 @@ def qperf() -> Iterator[Row]:
 
 
 def fio() -> Iterator[Row]:
-    """fio's engine rdma: the side with --rw=write initiates, whatever the verb is; a target has
-    --rw=read.
-    """
+    """fio's engine rdma: with --rw=write the process initiates, with --rw=read it is the target."""
     # Threads instead of processes: a hanging program is killed with its session, but each fio
     # process has a session of its own.
     common = f"--thread --ioengine=rdma --port={FIO} --bs=64k --size=64m --iodepth=8"

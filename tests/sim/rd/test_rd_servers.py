@@ -28,9 +28,7 @@ SERVED = 1.0
 
 
 class Attacker(Stranger):
-    """A peer that sends a request to the server but accepts no answer: ``how`` selects its replies,
-    if any.
-    """
+    """A peer that sends a request but accepts no answer; ``how`` selects its replies, if any."""
 
     def __init__(self, to: tuple[str, int], source: str, how: str) -> None:
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]

@@ -1,6 +1,4 @@
-"""UC under loss, duplication, reordering and corruption: delivered messages are complete and
-correct.
-"""
+"""UC under loss, duplication, reordering and corruption: delivered messages are intact."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The rate limit of UD and UC queue pairs: enforced, separate for each queue pair, and
-removable.
-"""
+"""The rate limit of UD and UC queue pairs: enforced, separate for each, and removable."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ def limit(qp: QP, kbits: int) -> None:
 
 
 def timed(qp: QP, work: list[SendWR], at_once: int) -> float:
-    """Post the requests in batches of ``at_once``, poll until all are complete; return the
-    seconds.
-    """
+    """Post requests in batches of ``at_once``, poll until all are complete; return the seconds."""
     began = net.now()
     posted = done = 0
     while done < len(work):
@@ -48,9 +44,7 @@ def timed(qp: QP, work: list[SendWR], at_once: int) -> float:
 
 
 def judge(took: float, octets: int, last: int, kbits: int) -> None:
-    """Check that the rate was exceeded by at most a burst and a datagram, and the delay only by
-    polls.
-    """
+    """Check the rate: at most a burst and a datagram too fast, and slower only because of polls."""
     least = (octets - last) * 8 / kbits / 1000 - BURST_S
     assert took >= least
     assert took <= least + LATE_S

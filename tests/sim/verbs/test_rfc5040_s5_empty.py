@@ -1,5 +1,6 @@
-"""Empty messages on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTR messages of
-RFC 6581 section 9.2, which are empty, too.
+"""Empty messages (RFC 5040 section 5, RFC 5041 section 5.2) and RTR messages.
+
+The RTR messages of RFC 6581 section 9.2 are empty, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""FetchAdd and CmpSwap through queue pairs: their effects, their order, and the errors that refuse
-them.
-"""
+"""FetchAdd and CmpSwap through queue pairs: their effects, order and errors."""
 
 from __future__ import annotations
 

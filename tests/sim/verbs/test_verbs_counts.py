@@ -408,8 +408,8 @@ def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
 
 @contextlib.contextmanager
 def answered() -> Iterator[tuple[End, PlainPeer]]:
-    """Yield an end without a progress thread: a Send was posted, and only its response has been
-    polled.
+    """Yield an end without a progress thread that has posted a Send and polled the peer's
+    answer.
     """
     with settings(progress=0):
         rig = Rig()
@@ -427,9 +427,7 @@ def answered() -> Iterator[tuple[End, PlainPeer]]:
 
 
 def test_no_count_goes_alone_while_a_completion_that_came_with_it_is_not_polled() -> None:
-    """A program that polls one queue again before the other one still sends the count with its next
-    message.
-    """
+    """A program that polls the other queue first still sends the count with its next message."""
     with answered() as (a, peer):
         assert a.rcq.poll(16) == []
         assert peer.is_silent()

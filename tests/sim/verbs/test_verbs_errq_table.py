@@ -1,6 +1,4 @@
-"""Table 6.1 of spec/datagram-iwarp.md, row by row: the reported errors, and the resulting
-states.
-"""
+"""Table 6.1 of spec/datagram-iwarp.md, row by row: reported errors and resulting states."""
 
 from __future__ import annotations
 
@@ -151,9 +149,7 @@ def test_each_row_is_judged_before_those_below_it_and_answered_as_it_says(
 
 
 def judge(rig: Rig, who: Stranger, name: str, wrong: Wrong) -> None:
-    """Send a datagram to a queue pair under *error*; check counter, answer, completion and
-    state.
-    """
+    """Send a datagram to a queue pair under *error*; check counter, answer, completion, state."""
     qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     mr = rig.mr(bytearray(LONG))
     wrong.before(rig, qp, mr)

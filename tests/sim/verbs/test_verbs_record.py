@@ -39,9 +39,7 @@ SLOT = 1024
 
 @pytest.fixture
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set the times, in ms, to wait for late segments of a message before and after its last
-    segment.
-    """
+    """Set the times, in ms, to wait for late segments before and after a message's last segment."""
     ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
     assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
     assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0

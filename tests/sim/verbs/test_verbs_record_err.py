@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
 
 
 def read_error(octets: bytes) -> tuple[Any, Any, bytes]:
-    """Check an error message; return its header, the Terminate, and the quoted data after the DDP
+    """Check an error message; return header, Terminate, and the quoted data after the DDP
     header.
     """
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")

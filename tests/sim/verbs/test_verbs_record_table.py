@@ -1,6 +1,4 @@
-"""Table 8.2 of spec/datagram-iwarp.md, row by row: the reported errors, and the resulting
-states.
-"""
+"""Table 8.2 of spec/datagram-iwarp.md, row by row: reported errors and resulting states."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def meets(
     target: Target, who: Stranger, octets: bytes, why: str, told: Err | None = None,
     noted: Err | None = None,
 ) -> None:  # fmt: skip
-    """Send the datagram to a queue pair under *error*; check counter, answer, error queue and
-    state.
-    """
+    """Send a datagram to a queue pair under *error*; check counter, answer, error queue, state."""
     state = QPState.RTS if told is None else QPState.ERR
     with counted(why, 1):
         who.sendto(octets, target.qp.addr)

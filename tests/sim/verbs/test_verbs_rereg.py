@@ -1,6 +1,4 @@
-"""Re-registration: new keys are valid and old ones invalid at once; a failed call changes
-nothing.
-"""
+"""Re-registration: new keys are valid and old ones invalid at once; failed calls change nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from siwarp.verbs import (
 
 
 def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None:
-    """The peer reads more than both sockets hold, and receives it after its access right was
-    removed.
-    """
+    """The peer reads more than both sockets hold; the access right is removed meanwhile."""
     size = 1 << 25
     with answering(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\xa5" * size

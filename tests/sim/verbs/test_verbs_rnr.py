@@ -1,6 +1,4 @@
-"""A Send without a receive on real sockets; tests with times are in
-tests/sim/test_sim_rc_rnr.py.
-"""
+"""A Send without a receive on real sockets; timing tests are in tests/sim/test_sim_rc_rnr.py."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ NO_BUFFER = 1 << 16 | 2 << 8 | 2
 
 
 def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: Wire) -> None:
-    """Real sockets allow only lower bounds of times; tests/sim/test_sim_rc_rnr.py has upper ones,
-    too.
-    """
+    """Real sockets allow only lower time bounds; tests/sim/test_sim_rc_rnr.py has upper ones."""
     a, b = two.connect(persona=Persona.ROCE)
     a.mem.view[:1000] = pattern(1000)
     with counted("rnr_unexpected", 1):

@@ -248,9 +248,7 @@ def test_a_step_is_taken_only_from_the_state_that_was_named(pair: Pair) -> None:
 
 
 def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire) -> None:
-    """Each Read fetches data that the fenced Write behind it overwrites: it must not see the new
-    data.
-    """
+    """Each Read must not see the new data of the fenced Write that follows it."""
     a, b = two.connect(size=1 << 20)
     size = 1 << 17
     b.mem.write(pattern(size, 1))

@@ -1,6 +1,4 @@
-"""Shared receive queues: order and owner of receives, the limit event, and receives left by
-errors.
-"""
+"""Shared receive queues: order of receives, the limit event, and receives left by errors."""
 
 from __future__ import annotations
 
