@@ -98,9 +98,7 @@ def frame_of(sock: TCPSocket, of: type) -> Any:
 
 
 def answering(world: World, end: End, res: Callable[[int], int], **reply: Any) -> tuple[Plain, int]:
-    """Connect to a plain listener whose Reply has reserved bits; return it and the Request's
-    bits.
-    """
+    """Connect to a plain listener whose Reply has reserved bits; return it, and the Request's."""
     listener = world.tcp_listen("10.0.0.9", PORT)
     end.id = CMID(end.channel)
     end.id.bind_qp(end.qp)

@@ -1,6 +1,4 @@
-"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2, from the peer's
-view.
-"""
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2, seen by a peer."""
 
 from __future__ import annotations
 

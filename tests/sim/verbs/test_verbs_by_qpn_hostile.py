@@ -217,7 +217,7 @@ def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:
 
 
 def test_a_peer_that_is_alive_and_gives_nothing_costs_what_is_posted_and_no_more(rig: Rig) -> None:
-    """The peer accepts connections but never replies: each attempt ends with the start-up
+    """The peer accepts connections but never replies: each attempt ends with a start-up
     time-out.
     """
     with settings(mpa_timeout_ms=200), net.tcp_listen(HOST) as server:

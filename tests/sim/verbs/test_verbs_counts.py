@@ -408,9 +408,7 @@ def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
 
 @contextlib.contextmanager
 def answered() -> Iterator[tuple[End, PlainPeer]]:
-    """Yield an end without a progress thread that has posted a Send and polled the peer's
-    answer.
-    """
+    """Yield an end without a progress thread that has posted a Send and polled the answer."""
     with settings(progress=0):
         rig = Rig()
     with (

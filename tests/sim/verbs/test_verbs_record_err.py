@@ -59,9 +59,7 @@ WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
 
 
 def read_error(octets: bytes) -> tuple[Any, Any, bytes]:
-    """Check an error message; return header, Terminate, and the quoted data after the DDP
-    header.
-    """
+    """Check an error message; return header, Terminate, and quoted data after the DDP header."""
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
     assert (head.t, head.l, head.dv, head.mo, head.opcode) == (0, 1, 1, 0, Opcode.TERMINATE)
