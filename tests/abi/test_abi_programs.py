@@ -15,7 +15,7 @@ from pace import scaled
 
 from siwarp import _paths
 
-UDP_GRO = 104  # of <linux/udp.h>
+UDP_GRO = 104  # the socket option from <linux/udp.h>
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])

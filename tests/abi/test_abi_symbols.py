@@ -35,7 +35,7 @@ def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() ->
     assert {n: sum(int(node) == n for _, node in public) for n in newer} == newer
     rdmacm = [n for n in names if "@@RDMACM_1." in n]
     assert len([n for n in rdmacm if n.startswith("rdma_")]) == 44
-    assert len([n for n in rdmacm if not n.startswith("rdma_")]) == 29  # rsockets
+    assert len([n for n in rdmacm if not n.startswith("rdma_")]) == 29  # functions of rsockets
 
 
 def test_the_engine_is_needed_and_nothing_of_rdma_core() -> None:

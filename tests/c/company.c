@@ -63,7 +63,8 @@ int main(void)
 		i++;
 		check(siw_req_notify_cq(end.cq, 0));
 		must(siw_cq_pending(end.cq) == 2);
-		if (epoll_wait(epoll, &event, 1, 0) == 1) { /* no event if the nap ended earlier */
+		/* there is no event if the thread's nap ended earlier */
+		if (epoll_wait(epoll, &event, 1, 0) == 1) {
 			events++;
 			check(siw_get_cq_event(end.channel, &cq, &user, 0));
 			siw_ack_cq_events(cq, 1);

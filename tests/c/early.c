@@ -19,7 +19,7 @@
 #include "rdmap/rdmap.h"
 
 #define SIZE	1000
-#define PATIENT 20 /* seconds; far longer than any wait takes */
+#define PATIENT 20 /* time limit in seconds, far longer than any wait takes */
 
 #define CHECK(what)                                                               \
 	do {                                                                      \
@@ -43,9 +43,10 @@ struct end {
 };
 
 static struct end asks, answers;
-static uint64_t accepted; /* return value of the last flush */
+/* how far the stream had been accepted at the last siw_rdmap_flush(), in units of stamps */
+static uint64_t accepted;
 static struct siw_rdmap_stamp stamp;
-static int done;	   /* responses received */
+static int done;	   /* number of responses received */
 static uint64_t user_data; /* user data of the last response */
 static bool at_once;	   /* the next request is answered before its transmission returns */
 
@@ -200,8 +201,10 @@ int main(void)
 {
 	begin(&asks);
 	begin(&answers);
-	read_all(1, false);		       /* the two endpoints establish contact */
-	for (uint64_t i = 2; i < 40; i += 4) { /* more requests than may be outstanding */
+	/* before this Read the two endpoints establish contact */
+	read_all(1, false);
+	/* more requests than a queue pair may have outstanding */
+	for (uint64_t i = 2; i < 40; i += 4) {
 		read_all(i, true);
 		add(i + 1, true);
 		read_all(i + 2, false);

@@ -119,7 +119,7 @@ static void *await_cq(void *unused)
 	int r;
 
 	while (!(r = siw_get_cq_event(channel, &got, &user, -1)))
-		; /* the events are not acknowledged */
+		; /* the thread reads completion events without acknowledging them */
 	must(r == -ESTALE);
 	return unused;
 }

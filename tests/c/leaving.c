@@ -16,8 +16,9 @@
 #include "llp/llp.h"
 #include "rig.h"
 
-#define SIZE	 (64u << 20) /* many times the capacity of the sockets, and many shares */
-#define SETTLE_N 50	     /* checks, one each millisecond, to decide that the sockets are idle */
+/* octets: many times the capacity of the sockets, so the transfer takes many shares */
+#define SIZE	 (64u << 20)
+#define SETTLE_N 50 /* checks, one each millisecond, to decide that the sockets are idle */
 
 static char from[SIZE], to[SIZE];
 static pthread_t program;
@@ -44,7 +45,7 @@ int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t
 {
 	int r;
 
-	/* Exclude the program's thread and naps. */
+	/* Do not hold back the program's own thread, nor a thread that only naps. */
 	if (pthread_equal(pthread_self(), program) || !set->port)
 		return __real_siw_llp_wait(set, extra_fd, timeout_us);
 	asleep = true;
@@ -132,7 +133,8 @@ int main(void)
 	program = pthread_self();
 	memset(from, 0xa5, SIZE);
 	rig_open(&one);
-	check(siw_setting_set("progress", 0)); /* the receiver only processes what the test polls */
+	/* the receiver has no progress thread: it processes data only when the test polls */
+	check(siw_setting_set("progress", 0));
 	rig_open(&two);
 	rc_open(&a, &one, &b, &two, 8);
 	source = registered(&one, from, 0);
@@ -141,7 +143,7 @@ int main(void)
 	await_sleep();
 	held = true;
 	drain(&b);
-	/* Transmits without checking epoll, and stops waiting for room. */
+	/* Arming the queue transmits without checking epoll, and stops the wait for room. */
 	sent = 0;
 	check(siw_req_notify_cq(a.cq, 0));
 	must(sent);

@@ -21,7 +21,7 @@
 #include "sim/sim.h"
 #define ADDR_A	"10.0.0.1"
 #define ADDR_B	"10.0.0.2"
-#define ADDR_V6 "fd00::1" /* second address of the host with ADDR_A */
+#define ADDR_V6 "fd00::1" /* second address of the simulated host that has ADDR_A */
 #else
 #define ADDR_A	"127.0.0.1"
 #define ADDR_B	"127.0.0.2"
@@ -39,7 +39,8 @@
 #define LOSSY	 (512u << 10)
 /* reached only if data stops arriving: the transfer needs a few retransmission time-outs */
 #define LOSSY_LIMIT_S 60
-#define BIG	      (16u << 20) /* exceeds both buffers of a connection together */
+/* octets, more than both socket buffers of a connection hold together */
+#define BIG (16u << 20)
 
 #define must(condition)                                                                         \
 	do {                                                                                    \
@@ -220,7 +221,7 @@ static long send_now(struct side *side, const void *octets, size_t n)
 	return siw_llp_tcp_sendv(side->sock, iov, 2);
 }
 
-/* Sends all octets. */
+/* Sends all octets of a string. */
 static void put(struct side *side, const char *octets)
 {
 	size_t done = 0, all = strlen(octets);
@@ -291,7 +292,8 @@ static void put_now(struct side *side)
 {
 	long sent = send_now(side, "xy", 2);
 
-	say(side, "sends", sent > 0 ? 1 : sent); /* one or both octets may have been sent */
+	/* the result is 1 or 2: one or both octets may have been sent */
+	say(side, "sends", sent > 0 ? 1 : sent);
 }
 
 static void tell_peer(struct side *side)
@@ -873,7 +875,7 @@ static void ports(uint64_t seed)
 	(void)seed;
 #endif
 	open_side(&a, ADDR_A);
-	listen_on(&a); /* assigns the port to its host */
+	listen_on(&a); /* listening assigns the port to its simulated host */
 	ports_of(true);
 	ports_of(false);
 	siw_llp_close(a.listener);

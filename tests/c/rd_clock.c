@@ -376,7 +376,7 @@ static bool makes_room_after(uint64_t ns, bool gave)
 	if (gave) {
 		SAY(SIW_DGRAM_RD_DATA);
 		look();
-		pass(20 * US); /* until this endpoint acknowledges it */
+		pass(20 * US); /* let the endpoint send its acknowledgement */
 		CHECK(count(SIW_DGRAM_RD_ACK) == 1);
 	}
 	pass(ns);
@@ -482,7 +482,7 @@ static void limited(const struct says *what, int answer, uint32_t at_once, uint6
 {
 	begin();
 	epoch = 7;
-	net.now += S; /* the complete burst is available */
+	net.now += S; /* let the rate limit recover until the complete burst is available */
 	for (uint32_t i = 0; i < at_once + 100; i++) {
 		say(what);
 		look();
@@ -667,7 +667,7 @@ static void full_socket_amid(void)
 	CHECK(count(SIW_DGRAM_RD_DATA) == 1 && peer()->seq[0].nxt == 3);
 	n_sent = 0;
 	room_again();
-	sent_in_order(0, 2); /* at most two after a time-out (DGRAM-CC-10) */
+	sent_in_order(0, 2); /* at most two datagrams are sent after a time-out (DGRAM-CC-10) */
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 2, .credit = 4096);
 	look();
 	sent_in_order(0, 3);

@@ -16,22 +16,22 @@
 #define MS    1000000ull
 #define S     1000000000ull
 #define QKEY  0x11223344u
-#define EPOCH 0xabcd0001u /* epoch of the simulated peer */
+#define EPOCH 0xabcd0001u /* the epoch that the simulated peer uses */
 
 struct sent {
-	uint64_t at; /* ns since begin() */
+	uint64_t at; /* time of sending, in ns since begin() */
 	uint32_t len;
-	int type; /* enum siw_dgram_type */
+	int type; /* type of the datagram, an enum siw_dgram_type */
 	struct siw_rd_wire wire;
 	uint8_t rest[600];
 };
 
 extern struct siw_rd *rd;
 extern struct sent *log_;
-extern uint32_t n_sent; /* entries of log_ */
-extern uint32_t taken;	/* segments delivered to the upper layer */
-extern bool holds;	/* delivered segments are held by the upper layer */
-extern int news[8];	/* counters, indexed by enum siw_rd_event_kind */
+extern uint32_t n_sent; /* number of entries in log_ */
+extern uint32_t taken;	/* number of segments delivered to the upper layer */
+extern bool holds;	/* if true, the upper layer holds each segment that is delivered */
+extern int news[8];	/* number of events of each kind, indexed by enum siw_rd_event_kind */
 extern uint32_t epoch;	/* the endpoint's epoch, as the simulated peer knows it */
 extern int stranger;	/* index of the simulated peer that sends and receives from now on */
 
@@ -49,14 +49,16 @@ void pass(uint64_t ns);
  */
 struct says {
 	int type;
-	uint32_t psn, acknowledged; /* relative to the epochs */
-	uint32_t responses;	    /* responses acknowledged, relative to the epoch */
-	uint16_t credit;	    /* in both sequence spaces */
-	uint16_t delay;		    /* µs */
+	/* relative to the initial sequence numbers, which are the epochs */
+	uint32_t psn, acknowledged;
+	/* acknowledged PSN of the response space, relative to the epoch */
+	uint32_t responses;
+	uint16_t credit; /* credit that is granted in both sequence spaces */
+	uint16_t delay;	 /* acknowledgement delay in µs */
 	uint8_t flags;
 	const void *rest;
 	uint32_t len;
-	uint32_t source_epoch; /* 0: EPOCH */
+	uint32_t source_epoch; /* source epoch; 0 stands for EPOCH */
 };
 void say(const struct says *what);
 #define SAY(...) say(&(struct says){ __VA_ARGS__ })

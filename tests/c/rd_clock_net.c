@@ -132,7 +132,7 @@ void say(const struct says *what)
 	if (what->rest)
 		memcpy(d.rest, what->rest, what->len);
 	if (what->type == SIW_DGRAM_RD_ACK && !what->rest)
-		len = SIW_RD_ACK_LEN; /* an ACK without ranges */
+		len = SIW_RD_ACK_LEN; /* the body of an ACK without ranges */
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
 	memcpy((uint8_t *)&d + SIW_RD_LEN + len, &crc, sizeof(crc));
 	fuzz_net_send(stranger, 0, &d, SIW_RD_OVERHEAD + len);
@@ -142,7 +142,7 @@ const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {
 	SIW_RD_VERSIONS,
 	0,
 	0,
-	OFFER - SIW_RD_HEAD_LEN, /* length of the head */
+	OFFER - SIW_RD_HEAD_LEN, /* length of the options that follow the head, in octets */
 	SIW_RD_LONGEST,
 	4,
 	0,

@@ -129,7 +129,7 @@ void rc_open(struct end *a, struct rig *of_a, struct end *b, struct rig *of_b, u
 	b->id = expect(of_b, SIW_CM_CONNECT_REQUEST);
 	check(siw_cm_bind_qp(b->id, b->qp));
 	check(siw_cm_accept(b->id, NULL));
-	/* In either order: both rigs may be the same. */
+	/* The events may arrive in either order, because both rigs may be the same. */
 	expect(of_a, SIW_CM_ESTABLISHED);
 	expect(of_b, SIW_CM_ESTABLISHED);
 	check(siw_cm_destroy_id(listener));

@@ -28,8 +28,8 @@ struct end {
 	struct siw_cq *cq;
 	struct siw_qp *qp;
 	struct siw_mr *mr;
-	struct siw_cm_id *id; /* RC only */
-	struct siw_ah *ah;    /* UD only: the destination */
+	struct siw_cm_id *id; /* the connection id; RC only */
+	struct siw_ah *ah;    /* the destination of Sends; UD only */
 	unsigned int slots;
 	char *mem;
 };

@@ -44,7 +44,7 @@ struct end {
 	struct siw_cq *cq;
 	struct siw_qp *qp;
 	struct siw_mr *mr;
-	struct siw_ah *ah[MOST_HOSTS]; /* one for each endpoint */
+	struct siw_ah *ah[MOST_HOSTS]; /* address handles, one for each endpoint */
 	uint8_t mem[SLOTS * SLOT];
 };
 
@@ -323,7 +323,7 @@ static double real_seconds(void)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t); /* real time, not the simulated time */
+	clock_gettime(CLOCK_MONOTONIC, &t); /* the clock of the machine, not the simulated time */
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 

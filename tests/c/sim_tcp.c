@@ -20,7 +20,7 @@
 #define PORT	  7471
 #define SLOT	  4096
 #define SLOTS	  64
-#define RECEIVES  (SLOTS / 2) /* slots for receives; sends use the others */
+#define RECEIVES  (SLOTS / 2) /* number of slots for receives; Sends use the other slots */
 #define MOST_ENDS 8
 
 #define must(condition)                                                                      \
@@ -652,7 +652,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: sim_tcp [twice] SCENARIO SEED\n");
 		return 2;
 	}
-	/* for `window`: with more buffered octets TCP stops the peer */
+	/* the scenario `window` needs this limit: with more buffered octets TCP stops the peer */
 	setenv("SIWARP_RNR_OCTETS", "131072", 1);
 	for (int i = 0; i < (twice ? 2 : 1); i++)
 		run(argv[1], strtoull(argv[2], NULL, 0));

@@ -26,7 +26,8 @@
 #define WAIT_MS 5
 
 static struct rig left, right;
-static struct end ud_a, ud_b, rc_a, rc_b; /* shared; messages go from a to b */
+/* queue pairs shared by all threads; messages go from a to b */
+static struct end ud_a, ud_b, rc_a, rc_b;
 static _Atomic bool stop;
 static _Atomic long credits; /* receives of rc_b not yet reserved for a Send */
 static _Atomic long posted, completed, sent, received, ud_sent, ud_received, own_rounds, waits;
@@ -41,7 +42,7 @@ struct own {
 
 static bool took(int r)
 {
-	if (r == -ENOMEM) /* the queue is full, which is not a failure */
+	if (r == -ENOMEM) /* -ENOMEM means that the queue is full, which is not a failure */
 		return false;
 	check(r);
 	return true;

@@ -34,7 +34,7 @@ struct peer {
 	unsigned int seed;
 	struct siw_mr *mr;
 	char out[SIZE], in[SIZE];
-	uint32_t why; /* vendor_err of the first failure */
+	uint32_t why; /* vendor_err of the first request that failed */
 	_Atomic unsigned long done;
 };
 

@@ -36,7 +36,7 @@ def receive_all(sock: socket.socket) -> list[tuple[bytes, Address]]:
         except BlockingIOError:
             return got
         except ConnectionRefusedError:
-            continue  # an ICMP error for a datagram that was sent before
+            continue  # an ICMP error for a datagram that was sent earlier
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,16 @@ class Line:
         self.from_siwarp = _Way(faults, random.Random(f"{seed}/from"))
 
     def close(self) -> None:
-        """Close both sockets."""
+        """Close both sockets of the line."""
         self._near.close()
         self._far.close()
 
     def heal(self) -> None:
-        """Stop losing and changing datagrams."""
+        """Stop losing and changing datagrams from now on."""
         self.to_siwarp.faults = self.from_siwarp.faults = CLEAN
 
     def sockets(self) -> list[socket.socket]:
-        """Return the sockets to wait on."""
+        """Return the sockets of the line, to wait on."""
         return [self._near, self._far]
 
     def use_interface(self, host: str) -> None:
@@ -124,7 +124,8 @@ class Line:
             try:
                 sock.sendto(datagram, to)
             except ConnectionRefusedError:
-                sock.sendto(datagram, to)  # the error was about an earlier datagram
+                # the ICMP error was about an earlier datagram, so send again
+                sock.sendto(datagram, to)
 
 
 def _take(way: _Way, datagram: bytes) -> None:

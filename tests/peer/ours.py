@@ -75,7 +75,7 @@ class Siwarp:
             QP(self.pd, QPInitAttr(qp_type, scq=self.cq, cap=cap, **init))
         )
         self._requests = 0
-        self.held = False  # if true, receives are not posted again
+        self.held = False  # if true, completed receives are not posted again
         self._free: list[int] = []
         self._lent: dict[int, MR] = {}
         self.sent: list[WC] = []

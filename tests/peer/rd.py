@@ -57,7 +57,7 @@ HELLO_FIRST_S, HELLO_MOST_S = 0.02, 0.5
 RTO_LEAST_S, RTO_MOST_S = 0.02, 1.0
 FARTHEST = 16_384
 LINGER_S = 5.0
-UNKNOWN_OPTION = 200  # the other end must skip it
+UNKNOWN_OPTION = 200  # an option type that is not defined; the other end must skip it
 OPTIONS = {
     LONGEST_SEGMENT: (65_000).to_bytes(4, "big"),
     UNKNOWN_OPTION: b"odd",
@@ -166,7 +166,7 @@ class Pair:
         """Send a datagram to the peer."""
         self.end.sock.sendto(datagram.octets(), self.address)
 
-    # Receiving.
+    # Processing of received datagrams.
 
     def take(self, datagram: Datagram) -> None:
         """Process a datagram with both epochs of this pair."""
@@ -309,7 +309,7 @@ class Pair:
             out.waiting.clear()
             out.outstanding.clear()
 
-    # Sending.
+    # Sending of datagrams.
 
     def step(self, now: float) -> None:
         """Send segments that may be sent, and retransmit those whose timer has expired."""
@@ -340,7 +340,8 @@ class Pair:
     def _greet(self, now: float) -> None:
         self.repeated += 1
         if self.state == "echo" and self.repeated > 3:
-            self.state, self.theirs = "hello", 0  # request another CHALLENGE
+            # three ECHOs got no answer, so request another CHALLENGE
+            self.state, self.theirs = "hello", 0
         if self.state == "hello":
             body = self.end.own.ljust(GREETING_OCTETS, b"\0")
             self.send(replace(self.datagram(HELLO), body=body))
@@ -362,7 +363,7 @@ class Pair:
         """Send responses first (DGRAM-RD-38); without credit request some (DGRAM-RD-20)."""
         for space in (RESPONSES, REQUESTS):
             out = self.out[space]
-            far = self.greeting.window  # DGRAM-EXT-4
+            far = self.greeting.window  # how many datagrams may be outstanding (DGRAM-EXT-4)
             while out.room() and len(out.outstanding) < far and self._in_flight() < self.window:
                 octets, request = out.waiting.popleft()
                 sent = Sent(out.psn, octets, request, now)
@@ -422,7 +423,7 @@ class RdPeer:
     ) -> None:
         self.sock, self.qkey, self.credit, self.ird = sock, qkey, credit, ird
         self.segment_octets = segment_octets
-        self.receives = receives  # None: an unlimited number
+        self.receives = receives  # number of receives that are left; None: unlimited
         self.rnr_timer = rnr_timer
         self.regions: dict[int, Region] = {}
         self.arrivals: list[Arrival] = []

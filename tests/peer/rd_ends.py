@@ -85,7 +85,7 @@ def messages_both_ways(faults: Faults, first: str) -> None:
                 if first == "siwarp":
                     talk = both.peer.talk(both.line.near)
                     talk.send(payload, immediate=value)
-            if i % 64 == 63:  # stay within the send queue
+            if i % 64 == 63:  # let some Sends complete, so that the send queue does not overflow
                 both.run(lambda i=i: len(both.ours.sent) > i - 200)
         both.run(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
         both.run(both.peer.idle)

@@ -54,7 +54,7 @@ class Datagram:
     body: bytes = b""
 
     def octets(self) -> bytes:
-        """Return the wire format."""
+        """Return the datagram in its wire format."""
         head = LlpHeader(self.type, self.qkey, self.psn).octets()
         rest = REST.pack(
             self.source,
@@ -69,7 +69,7 @@ class Datagram:
 
 
 def parse(datagram: bytes) -> Datagram:
-    """Parse a datagram."""
+    """Parse the octets of an RD datagram."""
     header, rest = parse_llp(unseal(datagram))
     if not DATA <= header.type <= VERSIONS:
         raise WireError("type")
@@ -106,7 +106,7 @@ class AckBody:
     rnr_timer: int = 0
 
     def octets(self) -> bytes:
-        """Return the wire format."""
+        """Return the body of the ACK in its wire format."""
         counts = [len(ranges) for ranges in self.ranges]
         head = ACK_HEAD.pack(self.ce_count, self.rnr_timer, *counts, 0)
         return head + b"".join(RANGE.pack(*r) for ranges in self.ranges for r in ranges)
@@ -153,7 +153,7 @@ def within(psn: int, first: int, after: int) -> bool:
 
 
 def greeting(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
-    """Return a head and options."""
+    """Return the head and options of a handshake datagram."""
     packed = b"".join(OPTION_HEAD.pack(t, len(value)) + value for t, value in options.items())
     return HEAD.pack(versions, 0, len(packed)) + packed
 

@@ -134,7 +134,7 @@ class Conversation:
         self.peer_ird = 1
         self.refused: list[ErrorMessage] = []
 
-    # Requests of this end.
+    # Requests that this end sends.
 
     def send(
         self,
@@ -245,7 +245,7 @@ class Conversation:
         for segment in segments:
             self._push(segment, request, response)
 
-    # Requests of the peer.
+    # Requests that the peer sends.
 
     def take(self, segment: Segment) -> bool:
         """Process the next segment; return false if it has to wait because no receive is posted."""

@@ -62,7 +62,7 @@ def test_siwarp_gets_what_the_peer_sends_to_the_group(group: str, qkey: int) -> 
             ours.step()
         run(line.idle, [line.step, ours.step], line.sockets())
         line.heal()
-        peer.send(line.near, bytes(5000))  # longer than a receive
+        peer.send(line.near, bytes(5000))  # a message longer than a receive
         peer.send(line.near, b"the end")
         until = [line.step, ours.step, peer.step]
         run(lambda: any(d == b"the end" for _, d in ours.got), until, line.sockets())

@@ -58,7 +58,7 @@ class Ends:
 
 @contextmanager
 def ends(faults: Faults) -> Iterator[Ends]:
-    """Yield both ends."""
+    """Yield siwarp's end, the peer and the line between them."""
     attr = QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(
@@ -193,7 +193,8 @@ def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
         subcode = bytes([2]) + header.octets()[1:]
         both.source.send(Tagged(PRIVATE, both.region.rkey, header.to, subcode, True))
         hidden = Tagged(PRIVATE, both.region.rkey ^ 1, header.to, header.octets() + bytes(8), True)
-        both.source.send(hidden)  # no answer, which would reveal which memory exists
+        # siwarp does not answer, as the answer would reveal which memory exists
+        both.source.send(hidden)
         both.run(lambda: len(both.peer.reports) == 2, both.peer.step)
         both.source.write(both.region.rkey, both.region.iova, b"")
         both.run(lambda: len(both.records) == 1, both.peer.step)

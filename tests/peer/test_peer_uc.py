@@ -139,7 +139,8 @@ def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
         rest = iter(wanted)
         assert both.receiver.delivered.pop().payload == b"the end"
         for delivery in both.receiver.delivered:
-            assert delivery in rest  # in the order of sending, each once
+            # messages are delivered in the order of sending, each at most once
+            assert delivery in rest
         assert len(wanted) // 3 < len(both.receiver.delivered) < len(wanted)
         assert both.receiver.dropped["CRC"] and both.receiver.missing
 
@@ -174,5 +175,5 @@ def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
             both.settle()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
-        assert len(both.line.from_siwarp.passed) == 1  # siwarp's final message
+        assert len(both.line.from_siwarp.passed) == 1  # the only datagram is siwarp's final message
         assert both.ours.got[0][0].opcode == WCOpcode.RECV

@@ -102,26 +102,26 @@ class UdPeer:
     def take(self, datagram: bytes, source: Address) -> None:
         """Make the checks of table 6.1 in order; the comments name the rows."""
         try:
-            segment = parse_segment(unseal(datagram))  # a, c
+            segment = parse_segment(unseal(datagram))  # rows a and c of table 6.1
         except WireError as error:
             self.dropped.append(str(error))
             return
         if not isinstance(segment, Untagged):
-            self.dropped.append("tagged")  # a
+            self.dropped.append("tagged")  # row a
         elif segment.qn >> 8 & 0xFF != self.index:
-            self.dropped.append("destination")  # b
+            self.dropped.append("destination")  # row b
         elif segment.qn & 3 == QUEUE_ERRORS and segment.opcode == TERMINATE:
-            self._reported(segment, source)  # e
+            self._reported(segment, source)  # row e
         elif segment.qn & 3 != QUEUE_SENDS:
-            self.dropped.append("queue")  # d
+            self.dropped.append("queue")  # row d
         elif segment.word != self.qkey:
-            self.dropped.append("Q_Key")  # f
+            self.dropped.append("Q_Key")  # row f
         elif segment.opcode == TERMINATE:
-            self.dropped.append("Terminate")  # g
+            self.dropped.append("Terminate")  # row g
         elif not segment.last or segment.mo:
-            self._complain(segment, source, (1, 2, 4))  # h
+            self._complain(segment, source, (1, 2, 4))  # row h
         elif segment.opcode not in (SEND, SEND_SE, PRIVATE):
-            self._complain(segment, source, (0, 2, 6))  # i
+            self._complain(segment, source, (0, 2, 6))  # row i
         else:
             self._deliver(segment, source)
 
@@ -130,13 +130,13 @@ class UdPeer:
         solicited = segment.opcode == SEND_SE
         if segment.opcode == PRIVATE:
             if len(payload) < 8 or payload[0] not in (SEND_IMM, SEND_IMM_SE):
-                self._complain(segment, source, (0, 2, 6))  # i
+                self._complain(segment, source, (0, 2, 6))  # row i
                 return
             solicited = payload[0] == SEND_IMM_SE
             immediate, payload = payload[4:8], payload[8:]
         if len(payload) > self.receive_octets:
             self.too_long += 1
-            self._complain(segment, source, (1, 2, 5))  # k
+            self._complain(segment, source, (1, 2, 5))  # row k
             return
         index = segment.qn >> 16 & 0xFF
         self.messages.append(Message(payload, immediate, solicited, source, index, segment.msn))

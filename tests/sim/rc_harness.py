@@ -85,7 +85,7 @@ def listen(b: End) -> None:
 
 
 def dial(a: End, b: End, param: ConnParam | None = None) -> None:
-    """Start to connect."""
+    """Start to connect a to b by rdma_cm."""
     a.id = CMID(a.channel)
     a.id.bind_qp(a.qp)
     a.id.connect((b.address, PORT), param)

@@ -118,7 +118,8 @@ def test_each_task_may_have_an_event_loop_of_its_own(
             for _ in range(3):
                 got = await end.recv()
                 await end.send(bytes(got.data).upper(), got.source)
-            await asyncio.sleep(1)  # until the last answer has been acknowledged
+            # keep the endpoint open until its last answer has been acknowledged
+            await asyncio.sleep(1)
 
     async def ask() -> list[bytes]:
         async with aio.open_rd((A, 0), qkey=7) as end:

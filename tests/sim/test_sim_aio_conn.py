@@ -134,7 +134,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(world: World) 
             async def send() -> None:
                 for i in range(200):
                     await a.send(bytes([i & 0xFF]) * 65536)
-                await a.close()  # immediately: all sent messages still arrive
+                await a.close()  # close immediately: all sent messages still arrive
 
             sending = asyncio.create_task(send())
             await asyncio.sleep(3)
@@ -154,7 +154,8 @@ def test_closing_beside_a_peer_that_takes_nothing_takes_as_long_as_lingering(wor
                     await asyncio.wait_for(a.send(bytes(65536)), 0.3)
             began = world.now
             await a.close()
-            assert world.now - began == pytest.approx(2, abs=0.1)  # setting linger_ms
+            # closing lingers for the setting linger_ms
+            assert world.now - began == pytest.approx(2, abs=0.1)
 
     world.run(main())
 
@@ -259,7 +260,7 @@ def test_thousands_of_connections_talk_in_one_loop(world: World) -> None:
     async def main() -> None:
         async with aio.listen((B, PORT), recv_size=64, recv_depth=2) as listener:
             server = Server(listener)
-            # limit of connections being established: setting source_share
+            # at most 100 connections being established at a time, because of setting source_share
             gate = asyncio.Semaphore(100)
 
             async def dial() -> aio.Connection:

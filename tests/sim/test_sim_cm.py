@@ -253,7 +253,8 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(
     qp, peer = ends.qp(), world.udp("10.0.0.9")
     peer.sendto(question(7, b"x"), ends.door.local_addr)
     asked = ends.request()
-    peer.sendto(question(7, b"x"), ends.door.local_addr)  # while the program has not answered yet
+    # a query that is repeated before the program has answered
+    peer.sendto(question(7, b"x"), ends.door.local_addr)
     world.run_for("1ms")
     assert ends.answering.get_event(0) is None
     accept(asked, qp, b"yes")
@@ -273,13 +274,14 @@ def test_an_answer_is_forgotten_when_nobody_waits_for_it_any_more(world: World, 
     peer.sendto(question(7), ends.door.local_addr)
     accept(ends.request(), qp)
     first = peer.recv()
-    world.run_for("9s")  # setting sidr_timeout_ms is 10 s
+    # longer than the previous waits, but less than setting sidr_timeout_ms, which is 10 s
+    world.run_for("9s")
     peer.sendto(question(7), ends.door.local_addr)
     assert peer.recv() == first
     assert ends.answering.get_event(0) is None
     world.run_for("11s")
     peer.sendto(question(7), ends.door.local_addr)
-    ends.request()  # treated as a new query
+    ends.request()  # the answer has expired, so the query is treated as a new one
 
 
 def slow_program(world: World, ends: Ends, qp: QP) -> list[str]:
@@ -374,7 +376,7 @@ def seconds_to_take(pending: int) -> float:
         peer.setblocking(False)
         for i in range(pending):
             peer.sendto(question(i + 1), ends.door.local_addr)
-            with contextlib.suppress(BlockingIOError):  # the first few need no cookie
+            with contextlib.suppress(BlockingIOError):  # the first few queries need no cookie
                 frame = SIDR(peer.recv())
                 peer.sendto(question(frame.id, cookie=frame.cookie), ends.door.local_addr)
         best = float("inf")

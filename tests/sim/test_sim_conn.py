@@ -139,7 +139,7 @@ def test_a_listener_that_does_not_answer_is_given_up_in_time(
     world: World, hosts: Hosts, silent: str
 ) -> None:
     door = CMID(CMEventChannel(hosts.b))
-    door.listen((B, PORT))  # its connection requests are never accepted
+    door.listen((B, PORT))  # a listener that never accepts the requests it receives
     if silent == "host":
         world.partition(A, B)
     with counted("startup_timeouts", 1), pytest.raises(PeerGone):
@@ -159,7 +159,7 @@ def test_accepting_ends_at_its_time(world: World, hosts: Hosts) -> None:
     assert world.now == pytest.approx(0.25, abs=3e-6)
 
 
-# within the time for which a closing end waits, and beyond
+# pauses within the time for which a closing end waits, and beyond it
 @pytest.mark.parametrize("pause", [0, 3])
 def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
     world: World, hosts: Hosts, pause: float
@@ -179,7 +179,8 @@ def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_timeout_ends_that(
     sender = world.spawn(send, on=A)
     world.run_until(sender.done, within="1min")
     sent = sender.result()
-    assert 16 <= sent < 2000  # limited by receives, staging and TCP's windows
+    # bounded by the number of receives, the staging memory and TCP's windows
+    assert 16 <= sent < 2000
     world.run_for(pause)
     for _ in range(sent):
         assert b.recv(10) == bytes(65536)
@@ -198,7 +199,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
     def send() -> None:
         for i in range(count):
             a.send(bytes([i & 0xFF]) * size, 30)
-        a.close()  # immediately: all sent messages still arrive
+        a.close()  # close immediately: all sent messages still arrive
 
     world.spawn(send, on=A)
     world.run_for("3s")
@@ -209,7 +210,8 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
     b.close()
 
 
-@pytest.mark.parametrize("count", [3, 30])  # as many as the posted receives, and more
+# as many messages as there are posted receives, and more
+@pytest.mark.parametrize("count", [3, 30])
 def test_what_a_peer_sent_before_it_crashed_arrives_first(
     world: World, hosts: Hosts, count: int
 ) -> None:

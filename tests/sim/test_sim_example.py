@@ -1,4 +1,4 @@
-"""examples/python/simulated.py."""
+"""Runs examples/python/simulated.py."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ def test_a_partition_for_ever_ends_a_request_when_tcp_gives_up(world: World, two
     assert GIVEN_UP <= world.now_ns - began < GIVEN_UP + 120 * SECOND
     event = a.event()
     assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ETIMEDOUT)
-    # No packet was in flight from b, so b cannot notice.
+    # No packet from b was in flight, so b cannot notice the partition.
     assert b.state == QPState.RTS
 
 

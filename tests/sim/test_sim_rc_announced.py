@@ -169,7 +169,7 @@ def test_between_siwarps_the_sender_says_how_long_its_sends_wait(world: World) -
     a, b = pair(world, Persona.ROCE, Persona.ROCE)
     connect(a, b)
     a.qp.modify(QPAttr(rnr_retry=3))
-    b.qp.modify(QPAttr(rnr_retry=7, min_rnr_timer=26))  # 81.92 ms
+    b.qp.modify(QPAttr(rnr_retry=7, min_rnr_timer=26))  # the RNR timer 26 is 81.92 ms
     began = world.now_ns
     a.post(SEND, 1, length=8)
     assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
@@ -294,10 +294,12 @@ def test_a_liar_that_leaves_at_the_first_private_message_is_an_error_of_the_requ
 @pytest.mark.parametrize(
     ("segment", "allowed"),
     [
-        (bytes(DeliveryCount(sends=1, writes=0)), False),  # counts a Send that was never posted
+        # a delivery count for a Send that was never posted
+        (bytes(DeliveryCount(sends=1, writes=0)), False),
         (bytes(DeliveryCount(sends=0, writes=0)), False),
         (bytes(Requester(flags=1, rnr_retry=8)), False),
-        (bytes(Requester(flags=1, rnr_retry=7)), True),  # allowed if delivery counts were agreed
+        # this segment is allowed if delivery counts were agreed
+        (bytes(Requester(flags=1, rnr_retry=7)), True),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=9 << 24)), False),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=5 << 24)) + b"payload", False),
     ],

@@ -26,7 +26,7 @@ def two(request: pytest.FixtureRequest, world: World) -> tuple[End, End]:
 
 @pytest.fixture
 def roce(world: World) -> tuple[End, End]:
-    """The same with persona roce."""
+    """Two hosts with one end each, in RESET, with persona roce."""
     world.faults("delay=5ms")
     a, b = (End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
     return a, b
@@ -53,8 +53,8 @@ def test_either_end_may_come_first(
     early, late = two if first == "the one that connects" else two[::-1]
     retries = counter("pair_retries")
     early.begin()
-    early.to_rts(late.name, timeout=24, retry_cnt=7)  # 550 s
-    early.send(b"there")  # waits for the connection
+    early.to_rts(late.name, timeout=24, retry_cnt=7)  # these values allow 550 s to connect
+    early.send(b"there")  # the Send waits for the connection
     nothing(world, pause, early.cq, early.rcq)
     came = world.now_ns
     late.begin()
@@ -101,7 +101,7 @@ def test_a_peer_that_starts_again_while_they_meet_gets_what_is_posted(
     b.send(b"there")
     a.begin()
     a.to_rts(b.name)
-    world.run_for(17 * MS / SECOND)  # the Request arrives after 15 ms
+    world.run_for(17 * MS / SECOND)  # the Request arrives after 15 ms, before the reset
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     nothing(world, 0.1, b.cq)
     assert b.state == QPState.RTS
@@ -118,7 +118,7 @@ def test_an_end_that_fails_while_they_meet_takes_no_further_request(
     a, b = two
     world.faults("delay=10ms")
     a.begin(), b.begin()
-    meet(a, b, timeout=20, retry_cnt=7)  # 34 s
+    meet(a, b, timeout=20, retry_cnt=7)  # these values allow 34 s to connect
     a.send(b"there")
     a.send(b"there", 2)
     # The Request arrives after 30 ms. The Reply is lost, so the other end sends another Request.
@@ -200,7 +200,7 @@ def test_a_peer_that_is_killed(world: World, roce: tuple[End, End], idle: bool) 
     exchange(a, b)
     world.run_for(1)
     if not idle:
-        a.send(b"x" * 1000, 1)  # in flight when the peer crashes
+        a.send(b"x" * 1000, 1)  # a Send that is in flight when the peer crashes
         a.send(b"x" * 1000, 2)
         world.run_for(0.001)
     world.crash(b.device)

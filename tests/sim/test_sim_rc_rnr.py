@@ -99,7 +99,7 @@ def test_a_receive_just_in_time_is_in_time(world: World, in_time: bool) -> None:
 
 
 def test_each_send_has_its_own_time(world: World) -> None:
-    a, b = roce(world, 2, 27)  # 246 ms
+    a, b = roce(world, 2, 27)  # each Send may wait twice 122.88 ms, 246 ms
     for i in range(4):
         a.post(SEND, i, length=8)
     for i in range(3):
@@ -123,7 +123,7 @@ def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
 
 
 def test_it_may_be_changed_while_one_waits(world: World) -> None:
-    with settings(mpa_announce=0):  # so that only the receiver's setting counts
+    with settings(mpa_announce=0):  # without announcements only the receiver's setting counts
         a, b = roce(world, 7, 1)
     a.post(SEND, 1, length=8)
     nothing(world, HOUR, a.cq)
@@ -236,7 +236,7 @@ def test_many_come_out_in_the_order_in_which_they_went_in(world: World, size: in
 
 
 def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
-    size, n = 300_000, 12  # more than is kept
+    size, n = 300_000, 12  # together more octets than the receiver keeps
     a, b = roce(world, size=1 << 20)
     a.mr.write(pattern(size))
     for i in range(n):

@@ -113,7 +113,7 @@ def test_a_peer_that_goes_silent_in_the_middle_is_lost_a_time_out_after_its_last
     a, b = pair(world, V4)
     deliver(world, a, b, 64)
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, SIZE)]))
-    post(a, b, SIZE)  # takes 100 ms at that rate
+    post(a, b, SIZE)  # the message takes 100 ms at the rate of the link
     world.run_for("50ms")
     world.partition(a.device, b.device)
     cut = world.now_ns
@@ -163,7 +163,7 @@ def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out_in_ti
 ) -> None:
     world.faults("delay=1ms")
     a, b = pair(world, host)
-    for _ in range(20):  # until datagrams have the length of the path
+    for _ in range(20):  # repeat until datagrams have the length of the path's MTU
         deliver(world, a, b, 100_000)
     swallow(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
@@ -230,7 +230,7 @@ def test_datagrams_grow_again_and_short_ones_that_pass_say_nothing_about_long_on
     a, b = pair(world, V4)
     for _ in range(2):
         swallow(world, a, b, 1500)
-        for _ in range(20):  # until datagrams have the length of the path
+        for _ in range(20):  # repeat until datagrams have the length of the path's MTU
             deliver(world, a, b, 100_000)
             world.run_for(0.1)
         swallow(world, a, b, 1280)

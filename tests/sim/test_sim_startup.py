@@ -108,7 +108,7 @@ def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world
             before = counter("startups_refused")
             made = silent(world, 32, "10.0.0.7")
             for one in held:
-                # the start-up has already been closed
+                # the listener has already closed this start-up
                 with contextlib.suppress(ConnectionResetError):
                     one.sendall(REQUEST[:1])
             world.run_for(0.001)

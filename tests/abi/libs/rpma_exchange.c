@@ -47,7 +47,7 @@ struct end {
 	struct rpma_cq *cq;
 	unsigned char *memory, *expected, *in, *out;
 	struct rpma_mr_local *mr, *in_mr, *out_mr;
-	int early; /* the completion of the answer came before the completion of the request */
+	int early; /* whether the completion of the answer came before that of the request */
 };
 
 static unsigned char *area(struct end *end, size_t size, int usage, struct rpma_mr_local **mr)

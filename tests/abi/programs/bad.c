@@ -22,7 +22,7 @@ extern int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigne
 			      int *type);
 extern int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
-static void *volatile nothing; /* NULL that the compiler cannot see through */
+static void *volatile nothing; /* a NULL pointer that the compiler cannot recognise as NULL */
 
 /* Values that are not handles of the expected kind. */
 struct bad {
@@ -96,7 +96,7 @@ static void contexts(void)
 		ERRNO(0, (int)ibv_get_device_guid(device));
 	}
 	ibv_free_device_list(NULL);
-	ibv_free_device_list(list); /* freed a second time */
+	ibv_free_device_list(list); /* the list is freed a second time */
 	ibv_free_device_list((struct ibv_device **)memory);
 }
 
@@ -127,7 +127,7 @@ static void context_values(void)
 	MINUS(EINVAL, ibv_get_pkey_index(ctx, 1, 0x7fff));
 	ERRNO(EINVAL, ibv_query_gid_ex(ctx, 1, 10000, entry, 0));
 	ERRNO(EOPNOTSUPP, ibv_query_gid_ex(ctx, 1, 0, entry, 1));
-	/* the two entries of the table do not fit */
+	/* the GID table has two entries, which do not fit into one */
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, entry, 1, 0));
 	ERRNO(-EINVAL, (int)ibv_query_gid_table(ctx, NULL, 1, 0));
 	ERRNO(-EOPNOTSUPP, (int)ibv_query_gid_table(ctx, entry, 1, 1));
@@ -301,7 +301,7 @@ static void creating_queue_pairs(struct ibv_cq *cq)
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	ex.send_ops_flags = IBV_QP_EX_WITH_TSO;
 	NONE(EOPNOTSUPP, ibv_create_qp_ex(ctx, &ex));
-	ex.send_ops_flags = 1 << 12; /* IBV_QP_EX_WITH_ATOMIC_WRITE */
+	ex.send_ops_flags = 1 << 12; /* the value of IBV_QP_EX_WITH_ATOMIC_WRITE */
 	NONE(EOPNOTSUPP, ibv_create_qp_ex(ctx, &ex));
 }
 
@@ -309,7 +309,8 @@ static void creating_queue_pairs(struct ibv_cq *cq)
 static void modifying(struct ibv_qp *qp)
 {
 	static const struct {
-		int from_mask; /* attribute mask of the call, which is made in RESET */
+		/* attribute mask of the ibv_modify_qp call, which is made in RESET */
+		int from_mask;
 		struct ibv_qp_attr attr;
 		int wanted;
 	} table[] = {
@@ -374,7 +375,7 @@ static void paths(struct ibv_qp *qp)
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
 	qp_attr.ah_attr = to_self();
 	memset(&qp_attr.ah_attr.grh.dgid, 0, 16);
-	/* the address family differs from the source's */
+	/* the destination GID has another address family than the source */
 	ERRNO(EINVAL, ibv_modify_qp(qp, &qp_attr, TO_RTR));
 }
 
@@ -440,7 +441,10 @@ static void queue_pairs(void)
 	posting(qp);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	which = "a destroyed queue pair, inline";
-	/* Accepted and dropped, as by the libraries of adapters. */
+	/*
+	 * Posts to a destroyed queue pair are accepted and dropped, as by the libraries of
+	 * adapters.
+	 */
 	ERRNO(0, ibv_post_send(qp, &wr, &bad));
 	CHECK(strcmp(reason(), "DESTROYED") == 0);
 	ERRNO(0, ibv_post_recv(qp, &rr, &bad_rr));

@@ -33,7 +33,7 @@ extern void *heap_init(void) __asm__("ibv_dmabuf_heap_cc_shared_init");
 extern void heap_free(void *buf) __asm__("ibv_dmabuf_heap_free");
 extern void heap_destroy(void *heap) __asm__("ibv_dmabuf_heap_destroy");
 
-static void *volatile nothing; /* NULL that the compiler cannot see through */
+static void *volatile nothing; /* a NULL pointer that the compiler cannot recognise as NULL */
 
 /* Result pointers of context functions are NULL. */
 static void of_contexts(void)
@@ -171,7 +171,7 @@ static void forks(void)
 			ERRNO(0, ibv_dofork_range(bases[base], sizes[size]));
 			ERRNO(0, ibv_dontfork_range(bases[base], sizes[size]));
 		}
-	which = "an open device"; /* adapters refuse ibv_fork_init with an open device */
+	which = "an open device"; /* adapters refuse ibv_fork_init if a device is open */
 	ERRNO(0, ibv_fork_init());
 	ERRNO(0, ibv_fork_init());
 	ERRNO(IBV_FORK_UNNEEDED, (int)ibv_is_fork_initialized());

@@ -31,7 +31,7 @@ static void refused(struct rdma_cm_id *listener)
 	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	end(client);
-	client = resolved(other, htons(9)); /* port 9, where nothing listens */
+	client = resolved(other, htons(9)); /* port 9, where no program listens */
 	CHECK(rdma_connect(client, NULL) == 0);
 	expect(other, RDMA_CM_EVENT_REJECTED, client, 8);
 	end(client);
@@ -102,7 +102,9 @@ static void order(void)
 	CHECK(rdma_disconnect(client) == 0);
 	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	/* already disconnected: succeeds without a further event */
+	/*
+	 * the connection has already ended: rdma_disconnect succeeds, and no further event follows
+	 */
 	CHECK(rdma_disconnect(server) == 0);
 	end(client);
 	end(server);
@@ -312,7 +314,7 @@ static void others(void)
 	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
 	one = own_qp(client, IBV_QPT_RC);
 	CHECK(one);
-	/* no queue pair has that number */
+	/* rdma_connect fails: no queue pair has the given number */
 	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
@@ -340,7 +342,7 @@ static void others(void)
 	send_by(two, one, mr);
 	CHECK(rdma_disconnect(server) == 0);
 	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	/* without a previous ESTABLISHED event */
+	/* the client gets DISCONNECTED without a previous ESTABLISHED event */
 	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);

@@ -162,7 +162,7 @@ static inline void connected(struct rdma_cm_id *listener, struct rdma_cm_id **cl
 	expect(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
 	CHECK((*client)->qp->state == IBV_QPS_RTS && rdma_get_src_port(*client) != 0);
 	CHECK(rdma_get_src_port(*client) == rdma_get_dst_port(*server));
-	send_to(*server, *client); /* either end may send first */
+	send_to(*server, *client); /* either end of the connection may send first */
 	send_to(*client, *server);
 }
 

@@ -16,7 +16,7 @@
 static struct rdma_event_channel *channel;
 static struct sockaddr_in addr, any;
 
-/* Functions of later releases. */
+/* Functions that rdma-core added in later releases. */
 int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
 			uint64_t arg);
 int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
@@ -70,7 +70,7 @@ static void no_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
 	expect(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
 	expect(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
-	/* These functions return nothing; they must not crash. */
+	/* These functions have no return value, so the test only checks that they do not crash. */
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
 	rdma_destroy_ep(id);
@@ -123,7 +123,7 @@ static void wrong_values(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_resolve_addr(id, NULL, NULL, 1));
 	MINUS(EINVAL, rdma_resolve_addr(id, NULL, (struct sockaddr *)&any, 1));
 	MINUS(EINVAL, rdma_resolve_addr(id, (struct sockaddr *)&v6, (struct sockaddr *)&addr, 1));
-	/* 192.0.2.99, which no interface of this machine has */
+	/* 192.0.2.99, an address that no interface of this machine has */
 	any.sin_addr.s_addr = htonl(0xc0000263);
 	MINUS(ENODEV, rdma_bind_addr(id, (struct sockaddr *)&any));
 	MINUS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, NULL, 4));
@@ -212,7 +212,8 @@ static void wrong_order(struct rdma_cm_id *id)
 	rdma_destroy_qp(id);
 }
 
-static _Thread_local bool leaves; /* destroy the channel before the next wait for its events */
+/* whether to destroy the event channel before the next wait for its events */
+static _Thread_local bool leaves;
 
 /*
  * The library calls fcntl64 between two reads of the channel, to find out whether its caller has to

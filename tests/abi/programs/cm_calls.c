@@ -62,7 +62,7 @@ static void queues_ex(struct rdma_cm_id *id)
 static void end_shared(struct rdma_cm_id *id)
 {
 	rdma_destroy_srq(id);
-	CHECK(id->srq); /* the queue pair still uses the shared receive queue */
+	CHECK(id->srq); /* the shared receive queue still exists, because the queue pair uses it */
 	rdma_destroy_qp(id);
 	CHECK(!id->qp && !id->send_cq && id->srq);
 	rdma_destroy_srq(id);

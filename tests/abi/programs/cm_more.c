@@ -63,7 +63,7 @@ static void no_way(void)
 	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == -1 && errno == EINVAL);
 	queues(id);
-	/* the route has not been resolved yet */
+	/* rdma_connect fails: the route has not been resolved yet */
 	CHECK(rdma_connect(id, NULL) == -1 && errno == EINVAL);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
 	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
@@ -113,7 +113,8 @@ static void disconnected_twice(struct rdma_cm_id *listener)
 	end(client);
 	client = synchronous(htons(9));
 	CHECK(rdma_connect(client, NULL) == -1 && errno == ECONNREFUSED);
-	CHECK(rdma_disconnect(client) == 0); /* does not wait for an event */
+	/* rdma_disconnect returns without waiting for an event */
+	CHECK(rdma_disconnect(client) == 0);
 	end(client);
 }
 
@@ -338,7 +339,7 @@ static void given(void)
 	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
-	server->qp = (struct ibv_qp *)memory; /* not a queue pair */
+	server->qp = (struct ibv_qp *)memory; /* a pointer to memory that is not a queue pair */
 	CHECK(rdma_accept(server, NULL) == -1 && errno == EINVAL);
 	give_queue_pair(server);
 	qp = server->qp;
@@ -385,7 +386,7 @@ static void own_events(void)
 		CHECK(event->status == (int)i && arg == base + i);
 		CHECK(rdma_ack_cm_event(event) == 0);
 	}
-	CHECK(rdma_destroy_id(id) == 0); /* destroys the last event, too */
+	CHECK(rdma_destroy_id(id) == 0); /* destroying the id also discards the last event */
 }
 
 static void names(void)

@@ -107,7 +107,7 @@ static void families(void)
 	v6 = at_every(AF_INET6, port_be, 1, 0);
 	CHECK(rdma_get_src_port(v6) == port_be);
 	CHECK(rdma_destroy_id(both) == 0 && rdma_destroy_id(v6) == 0 && rdma_destroy_id(v4) == 0);
-	/* The reverse order. */
+	/* The same with the two listeners created in the reverse order. */
 	v6 = at_every(AF_INET6, port_be, 1, 0);
 	v4 = at_every(AF_INET, port_be, 1, 0);
 	CHECK(rdma_destroy_id(v6) == 0 && rdma_destroy_id(v4) == 0);

@@ -149,7 +149,8 @@ static void rejected(struct rdma_cm_id *listener)
 	finish(client);
 	client = toward(rdma_get_src_port(listener));
 	ask(client, NULL);
-	finish(asked(listener, NULL)); /* the id is destroyed without an answer */
+	/* the listener destroys the id of the request without an answer */
+	finish(asked(listener, NULL));
 	expect(other, RDMA_CM_EVENT_UNREACHABLE, client, 2);
 	finish(client);
 	/* port 9, where nothing listens: InfiniBand's status for that case */
@@ -172,7 +173,7 @@ static void by_number(struct rdma_cm_id *listener)
 
 	ask(client, NULL);
 	server = asked(listener, NULL);
-	/* no queue pair has that number */
+	/* rdma_accept fails: no queue pair has the given number */
 	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL);
 	init.send_cq = init.recv_cq = ibv_create_cq(server->verbs, 8, NULL, NULL, 0);
 	qp = ibv_create_qp(server->pd, &init);
@@ -206,7 +207,7 @@ static void too_long(struct rdma_cm_id *listener)
 	CHECK(rdma_connect(client, &param) == 0);
 	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL)->id;
 	(void)server;
-	_exit(0); /* exits with requests pending: no orderly shutdown is needed */
+	_exit(0); /* the process exits with requests pending; no orderly shutdown is needed */
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -249,10 +250,14 @@ static void groups(void)
 	CHECK(errno == EINVAL);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, &word) == 0);
 	joined(id, &word);
-	CHECK(ibv_destroy_qp(id->qp) == EBUSY); /* the queue pair is a member of a group */
+	/* ibv_destroy_qp fails: the queue pair is a member of a group */
+	CHECK(ibv_destroy_qp(id->qp) == EBUSY);
 	CHECK(rdma_join_multicast_ex(id, &ex, NULL) == 0);
 	joined(id, NULL);
-	/* it did not become a member through ibv_attach_mcast */
+	/*
+	 * ibv_detach_mcast fails: the queue pair joined through rdma_cm, not through
+	 * ibv_attach_mcast
+	 */
 	CHECK(ibv_detach_mcast(id->qp, &gid, 0) == EINVAL);
 	ex.join_flags = RDMA_MC_JOIN_FLAG_RESERVED;
 	CHECK(rdma_join_multicast_ex(id, &ex, NULL) == -1 && errno == EOPNOTSUPP);
@@ -263,11 +268,11 @@ static void groups(void)
 	CHECK(errno == EADDRNOTAVAIL);
 	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&two) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&one, NULL) == 0);
-	/* discards the pending join event */
+	/* leaving the group also discards the pending join event */
 	CHECK(rdma_leave_multicast(id, (struct sockaddr *)&one) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&two, NULL) == 0);
 	joined(id, NULL);
-	finish(id); /* destroying the id leaves its groups */
+	finish(id); /* destroying the id leaves the groups that it still belongs to */
 }
 
 int main(int argc, char **argv)

@@ -38,7 +38,7 @@ struct side {
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static union ibv_gid gid;    /* GID of the peer */
+static union ibv_gid gid;    /* GID of the peer, the destination of all messages */
 static uint8_t source_index; /* index of the local GID that sends to the peer */
 
 static inline void open_lo(void)
@@ -48,7 +48,7 @@ static inline void open_lo(void)
 
 	list = ibv_get_device_list(&n);
 	CHECK(list && n > 0);
-	/* Loopback is the last device. */
+	/* The loopback device is the last device of the list. */
 	CHECK(strcmp(ibv_get_device_name(list[n - 1]), "siw_lo") == 0);
 	ctx = ibv_open_device(list[n - 1]);
 	CHECK(ctx);
@@ -189,7 +189,7 @@ static inline int descriptors(void)
 	while (readdir(all))
 		n++;
 	closedir(all);
-	return n - 3; /* ".", ".." and the descriptor of the directory itself */
+	return n - 3; /* do not count ".", ".." and the descriptor of the directory itself */
 }
 
 static inline double now(void)

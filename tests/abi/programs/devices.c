@@ -191,7 +191,7 @@ static void group(void)
 	CHECK(ibv_init_ah_from_wc(ctx, PORT, &wc, grh, &back) == 0);
 	CHECK(memcmp(&back.grh.dgid, &own, 16) == 0);
 	CHECK(gid_of(&near, back.grh.sgid_index).raw[0] != 0);
-	/* One copy only, although the queue pair was attached twice. */
+	/* A message to the group arrives once, although the queue pair was attached twice. */
 	CHECK(ibv_poll_cq(b.cq, 1, &wc) == 0);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == 0 && ibv_destroy_ah(ah) == 0);
 	source_index = 0;
@@ -323,7 +323,7 @@ static void removal(void)
 	ibv_free_device_list(list);
 	sge = part(&a, 0, 8);
 	wr.sg_list = &sge;
-	/* the request has no address handle */
+	/* ibv_post_send fails: the UD request has no address handle */
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
 	end_side(&a);
 }

@@ -12,7 +12,7 @@
 #include "common.h"
 
 static atomic_bool destroyed;
-static unsigned int send_flags; /* for post(), in addition to IBV_SEND_SIGNALED */
+static unsigned int send_flags; /* flags that post() adds to IBV_SEND_SIGNALED */
 
 /* Returns the next event, and checks its type and its element. */
 static struct ibv_async_event next(enum ibv_event_type wanted, const void *element)
@@ -169,7 +169,7 @@ static void last_wqe(void)
 
 	CHECK(srq);
 	make_side(&a, IBV_QPT_RC, srq);
-	to_rts(a.qp, a.qp->qp_num ^ 1); /* no such queue pair */
+	to_rts(a.qp, a.qp->qp_num ^ 1); /* the destination number belongs to no queue pair */
 	state(&a, IBV_QPS_ERR, 0);
 	expect(IBV_EVENT_QP_LAST_WQE_REACHED, a.qp);
 	no_more();
@@ -244,7 +244,7 @@ static void solicited(void)
 	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == b.cq && user == &b);
 	ibv_ack_cq_events(got, 1);
-	/* The notification request was for one event only. */
+	/* A notification request yields one event only, so the next message raises none. */
 	post(&a, IBV_WR_SEND, 0, 0);
 	CHECK(succeed(b.cq).wr_id == 1 && succeed(b.cq).wr_id == 2);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
@@ -268,7 +268,7 @@ static void limit(void)
 
 	CHECK(srq && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	expect(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
-	/* The limit was disarmed by the event. */
+	/* The event has disarmed the limit of the shared receive queue. */
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.srq_limit == 0);
 	no_more();
 	CHECK(ibv_destroy_srq(srq) == 0);
@@ -371,10 +371,11 @@ static void blocking(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
 	ibv_ack_async_event(&event);
-	/* A second acknowledgement is harmless. */
+	/* Acknowledging an event twice is harmless. */
 	ibv_ack_async_event(&event);
 	CHECK(ibv_destroy_srq(srq) == 0);
-	ibv_ack_async_event(&event); /* also for a destroyed object */
+	/* acknowledging an event of a destroyed object is harmless, too */
+	ibv_ack_async_event(&event);
 }
 
 int main(void)

@@ -95,7 +95,7 @@ static void sends(void)
 	qpx->wr_id = 4;
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, bufs);
-	memset(a.buf, 'P', 10); /* the inline data has already been copied */
+	memset(a.buf, 'P', 10); /* the inline data was copied when the request was built */
 	CHECK(ibv_wr_complete(qpx) == 0);
 	CHECK(succeed(b.cq).byte_len == 10);
 	wc = succeed(b.cq);
@@ -170,7 +170,8 @@ static void windows(void)
 static void refusals(void)
 {
 	begin(30);
-	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1); /* without a request */
+	/* sets a scatter/gather list before any request was started */
+	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	begin(31);
 	ibv_wr_send(qpx);
@@ -239,7 +240,7 @@ static void full_queue(void)
  */
 static void batches(void)
 {
-	ibv_end_poll(cqx); /* without a batch */
+	ibv_end_poll(cqx); /* ends a batch that was never started, which is harmless */
 	begin(200);
 	for (int i = 0; i < 3; i++) {
 		qpx->wr_id = 200 + (uint64_t)i;

@@ -40,7 +40,7 @@ static void children(const char *self, int before)
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0)
-		exit(8); /* runs the exit handlers */
+		exit(8); /* the child leaves by exit(), which runs the exit handlers */
 	ended_well(pid, 8);
 }
 

@@ -96,7 +96,7 @@ static void busy(pid_t child)
 		CHECK(n >= 0);
 		if (n == 0)
 			continue;
-		CHECK(wc.wr_id == done++); /* each completes once, in order */
+		CHECK(wc.wr_id == done++); /* each request completes once, in order */
 		if (wc.status != IBV_WC_SUCCESS)
 			break;
 		if (done == 10 * BUSY)

@@ -121,7 +121,7 @@ static void completion_queues(void)
 static void domains(void)
 {
 	struct ibv_pd **all = calloc((size_t)limits.max_pd, sizeof(struct ibv_pd *));
-	int n = 1; /* one already exists: pd */
+	int n = 1; /* the protection domain `pd` already exists */
 
 	CHECK(all);
 	while (n < limits.max_pd) {

@@ -21,7 +21,7 @@
 
 #include "cm.h"
 
-#define MOST	2048 /* connections of a process */
+#define MOST	2048 /* maximum number of connections of a process */
 #define OCTETS	64
 #define LIMIT_S 120 /* limit for everything that one process waits for, in s */
 

@@ -74,7 +74,7 @@ static void other_contexts(void)
 	NONE(EINVAL, ibv_import_mr(p, mr->handle));
 	NONE(EINVAL, ibv_import_pd(c, pd->handle));
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_destroy_cq(mine) == 0);
-	CHECK(ibv_close_device(c) == 0); /* together with all of its objects */
+	CHECK(ibv_close_device(c) == 0); /* closing the device also releases all of its objects */
 	which = "an object of a closed device";
 	ERRNO(EINVAL, ibv_dealloc_pd(p));
 	ERRNO(EINVAL, ibv_destroy_cq(cq));
@@ -97,7 +97,7 @@ static void wrong_lists(struct ibv_qp_ex *qpx)
 	struct ibv_mw_bind_info bind = { 0 };
 
 	which = "what no list may have";
-	LIST(EINVAL, ibv_wr_send(qpx)); /* invalid in state RESET */
+	LIST(EINVAL, ibv_wr_send(qpx)); /* ibv_wr_send is invalid in state RESET */
 	LIST(EINVAL, ibv_wr_bind_mw(qpx, (struct ibv_mw *)memory, 1, &bind));
 	LIST(EINVAL, ibv_wr_bind_mw(qpx, NULL, 1, NULL));
 	LIST(EINVAL, ibv_wr_set_sge(qpx, 0, 0, 0));
@@ -232,11 +232,12 @@ static void requests(enum ibv_qp_type type)
 	WITH(opcode, IBV_WR_DRIVER1);
 	WITH(opcode, (enum ibv_wr_opcode)200);
 	WITH(opcode, (enum ibv_wr_opcode) - 1);
-	WITH(num_sge, 3); /* two are allowed */
+	WITH(num_sge, 3); /* a request may have at most two elements */
 	WITH(num_sge, -1);
 	WITH(sg_list, NULL);
 	for (int bit = 4; bit < 32; bit++)
-		WITH(send_flags, 1u << bit); /* IP_CSUM is the first of these flags */
+		/* the bits from IBV_SEND_IP_CSUM upwards are not supported */
+		WITH(send_flags, 1u << bit);
 	if (type == IBV_QPT_RC) {
 		good.opcode = IBV_WR_RDMA_READ;
 		WITH(send_flags, IBV_SEND_INLINE);
@@ -268,7 +269,8 @@ static void windows(void)
 	CHECK(one && two && mr);
 	make_side(&a, IBV_QPT_RC, NULL);
 	which = "a window in a wrong bind";
-	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind)); /* invalid in state INIT */
+	/* binding a window is invalid in state INIT */
+	ERRNO(EINVAL, ibv_bind_mw(a.qp, one, &bind));
 	to_rts(a.qp, a.qp->qp_num);
 	ERRNO(EINVAL, ibv_bind_mw(a.qp, two, &bind));
 	bind.bind_info.mw_access_flags = 1 << 30;

@@ -163,7 +163,8 @@ static void ports(void)
 	} port;
 	uint64_t speed = 0;
 
-	CHECK(ibv_query_port_speed(ctx, PORT, &speed) == 0 && speed == 100); /* 10 Gbit/s */
+	/* the unit of the port speed is 100 Mbit/s, so 100 means 10 Gbit/s */
+	CHECK(ibv_query_port_speed(ctx, PORT, &speed) == 0 && speed == 100);
 	CHECK(ibv_query_port_speed(ctx, 0, &speed) == EINVAL);
 	CHECK(ibv_query_port_speed(ctx, 257, &speed) == EINVAL);
 	CHECK(ibv_query_port_speed(ctx, PORT, NULL) == EINVAL);

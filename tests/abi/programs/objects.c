@@ -358,7 +358,7 @@ static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 	struct ibv_gid_entry entry;
 	union ibv_gid one;
 
-	alarm(SECONDS); /* detects a lock that is never released */
+	alarm(SECONDS); /* the alarm kills a child that hangs on a lock that is never released */
 	CHECK(ibv_alloc_pd(ctx) == NULL && errno == ESTALE);
 	CHECK(!ibv_create_ah(pd, &path) && errno == ESTALE);
 	CHECK(ibv_query_gid(ctx, PORT, 0, &one) == -1 && errno == ESTALE);

@@ -118,7 +118,7 @@ static void live(void)
 
 	MAKE(list, ibv_get_device_list(&n));
 	if (!n)
-		return; /* listing the interfaces has failed */
+		return; /* the device list is empty if listing the interfaces has failed */
 	MAKE(ctx, ibv_open_device(own.list[n - 1]));
 	MAKE(pd, ibv_alloc_pd(own.ctx));
 	MAKE(td, ibv_alloc_td(own.ctx, &none));
@@ -216,7 +216,7 @@ static int few_descriptors(void)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	/* No memory may be pinned. */
+	/* The test needs no pinned memory, so the limit of locked memory can be 0. */
 	CHECK(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 0, 0 }) == 0);
 	/* Make the allocations that a process makes only once before counting. */
 	live();

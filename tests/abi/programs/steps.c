@@ -8,8 +8,10 @@
 
 static const struct {
 	enum ibv_qp_type type;
-	int to_init, to_rtr, to_rts; /* required attributes */
-	int foreign;		     /* attributes of other types, which no transition allows */
+	/* attributes that the transitions to INIT, RTR and RTS require */
+	int to_init, to_rtr, to_rts;
+	/* attributes of other queue pair types, which every transition refuses */
+	int foreign;
 } tables[] = {
 	{
 		IBV_QPT_UD,
@@ -98,7 +100,7 @@ static void step(struct ibv_qp *qp, enum ibv_qp_state to, int required, int fore
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | 1 << 28) == EINVAL);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CAP) == EOPNOTSUPP);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_ALT_PATH) == EOPNOTSUPP);
-	/* cur_qp_state that differs from the actual state. */
+	/* A current state (cur_qp_state) that differs from the actual state is refused. */
 	attr.cur_qp_state = IBV_QPS_SQD;
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | required | IBV_QP_CUR_STATE) == EINVAL);
 	CHECK(state(qp) == from);

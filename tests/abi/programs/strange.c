@@ -27,7 +27,7 @@ struct answer {
 static const struct answer answers[] = {
 	{ HTTP, sizeof(HTTP) - 1, RDMA_CM_EVENT_CONNECT_ERROR, -EPROTO },
 	{ REPLY("\x50", "\x09"), 24, RDMA_CM_EVENT_CONNECT_ERROR,
-	  -EPROTO }, /* an unknown, later revision */
+	  -EPROTO }, /* the revision of the MPA Reply is unknown to siwarp */
 	{ REPLY("\x70", "\x02"), 24, RDMA_CM_EVENT_REJECTED, 28 },
 };
 
@@ -103,7 +103,7 @@ static void clients(void)
 {
 	static const char *const said[] = {
 		"GET / HTTP/1.1\r\n\r\n0123456789",
-		/* an unknown, later revision; the rest of the frame is not parsed */
+		/* the MPA Request has an unknown revision; the rest of the frame is not parsed */
 		"MPA ID Req Frame\x50\x09",
 		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
 	};

@@ -82,7 +82,8 @@ static void *use(void *unused)
 
 		CHECK(r == 0 || r == ENOMEM);
 		r = ibv_post_send(victim.qp, &wr, &bad);
-		CHECK(r == 0 || r == EINVAL); /* the request has no address handle */
+		/* EINVAL, because the request has no address handle */
+		CHECK(r == 0 || r == EINVAL);
 		r = ibv_post_srq_recv(victim.srq, &rr, &bad_rr);
 		CHECK(r == 0 || r == ENOMEM);
 		CHECK(ibv_poll_cq(victim.cq, 1, &wc) <= 1);

@@ -28,7 +28,7 @@ static struct ibv_comp_channel *channel;
 static struct side own;
 static struct name peer;
 static struct ibv_ah *ah;
-static int ends[2]; /* pipe to the other process, and pipe from it */
+static int ends[2]; /* write end of the pipe to the other process, read end of the pipe from it */
 
 static size_t before(void)
 {

@@ -17,5 +17,5 @@ for line in server.stdout:
     sys.stdout.buffer.flush()
     if wanted in line:
         server.send_signal(signal.SIGINT)
-        wanted = b"\n\n"  # interrupt only once: no line contains this text
+        wanted = b"\n\n"  # interrupts the server only once, because no line contains this text
 sys.exit(abs(server.wait()))

@@ -208,7 +208,7 @@ def test_siwarps_rnr_retry_ends_the_incarnation_with_reason_5() -> None:
         both.run(lambda: both.peer.pairs[both.line.near].ended == 5)
         assert both.peer.arrivals == []
         both.peer.receives = 1
-        both.ours.send(b"this", ah=both.ah)  # starts another incarnation
+        both.ours.send(b"this", ah=both.ah)  # this message starts another incarnation
         both.run(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
         assert both.ours.sent[2].ok
 
@@ -336,7 +336,7 @@ def test_a_hello_is_answered_by_no_more_octets_than_it_has() -> None:
         challenge = ask(hello(padded[:-1]), hello(endless), hello(padded))
         assert (challenge.type, challenge.dest) == (CHALLENGE, 77) and challenge.source
         again = ask(hello(padded))
-        assert again.source == challenge.source  # DGRAM-MEET-2
+        assert again.source == challenge.source  # repeated HELLOs get the same epoch (DGRAM-MEET-2)
         said, cookie = parse_greeting(challenge.body)
         assert said.longest_segment >= 1160 and len(cookie) == 20
         versions = ask(hello(padded, version=3))

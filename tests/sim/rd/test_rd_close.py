@@ -44,7 +44,7 @@ def test_a_bye_is_repeated_until_it_is_answered(rig: Rig) -> None:
             assert (bye.ird, bye.rd_flags, bye.acknowledged) == (RDReason.CLOSED, 0, s.psn[0])
             answer(s)
             began = net.now()
-            rig.close()  # close waits for peers that have not answered
+            rig.close()  # closing the device waits for peers that have not answered its BYE
             assert net.now() - began < 1
 
 
@@ -108,7 +108,7 @@ def test_a_response_that_was_sent_reaches_its_peer_before_the_bye(rig: Rig) -> N
             _, octets = s.pull()
             a.qp.close()
             assert len(octets) == 1000
-            # the data is retransmitted, and no BYE is sent before it
+            # the endpoint retransmits the data, and sends no BYE before it
             while (d := s.take()).type != RDType.DATA:
                 assert d.type == RDType.ACK
             s.release()
@@ -140,7 +140,8 @@ def test_a_peer_that_is_not_ready_is_not_waited_for(rig: Rig) -> None:
         a.send(b, b"no receive is posted for it")
         until(lambda: a.qp.waits())
         a.qp.close()
-        until(lambda: b.rcq.poll(1) == [] and not b.qp.waits())  # a's BYE has arrived
+        # wait until the BYE of a has arrived
+        until(lambda: b.rcq.poll(1) == [] and not b.qp.waits())
         b.recv()
         nothing(b.rcq)
 

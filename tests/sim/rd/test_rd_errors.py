@@ -114,7 +114,7 @@ def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
             assert b.got()[0].byte_len == 4 and b.into.read(4) == b"good"
         else:
             s.put(s.untagged(Opcode.SEND, b"behind it"))
-            assert b.got()[0].byte_len == 9  # the preceding data has been placed
+            assert b.got()[0].byte_len == 9  # the data before that message has been placed
             assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
         assert not s.hears_more(0.02)
 
@@ -195,7 +195,8 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
             assert (head.qn, head.msn, head.mo, head.l) == (Queue.TERMINATE, i, 0, 1)
             assert (told.layer, told.etype, told.code) == (0, 1, code)
             assert (told.m, told.d, told.r, told.ddp_seg_len) == (1, 1, 1, 18 + 28)
-            assert octets[6:] == bad[i]  # header and Read Request, unchanged
+            # the error message quotes the DDP header and the Read Request unchanged
+            assert octets[6:] == bad[i]
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
@@ -215,7 +216,7 @@ def test_an_error_message_whatever_it_says_is_answered_with_none(
     b = Peer(rig)
     b.recv(1, 64)
     with stranger(b) as s:
-        if isinstance(body, str):  # names a message that was never sent
+        if isinstance(body, str):  # an error message about a message that was never sent
             s.complain(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
         else:
             s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))

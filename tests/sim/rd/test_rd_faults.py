@@ -121,7 +121,8 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
             to_c, lib.SIW_RD_REQUESTS
         ) and a.send(to_c, b"y")
 
-    run(lambda: a.told("gone"), a, c, also=traffic)  # b is no longer serviced
+    # endpoint b is no longer serviced, as if its process had died
+    run(lambda: a.told("gone"), a, c, also=traffic)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
     assert lib.siw_rd_framed(to_b, lib.SIW_RD_REQUESTS) == 0

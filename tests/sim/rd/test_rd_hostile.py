@@ -252,7 +252,7 @@ def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(end, strang
         n = 0
         while a.send(peer, bytes(20_000)) == 1:
             n += 1
-        assert n < 26  # at most half a megabyte
+        assert n < 26  # the queued data is limited to half a megabyte
     to_b = a.peer(b.local)
     taken = 0
     while a.send(to_b, bytes(1000)) == 1:
@@ -331,7 +331,7 @@ def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(end, st
     s.say(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
     run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
     # The peer crashes and restarts before it has accepted the rest; e did not notice.
-    net.sleep(0.002)  # cookie times are in milliseconds
+    net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
     s.epoch, s.other = 0x5555, 0
     s.meet()
     e.news.clear()

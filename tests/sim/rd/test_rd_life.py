@@ -41,7 +41,7 @@ def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
 
 
 def met(a: Peer, s: Stranger, ah: AH) -> None:
-    """Exchange a message."""
+    """Establish contact by exchanging a message."""
     a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
     s.pull()
     assert a.done()[0].ok
@@ -184,7 +184,8 @@ def test_completions_tell_which_instance_sent(rig: Rig) -> None:
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     a.recv()
     b.send(a, b"data")
-    assert {a.got()[0].source_instance} == seen  # the same queue pair in the same process
+    # the instance stays the same: it is the same queue pair in the same process
+    assert {a.got()[0].source_instance} == seen
     with stranger(a) as s:
         a.recv()
         s.put(s.untagged(3, b"data"))

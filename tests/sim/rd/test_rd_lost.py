@@ -13,7 +13,7 @@ from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, until
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
-SEND = 3  # opcode of RDMAP
+SEND = 3  # the RDMAP opcode of a Send
 ELSEWHERE = "10.0.0.2"
 
 
@@ -143,7 +143,8 @@ def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
     a, b, c = Peer(rig, 1 << 22), Peer(rig, 1 << 22), Peer(rig)
     b.recv(1)
     b.recv(2)
-    with net.faults("rate=20Mbit"):  # slow enough to stop in the middle
+    # a rate that is slow enough to stop in the middle of the message
+    with net.faults("rate=20Mbit"):
         a.send(b, pattern(1 << 22))
         until(lambda: any(b.into.view[:1024]))
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -206,7 +207,8 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
     size = 1 << 22
     a, b, c = Peer(rig, size, peer_timeout=0.5), Peer(rig, size), Peer(rig)
     where = b.qp.addr
-    with net.faults("rate=20Mbit"):  # slow enough to stop in the middle, even on a busy machine
+    # a rate that is slow enough to stop in the middle, even on a busy machine
+    with net.faults("rate=20Mbit"):
         if amid == "held":
             a.send(b, b"nobody posts a receive")
         elif amid == "send":

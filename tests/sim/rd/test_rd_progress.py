@@ -48,7 +48,7 @@ def test_who_leaves_a_gap_and_speaks_is_lost_and_one_that_closes_gaps_is_not(end
     def more(one):
         if one is gap:  # more data behind the gap, which is not progress
             one.say(RDType.DATA, psn=one.epoch + 2 + steps[0], body=b"more")
-        else:  # closes the gap and leaves another one
+        else:  # a peer that makes progress: it closes a gap and leaves another one
             one.say(RDType.DATA, psn=one.epoch + 2 * steps[0], body=b"fills")
             one.say(RDType.DATA, psn=one.epoch + 2 * steps[0] + 3, body=b"ahead")
             steps[0] += 1

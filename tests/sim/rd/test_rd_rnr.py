@@ -85,7 +85,7 @@ def test_a_message_that_waited_for_rnr_retry_times_the_peers_timer_ends_the_inca
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_a_receive_in_time_is_in_time(rig: Rig) -> None:
-    a, b = peer(rig, retry=6), peer(rig, timer=0)  # 6 times 0.65 s
+    a, b = peer(rig, retry=6), peer(rig, timer=0)  # the Send may wait 6 times 0.65 s
     for _ in range(3):
         a.send(b, b"soon")
         nothing(a.scq, 0.3)

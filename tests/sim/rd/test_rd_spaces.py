@@ -29,7 +29,7 @@ def test_what_a_lesser_credit_does_not_cover_is_not_sent_again(met):
     lib.siw_rd_flush(peer, e_taken())
     sent = [s.hear(RDType.DATA) for _ in range(8)]
     assert [d.psn - s.other for d in sent] == [*range(8)]
-    s.say(RDType.ACK, credit=5)  # enough for two segments, and half of the third
+    s.say(RDType.ACK, credit=5)  # credit for two segments, and for half of the third
     began, psns = net.now(), set()
     while net.now() - began < 1.5:
         d = s.hear(seconds=5.0)

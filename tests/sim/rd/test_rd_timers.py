@@ -38,7 +38,7 @@ def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(end):
 
 
 def test_a_crowd_that_was_given_up_has_its_memory_returned(end):
-    lib.siw_trim()  # release memory of earlier tests
+    lib.siw_trim()  # release memory that earlier tests have left
     e = end()
     for i in range(1024):
         assert e.send(e.peer(addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1

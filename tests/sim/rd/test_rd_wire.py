@@ -87,7 +87,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + cookie_of(old.body))
     s.sock.sendto(bytes(old_echo), s.dest)
     assert s.hear(RDType.ACK)
-    net.sleep(0.002)  # cookie times are in milliseconds
+    net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
     s.epoch = 0x77770000
     s.meet()
     assert e.told("restarted") == 1
@@ -142,7 +142,7 @@ def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(end, by
     own = s.hear(RDType.HELLO).source_epoch
     s.epoch = own + by
     c = s.challenge()
-    # In either case there is one pair of epochs.
+    # Whichever end started, both ends agree on one pair of epochs.
     assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
     s.other = own
     counters = Counters()
@@ -331,7 +331,7 @@ def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(stra
         except BlockingIOError:
             break
     assert 20 <= byes <= min(said, 20 + 200 * took + 1)
-    net.sleep(0.02)  # afterwards BYEs are sent again
+    net.sleep(0.02)  # after 20 ms the rate limit allows BYEs again
     s.say(RDType.PROBE, dest_epoch=7)
     assert s.hear().type == RDType.BYE
 

@@ -17,7 +17,7 @@ from unit.rd.rd_kit import OFFER, Endpoint, Stranger, pump, run
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, cookie_of
 
-#: Acknowledgements without effect.
+#: Acknowledgements that must have no effect.
 RNG = random.Random(4)
 
 
@@ -155,7 +155,7 @@ def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, va
         base = d.getfieldval(field) + near if value % 2 else value
         setattr(d, field, int(base) % 2 ** int(size))
     octets = bytes(d)
-    if value % 5 == 0:  # truncated, with a valid CRC
+    if value % 5 == 0:  # also truncate the datagram, with a valid CRC
         del d.crc
         octets = octets[: max(0, len(octets) - CRC_LEN - cut)]
         octets += crc32c(octets).to_bytes(4, "little")
@@ -197,7 +197,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     with pytest.raises(OSError) as full:
         e.peer(strangers[2].address)
     assert full.value.errno == errno.ENOBUFS
-    # The peer with a pointer of the upper layer is kept.
+    # A peer in use by the upper layer (siw_rd_set_upper) is not evicted.
     lib.siw_rd_set_upper(e.peer(strangers[0].address), ffi.cast("void *", 1))
     net.sleep(1.2 * idle)
     strangers[2].meet()
@@ -249,12 +249,13 @@ def test_who_was_long_silent_is_asked_before_something_is_sent(end):
     pump(a, peer, [b"before"], a, b)
     net.sleep(0.1)
     other = end()
-    pump(other, other.peer(b.local), [b"x"], b, other)  # b evicts a
+    # b's only peer record is given to the other endpoint, so b forgets a
+    pump(other, other.peer(b.local), [b"x"], b, other)
     b.got.clear()
     assert a.send(peer, b"lost?") == 0
     assert lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
     run(lambda: a.told("restarted"), a, b)
-    net.sleep(0.1)  # b has to evict the other peer, too
+    net.sleep(0.1)  # b has to forget the other endpoint, too
     pump(a, peer, [b"after"], a, b)
     assert b.data() == [b"after"]
 

@@ -318,7 +318,7 @@ def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
         assert a.done()[0].ok
         a.rdma(b, WROpcode.RDMA_READ, 4)
         assert a.done()[0].ok
-        nothing(a.scq, 0.15)  # longer than the time after which they would be given up
+        nothing(a.scq, 0.15)  # longer than the time after which idle streams are released
 
 
 @pytest.mark.clause("DGRAM-RDV-4")
@@ -335,7 +335,7 @@ def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: 
                 a.recv(10 + msn, 64)
                 s.put(s.untagged(Opcode.SEND, b"and back"))
                 assert (a.done()[0].ok, a.got()[0].byte_len) == (True, 8)
-                nothing(a.scq, 0.15)  # longer than the life of a stream without traffic
+                nothing(a.scq, 0.15)  # longer than the time after which idle streams are released
 
         numbers()
         s.live_anew()

@@ -123,7 +123,7 @@ def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Ri
     a, b = Peer(rig), Peer(rig)
     for i, size in enumerate((70, 5)):
         write_imm(a, b, size, i, imm=i)
-    nothing(a.scq, 0.1)  # longer than the life of a stream without traffic
+    nothing(a.scq, 0.1)  # longer than the time after which idle streams are released
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
     assert [(w.wr_id, w.imm_data, w.byte_len) for w in b.got(2)] == [(0, 0, 70), (1, 1, 5)]
@@ -141,7 +141,7 @@ def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> N
         (1, flushed, b.qp.addr),
         (2, flushed, b.qp.addr),
     ]
-    net.sleep(0.001)  # until the peer has been notified
+    net.sleep(0.001)  # wait until the peer has been notified of the flush
     b.recv()
     nothing(b.rcq)
 
@@ -224,7 +224,7 @@ def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
     b.qp.post_recv([RecvWR(i) for i in range(3)])
     with stranger(b) as s:
         s.put(s.write(pattern(30), l=0), s.write(pattern(20), 30))
-        nothing(b.rcq, 0.15)  # longer than the life of a stream without traffic
+        nothing(b.rcq, 0.15)  # longer than the time after which idle streams are released
         s.put(immediate(s))
         assert b.got()[0].byte_len == 50
         s.put(s.write(pattern(30), l=0))
@@ -282,7 +282,7 @@ def test_a_message_complained_of_in_its_middle_is_sent_to_its_end_and_then_over(
         keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
         first.append(s.pull()[0])
         s.complain(first[0], (1, 1, 0))
-        nothing(a.scq)  # the memory is still being sent from
+        nothing(a.scq)  # no completion yet: the Write's memory is still being sent from
         s.release()
         end = s.pull()[0]
         while end.opcode != Opcode.IMMEDIATE:

@@ -79,7 +79,8 @@ def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: i
         for flags in (SendFlag.SIGNALED, SendFlag.SIGNALED | SendFlag.SOLICITED):
             a.qp.post_send(SendWR(7, RECORD, sg=sg, ah=ah, remote=THERE, send_flags=flags))
         a.qp.post_send(SendWR(8, ah=ah))
-        for number in (1, 2):  # posted together, they arrive one after the other
+        # the two messages were posted together, and arrive one after the other
+        for number in (1, 2):
             got, last = b"", 0
             while not last:
                 head, octets = s.pull()

@@ -61,7 +61,7 @@ def test_ud_sends_at_its_rate(rig: Rig, kbits: int, size: int, at_once: int) -> 
     out = rig.mr(bytearray(size))
     with net.udp() as sock, rig.ud(max_send_wr=128) as qp:
         limit(qp, kbits)
-        n = kbits * 40 // (size + ON_UD) + 1  # 0.32 s
+        n = kbits * 40 // (size + ON_UD) + 1  # so many messages take 0.32 s at this rate
         wr = SendWR(1, sg=[out.sge()], ah=rig.ah(sock.getsockname()))
         took = timed(qp, [wr] * n, at_once)
         judge(took, n * (size + ON_UD), size + ON_UD, kbits)
@@ -207,4 +207,4 @@ def test_only_datagrams_have_a_limit(rig: Rig) -> None:
     rd.to_rts()
     assert refused(limit, rd, 1000) == errno.EINVAL
     assert refused(limit, rig.qp(qp_type=QPType.RC), 1000) == errno.EINVAL
-    assert refused(limit, rig.qp(), 1000) == errno.EINVAL  # in RESET
+    assert refused(limit, rig.qp(), 1000) == errno.EINVAL  # a rate limit cannot be set in RESET

@@ -69,20 +69,20 @@ def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
 
 
 def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:
-    two.dial().close()  # before the request is received
+    two.dial().close()  # close the id before the listener receives the request
     dialled = two.dial()
     request = None
     while request is None or request.private_data != b"":
         request = two.request()
         if two.p_channel.get_event(0.02) is None:
             break
-    request.id.close()  # the request is not answered
+    request.id.close()  # the listener closes the id of a request without an answer
     event = dialled.event()
     assert event.type == CMEventType.CONNECT_ERROR
     a = two.dial()
     b = End(two.passive, two.request().id, two.p_channel)
     b.id.accept()
-    b.close()  # accepted, not yet established
+    b.close()  # close a connection that was accepted, but is not established yet
     events = [a.event().type]
     if events[0] == CMEventType.ESTABLISHED:
         events.append(a.event().type)

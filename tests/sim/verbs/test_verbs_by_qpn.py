@@ -71,7 +71,7 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     flags = SendFlag.SIGNALED
     into = [a.mr.sge(40_000, len(data))]
     read = SendWR(5, WROpcode.RDMA_READ, sg=into, remote=remote, send_flags=flags)
-    for _ in range(12):  # three times as many as may be outstanding
+    for _ in range(12):  # three times as many Reads as may be outstanding
         a.qp.post_send(read)
     assert all(wc.ok for wc in a.sent(12))
     assert a.mr.read(len(data), 40_000) == data
@@ -92,7 +92,7 @@ def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
     a.begin(), b.begin()
     meet(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
-    a.qp.post_send(wr)  # possibly before the connection is established
+    a.qp.post_send(wr)  # the request may be posted before the connection is established
     assert a.sent(1)[0].ok
     (came,) = b.sent(1)
     assert (came.ok, came.byte_len, came.imm_data) == (True, 5, 0x01020304)
@@ -128,7 +128,7 @@ def test_a_queue_pair_and_itself(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
     a.begin()
     a.to_rts(a.name)
-    for turn in range(18):  # uses every receive, and some of them twice
+    for turn in range(18):  # 18 Sends use every receive, and some of them twice
         a.send(pattern(900, turn), turn)
         done = sorted(a.sent(2), key=lambda wc: wc.wr_id)
         assert [wc.ok for wc in done] == [True, True] and done[0].wr_id == turn
@@ -180,7 +180,7 @@ def test_settings_bound_the_ports(rig: Rig) -> None:
     cq = rig.cq()
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)
     with End(rig).qp as probe:
-        port = probe.qp_num & 0xFFFF  # free again when the queue pair is closed
+        port = probe.qp_num & 0xFFFF  # the port is free again when the queue pair is closed
     with settings(rc_port_first=port, rc_port_last=port):
         made = [QueuePair(rig.pd, init) for _ in range(255)]
         assert {qp.qp_num & 0xFFFF for qp in made} == {port}

@@ -155,7 +155,8 @@ def test_requests_are_kept_for_a_queue_pair_and_only_the_peers_is_taken(end: End
 
 
 def test_what_a_queue_pair_waits_for_is_not_refused_for_its_sources_share(rig: Rig) -> None:
-    with settings(max_startups=64, max_requests=64, source_share=2):  # one start-up for each source
+    # this share allows one start-up for each source
+    with settings(max_startups=64, max_requests=64, source_share=2):
         ends = sorted((End(rig) for _ in range(2)), key=lambda end: end.qp.qp_num)
         many = [End(rig) for _ in range(40)]
     for end in (*ends, *many):
@@ -163,7 +164,8 @@ def test_what_a_queue_pair_waits_for_is_not_refused_for_its_sources_share(rig: R
     refused = counter("startups_refused")
     strangers = []
     for _ in range(8):
-        with contextlib.suppress(ConnectionResetError):  # closed while it is still connecting
+        # the listener may reset a connection that is still being established
+        with contextlib.suppress(ConnectionResetError):
             strangers.append(call(ends[1]))
     until(lambda: counter("startups_refused") >= refused + 7)
     for a, b in zip(many[:20], many[:19:-1], strict=True):
@@ -182,7 +184,8 @@ def test_a_request_says_who_asks_whom_and_how_many_reads_it_takes(rig: Rig) -> N
         end = End(rig)
         end.begin()
         end.to_rts((HOST, peer), max_dest_rd_atomic=3, max_rd_atomic=2, rnr_retry=5)
-        server.accept()[0].close()  # may be from before RTS, in which rnr_retry is set
+        # the first Request may be from before RTS, the state in which rnr_retry is set
+        server.accept()[0].close()
         s, _ = server.accept()
         s.settimeout(LIMIT)
         with s:
@@ -217,9 +220,7 @@ def test_a_reply_of_another_than_the_peer_is_no_connection(rig: Rig) -> None:
 
 
 def test_a_peer_that_is_alive_and_gives_nothing_costs_what_is_posted_and_no_more(rig: Rig) -> None:
-    """The peer accepts connections but never replies: each attempt ends with a start-up
-    time-out.
-    """
+    """The peer accepts connections but never replies: each attempt ends with a time-out."""
     with settings(mpa_timeout_ms=200), net.tcp_listen(HOST) as server:
         port = server.getsockname()[1]
         end = End(rig)
@@ -230,6 +231,6 @@ def test_a_peer_that_is_alive_and_gives_nothing_costs_what_is_posted_and_no_more
         began = net.now()
         end.send(b"anybody?")
         done = end.sent(1, 30.0)[0]
-        assert done.status == 12  # RETRY_EXC_ERR
+        assert done.status == 12  # the status RETRY_EXC_ERR
         assert net.now() - began >= 3.0
         end.close()

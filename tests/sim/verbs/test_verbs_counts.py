@@ -211,13 +211,13 @@ def test_a_terminate_behind_a_count_names_its_request(wire: Wire) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        [(2, 3)],  # one Write more than was sent
+        [(2, 3)],  # counts one Write more than was sent
         [(3, 2)],
         [(1 << 31, 0)],
         [(0, 1 << 31)],
-        [(0, 0)],  # no new request
+        [(0, 0)],  # the count confirms no new request
         [(1, 1), (1, 1)],
-        [(2, 1), (1, 1)],  # decreasing
+        [(2, 1), (1, 1)],  # the second count is lower than the first one
         [(1, 2), (2, 1)],
         [(2, 2), (0, 0)],
         [(2, 2), (0xFFFFFFFF, 0xFFFFFFFF)],
@@ -245,7 +245,7 @@ def test_a_count_of_what_has_not_left_yet_ends_the_connection(wire: Wire) -> Non
     with answering(wire, size=size, gone=True, **ROCE) as (a, peer):
         there = RemoteBuffer(0, size, THERE.rkey)
         a.post(WRITE, 1, length=size, remote=there)
-        peer.pull_segment()  # the rest fills the socket
+        peer.pull_segment()  # the rest of the Write fills the socket
         peer.put(count(0, 1))
         assert poll(a.scq)[0].status == FLUSHED
         a.is_over()
@@ -570,7 +570,7 @@ def test_a_long_write_the_other_way_keeps_no_count_for_ever(two: Wire) -> None:
 @pytest.mark.parametrize("own", [0, 7])
 def test_a_send_waits_as_long_as_its_sender_wants(wire: Wire, own: int) -> None:
     with answering(wire, gone=True, **ROCE) as (a, peer), counted("rnr_expired", 1):
-        a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # 245.76 ms
+        a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # the RNR timer 29 is 245.76 ms
         peer.put(wants(2), peer.send(b"early"))
         assert peer.is_silent(0.1)
         until(lambda: a.rcq.poll(1) or not peer.is_silent(0))

@@ -37,7 +37,7 @@ def test_what_is_in_a_queue_stays_in_its_order_when_it_is_resized(rig: Rig, cqe:
     cq = rig.cq(8)
     qp = filler(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(7)])
-    assert ids(cq, 5) == [0, 1, 2, 3, 4]  # so that the ring wraps
+    assert ids(cq, 5) == [0, 1, 2, 3, 4]  # these five polls make the ring wrap around
     qp.post_recv([RecvWR(i) for i in (7, 8)])
     cq.resize(cqe)
     assert cq.capacity >= cqe

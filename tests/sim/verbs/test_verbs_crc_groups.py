@@ -55,7 +55,7 @@ def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_plac
             who.sendto(wrong, target.qp.addr)
             nothing(target.cq)
         assert bytes(target.memory.view) == bytes(1 << 16)
-        assert target.qp.errors() == []  # takes the progress lock, as above
+        assert target.qp.errors() == []  # errors() takes the progress lock, as above
         who.sendto(good, target.qp.addr)
         ((_, record),) = target.told()
         assert record.whole and target.memory.read(size) == data

@@ -22,7 +22,7 @@ HOWS: dict[str, Callable[[End], None]] = {
 
 def fill(a: End, b: End) -> None:
     """Post requests that cannot complete: receives, and Sends that are held back at both ends."""
-    a.qp.modify(QPAttr(qp_state=QPState.SQD))  # so that the active end starts no request
+    a.qp.modify(QPAttr(qp_state=QPState.SQD))  # in SQD the active end starts no request
     for i in range(4):
         for end in (a, b):
             end.recv(wr_id=10 + i)

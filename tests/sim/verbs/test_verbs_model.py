@@ -33,7 +33,7 @@ STEPS = {
     ERR: {RESET, ERR},
 }
 
-Request = tuple[int, bool, bool]  # wr_id, signalled, with a valid key
+Request = tuple[int, bool, bool]  # a request: wr_id, signalled or not, with a valid key or not
 
 
 class Model:
@@ -44,7 +44,7 @@ class Model:
         self.state = RESET
         self.held: list[Request] = []
         self.receives: list[int] = []
-        self.sends_taken = self.receives_taken = 0  # used slots
+        self.sends_taken = self.receives_taken = 0  # numbers of used slots of both queues
         #: Completions to be polled: wr_id, status, and the number of send slots they free.
         self.sent: list[tuple[int, WCStatus, int]] = []
         self.received: list[tuple[int, WCStatus]] = []

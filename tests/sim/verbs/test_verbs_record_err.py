@@ -161,7 +161,7 @@ def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in
         who.sendto(target.segment(data[50:], 0, 5, 100, 50), target.qp.addr)
         ((_, record),) = target.told()
         assert record.whole and target.memory.read(100) == data
-    with counted("drop_late", 1):  # it could belong to another incarnation of the sender
+    with counted("drop_late", 1):  # the segment could belong to another incarnation of the sender
         who.sendto(other, target.qp.addr)
         nothing(target.cq)
     assert who.silent() and target.qp.errors() == []
@@ -230,7 +230,7 @@ def test_who_asks_for_one_stag_after_the_other_learns_nothing(rig: Rig, who: Str
     for stag in (own ^ 1, own ^ 0x100, 0, 0xFFFFFFFF, *(rng.getrandbits(32) for _ in range(20))):
         for at in (0, 1 << 20):
             who.sendto(target.segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr)
-    # the correct STag, but out of bounds
+    # a segment with the correct STag that is out of bounds
     who.sendto(target.segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
     good(target, who)
     assert who.silent()

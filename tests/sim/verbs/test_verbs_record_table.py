@@ -77,7 +77,7 @@ def untagged() -> bytes:
 def of_the_kind(rig: Rig, who: Stranger) -> None:
     for fields in ({"ddp_opcode": 0}, {"ddp_opcode": 7}, {"head_subcode": 2}):
         target = made(rig)
-        # Has the mistake of the next row, too.
+        # The segment also has the mistake of the next row of the table.
         meets(target, who, wrong(target, head_length=3, **fields), "drop_opcode", OPCODE)
     target = made(rig)
     cut = bytes(RecordDatagram(wrong(target)).segment)[: 14 + 19]

@@ -20,7 +20,7 @@ def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None
         a.mem.view[:] = b"\xa5" * size
         a.rcq.poll()
         peer.put(peer.read(size, a.mem.rkey, a.mem.addr))
-        net.sleep(1)  # until both sockets are full
+        net.sleep(1)  # wait until both sockets are full
         a.mem.rereg(access=AccessFlag.LOCAL_WRITE)
         a.mem.view[:] = b"\x5a" * size
         came = bytearray()

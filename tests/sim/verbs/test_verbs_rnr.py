@@ -31,7 +31,7 @@ def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: 
     assert b.mem.read(1000) == pattern(1000)
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
     a.qp.modify(QPAttr(rnr_retry=1))
-    b.qp.modify(QPAttr(min_rnr_timer=0))  # 655 ms
+    b.qp.modify(QPAttr(min_rnr_timer=0))  # the RNR timer 0 is 655 ms
     with counted("rnr_expired", 1):
         start = net.now()
         a.post(SEND, 2, length=8)

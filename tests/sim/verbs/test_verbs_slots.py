@@ -35,7 +35,7 @@ def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completio
         a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
     a.post(WRITE, 7, length=1, remote=remote)
     full = SendWR(8, WRITE, sg=[a.mem.sge(0, 1)], remote=remote)
-    nothing(b.rcq)  # all eight have been executed by now
+    nothing(b.rcq)  # all eight requests have been executed by now
     assert refused(a.qp.post_send, full) == errno.ENOMEM
     assert [w.wr_id for w in poll(a.scq)] == [7]
     a.qp.post_send([full] * 8)

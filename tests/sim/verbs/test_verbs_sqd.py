@@ -152,12 +152,13 @@ def test_an_rc_queue_in_sqd_completes_what_was_begun_and_holds_the_rest(
 
 def test_an_rc_queue_pair_in_sqd_receives_and_answers_the_peers_reads(two: Wire) -> None:
     a, b = two.connect()
-    a.post(WRITE, 0, remote=b.mem.remote())  # the responder may not send first
+    # on this connection the responder may not send before the initiator
+    a.post(WRITE, 0, remote=b.mem.remote())
     a.qp.modify(QPAttr(qp_state=SQD))
     a.recv(wr_id=7, length=64)
     a.mem.write(pattern(4096, 9))
     b.post(READ, 1, length=4096, remote=a.mem.remote())
-    b.post(SEND, 2)  # zero length: the Read Response is being placed in the memory
+    b.post(SEND, 2)  # a zero-length Send: the Read Response is placed in the same memory
     assert [w.wr_id for w in poll(b.scq, 2)] == [1, 2]
     assert poll(a.rcq)[0].wr_id == 7
     assert b.mem.read(4096) == pattern(4096, 9)
@@ -186,7 +187,7 @@ def read_some(peer: Any, octets: int) -> None:
 def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(rig: Rig) -> None:
     """A plain TCP peer reads only when the test tells it to; until then the queue is draining."""
     channel = CMEventChannel(rig.ctx)
-    size = 1 << 24  # more than both sockets hold
+    size = 1 << 24  # more octets than both sockets hold
     with plain_listener() as listener:
         a = End(rig, CMID(channel), channel, size=size)
         a.id.connect(listener.getsockname(), ConnParam(rev=1))
@@ -221,7 +222,8 @@ def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(
     a, b = two.connect()
     agreed = a.qp.query()[0].max_rd_atomic
     assert agreed and agreed > 1
-    assert refused(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL  # not allowed in RTS
+    # max_rd_atomic cannot be changed in RTS
+    assert refused(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL
     a.qp.modify(QPAttr(qp_state=SQD))
     for value in (0, agreed + 1):
         assert refused(a.qp.modify, QPAttr(max_rd_atomic=value)) == errno.EINVAL
@@ -252,7 +254,7 @@ def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire)
     a, b = two.connect(size=1 << 20)
     size = 1 << 17
     b.mem.write(pattern(size, 1))
-    a.mem.write(bytes(size), offset=4 * size)  # zeroes, the data of the Writes
+    a.mem.write(bytes(size), offset=4 * size)  # the zeroes that the Writes transfer
     there = b.mem.remote(0, size)
     fenced = SendFlag.FENCE | SendFlag.SIGNALED
     back = SendWR(9, WRITE, sg=[a.mem.sge(0, size)], remote=there, send_flags=fenced)

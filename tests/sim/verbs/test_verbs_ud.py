@@ -81,7 +81,7 @@ def test_inline_data_may_change_as_soon_as_it_is_posted_and_needs_no_key(rig: Ri
     memory[:] = bytes(11)
     assert poll(pair.rcq)[0].byte_len == 11
     assert pair.into.read(11) == b"inline-data"
-    nothing(pair.scq)  # not signalled
+    nothing(pair.scq)  # no completion, because the Send is not signalled
 
 
 def test_unsignalled_sends_complete_silently_unless_all_are_signalled(rig: Rig) -> None:

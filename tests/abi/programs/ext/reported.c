@@ -58,7 +58,7 @@ int main(void)
 	wr.wr.ud.remote_qkey = QKEY;
 	sge = part(&a, 0, 64);
 	wr.sg_list = &sge;
-	post_recv(&b, 1, 0, 50); /* 40 octets are for the GRH */
+	post_recv(&b, 1, 0, 50); /* a receive of 50 octets, of which the GRH takes 40 */
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	succeed(a.cq);
 	CHECK(complete(b.cq).status == IBV_WC_LOC_LEN_ERR);
@@ -67,7 +67,7 @@ int main(void)
 	CHECK(entry.layer == 1 && entry.type == 2 && entry.code == 5);
 	CHECK(entry.src_qpn == b.qp->qp_num);
 	CHECK(siw_poll_err(siw_ibv_qp(a.qp), 1, &entry) == 0);
-	/* Both queue pairs stay usable. */
+	/* After the error, both queue pairs can still be used. */
 	post_recv(&b, 2, 0, 128);
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	succeed(a.cq);
