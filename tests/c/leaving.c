@@ -23,7 +23,7 @@
 static char from[SIZE], to[SIZE];
 static pthread_t program;
 static _Atomic bool asleep, held, caught;
-static unsigned int sent; /* bytes sent by the program's thread */
+static unsigned int sent; /* number of socket sends made by the program's thread */
 
 int __real_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);
 int __wrap_siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us);

@@ -22,7 +22,7 @@
 static struct rig one, two;
 static struct end a, b;
 static struct siw_context *_Atomic watched; /* the context of rig `two`, once both rigs are open */
-/* hold the next such point; a thread is held there; it may continue */
+/* holds: hold a thread at the next such point; held: a thread is held; came: it may continue */
 static _Atomic bool holds, held, came;
 static pthread_t waiter;
 static _Atomic bool waits;

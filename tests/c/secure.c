@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Shows which environment variables a setuid program accepts from the user that starts it: opens a
- * device, sends itself a datagram, and prints the settings it found. The library is linked
- * statically, because the loader of a setuid program does not search a build directory for
- * libraries.
+ * Shows which settings a setuid program accepts from the environment of the user that starts it:
+ * opens a device and prints the settings in effect. The library is linked statically, because the
+ * loader of a setuid program does not search a build directory for libraries.
  */
 #include <arpa/inet.h>
 #include <stdio.h>

@@ -29,7 +29,7 @@ static struct rig left, right;
 /* queue pairs shared by all threads; messages go from a to b */
 static struct end ud_a, ud_b, rc_a, rc_b;
 static _Atomic bool stop;
-static _Atomic long credits; /* receives of rc_b not yet reserved for a Send */
+static _Atomic long credits; /* number of receives of rc_b that no Send has been reserved for yet */
 static _Atomic long posted, completed, sent, received, ud_sent, ud_received, own_rounds, waits;
 
 struct own {

@@ -46,7 +46,7 @@ ALL = (
 )
 
 
-#: A stress run has longer time limits.
+#: A stress run has longer time limits than the normal tests.
 TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
 
 
@@ -90,7 +90,7 @@ class Siwarp:
         return self._stack.enter_context(AH(self.pd, address))
 
     def receive(self, slot: int) -> None:
-        """Post a receive into a slot."""
+        """Post a receive into a slot of the memory."""
         self.qp.post_recv(RecvWR(slot, sg=[self.memory.sge(slot * self.slot, self.slot)]))
 
     def send(self, payload: bytes, opcode: int = WROpcode.SEND, **wr: Any) -> None:

@@ -98,7 +98,8 @@ def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
             wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
             if i % 16 == 15:  # all messages must be reported before their memory is written again
                 check_sixteen(both, wrote)
-                both.step()  # the device's thread now writes to memory that has been read
+                # this poll orders the reads above before the next writes of the device's thread
+                both.step()
                 wrote.clear()
                 both.records.clear()
                 both.line.to_siwarp.passed.clear()

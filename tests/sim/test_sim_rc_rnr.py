@@ -76,7 +76,7 @@ def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_re
         (0, WCStatus.RNR_RETRY_EXC_ERR, NO_BUFFER),
         (1, FLUSHED, NO_BUFFER),
     ]
-    # The delay to the peer, the wait, and the delay back.
+    # The delay to the peer, the time that the Send waits, and the delay back.
     assert 2 * DELAY + us * 1000 <= took < 2 * DELAY + us * 1000 + NAP
     assert [w.status for w in a.received()] == [FLUSHED]
     for end in (a, b):

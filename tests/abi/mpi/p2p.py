@@ -37,7 +37,7 @@ MPI.Request.Waitall(requests)
 for tag in range(50):
     check(into[tag], 2000, tag)
 
-# Persistent requests, and a message whose length its receiver probes.
+# Persistent requests, and a message whose length its receiver probes before receiving it.
 mine, came = pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
 pair = [COMM.Recv_init(came, BEFORE, 3), COMM.Send_init(mine, NEXT, 3)]
 for _ in range(20):

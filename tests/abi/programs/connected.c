@@ -149,7 +149,7 @@ static void windows(void)
 	post(&wr);
 	succeed(a.cq);
 
-	/* Type 2: a bind request followed by a Send in the same list. */
+	/* A type 2 window is bound by a request, and a Send follows in the same list. */
 	memset(binds, 0, sizeof(binds));
 	binds[0] = (struct ibv_send_wr){ .wr_id = 1,
 					 .opcode = IBV_WR_BIND_MW,

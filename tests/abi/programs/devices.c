@@ -49,7 +49,7 @@ static void devices(void)
 
 	list = ibv_get_device_list(&n);
 	CHECK(list && n == 2 && !list[2]);
-	/* Programs use the first device of the list. */
+	/* Programs use the first device of the list, so it must not be loopback. */
 	CHECK(strcmp(ibv_get_device_name(list[0]), "siw_near") == 0);
 	CHECK(strcmp(ibv_get_device_name(list[1]), "siw_lo") == 0);
 	CHECK(ibv_get_device_guid(list[0]) && ibv_get_device_guid(list[1]));
@@ -57,7 +57,7 @@ static void devices(void)
 	CHECK(ibv_get_device_index(list[0]) != ibv_get_device_index(list[1]));
 	near = opened(list[0]);
 	lo = opened(list[1]);
-	/* An open device outlives the list. */
+	/* An open device stays valid after its list was freed. */
 	ibv_free_device_list(list);
 	CHECK(strcmp(near.ctx->device->name, "siw_near") == 0);
 	CHECK(strcmp(ibv_get_device_name(lo.ctx->device), "siw_lo") == 0);

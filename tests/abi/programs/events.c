@@ -249,7 +249,7 @@ static void solicited(void)
 	CHECK(succeed(b.cq).wr_id == 1 && succeed(b.cq).wr_id == 2);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
 	send_flags = 0;
-	/* A failed completion counts as solicited. */
+	/* A failed completion raises an event like a solicited one. */
 	CHECK(ibv_req_notify_cq(b.cq, 1) == 0);
 	state(&b, IBV_QPS_ERR, 0);
 	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);

@@ -270,7 +270,9 @@ static void fences(void)
 {
 	struct ibv_values_ex values = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK };
 
-	/* The clock of the completion time stamps; unknown values are removed from the mask. */
+	/*
+	 * The clock of the completion time stamps; bits of unknown values are cleared in the mask.
+	 */
 	values.comp_mask |= 8;
 	CHECK(ibv_query_rt_values_ex(ctx, &values) == 0);
 	CHECK(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_sec == 0);

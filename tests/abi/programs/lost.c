@@ -176,7 +176,9 @@ static void asking(void)
 	id = request(listener, NULL, 0);
 	lose(SIGKILL);
 	CHECK(waitpid(peer, NULL, 0) == peer);
-	/* rdma_accept fails, or an event reports the error later. */
+	/*
+	 * Either rdma_accept fails, or it succeeds and an event reports the loss of the peer later.
+	 */
 	if (rdma_accept(id, NULL) == 0) {
 		struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
 

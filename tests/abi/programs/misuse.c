@@ -282,7 +282,7 @@ static void windows(void)
 	end_side(&a);
 }
 
-/* Circular lists: only as many requests are accepted as the queue holds. */
+/* Circular request lists: only as many requests are accepted as the queue holds. */
 static void circles(void)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_MW_BIND);

@@ -47,7 +47,7 @@ static void rates(void)
 
 static void keys(void)
 {
-	/* Only the low octet is incremented. */
+	/* ibv_inc_rkey increments only the low octet of a key. */
 	CHECK(ibv_inc_rkey(0x12345600) == 0x12345601 && ibv_inc_rkey(0x123456ff) == 0x12345600);
 }
 

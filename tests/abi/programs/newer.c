@@ -107,7 +107,7 @@ static void regions(void)
 	reads_as(mr, SIZE, "by file");
 	CHECK(ibv_dereg_mr(mr) == 0);
 
-	/* Exactly one of memory and descriptor is required. */
+	/* ibv_reg_mr_ex needs exactly one of a memory address and a descriptor. */
 	CHECK(!ibv_reg_mr_ex(pd, NULL) && errno == EINVAL);
 	for (uint64_t mask = 0; mask < 64; mask++) {
 		attr.comp_mask = mask;

@@ -311,7 +311,7 @@ static void shared(void)
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 200);
 	for (int i = 100; i < 200; i++)
 		CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
-	/* The queue cannot shrink below the number of posted receives. */
+	/* The shared receive queue cannot shrink below the number of posted receives. */
 	attr.max_wr = 150;
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR) == EINVAL);
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 200);
@@ -369,7 +369,7 @@ static void in_child(struct ibv_qp_ex *qpx, struct ibv_cq_ex *cqx)
 	ibv_wr_send(qpx);
 	CHECK(ibv_wr_complete(qpx) == ESTALE && ibv_start_poll(cqx, NULL) == ESTALE);
 	ibv_close_device(ctx);
-	/* ThreadSanitizer cannot start a thread in such a child. */
+	/* ThreadSanitizer cannot start a thread in the forked child of a multithreaded process. */
 	if (!getenv("TSAN_OPTIONS")) {
 		open_lo();
 		close_lo();

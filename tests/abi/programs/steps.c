@@ -55,7 +55,10 @@ static struct ibv_qp_attr values(enum ibv_qp_state to)
 		.ah_attr = to_self(),
 		.max_rd_atomic = 3,
 		.max_dest_rd_atomic = 5,
-		/* Adapters use five bits of a time and three of a count. */
+		/*
+		 * Adapters use only five bits of a time and three of a count, and ignore the
+		 * others.
+		 */
 		.min_rnr_timer = 12 | 0x20,
 		.port_num = PORT,
 		.timeout = 14 | 0xe0,

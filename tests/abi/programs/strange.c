@@ -116,7 +116,7 @@ static void clients(void)
 
 		CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
 		CHECK(send(fd, said[i], strlen(said[i]), 0) == (ssize_t)strlen(said[i]));
-		/* The connection may already be reset. */
+		/* The listener may already have reset the connection. */
 		CHECK(shutdown(fd, SHUT_WR) == 0 || errno == ENOTCONN);
 		/* Read until the end of the stream or a reset; a rejecting frame may come first. */
 		while (recv(fd, octets, sizeof(octets), 0) > 0)

@@ -94,7 +94,7 @@ static void *use(void *unused)
 	return unused;
 }
 
-/* So few rounds that the memory of the objects is not reused meanwhile. */
+/* The number of rounds is so small that the memory of destroyed objects is not reused. */
 static void destroyed_in_use(void)
 {
 	for (int i = 0; i < 40; i++) {

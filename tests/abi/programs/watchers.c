@@ -146,7 +146,7 @@ static void make_room(int i)
 			succeed(own.cq);
 }
 
-/* Answers each message by the same operation until the parent has closed its pipe. */
+/* Answers ROUNDS messages, each by the same operation, and exits when the parent allows it. */
 static void answer(bool by_write)
 {
 	set_up(false);

@@ -22,7 +22,7 @@ with device() as ctx:
             end.qp.post_send(wr)
             end.completion()
 
-        # A message by the address vector, and a reply by the completion's source.
+        # Send a message with the address vector, and a reply to the source of the completion.
         a.mr.write(data, SIZE)
         b.receive()
         send(a, AH(a.pd, attr=route(ctx, index)), b)

@@ -100,7 +100,7 @@ class End:
         attr = self.attr
         attr.dest_qp_num, attr.ah_attr = number, way
         attr.path_mtu, attr.max_dest_rd_atomic, attr.max_rd_atomic = 3, 8, 8
-        # Adapters use five bits of a time and three of a count.
+        # Adapters use only five bits of a time and three of a count, and ignore the others.
         attr.min_rnr_timer, attr.timeout = 12 | 0x20, 14 | 0xE0
         attr.retry_cnt, attr.rnr_retry = 7 | 0x08, 7 | 0xF8
         self.qp.to_rts(attr)

@@ -32,7 +32,7 @@ with device() as ctx:
 
     target = MR(b.pd, 4096, ALL)
     assert written(target) == data
-    # Different memory with a new key; then without access rights.
+    # Re-registration with different memory and a new key; then without access rights.
     place = posix_memalign(8192)
     target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
     assert target.length == 8192

@@ -12,8 +12,8 @@ from siwarp.inspect.rd import RDDatagram, RDFlag, RDReason, RDType
 from siwarp.verbs import WROpcode
 
 PATIENT = 60_000  # ms: linger time of tests that do not test its end
-#: ms: linger time of tests in which one end may exit before the other one has its answer, which
-#: then lingers until this time.
+#: ms: linger time on a lossy line, where one end may exit before the other one has its answer; the
+#: other one then lingers for this time.
 LOSSY = 5000
 
 

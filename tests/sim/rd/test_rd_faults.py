@@ -76,7 +76,7 @@ def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(end, rtt):
     assert a.send(peer, b"far") == 1
     run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = net.now() - began
-    # Three round trips: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
+    # This takes three round trips: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + 0.001
     pump(a, peer, [b"and on"] * 3, a, b)
     assert b.data() == [b"far"] + [b"and on"] * 3

@@ -1,4 +1,4 @@
-"""Completion queues and channels."""
+"""Completion queues and completion channels."""
 
 from __future__ import annotations
 
