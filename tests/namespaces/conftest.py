@@ -1,4 +1,4 @@
-"""Two network namespaces with a cable between them."""
+"""Fixtures: pairs of network namespaces connected by a veth pair or by a router."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from namespaces.path_harness import Path3
 
 @pytest.fixture(scope="session")
 def cable() -> Iterator[tuple[Namespace, Namespace]]:
-    """Two namespaces, connected; they go when the tests are over."""
+    """Provide two network namespaces connected by a veth pair, for the complete test session."""
     with cabled() as ends:
         yield ends
 
 
 @pytest.fixture(scope="session")
 def line() -> Iterator[Path3]:
-    """Two namespaces with a router between them."""
+    """Provide two network namespaces connected by a router, for the complete test session."""
     made = Path3()
     yield made
     made.close()
@@ -26,6 +26,6 @@ def line() -> Iterator[Path3]:
 
 @pytest.fixture
 def path(line: Path3) -> Path3:
-    """The same, as new."""
+    """Provide the namespaces of ``line``, reset to their initial state."""
     line.reset()
     return line

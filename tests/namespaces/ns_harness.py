@@ -16,19 +16,22 @@ from typing import Any
 import pytest
 from cli.cli_harness import unsanitized
 
-#: Of the documentation's ranges (RFC 5737, 3849): whatever else the machine has, not these.
+#: Addresses from the documentation ranges (RFC 5737, RFC 3849), so that they cannot collide with
+#: addresses of the machine.
 V4 = ("192.0.2.1", "192.0.2.2")
 V6 = ("2001:db8::1", "2001:db8::2")
 
 
-#: Where ip and tc are, which a user's PATH may lack.
+#: The directories of ip and tc are appended because the PATH of an ordinary user may lack them.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 class Namespace:
-    """A network namespace with its end of a cable and its addresses; it is gone after ``close``.
+    """A network namespace with one end of a veth pair and its addresses. ``close`` removes the
+    namespace.
 
-    Where the user is not root, it lies in a user namespace: that of ``beside``, or one of its own.
+    For a user other than root, the namespace belongs to a user namespace: that of ``beside`` if
+    given, otherwise a new one.
     """
 
     def __init__(self, link: str, v4: str, v6: str, beside: Namespace | None = None) -> None:
@@ -59,11 +62,11 @@ class Namespace:
         self._holder.communicate()
 
     def inside(self, *command: str) -> list[str]:
-        """Return the command that runs a program in there."""
+        """Return the command line that runs a program in this namespace."""
         return ["nsenter", "-t", self.pid, *self._user, "-n", *command]
 
     def run(self, *command: str) -> str:
-        """Run a program of the system's in there and return what it prints."""
+        """Run a system program in this namespace and return its standard output."""
         done = subprocess.run(
             self.inside(*command),
             capture_output=True,
@@ -84,14 +87,18 @@ class Namespace:
         self.ip("addr", "add", f"{self.v6}/64", "dev", self.link, "nodad")
 
     def wait_for_link_local(self) -> None:
-        """Wait for the address that every interface has, until nobody else is known to have it."""
+        """Wait until the link-local address of the interface has passed duplicate address
+        detection.
+        """
         end = time.monotonic() + 10
         while not self.link_local():
             assert time.monotonic() < end, f"no link-local address on {self.link}"
             time.sleep(0.02)
 
     def has_socket(self, port: int, state: str) -> bool:
-        """Whether a TCP port in there has a socket in this state, a number of Linux's."""
+        """Whether a TCP socket of this namespace has this local or remote port and this Linux state
+        number.
+        """
         for table in ("tcp", "tcp6"):
             text = Path("/proc", self.pid, "net", table).read_text(encoding="ascii")
             if re.search(rf":{port:04X} [0-9A-F:]+ {state} ", text):
@@ -99,11 +106,11 @@ class Namespace:
         return False
 
     def listens(self, port: int) -> bool:
-        """Whether somebody in there listens on a TCP port."""
+        """Whether a socket of this namespace listens on this TCP port."""
         return self.has_socket(port, "0A")
 
     def connected(self, port: int) -> bool:
-        """Whether a TCP port in there has a connection."""
+        """Whether a TCP connection with this port exists in this namespace."""
         return self.has_socket(port, "01")
 
     def link_local(self) -> str | None:
@@ -114,7 +121,7 @@ class Namespace:
         return None
 
     def python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
-        """Start a Python program in this namespace, with these environment variables too."""
+        """Start a Python program in this namespace; ``env`` adds environment variables."""
         return subprocess.Popen(
             self.inside(sys.executable, "-c", code, *args),
             stdin=subprocess.PIPE,
@@ -126,7 +133,7 @@ class Namespace:
 
 
 def finish(process: subprocess.Popen[str], seconds: float = 30) -> Any:
-    """Wait for a program and return the last line it wrote, as JSON."""
+    """Wait for a program to end and return the last line of its output, parsed as JSON."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -139,13 +146,14 @@ def finish(process: subprocess.Popen[str], seconds: float = 30) -> Any:
 
 @contextlib.contextmanager
 def cabled() -> Iterator[tuple[Namespace, Namespace]]:
-    """Two namespaces with a cable between them, both with their link-local addresses."""
+    """Provide two network namespaces connected by a veth pair, each with its link-local address."""
     with contextlib.ExitStack() as made:
         ends: list[Namespace] = []
         for i in range(2):
             ends.append(Namespace(f"cable{i}", V4[i], V6[i], ends[0] if ends else None))
             made.callback(ends[i].close)
-        # Made inside the namespaces, so that a failure leaves nothing in the machine's own.
+        # The veth pair is created inside the namespaces, so that a failure leaves no interface in
+        # the machine's own namespace.
         peer = ["peer", "name", ends[1].link, "netns", ends[1].pid]
         ends[0].ip("link", "add", ends[0].link, "type", "veth", *peer)
         for end in ends:

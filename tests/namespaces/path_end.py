@@ -1,4 +1,4 @@
-"""One end of a path: a queue pair that does what lines of JSON on standard input say."""
+"""One end of a network path: runs a queue pair as instructed by JSON lines on standard input."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ ALL = (
 
 
 class World:
-    """What the functions below work with: ``out`` is sent from, ``into`` is the peer's to use."""
+    """The verbs objects of this end.
+
+    ``out`` is the source of sends; ``into`` is exposed to the peer.
+    """
 
     def __init__(self, kind: str, host: str, timeout: float = 0.0, whole: bool = False) -> None:
         self.context = Context(host)
@@ -64,7 +67,7 @@ class World:
             max_write_records=8 if kind == "UD" else 0,
         )
         self.qp = QP(self.pd, init)
-        if whole:  # a socket of the user's that sends nothing in fragments
+        if whole:  # a user-provided socket that forbids IP fragmentation
             self.own = socket.socket(
                 socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
             )
@@ -85,7 +88,9 @@ world: World
 
 
 def start(kind: str, host: str, *more: Any) -> list[Any]:
-    """Make the queue pair: its address, and where its memory is."""
+    """Create the queue pair; return its address and port, and the rkey and address of its
+    buffer.
+    """
     global world
     world = World(kind, host, *more)
     remote = world.into.remote()
@@ -93,7 +98,7 @@ def start(kind: str, host: str, *more: Any) -> list[Any]:
 
 
 def meet(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
-    """Say who the peer is."""
+    """Set the peer's address and remote memory, and connect the queue pair to the peer."""
     world.there = RemoteBuffer(addr, SIZE, rkey)
     if world.kind == "UC":
         world.qp.to_rts(QPAttr(ah_attr=AHAttr(host, port), path_mtu=path_mtu or None))
@@ -103,7 +108,7 @@ def meet(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
 
 
 def recv(sizes: list[int]) -> None:
-    """Post a receive for each of these messages, one behind the other in memory."""
+    """Post one receive for each of these message sizes; the buffers are adjacent in memory."""
     world.slots = []
     for i, size in enumerate(sizes):
         at = sum(sizes[:i])
@@ -123,7 +128,7 @@ def _wait(cq: CQ, n: int, seconds: float) -> list[WC]:
 
 
 def send(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND") -> list[str]:
-    """Post messages one behind the other: the statuses that they complete with."""
+    """Post messages from adjacent buffers and return the statuses of their completions."""
     for i, size in enumerate(sizes):
         at = sum(sizes[:i])
         world.out.view[at : at + size] = bytes([size % 251]) * size
@@ -138,7 +143,9 @@ def send(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND") -> list[
 
 
 def received(n: int, seconds: float = 20.0) -> list[int]:
-    """Wait for messages: their octets, -1 for one whose octets are not right."""
+    """Wait for n messages and return their lengths in octets, or -1 for a message with wrong
+    content.
+    """
     return [
         wc.byte_len
         if wc.ok
@@ -150,18 +157,18 @@ def received(n: int, seconds: float = 20.0) -> list[int]:
 
 
 def recorded(n: int, seconds: float = 20.0) -> list[list[int]]:
-    """Wait for Write-Records: of each how many octets came, and of how many."""
+    """Wait for n Write-Records and return [octets placed, message length] of each record."""
     records = [world.qp.record(wc) for wc in _wait(world.rcq, n, seconds)]
     return [[record.valid, record.length] for record in records]
 
 
 def memory(first: int, n: int) -> list[int]:
-    """Return octets of the memory that the peer may use."""
+    """Return octets of the memory that is exposed to the peer."""
     return list(world.into.read(n, first))
 
 
 def sent(first: int, n: int) -> list[int]:
-    """Return octets of what is sent from, where a Read's answer goes too."""
+    """Return octets of the source buffer, which is also the destination of RDMA Reads."""
     return list(world.out.read(n, first))
 
 
@@ -170,7 +177,7 @@ def address() -> list[Any]:
 
 
 def fill(octet: int, n: int) -> None:
-    """Set the first octets of it."""
+    """Set the first n octets of the exposed memory to one value."""
     world.into.write(bytes([octet]) * n)
 
 
@@ -179,12 +186,12 @@ def state() -> str:
 
 
 def rts() -> None:
-    """Bring the queue pair back from SQE."""
+    """Return the queue pair from SQE to RTS."""
     world.qp.to_rts()
 
 
 def turn(seconds: float) -> None:
-    """Let the queue pair work without anything being asked of it."""
+    """Poll the receive completion queue for some seconds, so that the queue pair makes progress."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         world.rcq.poll(1)
@@ -197,7 +204,8 @@ def count(*names: str) -> list[int]:
 
 
 def connect_error(host: str) -> str:
-    """Return what the step to RTR with a peer there fails with."""
+    """Return the name of the errno with which the transition to RTR fails for a peer at this host.
+    """
     try:
         world.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))
     except Error as e:
@@ -207,7 +215,7 @@ def connect_error(host: str) -> str:
 
 def main() -> None:
     for line in sys.stdin:
-        faulthandler.dump_traceback_later(90, exit=True)  # nothing takes so long
+        faulthandler.dump_traceback_later(90, exit=True)  # no function takes 90 s
         function, *args = json.loads(line)
         print(json.dumps(globals()[function](*args)), flush=True)
         faulthandler.cancel_dump_traceback_later()

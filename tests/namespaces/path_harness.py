@@ -1,6 +1,7 @@
-"""Three network namespaces in a row, a - r - b, and a queue pair at either end that does as told.
+"""Three network namespaces in a row (a - r - b), with a remote-controlled queue pair at either end.
 
-They lie in a user namespace of their own where the user is not root, as those of `siwarp wan` do.
+For a user other than root they belong to a new user namespace, as the namespaces of `siwarp wan`
+do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import unsanitized
 
-# Of the documentation's ranges (RFC 5737, 3849).
+# Addresses from the documentation ranges (RFC 5737, RFC 3849).
 V4 = {"a": "198.51.100.1", "b": "203.0.113.1"}
 V6 = {"a": "2001:db8:a::1", "b": "2001:db8:b::1"}
 
@@ -41,7 +42,10 @@ ip route add default via {gateway4}; ip route add default via {gateway6}
 
 
 class Path3:
-    """The three namespaces; ``ip`` and ``sh`` work in one of them, ``end`` starts an end in it."""
+    """The three namespaces.
+
+    ``ip`` and ``sh`` run commands in a namespace; ``end`` starts a queue pair.
+    """
 
     def __init__(self) -> None:
         root = os.geteuid() == 0
@@ -60,7 +64,8 @@ class Path3:
                 pytrace=False,
             )
         self.pids = dict(zip("arb", lines, strict=True))
-        # A router with a tentative link-local address, as all are for some 2 s, solicits nobody.
+        # Disable duplicate address detection: a router sends no neighbour solicitations while its
+        # link-local address is tentative, which takes about 2 s.
         for me in "arb":
             self.sh(
                 me, "for i in all default; do echo 0 >/proc/sys/net/ipv6/conf/$i/accept_dad; done"
@@ -68,7 +73,8 @@ class Path3:
         for me in "ab":
             peer = ["peer", "name", f"r{me}", "netns", self.pids["r"]]
             self.sh(me, f"ip link add {me}0 type veth {' '.join(peer)}")
-            # Trains are cut before they leave: the router's counters are of packets.
+            # Disable segmentation offload on the veth pair, so that the router's counters count
+            # packets on the wire.
             self.sh(me, f"ip link set {me}0 gso_max_segs 1")
         self.sh("r", ROUTER)
         for me, other in (("a", "198.51.100"), ("b", "203.0.113")):
@@ -79,7 +85,7 @@ class Path3:
         return ["nsenter", "-t", self.pids[where], *self._enter, "-n"]
 
     def sh(self, where: str, script: str) -> str:
-        """Run shell commands in a, r or b, and return what they print."""
+        """Run a shell script in namespace a, r or b and return its output."""
         done = subprocess.run(
             [*self._in(where), "sh", "-c", script],
             capture_output=True,
@@ -91,10 +97,13 @@ class Path3:
         return done.stdout
 
     def middle(self, mtu: int, *, routers_tell: bool = True) -> None:
-        """Set the MTU between r and b; or else r drops what is longer in silence."""
+        """Set the MTU of the link from r to b; without ``routers_tell``, r drops long packets
+        silently.
+        """
         self.sh("r", f"ip link set rb mtu {mtu}")
         self.sh("b", f"ip link set b0 mtu {mtu}")
-        # The numbers of ICMP and ICMPv6: their names are in a file that a small system has not.
+        # Protocol numbers of ICMP and ICMPv6: a small system lacks /etc/protocols, which holds the
+        # names.
         for family, protocol in (("-4", 1), ("-6", 58)):
             self.sh("r", f"ip {family} rule del prio 10 2>/dev/null || true")
             if not routers_tell:
@@ -102,7 +111,9 @@ class Path3:
                 self.sh("r", rule)
 
     def reset(self) -> None:
-        """As it was at first, and without what the kernels know of paths."""
+        """Restore the initial MTUs and links, and flush the path MTUs that the kernels
+        have cached.
+        """
         self.middle(1500)
         self.sh("a", "ip link set a0 mtu 1500")
         self.up()
@@ -110,11 +121,11 @@ class Path3:
             self.sh(where, "ip route flush cache; ip -6 route flush cache")
 
     def down(self) -> None:
-        """Take a's interface away: its routes go with it, and its IPv6 address."""
+        """Set a's interface down, which removes its routes and its IPv6 address."""
         self.sh("a", "ip link set a0 down")
 
     def up(self) -> None:
-        """Bring it back."""
+        """Set a's interface up and restore its IPv6 address and its default routes."""
         self.sh(
             "a",
             "ip link set a0 up; ip -6 addr replace 2001:db8:a::1/64 dev a0 nodad;"
@@ -123,13 +134,13 @@ class Path3:
         )
 
     def crossed(self) -> tuple[int, int]:
-        """Return how many packets, and octets of IP, r has sent to b."""
+        """Return the number of packets, and of octets of IP, that r has forwarded to b."""
         (link,) = json.loads(self.sh("r", "ip -j -s link show rb"))
         tx = link["stats64"]["tx"]
         return tx["packets"], tx["bytes"] - 14 * tx["packets"]
 
     def forge(self, mtu: int, quoted: bytes) -> None:
-        """Have r tell a, falsely, that such a packet did not fit."""
+        """Send a a forged ICMP message of r: a packet with these first octets exceeded this MTU."""
         code = (
             "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 1);"
             f"s.sendto(bytes.fromhex(sys.argv[1]), ('{V4['a']}', 0))"
@@ -153,7 +164,7 @@ class Path3:
 
 
 class End:
-    """A process in a namespace that runs the functions of path_end.py by name."""
+    """A process in a namespace that executes functions of path_end.py by name."""
 
     def __init__(self, enter: list[str], env: dict[str, str]) -> None:
         preload = os.environ.get("LD_PRELOAD", "")
@@ -167,7 +178,7 @@ class End:
         )  # fmt: skip
 
     def ask(self, function: str, *args: Any) -> None:
-        """Start a function; ``answer`` has what it returned."""
+        """Start a function in the process; ``answer`` returns its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([function, *args]) + "\n")
         self._process.stdin.flush()

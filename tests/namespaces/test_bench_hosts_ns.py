@@ -1,4 +1,4 @@
-"""`siwarp bench ADDR` between two network namespaces, which are as two hosts."""
+"""`siwarp bench ADDR` between two network namespaces, which stand for two hosts."""
 
 from __future__ import annotations
 

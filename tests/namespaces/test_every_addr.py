@@ -1,4 +1,4 @@
-"""Queue pairs at every address of their device, over a cable: IPv4, IPv6, link-local IPv6."""
+"""Queue pairs at every address of their device, over a veth pair: IPv4, IPv6, link-local IPv6."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from namespaces.ns_harness import Namespace, finish
 
-#: Answers each message from where it came to, with the addresses in its GRH and its completion's.
+#: Program: answers each message from the address at which the message arrived, and includes the
+#: addresses of the message's GRH and of its completion.
 ECHO = """
 import ipaddress, json, sys
 from siwarp._siwarp import ffi, lib
@@ -46,8 +47,9 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CQ(ctx) as scq, 
                     sys.exit()
 """
 
-#: Sends a word to each destination from a source ("" for none) until it has an answer: who answered
-#: from where, to which address of this end, and what.
+#: Program: sends a word to each destination from a given source ("" for none) until an answer
+#: arrives. Prints the answering address, the local address that received the answer, and the
+#: content.
 ASK = """
 import json, sys, time
 from siwarp.verbs import *
@@ -105,7 +107,7 @@ def test_a_number_is_reached_at_each_address_and_answers_from_it(
     ends = [(a.v4, b.v4), (a.v6, b.v6), (link_local(a), link_local(b))]
     with echo(b) as (_, qpn):
         what = [("word", there, source) for here, there in ends for source in ("", here)]
-        # The link-local address alone says which link it is on.
+        # The scope of a link-local address names the link of the destination, too.
         scoped = [(f"{here}%{a.link}" if "fe80" in here else here, t) for here, t in ends]
         what += [("word", there, here) for here, there in scoped]
         found = ask(a, qpn, *what)
@@ -133,7 +135,7 @@ def test_a_second_address_of_a_family_is_one_to_send_from_and_to(
     assert [(d, s) for s, d, _ in found] == pairs
 
 
-#: Posts a list of sends to one destination, from one source after the other by turns.
+#: Program: posts a list of sends to one destination, alternating between several source addresses.
 LIST = """
 import json, sys, time
 from siwarp.verbs import *
@@ -153,7 +155,7 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(rang
 
 
 def test_sends_of_a_list_leave_each_by_its_own_source(cable: tuple[Namespace, Namespace]) -> None:
-    """Those to one destination go as one batch, but only from one source."""
+    """Sends to one destination form one batch only if they have the same source address."""
     a, b = cable
     a.ip("addr", "add", "192.0.2.105/24", "dev", a.link)
     listener = b.python(
@@ -183,7 +185,7 @@ def test_an_address_that_comes_is_bound_and_one_that_goes_does_no_harm(
     length = "/64" if ":" in host else "/24"
     nodad = ["nodad"] if ":" in host else []
     with echo(b) as (process, qpn):
-        for _ in range(2):  # it comes, goes, and comes back
+        for _ in range(2):  # the address is added, removed and added again
             b.ip("addr", "add", f"{host}{length}", "dev", b.link, *nodad)
             ((source, _, _),) = ask(a, qpn, ("word", host, ""))
             assert source == host
@@ -195,7 +197,7 @@ def test_an_address_that_comes_is_bound_and_one_that_goes_does_no_harm(
         assert process.wait(20) == 0
 
 
-#: Sends a word from two sources at each line that it is told: the statuses.
+#: Program: for each input line, sends a word from two source addresses and prints the statuses.
 LOSER = """
 import sys, time
 from siwarp.verbs import *
@@ -238,7 +240,8 @@ def test_what_is_sent_from_an_address_that_is_gone_disturbs_nothing_else(
         assert loser.stdout.readline() == "ready\n"
         assert told() == "SUCCESS SUCCESS\n"
         a.ip("addr", "del", *where)
-        # Linux sends IPv6 from an address that it had when the socket was bound, and IPv4 not.
+        # Linux sends IPv6 from an address that was present when the socket was bound; IPv4 sends
+        # fail.
         assert told() == ("SUCCESS SUCCESS\n" if six else "GENERAL_ERR SUCCESS\n")
         a.ip("addr", "add", *where, *nodad)
         assert told() == "SUCCESS SUCCESS\n"
@@ -248,8 +251,8 @@ def test_what_is_sent_from_an_address_that_is_gone_disturbs_nothing_else(
         a.run("sh", "-c", f"ip addr del {where[0]} dev {a.link} || true")
 
 
-#: Sends a word without a source at each line, which names an address that the device has to have
-#: lost by then, or nothing.
+#: Program: for each input line, sends a word without a source address. A line is empty or names an
+#: address that the device must have lost before the send.
 SENDER = """
 import sys, time
 from siwarp.verbs import *
@@ -271,7 +274,7 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(4)) 
                 assert done[0].ok, done
 """
 
-#: Says its port, then where each datagram comes from.
+#: Program: prints its port, then the source address of each datagram.
 HEARER = """
 import socket
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -354,7 +357,7 @@ def test_groups_of_both_families_reach_one_queue_pair(
     assert source.split("%")[0] in (b.v4, b.v6, link_local(b))
 
 
-#: A UC queue pair at one of the device's addresses: says its number, is told the peer's.
+#: Program: a UC queue pair at one address of the device. Prints its number and reads the peer's.
 UC = """
 import json, sys, time
 from siwarp.verbs import *

@@ -1,4 +1,4 @@
-"""Multicast over a cable, IPv4 and IPv6: by which interface, how far, who gets a copy."""
+"""Multicast over a veth pair, IPv4 and IPv6: outgoing interface, hop limit, and receivers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from namespaces.ns_harness import Namespace, finish
 
 GROUPS = {"v4": "239.192.7.91", "v6": "ff15::7:91", "link": "ff02::7:91"}
 
-#: A member: says when it is one, then what it got; an empty message ends it.
+#: Program: a group member. Reports when it has joined, then each message; an empty message ends it.
 MEMBER = """
 import json, sys, time
 from siwarp.verbs import *
@@ -37,7 +37,7 @@ with Context(own) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 16 * 64) as mr:
         print(json.dumps(got))
 """
 
-#: Sends words to a group, bound to an address and, it may be, a device.
+#: Program: sends words to a group, optionally bound to an address and a device.
 SENDER = """
 import json, sys, time
 from siwarp.verbs import *
@@ -91,7 +91,7 @@ def test_members_on_both_ends_and_in_several_processes_get_a_copy_each(
         members = [
             stack.enter_context(member(b, at_b, group, b.link)),
             stack.enter_context(member(b, at_b, group, b.link)),
-            # The sender's own machine has members as well.
+            # Members on the sender's own machine.
             stack.enter_context(member(a, at_a, group, a.link)),
         ]
         own, port, qpn = send(a, at_a, at_a, group, "one", "two", "")
@@ -113,12 +113,13 @@ def test_messages_of_other_interfaces_are_another_group_s(
     group = GROUPS[kind]
     with contextlib.ExitStack() as stack:
         if kind == "v6":
-            # Without this no IPv6 group is reachable over lo.
+            # Without this route, no IPv6 group is reachable over lo.
             stack.enter_context(group_route(b, group))
         inside = stack.enter_context(member(b, loop, group, "lo"))
         outside = stack.enter_context(member(b, addresses(b, kind), group, b.link))
         send(b, loop, loop, group, "inside", "")
-        # The device says where a message leaves, also where the queue pair is bound to no address.
+        # The device selects the outgoing interface, even if the queue pair is not bound to an
+        # address.
         send(b, b.v4, everywhere, group, "outside", "")
         assert [g[0] for g in finish(inside)] == ["inside", ""]
         assert [g[0] for g in finish(outside)] == ["outside", ""]
@@ -152,7 +153,8 @@ def test_a_message_passes_as_many_routers_as_is_said_and_none_by_default(
     assert mac == ("01:00:5e:40:07:5b" if kind == "v4" else "33:33:00:07:00:91")
 
 
-#: The hop limit and the Ethernet address of the first datagram to a group.
+#: Program: prints the hop limit and the destination Ethernet address of the first datagram that is
+#: sent to a group.
 SNIFFER = """
 import ipaddress, json, socket, sys
 group = ipaddress.ip_address(sys.argv[2])
@@ -177,7 +179,7 @@ def test_ipv6_groups_work_on_loopback_once_there_is_a_route() -> None:
         alone.ip("link", "set", "lo", "up")
         refused = alone.python(SENDER, "::1", "::1", GROUPS["v6"], '["x"]')
         assert "GENERAL_ERR" in refused.communicate(timeout=30)[1], "no route"
-        # What TROUBLESHOOTING.md says.
+        # The command that TROUBLESHOOTING.md recommends.
         alone.ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
         for group in (GROUPS["v6"], GROUPS["link"]):
             with member(alone, "::1", group, "lo") as got:

@@ -1,4 +1,4 @@
-"""UD and RC between two network namespaces: real interfaces, an MTU, IPv6 with scopes."""
+"""UD and RC between two network namespaces: real interfaces, an MTU, scoped IPv6 addresses."""
 
 from __future__ import annotations
 
@@ -94,12 +94,14 @@ KINDS = ["v4", "v6", "link-local"]
 
 
 def addresses(cable: tuple[Namespace, Namespace], kind: str) -> tuple[str, str, str]:
-    """Return the server's address as it names it, as the client does, and the client's own."""
+    """Return the server's own address, the server's address as the client writes it, and the
+    client's.
+    """
     a, b = cable
     if kind == "link-local":
         server, client = b.link_local(), a.link_local()
         assert server and client
-        # The scope is the interface that one's own packets leave by.
+        # The scope of a link-local address is the local interface.
         return server, f"{server.partition('%')[0]}%{a.link}", client
     return (b.v4, b.v4, a.v4) if kind == "v4" else (b.v6, b.v6, a.v6)
 
@@ -119,7 +121,7 @@ def test_ud_messages_of_every_size_cross_the_cable(
 ) -> None:
     a, b = cable
     at_server, at_client, own = addresses(cable, kind)
-    # Around one packet of the cable's MTU, and what IP cuts into many.
+    # Sizes around one packet of the veth pair's MTU, and sizes that IP fragments.
     sizes = [0, 1, 1449, 1450, 1451, 4096, 30000, 65485]
     server = b.python(UD_SERVER, at_server, str(len(sizes)))
     try:
@@ -128,7 +130,7 @@ def test_ud_messages_of_every_size_cross_the_cable(
         client = a.python(UD_CLIENT, at_client, str(port), json.dumps(sizes), own)
         netdev, addr = finish(client)
         assert netdev == a.link
-        # Who hears it names the scope by its own interface.
+        # The receiver writes the scope of the sender's address with its own interface.
         host = addr[0].replace(f"%{a.link}", f"%{b.link}")
         assert finish(server) == [[host, addr[1]]]
     finally:
@@ -179,7 +181,7 @@ sys.stdin.read()  # the other one still asks for its address
 def test_queue_pairs_by_qpn_meet_across_the_cable(
     cable: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    """A link-local peer may be named without its scope: it is that of this end's device."""
+    """A link-local peer address needs no scope: the default is the local device's interface."""
     tests = str(Path(__file__).parents[1])
     server, _, client = addresses(cable, kind)
     ends = [

@@ -1,6 +1,6 @@
-"""RD across a router: how long datagrams are where the MTU in the middle is not the ends'.
+"""RD across a router: the datagram length if the MTU in the middle differs from that of the ends.
 
-tests/sim/test_sim_rd_paths.py has paths that begin to drop long datagrams in silence.
+tests/sim/test_sim_rd_paths.py covers paths that begin to drop long datagrams silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ both = pytest.mark.parametrize("ends", [V4, V6], ids=["v4", "v6"], indirect=True
 
 
 def deliver(a: End, b: End, sizes: list[int]) -> None:
-    """Send messages across, all of which must arrive."""
+    """Send messages from a to b, all of which must arrive."""
     b.do("recv", sizes)
     a.ask("send", sizes, WAIT)
     b.ask("received", len(sizes), WAIT)
@@ -43,12 +43,12 @@ def deliver(a: End, b: End, sizes: list[int]) -> None:
 
 
 def behind(a: End, b: End) -> None:
-    """Send nothing: gives what both ends do with the memory before and behind it an order."""
+    """Send an empty message, which orders memory accesses of both ends before and after it."""
     deliver(a, b, [0])
 
 
 def packets_of(path: Path3, a: End, b: End) -> float:
-    """Return the mean length of the packets of a large message on the middle link."""
+    """Return the mean length in octets of the packets of a large message on the middle link."""
     n, octets = path.crossed()
     deliver(a, b, [400_000])
     n_now, octets_now = path.crossed()
@@ -56,7 +56,7 @@ def packets_of(path: Path3, a: End, b: End) -> float:
 
 
 def grows_to(path: Path3, a: End, b: End, mtu: int) -> None:
-    """Send until packets are of that length, for they become so when long messages are sent."""
+    """Send until the packets reach this length: only long messages raise the path MTU."""
     end = time.monotonic() + WAIT
     while not mtu - 60 < (mean := packets_of(path, a, b)) <= mtu:
         assert time.monotonic() < end, mean
@@ -71,7 +71,7 @@ def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
     a, b = ends
     path.middle(1280, routers_tell=False)
     deliver(a, b, [100_000, 64, 5000])
-    assert a.do("count", "rd_mtu_lowered") == [0]  # no segment was in one that did not pass
+    assert a.do("count", "rd_mtu_lowered") == [0]  # no data segment was in a probe that was dropped
     behind(a, b)
     assert a.do("send", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
     behind(a, b)
@@ -100,7 +100,7 @@ def test_datagrams_follow_the_path_down_and_up_again_as_routers_tell(
     assert a.do("count", "rd_mtu_lowered")[0] >= 1
     grows_to(path, a, b, 1280)
     path.middle(1500)
-    grows_to(path, a, b, 1500)  # although the kernel believes for minutes what it was told
+    grows_to(path, a, b, 1500)  # although the kernel caches the lower path MTU for minutes
 
 
 @pytest.mark.clause("DGRAM-PMTU-4")
@@ -114,7 +114,7 @@ def test_what_a_router_is_said_to_tell_counts_only_when_something_is_missing(
     quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + addresses
     quoted += struct.pack("!HHHH", here[1], there[1], 1480, 0)
     path.forge(600, quoted)
-    # The kernel took it for true.
+    # The kernel has accepted the forged path MTU.
     assert "mtu 600" in path.sh("a", f"ip route get {V4['b']}")
     assert packets_of(path, a, b) > 1440
     assert a.do("count", "rd_mtu_lowered") == [0]
@@ -127,7 +127,7 @@ def test_a_peer_behind_a_link_that_is_gone_is_found_and_met_again_when_it_is_bac
 ) -> None:
     a, b = ends
     deliver(a, b, [64, 5000])
-    # Shorter than the time that a peer may be silent: nothing is lost.
+    # Outage shorter than the peer time-out: no message is lost.
     b.do("recv", [20_000])
     path.down()
     a.ask("send", [20_000], WAIT)
@@ -135,7 +135,7 @@ def test_a_peer_behind_a_link_that_is_gone_is_found_and_met_again_when_it_is_bac
     path.up()
     assert b.do("received", 1, WAIT) == [20_000]
     assert a.answer() == ["SUCCESS"]
-    # And longer: each request ends, the queue pair goes on.
+    # Longer outage: each request fails, and the queue pair remains usable.
     path.down()
     began = time.monotonic()
     assert a.do("send", [64, 64], WAIT) == ["RETRY_EXC_ERR", "WR_FLUSH_ERR"]

@@ -1,4 +1,4 @@
-"""What UD, UC and RD make of a network that refuses datagrams, and of links of two MTUs."""
+"""UD, UC and RD on networks that refuse datagrams, and on links with two different MTUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Meet = Callable[..., tuple[End, End]]
 
 @pytest.fixture
 def meet(path: Path3) -> Iterator[Meet]:
-    """Two ends with queue pairs of a kind that have met."""
+    """Provide a function that creates two ends with connected queue pairs of one kind."""
     made: list[End] = []
 
     def begin(kind: str, host: dict[str, str] = V4, whole: bool = False) -> tuple[End, End]:
@@ -38,13 +38,13 @@ def passes(a: End, b: End, sizes: list[int]) -> None:
     assert b.do("received", len(sizes), WAIT) == sizes
 
 
-#: A route in the router, and what it tells a by ICMP.
+#: Routes in the router, and the ICMP error that each of them sends to a.
 ELSEWHERE = {
     "host": "ip route replace unreachable 203.0.113.1/32",
     "prohibited": "ip route replace prohibit 203.0.113.1/32",
     "silence": "ip route replace blackhole 203.0.113.1/32",
 }
-#: The same at a: sendto() fails.
+#: The same routes in a itself, where sendto() fails.
 HERE = {
     "EHOSTUNREACH": "ip route replace unreachable 203.0.113.1/32",
     "EACCES": "ip route replace prohibit 203.0.113.1/32",
@@ -82,7 +82,7 @@ def test_what_this_machine_refuses_to_send_is_a_general_error_and_the_queue_pair
             assert a.do("state") == "RTS"
             passes(a, b, [200])
     a, b = kinds["UC"]
-    # What was not sent is missing at the peer, which sees it by the numbers.
+    # The peer detects the datagrams that were not sent as a gap in the sequence numbers.
     assert b.do("count", "uc_missing")[0] >= 1
 
 
@@ -120,7 +120,8 @@ def test_messages_longer_than_the_mtu_cross_links_of_1500_and_of_1280(
             passes(a, b, [1400, 1452, 1600, 20_000])
             assert a.do("state") == "RTS"
         path.sh("a", "ip link set a0 mtu 1500")
-        # The middle takes less: a datagram is lost, and the next are as long as the router said.
+        # The middle link has a smaller MTU: the first datagram is lost, and later ones have the
+        # length that the router reported.
         path.middle(1280)
         b.do("recv", [1400] * 40)
         for _ in range(40):
@@ -133,7 +134,7 @@ def test_messages_longer_than_the_mtu_cross_links_of_1500_and_of_1280(
 
 
 def fragments(path: Path3) -> int:
-    """Return how many IP fragments a has made, of both versions."""
+    """Return how many IP fragments a has created, IPv4 and IPv6."""
     names, values = (line.split() for line in path.sh("a", "grep ^Ip: /proc/net/snmp").splitlines())
     of_v6 = path.sh("a", "grep ^Ip6FragCreates /proc/net/snmp6").split()[1]
     return int(values[names.index("FragCreates")]) + int(of_v6)
@@ -155,7 +156,8 @@ def test_a_uc_datagram_found_too_long_goes_in_fragments_and_the_next_are_shorter
     packets, octets = path.crossed()
     passes(a, b, [1400, 20_000])
     assert fragments(path) == cut
-    # Shorter by what the link takes less, and no more; a report of 40 octets may be among them.
+    # Datagrams are shorter by the difference of the MTUs, and no more; a report of 40 octets may be
+    # among them.
     now = path.crossed()
     assert (now[1] - octets) / (now[0] - packets) > 1050
 
@@ -174,7 +176,7 @@ def test_write_records_are_cut_to_the_mtu_of_their_link_and_none_goes_in_fragmen
         assert fragments(path) == before
         now = path.crossed()
         assert (now[1] - octets) / (now[0] - packets) > mtu - 100
-        # What a cannot send whole goes in fragments: they are counted.
+        # Datagrams that exceed a's own MTU are sent in fragments, which the kernel counts.
         assert a.do("send", [3000], WAIT) == ["SUCCESS"]
         assert fragments(path) > before
 

@@ -1,4 +1,4 @@
-"""Asynchronous events of a port: its link goes down and up, its addresses come and go."""
+"""Asynchronous events of a port: link down and up, addresses added and removed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from namespaces.ns_harness import V4, V6, Namespace, finish
 
 LIMIT = 20.0  # seconds
 
-# Opens the device as an ordinary user, whoever runs this, and prints each of its events, with what
-# the device is then.
+# Program: opens the device as an ordinary user, even if the tests run as root, and prints each of
+# its asynchronous events with the port state and the addresses at that time.
 WATCHER = """
 import json, os, sys
 from siwarp.verbs import *
@@ -31,18 +31,19 @@ with Context(sys.argv[1]) as ctx:
 
 
 class Watcher:
-    """A process in the namespace that tells what its device tells."""
+    """A process in the namespace that reports the asynchronous events of its device."""
 
     def __init__(self, ns: Namespace) -> None:
         self.ns = ns
         self.process = ns.python(WATCHER, ns.v4, str(os.geteuid()))
-        self._read = b""  # beyond the last line
+        self._read = b""  # octets after the last complete line
         assert self.line() == "open"
 
     def line(self) -> object:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
-        # Not by the file's own buffer: two lines may come at once, and select sees no buffer.
+        # Reads the descriptor, not the buffered file: two lines may arrive at once, and select()
+        # does not see the file's buffer.
         while b"\n" not in self._read:
             ready, _, _ = select.select([fd], [], [], LIMIT)
             assert ready, f"nothing told within {LIMIT} s"
@@ -53,7 +54,9 @@ class Watcher:
         return json.loads(text)
 
     def until(self, kind: str) -> tuple[bool, list[str]]:
-        """Read on to the next event of this kind: whether the port is up, and its addresses."""
+        """Read up to the next event of this kind; return whether the port is up, and the
+        addresses.
+        """
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             told = self.line()
@@ -63,7 +66,7 @@ class Watcher:
         raise AssertionError(f"no {kind} within {LIMIT} s")
 
     def address(self, address: str, there: bool) -> None:
-        """Read on until an event tells that the device has this address, or has it no longer."""
+        """Read events until one reports that the device has this address, or no longer has it."""
         end = time.monotonic() + LIMIT
         while (address in self.until("GID_CHANGE")[1]) != there:
             assert time.monotonic() < end
@@ -75,7 +78,9 @@ class Watcher:
 
 @pytest.fixture
 def ns() -> Iterator[Namespace]:
-    """A namespace with both ends of a cable: "port", which has the addresses, and "other"."""
+    """Provide a namespace with both ends of a veth pair: "port", which has the addresses, and
+    "other".
+    """
     made = Namespace("port", V4[0], V6[0])
     try:
         made.ip("link", "add", "port", "type", "veth", "peer", "name", "other")
@@ -96,7 +101,7 @@ def watcher(ns: Namespace) -> Iterator[Watcher]:
 def test_a_link_that_goes_down_and_up_is_told_as_often_as_it_does(
     ns: Namespace, watcher: Watcher
 ) -> None:
-    for link in ("port", "other"):  # by the administrator, and by losing the carrier
+    for link in ("port", "other"):  # set down by the administrator; loss of carrier
         ns.ip("link", "set", link, "down")
         assert watcher.until("PORT_ERR")[0] is False
         ns.ip("link", "set", link, "up")
@@ -121,7 +126,7 @@ def test_what_happens_to_another_interface_is_not_told(ns: Namespace, watcher: W
     seen: list[object] = []
     while not seen or "192.0.2.78" not in str(seen[-1]):
         seen.append(watcher.line())
-    # The interface's own link-local address may come meanwhile.
+    # The link-local address of the watched interface may be added at the same time.
     assert all(isinstance(told, list) and told[0] == "GID_CHANGE" for told in seen), seen
     assert "198.51.100.1" not in str(seen)
 

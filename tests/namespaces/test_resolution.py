@@ -1,4 +1,6 @@
-"""UD queue pairs found by address and port (spec/cm-udp.md) by cable: fe80, kills, forged ICMP."""
+"""UD queue pairs resolved by address and port (spec/cm-udp.md) over a veth pair: link-local
+addresses, killed processes, forged ICMP.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from pace import scaled
 
 from siwarp.inspect import SIDR
 
-#: Does as the lines of its input say, and answers each with a line.
+#: Program: executes the commands on its input and answers each with one line.
 END = """
 import json, sys
 from siwarp._siwarp import ffi, lib
@@ -72,7 +74,7 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CMEventChannel(c
 
 
 class End:
-    """Such a program in a namespace."""
+    """A process in a namespace that runs the program END."""
 
     def __init__(self, at: Namespace, **env: str) -> None:
         self.process = at.python(END, at.v4, **env)
@@ -108,7 +110,7 @@ def end() -> Iterator[Make]:
 
 
 def on_link(at: Namespace, link: str) -> str:
-    """Its address of the link alone, as one writes it who has that link."""
+    """Return the link-local address of a namespace with the scope of the given link."""
     found = at.link_local()
     assert found
     return f"{found.split('%')[0]}%{link}"
@@ -156,7 +158,7 @@ def test_a_peer_that_is_killed_while_it_thinks_is_known_soon(cable: Cable, end: 
     port = door.do("listen", b.v4, 0)[1]
     asker.do("ask", b.v4, port)
     assert door.do("take", scaled(20))[0] == "CONNECT_REQUEST"
-    time.sleep(1)  # it thinks
+    time.sleep(1)  # the peer has received the request and has not answered
     door.process.send_signal(signal.SIGKILL)
     door.process.wait(timeout=20)
     began = time.monotonic()
@@ -194,9 +196,9 @@ def test_who_asks_may_be_killed_and_another_one_is_answered(cable: Cable, end: M
     assert other.do("take", scaled(20))[:4] == ["ESTABLISHED", 0, 0, qpn]
 
 
-# ---- ICMP that somebody made up
+# ---- forged ICMP
 
-#: A UDP socket that prints what comes and from where, and ICMP as its input says.
+#: Program: a UDP socket that prints each datagram and its source, and sends ICMP as its input says.
 LIAR = """
 import json, socket, sys
 host, to = sys.argv[1:]
@@ -223,7 +225,9 @@ def checksum(octets: bytes) -> int:
 def unreachable(
     source: tuple[str, int], dest: tuple[str, int], quoted: bytes, code: int = 3
 ) -> str:
-    """ICMP: a datagram from source to dest, which began so, did not arrive. In hex."""
+    """Return, in hex, an ICMP error: a datagram from source to dest with these first octets was
+    lost.
+    """
     udp = struct.pack("!HHHH", source[1], dest[1], 8 + 232, 0) + quoted
     ends = socket.inet_aton(source[0]) + socket.inet_aton(dest[0])
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + 8 + 232, 1, 0, 64, 17, 0) + ends
@@ -270,7 +274,8 @@ def test_icmp_that_does_not_quote_the_question_ends_nothing(
             liar.stdin.flush()
             assert liar.stdout.readline()
             assert asker.do("take", 0) is None
-        # The last one is an error of a datagram's length, as a send of this end's may have.
+        # The last forged error concerns a datagram's length, as an error for one of the host's own
+        # sends may.
         assert asker.do("counter", "icmp_errors") > 0 or what == "long", "they came"
         assert (asker.do("counter", "drop_sidr_id") > 0) == (code == 3)
         assert asker.do("take", scaled(10))[:2] == ["UNREACHABLE", 110]
@@ -285,7 +290,7 @@ def test_icmp_that_quotes_the_question_counts_once_for_each(cable: Cable, end: M
     liar, where = liar_of(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
-        asker.do("ask", *where, 0.09)  # one question alone
+        asker.do("ask", *where, 0.09)  # one query, without retransmissions
         asked, port = json.loads(liar.stdout.readline())
         told = unreachable((a.v4, port), where, bytes.fromhex(asked)[:16])
         liar.stdin.write(json.dumps([told] * 20) + "\n")

@@ -1,12 +1,13 @@
-"""Several UD queue pairs on one socket, where it is full: a link that is slower than they are."""
+"""Several UD queue pairs that share one full socket: the link is slower than the senders."""
 
 from __future__ import annotations
 
 import pytest
 from namespaces.ns_harness import Namespace, finish
 
-#: Each has all it wants to send in its ring; how far the others are when one is through. On a busy
-#: machine the first may be far before the last has posted anything: then all begin anew.
+#: Program: each sender has all its messages in its ring. Prints how far the other senders are when
+#: one has finished. On a busy machine the first sender may be far ahead before the last one has
+#: posted; then all start again.
 SENDERS = """
 import json, sys, time
 from siwarp.verbs import *
@@ -48,6 +49,6 @@ def test_on_a_full_socket_each_gets_room_in_its_turn(cable: tuple[Namespace, Nam
         found = finish(a.python(SENDERS, a.v4, b.v4, "4", "256", SIWARP_SNDBUF="16384"))
     finally:
         a.run("tc", "qdisc", "del", "dev", a.link, "root")
-    # Who was first is through, and nobody was left behind by more than half.
+    # The first sender has finished, and no other sender is behind by more than half.
     assert max(found) == 256
     assert min(found) >= 128, found

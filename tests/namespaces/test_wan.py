@@ -1,4 +1,4 @@
-"""`siwarp wan`: two namespaces with a line between them that does what its plan says."""
+"""`siwarp wan`: two namespaces with an emulated line between them that follows a fault plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ while True:
     s.sendto(data, whom)
 """
 
-# Sends until the first answer comes: the other end may not be there yet.
+# Program: sends until the first answer arrives, because the other end may not have started yet.
 PING = """
 import json, socket, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -82,7 +82,7 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture(autouse=True)
 def tun() -> None:
-    """Only where the line can be made."""
+    """Skip the tests on a machine where the line cannot be created."""
     wan_harness.need_line()
 
 
@@ -113,7 +113,8 @@ def test_losses_of_one_direction_are_what_is_missing() -> None:
     assert 2 <= lost <= 60
     said = [line for line in done.stderr.splitlines() if " a to b: " in line]
     counted = int(said[0].split(" octets, ")[1].split()[0])
-    # One that was too late for its answer is missing too; one lost before the first answer is not.
+    # An answer that arrived too late counts as missing, too; a loss before the first answer does
+    # not.
     assert counted - 3 <= lost <= counted + 10
     assert "lost" not in next(line for line in done.stderr.splitlines() if " b to a: " in line)
 
@@ -122,13 +123,13 @@ def test_a_kernel_tcp_flow_fills_a_line_of_50_mbit() -> None:
     plan, before = "rate=50Mbit,delay=5ms", slowness()
     done = wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python(FLOW_B))
     assert done.returncode == 0, done.stderr
-    # Alone on its machine it reaches 46; beside others the relay may not be woken in time.
+    # Without other load the flow reaches 46 Mbit/s; on a busy machine the relay may be woken late.
     assert 25 / max(before, slowness()) <= json.loads(done.stdout) <= 50
 
 
-# While ARP resolves a neighbour, the kernel keeps only some of the packets for it, and the
-# line's queue does not see the rest. So one packet goes first; the ICMP error that answers it shows
-# that ARP is done.
+# While ARP resolves a neighbour, the kernel keeps only some of the packets for the neighbour, and
+# drops the others before the queue of the line. So the program first sends one packet; the ICMP
+# error that answers this packet shows that ARP has finished.
 BURST = """
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -151,7 +152,7 @@ def test_the_queue_before_a_rate_is_bounded_as_a_routers_is(limit: str) -> None:
     assert done.returncode == 0, done.stderr
     said = next(line for line in done.stderr.splitlines() if " a to b: " in line)
     assert said.startswith("siwarp wan: a to b: 200 packets, 205600 octets, ")
-    # Ten wait, and one a 12th of a second leaves.
+    # Ten packets are queued, and one leaves every 12th of a second.
     full = int(said.split(" dropped, queue full")[0].split()[-1])
     assert 170 <= full <= 191
 
@@ -169,7 +170,7 @@ def test_siwarp_speaks_across_the_line() -> None:
     )
     done = wan("delay=1ms", sys.executable, "-c", code, in_b=server)
     result = json.loads(done.stdout[done.stdout.index("{") :])
-    # The first ones may be before the server is there.
+    # The first requests may be sent before the server has started.
     assert 0 < result["received"] <= 20
     assert result["rtt_us"]["min"] >= 2000
 
@@ -185,7 +186,7 @@ def test_the_exit_status_is_the_commands_and_ends_leave_nothing() -> None:
 def test_a_plan_that_is_none_names_the_place() -> None:
     done = wan("loss=1%; delay=x", "true")
     assert done.returncode == 2
-    # A box is drawn round it, which may break its lines.
+    # The message is printed in a box, which may break its lines.
     assert "clause 2, character 16" in " ".join(done.stderr.replace("│", " ").split())
 
 
@@ -219,7 +220,9 @@ def test_what_runs_at_one_end_can_run_something_at_the_other() -> None:
 
 
 def test_without_root_it_has_a_user_namespace_of_its_own(build_dir: Path, tmp_path: Path) -> None:
-    """As nobody, where root runs this, with a tun device that everyone may open, as is usual."""
+    """If the tests run as root, the command runs as nobody, with a tun device that is open to all
+    users, as is usual.
+    """
     program = next(build_dir.rglob("siwarp-wan"))
     ends = "loss=1% 1500 1 '' sh -c 'id -u; ip -br addr'"
     as_nobody = (

@@ -1,4 +1,4 @@
-"""RD on a line of the kernel's whose router marks datagrams in place of dropping them (ECN)."""
+"""RD on a kernel-emulated line whose router marks datagrams instead of dropping them (ECN)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_marks_on_the_way_slow_a_flow_as_losses_do_and_nothing_is_sent_again() -
     plan = "rate=50Mbit,delay=5ms"
     plain = wan.measure(("rd",), 3, plan)
     marked = wan.measure(("rd",), 3, plan + "; tx:mark=60%")
-    # Only what understands marks gets them, so what leaves has ECT(0).
+    # Only ECN-capable packets are marked, so the datagrams have left with ECT(0).
     assert marked["line"]["a_to_b"]["marked"] > 10
     assert plain["line"]["a_to_b"]["marked"] == 0
     assert marked["flows"]["rd"]["mbit_s"] < 0.7 * plain["flows"]["rd"]["mbit_s"]

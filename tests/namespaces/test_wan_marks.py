@@ -1,4 +1,7 @@
-"""Explicit congestion notification: ECT(0) on what leaves, and CE that a line sets on the way."""
+"""Explicit congestion notification:
+
+ECT(0) on outgoing datagrams, and CE set by a line on the path.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from namespaces import wan_harness
 
 pytestmark = pytest.mark.scales
 
-# Tells of each datagram the lowest two bits of TOS or traffic class, as it came.
+# Program: prints the ECN bits (lowest two bits of TOS or traffic class) of each datagram received.
 SINK = """
 import json, socket, sys
 family, level, name, of = {names}
@@ -58,7 +61,7 @@ FAMILIES = {
 
 @pytest.fixture(autouse=True)
 def tun() -> None:
-    """Only where the line can be made."""
+    """Skip the tests on a machine where the line cannot be created."""
     wan_harness.need_line()
 
 
@@ -79,5 +82,5 @@ def test_a_marking_line_sets_ce_on_what_understands_it_and_on_nothing_else(
         *("--", sys.executable, "-c", code),
     )
     assert done.returncode == 0, done.stderr
-    # A wrong checksum of the header would have had the kernel drop it.
+    # The kernel would have dropped a packet with a wrong header checksum.
     assert json.loads(done.stdout) == [[bits] for bits in expected]

@@ -1,4 +1,4 @@
-"""What tests of `siwarp wan` share."""
+"""Helpers shared by the tests of `siwarp wan`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def need_line() -> None:
-    """Skip where the line cannot be made; some kernels have no such device."""
+    """Skip the test if the line cannot be created: some kernels have no tun device."""
     if os.environ.get("SANITIZER") == "tsan":
         pytest.skip("the relay has one thread, and a shell under ThreadSanitizer's library crashes")
     try:
