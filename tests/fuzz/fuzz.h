@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * fuzz.h - what the harnesses share: a lower layer of plain memory instead of sockets (fuzz_llp.c),
- * and the input's first two octets, which say how it is fed.
+ * fuzz.h - shared parts of the fuzz harnesses: an llp layer over memory instead of sockets
+ * (fuzz_llp.c), and the first two octets of the input, which control how the rest is fed.
  *
- *   octet 0  CRC 1, Markers 2, strict 4, initiator 8, refuse 16, four bits for the harness
- *   octet 1  three bits: how many octets a read gives at most; 8: every other read finds nothing;
- *            16: at the end silence instead of an end of stream; 32: a reset
+ *   octet 0  CRC 1, Markers 2, strict 4, initiator 8, refuse 16; upper bits: defined by the harness
+ *   octet 1  lower three bits: index of the most octets that one read returns; 8: every other read
+ *            returns EAGAIN; 16: the input ends with silence instead of an end of stream;
+ *            32: the input ends with a reset
  */
 #ifndef FUZZ_H
 #define FUZZ_H
@@ -46,19 +47,25 @@ struct fuzz_input {
 	size_t len;
 };
 
-/* Splits the input; the next socket made reads before, whole, and then the octets as they say. */
+/*
+ * Splits the input. The next socket created returns all of `before` first, and then the octets of
+ * the input as octet 1 says.
+ */
 bool fuzz_begin(const uint8_t *data, size_t size, const void *before, size_t n,
 		struct fuzz_input *in);
 void fuzz_end(struct fuzz_input *in);
-/* Puts a number (most significant octet first) where the octets have this word of four letters. */
+/*
+ * Replaces the first occurrence of this four-letter word in the input with a number, most
+ * significant octet first.
+ */
 void fuzz_patch(struct fuzz_input *in, const char *word, uint32_t number);
-/* What was sent last, 4096 octets of it at the most. */
+/* The most recently sent octets, at most 4096. */
 extern uint8_t fuzz_sent[4096];
 extern size_t fuzz_n_sent;
-/* All octets that a socket has were read, or an end was told. */
+/* Whether all octets of the socket have been read, or the end has been reported. */
 bool fuzz_dry(void);
 
-/* Start-up frames that are sound: for responders and for initiators. Octets. */
+/* Build valid start-up frames, for responders and for initiators. Return the length in octets. */
 size_t fuzz_request(uint8_t *to, uint8_t flags);
 size_t fuzz_reply(uint8_t *to, uint8_t flags);
 

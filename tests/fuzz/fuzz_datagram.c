@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Datagrams, from UDP up to the messages of a UD queue pair, and its errors: those found are
- * answered, those reported compared with what was sent to the one peer that there is.
+ * Datagrams, from UDP up to the messages of a UD queue pair, and its error messages: errors found
+ * are answered, and errors reported are compared with what was sent to the only peer.
  */
 #include "fuzz.h"
 #include "llp/llp.h"
@@ -37,7 +37,7 @@ static struct siw_mem_queue *queue_new(void)
 	return q;
 }
 
-/* Messages to the peer, for it to complain of. */
+/* Sends messages to the peer, for the input's error messages to refer to. */
 static void send_some(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_dgram_op op = { .dest = &fuzz_addr, .qkey = 0x11223344 };
@@ -52,8 +52,8 @@ static void send_some(struct siw_rdmap_dgram *dgram)
 }
 
 /*
- * Of every Write-Record that may be over: ranges in order that do not touch, in the message and the
- * memory.
+ * Checks each Write-Record that may be complete: its ranges are in ascending order, do not touch,
+ * and lie within the message and within the memory.
  */
 static void check_records(struct siw_rdmap_dgram *dgram)
 {
@@ -102,7 +102,7 @@ static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *e
 	case SIW_RDMAP_BAD_RECV:
 		CHECK(event->user_data < 8 && event->status == -EMSGSIZE);
 		break;
-	case SIW_RDMAP_BAD_ACCESS: /* nobody is told */
+	case SIW_RDMAP_BAD_ACCESS: /* no error message is sent */
 		CHECK(event->quoted_tagged && event->quoted_head_len == 14);
 		return;
 	default:

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* DDP segments: into queues of small buffers, and under an STag, which the input calls STAG. */
+/*
+ * DDP segments, placed into queues of small buffers and, if tagged, under the STag that the input
+ * writes as "STAG".
+ */
 #include "ddp/ddp.h"
 #include "fuzz.h"
 #include "llp/llp.h"
 #include "mpa/mpa.h"
 
 #define REGION 3000
-#define BASE   0x10000 /* the region's first tagged offset */
+#define BASE   0x10000 /* first tagged offset of the region */
 
 static struct siw_mem *mem;
 static struct siw_llp_port *port;

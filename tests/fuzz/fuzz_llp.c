@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The functions of llp/llp.h over memory: one socket at a time, nothing waits, all is taken. */
+/*
+ * The functions of llp/llp.h over memory: one socket at a time; no call blocks, and every send is
+ * accepted completely.
+ */
 #include <arpa/inet.h>
 
 #include "fuzz.h"
@@ -137,7 +140,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	return (ssize_t)len;
 }
 
-/* Every octet is looked at, so that a sanitizer sees what is sent from where it may not be. */
+/* Reads every octet, so that a sanitizer detects a send from memory that must not be read. */
 static ssize_t take(const struct iovec *iov, int n)
 {
 	size_t len = 0;
@@ -211,7 +214,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 	return -EOPNOTSUPP;
 }
 
-/* Datagrams in the input: two octets of length each, then as many octets as there are. */
+/* Datagrams in the input: two octets of length each, then that many octets. */
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	const uint8_t *at = feed.in->octets + feed.at;

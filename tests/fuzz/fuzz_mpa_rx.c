@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* FPDUs behind a sound start-up, placed into buffers of exactly their size. */
+/* FPDUs after a valid start-up, placed into buffers of exactly their size. */
 #include "fuzz.h"
 #include "mpa/mpa.h"
 
-static unsigned int use; /* so that the octets of a head are looked at */
+/* Result of reading the octets of each header; prevents the compiler from removing the reads. */
+static unsigned int use;
 
 static int place(struct siw_mpa_stream *stream, size_t skip, size_t len, uint8_t pieces)
 {

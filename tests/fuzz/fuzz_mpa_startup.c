@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Start-up frames, in both roles, and a few FPDUs behind them. */
+/* Start-up frames, in both roles, followed by a few FPDUs. */
 #include "fuzz.h"
 #include "mpa/mpa.h"
 
@@ -29,7 +29,7 @@ static void judge(const struct siw_mpa_params *peer)
 	CHECK(peer->ird <= 0x3fff && peer->ord <= 0x3fff && peer->rtr <= 7);
 }
 
-/* Whether FPDUs may follow. */
+/* Whether the start-up succeeded, so that FPDUs may follow. */
 static bool start_up(struct siw_mpa_stream *stream, const struct fuzz_input *in)
 {
 	struct siw_mpa_params peer, reply = { .crc = in->flags & FUZZ_CRC, .ird = 1, .ord = 1 };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* rtnetlink's messages. The kernel sends them, and still no octet of theirs may be believed. */
+/* rtnetlink messages. They come from the kernel, but the parser must validate every field. */
 #include "fuzz.h"
 #include "llp/llp_sock.h"
 
 static const uint8_t *message;
 static size_t n_message;
 
-/* One message, then nothing. */
+/* Returns the one message, then end of data. */
 static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags, void *source, void *len)
 {
 	size_t n = n_message < size ? n_message : size;
@@ -21,7 +21,10 @@ static ssize_t fuzz_recv(int fd, void *buf, size_t size, int flags, void *source
 	return flags & MSG_TRUNC ? (ssize_t)n_message : (ssize_t)n;
 }
 
-/* The file itself, reading from here; its open and close are not called. */
+/*
+ * Includes the parser's source file with its reads redirected to fuzz_recv. Its open and close
+ * functions are not called.
+ */
 #define siw_llp_recvfrom    fuzz_recv
 #define siw_llp_watch_open  watch_open
 #define siw_llp_watch_read  watch_read

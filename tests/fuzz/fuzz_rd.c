@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Reliable datagrams: three endpoints of the true code, a network that does what the input says,
- * and four strangers who say what the input says, also in the name of an endpoint.
+ * Reliable datagrams: three endpoints that run the product's code, a network that is controlled by
+ * the input, and four strangers that send what the input says, also with the address of an
+ * endpoint.
  *
- *   octet 0  SHORT 1: little memory, few records, cookies and idle time of 50 ms; WRAP 2: PSNs
- *            begin near the end of their numbers; CALM 4: no strangers, no restarts, no resets;
- *            NO_CARS 8
- *   then     steps, of an octet that says what and one or more that say how
+ *   octet 0  SHORT 1: little memory, few peer records, cookie lifetime and idle time of 50 ms;
+ *            WRAP 2: PSNs begin just before they wrap; CALM 4: no strangers, restarts or resets;
+ *            NO_CARS 8: no UDP_SEGMENT
+ *   then     steps: one octet selects the step, one or more octets are its parameters
  *
- * What holds, whatever comes: of each endpoint's segments the others take each once at the most, in
- * order, without a gap in one life of the pair; what is said to be accepted was taken; memory and
- * records are within their bounds and the books are right; nobody who was not met is sent more than
- * he said. In the end all that still counts arrives.
+ * Invariants for every input: each segment is delivered at most once, in order, and without a gap
+ * within one life of the pair of endpoints; a segment that is reported as accepted was delivered;
+ * memory and peer records stay within their limits, and the accounting is consistent; an address
+ * that has not completed the handshake is never sent more octets than it sent. In the end, all
+ * segments of lives that have not ended are delivered.
  */
 #include <arpa/inet.h>
 
@@ -28,11 +30,11 @@ struct input {
 	uint8_t flags;
 };
 
-/* What one endpoint has to do with another, in one space. */
+/* State of one endpoint towards another endpoint, in one sequence space. */
 struct pair {
-	uint32_t next;	/* the number of the next segment to send */
-	uint32_t taken; /* the greatest number taken of the other's, + 1 */
-	bool fresh;	/* nothing was taken yet in this life of the pair */
+	uint32_t next;	/* number of the next segment to send */
+	uint32_t taken; /* highest number delivered from the other endpoint, + 1 */
+	bool fresh;	/* nothing was delivered yet in this life of the pair */
 };
 
 static struct {
@@ -44,7 +46,7 @@ static struct {
 } ends[ENDS];
 
 static uint8_t flags;
-static bool upset; /* somebody's life may have ended by right */
+static bool upset; /* the life of some pair may have ended legitimately */
 static uint32_t foreign_taken;
 
 static uint32_t byte(struct input *in)
@@ -88,7 +90,7 @@ static void open_end(int i)
 
 	ends[i].port.owner = getpid();
 	CHECK(!siw_rd_open(&ends[i].port, &attr, &ends[i].rd));
-	/* The same at each run; another at each life. */
+	/* The key is the same in each run, and differs between the lives of an endpoint. */
 	ends[i].rd->key = (struct siw_sipkey){ { (uint64_t)i + 1, ends[i].life++ } };
 }
 
@@ -115,13 +117,13 @@ static void over(int a, int b)
 		ends[a].with[b][space].fresh = true;
 }
 
-/* The numbers of segments are even in the requests' space. */
+/* Segment numbers are even in the space of requests and odd in the space of responses. */
 static uint32_t number_of(uint32_t next, enum siw_rd_space space)
 {
 	return next * SIW_RD_SPACES + space;
 }
 
-/* Every third is a response. */
+/* Every segment whose length is a multiple of 3 is a response. */
 static void send_segment(int a, int b, uint32_t len)
 {
 	struct siw_rd_peer *peer = peer_of(a, b);
@@ -147,7 +149,7 @@ static void send_segment(int a, int b, uint32_t len)
 	CHECK(accepted == siw_rd_accepted(peer, SIW_RD_REQUESTS));
 }
 
-/* A segment came to a from b: as it was sent, after the one before it. */
+/* Checks a segment that endpoint a received from b: unchanged, and next in order. */
 static void take(int a, int b, enum siw_rd_space space, const uint8_t *data, uint32_t len)
 {
 	struct pair *pair = &ends[a].with[b][space];
@@ -205,7 +207,7 @@ static void happened(int a, const struct siw_rd_event *event)
 	}
 }
 
-/* What the crank does: an endpoint is looked at when its socket came up, or its time. */
+/* One progress round: an endpoint is serviced if its socket is ready or its timer has expired. */
 static void turn(int i)
 {
 	struct siw_rd *rd = ends[i].rd;
@@ -233,7 +235,9 @@ static void hold(int i, enum siw_rd_space space, bool on)
 	}
 }
 
-/* With what it had in its socket, and what it had sent on its way, or not. */
+/*
+ * Closes and reopens an endpoint. Received datagrams are lost; if quietly, the close sends nothing.
+ */
 static void restart(int i, bool quietly)
 {
 	bool was_full = net.full;
@@ -305,7 +309,7 @@ static uint64_t check_rx(const struct siw_rd *rd, const struct siw_rd_seq *seq)
 	return room + sizeof(*rx) + (rx->mask + 1) * sizeof(rx->slot[0]);
 }
 
-/* Of the segments of this life as many were taken there as count as accepted. */
+/* At most as many segments of this life count as accepted as the other endpoint has delivered. */
 static void check_accepted(int a, int b, enum siw_rd_space space)
 {
 	struct siw_rd_peer *peer = record(a, b);
@@ -352,7 +356,10 @@ static uint32_t near_(uint32_t base, uint32_t by)
 	return base + (by & 0x80 ? (uint32_t)(int8_t)by : (uint32_t)far[by & 7] + (by >> 3));
 }
 
-/* Its words are those of nobody who knows the epochs, so they may change nothing. */
+/*
+ * Whether a forged datagram is more than an attacker without knowledge of the epochs could send.
+ * Such a datagram is not sent, because it could legitimately change an endpoint's state.
+ */
 static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
 {
 	const struct siw_rd_peer *peer = record(to, from);
@@ -362,7 +369,10 @@ static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
 			 (peer->peer_epoch && ntohl(wire->source_epoch) == peer->peer_epoch)));
 }
 
-/* The body of an ACK: a few ranges, or as many as one octet repeated says. */
+/*
+ * Builds the body of an ACK: up to four ranges from the input, and further ranges that repeat one
+ * octet.
+ */
 static uint32_t ack_body(struct input *in, uint8_t *rest)
 {
 	struct siw_rd_ack *ack = (struct siw_rd_ack *)rest;
@@ -411,7 +421,7 @@ static void speak(struct input *in)
 		len = SIW_RD_HEAD_LEN + SIW_RD_COOKIE_LEN;
 		break;
 	case SIW_DGRAM_RD_HELLO:
-		/* The options, if there are any, of the input's own. */
+		/* The options of a HELLO, if any, come from the input. */
 		d.rest[0] = SIW_RD_VERSIONS;
 		len = SIW_RD_HELLO_LEAST;
 		if (what & 0x80) {
@@ -451,7 +461,7 @@ static void deliver_all(void)
 static void wait_for(uint64_t ns)
 {
 	net.now += ns;
-	/* Who is not looked at for so long cannot know that others spoke meanwhile. */
+	/* After so long without service, an endpoint may have dropped peers that were alive. */
 	if (ns > 1000 * MS)
 		upset = true;
 }
@@ -473,7 +483,9 @@ static void reset(int a, int b)
 	over(a, b);
 }
 
-/* Sockets take nothing; and when they do again, whoever asked for that is looked at. */
+/*
+ * Makes the sockets refuse sends, or accept sends again; then every waiting endpoint is serviced.
+ */
 static void stuff(bool full)
 {
 	for (int i = 0; net.full && !full && i < ENDS; i++)
@@ -544,7 +556,10 @@ static void step(struct input *in)
 	}
 }
 
-/* Whether all that was taken in and is of a life that goes on has arrived. */
+/*
+ * Whether every segment that was accepted for sending, and whose life continues, has been
+ * delivered.
+ */
 static bool all_there(void)
 {
 	for (int a = 0; a < ENDS; a++)
@@ -558,7 +573,7 @@ static bool all_there(void)
 	return true;
 }
 
-/* Nobody means harm any more, and nothing is lost: what was begun is finished. */
+/* Ends all interference and loss, and checks that every transfer completes. */
 static void finish(void)
 {
 	stuff(false);
@@ -566,8 +581,8 @@ static void finish(void)
 		for (int space = 0; space < SIW_RD_SPACES; space++)
 			hold(i, (enum siw_rd_space)space, false);
 	/*
-	 * If the network kept a CHALLENGE for longer than its cookie lives, another is asked for only
-	 * when as much time again has passed.
+	 * If the network delayed a CHALLENGE for longer than the lifetime of its cookie, an
+	 * endpoint asks for a new cookie only after the same time again.
 	 */
 	for (int n = 0; n < 9000 && (n < 20 || !all_there()); n++) {
 		deliver_all();
@@ -591,7 +606,7 @@ static void begin(void)
 	net.no_batches = flags & NO_CARS;
 	net.knows = knows;
 	memset(ends, 0, sizeof(ends));
-	/* A life ends by right where a record may be forgotten before its peer was heard again. */
+	/* A life may end legitimately if a record can be dropped before its peer is heard again. */
 	upset = flags & SHORT;
 	for (int i = 0; i < ENDS; i++) {
 		open_end(i);

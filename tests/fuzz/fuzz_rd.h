@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * fuzz_rd.h - a network of memory with a clock of its own, under the true code of reliable
- * datagrams: what an endpoint sends is in flight until the input has it delivered, dropped, doubled
- * or damaged.
+ * fuzz_rd.h - a network in memory with a simulated clock, below the product's code of reliable
+ * datagrams. A datagram that an endpoint sends stays in flight until the input has it delivered,
+ * dropped, duplicated or corrupted.
  *
- * Places 0 to ENDS - 1 are endpoints, those from there on to PLACES - 1 strangers that the input
- * speaks for.
+ * Places 0 to ENDS - 1 are endpoints; places ENDS to PLACES - 1 are strangers, whose datagrams come
+ * from the input.
  */
 #ifndef FUZZ_RD_H
 #define FUZZ_RD_H
@@ -16,7 +16,7 @@
 #include "llp/llp_sock.h"
 #include "rd/rd_impl.h"
 
-/* Octets of the longest datagram; tests/c has longer ones. */
+/* Length in octets of the longest datagram; tests/c sets a larger one. */
 #ifndef FUZZ_LONGEST
 #define FUZZ_LONGEST 1536
 #endif
@@ -31,28 +31,28 @@ struct fuzz_datagram {
 
 struct fuzz_net {
 	uint64_t now;
-	bool full;	    /* sockets take nothing */
+	bool full;	    /* sockets refuse every send */
 	bool no_batches;    /* the kernel has no UDP_SEGMENT */
 	bool reseed;	    /* the next random octets are the first ones again: fuzz_rd_port.c */
-	uint32_t route_mtu; /* what the kernel says of any way: 0 nothing */
-	uint32_t flying;    /* datagrams in flight, in the order of sending */
+	uint32_t route_mtu; /* path MTU that the kernel reports for every route; 0: none */
+	uint32_t flying;    /* number of datagrams in flight, in sending order */
 	struct fuzz_datagram **air;
-	uint32_t kept; /* datagrams ever sent: the last ones are kept, for who says them again */
+	uint32_t kept; /* number of datagrams ever sent; the last PAST are kept for replay */
 	struct fuzz_datagram *past;
 	struct {
-		bool up; /* it has something, or wants to be looked at */
+		bool up; /* the socket is readable, or its endpoint requested service */
 		uint32_t n, at;
 		struct fuzz_datagram *inbox;
-		uint32_t asked;	 /* octets of the datagram received last */
-		uint32_t streak; /* received since there was none */
+		uint32_t asked;	 /* length in octets of the last received datagram */
+		uint32_t streak; /* datagrams received since the inbox was last empty */
 		struct siw_llp_sock *sock;
 	} end[ENDS];
-	/* What each stranger heard last: the epoch of who spoke, and a cookie. */
+	/* What each stranger received last: the sender's epoch, and a cookie. */
 	struct {
 		uint32_t epoch;
 		uint8_t cookie[SIW_RD_COOKIE_LEN];
 	} heard[STRANGERS];
-	/* Whether the endpoint at this place knows somebody at that one; of fuzz_rd.c. */
+	/* Whether the endpoint at `end` has a record of the peer at `place`; set by the harness. */
 	bool (*knows)(int end, int place);
 };
 
@@ -60,17 +60,17 @@ enum { AIR = 256, PAST = 128, INBOX = 128 };
 
 extern struct fuzz_net net;
 
-/* The files of rd are compiled so that they call this one. */
+/* Replaces clock_gettime() in the files of rd. */
 int fuzz_clock_gettime(clockid_t clock, struct timespec *t);
 void fuzz_net_reset(void);
 struct siw_addr fuzz_addr_of(int place);
 int fuzz_place_of(const struct siw_addr *addr);
-/* The i-th in flight arrives; false: there is none, or its receiver has no room for it. */
+/* Delivers the i-th datagram in flight. False: there is none, or its receiver's inbox is full. */
 bool fuzz_net_arrive(uint32_t i);
 void fuzz_net_drop(uint32_t i);
-/* One of the datagrams that were sent flies once more: which from the last one back. */
+/* Sends an earlier datagram again; `which` counts back from the last one sent. */
 void fuzz_net_again(uint32_t which);
-/* One more in flight. */
+/* Puts one more datagram in flight. */
 void fuzz_net_send(int from, int to, const void *octets, uint32_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The functions of llp that reliable datagrams stand on, over the network of fuzz_rd.h. */
+/* The llp functions that reliable datagrams use, over the network of fuzz_rd.h. */
 #include <arpa/inet.h>
 #include <time.h>
 
@@ -8,7 +8,7 @@
 struct fuzz_net net;
 
 static struct fuzz_datagram pool[AIR], past[PAST], inboxes[ENDS][INBOX];
-static struct fuzz_datagram *air[AIR]; /* those that fly, then those that nobody uses */
+static struct fuzz_datagram *air[AIR]; /* datagrams in flight, then unused ones */
 
 void fuzz_net_reset(void)
 {
@@ -45,7 +45,7 @@ int fuzz_place_of(const struct siw_addr *addr)
 	return addr->v4[3];
 }
 
-/* ---- what flies ------------------------------------------------------------------------------ */
+/* ---- datagrams in flight --------------------------------------------------------------------- */
 
 static void copy(struct fuzz_datagram *to, const struct fuzz_datagram *from)
 {
@@ -118,7 +118,7 @@ bool fuzz_net_arrive(uint32_t i)
 	return true;
 }
 
-/* ---- sockets: their descriptor is the place -------------------------------------------------- */
+/* ---- sockets: the descriptor encodes the place ----------------------------------------------- */
 
 enum { FIRST_FD = 1000000 };
 
@@ -171,7 +171,10 @@ static int send_one(struct siw_llp_sock *sock, const struct siw_addr *dest, cons
 		memcpy(octets + len, iov[i].iov_base, iov[i].iov_len);
 		len += (uint32_t)iov[i].iov_len;
 	}
-	/* Nobody gets more than he said, unless he was met, or is being met. */
+	/*
+	 * A peer without a record, and without a handshake in progress, is never sent more than it
+	 * sent.
+	 */
 	CHECK(net.knows(from, to) || len <= net.end[from].asked);
 	fuzz_net_send(from, to, octets, len);
 	return 0;
@@ -218,8 +221,8 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 }
 
 /*
- * As the kernel does for a socket that asks for batches, which takes 32 datagrams: those of one
- * sender and one length, and a shorter one, come together.
+ * Receives like the kernel on a socket with UDP_GRO: up to 32 datagrams of one sender and one
+ * length, and one shorter datagram at the end, are returned together.
  */
 ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			       size_t size, uint32_t *seg)

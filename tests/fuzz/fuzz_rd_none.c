@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What ddp and rdmap call of reliable datagrams, for the harnesses over fuzz_llp.c, of which none
- * opens any: it is linked to and never called. fuzz_rd.c has the true code.
+ * Stubs of the reliable datagram functions that ddp and rdmap call, for the harnesses over
+ * fuzz_llp.c, which open no RD endpoint: linked, and never called. fuzz_rd.c uses the real code.
  */
 #include <stdlib.h>
 

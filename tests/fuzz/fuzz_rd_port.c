@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What devices and queue pairs call of llp beside fuzz_rd_net.c: a poller of that network's sockets,
- * one interface, descriptors that nobody waits for. Randomness is the same at each run.
+ * The llp functions that devices and queue pairs call in addition to those of fuzz_rd_net.c: a
+ * poller for the sockets of that network, one interface, and event descriptors that no thread waits
+ * for. Random numbers are the same in each run.
  */
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -10,7 +11,7 @@
 #include "fuzz_rd.h"
 #include "llp/llp_fault.h"
 
-/* ---- the machine, by the linker's --wrap ----------------------------------------------------- */
+/* ---- the machine, replaced with the linker's --wrap ------------------------------------------ */
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
@@ -125,7 +126,7 @@ void siw_llp_waitset_fill(struct siw_llp_port *port, struct siw_llp_waitset *set
 	set->port = port;
 }
 
-/* Nobody sleeps: time goes on at once. */
+/* Does not sleep: advances the simulated time instead. */
 int siw_llp_wait(const struct siw_llp_waitset *set, int extra_fd, int64_t timeout_us)
 {
 	(void)set, (void)extra_fd;

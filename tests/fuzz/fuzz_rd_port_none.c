@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What queue pairs of other kinds call of llp: linked to by fuzz_rd_qp.c, and never called. */
+/*
+ * Stubs of the llp functions that other queue pair types call: linked with fuzz_rd_qp.c, and never
+ * called.
+ */
 #include <stdlib.h>
 
 #define NEVER(name)      \

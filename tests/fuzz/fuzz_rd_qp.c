@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Two queue pairs of RD, with all of RDMAP, DDP and reliable datagrams under them, and a met liar
- * between the two: he knows both epochs, so he changes what flies and says what he likes in either's
- * name, with a right CRC.
+ * Two RD queue pairs with the complete RDMAP, DDP and reliable datagram layers, and an attacker on
+ * the path between them. The attacker knows both epochs, so it changes datagrams in flight and
+ * forges datagrams of either end, with a correct CRC.
  *
- *   octet 0  HONEST 1: the liar keeps quiet, and the network loses, doubles and delays at the most;
- *            RECORDS 2: Write-Records are taken; FEW 4: receives are rare
- *   then     steps, of an octet that says what and one or more that say how
+ *   octet 0  HONEST 1: the attacker is passive, and the network only loses, duplicates and delays
+ *            datagrams; RECORDS 2: Write-Records are accepted; FEW 4: few receives are posted
+ *   then     steps: one octet selects the step, one or more octets are its parameters
  *
- * What holds, whatever comes: each request and each receive completes once; no octet outside of what
- * was granted changes; memory and records are within their bounds and the books are right; who was
- * met is sent one datagram at the most for each of his, beside data and what timers repeat. While
- * all are honest, messages come whole, once and in order, and everything completes.
+ * Invariants for every input: each request and each receive completes exactly once; no octet
+ * outside the granted memory changes; memory and peer records stay within their limits, and the
+ * accounting is consistent; apart from data and timer-driven repetitions, an established peer is
+ * sent at most one datagram for each of its datagrams. If the attacker is passive, messages arrive
+ * complete, exactly once and in order, and every request completes.
  */
 #include <arpa/inet.h>
 
@@ -23,7 +24,10 @@
 
 enum { HONEST = 1, RECORDS = 2, FEW = 4 };
 enum { QPS = 2, STEPS = 300, QKEY = 0x11223344, DEPTH = 16, WRS = 1024 };
-/* Memory of an end: what its receives, its Reads and its peer's Writes may change, and the rest. */
+/*
+ * Layout of an end's memory: receive buffers, destination of Reads, memory granted to the peer, and
+ * source of sends. Only the first three may change.
+ */
 enum { RECV_AT = 0, READ_AT = 4096, GRANTED_AT = 8192, SEND_AT = 12288, MEM = 16384, SLOT = 256 };
 enum { PER_TIMER = 2 };
 #define MS 1000000ull
@@ -40,10 +44,11 @@ static struct {
 	struct siw_mr *own, *granted;
 	struct siw_ah *to;
 	uint8_t *mem;
-	uint32_t posted, done; /* work requests, receives too */
+	uint32_t posted, done; /* work requests, including receives */
 	uint8_t state[WRS];    /* by wr_id: 1 posted, 2 complete */
 	uint32_t next_send, next_recv;
-	uint32_t heard, answers; /* datagrams received and timers served; what was sent but data */
+	/* heard: datagrams received and timers expired; answers: datagrams sent other than data */
+	uint32_t heard, answers;
 } ends[QPS];
 
 static uint8_t flags;
@@ -59,7 +64,7 @@ static uint32_t byte(struct input *in)
 static bool knows(int end, int place)
 {
 	(void)end;
-	return place < QPS; /* strangers are fuzz_rd.c's */
+	return place < QPS; /* fuzz_rd.c covers strangers */
 }
 
 static void to_rts(int i)
@@ -114,7 +119,7 @@ static void close_end(int i)
 	CHECK(!siw_dereg_mr(ends[i].own) && !siw_dereg_mr(ends[i].granted));
 	CHECK(!siw_destroy_cq(ends[i].cq) && !siw_dealloc_pd(ends[i].pd));
 	CHECK(!siw_close_device(ends[i].ctx));
-	/* What is sent, and what lies between, is nobody's to change. */
+	/* The source of sends, and the gaps between the areas, must not have changed. */
 	for (int at = SEND_AT; at < MEM; at++)
 		CHECK(ends[i].mem[at] == (uint8_t)(at * 7 + i));
 	free(ends[i].mem);
@@ -122,7 +127,7 @@ static void close_end(int i)
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-/* A message: its number, then octets that follow from it. */
+/* Checks a message: a number, then octets that are computed from the number. */
 static void check_message(int i, const struct siw_wc *wc)
 {
 	const uint8_t *octets = ends[i].mem + RECV_AT + wc->wr_id % DEPTH * SLOT;
@@ -164,12 +169,15 @@ static void post_recv(int i, uint32_t len)
 
 	if (ends[i].posted == WRS)
 		return;
-	/* Of each wr_id's slot nobody else reads before it is complete: there are DEPTH. */
+	/*
+	 * At most DEPTH receives are outstanding, so no other receive uses this slot until this one
+	 * completes.
+	 */
 	sge.addr = (uintptr_t)(ends[i].mem + RECV_AT + wr.wr_id % DEPTH * SLOT);
 	if (siw_post_recv(ends[i].qp, &wr, NULL))
 		return;
 	ends[i].state[ends[i].posted++] = 1;
-	ends[i].heard++; /* whoever waited for it is told */
+	ends[i].heard++; /* a receive may trigger one datagram to a waiting sender */
 }
 
 static void put_message(uint8_t *to, uint32_t number, uint32_t len)
@@ -192,7 +200,10 @@ static const int opcodes[] = { SIW_WR_SEND,
 			       SIW_WR_SEND_WITH_INV };
 enum { OPCODES = sizeof(opcodes) / sizeof(opcodes[0]) };
 
-/* how: eight of the ways to get the peer's memory wrong. */
+/*
+ * Addresses in the peer's memory; most values of `how` are valid, and 224 and above are misaligned
+ * or outside the granted memory.
+ */
 static uint64_t remote_of(int i, uint32_t how)
 {
 	uint64_t base = (uintptr_t)(ends[!i].mem + GRANTED_AT);
@@ -218,7 +229,7 @@ static void aim(int i, struct siw_send_wr *wr, uint32_t how)
 
 static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 {
-	/* It is sent from memory of its own, which lives until all is over. */
+	/* Source of inline data, outside the end's memory; valid until the run ends. */
 	static uint8_t inline_octets[64];
 	struct siw_sge sge = { (uintptr_t)ends[i].mem, 0, ends[i].own->lkey };
 	struct siw_send_wr wr = {
@@ -256,7 +267,7 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 	ends[i].next_send += sends;
 }
 
-/* ---- the liar -------------------------------------------------------------------------------- */
+/* ---- the attacker ---------------------------------------------------------------------------- */
 
 static struct siw_rd *endpoint(int i)
 {
@@ -277,7 +288,7 @@ static void seal(uint8_t *octets, uint32_t len)
 	memcpy(octets + len - SIW_DGRAM_CRC_LEN, &crc, sizeof(crc));
 }
 
-/* Changes up to eight octets of what flies. */
+/* Changes up to eight octets of a datagram in flight. */
 static void rewrite(uint32_t which, struct input *in)
 {
 	struct fuzz_datagram *d;
@@ -311,7 +322,10 @@ static uint32_t msn_of(const struct siw_rd_peer *peer, uint32_t qn)
 	return stream ? stream->rx.q[qn % SIW_DDP_QUEUES].msn : 1;
 }
 
-/* A segment for end i, whose fields are right but for what the input says. Octets. */
+/*
+ * Builds a segment for end i that is valid except for the fields that come from the input. Returns
+ * its length in octets.
+ */
 static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, struct input *in)
 {
 	uint32_t kind = byte(in), opcode = byte(in), how = byte(in), n = 0;
@@ -331,7 +345,7 @@ static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, 
 		n += put_be(to + n, msn_of(peer, qn) + (how & 0x80 ? how & 3 : 0), 4);
 		n += put_be(to + n, how & 0x40 ? byte(in) : 0, 4);
 	}
-	if (kind & 0x10) { /* a Read Request, or something that is as long */
+	if (kind & 0x10) { /* a Read Request, or another message of that length */
 		n += put_be(to + n, ends[!i].granted->rkey, 4);
 		n += put_be(to + n, granted_at(!i, byte(in)), 8);
 		n += put_be(to + n, byte(in) * 16, 4);
@@ -359,7 +373,7 @@ static uint32_t put_ack(uint8_t *to, struct input *in)
 	return n;
 }
 
-/* Says something to end i in the name of the other. */
+/* Sends a forged datagram to end i with the address of the other end. */
 static void forge(int i, struct input *in)
 {
 	const struct siw_rd_peer *peer = record(i);
@@ -397,7 +411,7 @@ static void forge(int i, struct input *in)
 	lied = true;
 }
 
-/* ---- the books ------------------------------------------------------------------------------- */
+/* ---- accounting ------------------------------------------------------------------------------ */
 
 static uint64_t octets_of(const struct siw_rd *rd, bool sent)
 {
@@ -435,8 +449,8 @@ static void check_end(int i)
 }
 
 /*
- * What end i sends: data as its window allows, one other datagram at the most for each that it
- * received, and what timers repeat.
+ * One progress round of end i. Checks that it sends data as its window allows, at most one other
+ * datagram for each datagram that it received, and what its timers repeat.
  */
 static void turn(int i)
 {
@@ -467,7 +481,7 @@ static void restart(int i)
 
 	upset = true;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
-	post_send(i, 0, 8, 0); /* it is flushed */
+	post_send(i, 0, 8, 0); /* the request is flushed */
 	poll_end(i);
 	CHECK(ends[i].done == ends[i].posted);
 	attr.qp_state = SIW_QPS_RESET;
@@ -476,7 +490,9 @@ static void restart(int i)
 	to_rts(i);
 }
 
-/* Who waits there: it writes no more than there is room for, whatever peers say. */
+/*
+ * Queries the senders that wait for a receive, and checks that at most `room` entries are written.
+ */
 static void ask(int i, int room)
 {
 	struct siw_rd_wait waits[4] = { 0 };
@@ -548,7 +564,10 @@ static bool all_done(void)
 	return ends[0].done == ends[0].posted && ends[1].done == ends[1].posted;
 }
 
-/* Receives for all that may still come; then, if nobody lied, everything completes. */
+/*
+ * Posts receives for all messages that may still arrive; then, if nothing was forged, checks that
+ * every request completes.
+ */
 static void finish(void)
 {
 	for (int n = 0; n < 4000 && (n < 20 || !all_done()); n++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RDMAP messages on a stream: Sends, Writes, Read Requests and their answers, Terminates; as
- * initiator with a Read of our own outstanding, whose sink the input calls SINK.
+ * RDMAP messages on a stream: Sends, Writes, Read Requests and responses, Terminates. As the
+ * initiator, the harness has one RDMA Read outstanding, whose sink STag the input writes as "SINK".
  */
 #include "fuzz.h"
 #include "llp/llp.h"
@@ -53,7 +53,10 @@ static struct siw_mem_queue *queue_new(void)
 	return q;
 }
 
-/* The TOs of a region are its addresses: the input says BASE, and what it means is put in. */
+/*
+ * The tagged offsets of a region are virtual addresses, so the placeholder REGION in the input is
+ * replaced with the region's address.
+ */
 static void patch_addresses(struct fuzz_input *in)
 {
 	static const uint8_t word[6] = "REGION";
@@ -108,7 +111,7 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 	struct siw_rdmap_start start = {
 		.recvs = q, .pd = 1, .ird = 4, .ord = 4, .initiator = true
 	};
-	static struct siw_sge sink_sge; /* stays as long as the Read, as does: */
+	static struct siw_sge sink_sge; /* must live as long as the Read, as must the stamp */
 	static struct siw_rdmap_stamp stamp;
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST,
 				     .user_data = 9,
@@ -128,13 +131,13 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 	CHECK(siw_rdmap_start(stream, &start) == 0);
 	fuzz_n_sent = 0;
 	CHECK(siw_rdmap_send(stream, &read) == 0 && siw_rdmap_flush(stream, &accepted) == 1);
-	/* Length, untagged header, and the sink's STag is first. */
+	/* In the request sent: length (2 octets), untagged header (18), then the sink's STag. */
 	memcpy(&sink, fuzz_sent + 2 + 18, 4);
 	fuzz_patch(in, "SINK", __builtin_bswap32(sink));
 	return stream;
 }
 
-/* One event and what it asks for; false: the stream is over. */
+/* Handles one event. False: the stream is over. */
 static bool turn(struct siw_rdmap_stream *stream, int *idle)
 {
 	struct siw_rdmap_event event;
@@ -157,7 +160,7 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_RNR_RETRY:
 		CHECK(event.rnr_retry <= 7);
 		break;
-	case SIW_RDMAP_DELIVERED: /* who sent nothing believes none; here some may pass */
+	case SIW_RDMAP_DELIVERED: /* an invalid count; some are accepted here */
 		if (event.sends & 1)
 			siw_rdmap_refuse_count(stream);
 		break;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * An unreliable connection, from UDP up to its messages: Sends and Writes in any number of
- * datagrams, and immediate data. Where the octets say "STAG" they get a key that may be written to,
- * "TOHI" and "TOLO" where.
+ * datagrams, and immediate data. In the input, "STAG" is replaced with a writable rkey, and "TOHI"
+ * and "TOLO" with the halves of its address.
  */
 #include "fuzz.h"
 #include "llp/llp.h"
@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_ddp_uc_open(port, mem, sock, in.flags & FUZZ_CRC, &ddp) == 0);
 	CHECK(siw_rdmap_uc_open(ddp, &uc) == 0);
 	start.recvs = queue_new();
-	CHECK(siw_setting_set("uc_breaker", 2) == 0); /* reports are taken on loopback, too */
+	CHECK(siw_setting_set("uc_breaker", 2) == 0); /* handle reports on loopback, too */
 	CHECK(siw_rdmap_uc_connect(uc, &fuzz_addr, 0, 0) == 0);
 	siw_rdmap_uc_start(uc, &start);
 	for (int i = 0; i < 4096; i++) {
@@ -75,7 +75,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			continue;
 		}
 		CHECK(event.kind == SIW_RDMAP_RECV || event.kind == SIW_RDMAP_BAD_RECV);
-		/* Receives in their order, each once; no message longer than its own. */
+		/*
+		 * Receives complete in order, each exactly once, and no message exceeds its buffer.
+		 */
 		CHECK(event.user_data == next++);
 		CHECK(event.kind == SIW_RDMAP_BAD_RECV || event.of_write || event.length <= 200);
 	}

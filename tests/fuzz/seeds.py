@@ -1,4 +1,4 @@
-"""Write seed corpora, built by scapy, into the folder given: one folder for each harness."""
+"""Write seed corpora, built with scapy, into the given folder: one subfolder for each harness."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def unreliable() -> list[bytes]:
 
 
 def reliable() -> list[bytes]:
-    """Steps of fuzz_rd.c: some told by hand, and some by chance."""
+    """Return inputs of fuzz_rd.c: some sequences of steps are written out, and some are random."""
     short, wrap, calm, no_batches = 1, 2, 4, 8
     send, arrive, drop, again, wait, turn, hold, restart, speak = 0, 2, 4, 5, 6, 7, 8, 9, 10
     damage, reset, run, full = 12, 13, 14, 15

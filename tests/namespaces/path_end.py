@@ -204,8 +204,7 @@ def count(*names: str) -> list[int]:
 
 
 def connect_error(host: str) -> str:
-    """Return the name of the errno with which the transition to RTR fails for a peer at this host.
-    """
+    """Return the name of the errno with which the transition to RTR for this peer fails."""
     try:
         world.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))
     except Error as e:
