@@ -1,4 +1,4 @@
-"""Every field of every scapy layer, with the values that mean trouble."""
+"""Every field of every scapy layer, with boundary values that are likely to cause errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from scapy.packet import Packet
 
 import siwarp.inspect
 
-#: Holds frames and has no octets of its own.
+#: Layers that contain frames and have no octets of their own.
 CONTAINERS = {"MPA"}
 
 
 def layers() -> dict[str, type[Packet]]:
-    """Return every layer of the package that has fields, by its name."""
+    """Return every layer of the package that has fields, keyed by its name."""
     found: dict[str, type[Packet]] = {}
     for module in pkgutil.iter_modules(siwarp.inspect.__path__):
         for thing in vars(importlib.import_module(f"siwarp.inspect.{module.name}")).values():
@@ -54,7 +54,7 @@ def plain(field: Any) -> Any:
 
 
 def width(field: Any) -> int | None:
-    """Bits of a number; ``None`` for a field that holds something else."""
+    """Return the width of a numeric field in bits, or ``None`` for a field that holds no number."""
     field = plain(field)
     if isinstance(field, (BitField, BitEnumField, FlagsField)):
         return abs(int(field.size))
@@ -80,7 +80,9 @@ def width(field: Any) -> int | None:
 
 
 def values(field: Any, sound: int = 0) -> Iterator[int]:
-    """0, 1, max, max-1, one off the sound value both ways; of small fields all there are."""
+    """Yield 0, 1, max, max - 1, and sound - 1 and sound + 1; for a field of at most 4 bits, all
+    values.
+    """
     bits = width(field)
     assert bits
     top = (1 << bits) - 1
@@ -94,7 +96,7 @@ def values(field: Any, sound: int = 0) -> Iterator[int]:
 
 
 def cases(*names: str) -> list[tuple[str, str]]:
-    """Return (layer, field) for each field of these layers that is a number."""
+    """Return (layer, field) for each numeric field of these layers."""
     known = layers()
     return [
         (name, plain(f).name)

@@ -1,4 +1,4 @@
-"""Octets made worse: what a seeded run does to recorded ones."""
+"""Random mutations of octets, driven by a seeded generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bit(r: random.Random, at: bytearray) -> None:
 
 
 def word(r: random.Random, at: bytearray) -> None:
-    """Set 2, 4 or 8 octets to a number near an edge."""
+    """Replace 2, 4 or 8 octets with a boundary value or a random value."""
     n = r.choice((2, 4, 8))
     place = r.randrange(max(1, len(at) - n))
     value = r.choice((0, 1, 2, -1, -2, 1 << (8 * n - 1), r.getrandbits(8 * n)))
@@ -24,7 +24,7 @@ def word(r: random.Random, at: bytearray) -> None:
 
 
 def length(r: random.Random, at: bytearray) -> None:
-    """Change a two-octet number a little."""
+    """Change a two-octet number by a small amount."""
     place = r.randrange(max(1, len(at) - 1))
     value = int.from_bytes(at[place : place + 2], "big") + r.choice((-4, -2, -1, 1, 2, 4, 512))
     at[place : place + 2] = (value % (1 << 16)).to_bytes(2, "big")
@@ -54,7 +54,7 @@ WAYS = (octet, bit, word, length, cut, drop, repeat, insert)
 
 
 def worse(r: random.Random, sound: bytes, times: int = 1) -> bytes:
-    """The octets after so many changes."""
+    """Return a copy of the octets after this number of random mutations."""
     at = bytearray(sound)
     for _ in range(times):
         if at:

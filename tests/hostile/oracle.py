@@ -1,6 +1,7 @@
-"""What RFC 5040, 5041 and 7306 say becomes of a segment, from its octets alone: written once more.
+"""An independent implementation of RFC 5040, 5041 and 7306: the expected result of one segment.
 
-A connection whose responder is ours; nothing was said on it yet but the initiator's first FPDU.
+The oracle judges from the segment's octets only. It applies to a connection whose responder is
+siwarp and on which only the initiator's first FPDU has arrived.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.names import AtomicCode
 
-Numbers = tuple[int, int, int]  # layer, type, code of a Terminate
+Numbers = tuple[int, int, int]  # layer, error type and error code of a Terminate
 SEND_OPS = (Opcode.SEND, Opcode.SEND_SE)
 IMMEDIATES = (Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE)
 INVALIDATES = (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE)
@@ -29,7 +30,7 @@ QUEUE = {
     Opcode.SEND_SE: 0,
     Opcode.SEND_SE_INVALIDATE: 0,
     Opcode.TERMINATE: 2,
-    # The private one is not spoken with a peer that is not known to be siwarp.
+    # A private message is not exchanged with a peer that has not announced itself as siwarp.
     Opcode.IMMEDIATE: 0,
     Opcode.IMMEDIATE_SE: 0,
     Opcode.ATOMIC_REQUEST: 1,
@@ -40,7 +41,7 @@ TAGGED = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
 @dataclass
 class Reading:
-    """A Read of ours that the peer has not answered."""
+    """An outstanding RDMA Read of the end under test."""
 
     stag: int
     length: int
@@ -48,18 +49,21 @@ class Reading:
 
 @dataclass
 class State:
-    """What the judging end has: its region, its buffers by queue, its outstanding Read."""
+    """State of the end under test: its region and its outstanding RDMA Read or atomic."""
 
     stag: int
     start: int
     length: int
     buffers: dict[int, int] = field(default_factory=lambda: {0: 200, 1: 52, 2: 256, 3: 12})
     reading: Reading | None = None
-    asking: int | None = None  # the number of an atomic of ours that the peer has not answered
+    asking: int | None = None  # number of the outstanding atomic request of the end under test
 
 
 def in_region(state: State, to: int, length: int) -> int | None:
-    """``None``, or the code that both DDP and RDMAP have for it but for their numbering."""
+    """Return ``None`` if the range lies within the region, otherwise the error code.
+
+    DDP and RDMAP number these codes alike, except for an offset.
+    """
     if to + length >= 1 << 64:
         return WRAP
     if to < state.start or to + length > state.start + state.length:
@@ -72,10 +76,10 @@ AS_RDMAP = {INVALID: 0, BOUNDS: 1, WRAP: 4}
 
 
 def judge(octets: bytes, state: State) -> Numbers | None:
-    """``None`` if the segment is legal, or what the Terminate says."""
+    """Return ``None`` if the segment is legal, otherwise the numbers of the expected Terminate."""
     tagged = bool(octets[0] & 0x80)
     if len(octets) < (14 if tagged else 18):
-        return 1, 0, 0  # no number is meant for it
+        return 1, 0, 0  # the RFCs define no code for a truncated header
     seg = DDP(octets)
     payload = octets[14 if tagged else 18 :]
     if seg.dv != 1:
@@ -97,7 +101,7 @@ def judge(octets: bytes, state: State) -> Numbers | None:
     if isinstance(seg, DDPTagged):
         return judge_tagged(seg, payload, state)
     if seg.opcode in INVALIDATES:
-        return 0, 1, 9  # no STag is bound to this stream
+        return 0, 1, 9  # no STag is associated with this stream
     return judge_untagged(seg, payload, state)
 
 
@@ -107,7 +111,7 @@ def judge_untagged(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | 
         return (0, 2, 0xFF) if wrong else None
     if seg.opcode == Opcode.ATOMIC_RESPONSE:
         return judge_answer(seg, payload, state)
-    # The buffer was made for the longer of the two requests.
+    # The receive buffer has the size of the longer of the two requests.
     if seg.opcode == Opcode.RDMA_READ_REQUEST and len(payload) > 28:
         return 1, 2, 5
     if seg.opcode == Opcode.RDMA_READ_REQUEST and seg.l:
@@ -140,13 +144,13 @@ def judge_atomic(payload: bytes, state: State) -> Numbers | None:
 
 
 def after(word: int, asked: AtomicRequest) -> int:
-    """What an atomic leaves of a word (RFC 7306 section 5.1)."""
+    """Return the value of a 64-bit word after an atomic operation (RFC 7306 section 5.1)."""
     if asked.code == AtomicCode.CMP_SWAP:
         if (asked.compare ^ word) & asked.compare_mask:
             return word
         return int(word & ~asked.mask | asked.data & asked.mask)
     total, carry = 0, 0
-    for bit in range(64):  # a one in the mask ends a field: its carry goes nowhere
+    for bit in range(64):  # a set mask bit ends a field, whose carry is dropped
         digit = (word >> bit & 1) + (asked.data >> bit & 1) + carry
         total |= (digit & 1) << bit
         carry = 0 if asked.mask >> bit & 1 else digit >> 1
@@ -159,7 +163,7 @@ def judge_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None
         if reading is None:
             return 0, 2, 6
         if payload and seg.stag == state.stag:
-            return 0, 1, 2  # it is ours, and no Read's
+            return 0, 1, 2  # an STag of this end that is not the sink of a Read
         if payload and seg.stag != reading.stag:
             return 1, 1, 0
         if payload and seg.to + len(payload) >= 1 << 64:

@@ -1,4 +1,4 @@
-"""A peer of plain sockets that says what it likes, octet by octet, built by scapy."""
+"""A peer on plain sockets that sends arbitrary octets, built with scapy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from siwarp.inspect.mpa import fpdu_len
 
 
 class RawPeer:
-    """The peer's end: a TCP socket after start-up, or before it."""
+    """The peer's end of a connection: a TCP socket, before or after the MPA start-up."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -31,12 +31,12 @@ class RawPeer:
         self.send(*[FPDU(ulpdu=s) for s in segments])
 
     def unread(self) -> int:
-        """Octets that wait to be read."""
+        """Return the number of received octets that have not been read."""
         room = fcntl.ioctl(self.sock, termios.FIONREAD, b"\0\0\0\0")
         return int(struct.unpack("i", room)[0])
 
     def exactly(self, n: int, limit: float = LIMIT) -> bytes:
-        """Read ``n`` octets."""
+        """Read exactly ``n`` octets."""
         self.sock.settimeout(limit)
         octets = b""
         while len(octets) < n:
@@ -46,7 +46,7 @@ class RawPeer:
         return octets
 
     def reply(self) -> MPAReply:
-        """Read the Reply Frame."""
+        """Read the MPA Reply Frame."""
         head = self.exactly(20)
         return MPAReply(head + self.exactly(int.from_bytes(head[18:20], "big")))
 
@@ -56,7 +56,7 @@ class RawPeer:
         return FPDU(head + self.exactly(fpdu_len(int.from_bytes(head, "big")) - 2))
 
     def rest(self, limit: float = LIMIT) -> bytes:
-        """Read until the end of stream, or the reset."""
+        """Read until the end of the stream or a reset."""
         end = time.monotonic() + limit
         octets = b""
         while time.monotonic() < end:
@@ -73,7 +73,7 @@ class RawPeer:
         raise AssertionError(f"no end of stream within {limit} s, after {octets[-64:]!r}")
 
     def drop_all(self, limit: float = LIMIT) -> None:
-        """Read and forget until the end of stream."""
+        """Read and discard until the end of the stream."""
         end = time.monotonic() + limit
         self.sock.settimeout(limit)
         while time.monotonic() < end:
@@ -85,7 +85,7 @@ class RawPeer:
         raise AssertionError(f"no end of stream within {limit} s")
 
     def terminate(self, limit: float = LIMIT) -> tuple[int, int, int] | None:
-        """The layer, type and code of the Terminate that ends the stream, if one does."""
+        """Return layer, type and code of the Terminate at the end of the stream, or ``None``."""
         fpdus = split_stream(self.rest(limit)).fpdus
         ends = [f.ulpdu for f in fpdus if f.ulpdu.opcode == Opcode.TERMINATE]
         assert len(ends) <= 1, "more than one Terminate"
@@ -105,7 +105,7 @@ def request_frame(rev: int = 1, **fields: object) -> MPARequest:
     return MPARequest(rev=rev, c=1, **fields)
 
 
-#: The first FPDU of an initiator that has nothing to say: a Write of no octets.
+#: First FPDU of an initiator that has no data to send: an RDMA Write of length 0.
 HELLO = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))
 
 
@@ -116,7 +116,10 @@ def dial_raw(address: tuple[str, int]) -> RawPeer:
 def accept_raw(
     wire: Wire, size: int = 1 << 16, hello: bool = True, **cap: int
 ) -> tuple[RawPeer, End]:
-    """Return a raw initiator and our end that accepted it; ``hello``: and its first FPDU came."""
+    """Return a raw initiator and the siwarp end that accepted it.
+
+    With ``hello``, the initiator's first FPDU has arrived as well.
+    """
     peer = dial_raw(wire.address)
     peer.send(request_frame())
     request = wire.request()
@@ -132,7 +135,7 @@ def accept_raw(
 def accept_raw_with(
     wire: Wire, answer: ConnParam | None = None, **request: object
 ) -> tuple[RawPeer, End]:
-    """The same, before the first FPDU, with an end that has no memory of its own."""
+    """Like ``accept_raw``, but without the first FPDU, and the siwarp end has no memory."""
     peer = dial_raw(wire.address)
     peer.send(request_frame(**request))  # type: ignore[arg-type]
     event = wire.request()
@@ -144,7 +147,7 @@ def accept_raw_with(
 
 
 def serves_others(wire: Wire, *ended: End) -> None:
-    """Show that both devices still do what they are for, after these ends."""
+    """Close these ends and show that both devices still set up connections and transfer data."""
     for end in ended:
         end.close()
     a, b = wire.connect(size=4096)

@@ -1,4 +1,4 @@
-"""A live queue pair of ours, memory between canaries, and a good peer beside the hostile ones."""
+"""A live siwarp queue pair, memory between canaries, and a good peer besides the hostile peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from siwarp.verbs import MR, QPState, RecvWR, SendWR, WCOpcode, WCStatus, WROpco
 
 PAGE = 4096
 CANARY = 0xC7
-#: Of the region: where Writes go, what Reads read, where receives and our Reads' responses go.
+#: Areas of the region: destination of Writes, source of Reads, receive buffers, and sink of Reads.
 WRITES, SOURCE, RECEIVES, SINK, END = 0, PAGE, 2 * PAGE, 3 * PAGE, 4 * PAGE
 RECV = 200
 
@@ -37,7 +37,7 @@ def open_files() -> int:
 
 
 class Target:
-    """The whole bench; one per module, since nothing that is done to it may leave a trace."""
+    """The complete set-up of a test module: shared, because no test may leave lasting effects."""
 
     def __init__(self) -> None:
         self.rig = Rig()
@@ -50,23 +50,23 @@ class Target:
         self.reset()
 
     def reset(self) -> None:
-        """Put the memory back, and what it must look like."""
+        """Restore the memory and its expected content."""
         self.image = bytearray([CANARY]) * len(self.all)
         self.image[PAGE + SOURCE : PAGE + RECEIVES] = pattern(PAGE, 6)
         self.all[:] = self.image
 
     def expect(self, at: int, octets: bytes) -> None:
-        """These octets must be at this place of the region from now on."""
+        """Expect these octets at this offset of the region from now on."""
         self.image[PAGE + at : PAGE + at + len(octets)] = octets
 
     def accept(self, at: int, octets: bytes) -> None:
-        """Some of these octets may be at this place: whatever is there is what must stay there."""
+        """Allow these octets at this offset: those already placed become the expected content."""
         for i in range(PAGE + at, PAGE + at + len(octets)):
             if self.all[i] == octets[i - PAGE - at]:
                 self.image[i] = self.all[i]
 
     def unharmed(self) -> None:
-        """Assert that memory is as expected and that the good peer is still served."""
+        """Assert that memory has the expected content and that the good peer is still served."""
         assert self.all == self.image, self.difference()
         self.said += 1
         word = self.said.to_bytes(8, "big")
@@ -102,35 +102,39 @@ class Session:
         self.peer, self.end = accept_raw_with(target.wire, ConnParam(markers=markers))
         hello = mark_stream([HELLO]) if markers else bytes(HELLO)
         self.peer.send(hello)
-        #: Where the stream is.
+        #: Current position in the TCP stream, in octets.
         self.position = len(hello)
         for i in range(receives):
             sge = target.mr.sge(RECEIVES + i * RECV, RECV)
             self.end.qp.post_recv(RecvWR(i, sg=[sge]))
         self.receives, self.taken = receives, 0
 
-    # ---- what must follow
+    # ---- assertions on the outcome
 
     def received(self, octets: bytes) -> None:
-        """The next receive holds these octets."""
+        """Assert that the next receive completes with these octets."""
         self.target.expect(RECEIVES + self.taken * RECV, octets)
         (wc,) = poll(self.end.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
         self.taken += 1
 
     def alive(self, msn: int) -> None:
-        """The connection goes on: a Send of this MSN arrives."""
+        """Assert that the connection continues: a Send with this MSN arrives."""
         self.peer.fpdu(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
         self.received(b"alive")
         assert self.end.qp.qp_state == QPState.RTS
 
     def terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
-        """We said so in a Terminate, and the queue pair is in ERR for it."""
+        """Assert that siwarp sent a Terminate with these numbers and that the queue pair
+        is in ERR.
+        """
         assert self.peer.terminate() == numbers
         self.over(numbers, spoiled)
 
     def over(self, numbers: Numbers, spoiled: int = 0) -> None:
-        """The queue pair is in ERR, and what is left of its receives was flushed for this."""
+        """Assert that the queue pair is in ERR and that its remaining receives were flushed with
+        this error.
+        """
         self.end.is_over()
         layer, etype, code = numbers
         done = poll(self.end.rcq, self.receives - self.taken)
@@ -140,7 +144,9 @@ class Session:
         assert {w.status for w in done[spoiled:]} == {WCStatus.WR_FLUSH_ERR}
 
     def close(self) -> None:
-        """Nothing is left behind, and nobody was hurt."""
+        """Close the connection; assert that no resource leaked and that the good peer is still
+        served.
+        """
         self.peer.close()
         self.end.is_over()
         self.end.close()
@@ -149,16 +155,18 @@ class Session:
         until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
         self.target.unharmed()
 
-    # ---- a segment and what the oracle says of it
+    # ---- a segment, compared with the oracle
 
     def say(self, segment: Packet, what: object) -> None:
-        """Send one segment as this connection's first, and hold what follows against the oracle."""
+        """Send one segment as the first of this connection and compare the outcome with
+        the oracle.
+        """
         octets = bytes(segment)
         verdict = judge(octets, self.target.state())
         try:
             self.peer.send(FPDU(ulpdu=Raw(octets)))
             if verdict is not None:
-                # The one at the head of the queue is the one that is too short.
+                # Only the receive at the head of the queue can be too short for the message.
                 self.terminated(
                     verdict, spoiled=int(verdict == (1, 2, 5) and not any(octets[6:10]))
                 )
@@ -169,7 +177,7 @@ class Session:
         self.close()
 
     def follow(self, octets: bytes) -> None:
-        """The segment was legal: what it asked for happens."""
+        """Assert the effects of a legal segment."""
         tagged, last, opcode = octets[0] & 0x80, octets[0] & 0x40, octets[1] & 15
         payload = octets[14 if tagged else 18 :]
         if tagged:
@@ -177,7 +185,7 @@ class Session:
             if payload:
                 self.target.expect(seg.to - self.target.mr.addr, payload)
             return self.alive(1)
-        if not last:  # the message's rest: nothing
+        if not last:  # send the message's missing last segment, without payload
             rest = DDPUntagged(octets[:18])
             rest.l, rest.mo = 1, len(payload)
             self.peer.fpdu(rest)
@@ -200,7 +208,7 @@ class Session:
         return self.alive(2)
 
     def does(self, asked: AtomicRequest) -> None:
-        """The word is changed as it was asked for, and what was there comes back."""
+        """Assert that an atomic request changes the word as specified and returns its old value."""
         at = PAGE + int(asked.to) - self.target.mr.addr
         word = int.from_bytes(self.target.image[at : at + 8], sys.byteorder)
         self.target.image[at : at + 8] = after(word, asked).to_bytes(8, sys.byteorder)
@@ -210,7 +218,7 @@ class Session:
         assert (answer.request, answer.old) == (asked.request, word)
 
     def answers(self, read: ReadRequest) -> None:
-        """The Read Response holds what was asked for, and goes where it was asked for."""
+        """Assert that the Read Response has the requested content and destination."""
         got, at = b"", int(read.sink_to)
         while True:
             fpdu = self.peer.next_fpdu()
@@ -224,10 +232,10 @@ class Session:
         start = PAGE + int(read.src_to) - self.target.mr.addr
         assert got == (bytes(self.target.image[start : start + read.size]) if read.size else b"")
 
-    # ---- a Read of ours
+    # ---- an RDMA Read of the siwarp end
 
     def read(self, length: int = 100) -> State:
-        """Post a Read, take the request: what the oracle must know of it."""
+        """Post an RDMA Read, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, length)
         remote = self.target.mr.remote(0, length)
         self.end.qp.post_send(SendWR(77, READ, sg=[sink], remote=remote))
@@ -238,7 +246,7 @@ class Session:
         return state
 
     def atomic(self) -> State:
-        """Post a FetchAdd, take the request: what the oracle must know of it."""
+        """Post a FetchAdd, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, 8)
         remote = self.target.mr.remote(0, 8)
         add = WROpcode.ATOMIC_FETCH_AND_ADD
@@ -250,7 +258,9 @@ class Session:
         return state
 
     def answer(self, segment: Packet, state: State, what: object) -> None:
-        """Send one segment as the answer to our atomic, and hold what follows to the oracle."""
+        """Send one segment as the response to the atomic and compare the outcome with the
+        oracle.
+        """
         octets = bytes(segment)
         verdict = judge(octets, state)
         try:
@@ -268,7 +278,7 @@ class Session:
         self.close()
 
     def respond(self, segment: Packet, state: State, what: object) -> None:
-        """Send one segment as the answer to our Read, and hold what follows against the oracle."""
+        """Send one segment as the response to the Read and compare the outcome with the oracle."""
         octets = bytes(segment)
         verdict = judge(octets, state)
         try:
@@ -295,9 +305,9 @@ class Session:
 
 
 def told(terminate: bytes) -> Numbers:
-    """What a Terminate's octets say, when M, D or R is set (or there are too few of them)."""
+    """Return the numbers in a Terminate whose M, D or R bit is set, or which is too short."""
     layer, etype, code = (0, 0, 0)
     if len(terminate) >= 4:
         layer, etype, code = terminate[0] >> 4, terminate[0] & 15, terminate[1]
-    # RDMAP's local catastrophic error has no code: 0xff stands for 0.
+    # RDMAP's local catastrophic error has no code; siwarp reports it as code 0xff instead of 0.
     return layer, etype, code if layer or etype else code or 0xFF

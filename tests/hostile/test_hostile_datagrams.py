@@ -1,4 +1,4 @@
-"""Every field of a datagram, with every troublesome value, against a live UD queue pair."""
+"""Every field of a datagram, with boundary values, against a live UD queue pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DROPS = (
 
 
 def verdict(octets: bytes) -> str:
-    """The counter of the drop, or ``delivered``, or ``too long``."""
+    """Return the drop counter that must increase, or ``delivered``, or ``too long``."""
     if len(octets) < 18 + 4:
         return "drop_short"
     if crc32c(octets[:-4]).to_bytes(4, "little") != octets[-4:]:
@@ -39,9 +39,10 @@ def verdict(octets: bytes) -> str:
         return "drop_qn"
     if seg.rv != 1:
         return "drop_version"
-    if seg.qn & 0xFF0000FD:  # queue 0 or 2; the source's index is its own business
+    # the queue number is neither 0 nor 2; the index of the source queue pair may have any value
+    if seg.qn & 0xFF0000FD:
         return "drop_qn"
-    if seg.qn & 2:  # error messages, of which none is about anything that was sent
+    if seg.qn & 2:  # error messages, none of which refers to a message that was sent
         if seg.opcode != Opcode.TERMINATE or not whole:
             return "drop_qn"
         return "err_stale" if is_error(octets[18:-4]) else "err_malformed"
@@ -55,20 +56,20 @@ def verdict(octets: bytes) -> str:
 
 
 def head_len(octets: bytes) -> int:
-    """Octets before the user's: of a private message that is a Send with Immediate."""
+    """Return the number of octets before the user's data: 8 in a private Send with Immediate."""
     if octets[1] & 15 != Opcode.PRIVATE or len(octets) < 18 + 8 + 4:
         return 0
     return 8 if octets[18] in list(PrivateCode) else 0
 
 
 def users(octets: bytes) -> tuple[bytes, int]:
-    """The user's octets, and how many they are."""
+    """Return the user's octets and their number."""
     own = octets[18 + head_len(octets) : -4]
     return own, len(own)
 
 
 def is_error(octets: bytes) -> bool:
-    """Whether it is a Terminate with M and D, and a whole header behind that."""
+    """Whether the octets are a Terminate with M and D set and a complete quoted header."""
     if not 6 < len(octets) <= 52 or octets[2] & 0xC0 != 0xC0:
         return False
     return len(octets) >= (20 if octets[6] & 0x80 else 24)
@@ -80,11 +81,12 @@ class Ud:
     def __init__(self, grh: bool) -> None:
         self.rig = Rig()
         self.grh = 40 if grh else 0
-        # Where the attacker and the good peer know it: with every_addr each at another address.
+        # Destination address for the attacker and the good peer; with every_addr it is not the
+        # default.
         self.host = "::1" if grh else "127.0.0.1"
         self.memory = bytearray([CANARY]) * (3 * PAGE)
         self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
-        # Who has the Q_Key may end a queue pair of the other policy.
+        # A sender that knows the Q_Key may end a queue pair with the other error policy.
         self.qp = self.rig.ud(
             addr=None if grh else ("127.0.0.1", 0),
             qkey=QKEY,
@@ -139,7 +141,9 @@ class Ud:
         self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, self.grh + RECV)]))
 
     def header(self, octets: int) -> bytes:
-        """The GRH of a datagram of the attacker's, if there is one."""
+        """Return the GRH of a datagram from the attacker, or no octets if the queue pair
+        has none.
+        """
         loopback = bytes(15) + b"\1"
         head = struct.pack(">IHBB", 6 << 28, 8 + octets, 17, 64)
         return head + loopback + loopback if self.grh else b""

@@ -1,4 +1,6 @@
-"""What strangers can make of errors on datagrams: nothing. What the Q_Key lets one do: little."""
+"""Error handling on datagrams: strangers cause no effect, and senders with the Q_Key
+little effect.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ from unit.verbs.verbs_harness import Rig, counter, poll, settings, until
 from siwarp.inspect import crc32c
 from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, WCStatus
 
-#: Everything is 5 to 20 times as slow under one.
+#: All operations are 5 to 20 times slower under a sanitizer.
 SANITIZED = "SANITIZER" in os.environ
 SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
 MANY = 300 if SANITIZED else 2000
-#: An error message is no longer than what it answers plus this.
+#: An error message is at most this many octets longer than the datagram that it answers.
 OVER = 24
 
 
@@ -38,13 +40,13 @@ def rig() -> Iterator[Rig]:
 
 
 def taken_in(qp: QP, *names: str) -> int:
-    """Datagrams that the queue pair has judged, by these counters."""
+    """Return the number of datagrams that the queue pair has handled, the sum of these counters."""
     qp.rcq.poll(1)
     return sum(counter(name) for name in names)
 
 
 def serves(qp: QP, rig: Rig) -> None:
-    """Assert that a good peer still gets through, and gets no error."""
+    """Assert that a good peer's message still arrives and causes no error."""
     good = rig.ud(qkey=QKEY)
     mr = rig.mr(bytearray(b"good"))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
@@ -56,7 +58,7 @@ def serves(qp: QP, rig: Rig) -> None:
 
 
 def received(who: Stranger) -> list[bytes]:
-    """What lies in a socket."""
+    """Return all datagrams that have arrived in a socket."""
     found = []
     who.setblocking(False)
     try:
@@ -66,7 +68,7 @@ def received(who: Stranger) -> list[bytes]:
         return found
 
 
-# ---- without the Q_Key
+# ---- senders without the Q_Key
 
 
 @pytest.mark.clause("DGRAM-ERR-2")
@@ -105,7 +107,7 @@ def test_error_messages_that_are_made_up_change_nothing(rig: Rig) -> None:
             poll(qp.scq)
         before = taken_in(qp, *names)
         for i in range(MANY):
-            # A guess at the Q_Key from anywhere, or the right one from elsewhere.
+            # A guessed Q_Key from any address, or the correct Q_Key from a wrong address.
             key = QKEY if i % 2 else rng.randrange(2**32)
             says = who if i % 2 else peer
             octets = bytearray(
@@ -123,7 +125,7 @@ def test_error_messages_that_are_made_up_change_nothing(rig: Rig) -> None:
         assert (real.origin, real.msn, real.wr_id) == (ErrorOrigin.REPORTED, 5, 4)
 
 
-# ---- with it
+# ---- senders with the Q_Key
 
 
 @pytest.mark.clause("DGRAM-ERR-4")
@@ -159,10 +161,10 @@ def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> Non
                     until(lambda i=i: taken_in(qp, *found) == before + i + 1)  # type: ignore[misc]
             seconds = time.monotonic() - began
             answers = received(who)
-        # Under ERROR the first one ends it, and what comes then finds nobody.
+        # Under ERROR the first error ends the queue pair, and later datagrams are dropped.
         most = 1 if policy == ErrorPolicy.ERROR else 5 * (1 + seconds) + 1
         assert 1 <= len(answers) <= most
-        # So an address that somebody else puts in gets less than was sent in its name.
+        # So a spoofed source address receives fewer octets than were sent in its name.
         assert sum(map(len, answers)) <= len(answers) * (len(cause) + OVER)
         if seconds < 10:
             assert sum(map(len, answers)) < MANY * len(cause)
@@ -207,7 +209,8 @@ def test_one_source_that_floods_leaves_others_their_answers(rig: Rig) -> None:
                 who.sendto(datagram(mo=1), qp.addr)
             until(lambda: qp.errors() is not None and counter("err_found") == before + 50)
             assert counter("err_limited") > limited
-            # Of a thousand places, one of these may be the flood's; not all three.
+            # One of these three sources may share one of the 1000 table entries with the flood, but
+            # not all three.
             answered = 0
             for i in range(3):
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:

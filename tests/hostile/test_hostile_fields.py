@@ -1,7 +1,7 @@
-"""Every field of every scapy layer, with every troublesome value, against a live RC queue pair.
+"""Every field of every scapy layer, with boundary values, against a live RC queue pair.
 
-hostile.fields makes the list from fields_desc, so that a new layer or field fails here until
-somebody says what must follow. What must follow is worked out by hostile.oracle, from the octets.
+hostile.fields takes the list from fields_desc, so that a new layer or field fails here until its
+expected outcome is defined. hostile.oracle derives the expected outcome from the octets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from siwarp.inspect import (
 from siwarp.inspect.mpa import Marker, mark_stream, pad_len
 from siwarp.inspect.names import AtomicCode
 
-#: Where each layer is tried.
+#: The test file that covers each layer.
 HERE = {
     "DDPUntagged", "DDPTagged", "ReadRequest", "Terminate", "QuotedTagged", "QuotedUntagged",
     "QuotedReadRequest", "FPDU", "Marker", "AtomicRequest", "AtomicResponse", "ImmediateData",
@@ -110,11 +110,11 @@ def test_no_layer_and_no_field_is_forgotten() -> None:
     assert set(layers()) == HERE | elsewhere
     for layer in layers().values():
         for field in layer.fields_desc:
-            width(field)  # fails for a kind of field that has no values here
+            width(field)  # fails for a kind of field for which no values are defined
 
 
 def changed(packet: Packet, layer: str, name: str) -> Iterator[tuple[int, Packet]]:
-    """The packet with each troublesome value in this field of this layer."""
+    """Yield the packet with each boundary value in this field of this layer."""
     sound = int(packet[layers()[layer]].getfieldval(name) or 0)
     for value in values(field_of(layer, name), sound):
         one = packet.copy()
@@ -227,7 +227,7 @@ def test_terminate_and_what_it_quotes(target: Target, layer: str, name: str) -> 
 
 @pytest.mark.parametrize("of", ["send", "write", "read", "terminate", "atomic", "immediate"])
 def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
-    """The FPDU is sound; what it holds ends too early."""
+    """The FPDU is valid; the segment that it contains is truncated."""
     whole = bytes(
         {
             "send": send(6),
@@ -264,7 +264,7 @@ def test_an_atomic_response_cut_at_every_octet(target: Target) -> None:
 def test_each_bit_that_a_send_and_a_read_request_reserve_is_nobodys_business(
     target: Target,
 ) -> None:
-    """Where a Send with Invalidate has its STag."""
+    """The reserved bits are those that hold the STag in a Send with Invalidate."""
     for half in (range(16), range(16, 32)):
         session = target.session(receives=len(half))
         for msn, bit in enumerate(half, 1):
@@ -301,7 +301,7 @@ def test_a_read_response_one_octet_off(target: Target, more: int) -> None:
     assert state.reading is not None
     head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
     segment = head / Raw(pattern(100 + more))
-    if more < 0:  # it fits, so it is placed before its end is found too early: or is it?
+    if more < 0:  # a short response is placed before the error is found, so the memory is restored
         target.reset()
     session.respond(segment, state, f"response: {more:+}")
 
@@ -310,7 +310,9 @@ def test_a_read_response_one_octet_off(target: Target, more: int) -> None:
 
 
 def fpdu_verdict(octets: bytes) -> tuple[bool, bool]:
-    """(whether a whole FPDU is here, whether its CRC is right), by its length field."""
+    """Return whether an FPDU is complete according to its length field, and whether its CRC is
+    correct.
+    """
     ulpdu = int.from_bytes(octets[:2], "big")
     covered = 2 + ulpdu + pad_len(ulpdu)
     if len(octets) < covered + 4:
@@ -319,7 +321,9 @@ def fpdu_verdict(octets: bytes) -> tuple[bool, bool]:
 
 
 def throw(target: Target, session: Session, octets: bytes, what: str) -> None:
-    """Send octets that are no sound FPDU: a wrong CRC is told, too few octets are the end."""
+    """Send an invalid FPDU: a wrong CRC causes a Terminate, a truncated FPDU the end of
+    the stream.
+    """
     whole, good = fpdu_verdict(octets)
     try:
         session.peer.send(octets)
@@ -347,7 +351,9 @@ def test_fpdu(target: Target, layer: str, name: str) -> None:
 
 
 def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
-    """Octets may have gone straight to their place, where the peer may write; strict: none has."""
+    """Octets may have been placed directly into memory that the peer may write; with
+    strict, none.
+    """
     sound = FPDU(bytes(FPDU(ulpdu=write(target, 9000))))
     strict = lib.siw_setting_value(index_of("strict"))
     for value, packet in changed(sound, "FPDU", "crc"):
@@ -391,7 +397,9 @@ def test_streams_cut_at_every_octet_of_an_fpdu(target: Target) -> None:
 
 @pytest.mark.parametrize(("layer", "name"), cases("Marker"))
 def test_marker(target: Target, layer: str, name: str) -> None:
-    """We asked for Markers: only a pointer that disagrees is an error (RFC 5044 section 8)."""
+    """The siwarp end has requested Markers: only a wrong pointer is an error (RFC 5044
+    section 8).
+    """
     for value in values(field_of(layer, name), 512 - 28):
         session = target.session(markers=True)
         octets = bytearray(mark_stream([FPDU(ulpdu=write(target, 700))], session.position))
@@ -403,7 +411,7 @@ def test_marker(target: Target, layer: str, name: str) -> None:
         octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
         session.peer.send(bytes(octets))
         try:
-            if int(marker.fpduptr) & ~3 == place:  # the last two bits are nobody's business
+            if int(marker.fpduptr) & ~3 == place:  # the last two bits are ignored
                 target.expect(WRITES, pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=send(5))], session.position + len(octets))
@@ -428,7 +436,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def heap_in_use() -> int:
-    """Octets that malloc has given out, large ones too."""
+    """Return the number of octets allocated by malloc, including large blocks."""
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = _Mallinfo
     gc.collect()
@@ -448,8 +456,8 @@ def test_the_memory_of_hostile_connections_comes_back(target: Target) -> None:
             target.reset()
             target.session().say(segment, i)
 
-    some(40)  # what is made once and kept
+    some(40)  # allocate what is created once and kept
     before = heap_in_use()
     some(400)
-    # A connection's smallest object is larger than this; Python's own comes and goes.
+    # The smallest object of a connection is larger than 64 octets; Python's own usage varies.
     assert heap_in_use() - before < 400 * 64

@@ -1,4 +1,4 @@
-"""Every field of MPA's start-up frames, with every troublesome value, against both of our roles."""
+"""Every field of MPA's start-up frames, with boundary values, against siwarp in both roles."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def target() -> Iterator[Target]:
 
 
 def changed(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
-    """The frame with each troublesome value in this field, as octets of the same length."""
+    """Yield the frame with each boundary value in this field, as octets of the same length."""
     layer = type(frame).__name__
     sound = bytes(frame)
-    # Fields come and go with S and the revision, so the value goes into the sound octets.
+    # Some fields exist only with S set or in revision 2, so the value is written into the octets.
     at = dict(
         zip(("m", "c", "r", "s", "res"), ((0, 1), (1, 1), (2, 1), (3, 1), (4, 4)), strict=True)
     )
@@ -62,7 +62,9 @@ def request() -> MPARequest:
 
 
 def verdict_on_request(octets: bytes) -> str:
-    """``request``, ``rejected``, ``closed`` or ``waits``: RFC 5044 section 7.1.1, RFC 6581."""
+    """Return ``request``, ``rejected``, ``closed`` or ``waits`` (RFC 5044 section 7.1.1,
+    RFC 6581).
+    """
     rev, length = octets[17], int.from_bytes(octets[18:20], "big")
     if octets[:16] != b"MPA ID Req Frame" or length > MAX_PDATA:
         return "closed"
@@ -76,7 +78,7 @@ def verdict_on_request(octets: bytes) -> str:
 
 
 def agrees(event: CMEvent, octets: bytes) -> None:
-    """What the program is told is what the frame says."""
+    """Assert that the event reports exactly what the frame contains."""
     length = int.from_bytes(octets[18:20], "big")
     frame = MPARequest(octets[: 20 + length])
     enhanced = bool(frame.rev == 2 and frame.s)
@@ -154,7 +156,9 @@ def reply() -> MPAReply:
 
 
 def verdict_on_reply(octets: bytes, max_ird: int) -> CMEventType | None:
-    """What an initiator of revision 2 that is no peer-to-peer one hears; ``None``: it waits."""
+    """Return the event at an initiator of revision 2 without peer-to-peer mode; ``None`` if it
+    waits.
+    """
     if len(octets) < 20:
         return None
     rev, length = octets[17], int.from_bytes(octets[18:20], "big")
@@ -172,7 +176,7 @@ def verdict_on_reply(octets: bytes, max_ird: int) -> CMEventType | None:
         return bad
     ird, ord_ = int.from_bytes(octets[20:22], "big"), int.from_bytes(octets[22:24], "big")
     if ird & 0x8000:
-        return bad  # a peer-to-peer connection that nobody asked for
+        return bad  # the initiator requested no peer-to-peer connection
     ord_ &= 0x3FFF
     return bad if ord_ != 0x3FFF and ord_ > max_ird else CMEventType.ESTABLISHED
 

@@ -1,4 +1,4 @@
-"""Registered memory that goes away: the queue pair that meets it ends, and never the process."""
+"""Registered memory that disappears: the affected queue pair ends in error, the process never."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from siwarp.verbs import MR, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
 
 PROT = WCStatus.LOC_PROT_ERR
 FLUSHED = WCStatus.WR_FLUSH_ERR
-DDP_LOCAL = 1 << 16  # layer, type, code: DDP's local catastrophic error
+DDP_LOCAL = 1 << 16  # layer, type and code of DDP's local catastrophic error
 RDMAP_LOCAL = 0xFF
-#: Whole in staging; read straight to its place; many segments.
+#: Message sizes in octets: staged as a whole; read directly to its destination; many segments.
 SIZES = (64, 12_000, 300_000)
 GONE = ("unmapped", "protected", "truncated")
 FRAMINGS = ("crc", "no crc", "markers")
 
 
 def framed(how: str) -> tuple[ConnParam, ConnParam]:
-    """Return what both ends ask for."""
+    """Return the connection parameters that both ends request."""
     crc, markers = how != "no crc", how == "markers"
     return ConnParam(crc=crc, markers=markers), ConnParam(crc=crc, markers=markers)
 
@@ -55,7 +55,7 @@ def strict(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 class Gone:
-    """Memory registered at one end, of which only the first page stays."""
+    """A registered region of one end of which all but the first page has been removed."""
 
     def __init__(self, end: End, how: str) -> None:
         self.memory = Vanishing(1 << 19, how)
@@ -68,13 +68,13 @@ class Gone:
 
 
 def ends_with(end: End, code: int) -> None:
-    """Assert that an end is in ERR and its receive 99 was flushed for this reason."""
+    """Assert that an end is in ERR and that its receive 99 was flushed with this error code."""
     end.is_over()
     last = poll(end.rcq)[0]
     assert (last.wr_id, last.status, last.vendor_err) == (99, FLUSHED, code)
 
 
-# ---- where the peer writes
+# ---- destinations of the peer's Writes
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
@@ -104,7 +104,7 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error(
     a.recv(99)
     b.qp.post_recv(RecvWR(7, sg=[gone.mr.sge(0, 1 << 19)]))
     b.recv(99)
-    # The first page is there: what is gone shows in the middle of the message.
+    # The first page is present, so the fault occurs in the middle of the message.
     a.post(SEND, 1, length=size + (PAGE if size < PAGE else 0))
     a_err, b_err = DDP_LOCAL, DDP_LOCAL
     (first,) = poll(b.rcq)
@@ -137,7 +137,7 @@ def test_a_read_into_memory_that_is_gone_is_a_protection_error(
     serves_others(two, a, b)
 
 
-# ---- what this end sends
+# ---- sources of this end's messages
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -193,7 +193,7 @@ def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
     b.recv(99)
     a.post(READ, 1, length=size, remote=gone.mr.remote(PAGE, size))
     (wc,) = poll(a.scq)
-    # It is no error of the request's, so the Terminate names none (RFC 5040 figure 10).
+    # The request itself is not in error, so the Terminate quotes none (RFC 5040 figure 10).
     assert (wc.wr_id, wc.status, wc.vendor_err) == (1, FLUSHED, RDMAP_LOCAL)
     ends_with(b, RDMAP_LOCAL)
     ends_with(a, RDMAP_LOCAL)
@@ -205,7 +205,7 @@ def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
 def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
     two: Wire, how: str
 ) -> None:
-    """The octets are framed, their CRC is made: only TCP reads them later."""
+    """The segments are framed and their CRC is computed; only TCP reads the octets later."""
     peer, b = accept_raw(two, size=4096)
     memory = Vanishing(32 << 20, how)
     mr = b.rig.mr(memory.buffer, ALL_ACCESS)
@@ -282,7 +282,7 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
     memory.close()
 
 
-# ---- the handlers and those of others
+# ---- signal handlers, siwarp's and others
 
 PROGRAM = """
 import ctypes, faulthandler, os, signal, sys, threading

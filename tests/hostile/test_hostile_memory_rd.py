@@ -1,4 +1,4 @@
-"""Registered memory that goes away, on RD: one request is lost by it, and no peer."""
+"""Registered memory that disappears, on RD: one request fails, and no peer is disconnected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZE = 1 << 21
 
 
 class Trio:
-    """Three queue pairs that have met, and memory of the first one's of which a page is left."""
+    """Three connected queue pairs; of the first one's memory only one page remains."""
 
     def __init__(self, rig: Rig, how: str) -> None:
         self.a, self.b, self.c = (Peer(rig, SIZE) for _ in range(3))
@@ -43,7 +43,7 @@ class Trio:
             self.talk(one, self.a)
 
     def talk(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
-        """See that a message passes."""
+        """Assert that a message arrives."""
         other.recv(wr_id, 64, SIZE - 64)
         one.send(other, b"still there", 51, offset=SIZE - 64)
         assert one.done()[0].ok
@@ -72,7 +72,7 @@ def mend(one: Peer) -> None:
     one.qp.modify(QPAttr(qp_state=QPState.RTS))
 
 
-# ---- what this end sends
+# ---- sources of this end's messages
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
@@ -96,7 +96,7 @@ def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it
 def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_not(
     trio: Trio, whole: int
 ) -> None:
-    """What was sent before is not blamed for it; the receive that was half full serves the next."""
+    """Earlier messages complete; the partly filled receive is used for the next message."""
     a, b = trio.a, trio.b
     b.recv(7, 64)
     b.recv(8)
@@ -146,7 +146,7 @@ def test_the_error_message_about_a_read_of_memory_that_is_gone_quotes_the_reques
         assert octets[6:] == bad
 
 
-# ---- what comes
+# ---- destinations of incoming messages
 
 
 @pytest.mark.parametrize("size", [1, 5000, 300_000])
@@ -161,7 +161,8 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_s
     got = [(w.wr_id, w.status) for w in a.got(2)]
     assert got == [(7, PROT), (8, WCStatus.SUCCESS)]
     first, second = b.done(2)
-    # The peer had it already, or hears of it; in either case it is told.
+    # The peer has acknowledged the message before the error, or reports the error; in either case
+    # the sender is informed.
     assert first.status in (WCStatus.SUCCESS, WCStatus.REM_OP_ERR) and second.ok
     if first.ok:
         assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
@@ -172,7 +173,7 @@ def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(trio: Trio) -> None
     a, b = trio.a, trio.b
     post(b, a, 1, WRITE, b.out.sge(0, 100_000), remote=trio.gone.remote(PAGE, 100_000))
     (wc,) = b.done()
-    if wc.ok:  # it was all there before the report came
+    if wc.ok:  # the complete message was acknowledged before the report arrived
         assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
     else:
         assert wc.status == WCStatus.REM_OP_ERR

@@ -1,7 +1,8 @@
-"""Seeded mutations of sound octets, fed to live queue pairs, RC and UD, and to a live listener.
+"""Seeded mutations of valid octets, sent to live queue pairs (RC and UD) and to a live listener.
 
-20,000 in all under AddressSanitizer, a tenth of that otherwise. HOSTILE_SEED in the environment
-makes another run. The input in hand is in a file before it is fed, to be there after a crash.
+20,000 inputs under AddressSanitizer, otherwise a tenth of that. The environment variable
+HOSTILE_SEED selects another run. Each input is written to a file before it is sent, so that it
+survives a crash.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from siwarp.verbs import CQ, QP, ErrorPolicy, QPAttr, QPState, QPType, RecvWR
 
 SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
 TOTAL = 20_000 if os.environ.get("SANITIZER") == "asan" else 2_000
-#: Shares of the total; streams cost a connection each.
+#: Numbers of inputs of each kind; each stream needs a new connection.
 RC, STARTUP = TOTAL // 8, TOTAL // 8
 UD = TOTAL - RC - STARTUP
 CORPUS = Path(__file__).parent / "corpus"
 
 
 class Input:
-    """The octets in hand, in a file that outlives this process."""
+    """The current input, in a file that outlives this process."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder, self.kind = folder, kind
@@ -80,7 +81,7 @@ class Input:
 
 
 class LiveRc:
-    """One queue pair that is connected anew for each stream."""
+    """A target whose queue pair is newly connected for each stream."""
 
     def __init__(self) -> None:
         self.target = Target()
@@ -91,7 +92,9 @@ class LiveRc:
         self.files = open_files()
 
     def sound(self) -> list[list[bytes]]:
-        """Streams as lists of segments that make sense here, and recorded ones that do not."""
+        """Return valid streams as lists of segments, and recorded streams that are not
+        valid here.
+        """
         stag, base = self.target.mr.rkey, self.target.mr.addr
         write = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES)
         more = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES, l=0)
@@ -113,7 +116,9 @@ class LiveRc:
         return [[bytes(s) for s in stream] for stream in ours] + recorded()
 
     def feed(self, octets: bytes) -> None:
-        """A connection on which the peer says this behind a sound start-up, and leaves."""
+        """Open a connection on which the peer sends these octets after a valid start-up, and then
+        leaves.
+        """
         wire = self.target.wire
         peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
         peer.send(request_frame(), HELLO, octets)
@@ -137,7 +142,9 @@ class LiveRc:
         self.rcq.poll(64)
 
     def answered_soundly(self, octets: bytes) -> None:
-        """We said a Reply and sound FPDUs; a Terminate comes last and has a known number."""
+        """Assert that siwarp sent a Reply and valid FPDUs, and as the last one at most one
+        Terminate with known numbers.
+        """
         frames = split_stream(octets)
         assert isinstance(frames.startup, MPAReply) and not frames.startup.r
         assert frames.rest == b"", "half an FPDU of ours"
@@ -149,7 +156,7 @@ class LiveRc:
                 assert (t.layer, t.etype, t.code) in TERM_CODES or (t.layer, t.etype) == (0, 0)
 
     def canaries(self) -> None:
-        """What the peer may write it may have written; nothing else changed."""
+        """Assert that only memory that the peer may write has changed."""
         before, after = self.target.all[:PAGE], self.target.all[PAGE + END :]
         assert set(before) == set(after) == {CANARY}
         self.target.reset()
@@ -161,7 +168,7 @@ class LiveRc:
 
 
 def recorded() -> list[list[bytes]]:
-    """What Linux's own stack sent as initiator, segment by segment."""
+    """Return the segments that Linux's own stack sent as an initiator, one list for each stream."""
     found = []
     for path in sorted((Path(__file__).parent.parent / "captures").glob("*.pcap")):
         for octets in tcp_streams(rdpcap(str(path))).values():
@@ -172,7 +179,7 @@ def recorded() -> list[list[bytes]]:
 
 
 def framed(r: random.Random, segments: list[bytes]) -> bytes:
-    """A stream with one thing wrong: inside a segment whose CRC is right, or anywhere."""
+    """Return a stream with one mutation: within a segment, with a correct CRC, or at any octet."""
     segments = list(segments)
     if r.random() < 0.6:
         i = r.randrange(len(segments))
@@ -208,7 +215,7 @@ def test_mutated_streams(build_dir: Path) -> None:
 
 
 class LiveListener:
-    """A listener, with a good connection beside it."""
+    """A listener, with a good connection in the same process."""
 
     def __init__(self) -> None:
         self.target = Target()
@@ -226,7 +233,7 @@ class LiveListener:
             assert peer.reply().r
             event.id.close()
         else:
-            with contextlib.suppress(OSError):  # it may be closed already
+            with contextlib.suppress(OSError):  # the socket may be closed already
                 peer.sock.shutdown(socket.SHUT_WR)
             said = peer.rest()
             assert (MPAReply(said).r == 1) if want == "rejected" else said == b"", said
@@ -267,7 +274,8 @@ class LiveUd:
         self.rig = Rig()
         self.memory = bytearray([CANARY]) * (3 * PAGE)
         self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
-        # Some of them have the Q_Key, which may end a queue pair of the other policy.
+        # Some inputs have the correct Q_Key, which may end a queue pair with the other error
+        # policy.
         policy = ErrorPolicy.MESSAGE
         self.qp = self.rig.ud(
             addr=("127.0.0.1", 0), qkey=QKEY, max_recv_wr=128, error_policy=policy
@@ -280,7 +288,7 @@ class LiveUd:
         return Counter({name: counter(name) for name in DROPS})
 
     def feed(self, datagrams: list[bytes]) -> None:
-        """Each is delivered or dropped exactly as its octets say."""
+        """Assert that each datagram is delivered or dropped exactly as its octets require."""
         for _ in range(self.posted, 100):
             self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(0, RECV)]))
         want = Counter(verdict(d) for d in datagrams)
@@ -291,7 +299,7 @@ class LiveUd:
         def all_here() -> bool:
             found.extend(w.byte_len for w in self.qp.rcq.poll(64))
             grown = self.counts() - self.before
-            # One that is too long is counted and completes a receive.
+            # A datagram that is too long increments the counter and also completes a receive.
             return len(found) + sum(grown.values()) - grown["drop_too_long"] == len(datagrams)
 
         until(all_here)
@@ -330,7 +338,7 @@ def test_mutated_datagrams(build_dir: Path) -> None:
                 batch.append(worse(r, one))
         try:
             live.feed([hand.hold(d) for d in batch])
-        except (AssertionError, OSError):  # which one was it?
+        except (AssertionError, OSError):  # find the input that failed
             for i, d in enumerate(batch):
                 live.before = live.counts()
                 try:
@@ -342,7 +350,7 @@ def test_mutated_datagrams(build_dir: Path) -> None:
     hand.close()
 
 
-# ---- what once did harm
+# ---- inputs that caused failures in the past
 
 
 def test_inputs_that_once_did_harm_do_none() -> None:

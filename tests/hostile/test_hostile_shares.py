@@ -1,7 +1,7 @@
-"""Peers that take places and give nothing: good clients are served meanwhile, wherever they are.
+"""Peers that occupy resources: good clients are served meanwhile, from any address.
 
-The attackers are strangers made of plain sockets, at the good client's own address and at another,
-against `siwarp ping --server`, a server of siwarp.aio, and a listener for UD queue pairs.
+The attackers are plain sockets, at the good client's own address and at another address. The
+targets are `siwarp ping --server`, a server of siwarp.aio, and a listener for UD queue pairs.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
 Address = tuple[str, int]
-#: Seconds within which a good client is served.
+#: Time limit in seconds for serving a good client.
 SERVED = 1.0
 
 
 class Attacker(Stranger):
-    """A stranger at an address of its own, which has met the server."""
+    """An attacker at a given source address that has completed the handshake with the server."""
 
     def __init__(self, to: Address, source: str) -> None:
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
         self.meet()
 
     def send(self, octets: bytes, **fields: Any) -> None:
-        """Send one segment of a message, and take no notice of what comes back."""
+        """Send one segment of a message and ignore all replies."""
         body = self.untagged(Opcode.SEND, octets, **fields)
         self.say(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
         self.psn[0] += 1
 
     def live(self) -> None:
-        """Say that it is there."""
+        """Send a sign of life."""
         if self.credit >= 0:
             self.say(RDType.PROBE, credit=self.credit)
         else:
             self.say(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=0))
 
-    #: What it grants; -1: none, since it is not ready.
+    #: The credit that the attacker grants; -1 stands for the state "not ready", without credit.
     credit = 4096
 
 
 @contextlib.contextmanager
 def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list[Attacker]]:
-    """Make so many."""
+    """Create this number of attackers."""
     with contextlib.ExitStack() as stack:
         made = []
         for i in range(n):
@@ -74,27 +74,27 @@ def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list
 
 
 def takes_no_answers(attackers: list[Attacker]) -> None:
-    """Ask, and acknowledge no answer."""
+    """Send requests, and acknowledge no answers."""
     for one in attackers:
         for _ in range(max(1, 150 // len(attackers))):
             one.send(b"Question")
 
 
 def stops_in_messages(attackers: list[Attacker]) -> None:
-    """Begin a message, and do not end it."""
+    """Begin a message, and do not complete it."""
     for one in attackers:
         one.send(b"Q" + bytes(500), l=0)
 
 
 def leaves_gaps(attackers: list[Attacker]) -> None:
-    """Send what is behind something that never comes."""
+    """Send segments after a segment that is never sent."""
     for one in attackers:
         one.psn[0] += 1
         for _ in range(40):
             one.send(b"Q" + bytes(1000))
 
 
-#: What is done, by how many, and with what credit.
+#: For each attack: its function, the number of attackers, and the credit that they grant.
 ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
     "no credit": (takes_no_answers, 1, 0),
     "no acknowledgement": (takes_no_answers, 1, 4096),
@@ -111,7 +111,7 @@ each_attack = pytest.mark.parametrize("attack", ATTACKS)
 
 @contextlib.contextmanager
 def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
-    """Have the attackers do it, and speak again and again, as a living peer does."""
+    """Run the attack; the attackers send signs of life periodically, as live peers do."""
     do, n, credit = ATTACKS[attack]
     with crowd(n, to, source, credit) as attackers:
         do(attackers)
@@ -243,7 +243,7 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
             pinger.close()
         took = time.monotonic() - began
         if "SANITIZER" in os.environ:
-            return  # its build fills memory more slowly, and has more of it
+            return  # a sanitizer build fills memory more slowly and uses more of it
         assert took < scaled(SERVED)
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

@@ -1,4 +1,4 @@
-"""Who takes more than a fair share of a UD queue pair's receives can be told."""
+"""Counters per source show which sender uses more than its share of a UD queue pair's receives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def datagram(octets: bytes = b"x", qkey: int = 0) -> bytes:
 
 
 def flood(qp: QP, source: str, n: int, ports: int = 1) -> None:
-    """Send so many datagrams from one address, and wait until each was dropped."""
+    """Send this number of datagrams from one address, and wait until each was dropped."""
     socks = []
     for _ in range(ports):
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,4 +1,4 @@
-"""Peers that are silent, slow or gone at each stage of a connection, and peers by the hundred."""
+"""Peers that are silent, slow or gone at each stage of a connection, and hundreds of peers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUEST = bytes(request_frame())
 
 @contextlib.contextmanager
 def setting(**values: int) -> Iterator[None]:
-    """Change settings for a block."""
+    """Change settings for the duration of the block."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {n: int(lib.siw_setting_value(names.index(n))) for n in values}
     for name, value in values.items():
@@ -45,7 +45,7 @@ def wire() -> Iterator[Wire]:
 
 @contextlib.contextmanager
 def impatient(**values: int) -> Iterator[Wire]:
-    """A listener on a device of its own, opened with these settings."""
+    """Provide a listener on a separate device, opened with these settings."""
     with setting(**values):
         rig = Rig()
         yield Wire(rig)
@@ -54,9 +54,10 @@ def impatient(**values: int) -> Iterator[Wire]:
 
 @contextlib.contextmanager
 def quiet(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
-    """Assert that in the block and a while after it this process leaves its CPU alone.
+    """Assert that this process uses little CPU time in the block and for some time after it.
 
-    A thread that spins takes all of the time; the bound leaves room for a slow machine's ticks.
+    A thread that spins uses all of the CPU time; the limit leaves room for a slow machine's timer
+    ticks.
     """
     yield
     time.sleep(0.05)
@@ -67,7 +68,7 @@ def quiet(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
 
 
 def many(address: tuple[str, int], n: int, source: str | None = None) -> list[RawPeer]:
-    """Return TCP connections to a listener, the kernel's queue permitting."""
+    """Return TCP connections to a listener, as many as its kernel queue permits."""
     made = []
     for _ in range(n):
         s = socket.socket()
@@ -81,7 +82,7 @@ def many(address: tuple[str, int], n: int, source: str | None = None) -> list[Ra
 
 
 def closed(peers: list[RawPeer]) -> int:
-    """How many of these were closed by the other end."""
+    """Return how many of these peers were closed by the other end."""
     n = 0
     for p in peers:
         p.sock.setblocking(False)
@@ -95,7 +96,7 @@ def closed(peers: list[RawPeer]) -> int:
     return n
 
 
-# ---- nobody is kept awake
+# ---- no thread is kept awake
 
 
 def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
@@ -117,7 +118,7 @@ def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> 
     until(lambda: counter("startups_paused") > before)
     with quiet():
         pass
-    # All of them are served in the end: those beyond the cap waited.
+    # All requests are served in the end: those beyond the limit wait.
     for _ in range(20):
         request = capped.request()
         request.id.reject()
@@ -159,7 +160,9 @@ def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
 
 
 def test_a_started_connection_whose_event_nobody_takes_costs_no_cpu(wire: Wire) -> None:
-    """The initiator's Reply is here and so are octets behind it; its program is elsewhere."""
+    """The initiator has received the Reply and octets after it, but its program fetches no
+    event.
+    """
     listener = plain_listener()
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=4096)
     a.id.connect(listener.getsockname())
@@ -195,7 +198,7 @@ def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(w
     end.close()
 
 
-# ---- time
+# ---- peers that leave
 
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
@@ -239,7 +242,7 @@ def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) 
     serves_others(wire)
 
 
-# ---- caps
+# ---- limits
 
 
 def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later() -> None:
@@ -250,7 +253,7 @@ def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_late
             good = many(wire.address, 1)[0]
             good.send(REQUEST)
             until(lambda: counter("startups_paused") > before)
-            request = wire.request(5)  # once one of the silent is given up
+            request = wire.request(5)  # after one of the silent connections has timed out
             until(lambda: closed(silent) == 4)
         request.id.reject()
         assert good.reply().r
@@ -272,7 +275,7 @@ def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
     assert request.id.peer_addr[0] == "127.0.0.5"
     request.id.reject()
     assert good.reply().r
-    # What left makes room for this source again.
+    # Closed connections make room for this source again.
     for p in bad:
         p.close()
     until(lambda: _answered(fair, "127.0.0.66"))
@@ -300,7 +303,7 @@ def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -
 
 
 def _answered(wire: Wire, source: str) -> bool:
-    """A Request of this source gets through."""
+    """Whether a Request from this source is delivered."""
     peer = many(wire.address, 1, source)[0]
     try:
         peer.send(REQUEST)

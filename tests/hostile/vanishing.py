@@ -1,4 +1,4 @@
-"""Memory that can be taken away behind the back of whoever registered it."""
+"""Memory that can be removed while it is registered."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 MAP_FIXED_NOREPLACE = 0x100000
-#: Far below where the kernel looks for room: a hole here stays one. The shadows of the two
-#: sanitizers lie in different places.
+#: Addresses far below those that the kernel assigns, so that a hole remains unmapped. The shadow
+#: memory of the two sanitizers lies in different places.
 _places = itertools.count(
     0x40_0000_0000 if os.environ.get("SANITIZER") == "tsan" else 0x2000_0000_0000, 1 << 28
 )
 
-#: How memory goes; the last one leaves it readable.
+#: Ways in which memory is removed; the last one leaves it readable.
 HOWS = ("unmapped", "protected", "truncated", "read-only")
 
 
 class Vanishing:
-    """Mapped memory of ``size`` octets; ``buffer`` is what to register."""
+    """Mapped memory of ``size`` octets; ``buffer`` is the object to register."""
 
     def __init__(self, size: int, how: str) -> None:
         assert how in HOWS
@@ -48,7 +48,7 @@ class Vanishing:
         ctypes.memset(self.addr, 0x5A, size)
 
     def vanish(self, keep: int = 0) -> None:
-        """Take away all but the first ``keep`` octets (whole pages)."""
+        """Remove all but the first ``keep`` octets (a multiple of the page size)."""
         addr, size = self.addr + keep, self.size - keep
         if self.how == "unmapped":
             assert libc.munmap(addr, size) == 0
@@ -59,7 +59,9 @@ class Vanishing:
             assert libc.mprotect(addr, size, right) == 0
 
     def close(self) -> None:
-        """Give back what is left; unmapped memory may be another's by now."""
+        """Unmap the remaining memory, unless it was unmapped: its addresses may have been
+        reused.
+        """
         if self.how != "unmapped":
             assert libc.munmap(self.addr, self.size) == 0
         if self.fd >= 0:
