@@ -1,4 +1,4 @@
-"""Servers of `siwarp bench` as processes, and clients that are none."""
+"""Servers of `siwarp bench` as processes, and plain-socket clients that break the protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from pace import scaled
 def bench_server(
     *arguments: object, inside: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """A ``siwarp bench --server``: its port and its process. ``inside``: what starts it there."""
+    """Run a ``siwarp bench --server``; provide its port and its process.
+
+    ``inside`` is a command prefix, such as one that enters a network namespace.
+    """
     with subprocess.Popen(
         [*inside, *COMMAND, "bench", "--server", "--port", "0", "--json", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -39,7 +42,7 @@ def bench_server(
 
 
 def call(port: int, greeting: bytes = b"") -> socket.socket:
-    """Connect to a server, and say that."""
+    """Connect to a server and send this greeting."""
     connection = socket.create_connection(("127.0.0.1", port), scaled(10))
     connection.settimeout(scaled(30))
     connection.sendall(greeting)
@@ -47,7 +50,7 @@ def call(port: int, greeting: bytes = b"") -> socket.socket:
 
 
 def all_of(connection: socket.socket) -> bytes:
-    """Return what comes until the end of the connection."""
+    """Return the octets received until the end of the connection."""
     data = b""
     with contextlib.suppress(ConnectionResetError):
         while more := connection.recv(4096):

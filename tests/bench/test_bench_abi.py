@@ -1,4 +1,4 @@
-"""siwarp bench abi: programs beside the raw socket, siwarp's own bench, and one another."""
+"""siwarp bench abi: programs compared with a raw socket, siwarp's own bench, and one another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_ucx = pytest.mark.skipif(
 
 
 def test_programs_that_are_missing_are_named_and_their_rows_are_left_out(tmp_path: Path) -> None:
-    # What a tree that is not rebuilt runs in place of a build.
+    # A tree that is not rebuilt on import runs `true` instead of the build.
     (tmp_path / "true").symlink_to(shutil.which("true") or "/bin/true")
     done = siwarp("bench", "abi", "--json", env={"PATH": str(tmp_path)})
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""`siwarp bench aio`: siwarp.aio beside asyncio's streams."""
+"""`siwarp bench aio`: siwarp.aio compared with asyncio's streams."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_end_that_fails_is_a_failure_with_its_words(monkeypatch: pytest.Monke
     start = aio._start
 
     def fails(role: str, *words: object) -> subprocess.Popen[str]:
-        # Nobody is at the server's port any more.
+        # No process listens on the server's port any more.
         return start(role, words[0], 1, *words[2:]) if role == "client" else start(role, *words)
 
     monkeypatch.setattr(aio, "_start", fails)
@@ -85,7 +85,7 @@ def test_a_server_ends_with_its_clients_however_these_end(way: str) -> None:
 
 
 def connections(pid: int) -> int:
-    """How many of this process's TCP connections have an other end."""
+    """Return how many TCP sockets of this process are connected."""
     own = set()
     for fd in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):

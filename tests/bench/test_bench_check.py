@@ -1,4 +1,4 @@
-"""`siwarp bench check`: ratios beside those that were kept."""
+"""`siwarp bench check`: measured ratios compared with recorded ratios."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of(name: str) -> list[check.Checked]:
 
 
 def measuring(*ratios: float) -> Any:
-    """A run whose rounds have these ratios, again and again."""
+    """Return a function that simulates a run whose rounds have these ratios, repeated in turn."""
 
     def run(*, rounds: int, progress: Any, **_: Any) -> dict[str, Any]:
         progress(rounds, rounds)

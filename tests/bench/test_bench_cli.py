@@ -1,4 +1,4 @@
-"""`siwarp bench` and `make bench`: words, JSON, exit status, and the bar."""
+"""`siwarp bench` and `make bench`: text output, JSON, exit status, and the progress bar."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_json_has_the_plan_the_medians_and_every_round() -> None:
 
 def test_a_plan_of_faults_delays_ours_and_not_the_floor() -> None:
     asked = ["lat", "-n", "3", "--rounds", "1", "--json", "--faults"]
-    # Long enough that no busy machine is as slow without it.
+    # 30 ms is longer than a round trip without a fault plan on any busy machine.
     result = json.loads(CliRunner().invoke(app, [*asked, "delay=30ms"]).stdout)
-    # Half a round trip, and the plan is on both ways of it.
+    # Half of the round trip time; the plan delays both directions.
     assert result["ours"] >= 30_000
     assert result["floor"] < 30_000
     done = CliRunner().invoke(app, [*asked, "delay=2"])
@@ -283,7 +283,7 @@ def test_a_terminal_sees_a_progress_bar() -> None:
         try:
             while chunk := shown.read(4096):
                 seen += chunk
-        except OSError:  # a pty whose other end is closed reads as EIO
+        except OSError:  # on a pty whose other end is closed, read() fails with EIO
             pass
         assert process.wait(timeout=100) == 0
     assert b"bench lat" in seen and b"\x1b[" in seen

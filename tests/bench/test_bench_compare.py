@@ -19,7 +19,7 @@ from siwarp.bench.cli import app, main
 from siwarp.bench.interval import Interval, ratio_interval
 from siwarp.bench.runner import BenchError
 
-# ---- the interval
+# ---- the confidence interval
 
 
 @pytest.mark.parametrize(("pairs", "critical"), [(6, 0), (10, 8), (20, 52), (40, 264)])
@@ -90,8 +90,10 @@ Fake = Callable[..., Path]
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Return what makes a program that prints a bench's JSON and notes what it was asked."""
-    # A sanitizer's library in a shell ends it.
+    """Return a function that creates a program which prints a bench's JSON and logs its
+    arguments.
+    """
+    # A sanitizer library that is preloaded into a shell ends the shell.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
 
     def make(name: str, lat: float = 2.0, bw: float = 5.0, then: str = "") -> Path:
@@ -174,7 +176,7 @@ def test_the_programs_take_turns_the_order_changes_and_both_move_as_many_message
         for line in (tmp_path / "asked").read_text("ascii").splitlines()
         if "lat --qp ud" in line
     ]
-    # The first two are not counted: they find out how many messages the others have.
+    # The first two runs are not counted: they determine the number of messages of the others.
     assert [name for name, _ in ud[2:]] == ["this", "other", "other", "this"] * 2
     assert ud[0][1] == "--size 64 --rounds 1 --json"
     assert {words for _, words in ud[1:]} == {"--size 64 --rounds 1 --json --iters 100"}
@@ -198,7 +200,7 @@ def test_this_build_s_modules_and_library_are_not_the_other_program_s(
     assert invoke("--program", other, "--rounds", "3")[0] == 0
 
 
-# ---- what goes wrong says what to do
+# ---- error messages that name the remedy
 
 
 def test_a_program_that_is_not_there_or_no_program_is_refused(
@@ -280,7 +282,7 @@ def test_the_module_compares_too(
     assert "1.500" in capsys.readouterr().out
 
 
-# ---- for real
+# ---- real measurements
 
 
 @pytest.mark.parametrize("what", compare.FIGURES, ids=lambda what: what.name)
@@ -294,7 +296,7 @@ def test_every_figure_is_one_that_the_bench_measures(what: compare.Compared) -> 
 @pytest.mark.scales
 def test_this_build_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "LIMIT_S", scaled(compare.LIMIT_S))
-    # A path after #! has no blanks, and this tree's may have some.
+    # A path after #! must contain no blank, and the path of this tree may contain one.
     (tmp_path / "venv").symlink_to(sys.prefix)
     python = tmp_path / "venv/bin" / Path(sys.executable).name
     other = tmp_path / "siwarp"

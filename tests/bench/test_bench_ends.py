@@ -1,4 +1,4 @@
-"""The two processes of a run: lost messages are a failure, and nothing is left behind."""
+"""The two processes of a run: lost messages are an error, and no process or socket remains."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from siwarp.bench import runner
 
 HELLO = struct.Struct("=HHIQQ")
 NUMBER = struct.Struct("=Q")
-#: Of CPU time without news, after which an end that spins gives up; by itself it takes 3 s.
+#: Milliseconds of CPU time without progress after which an end that spins gives up; the default is
+#: 3 s.
 PATIENCE_MS = 500
-#: What is promised of such programs where both CPUs are busy, us.
-BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # whose code is that much slower
+#: Guaranteed upper limit for programs that keep both CPUs busy, in microseconds.
+BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # sanitized code is about 4 times slower
 
 
 @pytest.fixture
@@ -61,9 +62,9 @@ def test_a_receiver_that_misses_a_datagram_ends_with_the_status_for_loss(
             port = HELLO.unpack(ours.recv(HELLO.size, socket.MSG_WAITALL))[0]
             ours.sendall(NUMBER.pack(0))
             ours.recv(NUMBER.size, socket.MSG_WAITALL)
-            for _ in range(3):  # of the four that the warm-up has
+            for _ in range(3):  # of the four messages of the warm-up
                 udp.sendto(bytes(64), ("127.0.0.1", port))
-                udp.recv(64)  # each half of the window has its credit
+                udp.recv(64)  # a credit after each half of the window
             ours.sendall(NUMBER.pack(4))
             assert NUMBER.unpack(ours.recv(NUMBER.size, socket.MSG_WAITALL)) == (3,)
         _, said = process.communicate(timeout=30)
@@ -110,7 +111,7 @@ def test_an_end_whose_peer_leaves_ends_too(ctl: tuple[socket.socket, socket.sock
 
 
 def fake(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # A shell is none of ours: a sanitizer is not loaded into it.
+    # A sanitizer library is not preloaded into a shell, which is no siwarp program.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     path = tmp_path / "fake-bench"
     path.write_text(f"#!/bin/sh\n{script}\n", "ascii")
@@ -171,7 +172,7 @@ def test_a_measurement_with_a_limit_over_all_ends_within_it(
     began = time.monotonic()
     with pytest.raises(runner.SlowError):
         bench.run("lat", "ud", iters=10, rounds=3, within=1)
-    # Less than the 20 s that a run has otherwise, of which it took all before.
+    # Without `within`, a run that hangs ends only after LIMIT_S (20 s).
     assert time.monotonic() - began < runner.LIMIT_S / 2
 
 
@@ -198,7 +199,7 @@ def cpu_seconds(pid: int) -> float:
 def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
     ctl: tuple[socket.socket, socket.socket], run: str, patient: int, swaps: int
 ) -> None:
-    """On a busy machine its peer may be silent for long: here until its patience is over."""
+    """On a busy machine the peer may be silent for long: here for longer than the end's limit."""
     other = socket.socketpair()
     other[0].settimeout(60)
     ends, processes = (ctl[0], other[0]), []

@@ -29,7 +29,7 @@ from siwarp.bench.plan import make_plan
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server."""
+    """Provide the port of a running server."""
     with bench_server("--addr", "127.0.0.1") as (port, _):
         yield port
 
@@ -247,7 +247,7 @@ def _ends(process: subprocess.Popen[str], seconds: float) -> str:
 
 
 def _busy(server: subprocess.Popen[str]) -> None:
-    """Wait until a server's process measures."""
+    """Wait until a server's process measures, that is, has a child process."""
     began = time.monotonic()
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     while not children.read_text(encoding="ascii").strip():

@@ -1,4 +1,4 @@
-"""`siwarp bench memory`: what a process's memory holds for its peers."""
+"""`siwarp bench memory`: the memory that a process uses for its peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_number_of_peers_is_a_point_and_the_second_tells_of_a_further_peer(
     assert set(found) == set(memory.QPS)
     for qp, (few, more) in found.items():
         assert (few["peers"], more["peers"]) == (2, 20)
-        # Those of the queue pairs, and the device's own, which watches its interface.
+        # The sockets of the queue pairs, and the device's socket that watches its interface.
         assert few["sockets"] == (2 if qp == "rc" else 1) + 1
         assert more["sockets"] == (20 if qp == "rc" else 1) + 1
         assert "idle_per_peer" not in few
@@ -51,13 +51,14 @@ def test_a_connection_costs_more_than_an_address_handle() -> None:
 @sanitizers_hide_it
 def test_an_idle_connection_holds_no_buffers() -> None:
     few, many = memory.measure(qps=("rc",), peers=(100, 1_000))["rc"]
-    # The process's own: what the kernel holds, some 4 kB, may have octets that are not read yet.
+    # Memory of the process only: the kernel's, about 4 kB, may include octets that are not read
+    # yet.
     assert 10_000 < (many["idle"] - few["idle"]) / 900 < 20_000
 
 
 @sanitizers_hide_it
 def test_an_idle_reliable_peer_costs_less_than_a_kilobyte() -> None:
-    # So many that what the heap keeps free for a while, some 200 kB, is little for each.
+    # With so many peers, the roughly 200 kB that the heap keeps free count little for each.
     found = memory.measure(qps=("rd",), peers=(1_000, 8_000))
     assert 500 < found["rd"][1]["idle_per_peer"] < 1_000
 

@@ -1,4 +1,4 @@
-"""`siwarp.bench.run`: floor and ours in turn, and a result that has everything in it."""
+"""`siwarp.bench.run`: the floor and siwarp measured in turn, and a complete result."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here a run's limit is only there for one that hangs."""
+    """Extend the time limit of a run, so that only a run that hangs exceeds it."""
     monkeypatch.setattr(runner, "LIMIT_S", int(scaled(runner.LIMIT_S)))
 
 
@@ -87,14 +87,14 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
 
     for name, value in asked.items():
         assert result[name] == value
-    over = "rc" if asked["qp"] == "rc" else "ud"  # UC and RD are a matter of UDP too
+    over = "rc" if asked["qp"] == "rc" else "ud"  # UC and RD use UDP, too
     floor, others = FLOORS[asked["kind"], over, asked.get("wait", "poll")]
     if asked.get("api") == "python":
         floor, others = "c", {floor}
     elif asked["qp"] == "rd":
         floor, others = (floor, set()) if asked["kind"] == "bw" else ("ud", {floor})
     if asked.get("size") == 60000:
-        others = others - {"gso"}  # two such segments are more than a datagram holds
+        others = others - {"gso"}  # two such segments exceed the size of a datagram
     assert result["floor_name"] == floor
     assert set(result["floors"]) == others
     assert len(result["rounds"]) == 1
@@ -224,7 +224,8 @@ def test_latency_beside_a_thousand_idle_queue_pairs_is_measured_beside_none() ->
 def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(runner.program()), "--kind", "crowd"],
-        env=unsanitized(),  # the shell; the program brings its own
+        # the environment of the shell; the program loads its own sanitizer library
+        env=unsanitized(),
         capture_output=True,
         text=True,
         timeout=30,

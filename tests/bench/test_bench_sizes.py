@@ -1,4 +1,4 @@
-"""Sizes as people write them, percentiles and histograms."""
+"""Sizes with suffixes, percentiles and histograms."""
 
 from __future__ import annotations
 

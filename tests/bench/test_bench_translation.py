@@ -1,4 +1,4 @@
-"""siwarp bench translation: what libibverbs.so.1 adds to a post or a poll."""
+"""siwarp bench translation: the CPU cycles that libibverbs.so.1 adds to a post or a poll."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
     for call, way in found.items():
         assert 0 < way["siw"] < 10_000 and 0 < way["ibv"] < 10_000, call
         assert way["kept"] == (way["more"] <= translation.MOST), call
-        # An instrumented library counts its own instrumentation, too.
+        # In an instrumented library, the instrumentation is measured, too.
         if not {"SANITIZER", "COVERAGE"} & os.environ.keys():
             assert way["kept"], (call, way)
     assert done.returncode == (0 if all(way["kept"] for way in found.values()) else 1)

@@ -1,4 +1,6 @@
-"""Figures that may tell of the machine are marked, and what was measured is shown in any case."""
+"""Figures that a busy machine may have distorted are marked, and measured results are
+always shown.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def test_a_floor_that_another_one_beats_by_far_has_stumbled() -> None:
     assert "blocking" in trust.beaten(4.0, {"blocking": 2.0}, less_is_better=True)
     assert trust.beaten(2.2, {"blocking": 2.0}, less_is_better=True) == ""
     assert "single" in trust.beaten(1.0, {"single": 2.0}, less_is_better=False)
-    # Batches by one call are another kind of work.
+    # A batch sent with one system call is a different kind of work.
     assert trust.beaten(1.0, {"gso": 9.0, "coalesced": 9.0}, less_is_better=False) == ""
 
 
@@ -42,7 +44,9 @@ PLAN = make_plan("lat", "ud", iters=6400, rounds=3)
 
 
 def rounds(*answers: BenchError | None) -> tuple[list[int], Any]:
-    """Do the rounds of PLAN with these failures in turn; return the messages of each try, too."""
+    """Run the rounds of PLAN with these results in turn; also return the message count of each
+    attempt.
+    """
     left, asked = list(answers), list[int]()
 
     def one(plan: Plan, _turn: int) -> dict[str, Any]:
@@ -86,10 +90,10 @@ def test_more_messages_than_a_run_has_time_for_are_cut() -> None:
 
 @pytest.fixture
 def busy_machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Runs on a clock of their own: each message takes 10 ms there. Return the clock's one value.
+    """Simulate runs on a machine where each message takes 10 ms; return the simulated clock.
 
-    A run that has not the time for its messages ends when its time is over, as those of
-    processes do.
+    A run that lacks the time for its messages ends when its time is over, as the runs of processes
+    do.
     """
     now = [1000.0]
 
@@ -113,13 +117,13 @@ def test_a_busy_machine_gives_a_figure_and_a_remark_in_the_time_that_there_is(
     result = bench.run("lat", rounds=3, others=False, within=within)
     assert busy_machine[0] <= 1000.0 + within
     assert 1 <= len(result["rounds"]) <= 3
-    # Without a limit a run of these has 400 messages at least: 4 s.
+    # Without a time limit, such a run has at least 400 messages, which take 4 s.
     assert result["iters"] < 400
     assert result["ours"] > 0
 
 
 def test_no_round_begins_when_the_time_is_over(busy_machine: list[float]) -> None:
-    # 100 messages: a second each for the floor and for siwarp.
+    # 100 messages: one second each for the floor and for siwarp.
     result = bench.run("lat", iters=100, rounds=5, others=False, within=5.0)
     assert len(result["rounds"]) == 2
     assert result["partial"].startswith("2 of 5 rounds: ")

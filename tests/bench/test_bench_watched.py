@@ -1,6 +1,6 @@
-"""siwarp bench watched: two programs that keep a CPU busy each, and only look at their memory.
+"""siwarp bench watched: two programs that each keep a CPU busy polling memory for Writes.
 
-tests/bench/test_bench_ends.py has the times, which a busy machine exceeds.
+tests/bench/test_bench_ends.py checks the times, which a busy machine exceeds.
 """
 
 from __future__ import annotations

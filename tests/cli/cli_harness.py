@@ -1,4 +1,4 @@
-"""Run the command as a process."""
+"""Helpers that run the siwarp command as a process or in this process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ import pace
 from siwarp.cli.main import main
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
-#: Of the servers of UD, UC and RD that `server` starts.
+#: Q_Key of the UD, UC and RD servers that `server` starts.
 QKEY = 4711
 
 
 def unsanitized() -> dict[str, str]:
-    """The environment for programs that are none of ours: a sanitizer is not loaded into them."""
+    """Return the environment for third-party programs, into which no sanitizer library is
+    loaded.
+    """
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
@@ -45,9 +47,9 @@ def siwarp(
 def siwarp_here(
     *arguments: object, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in this process, which saves the start of another one.
+    """Run the command in this process, which avoids the start of another interpreter.
 
-    For commands that change no setting.
+    Only for commands that change no setting.
     """
     words = list(map(str, arguments))
     out, err = io.StringIO(), io.StringIO()
@@ -65,7 +67,7 @@ def siwarp_here(
 
 
 def dissected(file: object, *options: object) -> Any:
-    """What ``siwarp dissect --json`` prints about a file."""
+    """Return the parsed output of ``siwarp dissect --json`` for a file."""
     done = siwarp_here("dissect", file, *options, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -78,7 +80,7 @@ def siwarp_json(*arguments: object) -> Any:
 
 
 def key(qp: str = "ud") -> list[str]:
-    """What a client of `server` has to give, as it would take it from what the server prints."""
+    """Return the Q_Key options that a client of `server` needs, as the server prints them."""
     return [] if qp == "rc" else ["--qkey", str(QKEY)]
 
 
@@ -86,7 +88,7 @@ def key(qp: str = "ud") -> list[str]:
 def server(
     *arguments: object, env: dict[str, str] | None = None
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """A ``siwarp ping --server``: its port and its process."""
+    """Run a ``siwarp ping --server``; provide its port and its process."""
     words = [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)]
     with subprocess.Popen(
         words if "SIWARP_QKEY" in (env or {}) else words + key("rc" if "rc" in words else "ud"),

@@ -1,4 +1,4 @@
-"""The package as it is installed, in a folder that every user may read."""
+"""The package as installed, in a folder that every user may read."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from siwarp import _paths
 
 
 def installed(folder: Path) -> Path:
-    """Install the package below a folder, without its metadata; return what PYTHONPATH needs.
+    """Install the package below a folder, without its metadata; return the value for PYTHONPATH.
 
-    As from a wheel: C module, library and ``lib/abi`` inside of it. All of it is readable to all.
+    The layout is that of a wheel: C module, library and ``lib/abi`` inside the package. All files
+    are readable by all users.
     """
     if {"SANITIZER", "COVERAGE"} & os.environ.keys():
         pytest.skip("an instrumented tree is not installed")
@@ -44,9 +45,9 @@ def installed(folder: Path) -> Path:
 
 
 def python_for(user: list[str]) -> str:
-    """A Python that the user whom this command's prefix makes may run: maybe not that of the tests.
+    """Return a Python interpreter that the user of this command prefix may run.
 
-    ``siwarp run`` takes any of 3.10 or newer.
+    It may differ from the interpreter of the tests: ``siwarp run`` needs 3.10 or newer.
     """
     for python in (sys.executable, "/usr/bin/python3"):
         done = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-#: A program that lists devices without a header of rdma-core's: name after name.
+#: A program that lists device names without a header of rdma-core, one name per line.
 LIST = """
 extern void *ibv_get_device_list(int *);
 extern const char *ibv_get_device_name(void *);
@@ -21,7 +21,7 @@ int show(void)
 }
 """
 
-#: A library as it is before ours comes: one device, with a name that ours has not.
+#: A libibverbs that is loaded before siwarp's: it has one device, with a name unknown to siwarp.
 OTHERS = """
 static const char name[] = "others";
 static const void *one = name;
@@ -44,7 +44,9 @@ def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
 
 
 def library_of_a_wheel(folder: Path) -> Path:
-    """A library with the symbols of libibverbs under the name that auditwheel gives its copies."""
+    """Return a library with libibverbs symbols under the name that auditwheel gives to bundled
+    copies.
+    """
     script = folder / "versions.map"
     script.write_text(VERSIONS)
     name = "libibverbs-1de1263b.so.1"

@@ -1,4 +1,4 @@
-"""What works where neither typer nor rich is installed, and what the others say there."""
+"""Commands that work without typer and rich, and the error messages of the other commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.scales
 
-#: The command in a Python that lacks these modules.
+#: Runs the command in a Python in which these modules cannot be imported.
 LACKING = """
 import sys
 for name in sys.argv.pop(1).split(","):
@@ -54,7 +54,7 @@ def test_these_need_neither_typer_nor_rich_in_a_pipe_or_a_terminal(words: list[s
         assert done.stdout
 
 
-#: Without the last one nothing can load the library.
+#: Without the last module, Python cannot load the library.
 ALL = "typer,rich,cffi,_cffi_backend"
 
 
@@ -83,7 +83,7 @@ def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: l
 
 
 def test_the_garbage_collector_leaves_out_the_imports_of_a_command_alone() -> None:
-    """In a process that calls ``main`` for something else, what it collects is not ours to say."""
+    """A process that calls ``main`` from other code decides itself what its collector covers."""
     script = """
 import gc, sys
 from siwarp.cli import config

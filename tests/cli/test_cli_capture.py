@@ -1,4 +1,4 @@
-"""siwarp capture and siwarp dissect, over a real exchange of two processes."""
+"""siwarp capture and siwarp dissect, on a real exchange between two processes."""
 
 from __future__ import annotations
 
@@ -225,12 +225,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "beside a child"])
 def test_a_command_that_is_killed_leaves_a_whole_file(tmp_path: Path, fork: bool) -> None:
     file = tmp_path / "x.pcapng"
-    # A child that opens no device, and ends as abruptly.
+    # A child process that opens no device and is also killed by SIGKILL.
     child = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)" if fork else ""
     code = KILLED.format(fork=child)
     done = siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(dissected(file)) == 40  # each as it was sent and as it was received
+    assert len(dissected(file)) == 40  # each message is captured when sent and when received
     assert [p.name for p in tmp_path.iterdir()] == ["x.pcapng"]
 
 
@@ -283,7 +283,7 @@ def test_the_variable_does_the_same_and_is_no_unknown_one(tmp_path: Path) -> Non
     assert done.returncode == 0
     assert done.stderr == ""
     files = list(tmp_path.iterdir())
-    assert len(files) == 2  # of the client and of the peer that it started
+    assert len(files) == 2  # of the client and of the peer process that it started
     for file in files:
         assert {m["kind"] for m in dissected(file)} == {"SEND"}
 
@@ -323,7 +323,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
         for octets in (b"", b"x" * 21, b"y" * 50):
             s.sendto(octets, qp.addr)
         with AH(pd, qp.addr) as ah:
-            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))  # nobody posted a receive
+            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))  # no receive is posted
             poll_until_dropped(cq, "drop_no_buffer")
             qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
             qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))

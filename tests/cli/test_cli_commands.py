@@ -88,7 +88,7 @@ def test_a_shell_completes_commands_and_choices(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_shown_for_each_shell(shell: str) -> None:
-    # Without this the shell is the one that started the tests, if there is one.
+    # Without this variable, typer uses the shell that started the tests, if any.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     assert siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
@@ -267,7 +267,7 @@ def test_counters_reads_those_of_another_process() -> None:
         assert process.pid in {entry["pid"] for entry in siwarp_json("counters")}
         table = siwarp("counters", process.pid).stdout
         assert re.search(r"rx_msgs +25 +messages received", table)
-        assert "drop_crc" not in table  # a zero is printed by --all
+        assert "drop_crc" not in table  # zero counters are printed only with --all
         assert "drop_crc" in siwarp("counters", process.pid, "--all").stdout
 
 
@@ -316,7 +316,7 @@ def test_a_process_has_its_own_counters_where_there_is_no_folder_for_them(
 def test_doctor_has_one_line_of_advice_on_each_thing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Looked once: what other processes have and lost meanwhile would be another advice.
+    # Run each check once, because the findings about other processes may change meanwhile.
     seen = [check() for check in doctor._CHECKS]
     monkeypatch.setattr(doctor, "_CHECKS", [lambda one=one: one for one in seen])
     doctor.doctor(as_json=True)
@@ -340,7 +340,8 @@ def test_doctor_as_a_command_looks_at_each_thing() -> None:
 
 def test_doctor_sees_that_the_default_port_is_taken() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        with contextlib.suppress(OSError):  # then another process has it: as good
+        # another process has the port, which serves the same purpose
+        with contextlib.suppress(OSError):
             s.bind(("127.0.0.1", 18515))
         ports = next(f for f in siwarp_json("doctor") if f["what"] == "ports")
     assert ports["state"] == "fair"
@@ -351,13 +352,14 @@ def test_doctor_takes_a_port_for_free_that_old_connections_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ours
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as siwarp sets it
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = listener.accept()
-            accepted.close()  # first: its end of the connection stays for a minute
+            # closing first leaves this end of the connection in TIME_WAIT for a minute
+            accepted.close()
             assert client.recv(1) == b""
         monkeypatch.setattr(doctor, "PORT", port)
         taken = doctor._ports()
@@ -383,16 +385,16 @@ def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
 @pytest.mark.parametrize(
     ("command", "status"),
     [
-        (["config"], 141),  # as a shell says it of a program that SIGPIPE ended
+        (["config"], 141),  # the status that a shell reports for a program killed by SIGPIPE
         (["config", "--json"], 141),
         (["--help"], 141),
-        (["nonsense"], 2),  # no output, but a complaint
+        (["nonsense"], 2),  # no output, only an error message
     ],
 )
 def test_output_into_a_closed_pipe_is_no_error_message(
     command: list[str], status: int, unbuffered: str
 ) -> None:
-    """Python keeps what goes into a pipe until its buffer is full, or until it exits."""
+    """Python buffers output to a pipe until the buffer is full or the process exits."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -451,7 +453,7 @@ def test_the_demos_findings_and_measurements_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = siwarp("demo", "--size", 1, "--no-bench").stdout
-    # With the usual number of rounds the comparison takes 10 s of both CPUs.
+    # With the default number of rounds, the comparison takes 10 s of both CPUs.
     monkeypatch.setattr("siwarp.bench.run", functools.partial(bench.run, iters=64))
     demo.demo(size=1, bench=True, faults=None, as_json=True)
     told = json.loads(capsys.readouterr().out)
@@ -514,7 +516,7 @@ def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_peer_without_a_traceback()
         text=True,
         cwd="/",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # a process group of its own, as of a command at a terminal
+        start_new_session=True,  # a separate process group, like a command at a terminal
     ) as process:
         assert process.stdout is not None
         found = None
@@ -522,7 +524,7 @@ def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_peer_without_a_traceback()
             line = process.stdout.readline()
             assert line, "the demo ended"
             found = re.search(r"connected to process (\d+)", line)
-        peer = int(found[1])  # it serves by now
+        peer = int(found[1])  # the peer process is serving now
         os.killpg(process.pid, signal.SIGINT)
         _, heard = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in heard) == (130, False), heard

@@ -1,4 +1,4 @@
-"""`siwarp demo` on a machine that is too busy to measure on."""
+"""`siwarp demo` on a machine that is too busy for measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
     monkeypatch.setattr(bench, "run", run)
     monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
     demo._compare([])
-    # The first took all of its fifth; what the others leave goes to those behind them.
+    # The first measurement used its complete fifth; the time that the others leave is shared by
+    # their successors.
     assert shares == [8.0, 8.0, 10.5 + 1 / 12, pytest.approx(15.375), pytest.approx(30.75)]
     assert now[0] < demo._COMPARE_S
     said = " ".join(capsys.readouterr().out.split())

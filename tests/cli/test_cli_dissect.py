@@ -1,4 +1,4 @@
-"""siwarp dissect: what it prints, what it can be asked for, and what it says of bad files."""
+"""siwarp dissect: its output, its options, and its messages about damaged files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two connections, of which the second breaks a rule, and a UD exchange."""
+    """A capture of two connections, the second of which violates a rule, and a UD exchange."""
     link = startup(Link().open(), private_data=b"hello")
     link.send(0, read_request(1, 7, 4)).send(1, tagged(Opcode.RDMA_READ_RESPONSE, 7, 0, b"1234"))
     link.close()
@@ -73,14 +73,15 @@ def test_a_capture_comes_by_standard_input(file: Path) -> None:
 def test_the_exit_status_tells_of_errors_if_it_is_to(file: Path) -> None:
     assert siwarp_here("dissect", file).returncode == 0
     wrong = siwarp_here("dissect", file, "--fail-on-errors", "--stream", 1)
-    assert (wrong.returncode, wrong.stderr) == (1, "")  # also one that is not shown
+    # an error in a stream that is not shown counts, too
+    assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
     good = written(startup(Link().open()).close().packets, file.parent / "good.pcapng")
     assert siwarp_here("dissect", good, "--fail-on-errors").returncode == 0
 
 
 def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> None:
-    for _ in range(2):  # the second time in place of the first
+    for _ in range(2):  # the second installation replaces the first
         done = siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
         place = tmp_path / ".local/lib/wireshark/plugins/siwarp.lua"
         assert (done.returncode, done.stdout) == (0, f"{place}\n")
@@ -147,7 +148,7 @@ def test_the_script_for_wireshark_is_where_the_command_says() -> None:
 
 
 def lacking(module: str, file: Path) -> subprocess.CompletedProcess[str]:
-    """Dissect in a Python that has no such module."""
+    """Run dissect in a Python in which this module cannot be imported."""
     return pace.run(
         [sys.executable, "-c", f"import sys; sys.modules[{module!r}] = None\n"
          "from siwarp.cli.main import main; sys.exit(main())", "dissect", file],

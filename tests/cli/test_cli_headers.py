@@ -1,4 +1,4 @@
-"""The public headers, each by itself, as a program of somebody else's includes them."""
+"""Each public header compiles when it is the only one that an application includes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cli.cli_harness import siwarp, unsanitized
 import siwarp as package
 
 HEADERS = Path(package.__file__).parent / "include" / "siwarp"
-#: What siw.h has under a name of its own, and what of libibverbs it stands for: most of it is a
-#: member of a struct there, which is opaque here.
+#: Functions of siw.h that have no namesake in libibverbs, and their counterparts there: most of
+#: these are members of a struct that is opaque in siw.h.
 STANDS_FOR = {
     "device_info": "get_device_name",
     "context_info": "context.device",
@@ -38,13 +38,13 @@ NAMESAKES = {
     *("post_send", "post_recv"),
     *("create_srq", "destroy_srq", "modify_srq", "query_srq", "post_srq_recv"),
 }
-#: A call into each, so that the program is linked, too.
+#: A call into each header's functions, so that linking is tested, too.
 CALLS = {
     "types.h": 'struct siw_addr a; return siw_addr_parse("::1", 1, &a);',
     "siw.h": "int n; siw_free_device_list(siw_get_device_list(&n)); return 0;",
     "siw_ext.h": "return siw_version()[0] == '\\0' || siw_query_drops(NULL, NULL, 0) == 0;",
     "cm.h": "return siw_cm_destroy_id(NULL) == 0;",
-    # The program is linked to no libibverbs, so the functions are not there.
+    # The program is not linked with libibverbs, so its functions are not available.
     "ibv_ext.h": "return siw_ibv_qp != NULL;",
 }
 

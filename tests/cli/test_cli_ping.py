@@ -105,7 +105,7 @@ def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pings of this process give up soon: they poll while they wait for what never comes."""
+    """Make pings of this process give up soon, because they poll while they wait for an answer."""
     monkeypatch.setattr(ping_uc, "TRIES", 2)
     monkeypatch.setitem(ping_client.PATIENCE, "ud", 0.1)
 
@@ -152,7 +152,7 @@ def test_ping_prints_lines_for_people() -> None:
 
 
 def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> None:
-    port = 12_000 + os.getpid() % 4_000  # none of those that the system gives to others
+    port = 12_000 + os.getpid() % 4_000  # outside the system's ephemeral port range
     with server("--addr", "127.0.0.1", "--port", port) as (bound, _):
         assert bound == port
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
@@ -228,7 +228,8 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
                 bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(ask))),
                 ("127.0.0.1", port),
             )
-            assert b"siwucpg1" + bytes(4) in s.recv(100)  # it has no place for that
+            # the server has no memory for this request
+            assert b"siwucpg1" + bytes(4) in s.recv(100)
         words = ["ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write"]
         done = siwarp_json(*words, *key())
         assert done["received"] == 3
@@ -241,7 +242,8 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
-            for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):  # with its Q_Key
+            # with the server's Q_Key
+            for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):
                 fields["q_key"] = QKEY
                 s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
         with (
@@ -254,7 +256,7 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
         ):
             qp.to_rts()
             qp.post_recv(RecvWR(sg=[mr.sge(50, 50)]))
-            # An answer, an empty message, and one that begins with no known letter.
+            # A reply, an empty message, and a message that begins with an unknown letter.
             for message in (b"A reply", b"", b"Xyz"):
                 mr.write(message)
                 qp.post_send(SendWR(sg=[mr.sge(0, len(message))], ah=ah, send_flags=0))
@@ -267,7 +269,7 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
 
 @contextlib.contextmanager
 def client(port: int, private_data: bytes, size: int = 100):
-    """An RC queue pair that asks a ping server for a connection."""
+    """Provide an RC queue pair that requests a connection from a ping server."""
     with Context() as ctx, PD(ctx) as pd, CQ(ctx, channel=CompChannel(ctx)) as cq:
         qp = QP(pd, QPInitAttr(QPType.RC, scq=cq))
         channel = CMEventChannel(ctx)
@@ -293,7 +295,7 @@ def test_an_rc_server_rejects_what_is_no_ping_with_words() -> None:
 
 def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() -> None:
     with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
-        # A message that is longer than was agreed.
+        # A message that is longer than negotiated.
         with client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 50)]), SendWR(sg=[mr.sge(0, 50)])])
@@ -301,7 +303,7 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
             while qp.qp_state.name != "ERR" and time.monotonic() < deadline:
                 cq.wait(0.1)
             assert qp.qp_state.name == "ERR"
-        # More messages at once than there are receives for.
+        # More messages at once than receives are posted.
         with client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 10)])] * 50)
@@ -315,7 +317,7 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
             while 7 not in [wc.wr_id for wc in wcs]:
                 assert wcs
                 wcs = cq.wait(10)
-        # TCP without MPA: silence, garbage, a reset in the middle.
+        # TCP without MPA: silence, random octets, a reset in the middle.
         silent = socket.create_connection(("127.0.0.1", port))
         with socket.create_connection(("127.0.0.1", port)) as s:
             s.sendall(os.urandom(1000))
@@ -354,7 +356,7 @@ def test_a_server_ends_in_order_when_it_is_told_to(qp: str, sign: signal.Signals
 
 
 def _switches(pid: int) -> int:
-    """How often the threads of a process went to sleep."""
+    """Return how often the threads of a process have gone to sleep."""
     return sum(
         int(line.split()[1])
         for status in Path(f"/proc/{pid}/task").glob("*/status")
@@ -364,7 +366,7 @@ def _switches(pid: int) -> int:
 
 
 def assert_falls_asleep(pid: int) -> None:
-    """Within six seconds there is one in which a process wakes once at most."""
+    """Assert that within six seconds there is a second in which a process wakes at most once."""
     woken: list[int] = []
     while not woken or (woken[-1] > 1 and len(woken) < 6):
         before = _switches(pid)
@@ -420,7 +422,7 @@ def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd"])
 def test_a_ping_to_a_port_that_nobody_has_says_so(qp: str) -> None:
-    port = 1  # one that was free a moment ago may be given to somebody else
+    port = 1  # a port that was free a moment ago may be assigned to another process
     done = siwarp("ping", "127.0.0.1", "-p", port, "--qp", qp)
     assert done.returncode == 1
     assert f"127.0.0.1 refuses UDP port {port}" in done.stderr
@@ -438,7 +440,7 @@ def test_an_rd_ping_that_nobody_answers_says_so() -> None:
 
 
 def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
-    """It says so, and does not keep its client: that gives up after 6 times the server's timer."""
+    """It reports the error and exits: the client gives up after 6 times the server's RNR timer."""
     with (
         Context() as device,
         PD(device) as pd,
@@ -507,7 +509,7 @@ def test_without_crc_both_ends_leave_it_out() -> None:
     assert done.returncode == 0, done.stderr
     with server("--addr", "127.0.0.1") as (port, _):
         done = siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *key())
-    assert done.returncode == 1  # the server has CRC on and drops what has none
+    assert done.returncode == 1  # the server requires a CRC and drops datagrams without one
     assert "1 lost" in done.stdout
 
 
@@ -523,7 +525,7 @@ def test_a_ping_takes_the_delay_of_its_plan_of_faults_both_ways() -> None:
 def test_a_plan_of_faults_that_is_none_is_refused_with_its_place() -> None:
     done = siwarp("ping", "--faults", "loss=1%;delay=x")
     assert done.returncode == 2
-    # A box is drawn round it, which may break its lines.
+    # The message is printed in a box, which may break its lines.
     words = " ".join(done.stderr.replace("│", " ").split())
     assert "clause 2, character 15" in words
 
@@ -569,7 +571,7 @@ def test_a_q_key_that_is_none_is_refused(qkey: str) -> None:
 
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_a_client_yields_at_once_only_where_it_has_one_cpu(cpus: int) -> None:
-    """The CPUs are feigned, so that this holds on every machine."""
+    """The number of CPUs is simulated, so that the test does not depend on the machine."""
     program = (
         "import os; "
         f"os.sched_getaffinity = lambda _pid: set(range({cpus})); "

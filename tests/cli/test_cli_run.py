@@ -1,4 +1,4 @@
-"""siwarp run and siwarp env: what the program gets, and what it is spared."""
+"""siwarp run and siwarp env: the environment that they give to a program."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from siwarp.cli import run_view
 from siwarp.cli.run_preload import preloaded
 
 OURS = _paths.abi_dir() / "libibverbs.so.1"
-#: Runs a program as its child, and goes on until it ends.
+#: Runs a program as a child process and waits for its end.
 CHILD = '"$1"; exit $?'
 MAIN = "\nint main(void) { return show(); }\n"
 
 
 def ours(program: Path | str, *more: str, env: dict[str, str] | None = None) -> list[str]:
-    """The devices that a program sees under siwarp run."""
+    """Return the devices that a program sees under siwarp run."""
     done = siwarp("run", "--no-view", program, *more, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
@@ -158,7 +158,8 @@ def test_the_programs_own_libraries_and_places_are_kept() -> None:
     got = preloaded(mine)
     assert got["LD_LIBRARY_PATH"] == f"{OURS.parent}:/somewhere::/else"
     assert got["LD_PRELOAD"].split(":")[:2] == ["libm.so.6", "libdl.so.2"]
-    # The loader takes no path with a blank there: the name alone leads to ours by the search path.
+    # The loader splits LD_PRELOAD at blanks. If siwarp's path has a blank, only the file name is
+    # preloaded, and LD_LIBRARY_PATH locates the file.
     entry = OURS.name if re.search(r"\s", str(OURS)) else str(OURS)
     assert entry in got["LD_PRELOAD"].split(":")[2:]
     assert preloaded(got) == got, "a second time adds nothing"
@@ -233,7 +234,7 @@ def test_only_the_standard_library_stands_before_the_program() -> None:
         assert f"'{other}'" not in loaded
 
 
-# Whose libibverbs a program's calls reach.
+# ---- the libibverbs that a program's calls reach
 
 
 def test_a_program_that_is_linked_to_the_librarys_name_gets_ours(tmp_path: Path) -> None:
@@ -346,7 +347,7 @@ def test_python_that_imports_siwarp_has_one_library_in_the_process(tmp_path: Pat
 
 
 def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
-    """As jemalloc: it gives the program, and ours, their malloc."""
+    """A malloc replacement such as jemalloc serves the program and siwarp's library."""
     counter = compiled(
         tmp_path,
         "counter.so",
@@ -393,12 +394,12 @@ def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
     done = siwarp("run", "--no-view", program, env=env)
     assert done.returncode == 0
     assert sorted(done.stdout.split()) == names()
-    # Each process that it serves says at its end what its malloc did.
+    # Each process that jemalloc serves prints statistics at exit.
     assert "Begin jemalloc statistics" in done.stderr
 
 
 def test_a_device_whose_interface_has_just_gone_gets_no_link(tmp_path: Path) -> None:
-    # It was listed; before its interface's name was asked for, that was removed.
+    # The device was listed, but its interface was removed before the interface's name was read.
     for name in ("", "gone0"):
         run_view._link_to_interface(tmp_path, name)
     assert not list(tmp_path.iterdir())

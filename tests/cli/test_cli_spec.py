@@ -1,4 +1,4 @@
-"""`siwarp spec`: the requirements of datagram-iWARP, as a table, as JSON, as text."""
+"""`siwarp spec`: the requirements of datagram-iWARP as a table, as JSON and as text."""
 
 from __future__ import annotations
 

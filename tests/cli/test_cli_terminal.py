@@ -1,4 +1,4 @@
-"""Commands on terminals of 80 and 120 columns: nothing is wider, and words stay whole."""
+"""Commands on terminals of 80 and 120 columns: no line is wider, and no word is broken."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAPTURE = max(RECORDED, key=lambda path: path.stat().st_size)
 
 
 def terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND) -> str:
-    """What a command prints on a terminal of so many columns, without its colours."""
+    """Return the output of a command on a terminal of this width, without colours."""
     master, slave = pty.openpty()
     size = struct.pack("HHHH", {80: 24, 120: 40}.get(columns, 24), columns, 0, 0)
     fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
@@ -49,7 +49,7 @@ def terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND)
         os.close(slave)
         limit = threading.Timer(scaled(60), process.kill)
         limit.start()
-        with contextlib.suppress(OSError):  # EIO: nobody has the other end any more
+        with contextlib.suppress(OSError):  # EIO: the other end of the pty has been closed
             while got := screen.read(1 << 16):
                 octets += got
         assert process.wait() in (0, 2)
@@ -58,7 +58,9 @@ def terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND)
 
 
 def too_wide(said: str, columns: int) -> list[str]:
-    """Lines that are too wide, but for a word that is too wide by itself, behind its indent."""
+    """Return the lines that are too wide, except a single word that is too wide after its
+    indent.
+    """
     return [
         line
         for line in said.splitlines()
@@ -66,7 +68,7 @@ def too_wide(said: str, columns: int) -> list[str]:
     ]
 
 
-#: The help of each command, in one process; FORM FEED stands between them.
+#: Prints the help of each command, in one process; a FORM FEED separates the texts.
 HELP = """
 import sys
 from siwarp.cli.main import main
@@ -81,7 +83,7 @@ for command in sys.argv[1:]:
 
 @functools.cache
 def helps(columns: int) -> dict[str, str]:
-    """The help of each command on a terminal of so many columns."""
+    """Return the help of each command on a terminal of this width, keyed by command."""
     commands = ["", *COMMANDS]
     *said, rest = terminal(columns, *commands, command=[sys.executable, "-c", HELP]).split("\f")
     assert not rest
@@ -95,7 +97,7 @@ def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: 
     assert "Usage: siwarp" in said
     assert not too_wide(said, columns)
     assert not set(said) & set("│╭╰─")
-    assert not re.search(r"[a-z,]\.\.\.", said)  # nothing was cut off
+    assert not re.search(r"[a-z,]\.\.\.", said)  # no text is truncated
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -114,7 +116,7 @@ def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: 
 def test_tables_break_between_words_alone(
     arguments: list[object], columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # doctor names a process that has lost messages: here it sees none.
+    # doctor names processes that have lost messages; in an empty folder it finds none.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     said, plain = terminal(columns, *arguments), siwarp_here(*arguments).stdout
     assert not too_wide(said, columns)
@@ -142,7 +144,7 @@ def test_tables_break_between_words_alone(
 )
 def test_what_is_measured_is_shown_in_whole_words(arguments: str, last: str) -> None:
     said = terminal(80, *arguments.split())
-    assert re.search(last, said, re.DOTALL)  # a line breaks where numbers are long
+    assert re.search(last, said, re.DOTALL)  # long numbers may break a line
     assert not too_wide(said, 80)
     assert not re.search(r"\w…", said)
 

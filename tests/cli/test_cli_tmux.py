@@ -1,4 +1,4 @@
-"""Each command in a terminal, as tmux has it: no line is wider than it, and no box is drawn."""
+"""Each command in a tmux terminal: no line exceeds the terminal's width, and no box is drawn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = [
 
 
 class Tmux:
-    """A server of tmux's own, with no one's settings."""
+    """A separate tmux server without any user's settings."""
 
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "tmux"
@@ -41,7 +41,9 @@ class Tmux:
         return done.stdout
 
     def shows(self, command: str, columns: int, lines: int) -> list[str]:
-        """The lines that it printed, when it has ended; one that was wrapped is longer."""
+        """Return the lines that a command printed, after it has ended; a wrapped line is returned
+        joined.
+        """
         size = ["-x", columns, "-y", lines]
         self("new-session", "-d", "-s", "it", *size, command)
         began = time.monotonic()

@@ -1,4 +1,6 @@
-"""The files in /sys and /dev that siwarp run gives a program, and what it leaves as it was."""
+"""The files in /sys and /dev that siwarp run provides to a program, and those that it
+leaves as is.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,10 @@ from siwarp import _paths
 from siwarp.cli.run_device import Device, devices
 
 NOBODY = ["runuser", "-u", "nobody", "--"]
-#: Told on standard error where there is no view.
+#: Printed on standard error if the view of /sys and /dev cannot be created.
 LINE = "siwarp run: the program finds no /sys/class/infiniband and /dev/infiniband: "
 
-#: Prints what a program sees of a folder: names, kinds, device numbers, targets of links.
+#: Prints what a program sees in a folder: names, kinds, device numbers, and targets of links.
 LOOK = """
 import json, os, sys
 seen = {}
@@ -71,7 +73,7 @@ def ours() -> list[Device]:
 
 @pytest.fixture(scope="module")
 def view(ours: list[Device]) -> dict[str, str]:
-    """Every file below the classes that are ours, with its text."""
+    """Return the text of every file below siwarp's classes, keyed by path."""
     classes = ["infiniband", "infiniband_verbs", "misc/rdma_cm"]
     code = (
         "import json, pathlib, sys\n"
@@ -119,7 +121,7 @@ def test_each_device_has_its_uverbs_and_a_node(ours: list[Device], view: dict[st
     assert view["/sys/class/infiniband_verbs/abi_version"] == "6\n"
     if (_paths.abi_dir() / "librdmacm.so.1").is_file():
         assert view["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
-    else:  # the system's own would take it for a kernel that it can ask
+    else:  # a program would take the system's own file for a kernel that it can query
         assert not [file for file in view if "rdma_cm" in file]
     nodes = look("/dev/infiniband", seen_by=[*COMMAND, "run"])
     for device in ours:
@@ -141,7 +143,7 @@ def test_everything_else_stays_and_stays_live() -> None:
     assert {path: seen for path, seen in after.items() if path in before} == before
     new = {path.rpartition("/")[2] for path in after.keys() - before.keys()}
     assert new <= {"infiniband", "infiniband_verbs", "misc", "rdma_cm"}
-    # The kernel's own file systems, no copies of what they had.
+    # The kernel's own file systems are mounted, not copies of their files.
     for folder in ("/sys/class/net", "/dev/pts", "/dev/shm"):
         numbers = run("stat", "-c", "%d:%i", folder)
         there = Path(folder).stat()
@@ -181,7 +183,7 @@ def test_the_devices_are_those_of_the_network_namespace() -> None:
     made = "ip link add lonely0 type veth peer name lonely1; ip addr add 192.0.2.1/24 dev lonely0\n"
     made += "ip addr add 192.0.2.2/24 dev lonely1\n"
     made += "for one in lo lonely0 lonely1; do ip link set $one up; done\n"
-    # /sys is that of the namespace outside: there are no interfaces of these names in it.
+    # /sys belongs to the outer network namespace and has no interfaces with these names.
     show = "cd /sys/class/infiniband; echo */device/net/*; ls -A siw_lonely0/device/net/lonely0"
     done = pace.run(
         ["unshare", "-rn", "sh", "-ec", f'{made}exec "$@"', "sh",
@@ -208,12 +210,12 @@ def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> N
     assert (done.stdout.split(), done.stderr) == ([f"siw_{name}" for name in names], "")
 
 
-# Whom it is for: users, and root in a container.
+# ---- for ordinary users, and for root in a container
 
 
 @pytest.fixture(scope="module")
 def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """``siwarp run`` of an installed package, as nobody."""
+    """Provide the command line of ``siwarp run`` from an installed package, as user nobody."""
     site = installed(tmp_path_factory.mktemp("site"))
     python = python_for(NOBODY)
     yield [*NOBODY, "env", f"PYTHONPATH={site}", python, "-m", "siwarp.cli", "run"]
@@ -255,7 +257,7 @@ def test_root_without_the_capability_takes_a_user_namespace() -> None:
     assert "siw_lo" in done.stdout.split()
 
 
-#: Refuses unshare() to itself and all that it executes, as a container's seccomp profile does.
+#: Denies unshare() to itself and its children, as the seccomp profile of a container does.
 SECCOMP = """
 import ctypes, os, platform, struct, sys
 number = {"x86_64": 272, "aarch64": 97}[platform.machine()]

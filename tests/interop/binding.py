@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The calls of rping.Stack on siwarp's verbs and connection manager."""
+"""The calls of rping.Stack, implemented on siwarp's verbs and connection manager."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from siwarp.verbs import (
 )
 
 HOST = "127.0.0.1"
-#: Seconds that any call here may take: a guest without KVM on a busy machine is slow.
+#: Time limit in seconds of each call here: a guest without KVM is slow on a busy machine.
 PATIENCE_S = 10.0
-#: How soon after a flushed request the event must come that says why.
+#: Time limit in seconds from a flushed request to the event that reports the reason.
 REASON_S = 5.0
 RECV_SIZE, RECV_DEPTH = 128 * 1024, 4
 
@@ -49,12 +49,16 @@ _ACCESS = {
 
 @functools.cache
 def _device() -> Context:
-    """Loopback's device, open until the process ends: all connections share its thread."""
+    """Return the loopback device, which stays open until the process ends: all connections share
+    it.
+    """
     return Context(HOST)
 
 
 def _terminate(numbers: int) -> Terminate | None:
-    """A completion's vendor_err or an event's wire_error; None if there was no Terminate."""
+    """Convert a completion's vendor_err or an event's wire_error; None if there was no
+    Terminate.
+    """
     if not numbers:
         return None
     return Terminate(numbers >> 16 & 0xFF, numbers >> 8 & 0xFF, numbers & 0xFF)
@@ -75,7 +79,7 @@ class _Region:
 
 
 class SiwarpConnection:
-    """An RC queue pair with a CM id, either new or of a request: for the caller to start up."""
+    """An RC queue pair with a CM id, new or from a connection request, that the caller connects."""
 
     agreed: Terms
 
@@ -109,18 +113,22 @@ class SiwarpConnection:
         self._qp.post_recv(self._recvs)
 
     def established(self) -> None:
-        """Wait for the end of the start-up; learn what was agreed on."""
+        """Wait for the end of the start-up and store the negotiated terms."""
         event = self._event(PATIENCE_S)
         if event is None:
             raise TimeoutError("no end of the start-up")
         event.check()
         assert event.type == CMEventType.ESTABLISHED
         self.agreed = Terms(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
-        # siw copies the reserved bits of our Request into its Reply, and is not siwarp for that.
+        # siw copies the reserved bits of siwarp's Request into its Reply; this must not be taken
+        # for siwarp.
         assert not self._qp.query()[1].private_messages
 
     def _event(self, timeout: float) -> CMEvent | None:
-        """The next event of this connection; a listener shares its channel with it."""
+        """Return the next event of this connection.
+
+        A listener shares its channel with its connections.
+        """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             event = self._channel.get_event(left)
@@ -136,7 +144,7 @@ class SiwarpConnection:
         if wcs[0].ok:
             return wcs[0]
         numbers = wcs[0].vendor_err
-        if not numbers:  # flushed: the reason comes with the event
+        if not numbers:  # flushed: an event reports the reason
             event = self._event(REASON_S)
             if event is None or event.type != CMEventType.DISCONNECTED:
                 raise AssertionError(f"{what}: {wcs[0]}, but then {event}")
@@ -175,13 +183,14 @@ class SiwarpConnection:
         return SendWR(opcode=opcode, sg=[region.mr.sge(0, length)], remote=remote)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # it may be over, or never have been
+        # the connection may have ended, or may never have been established
+        with contextlib.suppress(OSError):
             self.id.disconnect()
         self._parts.close()
 
 
 class SiwarpListener:
-    """A listening id with a channel of its own."""
+    """A listening id with a separate event channel."""
 
     def __init__(self) -> None:
         self._parts = contextlib.ExitStack()
@@ -191,7 +200,7 @@ class SiwarpListener:
         self.port = self._id.local_addr[1]
 
     def accept(self) -> SiwarpConnection:
-        """The next connection, with CRC only if the peer asks for it."""
+        """Return the next connection, with CRC only if the peer requests it."""
         event = self._channel.get_event(PATIENCE_S)
         if event is None:
             raise TimeoutError("nobody connects")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The guest, the stack under test, and the matrix that is printed at the end."""
+"""Fixtures: the guest and the stack under test; prints the matrix at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interop import vm
 from interop.rping import Connection, Listener, Stack
 
 RPING_PORT, ECHO_PORT = 7174, 7175  # in the guest
-#: rping serves no more than this, whatever its usage text says.
+#: The largest size that rping accepts, in spite of its usage text.
 RPING_LARGEST = 65535
 
 
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Guests:
-    """The guest, and another one after its kernel has failed."""
+    """The current guest, which is replaced after its kernel has failed."""
 
     def __init__(self, boot: Callable[[], vm.Guest]) -> None:
         self._boot = boot
@@ -37,14 +37,16 @@ class Guests:
         self.booted: list[str] = []
 
     def get(self) -> vm.Guest:
-        """The running guest; one is started if there is none."""
+        """Return the running guest; boot one if there is none."""
         if self.running is None:
             self.running = self._boot()
             self.booted.append(f"{self.running.version} ({self.running.accelerator})")
         return self.running
 
     def fault(self) -> str:
-        """What the kernel of the running guest reported, after which that guest is gone."""
+        """Return the fault that the running guest's kernel reported, and end that guest; otherwise
+        "".
+        """
         line = self.running.fault() if self.running else ""
         if line:
             self.close()
@@ -62,7 +64,7 @@ GUESTS = pytest.StashKey[Guests]()
 
 @pytest.fixture(scope="session")
 def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
-    """The guests of this session, one at a time."""
+    """Provide the guests of this session, of which only one runs at a time."""
     image = vm.build()
     made = Guests(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
     pytestconfig.stash[GUESTS] = made
@@ -72,12 +74,12 @@ def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
 
 @pytest.fixture
 def guest(guests: Guests) -> vm.Guest:
-    """A running guest with Linux siw."""
+    """Provide a running guest with Linux siw."""
     return guests.get()
 
 
 def _served(guest: vm.Guest, port: int, command: str) -> int:
-    """Start a server in the guest unless it runs; the host port that leads to it."""
+    """Start a server in the guest unless it runs; return the host port that is forwarded to it."""
     if guest.run(f"kill -0 $(cat /tmp/{port}.pid)")[0]:
         guest.serve(port, command)
     return guest.port(port)
@@ -85,13 +87,15 @@ def _served(guest: vm.Guest, port: int, command: str) -> int:
 
 @pytest.fixture
 def rping_server(guest: vm.Guest) -> int:
-    """The host port of a persistent ``rping -s`` with the largest buffer it takes."""
+    """Provide the host port of a persistent ``rping -s`` with the largest buffer that it
+    accepts.
+    """
     return _served(guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}")
 
 
 @pytest.fixture
 def echo_server(guest: vm.Guest) -> int:
-    """The host port of guest/echo.c."""
+    """Provide the host port of the server guest/echo.c."""
     return _served(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
 
 
@@ -100,7 +104,7 @@ def echo_server(guest: vm.Guest) -> int:
 
 @pytest.fixture(scope="session")
 def stack() -> Stack:
-    """The stack under test: ours, unless INTEROP_BINDING names another module with a STACK."""
+    """Provide the stack under test: siwarp, unless INTEROP_BINDING names a module with a STACK."""
     module = importlib.import_module(os.environ.get("INTEROP_BINDING", "interop.binding"))
     found: Stack = module.STACK
     return found
@@ -108,7 +112,7 @@ def stack() -> Stack:
 
 @pytest.fixture
 def closing() -> Iterator[Callable[[Connection | Listener], None]]:
-    """Close these when the test ends."""
+    """Provide a function that registers an object to be closed when the test ends."""
     opened: list[Connection | Listener] = []
     yield opened.append
     for one in reversed(opened):
@@ -120,7 +124,7 @@ def closing() -> Iterator[Callable[[Connection | Listener], None]]:
 
 @dataclass
 class Matrix:
-    """Outcomes by row and column, in the order in which they were first seen."""
+    """Outcomes by row and column, in the order of their first appearance."""
 
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # text -> letter
@@ -129,11 +133,13 @@ class Matrix:
         if reason and outcome == "ok":
             outcome = self.reasons.setdefault(reason, chr(ord("a") + len(self.reasons)))
         columns = self.cells.setdefault(row, {})
-        if columns.get(column) != "FAIL":  # of several tests in a cell, one failure decides
+        if columns.get(column) != "FAIL":  # one failure decides the cell of several tests
             columns[column] = outcome
 
     def lines(self) -> Iterator[str]:
-        """A table for each set of columns, sizes in their order, then the reasons."""
+        """Yield a table for each set of columns, with sizes in ascending order, then the
+        reasons.
+        """
         tables: dict[frozenset[str], list[str]] = {}
         for row, cells in self.cells.items():
             tables.setdefault(frozenset(cells), []).append(row)
@@ -166,7 +172,9 @@ def pytest_runtest_makereport(
 
 
 def _judge_guest(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Fail the test during which the guest's kernel reported a fault; the next has a new guest."""
+    """Fail the test during which the guest's kernel reported a fault; the next test gets a new
+    guest.
+    """
     guests = item.config.stash.get(GUESTS, None)
     line = guests.fault() if guests is not None else ""
     if not line:
@@ -177,7 +185,7 @@ def _judge_guest(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _record(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Note a cell's outcome; add the guest's kernel messages to a failure."""
+    """Record the outcome of a cell; add the guest's kernel messages to a failure."""
     mark = item.get_closest_marker("cell")
     if mark is None or (report.when != "call" and report.passed):
         return
@@ -189,7 +197,7 @@ def _record(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.failed and isinstance(guest, vm.Guest) and guest.qemu is not None:
         try:
             messages = guest.log()
-            # A server that waits for what never came would refuse every cell after this one.
+            # A server that still waits for its client would refuse all later cells.
             guest.run("kill $(cat /tmp/*.pid)")
         except vm.GuestError as error:
             messages = str(error)

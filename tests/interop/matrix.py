@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The interoperability matrix: our stack and Linux siw in a VM, one test a cell.
+"""The interoperability matrix: siwarp and Linux siw in a VM, one test for each cell.
 
-Only tests/interop/run collects this file: it needs a guest, which `make test` does not boot.
+Only tests/interop/run collects this file, because it needs a guest, which `make test` does not
+boot.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ Closing = Callable[[Connection | Listener], None]
 
 ROUNDS = 3
 
-TINY = list(range(1, 23))  # what rping itself refuses to ask for
+TINY = list(range(1, 23))  # sizes that rping itself refuses
 SIZES = [23, 24, 64, 100, 1000, 1456, 1500, 4096, 16384, 65535]
 TOO_LARGE = 65536
-SOME = [64, 1456, 4096, 65535]  # where a mode changes start-up only
+SOME = [64, 1456, 4096, 65535]  # for modes that affect only the start-up
 
 PLAIN = [Terms(crc=False), Terms(crc=True)]
 PEER_TO_PEER = [
@@ -54,7 +55,9 @@ RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command li
 def cells(
     row: str, terms: Sequence[Terms], sizes: Sequence[int], impossible: str = ""
 ) -> Iterator[Any]:
-    """Parameters (terms, size) of a family of cells; `row` has a place for the terms."""
+    """Yield the parameters (terms, size) of a family of cells; `row` has a placeholder for the
+    terms.
+    """
     for one in terms:
         for size in sizes:
             column = f"1-{TINY[-1]}" if size in TINY else str(size)
@@ -65,7 +68,7 @@ def cells(
 def connected(
     stack: Stack, guest: vm.Guest, closing: Closing, port: int, terms: Terms
 ) -> Connection:
-    """A connection to the guest with the terms we asked for, siw being ready for FPDUs."""
+    """Connect to the guest with the requested terms, and wait until siw is ready for FPDUs."""
     connection = stack.connect(port, terms)
     closing(connection)
     assert connection.agreed == terms
@@ -74,7 +77,7 @@ def connected(
 
 
 def configure_initiator(guest: vm.Guest, terms: Terms) -> None:
-    """Make siw ask for these terms in the connections it starts."""
+    """Make siw request these terms in the connections that it initiates."""
     rtr = {"": vm.RTR_WRITE | vm.RTR_READ, "write": vm.RTR_WRITE, "read": vm.RTR_READ}
     guest.configure(
         mpa_crc_required=int(terms.crc),
@@ -85,7 +88,7 @@ def configure_initiator(guest: vm.Guest, terms: Terms) -> None:
 
 
 class GuestClient:
-    """``rping -c`` in the guest, running while we serve it."""
+    """``rping -c`` in the guest, which runs while siwarp serves it."""
 
     def __init__(self, guest: vm.Guest, port: int, size: int, rounds: int) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -93,7 +96,7 @@ class GuestClient:
         self._result = self._pool.submit(guest.run, command, 20)
 
     def result(self) -> tuple[int, str]:
-        """Its status and output, once it has ended."""
+        """Return the exit status and the output of rping, after it has ended."""
         status = self._result.result(40)
         self._pool.shutdown()
         return status
@@ -142,8 +145,9 @@ def test_rping_client_of_siw_gets_its_data_back_from_us(
         data = server.serve()
         assert len(data) == size
         assert data.startswith(f"rdma-ping-{turn}: "[: size - 1].encode())
-    # rping prints a turn's data after comparing it.  Its status says less: now and then one of its
-    # threads finds a channel closed that another has done with, and exits with 255.
+    # rping prints the data of a round after comparing it. Its exit status is less reliable:
+    # occasionally one of its threads finds a channel that another thread has closed, and exits with
+    # 255.
     _, output = client.result()
     assert output.count("ping data:") == ROUNDS, output
     assert "mismatch" not in output
@@ -167,7 +171,7 @@ def test_rping_server_itself_refuses_this_size(guest: vm.Guest, terms: Terms, si
     assert f"Invalid size {size}" in output
 
 
-# ------------------------------------------- our own operations on siw's memory
+# ------------------------------------------- siwarp's operations on siw's memory
 
 ECHO_SIZES = [*TINY, *SIZES, TOO_LARGE]
 
@@ -213,12 +217,12 @@ def test_we_read_what_siw_has_in_memory(
     assert client.has(size) == data
 
 
-# ------------------------------------- persona roce: siw says that it has what we sent
+# ------------------------------------- persona roce: siw confirms what siwarp has sent
 
 
 @pytest.fixture
 def roce(stack: Stack) -> Iterator[None]:
-    """Our queue pairs ask by Reads of nothing, some of which siw answers with octets."""
+    """Siwarp's queue pairs confirm by Reads of length 0, some of which siw answers with data."""
     stack.set_persona("roce")
     asked = stack.counter("confirm_reads")
     yield
@@ -257,22 +261,27 @@ def test_rping_server_of_siw_confirms_what_we_send(
 NO_STAG_READ = Terminate(layer=0, kind=1, code=0)  # RDMAP, remote protection, invalid STag
 NO_STAG_TAGGED = Terminate(layer=1, kind=1, code=0)  # DDP, tagged buffer, invalid STag
 WRONG_STAG = "wrong STag"
-#: A fast answer of ours meets siw with its Send still under way: once in 50 on a busy machine.
+#: siwarp's fast response may arrive while siw's Send is still in progress: once in 50 on a busy
+#: machine.
 TRIES = 5
 
 
 def as_siw_has_it(terminate: Terminate) -> Terminate:
-    """siw has layer and error type in each other's half of their octet, both ways."""
+    """Swap layer and error type, which siw exchanges in the Terminates that it sends and
+    receives.
+    """
     return Terminate(terminate.kind, terminate.layer, terminate.code)
 
 
 def terminate_logged(guest: vm.Guest, verb: str) -> Terminate | None:
-    """The Terminate that siw "got" or "sent", by its log since that was last read.
+    """Return the Terminate that siw "got" or "sent", from the part of its log that was not read
+    yet.
 
-    None if siw says that it could not send one, as it cannot while a Send of its own is under way.
+    None if siw logs that it could not send a Terminate, which happens while a Send of its own is in
+    progress.
     """
     said = {"got": r"got TERMINATE\.", "sent": r"sent TERM: success,"}[verb]
-    deadline = time.monotonic() + 30  # the machine is emulated, and may be slow to write
+    deadline = time.monotonic() + 30  # the guest may be emulated and slow to write
     log = ""
     while time.monotonic() < deadline:
         log += guest.log()
@@ -325,7 +334,7 @@ def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
 ) -> None:
     for _ in range(TRIES):
         sent, got = refused_by_siw(stack, guest, closing, operation)
-        assert got == sent  # swapped on the wire, which siwarp knows
+        assert got == sent  # siw swaps the fields on the wire, and siwarp corrects this
         if sent is not None:
             break
     assert sent == expected
@@ -334,7 +343,9 @@ def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
 def refused_by_siw(
     stack: Stack, guest: vm.Guest, closing: Closing, operation: Any
 ) -> tuple[Terminate | None, Terminate | None]:
-    """The Terminate that siw sent to a wrong STag of ours, and the one that arrived here."""
+    """Return the Terminate that siw sent for a wrong STag, and the Terminate that siwarp
+    received.
+    """
     guest.configure()
     guest.log()
     listener = stack.listen()
@@ -351,7 +362,7 @@ def refused_by_siw(
     return sent, ended.value.terminate
 
 
-# ----------------------------------------------------------- what siw cannot do
+# ----------------------------------------------------------- limitations of siw
 
 LIMITS = "siw's own limits"
 
@@ -372,7 +383,7 @@ def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
     assert bytes(client.sink.memory) == bytes(64)
 
 
-#: The RTR that siw asks for here: an FPDU without CRC with an RDMA Write of no octets (RFC 6581
+#: The RTR that siw requests here: an FPDU without CRC with an RDMA Write of length 0 (RFC 6581
 #: section 9.1, RFC 5040 section 4.3): length, DDP and RDMAP control, STag, TO, CRC field.
 WRITE_AS_RTR = struct.pack(">HBBIQI", 14, 0xC1, 0x40, 0, 0, 0)
 
@@ -380,10 +391,11 @@ WRITE_AS_RTR = struct.pack(">HBBIQI", 14, 0xC1, 0x40, 0, 0, 0)
 def start_up_reply(
     guest: vm.Guest, port: int, flags: int, private: bytes, rtr: bytes = b""
 ) -> tuple[int, bytes]:
-    """Flags and private data of siw's Reply to an MPA Request that our stack would not send.
+    """Return flags and private data of siw's Reply to an MPA Request that siwarp would not send.
 
-    With ``rtr`` that is sent and siw's "established" is waited for, before the connection closes.
-    Linux stops (BUG at iwcm.c:969) when a connection that it accepted closes before: README.md.
+    With ``rtr``, that message is sent, and the function waits for siw's "established" before it
+    closes the connection. Linux stops (BUG at iwcm.c:969) if an accepted connection closes earlier:
+    README.md.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
         stream.sendall(b"MPA ID Req Frame" + struct.pack(">BBH", flags, 2, len(private)) + private)
@@ -413,7 +425,7 @@ def test_siw_does_not_agree_to_a_send_as_ready_to_receive_message(
     guest: vm.Guest, rping_server: int
 ) -> None:
     guest.configure()
-    # RFC 6581 section 9.1: A (peer-to-peer) and B (Send) stand above the IRD; C and D are clear.
+    # RFC 6581 section 9.1: A (peer-to-peer) and B (Send) precede the IRD; C and D are clear.
     request = struct.pack(">HH", 0xC000 | 1, 1)
     flags, private = start_up_reply(guest, rping_server, 0x10, request, WRITE_AS_RTR)
     assert flags & 0x30 == 0x10

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Debian's rping on our librdmacm, and its like on Linux siw in a VM: a test a cell.
+"""Debian's rping on siwarp's librdmacm, with rping on Linux siw in a VM as its peer: one test for
+each cell.
 
-Each end compares what came back, or came, with what there should be (-V).
+Both ends compare the received data with the expected data (-V).
 """
 
 from __future__ import annotations
@@ -24,26 +25,27 @@ PERSONAS = ("roce", "iwarp")
 SIZES = (64, 4096, 65535)
 ROUNDS = 10
 FROM_US, FROM_SIW = "siwarp run rping -c ({}) -> rping -s", "rping -c -> siwarp run rping -s ({})"
-#: Seconds that an end may take: the guest is emulated.
+#: Time limit of each end in seconds: the guest may be emulated.
 LIMIT = 60
-MPA_HEAD = 20  # the octets of a start-up frame before its private data, whose length they end with
+# length of a start-up frame before its private data; the last two octets are the data's length
+MPA_HEAD = 20
 
 
 def command(persona: str, *words: str) -> list[str]:
-    """Return how rping is run on siwarp."""
+    """Return the command line that runs rping on siwarp."""
     siwarp = [sys.executable, "-m", "siwarp.cli", "run", "--no-view", "--persona", persona]
     return [*siwarp, "--", "rping", "-V", "-v", "-C", str(ROUNDS), *words]
 
 
 def frame(stream: socket.socket) -> bytes:
-    """Return the next start-up frame of MPA."""
+    """Return the next MPA start-up frame of a stream."""
     head = stream.recv(MPA_HEAD, socket.MSG_WAITALL)
     length = int.from_bytes(head[-2:], "big")
     return head + (stream.recv(length, socket.MSG_WAITALL) if length else b"")
 
 
 def copy(source: socket.socket, sink: socket.socket) -> None:
-    """Hand octets on until either end is gone."""
+    """Forward octets until either end is closed."""
     with contextlib.suppress(OSError):
         while part := source.recv(65536):
             sink.sendall(part)
@@ -52,10 +54,10 @@ def copy(source: socket.socket, sink: socket.socket) -> None:
 
 
 class Doorman:
-    """A port of 127.0.0.1 that leads to the guest's rping, for one connection.
+    """A port of 127.0.0.1 that forwards one connection to the guest's rping.
 
-    It holds back what the client sends after its MPA Request until siw is ready for FPDUs, as a
-    long way between the two would: README.md, siw's own defects.
+    It delays what the client sends after its MPA Request until siw is ready for FPDUs, like a path
+    with a long delay: README.md, siw's own defects.
     """
 
     def __init__(self, guest: vm.Guest) -> None:
@@ -79,7 +81,7 @@ class Doorman:
             back.result()
 
     def close(self) -> None:
-        """Wait until the connection has ended; raise what went wrong in here."""
+        """Wait until the connection has ended; raise any error that occurred while forwarding."""
         self._listener.close()
         self._served.result(2 * LIMIT)
         self._pool.shutdown()
@@ -87,7 +89,7 @@ class Doorman:
 
 @contextlib.contextmanager
 def doorman(guest: vm.Guest) -> Iterator[Doorman]:
-    """Serve one connection to the guest's rping."""
+    """Forward one connection to the guest's rping."""
     one = Doorman(guest)
     try:
         yield one
@@ -105,10 +107,10 @@ def until_listening(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def said(output: str, size: int) -> None:
-    """Check that an end has printed each round's data, which it does after comparing it.
+    """Check that an end has printed the data of each round, which rping does after comparing it.
 
-    Its exit status says less: now and then one of its threads finds a channel closed that another
-    one has done with.
+    Its exit status is less reliable: occasionally one of its threads finds a channel that another
+    thread has closed.
     """
     for turn in range(ROUNDS):
         start = f"ping data: rdma-ping-{turn}: "
@@ -117,7 +119,7 @@ def said(output: str, size: int) -> None:
 
 
 def cells(row: str) -> list[object]:
-    """Parameters (persona, size) of a direction."""
+    """Return the parameters (persona, size) of one direction."""
     return [
         pytest.param(
             persona,
@@ -151,7 +153,7 @@ def test_rping_of_siw_gets_its_data_back_from_rping_on_siwarp(
 ) -> None:
     guest.configure()
     port = vm.free_ports(1)[0]
-    log = tmp_path / "log"  # no pipe holds all that it prints
+    log = tmp_path / "log"  # its output does not fit in a pipe
     with (
         log.open("wb") as out,
         subprocess.Popen(

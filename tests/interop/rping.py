@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""rping's protocol, and that of guest/echo.c, over any stack that offers the few calls below.
+"""rping's protocol, and that of guest/echo.c, over any stack that provides the calls below.
 
-rping: the client Sends where its source lies (address, STag, length), the server Reads it and
-Sends a go-ahead, the client Sends where its sink lies, the server Writes the data there and
-Sends again.  Every message is 16 octets; a go-ahead's content means nothing.
+rping: the client Sends the location of its source buffer (address, STag, length), the server Reads
+it and Sends a go-ahead, the client Sends the location of its sink buffer, the server Writes the
+data to it and Sends again. Every message has 16 octets; the content of a go-ahead is ignored.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import struct
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-#: The zero-length message by which an initiator says that it is ready (RFC 6581); "" for none.
+#: The zero-length message by which an initiator reports "ready to receive" (RFC 6581); "" for none.
 Rtr = Literal["", "write", "read"]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What an MPA connection asks for, or has agreed on."""
+    """The parameters that an MPA connection requests or has negotiated."""
 
     crc: bool = False
     revision: int = 2
@@ -31,7 +31,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Terminate:
-    """The three numbers that a Terminate carries (RFC 5040 section 4.8)."""
+    """The three numbers in a Terminate (RFC 5040 section 4.8)."""
 
     layer: int
     kind: int
@@ -39,7 +39,7 @@ class Terminate:
 
 
 class ConnectionEnded(Exception):
-    """The connection is gone, because of the Terminate that either side sent if there was one."""
+    """The connection has ended; ``terminate`` is the Terminate that either side sent, if any."""
 
     def __init__(self, terminate: Terminate | None = None) -> None:
         super().__init__(f"connection ended: {terminate}")
@@ -47,7 +47,10 @@ class ConnectionEnded(Exception):
 
 
 class Region(Protocol):
-    """Memory that the peer may reach: ``memory`` lies at ``address`` under the STag ``key``."""
+    """Memory that the peer may access:
+
+    ``memory`` has the address ``address`` and the STag ``key``.
+    """
 
     memory: bytearray
     address: int
@@ -55,27 +58,31 @@ class Region(Protocol):
 
 
 class Connection(Protocol):
-    """One RC connection.  Every call blocks within a bound of its own, some seconds.
+    """An RC connection. Every call blocks for at most a few seconds.
 
-    All but register() and close() raise ConnectionEnded when the connection is gone.
+    All calls except register() and close() raise ConnectionEnded when the connection has ended.
     """
 
     agreed: Terms
 
     def register(self, size: int, access: Literal["", "read", "write"] = "") -> Region:
-        """Give ``size`` octets an STag by which the peer may read or write them, or neither."""
+        """Register ``size`` octets with an STag that allows the peer to read, to write, or
+        neither.
+        """
 
     def send(self, message: bytes) -> None:
         """Send, and wait for the completion."""
 
     def recv(self) -> bytes:
-        """The next message; receives of at least 128 KiB are posted before the start-up ends."""
+        """Return the next message; receives of at least 128 KiB are posted before the start-up
+        ends.
+        """
 
     def write(self, source: Region, length: int, address: int, key: int) -> None:
-        """RDMA Write of a region's first octets to the peer's memory."""
+        """Write the first octets of a region to the peer's memory with an RDMA Write."""
 
     def read(self, sink: Region, length: int, address: int, key: int) -> None:
-        """RDMA Read from the peer's memory into a region's first octets; waits for the data."""
+        """Read from the peer's memory into the first octets of a region; wait for the data."""
 
     def close(self) -> None:
         """Disconnect."""
@@ -87,23 +94,23 @@ class Listener(Protocol):
     port: int
 
     def accept(self) -> Connection:
-        """The next connection, within some seconds."""
+        """Return the next connection, within some seconds."""
 
     def close(self) -> None:
         """Stop listening."""
 
 
 class Stack(Protocol):
-    """The stack under test; the module binding.py has ours as ``STACK``."""
+    """The stack under test; binding.py implements siwarp's as ``STACK``."""
 
     def connect(self, port: int, terms: Terms) -> Connection:
-        """Connect to a port of 127.0.0.1, asking for these terms."""
+        """Connect to a port of 127.0.0.1 and request these terms."""
 
     def listen(self) -> Listener:
-        """Listen on a free port of 127.0.0.1, accepting whatever terms the peer asks for."""
+        """Listen on a free port of 127.0.0.1 and accept any terms that a peer requests."""
 
     def set_persona(self, name: str) -> None:
-        """Set the persona of connections made from now on: iwarp, roce or auto."""
+        """Set the persona of future connections: iwarp, roce or auto."""
 
     def counter(self, name: str) -> int:
         """Return one of the stack's counters."""
@@ -111,25 +118,30 @@ class Stack(Protocol):
 
 ADVERTISEMENT = struct.Struct(">QII")  # address, STag, length
 GO_AHEAD = bytes(ADVERTISEMENT.size)
-WRONG = 0x5A5A5A00  # what a spoilt STag is combined with: no valid index or key is left of it
+# value combined with an STag to spoil it, so that neither its index nor its key stays valid
+WRONG = 0x5A5A5A00
 
 
 def pattern(size: int, seed: int = 0) -> bytes:
-    """Octets that show displacement: position and seed decide each, the period is 251."""
+    """Return octets that reveal displacement: each depends on position and seed; the
+    period is 251.
+    """
     period = bytes((i * 7 + seed) % 251 for i in range(251))
     return (period * (size // 251 + 1))[:size]
 
 
 def text(size: int, seed: int = 0) -> bytes:
-    """Like pattern(), as rping needs it: its server writes back a C string and what ends it."""
+    """Like pattern(), but without a 0 octet before the end: rping's server writes back a C
+    string.
+    """
     return bytes(octet + 1 for octet in pattern(size - 1, seed)) + b"\0"
 
 
 class Client:
     """rping's client side.
 
-    ``spoil`` names the advertised buffer whose STag is made wrong: the peer's use of it must then
-    be refused.
+    ``spoil`` names the advertised buffer whose STag is made invalid: the peer's access must then be
+    refused.
     """
 
     def __init__(
@@ -145,7 +157,7 @@ class Client:
         self.connection.recv()
 
     def exchange(self, data: bytes) -> bytes:
-        """Let the peer read ``data``, a text(), and write it back; returns what came back."""
+        """Let the peer read ``data``, a text(), and write it back; return the data written back."""
         self.source.memory[:] = data
         self._advertise(self.source, self.spoil == "source")
         self._advertise(self.sink, self.spoil == "sink")
@@ -153,7 +165,7 @@ class Client:
 
 
 class Server:
-    """rping's server side; ``spoil`` names the operation that uses a wrong STag of the peer's."""
+    """rping's server side. ``spoil`` names the operation for which an invalid STag is used."""
 
     def __init__(
         self, connection: Connection, capacity: int, spoil: Literal["", "read", "write"] = ""
@@ -162,7 +174,7 @@ class Server:
         self.buffer = connection.register(capacity)
 
     def serve(self) -> bytes:
-        """Read the client's data once and write it back; returns the data."""
+        """Read the client's data once and write it back; return the data."""
         address, key, length = ADVERTISEMENT.unpack(self.connection.recv())
         key ^= WRONG if self.spoil == "read" else 0
         self.connection.read(self.buffer, length, address, key)
@@ -176,7 +188,7 @@ class Server:
 
 
 class EchoClient:
-    """The client of guest/echo.c: it reaches the guest's memory itself."""
+    """The client of guest/echo.c, which accesses the guest's memory itself."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -186,26 +198,26 @@ class EchoClient:
         return self.connection.recv()
 
     def send(self, data: bytes) -> bytes:
-        """Have ``data`` Sent back; its first octet must be that of the command, "E"."""
+        """Have ``data`` sent back; its first octet must be the command "E"."""
         return self._ask(data)
 
     def memory(self) -> tuple[int, int]:
-        """Where the guest's memory lies, and its key."""
+        """Return address and key of the guest's memory."""
         address, key, _ = ADVERTISEMENT.unpack(self._ask(b"A"))
         return address, key
 
     def write(self, data: bytes, memory: tuple[int, int]) -> None:
-        """Write ``data`` there."""
+        """Write ``data`` to the guest's memory with an RDMA Write."""
         source = self.connection.register(len(data))
         source.memory[:] = data
         self.connection.write(source, len(data), *memory)
 
     def read(self, length: int, memory: tuple[int, int]) -> bytes:
-        """What an RDMA Read from there delivers."""
+        """Return octets of the guest's memory, read with an RDMA Read."""
         sink = self.connection.register(length)
         self.connection.read(sink, length, *memory)
         return bytes(sink.memory)
 
     def has(self, length: int) -> bytes:
-        """What the guest itself has there, by a Send."""
+        """Return octets of the guest's memory, sent by the guest itself in a message."""
         return self._ask(b"M" + struct.pack(">I", length))

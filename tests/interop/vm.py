@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A QEMU guest that runs Linux siw: an iWARP peer which this project did not write.
+"""A QEMU guest that runs Linux siw: an iWARP peer that was written outside this project.
 
-Kernel, tools and siw all come from the Debian archive.  Debian leaves CONFIG_RDMA_SIW unset, so
+Kernel, tools and siw all come from the Debian archive. Debian leaves CONFIG_RDMA_SIW unset, so
 siw.ko is built from linux-source against the matching headers; its constants (CRC, peer-to-peer
-mode, MPA revision, ...) become module parameters with unchanged defaults, nothing else differs.
+mode, MPA revision, ...) become module parameters with unchanged defaults, and nothing else is
+changed.
 
-    vm.py build         make kernel and initramfs in the cache, unless they are there
-    vm.py boot          boot, print the host ports, stay until interrupted
+    vm.py build         build kernel and initramfs in the cache, unless they exist
+    vm.py boot          boot, print the host ports, run until interrupted
     vm.py exec CMD...   boot, run a shell command in the guest, power off; the command's status
 
-The guest is 10.0.2.15 and sees the host's loopback as 10.0.2.2 (QEMU user networking, which ends
-TCP here: octet streams pass, segment boundaries do not).  It has no route to anything else.
-Exit status 2 with one line of advice when the machine lacks something.
+The guest is 10.0.2.15 and reaches the host's loopback as 10.0.2.2 (QEMU user networking, which
+terminates TCP: octet streams pass, segment boundaries do not). It has no route to other hosts. Exit
+status 2 with one line of advice if the machine lacks something.
 
-Environment: XDG_CACHE_HOME; INTEROP_ACCEL=kvm|tcg (default: KVM where a guest boots on it).
+Environment: XDG_CACHE_HOME; INTEROP_ACCEL=kvm|tcg (default: KVM if a guest boots with it).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from typing import IO
 
 HERE = Path(__file__).resolve().parent
 
-#: What the host needs, as file to look for -> package that has it.
+#: What the host needs: file to look for -> package that contains it.
 HOST_TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "rping": "rdmacm-utils",
@@ -53,9 +54,9 @@ HOST_TOOLS = {
     "/usr/lib/x86_64-linux-gnu/libelf.so.1": "libelf1",
     "/usr/lib/x86_64-linux-gnu/libcrypto.so.3": "libssl3",
 }
-#: What of it is needed once the image is there.
+#: The part of HOST_TOOLS that is needed once the image exists.
 RUN_TOOLS = {tool: HOST_TOOLS[tool] for tool in ("qemu-system-x86_64", "rping")}
-#: What the guest is made of; their development halves build guest/echo.c.
+#: Packages installed in the guest; their development packages are used to build guest/echo.c.
 GUEST_PACKAGES = [
     *("busybox-static", "libc6", "libgcc-s1"),
     *("iproute2", "libmnl0", "libbsd0", "libmd0", "libcap2"),
@@ -70,7 +71,7 @@ GUEST_FILES = re.compile(
 )
 GUEST_MODULES = ["virtio_pci", "virtio_net", "crc32c_generic", "libcrc32c", "ib_uverbs", "rdma_ucm"]
 
-#: siw constants that become parameters: name -> (type, file it is defined in).
+#: siw constants that become parameters: name -> (type, file that defines the constant).
 SIW_PARAMETERS = {
     "mpa_crc_required": ("bool", "siw_main.c"),
     "mpa_crc_strict": ("bool", "siw_main.c"),
@@ -90,11 +91,11 @@ EXIT_MARK = b"\ninterop-exit "
 
 
 class Unavailable(Exception):
-    """This machine cannot run the guest; the text is the one line that says what to type."""
+    """This machine cannot run the guest; the text is the line of advice."""
 
 
 class GuestError(Exception):
-    """The guest did not come up, or a command in it failed."""
+    """The guest did not boot, or a command in it failed."""
 
 
 def say(text: str) -> None:
@@ -103,7 +104,7 @@ def say(text: str) -> None:
 
 
 def cache_directory() -> Path:
-    """Where built images and state are kept."""
+    """Return the folder of built images and state."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "siwarp" / "interop"
 
@@ -112,7 +113,7 @@ def cache_directory() -> Path:
 
 
 def privilege() -> list[str] | None:
-    """What to put before a command that needs root; None when there is no way without asking."""
+    """Return the prefix of a command that needs root; None if root needs a password."""
     if os.geteuid() == 0:
         return []
     if (
@@ -134,9 +135,9 @@ def run_apt(*args: str, cwd: Path | None = None) -> None:
 
 
 def apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
-    """apt-get three times, refreshing the package lists in between.
+    """Run apt-get up to three times, refreshing the package lists in between.
 
-    Raises Unavailable with apt's own word on the package that failed, and the advice.
+    Raises Unavailable with apt's own message on the package that failed, and the advice.
     """
     output = ""
     for attempt in range(3):
@@ -153,7 +154,7 @@ def apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
 
 
 def need_host_tools(tools: dict[str, str]) -> None:
-    """Install what is missing; raises Unavailable with the line to type when that is impossible."""
+    """Install missing packages; raises Unavailable with a command to type if that is impossible."""
     missing = [p for t, p in tools.items() if not (shutil.which(t) or Path(t).is_file())]
     if not missing:
         return
@@ -166,14 +167,14 @@ def need_host_tools(tools: dict[str, str]) -> None:
 
 
 def host_versions() -> str:
-    """The packages and versions of the host's programs that the tests run."""
+    """Return names and versions of the host packages whose programs the tests run."""
     show = ["dpkg-query", "-W", "-f", "${Package} ${Version}, ", *RUN_TOOLS.values()]
     done = subprocess.run(show, capture_output=True, text=True, check=False)
     return done.stdout.rstrip(", ")
 
 
 def candidates(names: Sequence[str]) -> dict[str, str]:
-    """Versions apt would download, by package; packages it does not know are left out."""
+    """Return the versions that apt would download, by package; unknown packages are left out."""
     text = subprocess.run(
         ["apt-cache", "policy", *names], check=True, capture_output=True, text=True,
         env={**os.environ, "LC_ALL": "C"},
@@ -183,7 +184,7 @@ def candidates(names: Sequence[str]) -> dict[str, str]:
 
 
 def kernel_release() -> str:
-    """The release that linux-image-amd64 stands for, such as 6.1.0-40-amd64."""
+    """Return the kernel release that linux-image-amd64 depends on, such as 6.1.0-40-amd64."""
     text = subprocess.run(
         ["apt-cache", "depends", "linux-image-amd64"], capture_output=True, text=True,
     ).stdout  # fmt: skip
@@ -194,7 +195,7 @@ def kernel_release() -> str:
 
 
 def kernel_packages(release: str) -> dict[str, str]:
-    """The kernel's packages by role."""
+    """Return the kernel's packages by role."""
     series = ".".join(release.split(".")[:2])
     return {
         "image": f"linux-image-{release}",
@@ -206,7 +207,7 @@ def kernel_packages(release: str) -> dict[str, str]:
 
 
 def resolve() -> tuple[str, dict[str, str]]:
-    """Kernel release and the version of every package to download; raises Unavailable."""
+    """Return kernel release and the version of every package to download; raises Unavailable."""
     if not shutil.which("apt-get"):
         raise Unavailable("the guest is made of Debian packages: run this on Debian 12 (apt-get)")
     missing = ["linux-image-amd64"]
@@ -231,7 +232,7 @@ def resolve() -> tuple[str, dict[str, str]]:
 
 
 def members(deb: Path, wanted: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Files and links of a package whose names (without ./) match, with their contents."""
+    """Yield files and links of a package whose names (without ./) match, with their contents."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as unpacker:
         assert unpacker.stdout is not None
         with tarfile.open(fileobj=unpacker.stdout, mode="r|") as archive:
@@ -245,7 +246,7 @@ def members(deb: Path, wanted: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInf
 
 
 class Initramfs:
-    """A newc cpio archive in the making, root-owned throughout."""
+    """A newc cpio archive under construction, in which root owns all files."""
 
     def __init__(self) -> None:
         self.out = io.BytesIO()
@@ -259,7 +260,7 @@ class Initramfs:
         self.out.write(b"\0" * (-self.out.tell() % 4))
 
     def add(self, name: str, mode: int, data: bytes) -> None:
-        """Add a file or link (mode with its type bits) and the folders above it, once."""
+        """Add a file or link (mode with its type bits) and its parent folders, each only once."""
         parents = Path(name).parents
         for folder in [str(p) for p in reversed(parents)][1:]:
             if folder not in self.seen:
@@ -278,20 +279,20 @@ class Initramfs:
         self.add(name, 0o120777, target.encode())
 
     def close(self) -> bytes:
-        """The finished archive."""
+        """Return the finished archive."""
         self._entry("TRAILER!!!", 0)
         return self.out.getvalue()
 
 
 def unpack(deb: Path, into: Path) -> None:
-    """Unpack a whole package."""
+    """Unpack a complete package."""
     subprocess.run(["dpkg-deb", "-x", deb, into], check=True)
 
 
 def parameterized_siw(deb: Path, series: str, work: Path) -> Path:
-    """siw's folder out of linux-source, with its constants made module parameters."""
+    """Return siw's folder from linux-source, with its constants turned into module parameters."""
     folder = f"linux-source-{series}/drivers/infiniband/sw/siw"
-    # --occurrence stops reading early, so the stages before it end by SIGPIPE.
+    # --occurrence stops reading early, so the earlier stages of the pipe end by SIGPIPE.
     script = (
         'dpkg-deb --fsys-tarfile "$1" 2>/dev/null | tar -xO "./usr/src/linux-source-$2.tar.xz" '
         '2>/dev/null | xz -dcT2 2>/dev/null | tar -x --occurrence=1 "$3"'
@@ -321,7 +322,7 @@ def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
             unpack(debs[role], work / "headers")
         siw = source.result()
     headers = work / "headers" / "usr/src" / f"linux-headers-{release}"
-    makefile = headers / "Makefile"  # one include line with an absolute path
+    makefile = headers / "Makefile"  # has one include line with an absolute path
     makefile.write_text(makefile.read_text().replace("/usr/src", str(headers.parent)))
     done = subprocess.run(
         ["make", "-s", "-j2", "-C", headers, f"M={siw}", "CONFIG_RDMA_SIW=m", "modules"],
@@ -334,7 +335,7 @@ def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
 
 
 def build_echo(debs: Sequence[Path], work: Path) -> bytes:
-    """Compile the guest's own small verbs server."""
+    """Compile guest/echo.c, the guest's verbs server."""
     root, program = work / "development", work / "interop-echo"
     for deb in debs:
         unpack(deb, root)
@@ -349,7 +350,7 @@ def build_echo(debs: Sequence[Path], work: Path) -> bytes:
 
 
 def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """The kernel, and the modules the guest loads in an order that satisfies their needs."""
+    """Return the kernel, and the modules that the guest loads, ordered by their dependencies."""
     wanted = re.compile(
         r"boot/vmlinuz-|lib/modules/[^/]+/(modules\.builtin$|kernel/(arch/x86/crypto|crypto|lib|fs"
         r"|net/core|drivers/(virtio|infiniband/core|net/virtio_net|net/net_failover))[./])"
@@ -382,7 +383,7 @@ def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
 
 
 def guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
-    """Programs and libraries of the guest as name, mode and content, on a merged /usr."""
+    """Yield name, mode and content of the guest's programs and libraries, with a merged /usr."""
     for deb in debs:
         for info, data in members(deb, GUEST_FILES):
             name = info.name if info.name.startswith(("usr/", "etc/")) else f"usr/{info.name}"
@@ -394,9 +395,9 @@ def guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
 
 
 def build_image(release: str, versions: dict[str, str], into: Path) -> None:
-    """Download, compile and pack: leaves vmlinuz, initramfs and version in a folder."""
+    """Download, compile and pack: stores vmlinuz, initramfs and version in a folder."""
     started = time.monotonic()
-    # A short path without spaces, which the kernel's make files cannot bear.
+    # A short path without spaces, because the kernel's makefiles do not support spaces.
     with tempfile.TemporaryDirectory(prefix="siwarp-interop-", dir="/tmp") as name:
         work = Path(name)
         store = work / "debs"
@@ -433,7 +434,9 @@ def build_image(release: str, versions: dict[str, str], into: Path) -> None:
 
 
 def cache_key(versions: dict[str, str]) -> str:
-    """A name for what would be built: the scripts that make it, and every package's version."""
+    """Return a hash of everything that determines the image: the scripts and all package
+    versions.
+    """
     digest = hashlib.sha256(repr(sorted(versions.items())).encode())
     for path in [Path(__file__), *sorted((HERE / "guest").iterdir())]:
         digest.update(path.read_bytes())
@@ -442,17 +445,17 @@ def cache_key(versions: dict[str, str]) -> str:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[IO[str]]:
-    """Hold an exclusive lock on a file while others wait."""
+    """Hold an exclusive lock on a file for the duration of the block."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
 
 
 def build() -> Path:
-    """The folder with vmlinuz, initramfs and version; makes it when the cache lacks it.
+    """Return the folder with vmlinuz, initramfs and version; build it if the cache lacks it.
 
-    Raises Unavailable when this machine lacks root or a package for that, GuestError when
-    something does not compile.
+    Raises Unavailable if this machine lacks root or a package for the build, GuestError if
+    compilation fails.
     """
     release, versions = resolve()
     cache = cache_directory()
@@ -479,12 +482,14 @@ def build() -> Path:
 
 
 def die_with_parent() -> None:
-    """In a child before exec: be killed when the thread that made us ends (PR_SET_PDEATHSIG)."""
+    """Before exec in a child process: have it killed when the parent's thread ends
+    (PR_SET_PDEATHSIG).
+    """
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that are free just now."""
+    """Return TCP ports of 127.0.0.1 that are currently free."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -492,7 +497,7 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-#: What Linux writes on its console when the kernel itself has failed.
+#: Messages on the console when the Linux kernel itself has failed.
 KERNEL_FAULT = re.compile(
     r"^.*(kernel BUG at|\bBUG: |Oops: |general protection fault|Kernel panic|stack segment:).*$",
     re.M,
@@ -500,15 +505,16 @@ KERNEL_FAULT = re.compile(
 
 
 def kernel_fault(console: str) -> str:
-    """Return the first line of a console that reports a fault of the kernel; empty if none does."""
+    """Return the first console line that reports a kernel fault, or an empty string."""
     found = KERNEL_FAULT.search(console)
     return found[0].strip() if found else ""
 
 
 class Guest:
-    """A running guest; use it as a context manager.
+    """A running guest; a context manager.
 
-    ``forward`` names guest TCP ports; ``port(p)`` is where 127.0.0.1 reaches each of them.
+    ``forward`` names guest TCP ports; ``port(p)`` is the port of 127.0.0.1 that is forwarded to
+    guest port p.
     """
 
     def __init__(self, image: Path, forward: Sequence[int] = (7174, 7175)) -> None:
@@ -519,7 +525,7 @@ class Guest:
         self.accelerator = ""
         self.qemu: subprocess.Popen[bytes] | None = None
         self.ports: dict[int, int] = {}
-        self._parameters: dict[str, int] = {}  # siw's, as last set
+        self._parameters: dict[str, int] = {}  # siw's parameters, as last set
         try:
             self._boot(image)
         except BaseException:
@@ -533,12 +539,13 @@ class Guest:
         self.close()
 
     def port(self, guest_port: int) -> int:
-        """The port of 127.0.0.1 that leads to a forwarded guest port."""
+        """Return the port of 127.0.0.1 that is forwarded to a guest port."""
         return self.ports[guest_port]
 
     def _boot(self, image: Path) -> None:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        broken = image / "kvm-does-not-boot"  # holds the host's boot id: asked once a boot
+        # holds the host's boot id, so that KVM is tried once per boot
+        broken = image / "kvm-does-not-boot"
         wanted = os.environ.get("INTEROP_ACCEL")
         kvm = wanted != "tcg" and os.access("/dev/kvm", os.R_OK | os.W_OK)
         if kvm and not wanted and broken.exists() and broken.read_text() == boot_id:
@@ -559,7 +566,7 @@ class Guest:
         return (self.state / "qemu.log").read_text(errors="replace")
 
     def _start(self, image: Path, accelerator: str, seconds: float) -> bool:
-        """Start QEMU and wait until the guest is ready; on failure it is stopped again."""
+        """Start QEMU and wait until the guest is ready; on failure, stop QEMU."""
         self.ports = dict(zip(self.forward, free_ports(len(self.forward)), strict=True))
         network = "user,id=n0,ipv6=off" + "".join(
             f",hostfwd=tcp:127.0.0.1:{mine}-{GUEST_ADDRESS}:{theirs}"
@@ -598,14 +605,15 @@ class Guest:
             self.qemu = None
 
     def close(self) -> None:
-        """Power the guest off at once and remove its files."""
+        """Power the guest off immediately and remove its files."""
         self._stop()
         shutil.rmtree(self.state, ignore_errors=True)
 
     def run(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
-        """Run a shell command in the guest: its exit status (143 when it timed out) and output.
+        """Run a shell command in the guest; return its exit status (143 after a time-out) and
+        output.
 
-        Raises GuestError when the guest does not answer within ``timeout`` seconds and a margin.
+        Raises GuestError if the guest does not answer within ``timeout`` seconds plus a margin.
         """
         request = f"{int(timeout) or 1} {base64.b64encode(command.encode()).decode()}\n"
         reply = b""
@@ -630,7 +638,9 @@ class Guest:
         return output
 
     def configure(self, **parameters: int) -> None:
-        """Set siw's parameters for the connections to come; those not named get their defaults."""
+        """Set siw's parameters for future connections; parameters that are not named get their
+        defaults.
+        """
         values = dict.fromkeys(SIW_PARAMETERS, 0)
         values |= {"mpa_version": 2, "rtr_type": RTR_WRITE | RTR_READ}
         if unknown := parameters.keys() - values.keys():
@@ -647,7 +657,7 @@ class Guest:
     def serve(self, port: int, command: str) -> None:
         """Start a server in the guest's background and wait until siw listens on its port.
 
-        Any earlier server on that port is stopped first; output goes to /tmp/PORT.log.
+        An earlier server on that port is stopped first; output is written to /tmp/PORT.log.
         """
         pid, log = f"/tmp/{port}.pid", f"/tmp/{port}.log"
         self.check(
@@ -662,7 +672,8 @@ class Guest:
     def ended(self, port: int, timeout: float = 30.0) -> str:
         """Wait until the server that serve() started has ended; return its output.
 
-        It writes that to a file, so that most of it comes with its end. A zombie has no executable.
+        The server writes to a file, so most of its output is flushed at its end. A zombie has no
+        executable, so /proc/PID/exe shows the end.
         """
         return self.check(
             f"while [ -e /proc/$(cat /tmp/{port}.pid)/exe ]; do sleep 0.05; done; "
@@ -673,8 +684,8 @@ class Guest:
     def settle(self) -> None:
         """Wait until siw is ready for FPDUs on the connection that it accepted last.
 
-        It says "established" (reason 3) after its MPA Reply. Until then it may leave an FPDU
-        unread until more comes; 2 s without that word are waited for and no more.
+        siw logs "established" (reason 3) after its MPA Reply. Until then it may leave an FPDU
+        unread until more octets arrive. Without that log line, the function returns after 2 s.
         """
         said = "dmesg | grep -E 'send mpa reply|siw_cm_upcall.*reason=3' | tail -n 1"
         self.run(
@@ -683,9 +694,10 @@ class Guest:
         )
 
     def wait_asleep(self, port: int) -> None:
-        """Wait until the server on this port waits for its client, and siw has left its last post.
+        """Wait until the server on this port sleeps, and siw has returned from the server's last
+        post.
 
-        A Read that comes within that post may be answered wrongly: README.md, siw's own defects.
+        A Read that arrives during that post may be answered wrongly: README.md, siw's own defects.
         """
         state = f"/proc/$(cat /tmp/{port}.pid)/status"
         self.check(
@@ -694,16 +706,16 @@ class Guest:
         )
 
     def fault(self) -> str:
-        """The line of the console in which the kernel reports a fault; empty if it has not."""
+        """Return the console line in which the kernel reports a fault, or an empty string."""
         return kernel_fault(self.console.read_text(errors="replace"))
 
     def log(self) -> str:
-        """Kernel messages (siw's debugging included) since the last call."""
+        """Return the kernel messages (including siw's debug messages) since the last call."""
         return self.check("dmesg -c")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; see the module's docstring."""
+    """Run the command line; see the module's docstring."""
     verb = arguments[0] if arguments else "help"
     if verb not in ("build", "boot", "exec") or (verb == "exec") != (len(arguments) > 1):
         print(__doc__)

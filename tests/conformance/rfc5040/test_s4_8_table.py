@@ -1,7 +1,7 @@
 """Every error of RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section 8.
 
-Each is provoked by a scapy peer over TCP and the octets of the Terminate judged, or has a reason
-why it cannot be.
+A scapy peer provokes each error over TCP, and the test compares the octets of the resulting
+Terminate. Errors that cannot be provoked have a reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: The lists of the RFCs; a local catastrophic error of RDMAP has no code, and any may stand there.
+#: The errors that the RFCs list. RDMAP's local catastrophic error has no defined code.
 FIGURE_9 = {(0, 0, 0)}
 FIGURE_9 |= {(0, 1, code) for code in (0, 1, 2, 3, 4, 9, 0xFF)}
 FIGURE_9 |= {(0, 2, code) for code in (5, 6, 7, 8, 9, 0xFF)}
@@ -61,13 +61,14 @@ MPA_8 = {(2, 0, code) for code in (1, 2, 3, 4)}
 ENHANCED_8 = {(2, 0, code) for code in (5, 6, 7)}
 ALL = FIGURE_9 | DDP_7_2 | MPA_8 | ENHANCED_8
 
-#: What a provocation sends to a peer of a queue pair, and returns: the segment to be quoted.
+#: Function that sends the octets which provoke an error, and returns the segment that the Terminate
+#: must quote.
 Provoke = Callable[[Peer, int], Packet | None]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One error: where it is named, its numbers, how it comes about, what its Terminate quotes."""
+    """One error: its RFC, its numbers, how it is provoked, and what its Terminate quotes."""
 
     rfc: str
     error: tuple[int, int, int]
@@ -88,18 +89,22 @@ KEPT: list[MR] = []
 
 
 def kept(mr: MR) -> RemoteBuffer:
-    """Return what a peer must know of a region, which lives until the test's end."""
+    """Return what a peer needs to access a region, which stays registered until the end of the
+    test.
+    """
     KEPT.append(mr)
     return mr.remote()
 
 
 def memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = False) -> RemoteBuffer:
-    """Return registered memory of 40,000 octets, in the peer's domain or a foreign one."""
+    """Return registered memory of 40,000 octets, in the peer's protection domain or in
+    another one.
+    """
     rig = peer.end.rig
     return kept(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
 
 
-# ---- RDMAP: a Read Request's source, an STag to invalidate, operations
+# ---- RDMAP: source of a Read Request, STag to invalidate, operations
 
 
 def _invalid_source(peer: Peer, size: int) -> Packet:
@@ -172,7 +177,7 @@ def _read_request_of_a_wrong_length(peer: Peer, size: int) -> Packet:
 
 
 def _atomic_across_words(peer: Peer, size: int) -> Packet:
-    """What no CPU does: RFC 7306 has a number of RFC 5040 for it."""
+    """A misaligned atomic: RFC 7306 uses an error code of RFC 5040 for it."""
     there = memory(peer)
     request = AtomicRequest(
         code=AtomicCode.FETCH_ADD, request=7, stag=there.rkey, to=there.addr | 1, data=1
@@ -181,7 +186,7 @@ def _atomic_across_words(peer: Peer, size: int) -> Packet:
 
 
 def asked(peer: Peer, size: int) -> ReadRequest:
-    """Have ours read so much, and return its request."""
+    """Have the siwarp end post an RDMA Read of this size, and return its Read Request."""
     end = peer.end
     there = RemoteBuffer(0x1000, 1 << 20, 0x77)
     end.qp.post_send(SendWR(5, WROpcode.RDMA_READ, sg=[end.mem.sge(0, size)], remote=there))
@@ -191,7 +196,9 @@ def asked(peer: Peer, size: int) -> ReadRequest:
 
 
 def _local_key_that_dies(peer: Peer, size: int) -> None:
-    """A long Write of ours stands still, since nobody reads, and the peer ends its memory."""
+    """A long Write of siwarp's blocks because the peer reads nothing; then the peer invalidates its
+    source.
+    """
     mr = mortal(peer, 64 << 20)
     peer.end.qp.post_send(
         SendWR(5, WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=RemoteBuffer(0, 1 << 30, 0x77))
@@ -200,7 +207,7 @@ def _local_key_that_dies(peer: Peer, size: int) -> None:
 
 
 def mortal(peer: Peer, size: int) -> MR:
-    """Return memory that the peer may invalidate, whatever this end still uses it for."""
+    """Return memory that the peer may invalidate, even while this end uses it."""
     access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
     mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
     KEPT.append(mr)
@@ -247,7 +254,7 @@ def _tagged_version(peer: Peer, size: int) -> Packet:
 
 
 def _read_response_out_of_order(peer: Peer, size: int) -> Packet:
-    """To the second Read while the first is still to be answered."""
+    """Send a response to the second Read while the first one is unanswered."""
     asked(peer, size)
     second = asked(peer, size)
     return put(peer, read_response(second.sink_stag, second.sink_to) / Raw(pattern(size)))
@@ -273,7 +280,9 @@ def _no_receive(peer: Peer, size: int) -> Packet:
 
 
 def _more_reads_than_agreed(peer: Peer, size: int) -> Packet:
-    """Four may be outstanding: 64 MiB of responses that nobody takes keep them so."""
+    """Four Reads may be outstanding: four responses of 64 MiB that the peer does not read keep them
+    so.
+    """
     there = kept(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
@@ -308,7 +317,7 @@ def _untagged_version(peer: Peer, size: int) -> Packet:
 
 
 def _receive_whose_key_died(peer: Peer, size: int) -> None:
-    """The receive that the peer's second Send falls into."""
+    """The receive that the peer's second Send consumes has an invalidated local key."""
     mr = mortal(peer, 40_000)
     peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
     peer.put(send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
@@ -375,10 +384,10 @@ PROVOKED = [
     Row("RFC 5044 8", (2, 0, 3), _wrong_marker, "nothing"),
 ]
 
-#: In start-up: each has a test of its own below.
+#: Errors during start-up: each has a separate test below.
 STARTUP = {(2, 0, 4), (2, 0, 5), (2, 0, 6), (2, 0, 7)}
 
-#: Why no Terminate of ours has these numbers.
+#: Why siwarp never sends a Terminate with these numbers.
 REASONED = {
     (0, 1, 0xFF): "every protection error here is one of those that have a code of their own",
     (0, 2, 8): "nothing in a process of user space fails for all its streams and leaves them alive",
@@ -392,12 +401,12 @@ def test_the_tables_have_every_error_once() -> None:
     assert provoked | STARTUP | REASONED.keys() == ALL
     assert not provoked & STARTUP
     assert not (provoked | STARTUP) & REASONED.keys()
-    assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # as siwarp.inspect has them
+    assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # as listed in siwarp.inspect
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Provide a listener on 127.0.0.1 and a way to connect to it."""
     rig = Rig()
     yield Wire(rig)
     KEPT.clear()
@@ -405,7 +414,7 @@ def wire() -> Iterator[Wire]:
 
 
 def expected(row: Row, segment: Packet | None) -> bytes:
-    """Return the octets of the Terminate as RFC 5040 section 4.8 has them."""
+    """Return the expected octets of the Terminate according to RFC 5040 section 4.8."""
     layer, etype, code = row.error
     told = {"layer": layer, "etype": etype, "code": code}
     if row.quotes == "nothing":
@@ -423,7 +432,7 @@ def expected(row: Row, segment: Packet | None) -> bytes:
 
 
 def judge(row: Row, peer: Peer, size: int) -> None:
-    """Provoke an error and judge what is told, to the peer and to the program."""
+    """Provoke an error and check what is reported to the peer and to the program."""
     end = peer.end
     canary = bytes(end.mem.view)
     end.recv(1, 0, 30_000)
@@ -450,7 +459,7 @@ def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
     param = ConnParam(markers=row.error == (2, 0, 3), responder_resources=4)
     with getattr(Peer, how)(wire, param=param) as peer:
         if how == "asking":
-            peer.put(None)  # an FPDU of nothing: without one a responder may not speak
+            peer.put(None)  # an empty FPDU: a responder may send only after it has received one
         judge(row, peer, size)
 
 
@@ -563,7 +572,7 @@ def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire,
 @pytest.mark.parametrize("after", [b"", b"\0", b"\0\x40" + bytes(20)])
 @pytest.mark.clause("RFC5044-8-01#a")
 def test_a_connection_that_the_peer_ends_brings_no_terminate(wire: Wire, after: bytes) -> None:
-    """Error 2/0/1: even within an FPDU."""
+    """A connection that the peer closes (error 2/0/1) causes no Terminate, even within an FPDU."""
     with Peer.asking(wire) as peer:
         peer.put(None)
         peer.end.recv(1)

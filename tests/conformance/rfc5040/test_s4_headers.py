@@ -38,7 +38,7 @@ CASES = [(SEND, 0x43, 0), (SEND_SE, 0x45, 0), (READ, 0x41, 1), (WRITE, 0x40, Non
 
 
 def raw_segment(stream: Any) -> bytes:
-    """Read one FPDU that was sent: its segment's octets."""
+    """Read one transmitted FPDU and return the octets of its segment."""
     length = int.from_bytes(recv_exactly(stream.sock, 2), "big")
     octets = recv_exactly(stream.sock, length + -(2 + length) % 4 + 4)
     return octets[:length]
@@ -131,15 +131,15 @@ def test_what_is_read_follows_the_ddp_header_at_once(w: RdmapWorld) -> None:
     assert raw_segment(stream)[14:] == pattern(100)
 
 
-# ---- what it stands on: section 3.1, RFC 5044 appendix C.1
+# ---- the layers below: section 3.1, RFC 5044 appendix C.1
 
 
 @pytest.mark.parametrize("role", ["initiator", "responder"])
 @pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
 def test_all_that_either_end_sends_is_ddp_segments_of_version_one(w: RdmapWorld, role: str) -> None:
-    """Every octet behind start-up is an FPDU of a segment, and both versions in it are 1.
+    """Every octet after start-up belongs to an FPDU with a segment, whose two versions are 1.
 
-    An RDMAC RNIC, whose versions are 0, is refused by its MPA revision (section 7.1.1).
+    siwarp rejects an RDMAC RNIC, which uses version 0, by its MPA revision (section 7.1.1).
     """
     stream = getattr(w, role)()
     m = w.memory(100, pattern(100), rights=ALL)
@@ -233,7 +233,7 @@ def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
     stream.terminate()
     got = raw_segment(stream)
     assert got[:18] == bytes.fromhex("4147 00000000 00000002 00000001 00000000")
-    # layer and type, code, M and D, reserved, the segment's length, its header
+    # layer and type, code, M and D, reserved, the segment's length, the segment's header
     assert got[18:] == bytes.fromhex("11 00 c0 00 0013") + segment[:14]
 
 
@@ -246,11 +246,11 @@ def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(w: Rdmap
     head, octets = parsed(raw_segment(stream))
     assert (head.t, head.qn, head.opcode) == (0, 2, Opcode.TERMINATE)
     assert octets == bytes(Terminate(octets))
-    assert len(octets) == 4 + 2 + 14  # control, length, the DDP header of a tagged segment
+    assert len(octets) == 4 + 2 + 14  # control field, length, DDP header of a tagged segment
 
 
 def source_errors(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
-    """(STag, offset) of sources that may not be read, and the code for each."""
+    """Return ((STag, offset), expected error code) for sources that must not be read."""
     other = w.memory(100, pd=PD + 1)
     closed = w.memory(100, rights=REMOTE_WRITE | 1)
     freed = w.memory(100)

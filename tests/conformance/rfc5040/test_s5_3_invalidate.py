@@ -20,19 +20,19 @@ CANNOT = (0, 1, 9)
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Provide a listener on 127.0.0.1 and a way to connect to it."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
 
 
 def region(peer: Peer, access: int = INVALIDATE, size: int = 1000) -> MR:
-    """Return memory that only this peer may use."""
+    """Return memory that only this peer may access."""
     return MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
 
 
 def refused(peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1) -> None:
-    """Send with Invalidate of this STag, and read that it cannot be invalidated."""
+    """Send a Send with Invalidate of this STag, and check the Terminate: cannot be invalidated."""
     peer.end.recv(9)
     segment = send(msn, opcode=opcode, inv_stag=stag)
     peer.put(segment / Raw(bytes(size)))
@@ -43,7 +43,7 @@ def refused(peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 
     assert poll(peer.end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
 
 
-# ---- out
+# ---- sending
 
 
 @pytest.mark.parametrize("size", [0, 5, 100_000])
@@ -84,7 +84,7 @@ def test_a_send_with_invalidate_names_its_stag_in_every_segment(
         assert (last.opcode, last.msn, last.inv_stag) == (Opcode.SEND, 2, 0)
 
 
-# ---- in
+# ---- receiving
 
 
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
@@ -160,7 +160,9 @@ def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) ->
 def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
     wire: Wire, size: int
 ) -> None:
-    """Of a Read that the peer itself overtakes: it is answered, or the connection ends before."""
+    """A Read Request that the peer's own invalidation overtakes is answered, or the connection ends
+    first.
+    """
     with Peer.asking(wire) as peer:
         end = peer.end
         mr = region(peer, size=size)
@@ -243,7 +245,7 @@ def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
         assert poll(other.end.scq)[0].ok
 
 
-# ---- who may use what is bound
+# ---- access to bound regions
 
 
 def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> None:

@@ -1,5 +1,5 @@
-"""Messages of no octets on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTRs of RFC
-6581 section 9.2, which are such messages.
+"""Messages of length 0 on the wire (RFC 5040 section 5, RFC 5041 section 5.2), and the RTR messages
+of RFC 6581 section 9.2, which have length 0.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import MPARequest, Opcode, ReadRequest
 from siwarp.verbs import MR, RemoteBuffer
 
-#: STags that are none, and offsets that nothing has.
+#: Invalid STags, and offsets outside every region.
 STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
 OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Provide a listener on 127.0.0.1 and a way to connect to it."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -84,7 +84,7 @@ def test_an_empty_response_is_taken_whatever_sink_it_names(wire: Wire, sink: int
         assert (wc.wr_id, wc.ok, wc.byte_len) == (4, True, 0)
 
 
-# ---- out
+# ---- sending
 
 
 @pytest.mark.parametrize("rkey", STAGS)

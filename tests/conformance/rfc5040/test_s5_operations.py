@@ -313,7 +313,8 @@ def test_nothing_is_sent_after_a_terminate(w: RdmapWorld) -> None:
     m = w.memory(10)
     stream.put(read_request(size=10, src_stag=m.stag, src_to=m.addr), write(b"x", stag=1))
     assert stream.event().kind == "REQUESTED"
-    stream.terminates((1, 1, 0))  # which looks at what follows it on the wire
+    # `terminates` also checks that nothing follows the Terminate on the wire
+    stream.terminates((1, 1, 0))
     with pytest.raises(StreamError, match="EPIPE"):
         stream.begin(SEND)
 
@@ -339,7 +340,7 @@ def test_after_a_terminate_the_stream_ends_gracefully(w: RdmapWorld) -> None:
     stream = w.initiator()
     stream.put(write(b"x", stag=1))
     stream.terminates((1, 1, 0))
-    assert stream.sock.recv(1) == b""  # an end of stream and no reset
+    assert stream.sock.recv(1) == b""  # an end of stream, not a reset
     stream.sock.sendall(pattern(100))
 
 

@@ -1,4 +1,4 @@
-"""RFC 5040 section 7: what is refused, by which number, and that the peer hears of it."""
+"""RFC 5040 section 7: which errors are detected, their numbers, and that the peer is informed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unit.rdmap.rdmap_harness import (
 
 OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
 VERSION = (0, 2, lib.SIW_RDMAP_VERSION)
-#: The opcodes that may come tagged, and on which queue the others (RFC 5040 figure 4, RFC 7306).
+#: The opcodes that may be tagged, and the queue of each other opcode (RFC 5040 figure 4, RFC 7306).
 TAGGED = {0, 2}
 QUEUE = {1: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 2, 8: 0, 9: 0, 10: 1, 11: 3}
 PROTECTION = (0, 1)
@@ -120,7 +120,7 @@ def test_memory_without_the_right_to_be_read_is_not(w: RdmapWorld, rights: int) 
     stream = w.initiator()
     m = w.memory(100, b"a secret", rights=rights)
     stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))  # and nothing before it
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))  # and sends nothing before the Terminate
 
 
 @pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")
@@ -231,7 +231,7 @@ def test_what_was_granted_is_taken_back(w: RdmapWorld, way: int) -> None:
 
 
 def reach(stream: Any, m: Any, way: int) -> None:
-    """Have the peer read or write all of that memory."""
+    """Have the peer read or write the complete memory."""
     if way == REMOTE_READ:
         stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
     else:

@@ -1,4 +1,4 @@
-"""RFC 5040 section 8.1.1 on the wire: what a peer may do with memory, and for how long."""
+"""RFC 5040 section 8.1.1 on the wire: which memory a peer may access, and for how long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from siwarp.verbs import MR, RemoteBuffer, SendWR, WROpcode
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Provide a listener on 127.0.0.1 and a way to connect to it."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -91,7 +91,8 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
         over = threading.Event()
 
         def flood() -> None:
-            with contextlib.suppress(OSError):  # ours may close before all is out
+            # siwarp may close the connection before all octets are sent
+            with contextlib.suppress(OSError):
                 for i in range(1_000_000):
                     if over.is_set():
                         return
@@ -136,7 +137,7 @@ def test_a_completion_queue_that_overflows_harms_only_the_streams_that_use_it(wi
     assert [w.wr_id for w in poll(c.scq, 4) if w.ok] == [0, 1, 2, 3]
 
 
-# ---- one buffer a message (sections 5.1 and 5.2)
+# ---- one buffer per message (sections 5.1 and 5.2)
 
 
 @pytest.mark.clause("RFC5040-5.2.2-01", "RFC5040-5.2.2-05")

@@ -1,4 +1,4 @@
-"""What the DDP tests of this RFC share."""
+"""Fixtures shared by the DDP tests of this RFC."""
 
 from unit.ddp.ddp_harness import DdpWorld
 from unit.mpa.mpa_harness import fixture

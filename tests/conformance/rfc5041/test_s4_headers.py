@@ -1,4 +1,4 @@
-"""RFC 5041 section 4: the headers that go out, and what is read of those that come in."""
+"""RFC 5041 section 4: headers that are sent, and how received headers are interpreted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_
 
 
 def segments(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
-    """Send a message with a small MULPDU: the headers of its segments."""
+    """Send a message with a small MULPDU; return the headers of its segments."""
     with setting("mulpdu", 128):
         stream = w.sender()
         m = w.memory(size, pattern(size))

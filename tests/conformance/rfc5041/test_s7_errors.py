@@ -1,4 +1,6 @@
-"""RFC 5041 sections 7 and 8: what is refused, by which number, and that it writes nothing."""
+"""RFC 5041 sections 7 and 8: which errors are detected, their numbers, and that nothing is
+placed.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,16 @@ from unit.ddp.ddp_harness import (
 
 UNTAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER)
 TAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER)
-#: Given up by mpa whole; and so large that mpa places it before its CRC came.
+#: Payload sizes in octets: one that MPA passes on completely after the CRC check, and one so large
+#: that MPA places it before the CRC has arrived.
 SIZES = [100, 20_000]
 
 
 @pytest.fixture
 def receiving(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
-    """A stream whose queue 0 has two buffers of 30,000 octets, both at the start of one region."""
+    """Provide a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
+    region.
+    """
     stream, q = w.receiver(), w.queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = w.memory(30_000)
@@ -220,7 +225,7 @@ def test_memory_without_the_right_to_be_written_is_not(w: DdpWorld, size: int) -
         stream = w.receiver()
         m = w.memory(30_000, rights=rights)
         stream.send(tagged(pattern(size), stag=m.stag))
-        # DDP has no number for it; RDMAP has.
+        # DDP has no code for this error; RDMAP has.
         assert stream.fails() == (0, 1, lib.SIW_RDMAP_ACCESS)
         assert m.untouched()
 

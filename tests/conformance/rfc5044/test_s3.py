@@ -1,4 +1,4 @@
-"""RFC 5044 section 3: what MPA gives to DDP."""
+"""RFC 5044 section 3: the service that MPA provides to DDP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 5044 sections 4.2, 4.3 and what 4.4, 4.5 and 8 say of Markers."""
+"""RFC 5044 sections 4.2 and 4.3, and the rules for Markers in sections 4.4, 4.5 and 8."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from siwarp.inspect import FPDU, mark_stream, split_stream
 
 
 def sent(w: World, *sizes: int, at: int = 0) -> bytes:
-    """Return what a stream with Markers sends for ULPDUs of these sizes."""
+    """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
     stream = w.sender(markers=True)
     lib.siw_mpa_test_set_position(stream.handle, at)
     for i, n in enumerate(sizes):
@@ -52,7 +52,7 @@ def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(w
 @pytest.mark.clause("RFC5044-4.3-03", "RFC5044-4.3-08")
 def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(w: World) -> None:
     octets = sent(w, 100, 5000)
-    first = 4 + 104 + 4  # a Marker, then the short one: 2 + 100 + 2 + 4
+    first = 4 + 104 + 4  # a Marker, then the short FPDU: 2 + 100 + 2 + 4
     for at in range(512, len(octets), 512):
         assert int.from_bytes(octets[at + 2 : at + 4], "big") == at - first
 
@@ -64,7 +64,7 @@ def test_distances_are_right_across_a_wrap_of_positions(w: World) -> None:
 
 @pytest.mark.clause("RFC5044-4.3-05", "RFC5044-4.3-09", "RFC5044-4.4-11#b", "RFC5044-4.4-11#c")
 def test_a_marker_between_two_fpdus_is_zero_and_in_the_second_ones_crc(w: World) -> None:
-    octets = sent(w, 502, 20)  # 4 + 2 + 502 + 4: the second begins where a Marker is due
+    octets = sent(w, 502, 20)  # 4 + 2 + 502 + 4: the second FPDU begins at the position of a Marker
     assert octets[512:516] == bytes(4)
     assert octets[516:518] == b"\0\x14"
     assert octets[508:512] == crc32c(octets[:508]).to_bytes(4, "little")
@@ -73,7 +73,7 @@ def test_a_marker_between_two_fpdus_is_zero_and_in_the_second_ones_crc(w: World)
 
 @pytest.mark.clause("RFC5044-4.3-09")
 def test_among_short_fpdus_a_marker_points_to_the_one_it_stands_in(w: World) -> None:
-    octets = sent(w, *[18] * 60)  # 24 octets each
+    octets = sent(w, *[18] * 60)  # FPDUs of 24 octets each
     markers = split_stream(octets, markers=True).markers
     assert len(markers) == 3
     assert [m.fpduptr for m in markers] == [0, (512 - 4) % 24, (1024 - 8) % 24]

@@ -1,4 +1,4 @@
-"""RFC 5044 section 4.4: the CRC, when it is there and what it finds."""
+"""RFC 5044 section 4.4: when the CRC is present, and which errors it detects."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_large_fpdu_wrong_in_any_octet_is_found(w: World, at: int) -> None:
     octets = bytearray(LARGE)
     octets[at] ^= 0x10
     stream = w.receiver()
-    stream.sock.sendall(octets[:66])  # so that the rest is read straight to its place
+    stream.sock.sendall(octets[:66])  # so that the rest is read directly to its destination
     seen = None
     while seen is None:
         seen = stream.look()
@@ -127,7 +127,7 @@ def test_crcs_are_off_at_once_where_neither_end_wants_them(w: World) -> None:
 def test_a_crc_over_the_octets_that_the_rfc_names_and_over_no_others_is_right(
     w: World, sizes: list[int]
 ) -> None:
-    """Octets and CRCs are made here, from the first of the length to the last of the pad."""
+    """The test computes octets and CRCs itself, over the range from the length field to the pad."""
     stream = w.receiver()
     for size in sizes:
         body = size.to_bytes(2, "big") + pattern(size) + bytes(-(2 + size) % 4)

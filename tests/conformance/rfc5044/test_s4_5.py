@@ -1,4 +1,4 @@
-"""RFC 5044 sections 4.5 and 5.1: how large an FPDU may be."""
+"""RFC 5044 sections 4.5 and 5.1: the maximum size of an FPDU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_mulpdu_is_that_of_a_whole_segment_however_full_the_last_one_is(
 @pytest.mark.clause("RFC5044-5.1-05", "RFC5044-A.4-01", "RFC5044-5.2-01")
 @pytest.mark.parametrize("step", [1, 3, 7, 50, 1000, 5000])
 def test_fpdus_are_found_wherever_segments_end(w: World, step: int) -> None:
-    """TCP_NODELAY makes a segment of each write."""
+    """With TCP_NODELAY, each write becomes a separate TCP segment."""
     ulpdus = [pattern(n, n) for n in (0, 5, 44, 90, 300 if step < 50 else 30_000)]
     octets = b"".join(map(fpdu, ulpdus))
     stream = w.receiver()

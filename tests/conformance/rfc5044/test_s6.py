@@ -1,4 +1,4 @@
-"""RFC 5044 section 6: an FPDU is identified and verified before it is passed on."""
+"""RFC 5044 section 6: an FPDU is identified and validated before it is passed on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
 
 @pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
 def test_the_length_of_one_fpdu_is_where_the_next_one_starts(w: World) -> None:
-    """Payload that looks like FPDUs is payload."""
+    """Payload that resembles FPDUs is treated as payload."""
     inner = fpdu(b"inner") * 3
     stream = w.receiver()
     stream.sock.sendall(fpdu(inner) + fpdu(b"outer"))

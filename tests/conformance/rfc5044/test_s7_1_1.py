@@ -31,7 +31,7 @@ REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 
 def judged(stream: Any) -> int:
-    """The errno with which start-up ends."""
+    """Return the errno with which start-up fails."""
     return refused(lambda: stream.startup_once()[0])
 
 
@@ -88,7 +88,7 @@ def test_a_peer_that_speaks_something_else_is_not_waited_for(w: World, octets: b
 @pytest.mark.parametrize("bits", range(16))
 def test_reserved_bits_are_not_looked_at(w: World, bits: int) -> None:
     request = bytearray(bytes(MPARequest(rev=1, private_data=b"\xff\xff\xff\xffmine")))
-    request[16] |= bits  # S is one of them in revision 1, and R says nothing in a Request
+    request[16] |= bits  # S is a reserved bit in revision 1, and R has no meaning in a Request
     request[16] |= 0x30 if bits & 1 else 0
     stream, peer = w.requested(bytes(request))
     assert (peer.enhanced, peer.rejected) == (0, 0)
@@ -122,7 +122,7 @@ def test_a_reply_of_another_revision_than_the_request_s_is_an_error(
 
 
 def test_a_request_of_revision_0_is_rejected_in_revision_1(w: World) -> None:
-    """RFC 5044 annex C.2.1: an RDMAC RNIC reads a Reply, not just an end of stream."""
+    """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
     stream = w.responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
     assert judged(stream) == errno.EPROTO
@@ -161,7 +161,7 @@ def test_a_private_data_length_beyond_512_is_an_error(w: World, length: int) -> 
 
 @pytest.mark.clause("RFC5044-7.1.1-08")
 def test_no_marker_is_sent_to_a_peer_that_asks_for_none(w: World) -> None:
-    """4096 octets of FPDUs hold no octet that is not theirs."""
+    """The stream of 64 FPDUs contains no Marker."""
     stream = w.sender()
     for _ in range(64):
         assert stream.frame(bytes(18), [bytes(40)]) == 1
@@ -220,7 +220,7 @@ def test_private_data_may_hold_anything_up_to_512_octets(w: World, length: int) 
 def test_private_data_is_given_up_whole_and_not_an_octet_more(
     w: World, role: str, length: int
 ) -> None:
-    """Octets of the next FPDU come right behind, and the caller's memory ends behind the buffer."""
+    """Octets of the next FPDU follow immediately, and the caller's memory ends after the buffer."""
     pdata, behind = pattern(length, 3), fpdu(b"not private data")
     if role == "request":
         stream = w.responder()

@@ -1,4 +1,4 @@
-"""RFC 5044 section 7.1.2: the order of things at start-up."""
+"""RFC 5044 section 7.1.2: the sequence of events at start-up."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(w: World) -> Non
     stream.reply(params(rejected=1))
     recv_startup(stream.sock)
     stream.sock.settimeout(0.03)
-    with pytest.raises(TimeoutError):  # an end of stream would give b""
+    with pytest.raises(TimeoutError):  # recv() would return b"" after an end of stream
         stream.sock.recv(1)
     stream.sock.sendall(b"TCP takes octets still")
     stream.sock.settimeout(PATIENCE)
@@ -107,7 +107,7 @@ def test_a_rejected_initiator_leaves_mpa_with_tcp_still_open(w: World) -> None:
     assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):
-        stream.sock.recv(1)  # an end of stream would give b""
+        stream.sock.recv(1)  # recv() would return b"" after an end of stream
 
 
 @pytest.mark.clause("RFC5044-7.1.2-10")

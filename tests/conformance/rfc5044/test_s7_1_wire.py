@@ -1,4 +1,4 @@
-"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2: as a peer sees them."""
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2: the peer's view."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from siwarp.verbs import RemoteBuffer, WCStatus
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Provide a listener on 127.0.0.1 and a way to connect to it."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -42,21 +42,21 @@ def wire() -> Iterator[Wire]:
 
 @pytest.mark.clause("RFC5044-4.4-03", "RFC5044-4.4-01#a")
 def test_unless_told_otherwise_we_ask_for_crc_and_check_it(wire: Wire) -> None:
-    """Even of a peer that wants none."""
+    """By default siwarp requests and checks CRCs, even if the peer requests none."""
     with Peer.answering(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
         assert peer.ours.c == 1
         peer.put(send(1), crc=0x01020304)
         assert peer.terminated().code == 2
     with Peer.asking(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
         assert peer.ours.c == 1
-        peer.put(None)  # a responder may not speak before it heard something
+        peer.put(None)  # a responder may send only after it has received an FPDU
         peer.put(send(1), crc=0x01020304)
         assert peer.terminated().code == 2
 
 
 @pytest.mark.clause("RFC5044-4.4-05")
 def test_a_program_sees_nothing_of_how_crc_was_agreed_on(wire: Wire) -> None:
-    """Whoever asked for it: the same events, completions, data and segments."""
+    """Whichever end requested CRCs, the events, completions, data and segments are the same."""
     seen = []
     for ours, theirs in itertools.product([False, True], repeat=2):
         reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
@@ -103,7 +103,7 @@ def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, th
 
 @pytest.fixture
 def limit(request: pytest.FixtureRequest) -> Iterator[int]:
-    """Set the setting mulpdu for the test."""
+    """Set the setting mulpdu for the duration of the test."""
     lib.siw_setting_set(b"mulpdu", request.param)
     yield request.param
     lib.siw_setting_set(b"mulpdu", 64768)
@@ -124,7 +124,7 @@ def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(wire: Wire, limit:
             lengths.append(fpdu.ulpdu_length)
             ends += fpdu.ulpdu.l
             assert fpdu.ulpdu_length <= limit
-        if limit <= 3000:  # below every segment size of loopback, so it is what bounds
+        if limit <= 3000:  # smaller than every TCP segment of loopback, so mulpdu is the limit
             assert sum(n != limit for n in lengths) <= 2
 
 
@@ -158,7 +158,7 @@ def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -
 def test_private_data_that_cannot_be_closes_the_connection_with_an_error_here(
     wire: Wire, role: str, length: int | None, frame: str
 ) -> None:
-    """PD_Length is more than there is before the end, or more than there may be."""
+    """PD_Length exceeds the octets before the end of the stream, or the maximum of 512."""
     pdata = b"four" if frame == "short" else bytes(600)
     if length is None:
         length, pdata = 8, b"four" if frame == "short" else b""
@@ -169,7 +169,7 @@ def test_private_data_that_cannot_be_closes_the_connection_with_an_error_here(
         s.sendall(octets)
         s.shutdown(socket.SHUT_WR) if length == 8 else None
         assert read_all(s) == b""
-        assert wire.p_channel.get_event(0) is None  # the program never hears of such a client
+        assert wire.p_channel.get_event(0) is None  # no event for this client reaches the program
     else:
         with plain_listener(wire.host) as listener:
             a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
@@ -193,7 +193,7 @@ def test_a_responders_ord_stays_within_the_initiators_ird(wire: Wire, ird: int) 
         assert peer.ours.ord <= ird
 
 
-# ---- the end
+# ---- the end of the connection
 
 
 @pytest.mark.clause("RFC5041-6.2.1-01")
@@ -221,7 +221,7 @@ def test_the_peers_graceful_end_is_told_and_answered_with_ours(wire: Wire) -> No
         assert [w.status for w in wcs] == [WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR]
         event = peer.end.event()
         assert (event.type, event.status, event.wire_error) == (CMEventType.DISCONNECTED, 0, 0)
-        assert peer.sock.recv(1) == b""  # an end of stream, no reset
+        assert peer.sock.recv(1) == b""  # an end of stream, not a reset
 
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")

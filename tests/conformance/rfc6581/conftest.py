@@ -1,4 +1,4 @@
-"""What the MPA tests of this RFC share."""
+"""Fixtures shared by the MPA tests of this RFC."""
 
 from unit.mpa.mpa_harness import World, fixture
 

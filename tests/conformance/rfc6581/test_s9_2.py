@@ -1,4 +1,4 @@
-"""RFC 6581 section 9.2: who opens a peer-to-peer connection, and how."""
+"""RFC 6581 section 9.2: which end opens a peer-to-peer connection, and with which RTR message."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NO_MATCH = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_NO_RTR_MATCH)
 
 
 def bits(rtr: int) -> dict[str, int]:
-    """B, C and D as scapy's fields."""
+    """Return the bits B, C and D as fields of a scapy packet."""
     return {"b": bool(rtr & FPDU), "c_rtr": bool(rtr & WRITE), "d_rtr": bool(rtr & READ)}
 
 
 def flags(frame: Any) -> tuple[int, int]:
-    """(A, set of RTRs) of a start-up frame."""
+    """Return A and the set of RTRs of a start-up frame."""
     return frame.a, frame.b * FPDU | frame.c_rtr * WRITE | frame.d_rtr * READ
 
 
@@ -59,7 +59,8 @@ def test_a_reply_of_ours_says_a_where_the_request_did(
 ) -> None:
     stream, peer = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
     assert (peer.p2p, peer.rtr) == (1, offered)
-    stream.reply(params(rtr=chosen, rejected=rejected))  # p2p is not for us to say
+    # the caller does not set p2p: the Reply copies it from the Request
+    stream.reply(params(rtr=chosen, rejected=rejected))
     assert flags(recv_startup(stream.sock)) == (1, chosen)
 
 
@@ -111,9 +112,9 @@ def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
 @pytest.mark.parametrize(
     "reply",
     [
-        MPAReply(rev=2, s=1, a=1, d_rtr=1),  # an RTR that we did not offer
-        MPAReply(rev=2, s=1, a=1),  # none at all
-        MPAReply(rev=2, s=1, a=0, c_rtr=1),  # A not echoed
+        MPAReply(rev=2, s=1, a=1, d_rtr=1),  # an RTR that siwarp did not offer
+        MPAReply(rev=2, s=1, a=1),  # no RTR at all
+        MPAReply(rev=2, s=1, a=0, c_rtr=1),  # A is not echoed
     ],
     ids=["other", "none", "no A"],
 )

@@ -1,4 +1,4 @@
-"""RFC 7306 sections 4 and 8: what all its messages have in their headers, and what is checked."""
+"""RFC 7306 sections 4 and 8: header fields common to all its messages, and the checks on them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from unit.rdmap.rdmap_harness import (
 from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
 
 ADD = 0
-#: How to have ours send each message, on a stream that may.
+#: The messages that `sent` can have siwarp send on a stream.
 SENT = ["request", "response", "immediate", "immediate with event"]
 
 
 def sent(w: RdmapWorld, stream: Stream, which: str) -> Any:
-    """Have ours send one; its header."""
+    """Have siwarp send one message of this kind, and return its header."""
     m = w.memory(8)
     if which == "request":
         stream.atomic(m.sge(), kind=ADD)
@@ -81,11 +81,11 @@ def test_the_word_of_the_stag_is_not_looked_at(w: RdmapWorld) -> None:
     assert stream.event().kind == "READ_DONE"
 
 
-# ---- section 8: what is refused
+# ---- section 8: errors
 
 
 def bodies(w: RdmapWorld, stream: Stream) -> dict[str, bytes]:
-    """What each message has behind its DDP header when nothing is wrong with it."""
+    """Return, for each message, the valid octets after its DDP header."""
     m = w.memory(8, bytes(8))
     stream.recvs.post(1, w.memory(100).sge())
     stream.atomic(w.memory(8).sge(), kind=ADD)

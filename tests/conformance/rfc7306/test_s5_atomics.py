@@ -47,7 +47,7 @@ def words(w: RdmapWorld, *values: int, **how: Any) -> Memory:
 
 
 def answer(stream: Stream) -> tuple[Any, Any]:
-    """Take one request in and let it be answered: the response's two headers."""
+    """Receive one request, send its response, and return the two headers of the response."""
     assert stream.event().kind == "REQUESTED"
     stream.flush()
     return stream.pull_atomic_response()
@@ -311,7 +311,7 @@ def test_a_request_more_than_was_agreed_on_finds_no_buffer(w: RdmapWorld) -> Non
     m = words(w, 0)
     stream.put(*(atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3)))
     stream.terminates((1, 2, lib.SIW_DDP_NO_BUFFER))
-    assert get(m) == 0  # nothing was answered, so nothing was done
+    assert get(m) == 0  # no response was sent, so the operation was not executed
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
@@ -366,7 +366,7 @@ def test_what_comes_behind_a_request_need_not_wait_for_its_answer(w: RdmapWorld)
     assert stream.pull_atomic_response()[1].old == 1
 
 
-# ---- alignment and rights
+# ---- alignment and access rights
 
 
 @pytest.mark.parametrize("offset", range(1, 8))
@@ -406,7 +406,9 @@ def test_the_end_that_finds_it_is_told_too(w: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC7306-5.2.1-02")
 def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
-    """In a region that begins beside a boundary, with offsets from 0 on."""
+    """The virtual address must be aligned, not the tagged offset: this region's base is
+    misaligned.
+    """
     m = Memory(20)
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}

@@ -21,7 +21,7 @@ def immediate(data: int = 0, **fields: Any) -> bytes:
 
 
 def write_imm(stream: Stream, imm: int, opcode: int = Opcode.IMMEDIATE, size: int = 0) -> None:
-    """Write and say something with it."""
+    """Post an RDMA Write with immediate data."""
     room = ffi.new("uint8_t[]", 8)
     m = stream._kept
     m.append(room)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * A small verbs program for the guest, on its own libibverbs and librdmacm: it lets a client
- * reach siw's memory even where siw cannot issue Reads itself (passive side of MPA revision 1,
- * whose ORD is 0), which "rping -s" cannot.  Serves one connection after another.
+ * A small verbs program for the guest, on the guest's own libibverbs and librdmacm. A client can
+ * access siw's memory through it even if siw cannot issue Reads itself (the passive side of MPA
+ * revision 1, whose ORD is 0), which is not possible with "rping -s". Serves one connection after
+ * another.
  *
  * Each Send from the client is a command, answered by exactly one Send:
  *   'A'                 -> addr u64, rkey u32, size u32 of the memory, big endian
@@ -33,10 +34,11 @@ struct advertisement {
 } __attribute__((packed));
 
 /*
- * Returns the reply's length, with *reply set to where it lies, or -1 for an unknown command.
+ * Returns the length of the reply and sets *reply to its address, or returns -1 for an unknown
+ * command.
  *
- * Each reply has another place than the last ones: siw answers a Read of nothing with octets of
- * what it sent last, from where they lie, and its CRC is wrong if they change meanwhile.
+ * Consecutive replies use different buffers: siw answers a Read of length 0 with octets of the last
+ * message it sent, read from that message's buffer, and sends a wrong CRC if they change meanwhile.
  */
 static int answer(struct ibv_mr *memory_mr, const char *message, uint32_t length, char **reply)
 {
@@ -96,7 +98,7 @@ static void serve(struct rdma_cm_id *id)
 		perror("rdma_accept");
 		goto out;
 	}
-	/* Ends with the connection: its receives are then flushed with an error status. */
+	/* The loop ends with the connection: its receives are then flushed with an error status. */
 	while (rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS) {
 		slot = (char *)(uintptr_t)wc.wr_id;
 		length = answer(memory_mr, slot, wc.byte_len, &reply);
