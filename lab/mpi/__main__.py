@@ -47,8 +47,9 @@ def main(
 ) -> None:
     """MPICH over siwarp's UD and RC, and over its own TCP, alternately; needs PyPI's mpich.
 
-    Part hybrid is a channel of siwarp's own, and does not need MPICH. The exit status is 1 if a
-    promise is not kept or could not be measured.
+    Part hybrid measures a channel of siwarp's own, and needs no MPICH.
+
+    Exit status 1 if a promise is missed or could not be shown.
     """
     wanted = tuple(parts.split(","))
     if unknown := [name for name in wanted if name not in command.PARTS]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""``python -m lab.mpi``: runs the requested parts and prints tables, JSON and curves."""
+"""``python -m lab.mpi``: run the requested parts and print tables, JSON and curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from siwarp.bench.runner import BenchError, Progress
 
 __all__ = ["PARTS", "Options", "run"]
 
-#: Version of the format of --json; it changes when the change would break a reader.
+#: Version of the format that --json prints; changes if readers of the old format would fail.
 SCHEMA = "siwarp-bench-mpi/1"
 
 
@@ -75,7 +75,7 @@ PARTS = (*_BY_MPI, *_BY_ITSELF)
 
 
 def _measured(options: Options, work: Path) -> dict[str, Any]:
-    """Return each part's result; for a part that could not be measured None, with a reason."""
+    """Return the result of each part; a part that could not be measured is None, with a reason."""
     found: dict[str, Any] = {"schema": SCHEMA, "mpi": None, "netif": None}
     errors: dict[str, str] = {}
     mpich, netif, why = None, "", ""

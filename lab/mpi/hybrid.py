@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A channel that uses UD first and RC on demand, compared with UD alone and with RC alone.
+"""A channel that begins with UD and adds RC on demand, compared with UD only and with RC only.
 
-The channel is siwarp's own (mpi_channel.h), because UCX has none; MPI is not needed. The ranks
-are processes on this machine and use the loopback device.
+The channel is siwarp's own (mpi_channel.h), as UCX has none; no MPI is needed. Its ranks are
+processes of this machine, on the loopback device.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ __all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure"]
 CHANNELS = {"ud": "UD alone", "rc": "RC alone", "hybrid": "UD, then RC"}
 RANKS = (2, 4, 8, 16, 32, 64)
 SIZE = 64
-#: Maximum number of connections of a hybrid rank: one for each neighbour in the pattern.
+#: Maximum number of connections of a rank in the hybrid: one for each neighbour in the pattern.
 LIMIT = 4
-#: Frames over UD to a peer before a rank requests a connection.
+#: Frames sent over UD to a peer before a rank requests a connection to it.
 THRESHOLD = 32
-#: Messages of all ranks together, minimum per rank, and maximum of octets in total.
+#: Messages of all ranks together, the minimum of each rank, and the maximum of octets in total.
 _MESSAGES, _LEAST, _OCTETS = 16_000, 400, 1 << 27
 _PINGS, _PING_OCTETS = 1000, 1 << 25
-#: ms until a rank gives up on a peer that acknowledges nothing, and s until a run is ended.
+#: Milliseconds until a rank reports an error for a peer that acknowledges nothing; seconds until a
+#: run is ended.
 PATIENCE_MS = 15_000
 LIMIT_S = 90
-#: The program ends a run by itself; it is killed this many seconds later.
+#: Seconds after which the program is killed if it does not end a run by itself.
 _GRACE_S = 5
 
 
 def executable() -> Path:
-    """Return the path of siwarp-lab-hybrid, which only the build of a checkout has.
+    """Return the program of this part, which is built in a checkout.
 
     Raises:
-        BenchError: there is none.
+        BenchError: the program does not exist.
 
     """
     path = bench_program().parents[2] / "lab" / "siwarp-lab-hybrid"
@@ -71,7 +72,7 @@ def _run(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
 
 
 def _summed(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a rank's resources and the figures of all rounds; memory is of the median round."""
+    """Return the figures of one rank over all rounds; memory is that of the median round."""
     middle = sorted(rounds, key=lambda sums: sums["pss"])[len(rounds) // 2]
     ranks = middle["ranks"]
     return {
@@ -106,13 +107,13 @@ def measure(
     progress: Progress | None = None,
     run: Callable[..., dict[str, Any]] = _run,
 ) -> dict[str, Any]:
-    """Run each channel once per round with each number of ranks; the order rotates.
+    """Run each channel once a round with each number of ranks; the order changes in each round.
 
     A row has ``ranks`` and ``size``; for each channel its octets per rank, ``rate`` (messages per
     second of all ranks), ``lat`` (us, one way, between two ranks), ``rc_share`` of the frames, and
-    per rank ``connections``, ``refused`` and the frames sent ``again``; and ``saving``: the memory
-    saved compared with RC alone, as a fraction. ``errors`` has the reason for each channel and
-    number of ranks that failed.
+    a rank's ``connections``, ``refused`` and frames sent ``again``; and ``saving``: how much less
+    memory the channel needs than RC only, as a fraction of RC's. A channel that failed with a
+    number of ranks has the reason in ``errors``.
     """
     rows: list[dict[str, Any]] = []
     errors: dict[str, str] = {}

@@ -12,7 +12,7 @@ from siwarp.bench.runner import BenchError, Progress
 
 __all__ = ["KERNELS", "RANKS", "measure"]
 
-#: The size of each kernel's problem; mpi_kernels.h defines its meaning.
+#: Each kernel and the size of its problem, which mpi_kernels.h defines.
 KERNELS = {"cg": 57344, "mg": 64, "lu": 48}
 RANKS = (2, 4)
 _TRANSPORTS = ("ud", "rc", "tcp")
@@ -28,7 +28,7 @@ def _run(mpich: Mpich, name: str, netif: str, ranks: int, kernel: str) -> dict[s
 
 
 def _row(kernel: str, ranks: int, rounds: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Summarize the rounds in which every transport was measured."""
+    """Summarise the rounds in which every transport was measured."""
     row: dict[str, Any] = {"kernel": kernel, "size": KERNELS[kernel], "ranks": ranks}
     whole = [each for each in rounds if len(each) == len(_TRANSPORTS)]
     for name in _TRANSPORTS if whole else ():
@@ -53,10 +53,11 @@ def measure(
     progress: Progress | None = None,
     run: Callable[..., dict[str, Any]] = _run,
 ) -> dict[str, Any]:
-    """Run every kernel over each transport once per round; the order rotates.
+    """Run every kernel over each transport once a round; the order changes in each round.
 
-    A row has, for each transport, the seconds of the complete solver (of the slowest rank) and of
-    its communication (the mean of the ranks), and the ratio of UD's communication to the others'.
+    A row has, for each transport, seconds of the complete solver (of the slowest rank) and of its
+    communication (the mean of the ranks), and the ratio of UD's communication time to that of the
+    others.
     """
     rows: list[dict[str, Any]] = []
     errors: dict[str, str] = {}

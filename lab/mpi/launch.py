@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""MPICH: finds it, compiles siwarp's programs for it, and runs them over a transport."""
+"""MPICH: where it is, how siwarp's programs are compiled for it, and how they run over a
+transport.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,23 @@ from siwarp.bench.runner import BenchError
 
 __all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interface", "result"]
 
-#: Advice if there is no MPICH; the wheel also contains mpicc, UCX and libfabric.
+#: Advice if there is no MPICH; the wheel includes mpicc, UCX and libfabric.
 HOW_TO_INSTALL = (
     "run 'pip install mpich' for the Python that runs siwarp, or name the folder of one by --mpich"
 )
 _SOURCES = Path(__file__).resolve().parent
-#: The include path for siwarp's headers.
+#: The folder relative to which headers are included.
 _PACKAGE = _SOURCES.parents[1]
 _COMPILE_S = 60
-#: Messages that UCX logs as errors on kernels without RDMA, and that are harmless.
+#: Lines that UCX reports as errors if the kernel has no RDMA devices, and that are harmless.
 _NOISE = re.compile(r"(sock|netlink)\.c:\d+ +UCX +ERROR")
-#: Programs that an MPICH installation must have.
+#: The programs that an MPICH must have.
 _TOOLS = ("mpicc", "mpiexec", "mpichversion")
 
 
 @dataclass(frozen=True)
 class Transport:
-    """A transport for MPI's messages: its name in tables, and MPICH's environment.
+    """A way to transport MPI's messages: its name in tables, and the environment for MPICH.
 
     In the values of ``env``, ``{netif}`` stands for the interface. ``beside`` names the transport
     of the same library over the kernel's TCP.
@@ -71,10 +73,10 @@ TRANSPORTS = {
 
 
 def interface() -> str:
-    """Return the interface of the first device, which is the programs' default too.
+    """Return the interface of the first device, which programs use by default, too.
 
     Raises:
-        BenchError: only the loopback interface has an address, and MPICH does not use it.
+        BenchError: only the loopback interface has an address; MPICH does not use it.
 
     """
     from siwarp.verbs import get_device_list
@@ -91,7 +93,7 @@ def interface() -> str:
 
 @dataclass
 class Mpich:
-    """An MPICH installation, and the folder for siwarp's programs that are compiled for it."""
+    """An MPICH, and the folder for the programs that are compiled for it."""
 
     prefix: Path
     work: Path
@@ -104,10 +106,10 @@ class Mpich:
         return str(self.prefix / name)
 
     def compile(self, program: str, *more: str, shared: bool = False) -> Path:
-        """Compile a program from sources in this folder, unless that has been done.
+        """Compile a program from the files in this folder, unless that has been done.
 
         Raises:
-            BenchError: compilation failed.
+            BenchError: the compilation failed.
 
         """
         path = self.work / program
@@ -139,13 +141,13 @@ class Mpich:
         env: dict[str, str] | None = None,
         bind: bool = False,
     ) -> Any:
-        """Run one of siwarp's programs and return the JSON that it printed.
+        """Run a program of this folder and return the JSON that it printed.
 
-        limit: seconds until the job is killed. bind: each rank gets its own CPU if there are
+        limit: seconds until the job is killed. bind: each rank has a separate CPU, if there are
         enough.
 
         Raises:
-            BenchError: the job failed, exceeded the limit, or this MPICH has no such transport.
+            BenchError: it failed, exceeded the limit, or this MPICH has no such transport.
 
         """
         netmod = transport.env["MPIR_CVAR_CH4_NETMOD"]
@@ -164,7 +166,7 @@ class Mpich:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Without MPIR_CVAR_NOLOCAL, messages would go through shared memory.
+            # Disable shared memory, which would bypass the transport to be measured.
             env={
                 **os.environ,
                 "UCX_LOG_LEVEL": "error",
@@ -180,9 +182,9 @@ class Mpich:
 
 
 def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
-    """Return the JSON that a process prints; the process must be a session leader.
+    """Return the JSON that a process prints. The process is the leader of a separate session.
 
-    limit: seconds until its session is killed. what: its name in errors.
+    limit: seconds until the complete session is killed. what: names the process in errors.
 
     Raises:
         BenchError: it failed, exceeded the limit, or printed something else.
@@ -193,7 +195,7 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
     except subprocess.TimeoutExpired:
         raise BenchError(f"{what} was not done within {limit:.0f} s") from None
     finally:
-        # Also after an interrupt, because the ranks would continue to spin.
+        # Also after an interrupt: the ranks would otherwise keep running.
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -208,9 +210,10 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
 
 
 def find(folder: Path | None, work: Path) -> Mpich:
-    """Return the MPICH in a folder; without a folder, the one in this Python's environment.
+    """Return the MPICH in a folder; without a folder, the one in the environment of this Python.
 
-    PATH is not searched: systems have several MPIs, and Debian's mpicc may belong to any of them.
+    PATH is not searched: systems have several MPIs, and Debian's mpicc may be any of them.
+
     folder: contains bin/mpicc. work: the folder for compiled programs.
 
     Raises:

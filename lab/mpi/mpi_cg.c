@@ -4,7 +4,7 @@
 #include "lab/mpi/mpi_kernels.h"
 #include "lab/mpi/mpi_util.h"
 
-#define ENTRIES 12 /* entries per row, except the diagonal, which is greater than their sum */
+#define ENTRIES 12 /* entries of a row, besides the diagonal, which is greater than their sum */
 #define STEPS	50
 
 struct cg {
@@ -16,7 +16,7 @@ struct cg {
 	MPI_Request *requests;
 };
 
-/* The k-th partner of a row. The matrix is symmetric: each row is a partner of its partners. */
+/* The k-th partner of a row. The relation is symmetric: a row is a partner of its partners. */
 static int partner(int whole, int row, int k)
 {
 	int distance = 1 + (int)((unsigned int)(k / 2) * 7919u % (unsigned int)(whole / 2 - 1));
@@ -41,7 +41,7 @@ static double dot(const struct cg *g, const double *a, const double *b)
 	return sum(own);
 }
 
-/* Send this rank's part of a vector to all ranks, and receive theirs. */
+/* Distributes each rank's part of a vector to all ranks. */
 static void gather(const struct cg *g, const double *p)
 {
 	int n = 0;
@@ -71,7 +71,7 @@ static void multiply(const struct cg *g, const double *p, double *result)
 	}
 }
 
-/* Solve A x = b in a fixed number of steps; the vectors hold this rank's rows. */
+/* Solves A x = b with a fixed number of steps; the vectors contain this rank's rows. */
 static void solve(const struct cg *g, const double *b, double *x)
 {
 	double *r = made((size_t)g->rows, sizeof(*r)), *p = made((size_t)g->rows, sizeof(*p)),

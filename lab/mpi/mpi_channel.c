@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Frames of the channel: pool, windows, acknowledgements, and retransmission over UD. */
+/* Frames of the channel: pool, windows and acknowledgements, and retransmission over UD. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -9,17 +9,17 @@
 #include "lab/mpi/mpi_channel.h"
 
 #define MAGIC	 0x68796272u
-#define POOL	 256u /* maximum unacknowledged frames to all peers together */
+#define POOL	 256u /* unacknowledged frames, to all peers together */
 #define UD_RECVS 512u
 #define UD_SENDS (POOL + 64u)
 #define OWN_QKEY 0x80000000u
-#define OF_ACK \
-	(1ull << 63) /* flag in the wr_id of an acknowledgement's send; the low bits are the peer */
+/* wr_id of an acknowledgement's send; smaller wr_ids are the peer's rank */
+#define OF_ACK	    (1ull << 63)
 #define RTO_NS	    100000000ull
 #define RTO_MOST_NS 800000000ull
 #define SLEEP_MS    10
 #define BATCH	    32
-#define LOOK_AFTER  64u /* progress rounds between two checks of timers */
+#define LOOK_AFTER  64u /* progress rounds between checks of timers and connections */
 
 static char *frame_at(const struct siw_channel *c, uint32_t frame)
 {
@@ -34,7 +34,10 @@ static void let_go(struct siw_channel *c, uint32_t frame)
 
 /* ---- sending frames -------------------------------------------------------------------------- */
 
-/* Process send completions. A frame is free when it is acknowledged and has no post left. */
+/*
+ * Handles send completions. A frame is free when it is acknowledged and no post of it is
+ * outstanding.
+ */
 static int reap(struct siw_channel *c)
 {
 	struct siw_wc wc[BATCH];
@@ -55,7 +58,7 @@ static int reap(struct siw_channel *c)
 	return n;
 }
 
-/* Post a send; if the queue is full, process completions until there is room. */
+/* Posts a work request; if the queue is full, waits for completions to make room. */
 static void post(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
 		 struct siw_send_wr *wr)
 {
@@ -91,8 +94,8 @@ static void post_frame(struct siw_channel *c, struct siw_channel_peer *peer, uin
 }
 
 /*
- * Send an acknowledgement. A repeated one goes over UD, because over RC each acknowledgement must
- * confirm at least one more frame.
+ * Sends an acknowledgement. Over RC each one must confirm at least one frame; an acknowledgement
+ * that may have been lost is repeated over UD.
  */
 static void acknowledge(struct siw_channel *c, struct siw_channel_peer *peer)
 {
@@ -121,7 +124,7 @@ static void owe(struct siw_channel *c, struct siw_channel_peer *peer)
 	peer->owed = true;
 }
 
-/* Acknowledge to waiting peers: to all, or if half a window or a repeated frame is unconfirmed. */
+/* Sends acknowledgements to all waiting peers, or only to those with half a window to confirm. */
 static void acknowledge_owed(struct siw_channel *c, bool all)
 {
 	uint32_t kept = 0;
@@ -149,7 +152,10 @@ bool siw_channel_over_rc(struct siw_channel_peer *peer)
 	return peer->over_rc;
 }
 
-/* Whether a frame may be sent: a free one, room in the window, and no change to RC in progress. */
+/*
+ * Whether a frame can be sent: a frame and the peer's window are free, and the pair is not
+ * switching to RC.
+ */
 static bool may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
@@ -211,7 +217,7 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 
 /* ---- receiving frames ------------------------------------------------------------------------ */
 
-/* The peer has all frames below ack; an ack of frames that were not sent is ignored. */
+/* The peer has received all frames below ack, which must not exceed the frames sent to it. */
 static void take_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t ack)
 {
 	if (ack == peer->acked || ack - peer->acked > peer->next_seq - peer->acked)
@@ -231,7 +237,7 @@ static void take_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint3
 	}
 }
 
-/* Whether the octets are a valid frame of a peer; sets *peer then. */
+/* Whether this is a valid frame from a peer; sets *peer. */
 static bool valid(struct siw_channel *c, const struct siw_channel_head *head, uint32_t octets,
 		  struct siw_channel_peer **peer)
 {
@@ -261,8 +267,7 @@ static void take_frame(struct siw_channel *c, const char *data, uint32_t octets)
 	owe(c, peer);
 	if (head.seq != peer->expected) {
 		/*
-		 * A preceding frame was lost, or this is a duplicate whose acknowledgement was
-		 * lost.
+		 * an earlier frame was lost, or this is a duplicate whose acknowledgement was lost
 		 */
 		peer->again = true;
 		return;
@@ -275,9 +280,7 @@ static void take_frame(struct siw_channel *c, const char *data, uint32_t octets)
 	c->plan.deliver(c->plan.arg, peer->rank, data + sizeof(head), head.length, head.left);
 }
 
-/*
- * wr_id of a receive: in the upper half 1 + the peer of a connection, or 0 for UD; then the slot.
- */
+/* Posts a receive. Its wr_id encodes the slot and 1 + the peer's rank, or 0 for UD. */
 void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot)
 {
 	char *slots = peer ? peer->slots : c->ud_slots;
@@ -308,7 +311,7 @@ static int take_receives(struct siw_channel *c)
 			take_frame(c, (peer ? peer->slots : c->ud_slots) + slot * c->stride,
 				   wc[i].byte_len);
 		else
-			c->sums.strange++; /* UD: the datagram is longer than any frame */
+			c->sums.strange++; /* a UD message longer than any frame */
 		siw_channel_post_recv(c, peer, slot);
 	}
 	return n;
@@ -320,7 +323,7 @@ static void send_again(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	for (uint32_t i = peer->first; i != SIW_CHANNEL_NONE; i = c->frames[i].next) {
 		if (c->frames[i].posted)
-			continue; /* the earlier post of this frame is not complete yet */
+			continue; /* its send has not completed */
 		post_frame(c, peer, i);
 		c->sums.again++;
 	}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The channel's connections: requests, admission, and crossing requests. */
+/*
+ * Connections of the channel: when one is requested, when it is accepted, and which of two crossing
+ * ones survives.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,11 +13,11 @@
 
 #define CONNECT_MS 20000
 #define BACKLOG	   256
-#define LATER	   8 /* additional thresholds before a rejected request is repeated */
+#define LATER	   8 /* a rejected request is repeated after this many further thresholds */
 #define RECVS	   (2 * SIW_CHANNEL_WINDOW)
 #define SENDS	   (4 * SIW_CHANNEL_WINDOW)
 
-/* Reasons in the private data of a rejection. */
+/* Reasons for a rejection, in its private data. */
 enum { NO_ROOM = 'n', HAVE_ONE = 'h' };
 
 static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
@@ -38,7 +41,7 @@ static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
 	peer->rc = CHANNEL_RC_CONNECTING;
 }
 
-/* Free the resources of a connection attempt; nothing was sent on it. */
+/* Destroys a connection on which nothing was sent, so that no frame is lost. */
 static void drop(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	siw_bench_check(siw_cm_destroy_id(peer->id), "destroying the id");
@@ -73,7 +76,7 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
 		.private_data_len = sizeof(rank),
 		.initiator_depth = -1,
 		.responder_resources = -1,
-		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE, /* either side may send first */
+		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE, /* either end may send first */
 		.timeout_ms = CONNECT_MS,
 		.refused_ms = CONNECT_MS / 2,
 	};
@@ -93,7 +96,7 @@ static void reject(struct siw_cm_id *id, char why)
 	siw_bench_check(siw_cm_destroy_id(id), "destroying the id");
 }
 
-/* If two requests cross each other, the one of the lower rank is accepted. */
+/* Answers a connection request. If two requests cross, the one of the lower rank survives. */
 static void answer(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
@@ -140,7 +143,7 @@ static void take_event(struct siw_channel *c, const struct siw_cm_event *event)
 		drop(c, peer);
 		peer->try_at = peer->by_ud + c->plan.threshold;
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
-			return; /* the peer's own request is on its way */
+			return; /* the peer's own request is in progress */
 		/*
 		 * The peer may have room later, because some of its own requests may be rejected.
 		 */

@@ -9,7 +9,7 @@
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 
-/* Sanitizers replace malloc themselves, and other C libraries have no second name for it. */
+/* A sanitizer replaces malloc, and other C libraries have no second name for it. */
 void held_begin(void)
 {
 }
@@ -21,7 +21,7 @@ int64_t held_now(void)
 
 #else
 
-/* glibc's functions, whose usual names are defined in this file. */
+/* glibc's own functions, which the names defined here hide. */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *memory, size_t size);
@@ -70,7 +70,7 @@ int64_t held_now(void)
 	return atomic_load_explicit(&held, memory_order_relaxed);
 }
 
-/* Count an allocated (sign 1) or freed (sign -1) block if the caller is in siwarp's libraries. */
+/* Counts a block that is allocated or freed if the caller's code belongs to siwarp. */
 static void count(const void *caller, void *memory, int sign)
 {
 	for (int i = 0; memory && i < libraries; i++)

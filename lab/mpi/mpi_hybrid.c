@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * siwarp-lab-hybrid RANKS SIZE MESSAGES LIMIT THRESHOLD PINGS PATIENCE_MS LIMIT_S: cost and
- * performance of a channel over UD, RC and both. LIMIT 0: UD only; THRESHOLD 0: all ranks are
- * connected at the start; otherwise UD first, and up to LIMIT connections per rank.
+ * performance of a channel over UD, RC and both. LIMIT 0: UD only; THRESHOLD 0: each rank is
+ * connected to each other rank at the start; otherwise UD first, and up to LIMIT connections of a
+ * rank.
  *
- * The program forks RANKS processes. Each sends one message to every other rank, then MESSAGES in a
- * skewed pattern: nine of ten go to the four neighbours in a ring, one goes to a random rank. Every
- * received octet is checked. Then each rank measures its memory, and ranks 0 and 1 exchange PINGS
- * messages in both directions while the others sleep. The parent prints the sums as one line of
- * JSON.
+ * The program forks RANKS processes. Each sends one message to each other rank, then MESSAGES
+ * messages in a skewed pattern: nine out of ten to the four neighbours in a ring, one to any rank.
+ * Every octet received is checked. Then each process measures its memory, and ranks 0 and 1
+ * exchange PINGS messages in each direction while the others sleep. The parent prints the sums as
+ * one line of JSON.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -30,7 +31,7 @@
 
 #define MOST_RANKS   256
 #define NEIGHBOURS   4
-#define SPINS_ALONE  2000 /* polls before a sleep, if each rank has a CPU */
+#define SPINS_ALONE  2000 /* if each rank has a CPU */
 #define SPINS_SHARED 20
 #define LOOK_US	     2000
 
@@ -39,11 +40,11 @@ struct options {
 	uint64_t size;
 };
 
-/* Memory shared by the processes. Each process writes only its own entries; barriers order them. */
+/* Memory shared by the processes. Each writes its own entries; barriers order the accesses. */
 struct shared {
 	pthread_barrier_t barrier;
-	_Atomic uint32_t arrived; /* ranks that have finished a phase, summed over all phases */
-	_Atomic uint32_t pinged;  /* ranks 0 and 1 that have finished the pings */
+	_Atomic uint32_t arrived; /* ranks that have ended a phase, over all phases */
+	_Atomic uint32_t pinged;  /* ranks 0 and 1 that have ended their pings */
 	uint16_t ud_ports[MOST_RANKS], cm_ports[MOST_RANKS];
 	struct figures {
 		long long pss, held;
@@ -60,7 +61,7 @@ struct rank {
 	struct shared *shared;
 	struct siw_channel channel;
 	uint32_t own, phase;
-	uint64_t received, expected; /* number of complete messages */
+	uint64_t received, expected; /* complete messages */
 	uint32_t numbers_out[MOST_RANKS], numbers_in[MOST_RANKS];
 	unsigned char *out;
 };
@@ -99,7 +100,7 @@ static void check(void *arg, uint32_t from, const char *data, uint32_t length, u
 
 /* ---- the skewed message pattern -------------------------------------------------------------- */
 
-/* The distance of a rank to a neighbour in a ring of `ranks`; with few ranks there are fewer. */
+/* The distance of a rank to one of its neighbours in a ring; with few ranks, distances repeat. */
 static uint32_t distance(uint32_t ranks, uint32_t which)
 {
 	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
@@ -138,8 +139,9 @@ static uint64_t due(const struct rank *r)
 /* ---- the process of one rank ----------------------------------------------------------------- */
 
 /*
- * Wait until this rank has received all its messages, all messages it sent are acknowledged, and
- * the same is true for the others: until then another rank may need a repeated acknowledgement.
+ * Continues until this rank has received all messages and its own are acknowledged, and until the
+ * same holds for all other ranks: until then a peer may need an acknowledgement again, because the
+ * first one was lost.
  */
 static void settle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
 {
@@ -223,7 +225,7 @@ static uint32_t cpus(void)
 	return sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 }
 
-/* Bind this thread to the index-th CPU of those that the program may use. */
+/* Binds this thread to the CPU with this index among those that the program may use. */
 static void pin(uint32_t index)
 {
 	cpu_set_t set;
@@ -277,7 +279,7 @@ static void run_rank(const struct options *o, struct shared *shared, uint32_t ow
 	look_at_memory(&r);
 	shared->of[own].sums = r.channel.sums;
 	wait_for_all(&r);
-	/* Only two ranks are awake now, so their polling disturbs no others. */
+	/* Only two ranks are awake now, and their polling disturbs no other rank. */
 	if (own < 2 && cpus() > 1) {
 		pin(own);
 		r.channel.plan.spins = SPINS_ALONE;
@@ -299,7 +301,7 @@ static void kill_all(pid_t *pids, uint32_t ranks)
 			waitpid(pids[i], NULL, 0);
 }
 
-/* Whether a rank has ended; a failed rank ends the others and this program. */
+/* Whether a rank has ended. A rank that failed ends the other ranks and this program. */
 static bool has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 {
 	int status;
@@ -324,7 +326,9 @@ static void watch(const struct options *o, pid_t *pids)
 	uint32_t rank = 0;
 
 	while (rank < o->ranks) {
-		/* Check all ranks each time: the first one that ends knows the reason. */
+		/*
+		 * All ranks are checked each time, because the first one that ends knows the cause.
+		 */
 		for (uint32_t i = rank; i < o->ranks; i++)
 			has_ended(pids, o->ranks, i);
 		while (rank < o->ranks && !pids[rank])
@@ -424,7 +428,7 @@ int main(int argc, char **argv)
 		if (pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			run_rank(&o, shared, i);
-			return 0; /* the end of the process frees everything */
+			return 0; /* ending the process releases everything */
 		}
 	}
 	watch(&o, pids);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * mpi_kernels cg|mg|lu SIZE: the time of a solver, and the part that its ranks spend in
- * communication. The residual must be small: a message that is wrong or late makes it large.
+ * mpi_kernels cg|mg|lu SIZE: the time of a solver, and the part of it that its ranks spent in
+ * communication. The residual must be small: a message with wrong octets, or one that arrives too
+ * late, makes it large.
  */
 #include <math.h>
 
@@ -12,7 +13,7 @@
 static const struct kernel {
 	const char *name;
 	double (*solve)(int size);
-	double most; /* limit of the residual */
+	double most; /* largest acceptable residual */
 } kernels[] = {
 	{ "cg", kernel_cg, 1e-9 },
 	{ "mg", kernel_mg, 1e-6 },

@@ -10,14 +10,15 @@
 #define TAG_SIDES 3
 
 /*
- * A cube with n points per side and a border of zeros; this rank has columns y, with all z and x.
+ * A cube of n points per side, surrounded by zeros; this rank has some of its columns y, with all z
+ * and x.
  */
 struct lu {
 	int rank;
 	int ranks;
 	int n;
 	int columns;
-	double *x; /* values, with a border point on each side of z, y and x */
+	double *x; /* with one additional point on each side of z, y and x */
 	double *b;
 };
 
@@ -32,7 +33,7 @@ static double around(const struct lu *l, int z, int y, int x)
 	       l->x[at(l, z, y + 1, x)] + l->x[at(l, z, y, x - 1)] + l->x[at(l, z, y, x + 1)];
 }
 
-/* Send or receive a line of a plane; the first and the last rank have only one neighbour. */
+/* Sends one line of a plane to a neighbour; the first and the last rank have only one neighbour. */
 static void send_line(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
@@ -63,7 +64,7 @@ static void forward(const struct lu *l)
 	}
 }
 
-/* A wavefront from the last rank to the first. */
+/* A wave from the last rank back to the first. */
 static void backward(const struct lu *l)
 {
 	for (int z = l->n; z >= 1; z--) {
@@ -75,7 +76,7 @@ static void backward(const struct lu *l)
 	}
 }
 
-/* Exchange the current border columns with the neighbours. */
+/* Exchanges the current boundary values with both neighbours. */
 static void sides(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {

@@ -5,7 +5,7 @@
 #include "lab/mpi/mpi_util.h"
 
 #define CYCLES	 12
-#define SMOOTHS	 3  /* smoothing steps before and after each coarser level */
+#define SMOOTHS	 3  /* before and after each coarser level */
 #define COARSEST 40 /* smoothing steps on the coarsest level */
 #define MOST	 12 /* maximum number of levels */
 #define WEIGHT	 (6.0 / 7.0)
@@ -13,8 +13,8 @@
 #define TAG_DOWN 2
 
 /*
- * A level of the cube: n points per side, periodic; this rank has some planes, and a copy of one
- * plane of each neighbour.
+ * A level of the cube: n points per side, periodic. This rank has some of its planes, and on each
+ * side one additional plane of a neighbour.
  */
 struct level {
 	int n;
@@ -44,7 +44,7 @@ static size_t at(const struct level *l, int z, int y, int x)
 	return ((size_t)z * n + (size_t)((y + n) % n)) * n + (size_t)((x + n) % n);
 }
 
-/* Copy the neighbours' border planes to planes 0 and planes + 1. */
+/* Sets planes 0 and planes + 1 to those of the neighbours. */
 static void exchange(const struct mg *m, const struct level *l, double *v)
 {
 	int up = (m->rank + 1) % m->ranks, down = (m->rank + m->ranks - 1) % m->ranks;
@@ -60,7 +60,7 @@ static void exchange(const struct mg *m, const struct level *l, double *v)
 	MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
 }
 
-/* r = b - A x; A is the seven-point Laplacian plus the identity. */
+/* r = b - A x, where A is the seven-point Laplacian plus the identity. */
 static void residual(const struct mg *m, const struct level *l)
 {
 	exchange(m, l, l->x);
@@ -88,7 +88,7 @@ static void smooth(const struct mg *m, const struct level *l, int times)
 	}
 }
 
-/* Compute the coarser level's b: means of eight points of the residual. */
+/* Sets the coarser level's b to the means of eight points of the residual. */
 static void restrict_to(const struct level *fine, const struct level *coarse)
 {
 	for (int z = 0; z < coarse->planes; z++)
@@ -103,7 +103,7 @@ static void restrict_to(const struct level *fine, const struct level *coarse)
 			}
 }
 
-/* Add the solution of the coarser level to its eight points as a correction. */
+/* Corrects each point with the value of the coarser level. */
 static void prolong(const struct level *coarse, const struct level *fine)
 {
 	for (int z = 0; z < fine->planes; z++)
@@ -143,7 +143,8 @@ static double norm(const struct level *l, const double *v)
 static void make_levels(struct mg *m, int n)
 {
 	/*
-	 * Each rank has complete planes of every level, twice as many as of the next coarser one.
+	 * Each rank has complete planes of every level, and twice as many as on the next coarser
+	 * one.
 	 */
 	for (; m->levels < MOST && n % m->ranks == 0 && n >= 4; n /= 2) {
 		struct level *l = &m->level[m->levels++];

@@ -18,7 +18,7 @@ static unsigned char octet(int from, int to, int lap, int at)
 	return (unsigned char)(from * 31 + to * 7 + lap * 3 + at * 13);
 }
 
-/* Send a message to one rank and receive one from another; check each octet. */
+/* Sends a message to one rank and receives one from another; checks each octet. */
 static void exchange(int to, int from, int lap, unsigned char *out, unsigned char *in, int size)
 {
 	int rank = own_rank();

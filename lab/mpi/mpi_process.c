@@ -27,8 +27,8 @@ long long process_pss(void)
 }
 
 /*
- * Uses the system call directly: the device may close one of its descriptors meanwhile, which is
- * harmless here, but ThreadSanitizer would report the libc function.
+ * Calls getsockopt() directly: the device may close the descriptor at the same time, which is
+ * harmless here, but which ThreadSanitizer's wrapper would report as a race.
  */
 static int option(int fd, int name, void *value, socklen_t size)
 {

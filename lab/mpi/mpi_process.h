@@ -4,13 +4,13 @@
 #define SIW_BENCH_MPI_PROCESS_H
 
 struct process_sockets {
-	long long udp, tcp; /* number of sockets */
-	long long kernel;   /* octets that the kernel has allocated for sent and received data */
+	long long udp, tcp; /* numbers of sockets */
+	long long kernel;   /* octets that the kernel has allocated for data sent and received */
 };
 
-/* Octets of this process: private memory and its share of shared memory; -1: unknown. */
+/* Proportional set size of this process in octets; -1: unknown. */
 long long process_pss(void);
-/* Count this process's UDP and TCP sockets; return 0, or -1 if they are unknown. */
+/* Counts the UDP and TCP sockets of this process. Returns 0, or -1 if they are unknown. */
 int process_sockets(struct process_sockets *sockets);
 
 #endif

@@ -22,7 +22,7 @@ long long time_calls(void)
 	return calls;
 }
 
-/* Call the same function by its profiling name, and measure its time. */
+/* Calls MPI's function by its second name (PMPI_), timed. */
 #define TIMED(call)                      \
 	double began = PMPI_Wtime();     \
 	int err = (call);                \

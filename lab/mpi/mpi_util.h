@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Functions shared by the MPI programs of `python -m lab.mpi`. Each program prints one line of JSON
- * on rank 0 and ends with status 0, or prints an error on stderr and aborts the job.
+ * from rank 0 and ends with status 0, or prints an error on stderr and aborts the complete job.
  */
 #ifndef SIW_BENCH_MPI_UTIL_H
 #define SIW_BENCH_MPI_UTIL_H
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* End the job with an error message; does not return. */
+/* Prints a reason and aborts the job; does not return. */
 __attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const char *format, ...)
 {
 	va_list args;
@@ -25,7 +25,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const
 	abort();
 }
 
-/* Return zeroed memory for n objects of this size. */
+/* Allocates zeroed memory for n objects of a size. */
 static inline void *made(size_t n, size_t size)
 {
 	void *memory = calloc(n ? n : 1, size);
@@ -52,9 +52,9 @@ static inline int all_ranks(void)
 }
 
 /*
- * Call MPI_Finalize when no other rank needs this one. Over UCX's UD, a rank whose own sends are
- * acknowledged leaves MPI_Finalize, and ranks that still wait for an acknowledgement from it
- * retransmit for 30 s. Therefore all ranks make progress for a while after the last message.
+ * Ends like MPI_Finalize, after no rank needs this rank any more. Over UCX's UD, a rank whose own
+ * sends are acknowledged leaves MPI_Finalize, and ranks that still wait for its acknowledgements
+ * retransmit for 30 s. So all ranks make progress for some time after the last message.
  */
 static inline void finish(void)
 {

@@ -2,17 +2,17 @@
 /*
  * mpi_wire SECONDS SIZE...: latency, one-way and two-way bandwidth between two ranks, by size.
  *
- * Every message is checked: before the measurement each octet of a few messages, during it the
- * number at the start and the end of each message. For each size, each of the three runs takes
- * about SECONDS; a trial determines their lengths, and both ranks use rank 0's.
+ * Every message is checked: before the timed part, each octet of some messages; during the timed
+ * part, the number at both ends of each message. For each size, each of the three measurements
+ * takes about SECONDS; their lengths are derived from a trial, and both ranks use rank 0's.
  */
 #include "lab/mpi/mpi_util.h"
 
-#define WINDOW	  64	     /* messages in flight, if they are small */
-#define IN_FLIGHT (4u << 20) /* octets in flight, if messages are large */
-#define CHECKED	  3	     /* messages with every octet checked */
+#define WINDOW	  64	     /* small messages in flight */
+#define IN_FLIGHT (4u << 20) /* octets of large messages in flight */
+#define CHECKED	  3	     /* messages whose octets are all checked */
 #define TRIAL	  16	     /* round trips or windows of the trial */
-#define MOST	  20000	     /* maximum round trips or windows of a run */
+#define MOST	  20000	     /* maximum of round trips or windows of a run */
 #define TAG_DATA  1
 #define TAG_DONE  2
 
@@ -21,7 +21,7 @@ struct wire {
 	int peer;
 	int window;
 	size_t size;
-	unsigned char *out; /* send buffer: `window` messages of `size` octets */
+	unsigned char *out; /* window messages of size octets each */
 	unsigned char *in;
 	MPI_Request *requests; /* requests for both directions */
 };
@@ -45,7 +45,9 @@ static void check(const struct wire *w, const unsigned char *message, unsigned i
 				at);
 }
 
-/* Write the message's number to its first and last octets; the minimum size is 64 octets. */
+/*
+ * Writes the number of a message into its first and last octets; a message has at least 64 octets.
+ */
 static void stamp(const struct wire *w, unsigned char *message, unsigned int number)
 {
 	memcpy(message, &number, sizeof(number));
@@ -73,7 +75,7 @@ static void receive(const struct wire *w, void *message)
 		 MPI_STATUS_IGNORE);
 }
 
-/* Return the seconds for n round trips. */
+/* Returns the seconds of n round trips. */
 static double ping_pong(const struct wire *w, int n)
 {
 	double began;
@@ -110,7 +112,10 @@ static int post_window(const struct wire *w, int turn, int sends, int receives)
 	return n;
 }
 
-/* Return the seconds for n windows from rank 0 to 1, or in both directions; each is answered. */
+/*
+ * Returns the seconds of n windows from rank 0 to rank 1, or in both directions; each window is
+ * answered.
+ */
 static double windows(const struct wire *w, int n, int both)
 {
 	int receives = both || w->rank == 1, done = 0, requests;
@@ -142,13 +147,15 @@ static double two_way(const struct wire *w, int n)
 	return windows(w, n, 1);
 }
 
-/* Return the seconds of one round trip or window, from a run that takes about `seconds`. */
+/*
+ * Returns the seconds of one round trip or window, from a run that takes about this many seconds.
+ */
 static double timed(const struct wire *w, double seconds, double (*run)(const struct wire *, int))
 {
 	double trial;
 	int n;
 
-	run(w, TRIAL / 4); /* establishes the connection and registers the buffers */
+	run(w, TRIAL / 4); /* establishes connections and registers the buffers */
 	trial = run(w, TRIAL) / TRIAL;
 	n = trial * MOST < seconds ? MOST : (int)(seconds / trial) + 4;
 	MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD);

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Memory of MPI ranks that all communicate with each other, by their number, for UD and RC.
+"""Memory of MPI ranks that have all exchanged messages, by the number of ranks: UD compared with
+RC.
 
-A rank's memory is its own (including its share of memory shared between processes), the part of it
-that siwarp's libraries hold, and the kernel's: buffers of its sockets, and the sockets themselves.
+A rank's memory is its own (including its share of memory common to processes), the part of it that
+siwarp's libraries hold, and the kernel's: buffers of its sockets, and the sockets themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from siwarp.bench.runner import BenchError, Progress
 __all__ = ["RANKS", "SIZE", "measure", "of_rank"]
 
 RANKS = (2, 4, 8, 16, 32, 64)
-#: The two transports in the paper's figure, and MPICH's own TCP.
+#: Transports in a figure of a paper, and MPICH's own.
 _TRANSPORTS = ("ud", "rc", "tcp")
 #: Octets of each message.
 SIZE = 8192
@@ -26,14 +27,14 @@ LIMIT_S = 120
 
 def _run(mpich: Mpich, name: str, netif: str, ranks: int) -> dict[str, int]:
     program = mpich.compile("mpi_peers", "mpi_held", "mpi_process")
-    # UCX would patch the memory functions that the program overrides for counting.
+    # UCX would patch the memory functions that the program defines for counting.
     env = {"UCX_MEM_MALLOC_HOOKS": "n"}
     command = [str(program), str(SIZE)]
     return dict(mpich.run(TRANSPORTS[name], netif, ranks, command, limit=LIMIT_S, env=env))
 
 
 def of_rank(sums: dict[str, int]) -> dict[str, Any]:
-    """Return the memory of one rank, computed from the sums of all ranks."""
+    """Return the memory of one rank, given the sums over all ranks."""
     ranks = sums["ranks"]
     objects = kernel_octets(sums["udp"], sums["tcp"])
     kernel = sums["kernel"] + (objects or 0)
@@ -58,8 +59,9 @@ def measure(
 ) -> dict[str, Any]:
     """Measure each number of ranks over each transport.
 
-    A point has ``ranks``, for each transport the octets per rank, and ``saving``: the memory that
-    UD saves compared with RC, as a fraction. A transport that fails is not tried with more ranks.
+    A point has ``ranks``, for each transport its octets per rank, and ``saving``: how much less
+    memory UD needs than RC, as a fraction of RC's. A transport that fails is not tried with more
+    ranks.
     """
     points: list[dict[str, Any]] = []
     errors: dict[str, str] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The curves of ``python -m lab.mpi --plot``: one file per figure, drawn by matplotlib."""
+"""The curves of ``python -m lab.mpi --plot``: one file for each figure, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _DRAW = {"wire": _wire, "memory": _memory, "hybrid": _hybrid}
 
 
 def draw(found: dict[str, Any], folder: Path) -> list[Path]:
-    """Draw every part that was measured into ``folder``, which is created; return the files."""
+    """Draw every part that was measured into a folder, which is created; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for part, draw_part in _DRAW.items():

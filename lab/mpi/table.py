@@ -161,7 +161,7 @@ _SHOW = {"wire": _wire, "memory": _memory, "kernels": _kernels, "hybrid": _hybri
 
 
 def show(found: dict[str, Any], console: Console | None = None) -> None:
-    """Print the results, and the reason for each part without a result."""
+    """Print what was measured, and the reason for each part that was not."""
     console = plain(console, 160)
     for part, print_part in _SHOW.items():
         if found.get(part):

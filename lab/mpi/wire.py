@@ -14,13 +14,13 @@ from siwarp.bench.runner import BenchError, Progress
 __all__ = ["METRICS", "MUSTS", "SIZES", "Must", "judge", "measure", "spread"]
 
 SIZES = (64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576)
-#: The metrics: title, unit, and whether less is better.
+#: The metrics: description, unit, and whether less is better.
 METRICS = {
     "lat": ("latency, one way", "us", True),
     "bw": ("bandwidth, one way", "GB/s", False),
     "bibw": ("bandwidth, both ways together", "GB/s", False),
 }
-#: Seconds for each metric of each size in a round, and time limit of a round.
+#: Seconds that each metric of each size takes in a round, and seconds until a round is given up.
 TARGET_S = 0.03
 LIMIT_S = 60
 
@@ -36,7 +36,7 @@ class Must:
 
     @property
     def name(self) -> str:
-        """The promise in words."""
+        """The promise as text."""
         words, _, less = METRICS[self.metric]
         size = f"{self.size} B" if self.size < 1024 else f"{self.size >> 20} MiB"
         limit = "no more" if less else "no less"
@@ -44,7 +44,7 @@ class Must:
         return f"{ours}, {size}: {words} {limit} than {beside}'s"
 
     def kept(self, ratio: float) -> bool:
-        """Whether a ratio keeps the promise."""
+        """Whether the ratio keeps the promise."""
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
 
@@ -67,7 +67,7 @@ def _run(mpich: Mpich, name: str, netif: str, sizes: Sequence[int]) -> dict[int,
 def _figures(
     name: str, rounds: Sequence[dict[str, dict[int, dict[str, float]]]], sizes: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Return each metric's spread for each size of a transport, and the ratio's to the TCP."""
+    """Return, for each size of a transport, the spread of each metric and of its ratio to TCP."""
     beside = TRANSPORTS[name].beside
     figures: dict[str, dict[str, Any]] = {}
     for size in sizes:
@@ -91,7 +91,7 @@ def measure(
     progress: Progress | None = None,
     run: Callable[..., dict[int, dict[str, float]]] = _run,
 ) -> dict[str, Any]:
-    """Measure every transport once per round; the order rotates.
+    """Measure every transport once a round; the order changes from round to round.
 
     A transport that fails has the reason in ``errors``, and is left out of later rounds.
     """
@@ -120,7 +120,9 @@ def measure(
 
 
 def judge(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each promise with its ratio; without a measurement, None, and not kept."""
+    """Return each promise with its ratio; a promise that could not be shown has none, and is not
+    kept.
+    """
     verdicts = []
     for must in MUSTS:
         point = found["transports"].get(must.transport, {}).get(str(must.size), {})

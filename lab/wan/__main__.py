@@ -41,10 +41,11 @@ def main(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:
-    """Reliable datagrams and a kernel TCP flow on a shared lossy link: the share of each.
+    """Reliable datagrams and a kernel TCP flow on the same line with faults: the share of each.
 
-    With --matrix each cell has a rate, a queue and a round-trip time, with runs of RD alone, of the
-    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD with CUBIC, and of two RD flows.
+    With --matrix each cell has a rate, a queue and a round trip time, and runs of RD alone, of the
+    kernel's CUBIC and BBR alone, of two CUBIC flows, of RD together with CUBIC, and of two RD
+    flows.
     """
     if matrix:
         _matrix(cells, seconds or 3.0, results, as_json=as_json)
@@ -87,7 +88,7 @@ def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-#: Bars of eight heights, to draw a flow's rate over time as one line.
+#: Bars of eight heights, for a line that shows a flow's throughput over time.
 _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK = 60
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Source or sink of a flow over `siwarp wan`: a TCP connection of the kernel, or siwarp's RD.
+"""One end of one flow over `siwarp wan`: a TCP connection of the kernel, or an RD flow of siwarp.
 
-A source prints ``ready`` when the sink has answered, begins when it reads a line, and then prints
-for each tenth of a second the number of octets that the sink has received.
+A source prints ``ready`` when the other end has answered, begins when it reads a line, and then
+prints for each tenth of a second how many octets the other end has received.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MESSAGE = 65536
 DEPTH = 64
 QKEY = 0x77616E
 STEP_S = 0.1
-#: Offset of tcpi_bytes_acked in struct tcp_info, and the octets of it that are requested.
+#: Offset of tcpi_bytes_acked in struct tcp_info, and the size of the part that is read.
 _BYTES_ACKED, _TCP_INFO = 120, 232
 
 

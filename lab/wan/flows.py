@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``python -m lab.wan``: flows of siwarp and of the kernel's TCP on a shared lossy link.
 
-The link is that of `siwarp wan`: two network namespaces with a relay in between, which treats all
+The line is that of `siwarp wan`: two network namespaces with a relay between them, which treats all
 packets alike.
 """
 
@@ -20,7 +20,7 @@ from siwarp.bench.runner import BenchError
 __all__ = ["congestion_control", "measure", "sources"]
 
 _B = "10.77.0.2"
-#: Seconds for starting and ending, in addition to the flows' duration.
+#: Seconds that start and end may take in addition to the flows.
 _MARGIN_S = 40
 
 
@@ -39,11 +39,11 @@ def _flow(role: str, kind: str, host: str, *more: str) -> list[str]:
 def measure(
     flows: tuple[str, ...], seconds: float, faults: str, congestion: str = ""
 ) -> dict[str, Any]:
-    """Run the flows at the same time over a link with this fault plan; return their traffic.
+    """Run the flows at the same time over a line with this plan, and return each flow's results.
 
-    ``flows``: a list of ``tcp`` and ``rd``. ``congestion``: TCP's congestion control, if not the
-    kernel's default. For each flow the result has ``mbit_s`` and ``share`` (of all flows together),
-    and ``steps``: octets received by the peer in each tenth of a second.
+    ``flows``: kinds, of ``tcp`` and ``rd``. ``congestion``: TCP's congestion control, if not the
+    kernel's default. For each flow, the result has ``mbit_s``, ``share`` (of all flows together),
+    and ``steps``: octets that the other end received in each tenth of a second.
 
     Raises:
         BenchError: a flow or the link failed.
@@ -81,7 +81,7 @@ def _shares(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dict[str, Any]:
-    """Run the flows' sources in namespace a; all begin when all have reached their sinks."""
+    """Run the flows' sources in namespace a: all begin after all have reached their sinks."""
     with contextlib.ExitStack() as stack:
         started = []
         for kind in flows:

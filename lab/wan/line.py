@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""A bottleneck in the kernel: namespaces a and b with a router between them.
+"""A bottleneck made with the kernel's traffic control: namespaces a and b with a router between
+them.
 
 Toward b the router has a token bucket with a short or a long queue (``tc tbf``). Packets from b
-return through the relay of `siwarp wan`, which adds the complete round-trip time. Needs root.
+return through the relay of `siwarp wan`, which adds the complete round trip delay. Needs root.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ __all__ = ["ADDRESS", "Bottleneck", "Line"]
 #: The address of namespace b.
 ADDRESS = "10.78.2.2"
 _MTU = 1500
-#: The token bucket holds the octets of this many seconds, and at least two packets: a kernel timer
-#: that fires late must not leave the link idle.
+#: The bucket holds what the line sends in this many seconds, and at least two packets: a late
+#: kernel timer must not waste capacity of the line.
 _BUCKET_S = 0.00025
 _LEAST_BUCKET = 2 * (_MTU + 14)
-#: Prints the PID of the relay and of a process in namespace a, and runs until its input ends.
+#: Prints the PIDs of the relay and of a process in namespace a, and runs until its input ends.
 _WATCH = 'echo "$WAN_RELAY" "$$"; exec cat'
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """The router's parameters: ``queue`` in octets, ``rtt_ms`` for both directions together."""
+    """The router's parameters: ``queue`` in octets, ``rtt_ms`` of both directions together."""
 
     mbit_s: float
     queue: int
@@ -98,7 +99,7 @@ class Line:
             _run("ip", "netns", "attach", self._names[end], pid)
 
     def _cable(self, end: str, own: str, router: str) -> None:
-        """Connect a namespace to the router: eth0 in the namespace, to-a or to-b in the router."""
+        """Connect the end to the router: eth0 at the end, to-a or to-b at the router."""
         there, here, port = self._names[end], self._names["r"], f"to-{end}"
         _run(
             *("ip", "-n", there, "link", "add", "eth0", "mtu", str(_MTU)),
@@ -107,19 +108,19 @@ class Line:
         for space, device, address in ((there, "eth0", own), (here, port, router)):
             _run("ip", "-n", space, "addr", "add", f"{address}/24", "dev", device)
             _run("ip", "-n", space, "link", "set", device, "up")
-            # Routing is asymmetric: packets arrive on another interface than answers leave.
+            # Packets and their answers take different routes, so reverse path filtering is off.
             for name in ("all", device):
                 self._set(space, f"conf/{name}/rp_filter", 0)
-            # Each packet passes the queue individually, regardless of batches by the sender.
+            # Each packet is queued separately, whatever batch it was sent in.
             _run("ip", "-n", space, "link", "set", device, "gso_max_segs", "1")
 
     def _set(self, space: str, name: str, value: int) -> None:
-        """Set an IPv4 setting of a namespace."""
+        """Set an IPv4 setting of the namespace."""
         write = f"echo {value} >/proc/sys/net/ipv4/{name}"
         _run("ip", "netns", "exec", space, "sh", "-c", write)
 
     def inside(self, end: str, *command: str) -> list[str]:
-        """Return a command line that runs the command in a namespace."""
+        """Return the command line that runs a command in that namespace."""
         return ["ip", "netns", "exec", self._names[end], *command]
 
     def run(self, end: str, *command: str) -> str:
@@ -127,7 +128,7 @@ class Line:
         return _run(*self.inside(end, *command))
 
     def shape(self, line: Bottleneck) -> None:
-        """Configure the router as the bottleneck, and reset its counters."""
+        """Configure the router as the bottleneck, with counters at zero."""
         subprocess.run(
             self.inside("r", "tc", "qdisc", "del", "dev", "to-b", "root"),
             check=False,
@@ -140,7 +141,7 @@ class Line:
         )
 
     def counts(self) -> tuple[int, int]:
-        """Return the packets that the bottleneck passed and dropped since ``shape``."""
+        """Return how many packets the bottleneck has passed and dropped since it was configured."""
         told: list[dict[str, Any]] = json.loads(
             self.run("r", "tc", "-s", "-j", "qdisc", "show", "dev", "to-b")
         )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """``python -m lab.wan --matrix``: congestion control at bottlenecks of many rates and queues.
 
-Each cell is a link with a rate, a queue and a round-trip time. It runs reliable datagrams alone,
-the kernel's CUBIC and BBR alone, two CUBIC flows, a flow of siwarp with CUBIC, and two flows of
-siwarp. :func:`judge` defines the promises.
+Each cell is a line with a rate, a queue and a round trip time. It is measured with reliable
+datagrams alone, the kernel's CUBIC and BBR alone, two CUBIC flows, an RD flow together with CUBIC,
+and two RD flows. :func:`judge` has the promises.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RATES = (20, 100, 400)
 ROUND_TRIPS = (0.2, 4, 40)
 _LEAST_QUEUE = 3000
 
-#: The runs of a cell: the kinds of the flows, and TCP's congestion control.
+#: The runs of a cell: the kinds of their flows, and TCP's congestion control.
 RUNS: dict[str, tuple[tuple[str, ...], str]] = {
     "rd": (("rd",), ""),
     "cubic": (("tcp",), "cubic"),
@@ -41,17 +41,17 @@ LEAST_SHARE, BETTER = 0.9, 1.2
 LEAST_KEPT = 1 / 3
 LEAST_RATIO, MOST_RATIO = 0.7, 1.4
 
-#: Payload octets in a full packet of 1500: after the headers of IPv4 and TCP with time stamps, and
-#: after those of IPv4, UDP, RD and DDP with the CRC. A share is the part of the link that a flow's
-#: packets use, each packet counted once.
+#: Octets of payload in a full packet of 1500: after the headers of IPv4 and TCP with time stamps,
+#: and after those of IPv4, UDP, RD and DDP with the CRC. A share is the fraction of the line's
+#: capacity that a flow's packets use, each packet counted once.
 _PACKET = 1500
 _PAYLOAD = {"tcp": 1448, "rd": 1414}
-#: Seconds for starting and ending, in addition to the flows' duration.
+#: Seconds that start and end may take in addition to the flows.
 _MARGIN_S = 30
 
 
 def _cells() -> dict[str, Bottleneck]:
-    """Return the matrix by name: each rate with each queue and each round-trip time."""
+    """Return the matrix: each rate with each queue and each round trip time, keyed by name."""
     found = {}
     for rate in RATES:
         for rtt in ROUND_TRIPS:
@@ -64,8 +64,8 @@ def _cells() -> dict[str, Bottleneck]:
 
 CELLS = _cells()
 
-#: The few cells that CI measures, one of each kind except a queue of one packet, which misses the
-#: 10% limit (BENCHMARKS.md).
+#: The cells that CI measures: one of each kind, except a queue of one packet, which misses the
+#: limit of a tenth (BENCHMARKS.md).
 SHORT = (
     "20M/10000/4ms",
     "20M/15000/0.2ms",
@@ -89,7 +89,7 @@ def _flow(role: str, kind: str, *more: str) -> list[str]:
 def measure(
     line: Line, shape: Bottleneck, flows: tuple[str, ...], congestion: str, seconds: float
 ) -> dict[str, Any]:
-    """Run the flows at the same time over the bottleneck; return the traffic of each.
+    """Run the flows at the same time over the bottleneck; return each flow's results.
 
     Raises:
         BenchError: a flow failed, or exceeded its time.
@@ -151,7 +151,7 @@ def measure_all(
     runs: Iterable[str] = RUNS,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure cells, except results that the file at ``path`` already has.
+    """Measure cells; results that the file at ``path`` already has are not measured again.
 
     Raises:
         BenchError: this user may not create namespaces, or a flow failed.
@@ -180,7 +180,7 @@ def _shares(cell: dict[str, Any], run: str) -> list[float]:
 
 
 def judge(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the figure for each promise, and whether it is kept."""
+    """Return the figure of each promise, and whether it is kept."""
     alone = _shares(cell, "rd")[0]
     rivals = max(_shares(cell, "cubic")[0], _shares(cell, "bbr")[0])
     lost = max(cell["rd"]["dropped"], cell["rd"]["again"])

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""count.py BUILD [--missing LAYER]: branches of the C code that the tests took, by layer.
+"""count.py BUILD [--missing LAYER]: branches of the C code that the tests have taken, by layer.
 
-Reads what a build with --coverage counted, by gcov. A layer with less than 90% of its branches
-taken is a failure. Branches that no test can take are named in unreachable.toml, with the reason,
-and not counted; one that is taken all the same, or that is no longer there, is a failure too.
+Reads, with gcov, the counts of a build with --coverage. A layer with less than 90% of its branches
+taken is a failure. Branches that no test can take are listed in unreachable.toml, with the reason,
+and are not counted; an entry whose branch is taken, or no longer exists, is a failure, too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = Path(__file__).parent / "unreachable.toml"
 WANTED = 90.0
-#: Layers and what they stand on: C that is in the library.
+#: Layers and what they depend on: the C code of the library.
 LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line with branches. `taken`: how often each was, over all processes."""
+    """A line with branches. `taken` has the count of each branch, over all processes."""
 
     file: str
     number: int
@@ -51,13 +51,13 @@ class Line:
 
     @property
     def missed(self) -> int:
-        """How many of its branches nobody took."""
+        """The number of branches that were never taken."""
         return self.taken.count(0)
 
 
 @dataclass
 class Entry:
-    """An entry of unreachable.toml: `line` is what the line contains, or `match` a pattern."""
+    """An entry of unreachable.toml: `line` is text that the line contains, or `match` a pattern."""
 
     reason: str
     line: str = ""
@@ -71,7 +71,7 @@ class Entry:
         return f"{where}: {self.line or self.match}" if where else self.line or self.match
 
     def covers(self, line: Line) -> bool:
-        """Whether that line is meant."""
+        """Whether the entry refers to this line."""
         if self.file and not line.file.endswith(self.file):
             return False
         if self.function and line.function != self.function:
@@ -82,12 +82,12 @@ class Entry:
 
 
 def folded(text: str) -> str:
-    """With every run of blanks as one."""
+    """Return the text with each run of blanks replaced by one blank."""
     return " ".join(text.split())
 
 
 def _gcov(notes: Path) -> list[dict[str, Any]]:
-    """Return the files that one object was compiled from, as gcov's JSON has them."""
+    """Return the files that one object was compiled from, in gcov's JSON format."""
     command = ["gcov", "--stdout", "--json-format", "--branch-probabilities", str(notes)]
     out = subprocess.run(command, capture_output=True, check=True, cwd=notes.parent).stdout
     return [
@@ -96,7 +96,7 @@ def _gcov(notes: Path) -> list[dict[str, Any]]:
 
 
 def _own(name: str, build: Path) -> str | None:
-    """The path below the root of a layer's source; None for anything else."""
+    """Return the path of a layer's source relative to the root, or None for any other file."""
     path = Path(os.path.normpath(build / name))
     if not path.is_relative_to(ROOT / "siwarp"):
         return None
@@ -105,10 +105,10 @@ def _own(name: str, build: Path) -> str | None:
 
 
 def added(copies: list[list[int]]) -> tuple[int, ...]:
-    """What all copies of a line counted, branch by branch.
+    """Return the sum of the counts of all copies of a line, branch by branch.
 
-    A function that is inlined by force has a copy at each of its calls, and gcov gives those of one
-    file in a row, as branches of one line.
+    A function with forced inlining has a copy at each call, and gcov lists the copies within one
+    file in sequence, as branches of one line.
     """
     n = min(map(len, copies))
     if any(len(copy) % n for copy in copies):
@@ -117,7 +117,7 @@ def added(copies: list[list[int]]) -> tuple[int, ...]:
 
 
 def read(build: Path) -> list[Line]:
-    """All lines with branches, with the counts of all objects that a header is compiled into."""
+    """Return all lines with branches, with the counts of all objects that include a header."""
     counts: dict[tuple[str, int, str], list[list[int]]] = defaultdict(list)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = pool.map(_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
@@ -138,13 +138,13 @@ def read(build: Path) -> list[Line]:
 
 
 def exceptions() -> list[Entry]:
-    """The entries of unreachable.toml."""
+    """Return the entries of unreachable.toml."""
     with UNREACHABLE.open("rb") as file:
         return [Entry(**entry) for entry in tomllib.load(file).get("unreachable", [])]
 
 
 def judge(lines: Iterable[Line], excepted: list[Entry]) -> tuple[dict[str, list[int]], list[str]]:
-    """(taken, counted, excepted) by layer, and what is wrong with the entries."""
+    """Return (taken, counted, excepted) by layer, and the problems with the entries."""
     rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for line in lines:
         entries = [entry for entry in excepted if entry.covers(line)]
@@ -164,12 +164,12 @@ def judge(lines: Iterable[Line], excepted: list[Entry]) -> tuple[dict[str, list[
 
 
 def share(row: list[int]) -> float:
-    """Per cent of the counted branches that were taken."""
+    """Return the percentage of the counted branches that were taken."""
     return 100 * row[0] / row[1] if row[1] else 100.0
 
 
 def too_few(rows: dict[str, list[int]]) -> list[str]:
-    """The layers below what is wanted."""
+    """Return a message for each layer below the required percentage."""
     return [
         f"{layer}: {share(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
         for layer, row in rows.items()
@@ -178,7 +178,7 @@ def too_few(rows: dict[str, list[int]]) -> list[str]:
 
 
 def main() -> int:
-    """Print a line for each layer; 0 if all is well."""
+    """Print a line for each layer; return 0 if there is no problem."""
     parser = argparse.ArgumentParser(description="branches that the tests took, by layer")
     parser.add_argument("build", type=Path)
     parser.add_argument("--missing", metavar="LAYER", help="list the branches of a layer not taken")

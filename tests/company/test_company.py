@@ -1,6 +1,6 @@
-"""SIWARP_COMPANY: what is posted arrives whole and in order, whether posts wait for others or not.
+"""SIWARP_COMPANY: messages arrive intact and in order, whether or not posts wait for further posts.
 
-`make stress` has the tests of a hostile network in it, too.
+`make stress` also runs the tests with hostile peers this way.
 """
 
 from __future__ import annotations

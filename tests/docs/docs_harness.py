@@ -1,4 +1,4 @@
-"""What runs the blocks of pages."""
+"""Helpers that run the code blocks of documentation pages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import doc_block  # noqa: E402
 
 
 def block(page: str, name: str) -> str:
-    """Return the text of a block that ``<!-- tried: NAME -->`` names, of a page of this tree."""
+    """Return the text of the block that ``<!-- tried: NAME -->`` names on a page of this tree."""
     return doc_block.block(ROOT / page, name)
 
 
 def said_alone(script: str, folder: Path, first: Path | None = None) -> str:
-    """Run a script in a folder and a network namespace of its own; return all that it prints.
+    """Run a script in a folder and in a new network namespace; return all of its output.
 
-    Elsewhere its ports may be another test's. Programs are looked for in the folder ``first``, then
-    beside this Python, where ``siwarp`` is.
+    In a shared namespace, another test might use its ports. Programs are searched in the folder
+    ``first``, then in the folder of this Python, which has ``siwarp``.
     """
     places = [first, Path(sys.executable).parent, os.environ["PATH"], "/usr/sbin", "/sbin"]
     done = pace.run(

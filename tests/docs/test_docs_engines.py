@@ -1,4 +1,4 @@
-"""docs/mooncake-ucx.md's commands, in a network namespace that has loopback alone."""
+"""The commands of docs/mooncake-ucx.md, in a network namespace that has only loopback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pace import scaled
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with Mooncake in it, as the page installs it."""
+    """Provide a virtual environment with Mooncake, installed as the page describes."""
     folder = tmp_path_factory.mktemp("mooncake")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     done = subprocess.run(

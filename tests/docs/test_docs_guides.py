@@ -1,4 +1,4 @@
-"""The guides: their commands run, and do what the page says."""
+"""The guides: their commands run, and have the documented results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/pyverbs.md's command and its code, in a network namespace that has loopback alone."""
+"""The command and the code of docs/pyverbs.md, in a network namespace that has only loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guides/deterministic-tests.md."""
+"""The code blocks of docs/guides/deterministic-tests.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guides/testing.md, and the project that it names."""
+"""The code blocks of docs/guides/testing.md, and the example project that it names."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def test_a_pair_for_asyncio_is_a_line(tmp_path: Path) -> None:
 
 
 def pytest_alone(script: str, folder: Path) -> str:
-    """As said_alone, for a script that runs pytest.
+    """Like said_alone, for a script that runs pytest.
 
-    Its folders for temporary files bear the user's name, which is root's there, and root may have
-    made them before.
+    pytest names its temporary folder after the user, which is root in the namespace, and the real
+    root may have created that folder before.
     """
     (folder / "tmp").mkdir()
     return said_alone(f'export TMPDIR="$PWD/tmp"\n{script}', folder)

@@ -1,4 +1,4 @@
-"""The tutorials: what a reader saves is saved and run, and prints what the page says."""
+"""The tutorials: the programs that a reader saves and runs print what the page says."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store() -> dict[str, str]:
     }
 
 
-#: Of each tutorial what the reader has in a folder, what to type there, and what that prints.
+#: For each tutorial: the files in the reader's folder, the commands to type, and their output.
 TUTORIALS = {
     "messages": (
         messages(),
@@ -80,6 +80,6 @@ def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) ->
 def test_the_ping_pong_in_c_is_compiled_and_measures(tmp_path: Path) -> None:
     save({"ud_pingpong.c": example("c/ud_pingpong.c")}, tmp_path)
     compile_it = block("docs/tutorials/c-ping-pong.md", "compile").strip()
-    said_alone(f'eval "{compile_it}"', tmp_path)  # this tree may lie under a path with a blank
+    said_alone(f'eval "{compile_it}"', tmp_path)  # the path of this tree may contain a blank
     said = said_alone(block("docs/tutorials/c-ping-pong.md", "both"), tmp_path)
     assert re.fullmatch(r"1000 round trips, \d+\.\d\d us each\n", said)

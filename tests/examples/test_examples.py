@@ -29,7 +29,9 @@ def flags() -> list[str]:
 
 @pytest.fixture
 def built(root: Path, tmp_path: Path):
-    """Builds an example as its first comment says, with warnings as errors."""
+    """Provide a function that builds an example as its first comment says, with warnings
+    as errors.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "this test needs a C compiler: apt install gcc"
 
@@ -49,7 +51,7 @@ def built(root: Path, tmp_path: Path):
 
 
 def two(command: Sequence[str], *arguments: str, host: str = "127.0.0.1") -> tuple[str, str]:
-    """Run the program as server and as client; return what each printed, the port without."""
+    """Run the program as server and as client; return the output of each, without the port."""
     options = {"text": True, "cwd": "/", "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as server:
         try:
@@ -83,7 +85,7 @@ def test_the_example_of_the_readme_runs_as_it_stands(root: Path) -> None:
 def test_the_example_of_siwarp_verbs_runs_as_it_stands() -> None:
     assert verbs.__doc__ is not None
     code = textwrap.dedent(verbs.__doc__.partition("::\n\n")[2].partition("\n\nEvery")[0])
-    # One poll may come while the device's own thread is about to send what was posted.
+    # A single poll may find nothing while the device's thread is about to send the posted request.
     code += (
         "\n        import time\n        end = time.monotonic() + 20\n        wcs = []"
         "\n        while not wcs and time.monotonic() < end:\n            wcs = cq.poll(4)"
@@ -102,7 +104,7 @@ def test_ud_pingpong_in_c_makes_its_round_trips(built) -> None:
 
 
 def both(command: Sequence[str]) -> None:
-    """Run the program twice, each given the line that the other printed first."""
+    """Run the program twice and pass to each process the first line that the other printed."""
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": "/"}
     ends = [subprocess.Popen(command, **options) for _ in range(2)]
     try:
@@ -154,7 +156,7 @@ def test_ud_hello_is_answered(root: Path) -> None:
 
 
 def check_errors(printed: str, event: str, flushed: str, told: str, error: str) -> None:
-    """Both ends have an event, in either order, and what follows from it."""
+    """Check that both ends report an event, in either order, and the resulting completions."""
     lines = printed.splitlines()
     target = [f"event: {event}", f"refused what a peer sent: {error}", f"receive 1: {flushed}"]
     sender = [f"event: {told}", f"the peer refused request 17: {error}"]

@@ -1,4 +1,4 @@
-"""The studies of lab/ as commands, and an MPICH that only prints what it is given."""
+"""The studies of lab/ as commands, and a fake MPICH that prints given output."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _script(path: Path, *lines: str) -> None:
 
 
 def pretended(folder: Path, says: dict[str, Any], compiler: str = "", status: int = 0) -> Path:
-    """Make a folder with an MPICH whose programs print what ``says`` has for their name.
+    """Create a folder with a fake MPICH whose programs print the value of their name in ``says``.
 
-    compiler: a line of mpicc's; status: how mpiexec ends.
+    compiler: a shell line for mpicc; status: the exit status of mpiexec.
     """
     tools = folder / "bin"
     tools.mkdir(parents=True)
@@ -56,5 +56,5 @@ def lab(
 
 
 def command(study: str, *arguments: object) -> list[str]:
-    """Return the command that runs a study."""
+    """Return the command line that runs a study."""
     return [sys.executable, "-m", f"lab.{study}", *map(str, arguments)]

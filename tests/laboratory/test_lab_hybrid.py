@@ -18,7 +18,7 @@ from pace import scaled
 from lab.mpi import hybrid
 from siwarp.bench.runner import BenchError
 
-#: Messages that a test has not the time for: who sends these is killed before.
+#: More messages than a test has time for: the process that sends them is killed earlier.
 ENDLESS = 3_000_000
 
 
@@ -47,20 +47,20 @@ def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, A
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    # Every message was counted by its frames, and every frame of a peer's was one.
+    # Every message was counted by its frames, and every frame received belonged to a peer.
     assert found["strange"] == 0
     return found
 
 
 def _ranks(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that these have."""
+    """Return the child processes of a process, and their descendants."""
     of = Path(f"/proc/{pid}/task/{pid}/children")
     own = [int(child) for child in of.read_text().split()] if of.exists() else []
     return own + [rank for child in own for rank in _ranks(child)]
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there, and not only its exit status."""
+    """Whether a process is running, that is, exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -103,7 +103,7 @@ def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:
             assert channel["process"] > 0
         assert (ud["rc_share"], ud["connections"], ud["sockets"]["tcp"]) == (0, 0, 0)
         assert rc["rc_share"] == 1 and rc["connections"] == row["ranks"] - 1
-        # One for each connection, and the listener's.
+        # One socket for each connection, and the listener's.
         assert rc["sockets"] == {"udp": rc["sockets"]["udp"], "tcp": row["ranks"]}
         assert 0 < both["rc_share"] < 1 and 0 < both["connections"] <= 2
         assert set(row["saving"]) == {"ud", "hybrid"}
@@ -113,7 +113,7 @@ def test_each_channel_carries_checked_messages_and_tells_its_memory() -> None:
 
 def test_siwarps_share_grows_with_connections_and_not_with_peers_of_ud() -> None:
     few, many = _channel(3, 64, 10, 0), _channel(12, 64, 10, 0)
-    # A sanitizer has malloc for itself, and nothing is counted.
+    # A sanitizer replaces malloc, and then the memory held is not counted.
     assert (few["held"] > 0) == ("SANITIZER" not in os.environ)
     assert many["held"] / 12 <= 1.2 * few["held"] / 3
     connected = _channel(12, 64, 10, 12, threshold=0)
@@ -139,7 +139,7 @@ def test_a_pair_changes_to_rc_while_udp_loses() -> None:
 
 def test_no_rank_has_more_connections_than_the_limit() -> None:
     found = _channel(3, 64, 300, 1)
-    # One pair has the only connection that there can be; the third rank has asked, too.
+    # One pair has the only connection that is allowed; the third rank has requested one, too.
     assert found["connections"] <= 2
     assert found["refused"] > 0
     assert found["tcp"] == 3 + found["connections"]
@@ -157,13 +157,15 @@ def _ended(process: subprocess.Popen[str], within_s: float) -> str:
 
 
 def _at_work(pid: str) -> bool:
-    """Whether a rank has had a CPU for longer than it takes to meet the others."""
+    """Whether a rank has used more CPU time than the start-up needs."""
     spent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, spent)) / os.sysconf("SC_CLK_TCK") > 0.2
 
 
 def _started(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[int]]:
-    """A run that does not end by itself, and the processes of its ranks, which send already."""
+    """Return a run that does not end by itself, and the processes of its ranks, which
+    already send.
+    """
     process = subprocess.Popen(
         _command(*numbers, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -220,7 +222,7 @@ def test_numbers_that_make_no_sense_are_refused() -> None:
 
 
 def _sums(channel: str, ranks: int, size: int, limit: int) -> dict[str, Any]:
-    """A run that pretends: memory of RC is four times that of UD."""
+    """Simulate a run in which RC uses four times as much memory as UD."""
     octets = {"ud": 1000, "rc": 4000, "hybrid": 2000}[channel] * ranks
     memory = {"pss": octets, "held": octets, "udp": 0, "tcp": 0, "kernel": 0}
     figures = {"us": 5, "rate": 10.0, "lat": 4.0, "lat_over_rc": False, "by_ud": 3, "by_rc": 1}

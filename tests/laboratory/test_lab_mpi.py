@@ -1,6 +1,6 @@
-"""python -m lab.mpi: what is missing is named, what was measured is summed up, and promises judged.
+"""python -m lab.mpi: missing programs are named, results are summarised, and promises are judged.
 
-What runs a genuine MPICH stands in test_lab_mpi_programs.py.
+test_lab_mpi_programs.py has the tests that run a real MPICH.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POINT = {"lat": 4.0, "bw": 1.0, "bibw": 1.5}
 
 
 def _values(scale: dict[str, float]) -> Any:
-    """Return a run that pretends: each transport's figures are this many times POINT's."""
+    """Return a simulated run: each transport's figures are POINT's multiplied by this factor."""
 
     def run(_: Any, name: str, netif: str, sizes: list[int]) -> dict[int, dict[str, float]]:
         factor = scale.get(name, 1.0)
@@ -81,7 +81,7 @@ def test_curves_without_matplotlib_are_refused_before_anything_is_measured(tmp_p
     assert not (tmp_path / "drawn").exists()
 
 
-#: A figure that is written as what was drawn into it, in matplotlib's place.
+#: Replaces matplotlib: a figure is saved as the JSON of what was drawn into it.
 FIGURE = """
 import json
 
@@ -100,7 +100,7 @@ class Figure:
 
 
 def without_matplotlib(folder: Path) -> dict[str, str]:
-    """Make a stand-in for matplotlib; return the environment that leads to it."""
+    """Create a replacement for matplotlib; return the environment in which it is imported."""
     (folder / "matplotlib" / "backends").mkdir(parents=True)
     for name in ("__init__.py", "backends/__init__.py"):
         (folder / "matplotlib" / name).touch()
@@ -137,7 +137,7 @@ def test_the_json_has_each_figure_its_spread_and_every_round(tmp_path: Path) -> 
         *("--rounds", 2, "--sizes", "64,1048576", "-o", tmp_path / "kept.json"),
     )
     found = json.loads(done.stdout)
-    # All transports are the same here, so no promise is missed.
+    # All transports have the same figures here, so no promise is missed.
     assert (done.returncode, found["errors"], done.stderr) == (0, {}, "")
     assert found == json.loads((tmp_path / "kept.json").read_text())
     assert found["schema"] == "siwarp-bench-mpi/1"

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.programs, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install PyPI's MPICH into an environment of its own."""
+    """Install PyPI's MPICH into a new virtual environment."""
     folder = tmp_path_factory.mktemp("mpich")
     why = environment(folder, "mpich")
     assert not why, why
@@ -52,7 +52,7 @@ def test_memory_and_kernels_are_measured_over_ud_and_rc(mpich: Path) -> None:
         assert point["ud"]["siwarp"] > 0 and point["rc"]["siwarp"] > 0 == point["tcp"]["siwarp"]
         assert point["ud"]["sockets"]["udp"] >= 1
         assert point["saving"]["whole"] > 0
-    # Each further peer is a connection of RC, and nothing of UD's.
+    # Each further peer costs a connection with RC, and no socket with UD.
     assert four["rc"]["sockets"]["tcp"] > two["rc"]["sockets"]["tcp"]
     assert four["ud"]["sockets"] == two["ud"]["sockets"]
     rows = found["kernels"]["rows"]

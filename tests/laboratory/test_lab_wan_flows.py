@@ -1,4 +1,4 @@
-"""`python -m lab.wan`: reliable datagrams and the kernel's TCP that share a bad line."""
+"""`python -m lab.wan`: reliable datagrams and kernel TCP that share a line with faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture(autouse=True)
 def tun() -> None:
-    """Only where the line can be made."""
+    """Skip the tests on a machine where the line cannot be created."""
     wan_harness.need_line()
 
 
@@ -26,7 +26,7 @@ def test_both_flows_move_octets_at_the_same_time_and_their_shares_are_told() -> 
     found = json.loads(done.stdout)
     rd, tcp = found["flows"]["rd"], found["flows"]["tcp"]
     assert rd["share"] + tcp["share"] == pytest.approx(1)
-    # What the line has passed holds what both say, and it is never more than its rate.
+    # The octets that the line passed include those of both flows, and never exceed its rate.
     both = rd["octets"] + tcp["octets"]
     assert 0 < both < found["line"]["a_to_b"]["octets"]
     assert 1 < rd["mbit_s"] + tcp["mbit_s"] < 20

@@ -1,4 +1,4 @@
-"""`python -m lab.wan --matrix`: the cells, the promises for each, and runs of six of them."""
+"""`python -m lab.wan --matrix`: the cells, the promises for each, and measurements of six cells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from siwarp.bench.runner import BenchError
 
 
 def cell(**shares: tuple[float, ...]) -> dict[str, Any]:
-    """Make a cell in which all promises are kept, but for what is said."""
+    """Return a cell that keeps all promises, except for the given shares."""
     usual: dict[str, tuple[float, ...]] = {
         "rd": (0.95,),
         "cubic": (0.9,),
@@ -139,7 +139,7 @@ def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> No
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)[name]
     slow = max(before, slowness())
-    # How much is sent does not depend on how fast this machine is; how much arrives does.
+    # The losses do not depend on the speed of this machine; the throughput does.
     assert found["promises"]["lost"]["is"] <= wan_matrix.MOST_DROPPED
     assert found["promises"]["alone"]["is"] >= 0.75 / slow
     assert found["promises"]["tcp_keeps"]["is"] >= wan_matrix.LEAST_KEPT / slow

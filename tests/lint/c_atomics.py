@@ -1,4 +1,6 @@
-"""Atomics are C11's: no file of siwarp has the compiler's own __atomic_ or __sync_ functions."""
+"""Atomics are those of C11: no file of siwarp uses the compiler's __atomic_ or __sync_
+built-ins.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ BUILTIN = re.compile(r"\b__(?:atomic|sync)_\w+|\b__ATOMIC_\w+")
 
 
 def builtins(text: str) -> list[tuple[int, str]]:
-    """Return the line and the name of each in a C file."""
+    """Return line and name of each use of such a built-in in a C file."""
     lines = enumerate(text.splitlines(), 1)
     return [(number, name) for number, line in lines for name in BUILTIN.findall(line)]
 
 
 def main() -> int:
-    """Print each; 1 if there is any."""
+    """Print each use; return 1 if there is any."""
     bad = checked = 0
     for path in sorted(PACKAGE.rglob("*.[ch]")):
         checked += 1

@@ -1,4 +1,4 @@
-"""Calls go down: no C file or header includes a header of a folder that it may not use."""
+"""Layering of includes: no C file or header includes a header of a folder that it may not use."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from layers import MAY_USE, PACKAGE, PARTS, allowed
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
-# The plain value structs that every layer passes on; the rest of the public headers is
-# what verbs and cm implement, and what stands on them uses.
+# Plain value structs that all layers use. The other public headers declare functions that verbs and
+# cm implement and that only the layers above them use.
 VALUES = "siwarp/types.h"
 PUBLIC_USERS = {"verbs", "qp", "cm", "abi", "bench", "cli"}
 
 
 def problem(folder: str, file: str, quote: str, target: str) -> str | None:
-    """Say what is wrong with one include, None if nothing is."""
+    """Return what is wrong with one include, or None."""
     if target.startswith("siwarp/"):
         if target == VALUES or folder in PUBLIC_USERS:
             return None
@@ -35,7 +35,7 @@ def problem(folder: str, file: str, quote: str, target: str) -> str | None:
 
 
 def main() -> int:
-    """Print each include that breaks a rule; 1 if there is any."""
+    """Print each include that breaks a rule; return 1 if there is any."""
     bad = checked = 0
     for folder in MAY_USE:
         for path in sorted((PACKAGE / folder).glob("**/*.[ch]")):

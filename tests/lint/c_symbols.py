@@ -1,9 +1,10 @@
-"""What the compiled layers call: only the folders they may, sockets only in llp, all of it there.
+"""Symbols of the compiled layers: calls only into allowed folders, sockets only in llp, all
+defined.
 
-Time, sleep, yield, threads and randomness are asked for in base alone, and descriptors are waited
-on in llp alone, so that a simulation can take the place of both.
+Only base calls the system for time, sleep, yield, threads and randomness, and only llp waits for
+descriptors, so that a simulation can replace both.
 
-Reads with nm the layers' archives and libsiwarp.so.0 in meson's build folder (the argument).
+Reads, with nm, the layers' archives and libsiwarp.so.0 in meson's build folder (the argument).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ SOCKET = re.compile(
     r"_*(socket|socketpair|bind|listen|connect|accept4?|shutdown|getsockopt|setsockopt|getsockname"
     r"|getpeername|(send|recv)(to|from|msg|mmsg)?|epoll_\w+)(_chk)?$"
 )
-# base/os.h has a function for each. clock.h's is inline, so clocks are looked for in the text.
+# base/os.h has a function for each of these. The clock functions in clock.h are inline, so uses of
+# clocks are searched in the source text.
 SYSTEM = re.compile(
     r"_*(nanosleep|clock_nanosleep|u?sleep|alarm|ualarm|pause|sched_yield|pthread_yield"
     r"|pthread_create|thrd_\w+|pthread_(cond|timedjoin|mutex_timed|clockjoin)\w*|sem_(timed|clock)wait"
@@ -29,14 +31,14 @@ SYSTEM = re.compile(
     r"|p?poll|p?select|eventfd\w*|timerfd_\w+|timer_\w+|[gs]etitimer|signalfd|read|write)(_chk)?$"
 )
 CLOCK = re.compile(r"\b(clock_gettime|clock_getres|__?rdtscp?|__builtin_ia32_rdtsc\w*)\b")
-# Who has the system's for all: a simulation's folder stands in llp's and the system's place.
+# Folders that may use these system functions: a simulation's folder replaces llp and the system.
 SYSTEMS = {"base", "llp", "sim"}
-# A prototype in a header: a name of ours in front of an opening parenthesis, at a line's start.
+# A prototype in a header: a siw_ name before an opening parenthesis, at the start of a line.
 PROTOTYPE = re.compile(r"^(?!\s|typedef|static|#|\*|/).*?\b(siw_\w+)\(", re.MULTILINE)
 
 
 def nm(*args: str) -> str:
-    """Return what nm prints."""
+    """Return the output of nm."""
     return subprocess.run(["nm", *args], check=True, capture_output=True, text=True).stdout
 
 
@@ -46,14 +48,15 @@ def members(archive: Path) -> Iterator[tuple[str, str, str]]:
     for line in nm("--format=bsd", str(archive)).splitlines():
         fields = line.split()
         if line.endswith(":"):
-            # [.../]siwarp_ddp_ddp_datagram.c.o: meson writes a source's path with underscores
+            # [.../]siwarp_ddp_ddp_datagram.c.o: meson replaces the slashes in a source's path by
+            # underscores
             source = line.rstrip(":").removesuffix(".o").rsplit("/", 1)[-1]
         elif len(fields) >= 2:
             yield source, fields[-2], fields[-1]
 
 
 def declared(folder: Path, which: str = "*.h") -> set[str]:
-    """Return the functions that the cffi blocks of a folder's headers declare."""
+    """Return the functions declared in the cffi blocks of a folder's headers."""
     names: set[str] = set()
     for header in folder.glob(which):
         for block in re.findall(
@@ -64,14 +67,16 @@ def declared(folder: Path, which: str = "*.h") -> set[str]:
 
 
 def past_base(folder: str, source: str, symbol: str) -> str | None:
-    """Return what is wrong if a file of this folder calls the system for what base or llp has."""
+    """Return an error message if a file calls the system for something that base or llp
+    provides.
+    """
     if folder in SYSTEMS or not SYSTEM.match(symbol):
         return None
     return f"{folder}/{source} calls {symbol}: base/os.h has time, sleep, threads, randomness"
 
 
 def clocks(folder: str, name: str, text: str) -> list[str]:
-    """Return what is wrong with a C file that reads a clock which is not base/clock.h's."""
+    """Return error messages for a C file that reads a clock without base/clock.h."""
     if folder in SYSTEMS:
         return []
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
@@ -79,7 +84,7 @@ def clocks(folder: str, name: str, text: str) -> list[str]:
 
 
 def main() -> int:
-    """Print each symbol that breaks a rule; 1 if there is any."""
+    """Print each symbol that breaks a rule; return 1 if there is any."""
     build = Path(sys.argv[1])
     bad: list[str] = []
     home: dict[str, str] = {}
@@ -90,7 +95,7 @@ def main() -> int:
             continue
         for source, kind, symbol in members(archive):
             if kind in "TDBRVWCi":
-                home.setdefault(symbol, folder)  # sim defines llp's functions, too
+                home.setdefault(symbol, folder)  # sim defines the functions of llp, too
                 own = ("siw_", "sim", "__wrap_") if folder == "sim" else "siw_"
                 if not symbol.startswith(own):
                     bad.append(f"{folder}: {symbol} is not static and does not begin with siw_")
@@ -113,7 +118,7 @@ def main() -> int:
             bad.append(f"{folder} declares {name} for Python, and nobody defines it")
 
     public = declared(PACKAGE / "include" / "siwarp")
-    # What the package reads of a layer: PACKAGE_TOO in siwarp/_build/emit.py.
+    # Layer functions that the package calls directly: PACKAGE_TOO in siwarp/_build/emit.py.
     for header in ("settings.h", "counters.h"):
         public |= declared(PACKAGE / "base", header)
     exported = {

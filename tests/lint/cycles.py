@@ -1,7 +1,7 @@
-"""No cycle among the C files of verbs, nor of qp: who calls whom has an order in each folder.
+"""No cyclic calls among the C files of verbs, nor among those of qp: each folder has a call order.
 
-Reads with nm the layers' archives in meson's build folder (the argument). A const table of
-functions (struct siw_qp_class) is how a lower file reaches a higher one, and is no call.
+Reads, with nm, the layers' archives in meson's build folder (the argument). A lower file reaches a
+higher one through a const table of functions (struct siw_qp_class), which does not count as a call.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from c_symbols import members
 
 FOLDERS = ("verbs", "qp")
-# Data, not calls: the types' tables, which files that create queue pairs name.
+# Data, not calls: the tables of the queue pair types, which files that create queue pairs refer to.
 TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
 
 
 def calls(archive: Path, folder: str) -> dict[str, dict[str, str]]:
-    """Return {file: {file it calls: by which symbol}} within one archive."""
+    """Return {file: {file that it calls: by which symbol}} within one archive."""
     home: dict[str, str] = {}
     wanted: list[tuple[str, str]] = []
     for source, kind, symbol in members(archive):
@@ -35,7 +35,7 @@ def calls(archive: Path, folder: str) -> dict[str, dict[str, str]]:
 
 
 def cycle(graph: dict[str, dict[str, str]]) -> list[str]:
-    """Return the files of one cycle, the first again at the end; [] where there is none."""
+    """Return the files of one cycle, with the first one repeated at the end, or []."""
     done: set[str] = set()
 
     def visit(name: str, way: list[str]) -> list[str]:
@@ -55,7 +55,7 @@ def cycle(graph: dict[str, dict[str, str]]) -> list[str]:
 
 
 def main() -> int:
-    """Print a cycle of each folder that has one; 1 if any has."""
+    """Print one cycle of each folder that has any; return 1 if there is one."""
     bad = files = 0
     for folder in FOLDERS:
         graph = calls(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)

@@ -1,4 +1,4 @@
-"""The layers, and which folder may use which: what c_includes.py and c_symbols.py check."""
+"""The layers, and which folders may use which: the data for c_includes.py and c_symbols.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "siwarp"
 
-# Folder: the folders below it that it may include and call. Everyone may use base.
+# For each folder, the lower folders that it may include and call. Every folder may use base.
 MAY_USE: dict[str, set[str]] = {
     "base": set(),
     "llp": {"base"},
@@ -16,13 +16,13 @@ MAY_USE: dict[str, set[str]] = {
     "rd": {"base", "llp"},
     "ddp": {"base", "llp", "mem", "mpa", "rd"},
     "rdmap": {"base", "mem", "ddp"},
-    # verbs knows queue pairs by struct siw_qp_ops alone.
+    # verbs accesses queue pairs only through struct siw_qp_ops.
     "verbs": {"base", "llp", "mem"},
     "qp": {"base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs"},
     "cm": {"base", "verbs", "qp"},
-    # In llp's place, and in that of a device's thread.
+    # Replaces llp and a device's thread.
     "sim": {"base", "llp", "verbs"},
-    # A program of its own, on plain values alone.
+    # A separate program, on plain values only.
     "wan": {"base"},
     # On the public headers only.
     "abi": set(),
@@ -33,7 +33,7 @@ MAY_USE: dict[str, set[str]] = {
     "cli": set(),
     "inspect": set(),
 }
-# A folder's contract is the header of its name, and these parts of it.
+# A folder's interface is the header with the folder's name, and these additional headers.
 PARTS: set[str] = {
     "ddp/ddp_rd.h",
     "ddp/ddp_uc.h",
@@ -45,5 +45,5 @@ PARTS: set[str] = {
 
 
 def allowed(folder: str) -> set[str]:
-    """Return the folders that the files of this one may use."""
+    """Return the folders that files of this folder may use."""
     return {folder} | MAY_USE[folder]

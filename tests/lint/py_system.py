@@ -1,7 +1,8 @@
-"""Python on the verbs asks siwarp.base.system for time, sleep, threads, randomness and names.
+"""Python code above the verbs uses siwarp.base.system for time, sleep, threads, randomness and
+names.
 
-A simulated process puts its own functions there; what goes past them would run on real time, or
-depend on the machine.
+A simulated process replaces the functions of that module; calls that bypass it would use real time,
+or depend on the machine.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ MODULES = {
     "time",
     "uuid",
 }
-#: Of socket: constants, types and conversions, which ask the system for nothing.
+#: Names of the module socket that call no system function: constants, types and conversions.
 SOCKET = re.compile(r"AF_\w+|AI_\w+|IPPROTO_\w+|SOCK_\w+|gaierror|inet_[np]to[np]|[hn]to[hn][ls]")
-#: The name of a link-local scope is text for the user; a world has none.
+#: The name of a link-local scope is text for the user; a simulated world has no such names.
 TEXT = {"if_indextoname"}
-#: Of os: what waits, or what the system draws or counts.
+#: Names of the module os that wait, draw random numbers or read system counters.
 OS = re.compile(r"eventfd\w*|fork\w*|getrandom|pipe2?|sched_\w+|times|urandom|wait\w*|getloadavg")
-#: Methods of event loops, and of asyncio what makes sockets, threads or processes.
+#: Methods of event loops, and functions of asyncio, that create sockets, threads or processes.
 LOOPS = re.compile(
     r"create_(connection|datagram_endpoint|server|subprocess\w*|unix\w*)|open_\w*connection|"
     r"run_in_executor|start_\w*server|sock_\w+|socketpair|to_thread"
@@ -45,9 +46,9 @@ LOOPS = re.compile(
 
 
 def _past(module: str, name: str) -> bool:
-    """Whether a module's attribute asks the system."""
+    """Whether an attribute of a module calls the system."""
     if module == "socket":
-        # A socket as a value is fine; one that is made here is a call of socket.socket.
+        # socket.socket as a type is allowed; the creation of a socket is a call of socket.socket.
         return name not in TEXT | {"socket"} and not SOCKET.fullmatch(name)
     if module == "os":
         return bool(OS.fullmatch(name))
@@ -55,7 +56,7 @@ def _past(module: str, name: str) -> bool:
 
 
 def past_base(text: str) -> list[tuple[int, str]]:
-    """Return the line and the name of each thing that a file asks elsewhere."""
+    """Return line and name of each use that bypasses siwarp.base.system."""
     found = []
     aliases: dict[str, str] = {}
     nodes = list(ast.walk(ast.parse(text)))
@@ -82,7 +83,7 @@ def past_base(text: str) -> list[tuple[int, str]]:
 
 
 def main() -> int:
-    """Print each; 1 if there is any."""
+    """Print each use; return 1 if there is any."""
     bad = checked = 0
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):

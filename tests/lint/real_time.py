@@ -1,10 +1,11 @@
-"""real_time.py [--write]: tests wait in virtual time, but for those listed with a reason.
+"""real_time.py [--write]: tests wait in virtual time, except those listed with a reason.
 
-On real time a test that sleeps is slow, one that waits in order to see nothing passes wrongly on a
-slow machine, and one that reads the clock fails on it. So such calls stand in tests/sim, where time
-is the world's; in what tests/timing/tests.txt lists; and as often as real_time.txt says in each
-file that it lists. That list may only shrink: a file that has fewer than it says is a failure, too.
---write lowers its numbers to those of today.
+In real time, a test that sleeps is slow, a test that waits to see that nothing happens passes
+wrongly on a slow machine, and a test that reads the clock fails on a slow machine. So such calls
+are allowed only in tests/sim, which uses simulated time; in the tests listed in
+tests/timing/tests.txt; and in the files listed in real_time.txt, as often as it says. That list may
+only shrink: a file with fewer calls than listed is a failure, too. --write lowers the numbers to
+the current ones.
 """
 
 from __future__ import annotations
@@ -19,34 +20,33 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
 TIMING = ROOT / "tests" / "timing" / "tests.txt"
-#: Of the module time.
+#: Functions of the module time.
 CLOCKS = {
     f"{name}{unit}" for name in ("monotonic", "time", "perf_counter") for unit in ("", "_ns")
 } | {"sleep"}
-#: Of the harnesses: each waits a while in order to see nothing.
+#: Functions of the test harnesses that wait for a while to see that nothing happens.
 ABSENCE = {"hears_more", "is_silent", "nothing"}
-#: A file without any of this is not parsed.
+#: A file without a match is not parsed.
 PERHAPS = re.compile(
     rf"\b(import .*time|from time import|({'|'.join(sorted(ABSENCE))})\()|is None|== \[\]"
 )
-#: Tests on virtual time, and tests that are not part of the suite.
+#: Tests in virtual time, and tests that are not part of the suite.
 ELSEWHERE = ("tests/sim/", "tests/timing/", "tests/interop/guest/", "tests/laboratory/")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the list: so many calls in a file, and why."""
+    """A line of the list: the number of calls in a file, and the reason."""
 
     count: int
     reason: str
 
 
 def listed(text: str) -> dict[str, Entry]:
-    """Return the list's files.
+    """Return the entries of the list by file.
 
     Raises:
         ValueError: a line is not FILE COUNT REASON.
-
     """
     found: dict[str, Entry] = {}
     for line in text.splitlines():
@@ -60,7 +60,7 @@ def listed(text: str) -> dict[str, Entry]:
 
 
 def _aliases(tree: ast.Module) -> tuple[set[str], set[str]]:
-    """Return the names of the module time, and of functions imported from it that are clocks."""
+    """Return the names of the module time, and of the clock functions imported from it."""
     modules: set[str] = set()
     functions: set[str] = set()
     for node in ast.walk(tree):
@@ -79,9 +79,10 @@ def _has_time(call: ast.Call) -> bool:
 
 
 def absence(node: ast.AST) -> str:
-    """Return the name of the call if this asserts that nothing comes within a time, or "".
+    """Return the name of the call if the node asserts that nothing arrives within a time, otherwise
+    "".
 
-    Such are ``assert channel.get_event(0.05) is None`` and ``assert cq.wait(0.5) == []``.
+    Examples are ``assert channel.get_event(0.05) is None`` and ``assert cq.wait(0.5) == []``.
     """
     match node:
         case ast.Assert(ast.Compare(ast.Call() as call, [ast.Is()], [ast.Constant(None)])):
@@ -96,7 +97,7 @@ def absence(node: ast.AST) -> str:
 def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
     """Yield line and name of each use of a clock, a sleep or a wait for nothing.
 
-    exempt: functions whose own are not meant.
+    exempt: functions whose uses are ignored.
     """
     tree = ast.parse(source)
     modules, functions = _aliases(tree)
@@ -122,7 +123,9 @@ def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[i
 
 
 def timing(text: str) -> dict[str, set[str]]:
-    """Return the files on the list of tests that race the clock: functions, or none for all."""
+    """Return the files with tests that race the clock: the listed functions, or an empty set for
+    all.
+    """
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         name = line.split("#", 1)[0].strip()
@@ -133,7 +136,7 @@ def timing(text: str) -> dict[str, set[str]]:
 
 
 def count(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
-    """Return what each file below tests/ has that only listed ones may have."""
+    """Return the uses in each file below tests/ that only listed files may have."""
     racing = timing((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
     found: dict[str, list[tuple[int, str]]] = {}
     for path in sorted((root / "tests").rglob("*.py")):
@@ -149,7 +152,7 @@ def count(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
 
 
 def problems(found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]) -> Iterator[str]:
-    """Yield what is wrong, a line each."""
+    """Yield one line for each problem."""
     for name, here in found.items():
         most = listing[name].count if name in listing else 0
         if len(here) > most:
@@ -167,7 +170,7 @@ def problems(found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry])
 
 
 def write(found: dict[str, list[tuple[int, str]]], text: str) -> str:
-    """Return the list with the numbers of today, where these are not above those that it has."""
+    """Return the list with the current numbers, where these are not higher than the listed ones."""
     lines = []
     for line in text.splitlines():
         words = line.split(maxsplit=2)
@@ -181,7 +184,7 @@ def write(found: dict[str, list[tuple[int, str]]], text: str) -> str:
 
 
 def main() -> int:
-    """Print what is wrong; 1 if anything is."""
+    """Print the problems; return 1 if there are any."""
     found = count()
     text = LIST.read_text("utf-8")
     if sys.argv[1:] == ["--write"]:

@@ -1,6 +1,6 @@
-"""Every source file is in its folder's meson.build: none is forgotten by the build or the wheel.
+"""Every source file is listed in its folder's meson.build, so that build and wheel contain it.
 
-Reads what meson knows about the build folder (the argument).
+Reads meson's introspection data of the build folder (the argument).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from layers import PACKAGE, ROOT
 
 
 def main() -> int:
-    """Print each file that no target compiles or installs; 1 if there is any."""
+    """Print each file that no target compiles or installs; return 1 if there is any."""
     build = Path(sys.argv[1]).resolve()
     info = build / "meson-info"
     compiled: set[Path] = set()
@@ -23,7 +23,7 @@ def main() -> int:
     plan = json.loads((info / "intro-install_plan.json").read_text("utf-8"))
     installed = {Path(source) for section in plan.values() for source in section}
 
-    # What an MPI's own compiler compiles is installed as it is.
+    # A source file for an MPI's own compiler is installed as it is.
     missing = [path for path in PACKAGE.rglob("*.c") if path not in compiled | installed]
     missing += [
         path

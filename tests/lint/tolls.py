@@ -1,11 +1,12 @@
-"""No function only calls one function of another folder: what a message passes through does work.
+"""No function merely forwards to one function of another folder.
 
-Such a function is a toll: whoever needs what it hands down can ask for that directly. A cast, a
-struct copied from one type to another, an assertion, a result converted or looked at do not make it
-more. Own state that is read to decide something, or written, a loop, a lock or a second call do.
-base is no folder of this kind: everyone uses it, and what it does counts as work.
+Callers of such a function, called a toll, can call the lower function directly. A cast, a struct
+copied from one type to another, an assertion, or a result that is converted or tested do not make a
+function more than a toll. State of its own that it reads for a decision or writes, a loop, a lock
+or a second call do. base does not count as another folder: every folder uses it, and calls of base
+count as work.
 
-Reads C as clang-format leaves it: a function's brace stands at the beginning of a line.
+Reads C code as formatted by clang-format: a function's brace is at the beginning of a line.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from layers import MAY_USE, PACKAGE
 
-#: Tolls that stay, ten at the most, with the reason.
+#: Tolls that are accepted, ten at most, with the reason.
 NO_RD = "rdmap stands on ddp alone, and rd is what knows peers"
 ALLOWED: dict[str, str] = {
     "siw_ddp_rd_peer": NO_RD,
@@ -36,11 +37,11 @@ FUNCTION = re.compile(
 )
 NAME = re.compile(r"(\w+)\(")
 CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
-#: What stands before a parenthesis and calls nothing, or nothing that counts.
+#: Words before a parenthesis that call nothing, or whose calls do not count.
 NEUTRAL = {"if", "for", "while", "switch", "return", "sizeof", "_Alignof", "offsetof", "defined"}
 NEUTRAL |= {"assert", "_Static_assert", "__builtin_expect", "memset", "memcpy"}
 LOOP = re.compile(r"\b(for|while|do|switch|goto)\b")
-#: A local variable's declaration: a type, a name, and an end or an initializer.
+#: Declaration of a local variable: a type, a name, and an end or an initializer.
 DECLARATION = re.compile(
     r"^(?:static |const |_Alignas\(\w+\) )*(?:struct |enum |union |unsigned )?[A-Za-z_]\w*"
     r"[ *]+(?:const )?(\w+)(?:\[[^\]]*\])*(?:, [ *]*\w+(?: = [^,;]*)?)*(?: = (?P<value>.*))?$",
@@ -50,7 +51,7 @@ DECLARATION = re.compile(
 
 @dataclass
 class Function:
-    """A function of the C code, without its comments and strings."""
+    """A function of the C code, without comments and strings."""
 
     folder: str
     file: str
@@ -80,7 +81,7 @@ def functions(folder: str, file: str, text: str) -> list[Function]:
 
 
 def without_calls(text: str, names: set[str]) -> str:
-    """Return an expression with the calls of these functions taken out, arguments and all."""
+    """Return an expression without the calls of these functions and their arguments."""
     while match := next((m for m in CALL.finditer(text) if m[1] in names), None):
         depth, end = 1, match.end()
         while depth and end < len(text):
@@ -91,7 +92,7 @@ def without_calls(text: str, names: set[str]) -> str:
 
 
 def statements(body: str) -> list[str]:
-    """Return the statements, each on one line; an if is a statement of its condition alone."""
+    """Return the statements, each on one line; an if yields a statement with only its condition."""
     flat = re.sub(r"\s+", " ", body)
     out, depth, start = [], 0, 0
     for at, char in enumerate(flat):
@@ -115,7 +116,7 @@ def statements(body: str) -> list[str]:
 
 
 def closing(text: str, at: int) -> int:
-    """Return where the parenthesis at this place closes."""
+    """Return the position of the parenthesis that closes the one at this position."""
     depth = 0
     for i in range(at, len(text)):
         depth += {"(": 1, ")": -1}.get(text[i], 0)
@@ -125,16 +126,18 @@ def closing(text: str, at: int) -> int:
 
 
 def is_block(flat: str, at: int) -> bool:
-    """Whether the brace here begins a block of statements and not an initializer."""
+    """Whether this brace begins a block of statements, not an initializer."""
     before = flat[:at].rstrip()
     if before.endswith(("=", ",", "(", "{")):
         return False
-    # After a parenthesis: a compound literal's type, or an if's condition.
+    # After a parenthesis: the type of a compound literal, or the condition of an if.
     return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
 
 
 def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
-    """Whether a statement does more than hand a call of these far functions down."""
+    """Whether a statement does more than forward a call of one of these functions of another
+    folder.
+    """
     if LOOP.match(statement):
         return True
     if re.search(r"\+\+|--", statement):
@@ -148,7 +151,7 @@ def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -
     if re.match(r"\(void\)\w+$|assert\(", rest):
         return False
     if assigned := re.match(r"(\*?)(\w+)(?:[.\[][^=]*)? [-+|&]?= ", rest):
-        # To a local variable, or the caller's through a pointer.
+        # An assignment to a local variable, or through a pointer of the caller.
         return not (assigned[1] or assigned[2] in own)
     if re.match(r"(return|if) ?", rest):
         return "->" in rest
@@ -157,10 +160,10 @@ def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -
 
 def find(everything: list[Function]) -> list[str]:
     """Return the names of the tolls among these functions."""
-    # A function in a source file that is static is its folder's own, whatever others are called.
+    # A static function of a source file belongs to its folder, even if others have the same name.
     home = {f.name: f.folder for f in everything if not f.static or f.file.endswith(".h")}
     trivial: set[tuple[str, str]] = set()
-    for _ in range(3):  # a helper of a helper of a helper
+    for _ in range(3):  # up to three levels of helper functions
         for f in everything:
             mine = {name for folder, name in trivial if folder == f.folder}
             parts = [part.replace("->", ".") for part in statements(f.body)]
@@ -180,7 +183,7 @@ def find(everything: list[Function]) -> list[str]:
         mine = {name for folder, name in trivial if folder == f.folder}
         mine_all = {name for folder, _, name in static if folder == f.folder}
         own = set()
-        # A function of its own that it hands over is work: what is below calls back.
+        # Passing a function of its own as a callback counts as work.
         back = any(name in mine_all for name in re.findall(r"\b\w+\b(?!\s*\()", f.body))
         if (
             f.folder != "base"
@@ -193,13 +196,15 @@ def find(everything: list[Function]) -> list[str]:
 
 
 def main() -> int:
-    """Print each toll that is not in the table, and each row there that is none; 1 if any."""
+    """Print each toll that is not in the table, and each table entry that is no toll; return 1 if
+    any.
+    """
     everything = [
         f
         for folder in MAY_USE
         for path in sorted((PACKAGE / folder).glob("*.[ch]"))
-        # abi gives verbs' names to what siw.h has: handing down is its work. sim has llp's
-        # names once more.
+        # abi implements the names of verbs on siw.h, so forwarding is its purpose. sim defines the
+        # names of llp again.
         if folder not in {"abi", "bench", "sim", "wan"}
         for f in functions(folder, path.name, path.read_text("utf-8"))
     ]

@@ -1,6 +1,6 @@
-"""What mypy must refuse, and what it must not: an ignore that is of no use is an error to it.
+"""What mypy must reject, and what it must accept: mypy reports an unused ignore as an error.
 
-Nothing runs this; ``tests/lint/run mypy`` reads it, from outside of the tree.
+This file is never executed; ``tests/lint/run mypy`` checks it, from outside the tree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from siwarp.verbs import MR, PD, Buffer, Context, RemoteBuffer
 
 
 def send(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
-    """Send octets of many kinds, and two things that have none."""
+    """Send objects with the buffer protocol, and two objects without it."""
     many: list[Buffer] = [b"", bytearray(), view, array.array("d"), mmap.mmap(-1, 4), np.ones(3)]
     for data in many:
         conn.send(data)
@@ -28,7 +28,7 @@ def send(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
 async def awaited(
     conn: siwarp.aio.Connection, udp: siwarp.aio.UDEndpoint, to: RemoteBuffer
 ) -> None:
-    """Do the same for asyncio."""
+    """The same for asyncio."""
     await conn.send(np.ones(3))
     await conn.write(to, b"octets")
     await conn.write(to, "text")  # type: ignore[arg-type]
@@ -37,12 +37,12 @@ async def awaited(
 
 
 def register(pd: PD) -> list[MR]:
-    """Register memory, or so many octets of new memory."""
+    """Register existing memory, or new memory of a given size."""
     return [MR(pd, 64), MR(pd, bytearray(64)), MR(pd, np.ones(3)), MR(pd, "x")]  # type: ignore[arg-type]
 
 
 def kinds() -> None:
-    """Make a pair of a kind that there is, and of one that there is not."""
+    """Create a pair of an existing kind, and of one that does not exist."""
     with Context() as device, pair("ud", device) as (a, b):
         a.send(b.recv())
     pair("tcp")  # type: ignore[arg-type]

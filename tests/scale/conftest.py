@@ -1,4 +1,4 @@
-"""The programs of tests/abi, which the tests of this folder run many of."""
+"""Provides the programs of tests/abi, of which the tests of this folder run many processes."""
 
 from abi.conftest import compiled
 

@@ -1,4 +1,4 @@
-"""Peers that are killed or stopped, and children, of programs of rdma_cm."""
+"""rdma_cm programs whose peers are killed or stopped, or which fork child processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from abi.abi_harness import run
 pytestmark = pytest.mark.scales
 
 
-# With persona iwarp a Write completes when TCP has it, whatever becomes of the peer.
+# With persona iwarp, a Write completes when TCP has accepted it, whatever happens to the peer.
 @pytest.mark.parametrize(
     ("when", "persona"), [("idle", "roce"), ("busy", "roce"), ("idle", "iwarp")]
 )

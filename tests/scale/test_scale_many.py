@@ -1,6 +1,6 @@
-"""Many processes on few CPUs, and many connections of two processes, by rdma_cm.
+"""Many processes on few CPUs, and many connections between two processes, with rdma_cm.
 
-``pytest -rP tests/scale`` shows what each took.
+``pytest -rP tests/scale`` shows the time and memory of each test.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from abi.abi_harness import run
 from pace import scaled
 
 SANITIZED = "SANITIZER" in os.environ
-#: Sanitized code takes longer, and more memory.
+#: Factor for sanitized code, which takes more time and more memory.
 SLOWER = 10 if SANITIZED else 1
 PROCESSES = 16 if SANITIZED else 64
 CONNECTIONS = 200 if SANITIZED else 2000
-#: Of both ends of a connection's process, in KiB: its queue pair, its stream and its memory.
+#: Memory of a connection at both ends together, in KiB: its queue pair, its stream and its memory.
 KIB_EACH = 1000 if SANITIZED else 120
 
 pytestmark = [pytest.mark.scales, pytest.mark.timeout(200)]
@@ -29,7 +29,9 @@ pytestmark = [pytest.mark.scales, pytest.mark.timeout(200)]
 
 @dataclass(frozen=True)
 class Took:
-    """What a run of the program took: seconds, and before and with the connections KiB and fds."""
+    """Cost of a run: seconds; resident memory in KiB and descriptors before and with the
+    connections.
+    """
 
     wall: float
     cpu: float
@@ -39,7 +41,7 @@ class Took:
 
 @pytest.fixture(autouse=True)
 def _descriptors() -> Iterator[None]:
-    """Give the programs as many descriptors as the hard limit allows, as siwarp run does."""
+    """Raise the soft limit of open files to the hard limit (at most 65536), as siwarp run does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
     yield
@@ -57,7 +59,7 @@ def many(program: Path, *, processes: int, group: int, each: int, rounds: int, h
 def test_64_processes_that_talk_in_pairs_do_not_spin_each_other_to_death(
     compiled: dict[str, Path], how: str, cpu: float
 ) -> None:
-    """6,400 messages there and back. Processes that only spin take 25 s of CPU, and 40 s."""
+    """6,400 round trips. Processes that only poll take 25 s or 40 s of CPU time."""
     took = many(compiled["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how)
     assert took.cpu < cpu * SLOWER
     assert took.wall < scaled(cpu * SLOWER)
@@ -68,7 +70,7 @@ def test_64_processes_each_connected_to_every_other(compiled: dict[str, Path]) -
         compiled["many"], processes=PROCESSES, group=PROCESSES, each=1, rounds=5, how="event"
     )
     assert took.cpu < 20 * SLOWER
-    # The socket of each connection, and a few of the queues.
+    # The socket of each connection, and a few descriptors of the queues.
     assert took.fds[1] - took.fds[0] <= PROCESSES + 2
 
 

@@ -1,4 +1,4 @@
-"""Libraries of others that are preloaded beside ours: clocks that lie, and another malloc."""
+"""Third-party libraries preloaded with siwarp's: clocks that report a false time, and a malloc."""
 
 from __future__ import annotations
 

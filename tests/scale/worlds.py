@@ -1,8 +1,8 @@
-"""Worlds of many devices: what they cost in time and memory, and how fair the shares are.
+"""Simulated worlds of many devices: their cost in time and memory, and the fairness of shares.
 
-``python tests/scale/worlds.py 10 100 1000`` measures each world in a process of its own and writes
+``python tests/scale/worlds.py 10 100 1000`` measures each world in a separate process and writes
 the rows of the table in docs/background/scale-in-worlds.md. tests/sim/test_sim_scale.py asserts on
-the small ones.
+the small worlds.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from siwarp.verbs import (
     SendWR,
 )
 
-#: Octets of a message: three datagrams, or segments.
+#: Octets of a message, which is three datagrams or segments.
 SIZE = 4096
-#: Messages that a sender has posted to one peer.
+#: Messages that a sender keeps posted to each peer.
 DEPTH = 4
-#: Peers of each device in the mesh.
+#: Number of peers of each device in the mesh.
 PEERS = 16
 RECEIVE = 1 << 32
-#: Seconds for connections and windows to settle, and those that are measured after.
+#: Seconds for connections and windows to settle, and seconds of measurement after that.
 WARM_UP, MEASURED = 1.0, 4.0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a world cost, and the messages that each flow had delivered while it was measured."""
+    """Cost of a world, and the messages that each flow delivered during the measurement."""
 
     world: str
     devices: int
     flows: int
-    #: Datagrams and segments that were sent in all.
+    #: Number of datagrams and segments sent.
     packets: int
-    #: Seconds of CPU to make the devices and queue pairs, and to run the world.
+    #: CPU seconds to create the devices and queue pairs, and to run the world.
     made_s: float
     ran_s: float
-    #: Octets of resident memory per device once made, and per flow while it runs.
+    #: Octets of resident memory per created device, and per flow while it runs.
     device_octets: int
     flow_octets: int
-    #: The smallest and the largest share of a flow, in units of the mean.
+    #: The smallest and the largest share of a flow, relative to the mean.
     least: float
     most: float
     mean: float
@@ -78,7 +78,7 @@ def address(i: int) -> str:
 
 
 class Node:
-    """A device with a queue pair, or two, and memory to send from and to receive to."""
+    """A device with one or two queue pairs, and memory to send from and to receive into."""
 
     def __init__(self, device: Context, kind: QPType, peers: int) -> None:
         self.pd = PD(device)
@@ -109,7 +109,7 @@ class Node:
         )
 
     def run(self, done: dict[int, int], flows: int) -> None:
-        """Keep the queues full; count in ``done`` the sends of each flow that completed."""
+        """Keep the queues full; count the completed sends of each flow in ``done``."""
         for qp in self.qps:
             for _ in range(self.receives):
                 self.post_receive(qp)
@@ -128,7 +128,7 @@ class Node:
 
 
 def bottleneck(world: World, n: int) -> Iterator[tuple[Node, int]]:
-    """All devices but one send to that one by RD, whose interface is the bottleneck."""
+    """All other devices send by RD to one device, whose interface is the bottleneck."""
     rate = f"rx:rate={n}Mbit,limit={max(64, 4 * n)}"
     receiver = Node(world.device(address(1), faults=rate), QPType.RD, n)
     receiver.qps[0].to_rts()
@@ -141,7 +141,7 @@ def bottleneck(world: World, n: int) -> Iterator[tuple[Node, int]]:
 
 
 def mesh(world: World, n: int) -> Iterator[tuple[Node, int]]:
-    """Each device sends to 16 others by RD, as many as there are in a small world."""
+    """Each device sends by RD to 16 others, or to all others in a small world."""
     peers = min(PEERS, n - 1)
     nodes = [
         Node(world.device(address(i), faults="rate=2Mbit,limit=64"), QPType.RD, peers)
@@ -155,7 +155,7 @@ def mesh(world: World, n: int) -> Iterator[tuple[Node, int]]:
 
 
 def ring(world: World, n: int) -> Iterator[tuple[Node, int]]:
-    """Each device sends to the next by RC."""
+    """Each device sends by RC to the next one."""
     nodes = [
         Node(world.device(address(i), faults="rate=1Mbit,limit=64"), QPType.RC, 1)
         for i in range(1, n + 1)
@@ -183,7 +183,7 @@ WORLDS: dict[str, Callable[[World, int], Iterator[tuple[Node, int]]]] = {
 def measure(
     name: str, n: int, seed: int = 7, warm_up: float = WARM_UP, measured: float = MEASURED
 ) -> Figures:
-    """Run a world of n devices and return what was seen of it."""
+    """Run a world of n devices and return its figures."""
     with World(seed, faults="delay=1ms") as world:
         empty, begin = resident(), time.process_time()
         made = list(WORLDS[name](world, n))
@@ -218,7 +218,7 @@ def measure(
 
 
 def row(f: Figures) -> str:
-    """Return a row of the table."""
+    """Return the table row of a world."""
     return (
         f"| {f.world} | {f.devices} | {f.flows} | {f.packets:,} | {f.made_s:.1f} | {f.ran_s:.1f} | "
         f"{f.packets / f.ran_s:,.0f} | {f.device_octets / 1024:.0f} | {f.flow_octets / 1024:.1f} | "

@@ -1,8 +1,8 @@
-"""Spoofed first datagrams at an RD queue pair that meanwhile serves an honest peer.
+"""Spoofed first datagrams sent to an RD queue pair that also serves an honest peer.
 
-A process of its own says them: each from another address of 127.0.0.0/8, with the Q_Key and a sound
-CRC, of every type, and goes on until the queue pair has judged as many as asked. Prints one line of
-JSON: how many, what was answered, what the memory grew by, the honest peer's messages meanwhile.
+A separate process sends them, each from a different address of 127.0.0.0/8, with the Q_Key and a
+valid CRC, of every type, until the queue pair has handled the requested number. Prints one line of
+JSON: number of datagrams, answers, growth of memory, and the honest peer's messages meanwhile.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ QKEY = 0xF100D
 DEPTH, OCTETS = 16, 64
 SOCKETS = 32
 BLOCK = 2000
-#: What each datagram of a stranger ends as, but a HELLO that was answered.
+#: Counters for the outcome of each datagram of a stranger, except a HELLO that was answered.
 JUDGED = ("drop_rd_epoch", "drop_rd_hello", "drop_rd_cookie", "drop_rd_peers")
 IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # linux/in.h
 
 
-# ---- who floods
+# ---- the attacker
 
 
 def templates() -> list[tuple[bytearray, bool]]:
@@ -67,7 +67,7 @@ def templates() -> list[tuple[bytearray, bool]]:
 
 
 class Flood:
-    """Datagrams from as many addresses as there are datagrams, and the answers."""
+    """Datagrams from as many addresses as there are datagrams, and the answers to them."""
 
     def __init__(self, port: int) -> None:
         self.dest = ("127.0.0.1", port)
@@ -84,7 +84,7 @@ class Flood:
         self.challenges = self.longest = self.too_long = 0
 
     def block(self) -> None:
-        """Say some, each from an address of its own."""
+        """Send some datagrams, each from a different address."""
         for _ in range(BLOCK):
             octets, cookie = self.kinds[self.sent % len(self.kinds)]
             octets[12:16] = self.rng.randbytes(4)
@@ -101,7 +101,7 @@ class Flood:
             self.sent_octets += len(octets)
 
     def hear(self) -> None:
-        """Take the answers that there are."""
+        """Receive the answers that have arrived."""
         for s in self.socks:
             for _ in range(10 * BLOCK):
                 try:
@@ -113,12 +113,13 @@ class Flood:
                 self.answers += 1
                 self.answer_octets += len(got)
                 self.longest = max(self.longest, len(got))
-                # A CHALLENGE answers a HELLO; anything else a header at the least.
+                # A CHALLENGE may be as long as the HELLO that it answers; other answers as long as
+                # a header.
                 self.too_long += len(got) > (40 + HELLO_LEAST if challenge else 40)
 
 
 def flood(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:
-    """Say them until so many were judged."""
+    """Send spoofed datagrams until this number of them has been handled."""
     f = Flood(port)
 
     def judged() -> int:
@@ -140,7 +141,7 @@ def flood(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:
     }
 
 
-# ---- who is flooded
+# ---- the target
 
 
 class End:
@@ -158,11 +159,11 @@ class End:
         self.qp.post_recv(self.recvs)
 
     def to(self, other: End) -> None:
-        """Say whom it sends to."""
+        """Set the destination of its messages."""
         self.wr = SendWR(1, sg=[self.mr.sge(0, OCTETS)], ah=AH(self.pd, other.qp.addr))
 
     def take(self) -> int:
-        """Return how many messages came."""
+        """Return the number of messages received."""
         for wc in self.scq.poll(DEPTH):
             assert wc.ok, wc
         got = self.rcq.poll(DEPTH)
@@ -173,7 +174,7 @@ class End:
 
 
 def ping(a: End, b: End, limit: float = 30.0) -> float:
-    """Send one there and one back; the seconds it took."""
+    """Send a message and have it sent back; return the round trip time in seconds."""
     began = time.monotonic()
     for end, other in ((a, b), (b, a)):
         end.qp.post_send(end.wr)
@@ -185,15 +186,15 @@ def ping(a: End, b: End, limit: float = 30.0) -> float:
 
 
 def rss() -> int:
-    """Return the octets of memory of this process."""
+    """Return the resident memory of this process in octets."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii")
     return int(statm.split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def run(count: int, limit: float) -> dict[str, Any]:
-    """Serve an honest peer while strangers flood; what was found."""
+    """Serve an honest peer during the flood; return the results."""
     ctx = Context("siw_lo")
-    # Room for the honest one and one more: any record that a stranger got would take that.
+    # Records for the honest peer and one more: a record taken by a stranger would use that one.
     victim, honest, late = End(ctx, max_peers=2), End(ctx), End(ctx)
     for a, b in ((victim, honest), (honest, victim), (late, victim)):
         a.to(b)
@@ -229,7 +230,7 @@ def run(count: int, limit: float) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run either part."""
+    """Run the attacker or the target."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds")

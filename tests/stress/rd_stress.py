@@ -1,7 +1,7 @@
-"""Many RD messages through a bad network, each looked at: content, once, in order.
+"""Many RD messages through an unreliable network, each checked: content, exactly once, in order.
 
-Two queue pairs on loopback, both ways at once, under a seeded plan of faults. Prints one line of
-JSON: messages, lost, doubled, misordered, corrupt, and what the run cost.
+Two queue pairs on loopback send in both directions at once, under a seeded fault plan. Prints one
+line of JSON: numbers of messages, lost, duplicated, out of order and corrupt, and the run's cost.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from siwarp.verbs import (
 
 PLAN = "loss=10%,dup=5%,reorder=10%,corrupt=0.1%"
 DEPTH, ROOM = 256, 512
-#: Seconds without a message, after which none is still to be polled.
+#: Seconds without a message after which no further completion is expected.
 LULL_S = 0.2
-HEAD = struct.Struct("<QII")  # number, octets behind it, CRC32 of these
+HEAD = struct.Struct("<QII")  # number, length of the data that follows, CRC32 of that data
 
 
 def body(number: int) -> bytes:
-    """Return what message number has behind its head: 0 to 400 octets that depend on it."""
+    """Return the data of a message after its header: 0 to 400 octets that depend on its number."""
     seed = (number * 2654435761) & 0xFFFFFFFF
     return seed.to_bytes(4, "little") * (seed % 101)
 
 
 @dataclass
 class Found:
-    """What a receiver saw."""
+    """Statistics of a receiver."""
 
     messages: int = 0
     lost: int = 0
@@ -61,7 +61,7 @@ class Found:
     missing: set[int] = field(default_factory=set)
 
     def take(self, data: bytes) -> None:
-        """Look at a message."""
+        """Check one message and count it."""
         number, length, crc = HEAD.unpack_from(data)
         rest = data[HEAD.size :]
         if len(rest) != length or zlib.crc32(rest) != crc or rest != body(number):
@@ -81,7 +81,7 @@ class Found:
 
 
 class End:
-    """A queue pair that sends ``count`` messages to its peer, and looks at the peer's."""
+    """A queue pair that sends ``count`` messages to its peer and checks the peer's messages."""
 
     def __init__(self, ctx: Context, count: int) -> None:
         self.pd = PD(ctx)
@@ -99,7 +99,7 @@ class End:
         self.qp.post_recv(self.recvs)
 
     def meet(self, peer: End) -> None:
-        """Say who the peer is."""
+        """Set the peer and prepare the work requests."""
         ah = AH(self.pd, peer.qp.addr)
         self.sends = [SendWR(i, sg=[self.out.sge(i * ROOM, ROOM)], ah=ah) for i in range(DEPTH)]
         self.add = SendWR(
@@ -114,7 +114,7 @@ class End:
         self.adding = False
 
     def send(self) -> None:
-        """Post what there is room for; an atomic beside every 64th message."""
+        """Post as many messages as there are free slots; with every 64th message an atomic."""
         while self.free and self.begun < self.count:
             slot = self.free.pop()
             rest = body(self.begun)
@@ -128,7 +128,7 @@ class End:
                 self.qp.post_send(self.add)
 
     def poll(self) -> int:
-        """Take what has completed: how many messages came."""
+        """Handle completions; return the number of messages received."""
         for wc in self.scq.poll(64):
             assert wc.ok, wc
             if wc.opcode == WCOpcode.SEND:
@@ -146,12 +146,14 @@ class End:
         return len(came)
 
     def over(self) -> bool:
-        """Whether all of its messages are with the peer."""
+        """Whether the peer has acknowledged all of this end's messages."""
         return self.done == self.count and not self.adding
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run; 0 if all came once, in order and whole, and the atomics' sums are exact."""
+    """Run the test; return 0 if all messages arrived exactly once, in order and intact, and the
+    sums of the atomics are exact.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -171,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
                 end.poll()
             if time.monotonic() - started > args.limit:
                 break
-        # The last ones are with the peer, and lie in its completion queue.
+        # The last messages have been acknowledged and may still be in the peer's completion queue.
         quiet = time.monotonic() + LULL_S
         while time.monotonic() < quiet:
             if sum(end.poll() for end in ends):

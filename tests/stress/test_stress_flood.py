@@ -1,4 +1,4 @@
-"""Spoofed first datagrams at a reliable queue pair: `make stress` says a million."""
+"""Spoofed first datagrams sent to a reliable queue pair: a million with `make stress`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-#: In the suite fewer; `make stress` sets a million.
+#: 0 selects the smaller number of the regular suite; `make stress` sets a million.
 COUNT = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SLOW = "SANITIZER" in os.environ
 
 
-@pytest.mark.timeout(900 if COUNT else 120)  # as long as it may take; else as any test
+# A long limit for `make stress`, otherwise the usual limit of a test.
+@pytest.mark.timeout(900 if COUNT else 120)
 @pytest.mark.clause("DGRAM-RD-5", "DGRAM-RD-4", "DGRAM-RD-9")
 def test_spoofed_first_datagrams_make_no_state_get_no_more_than_they_say_and_harm_nobody(
     capsys: pytest.CaptureFixture[str],
@@ -39,15 +40,17 @@ def test_spoofed_first_datagrams_make_no_state_get_no_more_than_they_say_and_har
         with capsys.disabled():
             print(", ".join(f"{name}: {value}" for name, value in found.items()))
     assert found["judged"] >= count, found
-    # Answered, some of them, but none by more than it said; and all in all by far less.
+    # Some datagrams are answered, none with more octets than it has, and all together with far
+    # fewer.
     assert found["answers"] >= count // 20
     assert found["longer_than_asked"] == 0 and found["longest_answer"] <= 104
     assert found["octets_answered"] <= found["octets_spoofed"] // 2
-    # One record for any of them, and the newcomer would have found none.
+    # If a spoofed datagram had got a peer record, none would have been left for the new peer.
     assert found["newcomer_served"], found
-    if not SLOW:  # whose own memory grows
+    if not SLOW:  # a sanitizer's own memory grows
         assert found["memory_grew"] <= 1 << 20, found
     assert found["honest_messages"] >= 100
-    # On one of two cores each; in the suite others use these cores as well.
+    # With `make stress`, each end has one of two cores; in the suite, other tests use these cores,
+    # too.
     times = 3 if COUNT else 20
     assert found["honest_us_during"] <= times * found["honest_us_before"] + 100, found

@@ -1,4 +1,6 @@
-"""Reliable datagrams under loss, duplication, reordering and corruption: `make stress` for long."""
+"""Reliable datagrams under loss, duplication, reordering and corruption; long with `make
+stress`.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-#: In the suite a little; `make stress` sets a million.
+#: 0 selects the smaller number of the regular suite; `make stress` sets a million.
 MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
 
 
-@pytest.mark.timeout(900 if MESSAGES else 120)  # as long as it may take; else as any test
+# A long limit for `make stress`, otherwise the usual limit of a test.
+@pytest.mark.timeout(900 if MESSAGES else 120)
 def test_every_message_arrives_once_in_order_and_atomics_add_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -41,5 +44,5 @@ def test_every_message_arrives_once_in_order_and_atomics_add_up(
     assert ran.returncode == 0, (found, ran.stderr)
     assert found["messages"] == messages
     assert [found[name] for name in ("lost", "doubled", "misordered", "corrupt")] == [0, 0, 0, 0]
-    assert found["sent_again"] > messages // 20  # the plan was in force
+    assert found["sent_again"] > messages // 20  # the fault plan was in force
     assert found["atomics_exact"] and found["atomics"] > 0

@@ -1,4 +1,4 @@
-"""The longest messages of RD: of 1 GiB with `make stress`, and shorter ones in the suite."""
+"""The longest messages of RD: 1 GiB with `make stress`, and shorter ones in the suite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LIMIT = 240.0  # seconds for one message
 
 
 class Two:
-    """Two queue pairs, and memory of ``SIZE`` octets at either; that of ``there`` is empty."""
+    """Two queue pairs with ``SIZE`` octets of memory each; the memory of ``there`` is zeroed."""
 
     def __init__(self, ctx: Context) -> None:
         self.pd = PD(ctx)
@@ -56,7 +56,7 @@ class Two:
         self.here, self.there = (MR(self.pd, one, ALL_ACCESS) for one in self.maps)
 
     def octets(self, which: int) -> np.ndarray:
-        """Return memory as numbers of 64 bits."""
+        """Return a memory as an array of 64-bit numbers."""
         return np.frombuffer(self.maps[which], np.uint64)
 
     def post(self, opcode: WROpcode) -> None:
@@ -79,7 +79,7 @@ def two() -> Iterator[Two]:
 
 
 def fill(numbers: np.ndarray, seed: int) -> None:
-    """Write numbers of which no two are the same."""
+    """Fill the array with numbers that are all different."""
     numbers[:] = np.arange(seed, seed + len(numbers), dtype=np.uint64)
     numbers *= np.uint64(0x9E3779B97F4A7C15)
 

@@ -1,6 +1,7 @@
-"""SIWARP_STRICT=1, nothing placed before its CRC is known: what is about the wire passes too.
+"""The tests of the wire format pass with SIWARP_STRICT=1, which places data only after its CRC
+check.
 
-`make strict` runs the whole suite so; this is the part of it that no change goes in without.
+`make strict` runs the complete suite this way; this file runs the part that every change must pass.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 import pace
 import pytest
 
-#: Files whose tests receive FPDUs of more than 8 KiB without Markers: shorter and marked ones are
-#: checked whole with and without the setting (mpa/mpa_rx.c), so other tests would show the same.
+#: Files whose tests receive FPDUs of more than 8 KiB without Markers. Shorter FPDUs and those with
+#: Markers are checked completely with and without the setting (mpa/mpa_rx.c), so other tests would
+#: show no difference.
 ABOUT_THE_WIRE = (
     "tests/unit/mpa/test_mpa_rx.py",
     "tests/conformance/rfc5040/test_s4_8_table.py",

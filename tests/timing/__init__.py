@@ -1,8 +1,8 @@
-"""Tests that race the clock, and the lane in which they run: one process, nothing beside it.
+"""Tests that race the clock, and the lane in which they run: one process, without parallel load.
 
-``tests/timing/tests.txt`` names them. They cannot be trusted on a busy machine, so `make test`
-leaves them out and `make timing` runs them (``run.py``). Each has a reason why virtual time cannot
-show what it does, and the list may only shrink, which ``tests/unit/timing`` checks.
+``tests/timing/tests.txt`` names them. They are unreliable on a busy machine, so `make test` leaves
+them out and `make timing` runs them (``run.py``). Each has a reason why a test in virtual time
+cannot replace it. The list may only shrink, which ``tests/unit/timing`` checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def listed(path: Path = LIST) -> list[str]:
 
 
 def reasons(path: Path = LIST) -> dict[str, str]:
-    """Return why each name is on the list: what virtual time cannot show of it."""
+    """Return the reason of each name on the list: why a test in virtual time cannot replace it."""
     lines = [line.partition("#") for line in path.read_text("utf-8").splitlines()]
     return {name.strip(): why.strip() for name, _, why in lines if name.strip()}
 

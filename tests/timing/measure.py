@@ -1,7 +1,7 @@
-"""How long a test took, and how much of that its threads waited for a CPU.
+"""The duration of a test, and the part of it in which its threads waited for a CPU.
 
-On Linux a thread's run-queue delay is the second number of ``/proc/PID/task/TID/schedstat`` (ns),
-and what the hypervisor took from this machine is the ``steal`` column of ``/proc/stat`` (ticks).
+On Linux a thread's run-queue delay is the second number in ``/proc/PID/task/TID/schedstat`` (ns),
+and the time stolen by the hypervisor is the ``steal`` column of ``/proc/stat`` (ticks).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Cost:
-    """What a test cost, in seconds: ``steal`` is the mean of all CPUs."""
+    """The cost of a test in seconds; ``steal`` is the mean over all CPUs."""
 
     wall: float
     run_delay: float
@@ -24,7 +24,7 @@ class Cost:
 
     @property
     def own(self) -> float:
-        """The time that the test would have taken with a CPU of its own."""
+        """The time that the test would have taken with a CPU for itself."""
         return max(self.wall - self.run_delay - self.steal, 0.0)
 
     def __str__(self) -> str:
@@ -46,13 +46,13 @@ def _run_delay_ns() -> dict[str, int]:
 
 
 def cpu_ticks() -> tuple[int, int, int]:
-    """Return the ticks of all CPUs together since boot: all, idle, and stolen."""
+    """Return the ticks of all CPUs together since boot: total, idle, and stolen."""
     fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return sum(fields), fields[3] + fields[4], fields[7]
 
 
 class Stopwatch:
-    """Measures from its making to ``stop()``."""
+    """Measures from its creation to ``stop()``."""
 
     def __init__(self) -> None:
         self._delays = _run_delay_ns()
@@ -60,7 +60,7 @@ class Stopwatch:
         self._began = time.monotonic()
 
     def stop(self) -> Cost:
-        """Return what has passed since."""
+        """Return the cost since the creation of the stopwatch."""
         wall = time.monotonic() - self._began
         waited = sum(ns - self._delays.get(thread, 0) for thread, ns in _run_delay_ns().items())
         stolen = (cpu_ticks()[2] - self._stolen) / _TICKS / (os.cpu_count() or 1)
@@ -68,7 +68,7 @@ class Stopwatch:
 
 
 def is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
-    """Whether the machine's CPUs are idle for at least that share of the next seconds."""
+    """Whether the machine's CPUs are idle for at least this share of the next ``seconds``."""
     all_before, idle_before, _ = cpu_ticks()
     time.sleep(seconds)
     everything, idle, _ = cpu_ticks()
@@ -76,7 +76,7 @@ def is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
 
 
 def wait_until_quiet(limit: float) -> bool:
-    """Wait for a quiet second; False if none came within that many seconds."""
+    """Wait for a quiet second; return False if there was none within ``limit`` seconds."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
         if is_quiet():

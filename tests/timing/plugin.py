@@ -1,4 +1,6 @@
-"""Loaded by ``run.py`` into pytest (``-p timing.plugin``): what each test cost goes to a file."""
+"""pytest plugin that ``run.py`` loads (``-p timing.plugin``): writes the cost of each test to a
+file.
+"""
 
 from __future__ import annotations
 

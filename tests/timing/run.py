@@ -1,15 +1,16 @@
-"""``make timing``: run the tests of marker ``timing`` alone, and tell load from truth.
+"""``make timing``: run the tests with the marker ``timing`` alone, and tell load from real
+failures.
 
-A test that fails is printed. The lane then waits up to a minute for a quiet machine and runs that
-test once more, alone; this is the only rerun in the project. The verdicts:
+A test that fails is printed. The lane then waits up to a minute for a quiet machine and repeats
+that test once, alone; this is the only rerun in the project. The verdicts:
 
-FAILED    it failed twice, or it failed once and is not allowed another verdict;
-LOAD      it passed on the quiet machine (what both runs cost is printed);
+FAILED    it failed twice, or it failed once and no other verdict is allowed for it;
+LOAD      it passed on the quiet machine (the cost of both runs is printed);
 UNJUDGED  the machine never became quiet.
 
 LOAD and UNJUDGED do not fail the lane. Only tests on the list (``tests/timing/tests.txt``) may get
-them. With ``--strict``, for `make ci-full`, UNJUDGED fails the lane, too. Other arguments
-name tests.
+them. With ``--strict``, as in `make ci-full`, UNJUDGED fails the lane, too. Other arguments name
+tests.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ import pytest
 from timing import listed, measure, name_on_list
 
 ROOT = Path(__file__).resolve().parents[2]
-#: How long the lane waits for a quiet machine before it gives up judging a test.
+#: Seconds that the lane waits for a quiet machine before it gives up judging a test.
 QUIET_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one test ended in one run."""
+    """The outcome of one test in one run."""
 
     nodeid: str
     outcome: str
@@ -43,14 +44,16 @@ class Result:
 
 
 class Costs:
-    """A pytest plugin that writes how each test ended and what it cost, one JSON object a line."""
+    """A pytest plugin that writes the outcome and the cost of each test, one JSON object
+    per line.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Measure the whole of a test, its fixtures included."""
+        """Measure the complete test, including its fixtures."""
         self._outcome, self._report = "passed", ""
         watch = measure.Stopwatch()
         yield
@@ -64,7 +67,7 @@ class Costs:
             out.write(json.dumps(line) + "\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note the worst of a test's phases."""
+        """Record the worst outcome of a test's phases."""
         if report.failed:
             self._outcome, self._report = "failed", report.longreprtext
         elif report.skipped and self._outcome == "passed":
@@ -72,7 +75,7 @@ class Costs:
 
 
 def pytest_run(arguments: list[str]) -> tuple[int, list[Result]]:
-    """Run pytest in one process; return its status and how each test ended."""
+    """Run pytest in one process; return its status and the result of each test."""
     with tempfile.TemporaryDirectory(prefix="siwarp-timing-") as folder:
         path = Path(folder) / "costs.jsonl"
         path.touch()

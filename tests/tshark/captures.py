@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What stock tshark shows of captures of ours.
+"""How unmodified tshark displays siwarp's captures.
 
-Only tests/tshark/run collects this file: it needs tshark, which `make test` does not install. What
-the captures hold is asserted without tshark too: tests/unit/llp and tests/cli.
+Only tests/tshark/run collects this file, because it needs tshark, which `make test` does not
+install. tests/unit/llp and tests/cli check the captures' content without tshark.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_thousands_of_mixed_messages_of_both_ends_have_good_crcs_up_to_the_termi
     messages = siwarp_json("dissect", file)
     kinds = Counter(m["kind"] for m in messages)
     assert kinds["RDMA_READ_REQUEST"] == 802
-    # One Write more than was asked for: the empty one that says that the initiator is ready.
+    # One Write more than requested: the initiator's empty "ready to receive" Write.
     assert [kinds[k] for k in ("SEND", "RDMA_WRITE", "RDMA_READ_RESPONSE")] == [800, 801, 801]
     assert kinds["TERMINATE"] == 1
     check_stream(file, segments(messages))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What tshark shows with the script that comes with siwarp: datagrams, Markers, revision 2."""
+"""What tshark displays with siwarp's Lua script: datagrams, Markers, revision 2."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_fpdus_with_markers_have_good_crcs_wherever_segments_end(
     words = tshark(file, *ALL, *twice, "-V")
     assert words.count("(Good CRC32)") == 16
     assert words.count("Queue number: 0") == 16
-    # Two directions of 5,600 octets and more have at least eleven each.
+    # Each of the two directions has at least 5,600 octets, and so at least eleven Markers.
     assert words.count("    Marker: 0x") >= 11 * len(asks)
     assert "does not point" not in words
 

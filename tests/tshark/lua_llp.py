@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What tshark shows, with the script, of datagrams with the LLP header: RD, UC, Write-Record."""
+"""What tshark displays, with the script, of datagrams with the LLP header: RD, UC, Write-Record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from siwarp.inspect.pcap import open_capture
 from siwarp.inspect.rd import RDDatagram, RDOption, RDType, ack_body, cookie_of, offer
 from siwarp.verbs import SendWR, WROpcode
 
-#: What the script complains of: none of it is in what our own queue pairs say.
+#: Fields for errors that the script reports: siwarp's own queue pairs cause none of them.
 COMPLAINTS = (
     "siwarp.bad_crc", "siwarp.bad_header", "siwarp.short", "siwarp.bad_llp", "siwarp.no_answer",
     "siwarp.bad_cookie", "siwarp.bad_offer", "siwarp.bad_private", "siwarp.bad_record",
@@ -52,13 +52,15 @@ def rig() -> Iterator[Rig]:
 
 
 def payloads(file: Path) -> list[bytes]:
-    """The UDP payloads of a capture, in their order."""
+    """Return the UDP payloads of a capture, in order."""
     with open_capture(file) as capture:
         return [bytes(p.payload) for p in packets_of(capture) if not p.tcp]
 
 
 def check(file: Path) -> list[bytes]:
-    """Every datagram is shown, with a good CRC and nothing to complain of."""
+    """Assert that every datagram is displayed with a good CRC and without errors; return the
+    payloads.
+    """
     octets = payloads(file)
     words = tshark(file, *lua(), "-V")
     check_packets(words)
@@ -144,7 +146,7 @@ def test_uc_and_write_record_and_immediate_data_show_their_fields(rig: Rig, tmp_
         ((_, record),) = target.told()
     check(file)
     first = shown(file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo")
-    # Each as it was sent and as it was received, which is no repetition.
+    # Each datagram is captured when sent and when received, which is not shown as a repetition.
     assert sorted(first) == sorted([["0", "1", "0"], ["1", "0", "256"], ["2", "0", "512"]] * 2)
     assert shown(file, "siwarp.again", "frame.number") == []
     assert len({row[0] for row in shown(file, "siwarp.imm_data", "siwarp.imm_data")}) == 1
@@ -228,7 +230,7 @@ WRONG = {
 
 
 def sound(octets: bytes) -> bytes:
-    """Octets with a CRC of their own."""
+    """Return the octets with a valid CRC."""
     return bytes(UDDatagram(segment=Raw(octets)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What tshark shows, with the script, of how UD queue pairs are found (spec/cm-udp.md)."""
+"""What tshark displays, with the script, of the resolution of UD queue pairs (spec/cm-udp.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run stock tshark, with the script for what it lacks or without."""
+"""Run unmodified tshark, with or without the script for what it lacks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from cli.cli_harness import siwarp, unsanitized
 
-# Each mends a failure of stock tshark: short Sends shown as malformed RPC/RDMA or SMB Direct,
-# heuristics after well-known ports, segments out of order. The checksums are off by default.
+# Each option works around a weakness of tshark: short Sends shown as malformed RPC/RDMA or SMB
+# Direct, heuristics that come after well-known ports, segments out of order. Checksum validation is
+# off by default.
 TSHARK = [
     "tshark", "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
     "-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.reassemble_out_of_order:TRUE",
@@ -22,12 +23,12 @@ TSHARK = [
 
 @functools.cache
 def lua() -> tuple[str, ...]:
-    """Options that load the script."""
+    """Return the options that load the script."""
     return ("-X", f"lua_script:{siwarp('dissect', '--lua-path').stdout.strip()}")
 
 
 def tshark(file: Path, *more: str) -> str:
-    """What it prints of a file: everything in words, unless options say otherwise."""
+    """Return tshark's output for a file: all details as text, unless options select otherwise."""
     done = subprocess.run(
         [*TSHARK, "-r", str(file), *(more or ["-V"])],
         capture_output=True,
@@ -43,14 +44,18 @@ def tshark(file: Path, *more: str) -> str:
 
 
 def fields(file: Path, chosen: str, *names: str, options: tuple[str, ...] = ()) -> list[list[str]]:
-    """The named fields of the packets that a display filter chooses, a list for each."""
+    """Return the named fields of the packets that a display filter selects, one list for each
+    packet.
+    """
     columns = [word for name in names for word in ("-e", name)]
     text = tshark(file, *options, "-Y", chosen, "-T", "fields", *columns)
     return [line.split("\t") for line in text.splitlines()]
 
 
 def check_packets(words: str) -> None:
-    """Every packet's checksums are good, and the analysis of TCP finds nothing odd."""
+    """Assert that the checksums of every packet are good, and that TCP analysis reports no
+    anomaly.
+    """
     packets = len(re.findall(r"^Frame \d+:", words, re.MULTILINE))
     assert packets > 0
     assert words.count("    [Checksum Status: Good]") == packets
@@ -61,7 +66,9 @@ def check_packets(words: str) -> None:
 
 
 def check_stream(file: Path, fpdus: int) -> None:
-    """Stock tshark shows that many FPDUs, each with a good CRC, and nothing it complains of."""
+    """Assert that unmodified tshark shows this number of FPDUs, all with good CRCs, and reports no
+    error.
+    """
     words = tshark(file)
     check_packets(words)
     assert words.count("(Good CRC32)") == fpdus
