@@ -1,7 +1,7 @@
-"""Where a mutant lies in the C code: a function's name, and tokens within it.
+"""The place of a mutant in the C code: the name of a function, and tokens within it.
 
-Blanks, line ends and comments do not count, and neither does the file: a function may move to
-another folder, and be formatted anew, and its mutants still apply.
+Blanks, line ends, comments and the file name are ignored: a function may move to another folder or
+be reformatted, and its mutants still apply.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TOKEN = re.compile(
     |>>=|<<=|\.\.\.|->|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|.""",
     re.DOTALL | re.VERBOSE,
 )
-#: Folders of siwarp/ that no test of a layer runs: programs, and the simulator in the place of llp.
+#: Folders of siwarp/ that no test of a layer runs: programs, and the simulator that replaces llp.
 APART = {"bench", "sim", "wan"}
 _HEAD = re.compile(r"[A-Za-z_]")
 _DEFINE = re.compile(r"#\s*define\s+(\w+)")
@@ -28,7 +28,7 @@ _DEFINE = re.compile(r"#\s*define\s+(\w+)")
 
 @dataclass(frozen=True)
 class Token:
-    """A token and where it stands in the file's text."""
+    """A token and its position in the file's text."""
 
     text: str
     start: int
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A function, a table, an enum or a macro: its name, and its text as a part of the file's."""
+    """A function, a table, an enum or a macro: its name, and its position in the file's text."""
 
     name: str
     start: int
@@ -46,7 +46,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Place:
-    """Which octets of which file a mutant replaces."""
+    """The octets of a file that a mutant replaces."""
 
     path: Path
     start: int
@@ -63,7 +63,9 @@ def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
 
 
 def chunks(text: str) -> Iterator[Chunk]:
-    """Yield what a file defines, as clang-format lays it out: from column 0 to the brace."""
+    """Yield the definitions of a file, as laid out by clang-format: from column 0 to the closing
+    brace.
+    """
     lines = text.splitlines(keepends=True)
     offsets = [0]
     for line in lines:
@@ -95,7 +97,7 @@ def _last_line(lines: list[str], at: int) -> int:
 
 
 def _name(text: str) -> str | None:
-    """Return what a definition's text defines, or None for a declaration."""
+    """Return the name that a definition defines, or None for a declaration."""
     words = [token.text for token in tokens(text)]
     if "{" not in words:
         return None
@@ -106,7 +108,7 @@ def _name(text: str) -> str | None:
     if "enum" in head and "(" not in head:
         return head[-1]
     if "(" in head and head[-1] == ")":
-        # Attributes in front have brackets of their own; a name stands right before its list.
+        # Attributes before the name have parentheses, too; the name is immediately before its list.
         depth = 0
         for at in range(len(head) - 1, -1, -1):
             depth += (head[at] == ")") - (head[at] == "(")
@@ -116,7 +118,7 @@ def _name(text: str) -> str | None:
 
 
 class Tree:
-    """The C code of a tree: what is defined in which file."""
+    """The C code of a tree, with an index of its definitions."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -132,14 +134,15 @@ class Tree:
                 self.defined.setdefault(chunk.name, []).append((path, chunk))
 
     def layer(self, path: Path) -> str:
-        """Return the folder of siwarp/ that a file lies in."""
+        """Return the folder of siwarp/ that contains a file."""
         return path.relative_to(self.root / "siwarp").parts[0]
 
     def find(self, name: str, old: str, file: str | None = None) -> Place:
-        """Return the one place in the definition of `name` where `old` stands.
+        """Return the only place in the definition of `name` that contains `old`.
 
-        What is defined in several files may be told apart by the text, or by `file`, a file's name.
-        LookupError says what is wrong: no such function, no such text, or either of them twice.
+        A name that several files define may be distinguished by the text, or by `file`, a file's
+        name. LookupError describes the problem: no such function, no such text, or either of them
+        twice.
         """
         here = self.defined.get(name, [])
         if file is not None:

@@ -1,4 +1,4 @@
-"""The mutants as data: a file per layer, and which tests belong to a layer."""
+"""The mutants as data: one file for each layer, and the tests of each layer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ else:
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-#: An RFC's clause or a requirement of spec/datagram-iwarp.md; anything else is a function's name.
+#: A clause of an RFC or a requirement of spec/datagram-iwarp.md; other texts are function names.
 CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
 
 
 def replaced(tree: Tree, place: Place, new: str) -> tuple[Path, str]:
-    """Return the file of a place, and that file's text with another text there."""
+    """Return the file of a place, and that file's text with the place replaced by another text."""
     text = tree.texts[place.path]
     return place.path, text[: place.start] + new + text[place.end :]
 
@@ -32,11 +32,11 @@ def replaced(tree: Tree, place: Place, new: str) -> tuple[Path, str]:
 class Mutant:
     """One change that makes the code wrong.
 
-    `where` is the function (or table, enum, macro), `old` the text in it and `new` what stands
-    there instead. `clause` is what the change breaks: a clause, a requirement, or the function
-    whose header promises otherwise; `why` says it in a sentence. `drawn` names the operator of
-    one that a seed drew. `by` is the test that noticed it last, tried first; `survives` says
-    why no test can notice it.
+    `where` is the function (or table, enum, macro), `old` the text in it, and `new` its
+    replacement. `clause` is what the change violates: a clause, a requirement, or the function
+    whose header documents the behaviour; `why` describes the effect in a sentence. `drawn` names
+    the operator of a randomly drawn mutant. `by` is the test that detected the mutant last, which
+    is tried first; `survives` gives the reason why no test can detect it.
     """
 
     layer: str
@@ -53,21 +53,21 @@ class Mutant:
 
     @property
     def digest(self) -> str:
-        """What this mutant does, whatever is written beside it."""
+        """A hash of the change itself, independent of the mutant's description."""
         return hashlib.sha256(repr((self.where, self.old, self.new)).encode()).hexdigest()[:12]
 
     def place(self, tree: Tree) -> Place:
-        """Return what it replaces; LookupError if it does not apply."""
+        """Return the place that the mutant replaces; LookupError if it does not apply."""
         return tree.find(self.where, self.old, self.file)
 
     def broken(self, tree: Tree) -> tuple[Path, str]:
-        """Return the file that it changes, and that file's text with the change."""
+        """Return the file that the mutant changes, and that file's text with the change."""
         return replaced(tree, self.place(tree), self.new)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What is run for a layer's mutants: files and folders of tests in order, seconds at most."""
+    """The tests that are run for a layer's mutants, in order, and the time limit in seconds."""
 
     name: str
     tests: list[str]
@@ -82,7 +82,7 @@ def layers(here: Path = HERE) -> dict[str, Layer]:
 
 
 def load(here: Path = HERE) -> list[Mutant]:
-    """Return all mutants; ValueError names an entry that is not as it should be."""
+    """Return all mutants; ValueError names an invalid entry."""
     known = {field.name for field in fields(Mutant)} - {"layer"}
     needed = {"id", "where", "old", "new", "clause", "why"}
     found: list[Mutant] = []
@@ -123,8 +123,8 @@ def _entry(mutant: Mutant) -> str:
 
 
 def _string(value: str) -> str:
-    """Return a TOML string, as it is where it can be."""
+    """Return a TOML string, without escapes if possible."""
     if "'" not in value and ("\\" in value or '"' in value or "\n" in value):
         return f"'''\n{value}'''" if "\n" in value else f"'{value}'"
-    # A JSON string is a basic string of TOML.
+    # A JSON string is a valid basic string in TOML.
     return json.dumps(value, ensure_ascii=False)

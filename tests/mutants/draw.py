@@ -1,7 +1,7 @@
-"""Draw mutants by a seed: an operator, then a place for it, the same number from each layer.
+"""Draw random mutants: an operator, then a place for it, the same number from each layer.
 
-PYTHONPATH=tests .venv/bin/python -m mutants.draw --seed 1 --number 80: adds them to the data. One
-for which the compiler writes the same code is drawn anew, and so is one that it refuses.
+PYTHONPATH=tests .venv/bin/python -m mutants.draw --seed 1 --number 80: adds them to the data. A
+mutant for which the compiler generates unchanged code, or that does not compile, is replaced.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*[A-Z0-9]")
 _NO_CALL = {"return", "if", "else", "for", "while", "do", "switch", "case", "goto", "break"}
 _NO_CALL |= {"continue", "default", "sizeof", "static", "const"}
-#: In a change's new text: what stood there.
+#: Placeholder in a change's new text for the original text.
 _AS_IT_WAS = "@"
-# What only writes a line of the log has no contract.
+# Statements that only write to the log have no documented behaviour.
 _LOGS = re.compile(r"siw_trace\w*|SIW_(?:LOG|TRACE)\w*|siw_log\w*")
 #: Code for processors that this machine does not have.
 _ELSEWHERE = {"crc32c_arm.c"}
@@ -35,7 +35,7 @@ _ELSEWHERE = {"crc32c_arm.c"}
 
 @dataclass(frozen=True)
 class Change:
-    """Tokens `first` to `last` (both in) of a function become `new`."""
+    """Replaces the tokens `first` to `last` (inclusive) of a function by `new`."""
 
     operator: str
     first: int
@@ -74,7 +74,7 @@ def _no_not(words: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _closing(words: list[str], at: int) -> int:
-    """Return where the bracket that opens at `at` closes."""
+    """Return the position of the bracket that closes the one at `at`."""
     depth = 0
     for end in range(at, len(words)):
         depth += (words[end] == "(") - (words[end] == ")")
@@ -145,7 +145,7 @@ SENTENCES = {
 
 
 def constants(tree: Tree) -> Operator:
-    """Return the operator that takes the next constant of the same enum."""
+    """Return the operator that replaces a constant by the next one of the same enum."""
     following: dict[str, str] = {}
     for text in tree.texts.values():
         for body in re.findall(r"\benum\b[^;{}]*\{([^{}]*)\}", text):
@@ -163,7 +163,7 @@ def constants(tree: Tree) -> Operator:
 
 
 def changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change]:
-    """Yield all that the operators can do to a function."""
+    """Yield all changes that the operators can make to a function."""
     body = words.index("{")
     for name, operator in operators.items():
         for first, last, new in operator(words):
@@ -174,7 +174,7 @@ def changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change
 
 
 class Drawing:
-    """Draws from the places of a layer."""
+    """Draws mutants from the places of a layer."""
 
     def __init__(self, tree: Tree, layer: str, operators: dict[str, Operator]) -> None:
         self.tree, self.layer = tree, layer
@@ -190,7 +190,9 @@ class Drawing:
                     self.places.setdefault(change.operator, []).append((path, chunk, change))
 
     def draw(self, dice: random.Random) -> Mutant | None:
-        """Return one, or None if what came is none: the compiler refuses it or sees no change."""
+        """Return a mutant, or None if the drawn change does not compile or does not change the
+        code.
+        """
         operator = dice.choice(sorted(self.places))
         path, chunk, change = self.places[operator].pop(dice.randrange(len(self.places[operator])))
         if not self.places[operator]:
@@ -232,7 +234,7 @@ class Drawing:
 
 
 def _contexts(text: str, there: list[Token], change: Change) -> Iterator[tuple[int, int]]:
-    """Yield more and more round a change: its lines, then a line more on each side."""
+    """Yield growing ranges around a change: its lines, then one more line on each side."""
     line = [text.count("\n", 0, token.start) for token in there]
     for more in range(4):
         low, high = line[change.first] - more, line[change.last] + more
@@ -241,7 +243,7 @@ def _contexts(text: str, there: list[Token], change: Change) -> Iterator[tuple[i
 
 
 def _joined_source(text: str, part: list[Token]) -> str:
-    """Return tokens as they stand in the source, on one line and without comments."""
+    """Return tokens as they are in the source, on one line and without comments."""
     out = ""
     for before, token in zip([None, *part], part, strict=False):
         if before is not None and before.end != token.start:
@@ -251,7 +253,7 @@ def _joined_source(text: str, part: list[Token]) -> str:
 
 
 def tie(text: str, chunk: Chunk, at: int, path: Path) -> str:
-    """Return the clause that is cited nearest, or else a function that a header declares."""
+    """Return the nearest cited clause, or else a function that a header declares."""
     cited = [(abs(found.start() - at), found.group()) for found in CLAUSE.finditer(text)]
     near = [c for c in cited if c[0] < 1500]
     if near:
@@ -267,7 +269,7 @@ _assembled: dict[str, str | None] = {}
 
 
 def assembly(path: Path, text: str) -> str | None:
-    """Return what the compiler makes of a file's text, or None if it refuses it."""
+    """Return the compiler's assembly output for a file's text, or None if it does not compile."""
     if text not in _assembled:
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / path.name
@@ -280,7 +282,7 @@ def assembly(path: Path, text: str) -> str | None:
 
 
 def main() -> int:
-    """Draw, and add what was drawn to the data."""
+    """Draw mutants and add them to the data."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--number", type=int, required=True, help="in all, the layers in turn")

@@ -1,8 +1,8 @@
 """Plant faults in the C code one at a time, and count the seeds until `siwarp sim` finds each.
 
-`make plants [ARGS=]`. Each fault of plants.toml is built in a copy of the tree, the simulator's
-library alone, and random workloads run on it until a seed fails. Exit status 1 for a fault that no
-seed finds and that has no `missed`, and for one that does not apply or compile: README.md.
+`make plants [ARGS=]`. Each fault of plants.toml is built in a copy of the tree (only the
+simulator's library), and random workloads run on it until a seed fails. Exit status 1 if a fault
+without `missed` is not found by any seed, or if a fault does not apply or compile: README.md.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from mutants.data import HERE, ROOT, replaced, tomllib
 from mutants.run import HOME, say
 from mutants.tree import Copy, Trouble
 
-#: What ninja builds for a fault.
+#: The target that ninja builds for a fault.
 LIBRARY = "libsiwarp-sim.so"
-#: Where `--record` writes.
+#: The file that `--record` writes.
 RECORD = HERE / "plants.md"
 VARIANTS = 3
-#: A run that takes longer, in seconds, hangs: a seed takes a second or two on a slow machine, and
-#: siwarp sim ends one that hangs after two minutes.
+#: Limits in seconds after which a run counts as hung: a seed takes one or two seconds on a slow
+#: machine, and siwarp sim itself ends a seed that hangs after two minutes.
 START_LIMIT, SEED_LIMIT = 180, 15
 _FAILED = re.compile(r"^FAILED seed (\d+)\b.*\n", re.MULTILINE)
-#: It ends so, too, if a run is too short to have had a crash, or anything refused.
+#: The last line may have more text, if no crash occurred or nothing was refused.
 _NONE = re.compile(r"^siwarp sim: .*\b0 failed\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Plant:
-    """A fault: `fault` is its kind, `what` the code does wrong, `seen` what a program sees of it.
+    """A fault: `fault` is its kind, `what` the wrong behaviour, `seen` its effect on a program.
 
-    `where`, `old`, `new` and `file` say which text of which function is replaced, as in a Mutant.
-    `missed` says why no workload can see it.
+    `where`, `old`, `new` and `file` specify the replaced text of a function, as in a Mutant.
+    `missed` gives the reason why no workload can detect the fault.
     """
 
     id: str
@@ -57,16 +57,16 @@ class Plant:
     missed: str | None = None
 
     def place(self, tree: Tree) -> Place:
-        """Return what it replaces; LookupError if it does not apply."""
+        """Return the place that the fault replaces; LookupError if it does not apply."""
         return tree.find(self.where, self.old, self.file)
 
     def broken(self, tree: Tree) -> tuple[Path, str]:
-        """Return the file that it changes, and that file's text with the change."""
+        """Return the file that the fault changes, and that file's text with the change."""
         return replaced(tree, self.place(tree), self.new)
 
 
 def load(path: Path = HERE / "plants.toml") -> list[Plant]:
-    """Return all faults; ValueError names an entry that is not as it should be."""
+    """Return all faults; ValueError names an invalid entry."""
     known = {field.name for field in fields(Plant)}
     needed = known - {"file", "missed"}
     with path.open("rb") as file:
@@ -82,17 +82,17 @@ def load(path: Path = HERE / "plants.toml") -> list[Plant]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a run of some seeds ended: `how` is passed, failed, crashed or hung."""
+    """The outcome of a run of some seeds: `how` is passed, failed, crashed or hung."""
 
     how: str
     #: The seed that did not pass, if the run named one.
     seed: int | None = None
-    #: What it said of that.
+    #: The run's message about that seed.
     line: str = ""
 
 
 def judge(status: int | None, out: str) -> Ran:
-    """Return how a run ended, by its exit status (None: it was stopped) and what it printed."""
+    """Return the outcome of a run from its exit status (None: it was stopped) and its output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     if status == 0:
         return Ran("passed")
@@ -109,13 +109,13 @@ def judge(status: int | None, out: str) -> Ran:
     raise Trouble(f"siwarp sim ended with {status}:\n{out[-2000:]}")
 
 
-#: Runs so many seeds from a first one.
+#: Runs a number of seeds from a first seed: first, number.
 Runner = Callable[[int, int], Ran]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a fault: how many seeds it took; 0: none of them found it."""
+    """The result for a fault: the number of seeds until it was found; 0: none of them found it."""
 
     seeds: int
     how: str
@@ -124,7 +124,7 @@ class Found:
 
 
 def seek(run: Runner, first: int, limit: int) -> Found:
-    """Run seeds from `first` on until one fails or `limit` passed."""
+    """Run seeds from `first` on until one fails or `limit` seeds have passed."""
     began = time.monotonic()
     ran = run(first, limit)
     seeds = 0
@@ -143,7 +143,7 @@ class Simulator:
         self.copy, self.workloads = copy, workloads
 
     def run(self, first: int, seeds: int) -> Ran:
-        """Run seeds from a first one, with each workload that was named."""
+        """Run seeds from a first one, with each of the selected workloads."""
         for workload in self.workloads or [""]:
             ran = self._run(first, seeds, ["--workload", workload] if workload else [])
             if ran.how != "passed":
@@ -154,12 +154,13 @@ class Simulator:
         command = [str(self.copy.venv / "bin" / "python"), "-m", "siwarp.cli", "sim"]
         command += ["--seeds", str(seeds), "--seed", str(first), "--jobs", "1", *more]
         command += ["--out", str(self.copy.build / "sim")]
-        # The first seed that fails is enough: its shortest prefix would take many runs more.
+        # The first failing seed is enough: the search for its shortest prefix would need many more
+        # runs.
         limit = START_LIMIT + seeds * SEED_LIMIT
         return judge(*self.copy.output(command, limit, enough=_FAILED))
 
 
-# ---- all of them
+# ---- all faults
 
 
 class Worker:
@@ -170,7 +171,7 @@ class Worker:
         self.tree = Tree(copy.home)
 
     def attempt(self, plant: Plant, first: int, limit: int) -> Found:
-        """Break the copy, run seeds, mend the copy."""
+        """Apply the fault to the copy, run seeds, and restore the copy."""
         path, text = plant.broken(self.tree)
         path.write_text(text, "utf-8")
         try:
@@ -187,7 +188,7 @@ def median(found: Iterable[Found]) -> float:
 
 
 def table(results: dict[Plant, Found], limit: int) -> str:
-    """Return the results as a table of Markdown, and their median below it."""
+    """Return the results as a Markdown table, followed by the median."""
     lines = ["| fault | variant | seeds | what failed |", "|---|---|---:|---|"]
     for plant, found in results.items():
         said = found.line if found.how in ("failed", "passed") else f"{found.how}: {found.line}"
@@ -214,7 +215,7 @@ def arguments() -> argparse.Namespace:
 
 
 def workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
-    """Make so many copies of the tree, and see that the code as it is passes the seeds."""
+    """Create copies of the tree, and check that the original code passes the seeds."""
     made = []
     for number in range(jobs):
         copy = Copy(HOME / f"tree-{number}")
@@ -229,7 +230,7 @@ def workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
 
 
 def plant_all(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
-    """Try the faults, `jobs` at a time, and print how each went."""
+    """Try the faults, `jobs` at a time, and print the result of each."""
     every = workers(max(1, min(args.jobs, len(plants))), args)
     free: SimpleQueue[Worker] = SimpleQueue()
     for worker in every:
@@ -255,7 +256,7 @@ def plant_all(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Foun
 
 
 def applies(plants: list[Plant], tree: Tree) -> bool:
-    """Whether each fault has its place in the tree; says which has not."""
+    """Whether each fault applies to the tree; prints those that do not."""
     good = True
     for plant in plants:
         try:
@@ -267,7 +268,7 @@ def applies(plants: list[Plant], tree: Tree) -> bool:
 
 
 def main() -> int:
-    """Run; 1 if anything is not as it should be."""
+    """Run; return 1 if there is any problem."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = arguments()
     plants = load()

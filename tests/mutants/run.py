@@ -1,8 +1,8 @@
-"""Break the C code with one mutant at a time, and count those that the layer's tests notice.
+"""Break the C code with one mutant at a time, and count the mutants that the layer's tests detect.
 
-`make mutate [N=] [SEED=] [ARGS=]`. What was tried is kept in build/mutate/results.jsonl and is
-not tried again until code or tests change. Exit status 1 below 95% noticed, for a survivor without
-a reason, and for a mutant that does not apply or does not compile. README.md says more.
+`make mutate [N=] [SEED=] [ARGS=]`. Results are kept in build/mutate/results.jsonl, and a mutant is
+not tried again until code or tests change. Exit status 1 if fewer than 95% are detected, for a
+survivor without a reason, and for a mutant that does not apply or does not compile. See README.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from mutants.tree import TEST_LIMIT, Copy, Run, Trouble, listed
 
 HOME = ROOT / "build" / "mutate"
 WANTED = 0.95
-#: How often a layer's tests are run where the first to fail does not fail again.
+#: How often a layer's tests are run if the first test that fails does not fail again.
 TIMES = 3
 NOTICED = {"failed", "crashed", "hung"}
 
 
 def states(lay: dict[str, Layer]) -> dict[str, str]:
-    """Return for each layer what stands for the code and that layer's tests as they are now."""
+    """Return, for each layer, a hash of the code and of that layer's tests in their
+    current state.
+    """
     common = hashlib.sha256()
     tests: list[tuple[str, bytes]] = []
     for name in listed(ROOT):
@@ -55,15 +57,15 @@ def states(lay: dict[str, Layer]) -> dict[str, str]:
 
 
 class Results:
-    """What is known of mutants: a line each, the last one of a mutant counts."""
+    """The known results of mutants: one line each; the last line of a mutant is valid."""
 
     def __init__(self, path: Path, now: dict[str, str], last: bool = False) -> None:
         self.path, self.now, self.last = path, now, last
         self.lock = threading.Lock()
         self.known: dict[str, dict[str, Any]] = {}
-        #: Tests seen to pass, or fail, on the whole code.
+        #: Whether a test passes with the original code, as far as known.
         self.whole: dict[str, bool] = {}
-        #: What noticed a mutant the last time, also on other code.
+        #: The test that detected a mutant the last time, even with other code.
         self.hints: dict[str, str] = {}
         if path.exists():
             for line in path.read_text("utf-8").splitlines():
@@ -81,7 +83,7 @@ class Results:
             self.known[entry["digest"]] = entry
 
     def add(self, layer: str, **entry: Any) -> None:
-        """Keep what was just seen of a layer's mutant, or test."""
+        """Store the result of a layer's mutant, or of a test."""
         entry = {"layer": layer, "state": self.now[layer], **entry}
         with self.lock:
             self._take(entry)
@@ -94,11 +96,11 @@ class Worker:
 
     def __init__(self, copy: Copy, results: Results, lay: dict[str, Layer]) -> None:
         self.copy, self.results, self.lay = copy, results, lay
-        # As the copy was when it was filled: the work tree may change meanwhile.
+        # The copy's content when it was filled: the work tree may change meanwhile.
         self.tree = Tree(copy.home)
 
     def attempt(self, mutant: Mutant) -> dict[str, Any]:
-        """Break the copy, run the tests, mend the copy."""
+        """Apply the mutant to the copy, run the tests, and restore the copy."""
         began = time.monotonic()
         path, text = mutant.broken(self.tree)
         path.write_text(text, "utf-8")
@@ -130,7 +132,7 @@ class Worker:
             except Trouble:
                 if self.copy.stopped:
                     raise
-                continue  # the test has another name by now
+                continue  # the test has been renamed
             if run.how != "passed":
                 return run
         there = [test for test in layer.tests if (self.copy.home / test).exists()]
@@ -141,15 +143,16 @@ class Worker:
             again = self.copy.test([run.by], 3 * TEST_LIMIT, self._log(mutant), set())
             if again.how != "passed":
                 break
-            # It failed for another reason, such as a busy machine: what do the others say?
+            # It failed for another reason, such as a busy machine: run the other tests.
             fails = fails | {run.by}
         return run
 
 
 def confirm(mutants: list[Mutant], results: Results, copy: Copy) -> bool:
-    """Run what noticed mutants on the code as it is: a test that fails there noticed nothing.
+    """Run tests that detected mutants with the original code: a test that fails there detects
+    nothing.
 
-    False if there was one: the mutants that it failed with are to be tried without it.
+    Return False if a test failed: the mutants that it detected are to be tried without it.
     """
     layer_of = {
         results.known[m.digest]["by"]: m.layer for m in mutants if m.digest in results.known
@@ -172,12 +175,14 @@ def confirm(mutants: list[Mutant], results: Results, copy: Copy) -> bool:
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(text, flush=True)
 
 
 def report(mutants: list[Mutant], results: Results) -> bool:
-    """Print noticed and tried per layer and in all, and what is wrong; True if nothing is."""
+    """Print the detected and tried mutants per layer and in total, and problems; return True if
+    none.
+    """
     total = seen = 0
     wrong: list[str] = []
     print(f"\n{'layer':8}{'mutants':>8}{'tried':>8}{'noticed':>9}{'hung':>6}")
@@ -201,7 +206,7 @@ def report(mutants: list[Mutant], results: Results) -> bool:
     print(f"{'all':8}{len(mutants):8}{total:8}{seen:9}   noticed {share:.1%}")
     for line in wrong:
         print(line)
-    # Of all, not of those tried: one with a reason to survive does not fail a run of a dozen.
+    # Relative to all mutants, not to those tried: an accepted survivor does not fail a short run.
     enough = total - seen <= (1 - WANTED) * len(mutants)
     if not enough:
         print(f"{total - seen} were not noticed: more than {1 - WANTED:.0%} of all mutants")
@@ -224,7 +229,7 @@ def arguments() -> argparse.Namespace:
 
 
 def chosen(mutants: list[Mutant], results: Results, args: argparse.Namespace) -> list[Mutant]:
-    """Return what is to be tried in this run."""
+    """Return the mutants to be tried in this run."""
     done = {
         digest
         for digest, entry in results.known.items()
@@ -236,7 +241,7 @@ def chosen(mutants: list[Mutant], results: Results, args: argparse.Namespace) ->
 
 
 def try_all(mutants: list[Mutant], todo: list[Mutant], results: Results, jobs: int) -> None:
-    """Try the mutants that are to be tried, `jobs` at a time, and print how each went."""
+    """Try the selected mutants, `jobs` at a time, and print the result of each."""
     (HOME / "logs").mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[Worker] = SimpleQueue()
     copies: list[Copy] = []
@@ -270,8 +275,8 @@ def try_all(mutants: list[Mutant], todo: list[Mutant], results: Results, jobs: i
 
 
 def main() -> int:
-    """Run; 1 if anything is not as it should be."""
-    # As Ctrl-C, which ends the tests that run, too.
+    """Run; return 1 if there is any problem."""
+    # Handled like Ctrl-C, which also ends the running tests.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     args = arguments()
     every = load()

@@ -1,4 +1,4 @@
-"""A copy of the tree in which the code may be broken: its own build, its own interpreter."""
+"""A copy of the tree in which the code may be broken, with a separate build and interpreter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from mutants.data import ROOT
 
-#: A test that hangs ends after this many seconds, whatever its own limit.
+#: Seconds after which a test that hangs is ended, whatever its own limit.
 TEST_LIMIT = 60
-#: pytest has this many seconds to end once it has said how many tests failed.
+#: Seconds that pytest may take to end after it has printed the number of failed tests.
 ENDING = 5
 _NODE = re.compile(
     r"^(tests/\S+?::\w+(?:\[.*?\](?= |$))?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL)\b)?"
@@ -30,19 +30,19 @@ _MISSED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 
 
 class Trouble(Exception):
-    """Something but a mutant is wrong; the text says what."""
+    """A problem other than a mutant; the text describes it."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """How a run of tests ended: `how` is passed, failed, crashed, hung or out of time."""
+    """The outcome of a run of tests: `how` is passed, failed, crashed, hung or out of time."""
 
     how: str
     by: str | None
 
 
 def listed(root: Path) -> list[str]:
-    """Return the files that git knows or would: a copy has them, and nothing that was built."""
+    """Return the files that git tracks or would add: a copy has them, and no build outputs."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     out = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
     names = [name.decode() for name in out.split(b"\0") if name]
@@ -61,7 +61,7 @@ def by_process(tests: list[str]) -> tuple[list[str], list[str]]:
 
 
 class Copy:
-    """A copy of the work tree under build/mutate/, one for each process that tries mutants."""
+    """A copy of the work tree under build/mutate/, one for each parallel job."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -71,7 +71,7 @@ class Copy:
         self.stopped = False
 
     def fill(self) -> None:
-        """Make it the same as the work tree; what is the same already keeps its date."""
+        """Make the copy equal to the work tree; unchanged files keep their modification time."""
         names = listed(ROOT)
         for name in names:
             target = self.home / name
@@ -87,7 +87,7 @@ class Copy:
                     path.unlink()
 
     def prepare(self) -> None:
-        """Fill it and build it, with an interpreter that has the packages of .venv."""
+        """Fill and build the copy, with an interpreter that has the packages of .venv."""
         self.fill()
         stamp = self.home / ".ready"
         files = (ROOT / "pyproject.toml", ROOT / "tools" / "editable.py")
@@ -108,7 +108,7 @@ class Copy:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
         pip += ["--python", str(self.venv / "bin" / "python"), "install", "-qq", "--no-deps"]
         pip += ["--no-build-isolation", f"-Cbuild-dir={self.build.relative_to(self.home)}"]
-        # Across the layers the linker would compile all of them again for every mutant.
+        # With optimisation across layers, the linker would recompile all of them for every mutant.
         pip += ["-Csetup-args=-Dtests=true", "-Csetup-args=-Dlto=false"]
         pip += ["-Csetup-args=-Doptimization=1", "-e", "."]
         self._call(pip)
@@ -119,7 +119,7 @@ class Copy:
         ours = ("SIWARP_", "PYTEST_")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        # Two copies share what ccache has of a file.
+        # The two copies share cached objects in ccache.
         environment["CCACHE_NOHASHDIR"] = "1"
         environment.pop("PYTHONPATH", None)
         return environment
@@ -132,17 +132,17 @@ class Copy:
             raise Trouble(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
     def compile(self, *targets: str) -> str | None:
-        """Build what was changed; return what the compiler says if it does not compile.
+        """Build what has changed; return the compiler's output if it does not compile.
 
-        targets: files of the build; without any all are.
+        targets: files of the build; by default all.
         """
         ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(self.build), *targets]
         done = subprocess.run(ninja, env=self._environment(), capture_output=True, text=True)
         return None if done.returncode == 0 else done.stdout[-4000:]
 
     def test(self, tests: list[str], limit: float, log: Path, without: set[str]) -> Run:
-        """Run tests in their order until the first that fails; `without` are left out."""
-        # Of a file and its folder pytest sees the folder alone: such files have a run of their own.
+        """Run tests in order until the first that fails; the tests in `without` are left out."""
+        # Given a file and its folder, pytest runs only the folder: such files have a separate run.
         early = [test for test in tests if any(test.startswith(f"{other}/") for other in tests)]
         late = [test for test in tests if test not in early]
         left_out = [f"--deselect={name}" for name in sorted(without)]
@@ -158,8 +158,8 @@ class Copy:
         return run
 
     def passing(self, tests: list[str], log: Path) -> set[str]:
-        """Run tests, each of them, and return those that passed."""
-        # A name that is none would keep all others from running.
+        """Run each of the tests, and return those that passed."""
+        # An unknown name would prevent all others from running.
         passed: set[str] = set()
         for some in by_process(tests):
             files = sorted({test.partition("::")[0] for test in some})
@@ -172,9 +172,9 @@ class Copy:
         return passed
 
     def _pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
-        """Run pytest: its exit status, or None if it took too long.
+        """Run pytest; return its exit status, or None if it took too long.
 
-        The tests are of real processes or of simulated ones (``by_process``).
+        The tests are either all of real processes or all of simulated ones (``by_process``).
         """
         environment = self._environment()
         if any(is_simulated(argument) for argument in arguments):
@@ -182,9 +182,9 @@ class Copy:
         command = [str(self.venv / "bin" / "python"), "-m", "pytest", "-n", "0"]
         command += ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--color=no"]
         command += [f"--timeout={TEST_LIMIT}", "--timeout-method=thread"]
-        # Some mutants are noticed by tests that race the clock alone.
+        # Some mutants are detected only by tests that race the clock.
         command += ["-m", "timing or not timing"]
-        # About imports that build the tree, which those of a copy do not (_install).
+        # It tests imports that rebuild the tree, which imports in a copy do not do (_install).
         command.append("--ignore=tests/unit/python/test_python_rebuild.py")
         if "-q" not in arguments:
             command.append("-v")
@@ -210,9 +210,9 @@ class Copy:
     def output(
         self, command: list[str], limit: float, enough: re.Pattern[str] | None = None
     ) -> tuple[int | None, str]:
-        """Run a command: its exit status, or None if it took too long, and what it printed.
+        """Run a command; return its exit status, or None if it took too long, and its output.
 
-        It is ended once that has a match of `enough`, and has failed (1).
+        The command is ended as soon as its output matches `enough`, and then counts as failed (1).
         """
         process = subprocess.Popen(
             command,
@@ -248,12 +248,12 @@ class Copy:
         return status, out.decode("utf-8", errors="replace")
 
     def stop(self) -> None:
-        """From another thread: what runs ends, and says nothing of its mutant."""
+        """Called from another thread: end the running command, which then yields no result."""
         self.stopped = True
         self.end()
 
     def end(self) -> None:
-        """End what is left of a run: the processes of its session, which is its own."""
+        """End the remaining processes of a run, which all belong to its session."""
         process, self.process = self.process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -262,10 +262,10 @@ class Copy:
 
 
 def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | None:
-    """Return pytest's exit status; None if it took too long.
+    """Return pytest's exit status, or None if it took too long.
 
-    A test that failed may leave something behind that never ends, a thread, or what its end waits
-    for: then what pytest said last counts.
+    A failed test may leave behind a thread, or a resource whose release never ends: then the last
+    output of pytest decides.
     """
     deadline = time.monotonic() + limit
     while (left := deadline - time.monotonic()) > 0:
@@ -281,15 +281,15 @@ def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | 
 
 
 def _quiet(log: Path) -> float:
-    """Return for how many seconds nothing was written."""
+    """Return the number of seconds since the last output."""
     return time.time() - log.stat().st_mtime
 
 
 def _judge(status: int | None, out: str) -> Run:
-    """Return how a run ended by its exit status, and which test it was at."""
+    """Return the outcome of a run from its exit status, and the test that was running."""
     lines = [found.groups() for line in out.splitlines() if (found := _NODE.match(line))]
     missed = [node for node, how in lines if how in ("FAILED", "ERROR")]
-    # A module that cannot be imported has a line in the summary alone.
+    # A module that cannot be imported is listed only in the summary.
     missed += _MISSED.findall(out)
     last = lines[-1][0] if lines and lines[-1][1] is None else None
     if status == 0:
