@@ -10,9 +10,9 @@
 struct cg {
 	int rank;
 	int ranks;
-	int rows; /* rows of this rank */
+	int rows; /* number of matrix rows of this rank */
 	int whole;
-	double *whole_p; /* the vector to be multiplied, of all ranks */
+	double *whole_p; /* the complete vector p, with the parts of all ranks */
 	MPI_Request *requests;
 };
 

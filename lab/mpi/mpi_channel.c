@@ -9,7 +9,7 @@
 #include "lab/mpi/mpi_channel.h"
 
 #define MAGIC	 0x68796272u
-#define POOL	 256u /* unacknowledged frames, to all peers together */
+#define POOL	 256u /* maximum number of unacknowledged frames, to all peers together */
 #define UD_RECVS 512u
 #define UD_SENDS (POOL + 64u)
 #define OWN_QKEY 0x80000000u
@@ -323,7 +323,7 @@ static void send_again(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	for (uint32_t i = peer->first; i != SIW_CHANNEL_NONE; i = c->frames[i].next) {
 		if (c->frames[i].posted)
-			continue; /* its send has not completed */
+			continue; /* the previous send of the frame has not completed */
 		post_frame(c, peer, i);
 		c->sums.again++;
 	}

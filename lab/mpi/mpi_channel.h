@@ -55,12 +55,12 @@ struct siw_channel_peer {
 	uint32_t next_seq, acked;
 	/* frames from the peer: the next one, and the last acknowledged value */
 	uint32_t expected, told;
-	uint32_t first, last; /* unacknowledged frames to the peer, oldest first */
+	uint32_t first, last; /* list of unacknowledged frames to the peer, oldest first */
 	uint64_t left;	      /* remaining octets of the incomplete message from the peer */
 	uint64_t news_ns;     /* time since which the peer has acknowledged nothing */
 	uint64_t sent_ns;     /* time of the last send of an unacknowledged frame */
 	uint64_t rto_ns;
-	uint32_t by_ud;	 /* frames sent over UD */
+	uint32_t by_ud;	 /* number of frames sent to the peer over UD */
 	uint32_t try_at; /* value of by_ud at which a connection is requested */
 	bool owed;	 /* the peer waits for an acknowledgement */
 	bool again;	 /* the acknowledgement that it waits for may have been lost */
@@ -78,8 +78,8 @@ struct siw_channel_peer {
 /* A frame to send; its octets are in the pool. */
 struct siw_channel_frame {
 	uint32_t next;	 /* next frame of the same peer, or next free frame */
-	uint32_t posted; /* posts of the frame without a completion */
-	uint32_t length; /* length including the header */
+	uint32_t posted; /* number of posts of the frame without a completion */
+	uint32_t length; /* length of the frame in octets, including the header */
 	uint32_t to;
 	bool acked;
 };
@@ -100,19 +100,19 @@ struct siw_channel {
 	struct siw_pd *pd;
 	struct siw_comp_channel *events;
 	struct siw_cq *send_cq, *recv_cq;
-	struct siw_qp *ud; /* NULL: there is none */
-	struct siw_mr *mr; /* the frames of the pool, then the receives of UD */
+	struct siw_qp *ud; /* the UD queue pair; NULL: there is none */
+	struct siw_mr *mr; /* region of the frame pool, followed by the UD receive buffers */
 	char *pool, *ud_slots;
 	size_t stride; /* size of a frame and of a receive, in octets */
 	struct siw_channel_frame *frames;
-	uint32_t free; /* the first free frame */
+	uint32_t free; /* index of the first free frame */
 	uint32_t *owed;
 	uint32_t n_owed;
 	struct siw_cm_channel *cm;
 	struct siw_cm_id *listener;
 	const uint16_t *cm_ports;
-	uint32_t slots_used; /* connections that are established or in progress */
-	uint32_t empty;	     /* consecutive polls without result */
+	uint32_t slots_used; /* number of connections that are established or in progress */
+	uint32_t empty;	     /* number of consecutive polls without result */
 	uint32_t turns;
 };
 

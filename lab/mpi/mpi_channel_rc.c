@@ -76,7 +76,8 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
 		.private_data_len = sizeof(rank),
 		.initiator_depth = -1,
 		.responder_resources = -1,
-		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE, /* either end may send first */
+		/* RTR messages that allow either end to send first */
+		.peer_to_peer = SIW_CM_RTR_FPDU | SIW_CM_RTR_WRITE,
 		.timeout_ms = CONNECT_MS,
 		.refused_ms = CONNECT_MS / 2,
 	};
@@ -143,7 +144,7 @@ static void take_event(struct siw_channel *c, const struct siw_cm_event *event)
 		drop(c, peer);
 		peer->try_at = peer->by_ud + c->plan.threshold;
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
-			return; /* the peer's own request is in progress */
+			return; /* a connection requested by the peer is in progress */
 		/*
 		 * The peer may have room later, because some of its own requests may be rejected.
 		 */

@@ -31,7 +31,7 @@
 
 #define MOST_RANKS   256
 #define NEIGHBOURS   4
-#define SPINS_ALONE  2000 /* if each rank has a CPU */
+#define SPINS_ALONE  2000 /* polls before sleeping if each rank has a CPU */
 #define SPINS_SHARED 20
 #define LOOK_US	     2000
 
@@ -43,8 +43,8 @@ struct options {
 /* Memory shared by the processes. Each writes its own entries; barriers order the accesses. */
 struct shared {
 	pthread_barrier_t barrier;
-	_Atomic uint32_t arrived; /* ranks that have ended a phase, over all phases */
-	_Atomic uint32_t pinged;  /* ranks 0 and 1 that have ended their pings */
+	_Atomic uint32_t arrived; /* count of ranks that have ended a phase, over all phases */
+	_Atomic uint32_t pinged;  /* count of ranks 0 and 1 that have ended their pings */
 	uint16_t ud_ports[MOST_RANKS], cm_ports[MOST_RANKS];
 	struct figures {
 		long long pss, held;
@@ -61,7 +61,7 @@ struct rank {
 	struct shared *shared;
 	struct siw_channel channel;
 	uint32_t own, phase;
-	uint64_t received, expected; /* complete messages */
+	uint64_t received, expected; /* numbers of complete messages */
 	uint32_t numbers_out[MOST_RANKS], numbers_in[MOST_RANKS];
 	unsigned char *out;
 };
@@ -428,7 +428,7 @@ int main(int argc, char **argv)
 		if (pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
 			run_rank(&o, shared, i);
-			return 0; /* ending the process releases everything */
+			return 0; /* the end of the process releases all its resources */
 		}
 	}
 	watch(&o, pids);

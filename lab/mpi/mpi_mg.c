@@ -5,7 +5,7 @@
 #include "lab/mpi/mpi_util.h"
 
 #define CYCLES	 12
-#define SMOOTHS	 3  /* before and after each coarser level */
+#define SMOOTHS	 3  /* smoothing steps before and after each coarser level */
 #define COARSEST 40 /* smoothing steps on the coarsest level */
 #define MOST	 12 /* maximum number of levels */
 #define WEIGHT	 (6.0 / 7.0)

@@ -4,7 +4,7 @@
 #define SIW_BENCH_MPI_PROCESS_H
 
 struct process_sockets {
-	long long udp, tcp; /* numbers of sockets */
+	long long udp, tcp; /* numbers of UDP and TCP sockets */
 	long long kernel;   /* octets that the kernel has allocated for data sent and received */
 };
 

@@ -8,9 +8,9 @@
  */
 #include "lab/mpi/mpi_util.h"
 
-#define WINDOW	  64	     /* small messages in flight */
-#define IN_FLIGHT (4u << 20) /* octets of large messages in flight */
-#define CHECKED	  3	     /* messages whose octets are all checked */
+#define WINDOW	  64	     /* maximum number of small messages in flight */
+#define IN_FLIGHT (4u << 20) /* maximum number of octets in flight, for large messages */
+#define CHECKED	  3	     /* number of messages whose octets are all checked */
 #define TRIAL	  16	     /* round trips or windows of the trial */
 #define MOST	  20000	     /* maximum of round trips or windows of a run */
 #define TAG_DATA  1
@@ -21,9 +21,9 @@ struct wire {
 	int peer;
 	int window;
 	size_t size;
-	unsigned char *out; /* window messages of size octets each */
+	unsigned char *out; /* buffers for `window` messages of `size` octets each */
 	unsigned char *in;
-	MPI_Request *requests; /* requests for both directions */
+	MPI_Request *requests; /* requests of both directions */
 };
 
 static unsigned char octet(int from, unsigned int number, size_t at)
@@ -155,7 +155,7 @@ static double timed(const struct wire *w, double seconds, double (*run)(const st
 	double trial;
 	int n;
 
-	run(w, TRIAL / 4); /* establishes connections and registers the buffers */
+	run(w, TRIAL / 4); /* this first run establishes connections and registers the buffers */
 	trial = run(w, TRIAL) / TRIAL;
 	n = trial * MOST < seconds ? MOST : (int)(seconds / trial) + 4;
 	MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD);

@@ -20,7 +20,7 @@ __all__ = ["RANKS", "SIZE", "measure", "of_rank"]
 RANKS = (2, 4, 8, 16, 32, 64)
 #: Transports in a figure of a paper, and MPICH's own.
 _TRANSPORTS = ("ud", "rc", "tcp")
-#: Octets of each message.
+#: Length of each message in octets.
 SIZE = 8192
 LIMIT_S = 120
 

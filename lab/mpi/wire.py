@@ -36,7 +36,7 @@ class Must:
 
     @property
     def name(self) -> str:
-        """The promise as text."""
+        """Description of the promise as text."""
         words, _, less = METRICS[self.metric]
         size = f"{self.size} B" if self.size < 1024 else f"{self.size >> 20} MiB"
         limit = "no more" if less else "no less"

@@ -19,7 +19,7 @@ from siwarp.bench.runner import BenchError
 
 __all__ = ["ADDRESS", "Bottleneck", "Line"]
 
-#: The address of namespace b.
+#: IPv4 address of the far end, b.
 ADDRESS = "10.78.2.2"
 _MTU = 1500
 #: The bucket holds what the line sends in this many seconds, and at least two packets: a late
@@ -40,7 +40,7 @@ class Bottleneck:
 
     @property
     def bucket(self) -> int:
-        """Octets that pass at once after a pause."""
+        """Size of the token bucket in octets, which pass at once after a pause."""
         return max(_LEAST_BUCKET, int(self.mbit_s * 1e6 / 8 * _BUCKET_S))
 
 

@@ -94,7 +94,7 @@ def test_a_small_run_moves_every_message_and_has_every_floor(asked: dict[str, An
     elif asked["qp"] == "rd":
         floor, others = (floor, set()) if asked["kind"] == "bw" else ("ud", {floor})
     if asked.get("size") == 60000:
-        others = others - {"gso"}  # two such segments exceed the size of a datagram
+        others = others - {"gso"}  # two GSO segments of this size exceed the largest datagram
     assert result["floor_name"] == floor
     assert set(result["floors"]) == others
     assert len(result["rounds"]) == 1

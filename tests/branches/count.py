@@ -46,7 +46,7 @@ class Line:
 
     @property
     def layer(self) -> str:
-        """The folder below siwarp/."""
+        """The layer's name: the folder of the file below siwarp/."""
         return self.file.split("/")[1]
 
     @property

@@ -174,7 +174,8 @@ def test_the_commands_signals_reach_it_and_it_decides(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal sends it
+        # Sent to the process group, as Ctrl-C on a terminal does.
+        os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.readline() == "SIGINT\n"
         process.send_signal(signal.SIGHUP)
         assert process.stdout.readline() == "SIGHUP\n"
@@ -323,7 +324,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
         for octets in (b"", b"x" * 21, b"y" * 50):
             s.sendto(octets, qp.addr)
         with AH(pd, qp.addr) as ah:
-            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))  # no receive is posted
+            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))  # dropped: no receive is posted
             poll_until_dropped(cq, "drop_no_buffer")
             qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
             qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))

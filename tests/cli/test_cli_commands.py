@@ -295,7 +295,7 @@ def test_counters_of_a_process_without_a_device_says_so() -> None:
 
 def test_counters_says_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(counters.CountersError, match="no such process runs"):
-        counters.read(1 << 22 | 1)  # beyond the largest PID
+        counters.read(1 << 22 | 1)  # a PID beyond the largest possible one
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: -1)
         with pytest.raises(counters.CountersError, match="another user's process"):
@@ -352,7 +352,8 @@ def test_doctor_takes_a_port_for_free_that_old_connections_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as siwarp sets it
+        # Siwarp's listeners set this option, too.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
@@ -388,7 +389,7 @@ def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
         (["config"], 141),  # the status that a shell reports for a program killed by SIGPIPE
         (["config", "--json"], 141),
         (["--help"], 141),
-        (["nonsense"], 2),  # no output, only an error message
+        (["nonsense"], 2),  # no output on stdout, only an error message
     ],
 )
 def test_output_into_a_closed_pipe_is_no_error_message(

@@ -152,7 +152,7 @@ def test_ping_prints_lines_for_people() -> None:
 
 
 def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> None:
-    port = 12_000 + os.getpid() % 4_000  # outside the system's ephemeral port range
+    port = 12_000 + os.getpid() % 4_000  # a port outside the system's ephemeral port range
     with server("--addr", "127.0.0.1", "--port", port) as (bound, _):
         assert bound == port
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
@@ -228,7 +228,7 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
                 bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(ask))),
                 ("127.0.0.1", port),
             )
-            # the server has no memory for this request
+            # the server's reply reports that it has no memory for this request
             assert b"siwucpg1" + bytes(4) in s.recv(100)
         words = ["ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write"]
         done = siwarp_json(*words, *key())
@@ -242,7 +242,7 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
-            # with the server's Q_Key
+            # invalid messages that have the server's Q_Key
             for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):
                 fields["q_key"] = QKEY
                 s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
@@ -447,7 +447,7 @@ def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
         CQ(device, 4) as cq,
         QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=("127.0.0.1", 0))) as qp,
     ):
-        qp.to_rts(QPAttr(min_rnr_timer=14))  # 1.28 ms
+        qp.to_rts(QPAttr(min_rnr_timer=14))  # code 14 stands for 1.28 ms
         pinger = DatagramPinger(qp.addr, "rd", "send", 64, None)
         with contextlib.closing(pinger), pytest.raises(Error, match="receiver-not-ready"):
             pinger.ping(0)

@@ -97,7 +97,7 @@ def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: 
     assert "Usage: siwarp" in said
     assert not too_wide(said, columns)
     assert not set(said) & set("│╭╰─")
-    assert not re.search(r"[a-z,]\.\.\.", said)  # no text is truncated
+    assert not re.search(r"[a-z,]\.\.\.", said)  # the help text is not truncated with "..."
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -144,7 +144,8 @@ def test_tables_break_between_words_alone(
 )
 def test_what_is_measured_is_shown_in_whole_words(arguments: str, last: str) -> None:
     said = terminal(80, *arguments.split())
-    assert re.search(last, said, re.DOTALL)  # long numbers may break a line
+    # The output may have a line break where numbers are long.
+    assert re.search(last, said, re.DOTALL)
     assert not too_wide(said, 80)
     assert not re.search(r"\w…", said)
 

@@ -50,6 +50,6 @@ def test_the_program_runs_over_each_transport(work: Path) -> None:
 @pytest.mark.timeout(400)
 def test_the_short_form_of_the_bench_measures(work: Path) -> None:
     done = lines(work, block("docs/mpi.md", "bench"))
-    assert done.returncode == 1  # 1 MiB is not among the measured sizes
+    assert done.returncode == 1  # status 1 because 1 MiB is not among the measured sizes
     assert "UCX ud_verbs, 64 B: latency, one way no more than UCX tcp's:" in done.stdout
     assert done.stdout.count("NOT SHOWN") == 1, done.stdout + done.stderr

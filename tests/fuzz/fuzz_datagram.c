@@ -102,7 +102,7 @@ static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *e
 	case SIW_RDMAP_BAD_RECV:
 		CHECK(event->user_data < 8 && event->status == -EMSGSIZE);
 		break;
-	case SIW_RDMAP_BAD_ACCESS: /* no error message is sent */
+	case SIW_RDMAP_BAD_ACCESS: /* an access error, for which no error message is sent */
 		CHECK(event->quoted_tagged && event->quoted_head_len == 14);
 		return;
 	default:

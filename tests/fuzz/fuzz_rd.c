@@ -164,7 +164,7 @@ static void take(int a, int b, enum siw_rd_space space, const uint8_t *data, uin
 	CHECK(number % SIW_RD_SPACES == space);
 	number /= SIW_RD_SPACES;
 	CHECK(number < ends[b].with[a][space].next);
-	CHECK(number >= pair->taken); /* at most once, in order */
+	CHECK(number >= pair->taken); /* segments are delivered at most once, in order */
 	CHECK(pair->fresh || number == pair->taken);
 	pair->taken = number + 1;
 	pair->fresh = false;

@@ -24,14 +24,14 @@
 enum { ENDS = 3, STRANGERS = 4, PLACES = ENDS + STRANGERS };
 
 struct fuzz_datagram {
-	uint8_t from, to; /* places */
+	uint8_t from, to; /* places of sender and receiver */
 	uint32_t len;
 	uint8_t octets[FUZZ_LONGEST];
 };
 
 struct fuzz_net {
 	uint64_t now;
-	bool full;	    /* sockets refuse every send */
+	bool full;	    /* every socket refuses sends */
 	bool no_batches;    /* the kernel has no UDP_SEGMENT */
 	bool reseed;	    /* the next random octets are the first ones again: fuzz_rd_port.c */
 	uint32_t route_mtu; /* path MTU that the kernel reports for every route; 0: none */

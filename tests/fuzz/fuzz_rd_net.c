@@ -8,7 +8,8 @@
 struct fuzz_net net;
 
 static struct fuzz_datagram pool[AIR], past[PAST], inboxes[ENDS][INBOX];
-static struct fuzz_datagram *air[AIR]; /* datagrams in flight, then unused ones */
+/* array of the datagrams in flight, followed by unused ones */
+static struct fuzz_datagram *air[AIR];
 
 void fuzz_net_reset(void)
 {

@@ -44,8 +44,9 @@ static struct {
 	struct siw_mr *own, *granted;
 	struct siw_ah *to;
 	uint8_t *mem;
-	uint32_t posted, done; /* work requests, including receives */
-	uint8_t state[WRS];    /* by wr_id: 1 posted, 2 complete */
+	/* numbers of posted and completed work requests, including receives */
+	uint32_t posted, done;
+	uint8_t state[WRS]; /* state of each work request, by wr_id: 1 posted, 2 complete */
 	uint32_t next_send, next_recv;
 	/* heard: datagrams received and timers expired; answers: datagrams sent other than data */
 	uint32_t heard, answers;
@@ -64,7 +65,7 @@ static uint32_t byte(struct input *in)
 static bool knows(int end, int place)
 {
 	(void)end;
-	return place < QPS; /* fuzz_rd.c covers strangers */
+	return place < QPS; /* there are no strangers here: fuzz_rd.c covers them */
 }
 
 static void to_rts(int i)
@@ -332,7 +333,7 @@ static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, 
 	uint32_t rkey = kind & 0x40 ? byte(in) : ends[i].granted->rkey;
 	uint32_t qn = opcode == 1 ? 1 : kind >> 2 & 3;
 
-	if (kind & 1) { /* tagged */
+	if (kind & 1) { /* a tagged segment */
 		n += put_be(to, 0x81 | (kind & 2 ? 0x40 : 0), 1);
 		n += put_be(to + n, 0x40 | opcode % 16, 1);
 		n += put_be(to + n, rkey, 4);
@@ -481,7 +482,7 @@ static void restart(int i)
 
 	upset = true;
 	CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
-	post_send(i, 0, 8, 0); /* the request is flushed */
+	post_send(i, 0, 8, 0); /* posted in the error state: the request is flushed */
 	poll_end(i);
 	CHECK(ends[i].done == ends[i].posted);
 	attr.qp_state = SIW_QPS_RESET;

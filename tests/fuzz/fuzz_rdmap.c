@@ -111,7 +111,7 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 	struct siw_rdmap_start start = {
 		.recvs = q, .pd = 1, .ird = 4, .ord = 4, .initiator = true
 	};
-	static struct siw_sge sink_sge; /* must live as long as the Read, as must the stamp */
+	static struct siw_sge sink_sge; /* like the stamp, must live as long as the Read */
 	static struct siw_rdmap_stamp stamp;
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST,
 				     .user_data = 9,
@@ -160,7 +160,8 @@ static bool turn(struct siw_rdmap_stream *stream, int *idle)
 	case SIW_RDMAP_RNR_RETRY:
 		CHECK(event.rnr_retry <= 7);
 		break;
-	case SIW_RDMAP_DELIVERED: /* an invalid count; some are accepted here */
+	/* an invalid delivery count, as nothing was sent; some are accepted here */
+	case SIW_RDMAP_DELIVERED:
 		if (event.sends & 1)
 			siw_rdmap_refuse_count(stream);
 		break;

@@ -19,7 +19,7 @@ from siwarp.inspect import (
 )
 from siwarp.inspect.names import AtomicCode
 
-Numbers = tuple[int, int, int]  # layer, error type and error code of a Terminate
+Numbers = tuple[int, int, int]  # the layer, error type and error code of a Terminate
 SEND_OPS = (Opcode.SEND, Opcode.SEND_SE)
 IMMEDIATES = (Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE)
 INVALIDATES = (Opcode.SEND_INVALIDATE, Opcode.SEND_SE_INVALIDATE)
@@ -101,7 +101,7 @@ def judge(octets: bytes, state: State) -> Numbers | None:
     if isinstance(seg, DDPTagged):
         return judge_tagged(seg, payload, state)
     if seg.opcode in INVALIDATES:
-        return 0, 1, 9  # no STag is associated with this stream
+        return 0, 1, 9  # the STag to invalidate is not associated with this stream
     return judge_untagged(seg, payload, state)
 
 
@@ -163,7 +163,7 @@ def judge_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None
         if reading is None:
             return 0, 2, 6
         if payload and seg.stag == state.stag:
-            return 0, 1, 2  # an STag of this end that is not the sink of a Read
+            return 0, 1, 2  # the STag belongs to this end, but is not the sink of a Read
         if payload and seg.stag != reading.stag:
             return 1, 1, 0
         if payload and seg.to + len(payload) >= 1 << 64:

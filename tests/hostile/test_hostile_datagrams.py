@@ -31,7 +31,7 @@ def verdict(octets: bytes) -> str:
         return "drop_crc"
     if octets[0] & 3 != 1:
         return "drop_version"
-    if octets[0] & 0x80:  # tagged
+    if octets[0] & 0x80:  # a tagged segment
         return "drop_header"
     seg = DDPDatagram(octets[:-4])
     whole = seg.l == 1 and seg.mo == 0

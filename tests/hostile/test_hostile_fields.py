@@ -411,7 +411,8 @@ def test_marker(target: Target, layer: str, name: str) -> None:
         octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
         session.peer.send(bytes(octets))
         try:
-            if int(marker.fpduptr) & ~3 == place:  # the last two bits are ignored
+            # The last two bits of a Marker's pointer are ignored.
+            if int(marker.fpduptr) & ~3 == place:
                 target.expect(WRITES, pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=send(5))], session.position + len(octets))
@@ -456,7 +457,7 @@ def test_the_memory_of_hostile_connections_comes_back(target: Target) -> None:
             target.reset()
             target.session().say(segment, i)
 
-    some(40)  # allocate what is created once and kept
+    some(40)  # first allocate objects that are created once and kept
     before = heap_in_use()
     some(400)
     # The smallest object of a connection is larger than 64 octets; Python's own usage varies.

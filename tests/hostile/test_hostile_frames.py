@@ -176,7 +176,7 @@ def verdict_on_reply(octets: bytes, max_ird: int) -> CMEventType | None:
         return bad
     ird, ord_ = int.from_bytes(octets[20:22], "big"), int.from_bytes(octets[22:24], "big")
     if ird & 0x8000:
-        return bad  # the initiator requested no peer-to-peer connection
+        return bad  # peer-to-peer mode, which the initiator did not request
     ord_ &= 0x3FFF
     return bad if ord_ != 0x3FFF and ord_ > max_ird else CMEventType.ESTABLISHED
 

@@ -267,7 +267,7 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
     memory.vanish()
     gone = SendWR(1, sg=[mr.sge(0, size)], ah=pair.to_b)
     good = SendWR(2, sg=[pair.out.sge(0, 10)], ah=pair.to_b)
-    for requests in ([gone], [good, gone, good]):  # alone, and in a batch
+    for requests in ([gone], [good, gone, good]):  # the failing request alone, and in a batch
         pair.recv(5)
         pair.a.post_send(requests)
         done = [(w.wr_id, w.status) for w in poll(pair.scq, len(requests))]

@@ -43,7 +43,7 @@ class Trio:
             self.talk(one, self.a)
 
     def talk(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
-        """Assert that a message arrives."""
+        """Assert that a message from one queue pair arrives at the other."""
         other.recv(wr_id, 64, SIZE - 64)
         one.send(other, b"still there", 51, offset=SIZE - 64)
         assert one.done()[0].ok

@@ -50,7 +50,7 @@ class Attacker(Stranger):
         self.psn[0] += 1
 
     def live(self) -> None:
-        """Send a sign of life."""
+        """Send a datagram that shows that the attacker is alive."""
         if self.credit >= 0:
             self.say(RDType.PROBE, credit=self.credit)
         else:

@@ -75,7 +75,8 @@ def many(address: tuple[str, int], n: int, source: str | None = None) -> list[Ra
         if source:
             s.bind((source, 0))
         s.settimeout(5)
-        with contextlib.suppress(ConnectionResetError):  # closed before connect() returned
+        # The listener closed the connection before connect() returned.
+        with contextlib.suppress(ConnectionResetError):
             s.connect(address)
         made.append(RawPeer(s))
     return made
@@ -253,7 +254,7 @@ def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_late
             good = many(wire.address, 1)[0]
             good.send(REQUEST)
             until(lambda: counter("startups_paused") > before)
-            request = wire.request(5)  # after one of the silent connections has timed out
+            request = wire.request(5)  # arrives after one of the silent connections has timed out
             until(lambda: closed(silent) == 4)
         request.id.reject()
         assert good.reply().r

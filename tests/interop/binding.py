@@ -144,7 +144,7 @@ class SiwarpConnection:
         if wcs[0].ok:
             return wcs[0]
         numbers = wcs[0].vendor_err
-        if not numbers:  # flushed: an event reports the reason
+        if not numbers:  # a flushed request: an event reports the reason
             event = self._event(REASON_S)
             if event is None or event.type != CMEventType.DISCONNECTED:
                 raise AssertionError(f"{what}: {wcs[0]}, but then {event}")

@@ -12,7 +12,7 @@ import pytest
 from interop import vm
 from interop.rping import Connection, Listener, Stack
 
-RPING_PORT, ECHO_PORT = 7174, 7175  # in the guest
+RPING_PORT, ECHO_PORT = 7174, 7175  # TCP ports in the guest
 #: The largest size that rping accepts, in spite of its usage text.
 RPING_LARGEST = 65535
 
@@ -127,7 +127,7 @@ class Matrix:
     """Outcomes by row and column, in the order of their first appearance."""
 
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)  # text -> letter
+    reasons: dict[str, str] = field(default_factory=dict)  # text of a reason -> its letter
 
     def put(self, row: str, column: str, outcome: str, reason: str) -> None:
         if reason and outcome == "ok":

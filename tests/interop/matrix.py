@@ -36,10 +36,10 @@ Closing = Callable[[Connection | Listener], None]
 
 ROUNDS = 3
 
-TINY = list(range(1, 23))  # sizes that rping itself refuses
+TINY = list(range(1, 23))  # message sizes that rping itself refuses
 SIZES = [23, 24, 64, 100, 1000, 1456, 1500, 4096, 16384, 65535]
 TOO_LARGE = 65536
-SOME = [64, 1456, 4096, 65535]  # for modes that affect only the start-up
+SOME = [64, 1456, 4096, 65535]  # sizes for modes that affect only the start-up
 
 PLAIN = [Terms(crc=False), Terms(crc=True)]
 PEER_TO_PEER = [
@@ -258,8 +258,9 @@ def test_rping_server_of_siw_confirms_what_we_send(
 
 # --------------------------------------------------------------- a wrong STag
 
-NO_STAG_READ = Terminate(layer=0, kind=1, code=0)  # RDMAP, remote protection, invalid STag
-NO_STAG_TAGGED = Terminate(layer=1, kind=1, code=0)  # DDP, tagged buffer, invalid STag
+# Layer RDMAP, remote protection error, invalid STag.
+NO_STAG_READ = Terminate(layer=0, kind=1, code=0)
+NO_STAG_TAGGED = Terminate(layer=1, kind=1, code=0)  # layer DDP, tagged buffer error, invalid STag
 WRONG_STAG = "wrong STag"
 #: siwarp's fast response may arrive while siw's Send is still in progress: once in 50 on a busy
 #: machine.

@@ -85,7 +85,7 @@ class Connection(Protocol):
         """Read from the peer's memory into the first octets of a region; wait for the data."""
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect the connection."""
 
 
 class Listener(Protocol):
@@ -116,7 +116,7 @@ class Stack(Protocol):
         """Return one of the stack's counters."""
 
 
-ADVERTISEMENT = struct.Struct(">QII")  # address, STag, length
+ADVERTISEMENT = struct.Struct(">QII")  # fields: address, STag, length
 GO_AHEAD = bytes(ADVERTISEMENT.size)
 # value combined with an STag to spoil it, so that neither its index nor its key stays valid
 WRONG = 0x5A5A5A00

@@ -83,7 +83,7 @@ SIW_PARAMETERS = {
 #: Values of rtr_type: RFC 6581's C and D bits, big endian in 16 bits of a little endian CPU.
 RTR_WRITE, RTR_READ = 0x0080, 0x0040
 
-AGENT_PORT = 7171  # in the guest
+AGENT_PORT = 7171  # TCP port of the agent in the guest
 GUEST_ADDRESS, HOST_ADDRESS = "10.0.2.15", "10.0.2.2"
 LIFE_S = 1800  # the guest powers itself off after this long
 BOOT_S, KVM_BOOT_S = 300.0, 8.0
@@ -322,7 +322,7 @@ def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
             unpack(debs[role], work / "headers")
         siw = source.result()
     headers = work / "headers" / "usr/src" / f"linux-headers-{release}"
-    makefile = headers / "Makefile"  # has one include line with an absolute path
+    makefile = headers / "Makefile"  # the makefile has one include line with an absolute path
     makefile.write_text(makefile.read_text().replace("/usr/src", str(headers.parent)))
     done = subprocess.run(
         ["make", "-s", "-j2", "-C", headers, f"M={siw}", "CONFIG_RDMA_SIW=m", "modules"],
@@ -525,7 +525,7 @@ class Guest:
         self.accelerator = ""
         self.qemu: subprocess.Popen[bytes] | None = None
         self.ports: dict[int, int] = {}
-        self._parameters: dict[str, int] = {}  # siw's parameters, as last set
+        self._parameters: dict[str, int] = {}  # siw's module parameters, as last set
         try:
             self._boot(image)
         except BaseException:

@@ -20,11 +20,11 @@ MAY_USE: dict[str, set[str]] = {
     "verbs": {"base", "llp", "mem"},
     "qp": {"base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs"},
     "cm": {"base", "verbs", "qp"},
-    # Replaces llp and a device's thread.
+    # The simulator, which replaces llp and a device's thread.
     "sim": {"base", "llp", "verbs"},
-    # A separate program, on plain values only.
+    # The program siwarp-wan, which uses only plain values.
     "wan": {"base"},
-    # On the public headers only.
+    # Folders that may use only the public headers.
     "abi": set(),
     "bench": set(),
     "aio": set(),

@@ -163,7 +163,7 @@ def find(everything: list[Function]) -> list[str]:
     # A static function of a source file belongs to its folder, even if others have the same name.
     home = {f.name: f.folder for f in everything if not f.static or f.file.endswith(".h")}
     trivial: set[tuple[str, str]] = set()
-    for _ in range(3):  # up to three levels of helper functions
+    for _ in range(3):  # supports up to three levels of helper functions
         for f in everything:
             mine = {name for folder, name in trivial if folder == f.folder}
             parts = [part.replace("->", ".") for part in statements(f.body)]

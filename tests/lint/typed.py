@@ -28,7 +28,7 @@ def send(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
 async def awaited(
     conn: siwarp.aio.Connection, udp: siwarp.aio.UDEndpoint, to: RemoteBuffer
 ) -> None:
-    """The same for asyncio."""
+    """Send objects with and without the buffer protocol, with asyncio."""
     await conn.send(np.ones(3))
     await conn.write(to, b"octets")
     await conn.write(to, "text")  # type: ignore[arg-type]

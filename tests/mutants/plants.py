@@ -87,7 +87,7 @@ class Ran:
     how: str
     #: The seed that did not pass, if the run named one.
     seed: int | None = None
-    #: The run's message about that seed.
+    #: The run's message about the failing seed.
     line: str = ""
 
 

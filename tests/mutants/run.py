@@ -132,7 +132,7 @@ class Worker:
             except Trouble:
                 if self.copy.stopped:
                     raise
-                continue  # the test has been renamed
+                continue  # the test that detected the mutant has been renamed
             if run.how != "passed":
                 return run
         there = [test for test in layer.tests if (self.copy.home / test).exists()]

@@ -72,9 +72,11 @@ class World:
                 socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
             )
             if ":" in host:
-                self.own.setsockopt(socket.IPPROTO_IPV6, 23, 2)  # IPV6_MTU_DISCOVER, DO
+                # Option IPV6_MTU_DISCOVER, value IPV6_PMTUDISC_DO.
+                self.own.setsockopt(socket.IPPROTO_IPV6, 23, 2)
             else:
-                self.own.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, DO
+                # Option IP_MTU_DISCOVER, value IP_PMTUDISC_DO.
+                self.own.setsockopt(socket.IPPROTO_IP, 10, 2)
             self.own.bind((host, 0))
             self.qp.to_init(QPAttr(fd=self.own, qkey=7))
         else:
@@ -214,7 +216,8 @@ def connect_error(host: str) -> str:
 
 def main() -> None:
     for line in sys.stdin:
-        faulthandler.dump_traceback_later(90, exit=True)  # no function takes 90 s
+        # Abort after 90 s, longer than any function takes.
+        faulthandler.dump_traceback_later(90, exit=True)
         function, *args = json.loads(line)
         print(json.dumps(globals()[function](*args)), flush=True)
         faulthandler.cancel_dump_traceback_later()

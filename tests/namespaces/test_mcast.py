@@ -91,7 +91,7 @@ def test_members_on_both_ends_and_in_several_processes_get_a_copy_each(
         members = [
             stack.enter_context(member(b, at_b, group, b.link)),
             stack.enter_context(member(b, at_b, group, b.link)),
-            # Members on the sender's own machine.
+            # The sender's own machine has group members, too.
             stack.enter_context(member(a, at_a, group, a.link)),
         ]
         own, port, qpn = send(a, at_a, at_a, group, "one", "two", "")
@@ -179,7 +179,7 @@ def test_ipv6_groups_work_on_loopback_once_there_is_a_route() -> None:
         alone.ip("link", "set", "lo", "up")
         refused = alone.python(SENDER, "::1", "::1", GROUPS["v6"], '["x"]')
         assert "GENERAL_ERR" in refused.communicate(timeout=30)[1], "no route"
-        # The command that TROUBLESHOOTING.md recommends.
+        # TROUBLESHOOTING.md recommends this command.
         alone.ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
         for group in (GROUPS["v6"], GROUPS["link"]):
             with member(alone, "::1", group, "lo") as got:

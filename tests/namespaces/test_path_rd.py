@@ -71,7 +71,8 @@ def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
     a, b = ends
     path.middle(1280, routers_tell=False)
     deliver(a, b, [100_000, 64, 5000])
-    assert a.do("count", "rd_mtu_lowered") == [0]  # no data segment was in a probe that was dropped
+    # The dropped path MTU probes contained no data segment.
+    assert a.do("count", "rd_mtu_lowered") == [0]
     behind(a, b)
     assert a.do("send", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
     behind(a, b)

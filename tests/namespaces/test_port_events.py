@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from namespaces.ns_harness import V4, V6, Namespace, finish
 
-LIMIT = 20.0  # seconds
+LIMIT = 20.0  # time limit in seconds for an event
 
 # Program: opens the device as an ordinary user, even if the tests run as root, and prints each of
 # its asynchronous events with the port state and the addresses at that time.
@@ -36,7 +36,7 @@ class Watcher:
     def __init__(self, ns: Namespace) -> None:
         self.ns = ns
         self.process = ns.python(WATCHER, ns.v4, str(os.geteuid()))
-        self._read = b""  # octets after the last complete line
+        self._read = b""  # octets received after the last complete line
         assert self.line() == "open"
 
     def line(self) -> object:
@@ -101,7 +101,8 @@ def watcher(ns: Namespace) -> Iterator[Watcher]:
 def test_a_link_that_goes_down_and_up_is_told_as_often_as_it_does(
     ns: Namespace, watcher: Watcher
 ) -> None:
-    for link in ("port", "other"):  # set down by the administrator; loss of carrier
+    # The link is set down by the administrator, or loses its carrier.
+    for link in ("port", "other"):
         ns.ip("link", "set", link, "down")
         assert watcher.until("PORT_ERR")[0] is False
         ns.ip("link", "set", link, "up")

@@ -290,7 +290,7 @@ def test_icmp_that_quotes_the_question_counts_once_for_each(cable: Cable, end: M
     liar, where = liar_of(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
-        asker.do("ask", *where, 0.09)  # one query, without retransmissions
+        asker.do("ask", *where, 0.09)  # the query times out after 90 ms, so it is sent only once
         asked, port = json.loads(liar.stdout.readline())
         told = unreachable((a.v4, port), where, bytes.fromhex(asked)[:16])
         liar.stdin.write(json.dumps([told] * 20) + "\n")

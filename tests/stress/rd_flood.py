@@ -45,7 +45,7 @@ SOCKETS = 32
 BLOCK = 2000
 #: Counters for the outcome of each datagram of a stranger, except a HELLO that was answered.
 JUDGED = ("drop_rd_epoch", "drop_rd_hello", "drop_rd_cookie", "drop_rd_peers")
-IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # linux/in.h
+IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # constant and struct of linux/in.h
 
 
 # ---- the attacker

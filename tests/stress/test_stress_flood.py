@@ -47,7 +47,7 @@ def test_spoofed_first_datagrams_make_no_state_get_no_more_than_they_say_and_har
     assert found["octets_answered"] <= found["octets_spoofed"] // 2
     # If a spoofed datagram had got a peer record, none would have been left for the new peer.
     assert found["newcomer_served"], found
-    if not SLOW:  # a sanitizer's own memory grows
+    if not SLOW:  # under a sanitizer, the process's memory grows
         assert found["memory_grew"] <= 1 << 20, found
     assert found["honest_messages"] >= 100
     # With `make stress`, each end has one of two cores; in the suite, other tests use these cores,

@@ -37,7 +37,7 @@ SIZE = (
     if "SANITIZER" in os.environ
     else (16 << 20)
 )
-LIMIT = 240.0  # seconds for one message
+LIMIT = 240.0  # time limit in seconds for one message
 
 
 class Two:

@@ -73,7 +73,7 @@ class Row:
     rfc: str
     error: tuple[int, int, int]
     provoke: Provoke
-    quotes: str  # "nothing", "segment", "request"
+    quotes: str  # what the Terminate quotes: "nothing", "segment" or "request"
     small_only: bool = False
 
     def __str__(self) -> str:
@@ -401,7 +401,7 @@ def test_the_tables_have_every_error_once() -> None:
     assert provoked | STARTUP | REASONED.keys() == ALL
     assert not provoked & STARTUP
     assert not (provoked | STARTUP) & REASONED.keys()
-    assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # as listed in siwarp.inspect
+    assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # siwarp.inspect lists the same error codes
 
 
 @pytest.fixture

@@ -340,7 +340,7 @@ def test_after_a_terminate_the_stream_ends_gracefully(w: RdmapWorld) -> None:
     stream = w.initiator()
     stream.put(write(b"x", stag=1))
     stream.terminates((1, 1, 0))
-    assert stream.sock.recv(1) == b""  # an end of stream, not a reset
+    assert stream.sock.recv(1) == b""  # TCP ends with an end of stream, not with a reset
     stream.sock.sendall(pattern(100))
 
 

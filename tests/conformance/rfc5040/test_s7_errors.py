@@ -120,7 +120,7 @@ def test_memory_without_the_right_to_be_read_is_not(w: RdmapWorld, rights: int) 
     stream = w.initiator()
     m = w.memory(100, b"a secret", rights=rights)
     stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))  # and sends nothing before the Terminate
+    stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))  # nothing is sent before the Terminate
 
 
 @pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")

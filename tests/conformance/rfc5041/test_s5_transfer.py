@@ -161,7 +161,7 @@ def test_nothing_is_delivered_without_a_last_segment(w: DdpWorld) -> None:
     q.post(1, m.sge())
     stream.send(untagged(b"01234", l=0), untagged(b"56789", mo=5, l=0))
     assert [stream.receive(), stream.receive()] == [None, None]
-    assert m.octets() == b"0123456789"  # placed, but not delivered
+    assert m.octets() == b"0123456789"  # the octets are placed, but not delivered
     stream.send(untagged(mo=10, l=1))
     assert stream.receive() == (1, 10)
 
@@ -220,7 +220,7 @@ def test_l_alone_delivers_nothing_while_octets_before_it_are_missing(
         assert stream.receive() is None
     stream.send(untagged(octets, l=1, **fields))
     stream.fails()  # the segment with L fails, so nothing was delivered
-    # the receive of the first message has been consumed
+    # The receive of the first message has been consumed.
     assert q.take() == (2 if "msn" in fields else 1)
 
 
@@ -259,7 +259,7 @@ def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
 
 def stays_until_it_is_ended(stream: Stream) -> None:
     stream.sock.settimeout(0.03)
-    with pytest.raises(TimeoutError):  # neither an end of stream nor a reset
+    with pytest.raises(TimeoutError):  # the peer sees neither an end of stream nor a reset
         stream.sock.recv(1)
     with pytest.raises(StreamError):
         stream.head_once()

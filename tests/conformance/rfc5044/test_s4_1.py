@@ -25,7 +25,7 @@ def test_an_fpdu_is_length_ulpdu_pad_and_crc(w: World, size: int) -> None:
 @pytest.mark.parametrize("size", [3, 4, 5, 301, 303, 304])
 def test_pad_octets_leave_as_zero(w: World, size: int) -> None:
     stream = w.sender()
-    for fill in (0xFF, 0xAA):  # the second time the memory under the pad is not fresh
+    for fill in (0xFF, 0xAA):  # the second time, the memory of the pad is not zero beforehand
         assert stream.frame(bytes([fill]) * 3, [bytes([fill]) * (size - 3)]) == 1
         stream.flush()
         octets = recv_exactly(stream.sock, len(fpdu(bytes(size))))

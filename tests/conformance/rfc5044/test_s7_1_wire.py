@@ -221,7 +221,7 @@ def test_the_peers_graceful_end_is_told_and_answered_with_ours(wire: Wire) -> No
         assert [w.status for w in wcs] == [WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR]
         event = peer.end.event()
         assert (event.type, event.status, event.wire_error) == (CMEventType.DISCONNECTED, 0, 0)
-        assert peer.sock.recv(1) == b""  # an end of stream, not a reset
+        assert peer.sock.recv(1) == b""  # TCP ends with an end of stream, not with a reset
 
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")

@@ -112,9 +112,9 @@ def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
 @pytest.mark.parametrize(
     "reply",
     [
-        MPAReply(rev=2, s=1, a=1, d_rtr=1),  # an RTR that siwarp did not offer
-        MPAReply(rev=2, s=1, a=1),  # no RTR at all
-        MPAReply(rev=2, s=1, a=0, c_rtr=1),  # A is not echoed
+        MPAReply(rev=2, s=1, a=1, d_rtr=1),  # the Reply selects an RTR that siwarp did not offer
+        MPAReply(rev=2, s=1, a=1),  # the Reply selects no RTR
+        MPAReply(rev=2, s=1, a=0, c_rtr=1),  # the Reply does not echo A
     ],
     ids=["other", "none", "no A"],
 )

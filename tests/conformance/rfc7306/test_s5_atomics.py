@@ -412,7 +412,8 @@ def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
     m = Memory(20)
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}
-    region = ffi.new("struct siw_mem_region *", where)  # to_base is 0
+    # Tagged offsets of the region begin at 0 (to_base).
+    region = ffi.new("struct siw_mem_region *", where)
     checked(lib.siw_mem_stag_alloc(w.mem, region, stag))
     m[0:20] = bytes(20)
     stream = w.initiator()
