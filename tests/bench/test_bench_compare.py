@@ -93,7 +93,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     """Return a function that creates a program which prints a bench's JSON and logs its
     arguments.
     """
-    # A sanitizer library that is preloaded into a shell ends the shell.
+    # A shell crashes if a sanitizer's library is preloaded into it.
     monkeypatch.delenv("LD_PRELOAD", raising=False)
 
     def make(name: str, lat: float = 2.0, bw: float = 5.0, then: str = "") -> Path:

@@ -22,7 +22,8 @@ NUMBER = struct.Struct("=Q")
 #: Milliseconds of CPU time without progress after which an end that spins gives up; the default is
 #: 3 s.
 PATIENCE_MS = 500
-#: Guaranteed upper limit for programs that keep both CPUs busy, in microseconds.
+#: Promised upper limit in microseconds until a Write is visible to a program that only polls its
+#: memory, with both CPUs busy.
 BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # sanitized code is about 4 times slower
 
 

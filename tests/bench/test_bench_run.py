@@ -224,7 +224,7 @@ def test_latency_beside_a_thousand_idle_queue_pairs_is_measured_beside_none() ->
 def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(runner.program()), "--kind", "crowd"],
-        # the environment of the shell; the program loads its own sanitizer library
+        # The environment of the shell; the program loads its own sanitizer library.
         env=unsanitized(),
         capture_output=True,
         text=True,

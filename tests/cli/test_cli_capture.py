@@ -284,7 +284,7 @@ def test_the_variable_does_the_same_and_is_no_unknown_one(tmp_path: Path) -> Non
     assert done.returncode == 0
     assert done.stderr == ""
     files = list(tmp_path.iterdir())
-    assert len(files) == 2  # of the client and of the peer process that it started
+    assert len(files) == 2  # one capture of the client and one of the peer process that it started
     for file in files:
         assert {m["kind"] for m in dissected(file)} == {"SEND"}
 

@@ -340,7 +340,7 @@ def test_doctor_as_a_command_looks_at_each_thing() -> None:
 
 def test_doctor_sees_that_the_default_port_is_taken() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        # another process has the port, which serves the same purpose
+        # Another process has the port, which serves the same purpose.
         with contextlib.suppress(OSError):
             s.bind(("127.0.0.1", 18515))
         ports = next(f for f in siwarp_json("doctor") if f["what"] == "ports")
@@ -359,7 +359,7 @@ def test_doctor_takes_a_port_for_free_that_old_connections_have(
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = listener.accept()
-            # closing first leaves this end of the connection in TIME_WAIT for a minute
+            # Closing first leaves this end of the connection in TIME_WAIT for a minute.
             accepted.close()
             assert client.recv(1) == b""
         monkeypatch.setattr(doctor, "PORT", port)

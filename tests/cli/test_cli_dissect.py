@@ -73,7 +73,7 @@ def test_a_capture_comes_by_standard_input(file: Path) -> None:
 def test_the_exit_status_tells_of_errors_if_it_is_to(file: Path) -> None:
     assert siwarp_here("dissect", file).returncode == 0
     wrong = siwarp_here("dissect", file, "--fail-on-errors", "--stream", 1)
-    # an error counts even if --stream hides its stream
+    # An error counts even if --stream hides its stream.
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
     good = written(startup(Link().open()).close().packets, file.parent / "good.pcapng")

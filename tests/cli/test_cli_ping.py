@@ -228,7 +228,7 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
                 bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(ask))),
                 ("127.0.0.1", port),
             )
-            # the server's reply reports that it has no memory for this request
+            # The server's reply reports that it has no memory for this request.
             assert b"siwucpg1" + bytes(4) in s.recv(100)
         words = ["ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write"]
         done = siwarp_json(*words, *key())
@@ -242,7 +242,7 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
-            # invalid messages that have the server's Q_Key
+            # Invalid messages that have the server's Q_Key.
             for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):
                 fields["q_key"] = QKEY
                 s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
@@ -440,7 +440,7 @@ def test_an_rd_ping_that_nobody_answers_says_so() -> None:
 
 
 def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
-    """It reports the error and exits: the client gives up after 6 times the server's RNR timer."""
+    """The ping reports the error and ends: it gives up after 6 times the server's RNR timer."""
     with (
         Context() as device,
         PD(device) as pd,

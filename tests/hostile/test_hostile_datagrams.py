@@ -39,7 +39,7 @@ def verdict(octets: bytes) -> str:
         return "drop_qn"
     if seg.rv != 1:
         return "drop_version"
-    # the queue number is neither 0 nor 2; the index of the source queue pair may have any value
+    # The queue number is neither 0 nor 2; the index of the source queue pair may have any value.
     if seg.qn & 0xFF0000FD:
         return "drop_qn"
     if seg.qn & 2:  # error messages, none of which refers to a message that was sent

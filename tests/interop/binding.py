@@ -183,7 +183,7 @@ class SiwarpConnection:
         return SendWR(opcode=opcode, sg=[region.mr.sge(0, length)], remote=remote)
 
     def close(self) -> None:
-        # the connection may have ended, or may never have been established
+        # The connection may have ended, or may never have been established.
         with contextlib.suppress(OSError):
             self.id.disconnect()
         self._parts.close()

@@ -27,7 +27,7 @@ ROUNDS = 10
 FROM_US, FROM_SIW = "siwarp run rping -c ({}) -> rping -s", "rping -c -> siwarp run rping -s ({})"
 #: Time limit of each end in seconds: the guest may be emulated.
 LIMIT = 60
-# length of a start-up frame before its private data; the last two octets are the data's length
+# Length of a start-up frame before its private data; the last two octets are the data's length.
 MPA_HEAD = 20
 
 

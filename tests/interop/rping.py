@@ -118,7 +118,7 @@ class Stack(Protocol):
 
 ADVERTISEMENT = struct.Struct(">QII")  # fields: address, STag, length
 GO_AHEAD = bytes(ADVERTISEMENT.size)
-# value combined with an STag to spoil it, so that neither its index nor its key stays valid
+# Value combined with an STag to spoil it, so that neither its index nor its key stays valid.
 WRONG = 0x5A5A5A00
 
 

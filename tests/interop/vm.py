@@ -544,7 +544,7 @@ class Guest:
 
     def _boot(self, image: Path) -> None:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # holds the host's boot id, so that KVM is tried once per boot
+        # Holds the host's boot id, so that KVM is tried once per boot.
         broken = image / "kvm-does-not-boot"
         wanted = os.environ.get("INTEROP_ACCEL")
         kvm = wanted != "tcg" and os.access("/dev/kvm", os.R_OK | os.W_OK)

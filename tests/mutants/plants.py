@@ -34,7 +34,8 @@ VARIANTS = 3
 #: machine, and siwarp sim itself ends a seed that hangs after two minutes.
 START_LIMIT, SEED_LIMIT = 180, 15
 _FAILED = re.compile(r"^FAILED seed (\d+)\b.*\n", re.MULTILINE)
-#: The last line may have more text, if no crash occurred or nothing was refused.
+#: A run without failed seeds: `siwarp sim` exits with 1, too, if the run was too short to include a
+#: crash or a refused request.
 _NONE = re.compile(r"^siwarp sim: .*\b0 failed\b", re.MULTILINE)
 
 

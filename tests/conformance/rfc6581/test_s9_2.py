@@ -59,7 +59,7 @@ def test_a_reply_of_ours_says_a_where_the_request_did(
 ) -> None:
     stream, peer = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
     assert (peer.p2p, peer.rtr) == (1, offered)
-    # the caller does not set p2p: the Reply copies it from the Request
+    # The caller does not set p2p: the Reply copies it from the Request.
     stream.reply(params(rtr=chosen, rejected=rejected))
     assert flags(recv_startup(stream.sock)) == (1, chosen)
 
