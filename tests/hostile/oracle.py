@@ -60,9 +60,9 @@ class State:
 
 
 def in_region(state: State, to: int, length: int) -> int | None:
-    """Return ``None`` if the range lies within the region, otherwise the error code.
+    """Return ``None`` if the range lies within the region, otherwise DDP's error code.
 
-    DDP and RDMAP number these codes alike, except for an offset.
+    AS_RDMAP maps the code to RDMAP's code for the same error.
     """
     if to + length >= 1 << 64:
         return WRAP
