@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures, hooks and test selection for all tests."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from timing import listed, name_on_list
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Until all tests are collected: what collection makes lives as long as the session.
+# The garbage collector is off until collection ends, because objects created by collection live as
+# long as the session.
 gc.disable()
 
 
 def _build_dir() -> Path:
-    """Return the folder in which meson built the C side of this installation."""
+    """Return the meson build directory of the C code of this installation."""
     spec = importlib.util.find_spec("siwarp._siwarp")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).resolve().parent
 
 
-# Tests of a layer say: from _siwarp_layers import ffi, lib
+# Tests of a layer import the layer functions with: from _siwarp_layers import ffi, lib
 if not list(_build_dir().glob("_siwarp_layers.*.so")):
     raise pytest.UsageError(
         f"{_build_dir()} has no _siwarp_layers: tests need a build made by `make build`"
     )
 sys.path.insert(0, str(_build_dir()))
-# A function that a layer still lacks is missing for the tests that call it, not for all.
+# With lazy binding, a layer function that does not exist yet fails only the tests that call it.
 sys.setdlopenflags(os.RTLD_LAZY)
 
 
-# A process is a real or a simulated one, and a simulated one has the library that is installed,
-# or one with the layers' own functions for tests/sim/rd: a world is of one library. So `make sim`
-# runs pytest twice.
+# A test process is either real or simulated. A simulated process uses either the installed library
+# or, for tests/sim/rd, a module that also has the layers' internal functions. A simulated world
+# works with one library only, so `make sim` runs pytest twice.
 _SIMULATED = os.environ.get("SIWARP_SIM") == "1"
 if any("sim/rd" in argument for argument in sys.argv):
-    os.environ["SIM_LAYERS"] = "1"  # for the processes that share these tests, too
+    os.environ["SIM_LAYERS"] = "1"  # inherited by the xdist workers
 collect_ignore = [] if _SIMULATED else ["sim"]
 if _SIMULATED and "SIM_LAYERS" in os.environ:
     _simulated = importlib.import_module("_siwarp_layers_sim")
@@ -58,8 +59,8 @@ if _SIMULATED and "SIM_LAYERS" in os.environ:
 elif _SIMULATED:
     collect_ignore = ["sim/rd"]
 
-# What reaches no C of siwarp's: there a sanitizer sees only the interpreter. tests/lint holds
-# siwarp.inspect to importing nothing of the stack. Everywhere else they run, of course.
+# These tests run no C code of siwarp, so a sanitizer would check only the interpreter. tests/lint
+# verifies that siwarp.inspect imports nothing of the stack. Every other run includes these tests.
 if "SANITIZER" in os.environ:
     collect_ignore += [
         "cli/test_cli_dissect.py",
@@ -68,7 +69,8 @@ if "SANITIZER" in os.environ:
         "cli/test_cli_tmux.py",
         "unit/inspect",
         "unit/python/test_python_rebuild.py",
-        # These are about the tree and its tools, such as make, which have errors of their own.
+        # These test the tree and its tools. Programs such as make have sanitizer reports of their
+        # own.
         "unit/branches",
         "unit/docs",
         "unit/gate",
@@ -78,9 +80,10 @@ if "SANITIZER" in os.environ:
         "unit/release",
         "unit/spec",
         "unit/timing",
-        # libfabric finds no device there.
+        # libfabric finds no device under a sanitizer.
         "docs/test_docs_mpi.py",
-        # Calls of the system fail there by a library that is preloaded, as the sanitizer's is.
+        # These inject failures of system calls with a preloaded library, and the sanitizer's
+        # run-time library has to be preloaded, too.
         "abi/test_abi_scarce.py",
         "scale/test_scale_preloads.py",
         "unit/base/test_base_failing.py",
@@ -90,8 +93,8 @@ if "SANITIZER" in os.environ:
         "unit/verbs/test_verbs_failing.py",
         "unit/verbs/test_verbs_failing_sends.py",
     ]
-# There siwarp run and siwarp bench start shells and other programs, which end in
-# ThreadSanitizer's library; tests/abi has programs of ours that call ours.
+# Under ThreadSanitizer, `siwarp run` and `siwarp bench` start shells and other programs, which die
+# in ThreadSanitizer's library. The programs in tests/abi that are part of siwarp are run.
 if os.environ.get("SANITIZER") == "tsan":
     collect_ignore += [
         "abi/test_abi_pyverbs.py",
@@ -103,8 +106,9 @@ if os.environ.get("SANITIZER") == "tsan":
     ]
 
 
-#: What fails where branches are counted (tools/coverage): as it ends, a process writes there what
-#: it counted, whoever it is by then, however little it may write; imports do not build that tree.
+#: Tests that fail when branches are counted (tools/coverage). At exit, a process writes its branch
+#: counts to the build tree, whatever user it runs as by then and however little it may write; and
+#: an import does not rebuild that tree.
 NOT_COUNTED = (
     "test_base_secure.py::test_a_setuid_program_takes_nothing_from_its_callers_environment",
     "test_llp_capture.py::test_a_file_that_cannot_grow_ends_the_capture_and_nothing_else",
@@ -113,7 +117,7 @@ NOT_COUNTED = (
 
 
 def mark_timing(items: list[pytest.Item]) -> None:
-    """Mark the tests on the list of those that race the clock."""
+    """Mark the tests in the list of tests that race the clock."""
     names = frozenset(listed())
     for item in items:
         if name_on_list(item.nodeid, names) is not None:
@@ -121,17 +125,17 @@ def mark_timing(items: list[pytest.Item]) -> None:
 
 
 def left_out(item: pytest.Item, picked: str, named: bool) -> bool:
-    """Whether this run cannot, or is not to, run the test.
+    """Return whether this run cannot, or should not, run the test.
 
-    `picked`: the expression of markers by which the run picks tests, or ""; `named`: it names
-    single tests. A marker that a run does not name is not picked: `-m root` leaves out the tests
-    of root that race the clock.
+    `picked`: the marker expression by which the run selects tests, or ""; `named`: whether the run
+    names single tests. A test with one of these markers is selected only if the run names that
+    marker: `-m root` leaves out tests marked root that also race the clock.
     """
     markers = {marker.name for marker in item.iter_markers()}
-    # `make timing` runs these alone.
+    # `make timing` runs tests with this marker, one at a time.
     if "timing" in markers and "timing" not in picked and not named:
         return True
-    # `make abi` picks these by their marker: it installs what they run.
+    # `make abi` selects tests with this marker; it installs the packages that they run.
     if "programs" in markers and "programs" not in picked and "SANITIZER" not in os.environ:
         return True
     if "root" in markers and os.geteuid() != 0:
@@ -140,15 +144,16 @@ def left_out(item: pytest.Item, picked: str, named: bool) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for other runs."""
+    """Remove the tests that belong to other runs."""
     mark_timing(items)
     picked = config.option.markexpr
     named = any("::" in argument for argument in config.args)
     items[:] = [item for item in items if not left_out(item, picked, named)]
 
 
-# A suite that a shell runs in the background ignores SIGINT, and one under nohup ignores SIGHUP.
-# The programs that tests start would inherit that, and some tests send them these signals.
+# A suite that a shell starts in the background ignores SIGINT, and a suite under nohup ignores
+# SIGHUP. Programs that tests start would inherit these dispositions, and some tests send them these
+# signals.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -156,10 +161,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 
 def _kill_when_failing(self: subprocess.Popen, kind: type | None, *rest: object) -> None:
-    """Leave ``with subprocess.Popen(...)``: after an exception, kill the program first.
+    """Leave ``with subprocess.Popen(...)``; after an exception, kill the program first.
 
-    The original waits for the program, without limit. The test that failed, or ran out of time,
-    would then never end.
+    The original method waits for the program without a limit, so a test that failed or timed out
+    would never end.
     """
     if kind is not None:
         self.kill()
@@ -172,16 +177,17 @@ subprocess.Popen.__exit__ = _kill_when_failing  # type: ignore[method-assign]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Share the suite by two processes for each core: half of its time it waits.
+    """Run two worker processes for each core, because the suite spends half of its time waiting.
 
-    Under a sanitizer it computes, and there each process takes much memory.
+    Under a sanitizer, run one for each core: the tests are CPU-bound there, and each process needs
+    much memory.
     """
     cores = len(os.sched_getaffinity(0))
     return cores if "SANITIZER" in os.environ else 2 * cores
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tell pytest of the marker by which a test names the RFC clauses that it decides."""
+    """Register the markers, and the plugin that records which RFC clauses the tests decide."""
     config.addinivalue_line(
         "markers", "clause(*ids): the clauses, at most three, that the test's assertions decide"
     )
@@ -202,17 +208,18 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "alone: counts what any device of a process does; runs in a process of its own"
     )
     config.addinivalue_line("markers", "root: runs programs as another user, as root alone may")
-    # Which clauses are shown is what `make test` says: the other runs leave tests out, or change
-    # settings under them.
+    # Clause coverage is reported by `make test` only: the other runs leave tests out or change
+    # settings.
     if not {"SANITIZER", "SIWARP_STRICT", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
         config.pluginmanager.register(Recorder(config, ROOT), "siwarp-clause-record")
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Give a test its timeout, as long as the machine's load wants, before pytest-timeout reads it.
+    """Set the timeout of a test according to the load of the machine.
 
-    A test that scales is worth a measurement of how slow the machine is.
+    This happens before pytest-timeout reads the timeout. For a test marked `scales` the slowness of
+    the machine is measured; for other tests the load average is used.
     """
     marker = item.get_closest_marker("timeout")
     seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
@@ -225,7 +232,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test of marker alone where no device of another test can be at work."""
+    """Run a test marked `alone` in a separate process, where no other test has a device open."""
     if pyfuncitem.get_closest_marker("alone") is None or "TEST_ALONE" in os.environ:
         return None
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
@@ -241,15 +248,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-# What is imported here was built just now: processes that tests start need not look for changes.
+# The modules imported here have just been built, so processes that tests start need not check
+# whether to rebuild.
 os.environ["EDITABLE_NO_REBUILD"] = "1"
 
-# Pages of counters of our own, apart from those of whatever else runs siwarp on this machine.
+# Use a separate directory for the pages of counters, apart from those of other siwarp processes on
+# this machine.
 _runtime_dir = tempfile.TemporaryDirectory(prefix="siwarp-tests-")
 os.environ["XDG_RUNTIME_DIR"] = _runtime_dir.name
 
-# Machines are slow now and then, sanitized builds always: the timeout of a test is the limit.
-# The gate (.ci/run) tries the same examples each time; everyone else tries new ones.
+# No deadline for a single Hypothesis example, because machines are slow at times and sanitized
+# builds always; the timeout of the test limits it. The gate (.ci/run) tries the same examples each
+# time; all other runs try new ones.
 hypothesis.settings.register_profile(
     "siwarp",
     deadline=None,
@@ -260,10 +270,10 @@ hypothesis.settings.load_profile("siwarp")
 
 
 def _report_to(log: str) -> None:
-    """Have sanitizers report to files of that name, and those of children, too."""
+    """Have sanitizers write reports of this process and its children to files with this prefix."""
     ctypes.CDLL(None).__sanitizer_set_report_path(log.encode())
     if os.environ["SANITIZER"] == "asan":
-        # pytest captures stderr, and what a process that UBSan ends has written there is lost.
+        # pytest captures stderr, so the message of a process that UBSan aborts would be lost.
         ctypes.CDLL("libubsan.so.1").__sanitizer_set_report_path(log.encode())
     options = f"{os.environ['SANITIZER'].upper()}_OPTIONS"
     os.environ[options] = os.environ[options].replace(
@@ -272,8 +282,8 @@ def _report_to(log: str) -> None:
     os.environ["SANITIZER_LOG"] = log
 
 
-# Of several processes that share the tests each has its own reports: it knows during which of its
-# tests they grew.
+# Each xdist worker writes its own report files, so that it can tell during which of its tests they
+# grew.
 _worker = os.environ.get("PYTEST_XDIST_WORKER")
 if "SANITIZER" in os.environ:
     _report_to(os.environ["SANITIZER_LOG"] + (f".{_worker}" if _worker else ""))
@@ -281,9 +291,9 @@ if "SANITIZER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def _fast_path(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Turn setting strict off for a test of the layers that is about its absence.
+    """Turn the setting `strict` off for a layer test of the behaviour without it.
 
-    So the whole suite passes under SIWARP_STRICT=1 too.
+    With this fixture the complete suite also passes under SIWARP_STRICT=1.
     """
     if request.node.get_closest_marker("fast_path") is None or "SIWARP_STRICT" not in os.environ:
         yield
@@ -296,20 +306,21 @@ def _fast_path(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """Return the repository's root."""
+    """Return the root of the repository."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """Return meson's build folder, where libsiwarp.so.0 and the tests' C programs lie."""
+    """Return meson's build directory, which holds libsiwarp.so.0 and the tests' C programs."""
     return _build_dir()
 
 
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over what lives as long as the session.
+    """Exclude objects that live as long as the session from garbage collection.
 
-    That is hundreds of thousands of objects, with scapy's, and tests collect often.
+    These are hundreds of thousands of objects, scapy's among them, and tests run the collector
+    often.
     """
     gc.collect()
     gc.freeze()
@@ -317,21 +328,22 @@ def pytest_collection_finish() -> None:
     _threads_before.update(_threads())
 
 
-#: Threads from before the first test: numpy's, and that which talks with pytest's own process.
+#: Threads that exist before the first test: numpy's, and the thread that communicates with the
+#: xdist controller.
 _threads_before: set[int] = set()
 _reports: dict[str, int] = {}
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Note during which test a sanitizer reported something; a report itself does not say.
+    """Note during which test a sanitizer reported something; a report does not name the test.
 
-    tools/sanitize prints the notes behind the reports.
+    tools/sanitize prints these notes after the reports.
     """
     if "SANITIZER_LOG" not in os.environ or "TEST_ALONE" in os.environ:
         return
     log = Path(os.environ["SANITIZER_LOG"])
     folder = log.parent
-    for file in folder.glob(f"{log.name}.[0-9]*"):  # not those of other processes
+    for file in folder.glob(f"{log.name}.[0-9]*"):  # this worker's files only
         size, before = file.stat().st_size, _reports.get(file.name, 0)
         if size > before:
             with (folder / "tests").open("a") as notes:
@@ -340,31 +352,33 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
 
 
 def _threads() -> set[int]:
-    """Return the ids of this process's threads, but those that Python's threading knows."""
+    """Return the ids of this process's threads, except those known to Python's threading module."""
     tasks = {int(task.name) for task in Path("/proc/self/task").iterdir()}
     return tasks - {thread.native_id for thread in threading.enumerate()}
 
 
 def let_threads_end(limit: float = 10) -> None:
-    """Wait a while for threads that Python knows nothing of, of devices that were just closed.
+    """Wait for threads that Python does not know: those of devices that have just been closed.
 
-    LeakSanitizer may look at the stack of one that is gone meanwhile, and crashes then.
+    LeakSanitizer crashes if it examines the stack of a thread that ends meanwhile. Waits `limit`
+    seconds at most.
     """
     deadline = time.monotonic() + limit
     while _threads() - _threads_before:
         if time.monotonic() > deadline:
-            break  # of a device that a test left open
+            break  # a test has left a device open
         time.sleep(0.005)
 
 
 def pytest_sessionfinish() -> None:
-    """Under AddressSanitizer, look for leaked memory while the interpreter still runs.
+    """Under AddressSanitizer, check for leaked memory while the interpreter still runs.
 
-    What Python objects hold is still reachable then. tools/sanitize judges the report, which
-    goes to a file.
+    Memory held by Python objects is still reachable then. The report goes to a file, which
+    tools/sanitize evaluates.
     """
-    # In the process of a test of marker alone LeakSanitizer's tracer itself crashes at times (by
-    # signal 11; why is not known). What such a test calls is called in the other processes, too.
+    # In the separate process of a test marked `alone`, LeakSanitizer's tracer itself sometimes
+    # crashes (signal 11, cause unknown). The functions that such a test calls are also called in
+    # the other processes.
     if os.environ.get("SANITIZER") == "asan" and "TEST_ALONE" not in os.environ:
         gc.collect()
         let_threads_end()

@@ -1,4 +1,7 @@
-"""Calls of the system that fail, in a process of its own: tests/c/failing.c is preloaded there."""
+"""Python code in a separate process in which system calls fail, injected by tests/c/failing.c.
+
+The process preloads that library.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from pathlib import Path
 
 import pace
 
-#: In front of the text that the process runs: `with failing("socket", errno.EMFILE): ...`, of which
-#: the n-th call fails, and `times` in all.
+#: Prepended to the code that the process runs. `with failing("socket", errno.EMFILE): ...` makes
+#: the `nth` call of that function in the block, and `times` calls in all, fail with this errno.
 PRELUDE = """
 import contextlib, ctypes, errno, os, sys, time
 from _siwarp_layers import ffi, lib
@@ -31,14 +34,14 @@ def failing(name, error, nth=1, times=1):
 
 
 def run_failing(build_dir: Path, code: str, **env: str) -> str:
-    """Run Python text in which calls fail, and return what it prints; its assertions count."""
+    """Run Python code in which system calls fail; return its output. Its assertions are checked."""
     tests = Path(__file__).resolve().parent
     paths = [str(build_dir), str(tests), os.environ.get("PYTHONPATH", "")]
     done = pace.run(
         [sys.executable, "-c", PRELUDE + code],
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")},
-            # By name, as a path with a blank in it would be two.
+            # Named without a path, because a path with a blank would be parsed as two libraries.
             "LD_PRELOAD": "libsiw-test-failing.so",
             "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),

@@ -1,6 +1,7 @@
-"""The network and the clock of this process's tests: the machine's, or a world's (`make sim`).
+"""Network and clock for the tests: those of the machine, or of a simulated world (`make sim`).
 
-Harnesses that take sockets, time and addresses from here run in either process.
+A harness that takes its sockets, clock and addresses from this module runs in either kind of
+process.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
     from siwarp.sim import World
 
 SIMULATED = os.environ.get("SIWARP_SIM") == "1"
-#: Where a test's ends are, all on one host, which has further addresses.
+#: Addresses of the endpoints of a test. All three belong to one host, which has more addresses.
 HERE, HERE_TOO, HERE_V6 = (
     ("10.0.0.1", "10.77.0.1", "fd00::1") if SIMULATED else ("127.0.0.1", "127.0.0.2", "::1")
 )
-#: Seconds after which a call of a plain TCP socket fails.
+#: Seconds after which a call on a plain TCP socket times out.
 TCP_LIMIT = 60.0
 
 _world: World | None = None
@@ -28,7 +29,7 @@ _world: World | None = None
 
 @contextlib.contextmanager
 def in_world(world: World) -> Iterator[World]:
-    """Let what is called here mean this world, which gets a host with ``HERE``, for a block."""
+    """Make the functions of this module use this world in a block; give it a host at ``HERE``."""
     global _world
     assert SIMULATED, "a real process has no worlds"
     world.device(HERE, HERE_TOO, HERE_V6).close()
@@ -40,13 +41,13 @@ def in_world(world: World) -> Iterator[World]:
 
 
 def the_world() -> World:
-    """Return the world of ``in_world``."""
+    """Return the world that ``in_world`` has set."""
     assert _world is not None, "this harness needs a world: use in_world"
     return _world
 
 
 def udp(host: str = HERE, port: int = 0) -> Any:
-    """Return a plain UDP socket at an address and port."""
+    """Return a plain UDP socket bound to an address and port."""
     if SIMULATED:
         return the_world().udp(host, port)
     sock = socket.socket(_family(host), socket.SOCK_DGRAM)
@@ -55,7 +56,7 @@ def udp(host: str = HERE, port: int = 0) -> Any:
 
 
 def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
-    """Return a plain TCP socket that listens at a port of its own."""
+    """Return a plain listening TCP socket, on a port that the kernel or the world chooses."""
     if SIMULATED:
         listener = the_world().tcp_listen(host, 0)
     else:
@@ -65,7 +66,7 @@ def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
 
 
 def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT) -> Any:
-    """Return a plain TCP connection, from an address of this host's, or from any."""
+    """Return a plain TCP connection, from the local address `source` or from any."""
     if SIMULATED:
         sock = the_world().tcp_connect(source or (HERE_V6 if ":" in to[0] else HERE), to)
         sock.settimeout(limit)
@@ -76,7 +77,7 @@ def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT)
 
 
 def hears(sock: Any, seconds: float) -> Any:
-    """Return what comes at a plain socket within a while, or None: at most 64 KiB."""
+    """Return what a plain socket receives within some seconds (at most 64 KiB), or None."""
     before = sock.gettimeout()
     sock.settimeout(seconds)
     try:
@@ -92,12 +93,12 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def now() -> float:
-    """Return a time in seconds: differences of two are what counts."""
+    """Return a time in seconds; only differences between two times are meaningful."""
     return the_world().now if SIMULATED and _world else time.monotonic()
 
 
 def sleep(seconds: float) -> None:
-    """Let so much time pass."""
+    """Let this many seconds pass."""
     if SIMULATED:
         the_world().sleep(seconds)
     else:
@@ -106,9 +107,9 @@ def sleep(seconds: float) -> None:
 
 @contextlib.contextmanager
 def faults(plan: str) -> Iterator[None]:
-    """Have packets between ends at ``HERE`` suffer this plan, in a block."""
+    """Apply a plan of faults to packets between endpoints at ``HERE`` in a block."""
     if SIMULATED:
-        # Of a host's link with itself one direction is all there is.
+        # The link of a host with itself has only one direction.
         the_world().link(HERE, HERE, plan.replace("rx:", "tx:"))
         try:
             yield

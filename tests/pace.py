@@ -1,7 +1,8 @@
-"""How slow this machine is right now, for limits that hang on it and not on what a test shows.
+"""Measures how slow this machine is at the moment, to scale time limits in tests.
 
-A limit on a wait says when to give up; it is no promise of the product's. On a machine that does
-seven other things it must be longer, on an idle one a hang must not take minutes to be noticed.
+A limit on a wait says only when a test gives up; it is not a promise of the product. On a machine
+that runs seven other jobs the limit must be longer; on an idle machine a hang must be noticed
+within less than minutes.
 """
 
 from __future__ import annotations
@@ -16,19 +17,20 @@ from typing import Any
 
 import net
 
-#: Seconds that one piece of the work takes on an idle machine: that of the first measurements.
+#: Seconds that one piece of the work takes on an idle machine, as first measured.
 IDLE_S = 0.008
 PIECES = 7
-#: However slow it is: a test that hangs must end.
+#: Upper bound of the slowdown factor, so that a test that hangs ends on any machine.
 MOST = 12.0
-#: For so many seconds a measurement is good.
+#: Seconds for which a measurement is reused.
 FRESH_S = 2.0
 
 
 def _piece() -> float:
-    """Do a fixed piece of work, longer than a slice of the scheduler's, and sleep; return its time.
+    """Do a fixed piece of work, longer than a scheduler time slice, and sleep; return the seconds.
 
-    Both count: how much of a CPU there is, and how late a sleeper is woken.
+    The work measures the share of a CPU that is available; the sleep measures how late a sleeping
+    thread is woken.
     """
     began = time.perf_counter()
     total = 0
@@ -45,26 +47,27 @@ def _measured(_when: int) -> float:
 
 
 def slowness() -> float:
-    """Return how many times longer things take now than on an idle machine: 1 to ``MOST``."""
+    """Return by which factor the machine is slower now than when idle: 1 to ``MOST``."""
     return _measured(int(time.monotonic() / FRESH_S))
 
 
 def scaled(seconds: float) -> float:
-    """Return a limit of so many seconds on an idle machine, as it is to be now."""
+    """Convert a limit in seconds for an idle machine to the limit to use now."""
     return seconds if net.SIMULATED else seconds * slowness()
 
 
 def over(began: float, seconds: float) -> bool:
-    """Whether a wait is to be given up that began then and takes so many seconds at most.
+    """Return whether a wait that began at `began` has exceeded its limit of `seconds`, scaled.
 
-    How slow the machine is, is measured only when these are over: a wait that ends costs nothing.
+    The machine is measured only after `seconds` have passed, so a wait that ends earlier costs
+    nothing.
     """
     took = net.now() - began
     return took > seconds and took > scaled(seconds)
 
 
 def crowd() -> float:
-    """Return how many processes want a CPU for each there is, at least 1: coarse, and for free."""
+    """Return how many processes per CPU want to run, at least 1: coarse, without a measurement."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST)
 
 
@@ -76,14 +79,14 @@ def run(
     check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Run a command as subprocess.run does, with a limit of so many seconds on an idle machine.
+    """Run a command like subprocess.run, with a limit in seconds that applies to an idle machine.
 
-    How slow the machine is, is measured only when these are over, as by `over`. A measurement takes
-    half as long as the start of a command, and the suite starts a thousand.
+    As in `over`, the machine is measured only after that limit has passed. A measurement takes half
+    as long as starting a command, and the suite starts a thousand commands.
 
     Raises:
-        subprocess.TimeoutExpired: it had not ended by then, and was killed.
-        subprocess.CalledProcessError: `check` is set, and its status is not 0.
+        subprocess.TimeoutExpired: the command did not end within the scaled limit and was killed.
+        subprocess.CalledProcessError: `check` is set and the exit status is not 0.
 
     """
     if capture_output:

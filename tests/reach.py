@@ -1,9 +1,10 @@
-"""Which sanitized tests a change reaches: ``.ci/sanitized asan|tsan`` prints them for pytest.
+"""Selects the sanitized tests that a change affects: ``.ci/sanitized asan|tsan`` prints them.
 
-``GATE`` is what the gate, which has an hour, runs at most; the suites whole are `make ci-full`'s.
-It runs all of ``GATE`` unless it is known what has changed since the commit that `make ci-full` was
-last green at, which ``.ci/full-green`` names. Then it runs those tests of ``GATE`` that belong to a
-layer that has changed or stands on one that has, and those that have changed themselves.
+``GATE`` lists the most that the gate, which is limited to an hour, runs; `make ci-full` runs the
+complete suites. The gate runs all of ``GATE`` unless the changes since the last commit at which
+`make ci-full` passed are known; ``.ci/full-green`` names that commit. If they are known, it runs
+those tests of ``GATE`` that belong to a changed layer or to a layer that depends on a changed one,
+and the tests that have changed themselves.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from mutants.data import layers
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ".ci/full-green"
 
-#: AddressSanitizer has the parsers and the layers, which tests drive directly, and hostile peers;
-#: ThreadSanitizer has threads.
+#: AddressSanitizer runs the tests that drive the parsers and the layers directly, and those with
+#: hostile peers. ThreadSanitizer runs the tests with threads.
 GATE = {
     "asan": [
         "tests/unit/base",
@@ -48,22 +49,23 @@ GATE = {
         "tests/unit/verbs/test_verbs_rd.py",
     ],
 }
-#: What runs whatever has changed: strangers reach every layer, and a sanitized build must work.
+#: Tests that run whatever has changed: hostile peers reach every layer, and a sanitized build must
+#: work.
 ALWAYS = {
     "asan": ["tests/hostile"],
     "tsan": ["tests/unit/mem", "tests/unit/verbs/test_verbs_threads.py"],
 }
-#: On which layers of C those of Python stand.
+#: The C layers that each Python layer uses.
 PYTHON = {"aio": {"cm"}, "pyverbs": {"cm"}, "testing": {"cm"}, "cli": {"cm"}, "bench": {"cm"}}
-#: Every layer stands on these, so that a change there reaches everything.
+#: Every layer depends on these, so a change in one of them affects all tests.
 LOWEST = {"base", "llp"}
-#: No sanitized test depends on what lies there, or on what ends like that.
+#: No sanitized test depends on files under these paths, or with these suffixes.
 APART = ("docs/", "examples/", "spec/", "LICENSES/", "tests/interop/", "tests/tshark/")
 APART_ENDS = (".md", ".rst")
 
 
 def standing_on(layer: str) -> set[str]:
-    """Return a layer, and those that use it, directly or not."""
+    """Return a layer and all layers that use it, directly or indirectly."""
     found = {layer}
     while True:
         more = {
@@ -77,12 +79,12 @@ def standing_on(layer: str) -> set[str]:
 
 
 def inside(path: str, folder: str) -> bool:
-    """Whether a path is that folder or file, or lies in it."""
+    """Return whether a path is that folder or file, or lies in that folder."""
     return path == folder or path.startswith(folder + "/")
 
 
 def reached_by(path: str) -> list[str] | None:
-    """Return the files and folders of tests that a changed file reaches; None: all of them."""
+    """Return the test files and folders that a changed file affects; None means all of them."""
     if path.endswith(APART_ENDS) or path.startswith(APART) or path == RECORD:
         return []
     part = path.split("/")
@@ -99,9 +101,9 @@ def reached_by(path: str) -> list[str] | None:
 
 
 def select(kind: str, changed: Iterable[str] | None) -> list[str]:
-    """Return the tests of the gate with that sanitizer.
+    """Return the tests that the gate runs with this sanitizer.
 
-    `changed`: the files that have changed since all was green, or None if that is not known.
+    `changed`: the files that have changed since the last complete passing run, or None if unknown.
     """
     wanted = list(ALWAYS[kind])
     for path in changed if changed is not None else ["?"]:
@@ -117,9 +119,9 @@ def select(kind: str, changed: Iterable[str] | None) -> list[str]:
 
 
 def changed_since_green(root: Path) -> list[str] | None:
-    """Return the files that differ from those of the commit in ``.ci/full-green``.
+    """Return the files that differ from the commit named in ``.ci/full-green``.
 
-    None if there is no such file, or this clone's history has no such commit.
+    None if that file does not exist, or the history of this clone does not have that commit.
     """
 
     def git(*words: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What the tests of aio/ share."""
+"""Shared by the tests of aio/."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 from siwarp import aio
 
 LOOPBACK = ("127.0.0.1", 0)
-LIMIT = 60.0  # seconds: whatever is waited for comes long before
+LIMIT = 60.0  # seconds; every operation that works ends long before
 SANITIZED = "SANITIZER" in os.environ
 
 T = TypeVar("T")
 
 
 def run(main: Callable[[], Awaitable[T]], limit: float = LIMIT) -> T:
-    """Run a test's coroutine; what it leaves in the loop is a failure."""
+    """Run a test's coroutine; fail if it leaves errors or tasks in the event loop."""
     troubles: list[dict[str, Any]] = []
 
     async def guarded() -> T:
@@ -31,7 +31,7 @@ def run(main: Callable[[], Awaitable[T]], limit: float = LIMIT) -> T:
         result = await asyncio.wait_for(main(), limit)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"tasks left: {left}"
-        gc.collect()  # futures whose exception nobody took say so now
+        gc.collect()  # makes futures report exceptions that were never retrieved
         await asyncio.sleep(0)
         return result
 
@@ -45,7 +45,7 @@ def fds() -> int:
 
 
 def threads() -> int:
-    """How many threads there are, without those that are just about to end."""
+    """Return the number of threads, without those that are about to end."""
     for thread in threading.enumerate():
         if thread.name == "siwarp-aio-close":
             thread.join(LIMIT)
@@ -58,7 +58,7 @@ def threads() -> int:
 
 
 def no_more_threads_than(count: int) -> bool:
-    """Whether it comes to that: a busy kernel has a thread long after it was joined."""
+    """Return whether the thread count falls to `count`; joined threads may be listed a while."""
     deadline = time.monotonic() + LIMIT
     while threads() > count:
         if time.monotonic() > deadline:
@@ -75,7 +75,7 @@ async def until(ready: Callable[[], Any], limit: float = LIMIT) -> None:
 
 @contextlib.asynccontextmanager
 async def connected(**options: Any) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
-    """Two connected ends in this loop, the one that connected first."""
+    """Provide two connected endpoints in this event loop, the initiator first."""
     async with aio.listen(LOOPBACK, **options) as listener:
         accepting = asyncio.create_task(listener.accept())
         async with aio.connect(listener.address, **options) as ours, await accepting as theirs:
@@ -83,6 +83,6 @@ async def connected(**options: Any) -> AsyncIterator[tuple[aio.Connection, aio.C
 
 
 async def gone(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its end; its outcome is nobody's."""
+    """Cancel a task and wait for its end; its outcome is ignored."""
     task.cancel()
     await asyncio.wait([task])

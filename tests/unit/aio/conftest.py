@@ -1,4 +1,4 @@
-"""What the tests of aio/ find when they begin."""
+"""Fixtures of the tests of aio/."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from siwarp.verbs import Context
 
 @pytest.fixture(scope="session", autouse=True)
 def once_opened() -> None:
-    """The first device that a process opens makes its page of counters, and that stays."""
+    """Open and close a device: the first one creates the page of counters, which stays open."""
     Context().close()

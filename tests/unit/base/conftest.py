@@ -1,4 +1,4 @@
-"""What the tests of base/ share: the layer functions in a fresh process."""
+"""Fixtures of the tests of base/: the layer functions in a new process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PRELUDE = "from _siwarp_layers import ffi, lib\n"
 
 @pytest.fixture
 def child() -> Child:
-    """Run Python text with ffi and lib at hand; the keywords are added to the environment.
+    """Run Python code with ffi and lib imported; keywords are added to its environment.
 
-    No SIWARP_ variable of the caller's gets through, so a test sees the ones that it sets.
+    SIWARP_ variables of the caller are not inherited, so a test sees only those that it sets.
     """
 
     def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What the tests of connections share."""
+"""Shared by the tests of connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit.verbs.verbs_harness import pattern, poll
 
 
 def exchange(a: End, b: End, size: int = 300) -> None:
-    """Show that data goes both ways, the initiator first, by all three operations."""
+    """Assert that data passes both ways, first from the initiator, by Send, Write and Read."""
     for one, other in ((a, b), (b, a)):
         one.mem.write(pattern(size, 9))
         other.mem.view[:size] = bytes(size)

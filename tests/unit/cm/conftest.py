@@ -1,4 +1,4 @@
-"""What the tests of cm/ share: the devices and ends of those of verbs/."""
+"""Fixtures of the tests of cm/: the devices and endpoints of the tests of verbs/."""
 
 from unit.verbs.conftest import rig, two, wire
 

@@ -1,4 +1,4 @@
-"""What the tests of UD resolution (spec/cm-udp.md) share: a listener, plain sockets."""
+"""Shared by the tests of UD resolution (spec/cm-udp.md): a listener and plain sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME = 232
 
 
 class Ends:
-    """A listener with its queue pair, and the channel of those who ask it; on one device."""
+    """A listener with its queue pair, and the event channel of the active side, on one device."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -35,7 +35,7 @@ class Ends:
         id = CMID(self.asking, ud=True)
         param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
         id.connect(to or self.door.local_addr, param)
-        self.ids.append(id)  # one that nobody keeps is closed
+        self.ids.append(id)  # an unreferenced id would be closed
         return id
 
     def request(self, limit: float = LIMIT) -> CMEvent:
@@ -56,7 +56,7 @@ class Ends:
 
 @contextlib.contextmanager
 def plain(host: str = HOST) -> Iterator[Any]:
-    """A UDP socket that waits for what comes."""
+    """Return a plain UDP socket with a receive time-out."""
     with net.udp(host) as s:
         s.settimeout(LIMIT)
         yield s
@@ -67,7 +67,7 @@ def question(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
 
 
 def read(octets: bytes) -> SIDR:
-    """Return a frame of ours; what its type does not have is zero, and its CRC is right."""
+    """Parse a frame sent by siwarp; fields its type lacks must be zero, its CRC must be right."""
     assert len(octets) == FRAME
     frame = SIDR(octets)
     built = frame.copy()
@@ -77,7 +77,7 @@ def read(octets: bytes) -> SIDR:
 
 
 def silent(s: Any, seconds: float = 0.2) -> None:
-    """Nothing comes to that socket for a while."""
+    """Assert that no datagram arrives at the socket for this many seconds."""
     s.settimeout(seconds)
     with contextlib.suppress(TimeoutError):
         raise AssertionError(f"{len(s.recv(2048))} octets came")

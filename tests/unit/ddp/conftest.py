@@ -1,4 +1,4 @@
-"""What the tests of ddp/ share."""
+"""Fixtures of the tests of ddp/."""
 
 from unit.ddp.ddp_harness import DdpWorld
 from unit.mpa.mpa_harness import fixture

@@ -1,6 +1,7 @@
-"""The C of DDP with a plain TCP or UDP socket as its peer, which may send it anything.
+"""Drives the DDP layer's C code against a plain TCP or UDP socket, which can send it any octets.
 
-Octets are built by siwarp.inspect and judged with crcmod; nothing here shares code with the C.
+Octets are built by siwarp.inspect and checked with crcmod; nothing here shares code with the C
+layer.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ __all__ = [
     "until",
 ]
 
-#: What memory holds that nobody wrote.
+#: The value of octets in memory that nothing has written.
 CANARY = 0xA5
-#: The protection domain of everything, unless said otherwise.
+#: The protection domain used by default.
 PD = 7
 ALL_RIGHTS = (
     lib.SIW_MEM_LOCAL_READ
@@ -75,7 +76,7 @@ def _noise(seed: int, octets: int) -> bytes:
 
 
 def pattern(n: int, seed: int = 1) -> bytes:
-    """Return n octets in which a shifted, lost or repeated piece shows."""
+    """Return n octets in which shifted, lost or repeated pieces are detectable."""
     octets = 1 << 16
     while octets < n:
         octets *= 2
@@ -83,21 +84,21 @@ def pattern(n: int, seed: int = 1) -> bytes:
 
 
 def untagged(payload: bytes = b"", **fields: Any) -> bytes:
-    """Return an untagged segment as scapy builds it."""
+    """Return an untagged segment built by scapy."""
     head = bytes(DDPUntagged(**fields))
     assert len(head) == 18
     return head + payload
 
 
 def tagged(payload: bytes = b"", **fields: Any) -> bytes:
-    """Return a tagged segment as scapy builds it."""
+    """Return a tagged segment built by scapy."""
     head = bytes(DDPTagged(**fields))
     assert len(head) == 14
     return head + payload
 
 
 def parsed(segment: bytes) -> tuple[Any, bytes]:
-    """Return a segment's header as scapy reads it, and its payload."""
+    """Return a segment's header as dissected by scapy, and its payload."""
     packet = DDP(segment)
     head = packet.copy()
     head.remove_payload()
@@ -113,7 +114,7 @@ def sgl(elements: Sequence[Sge]) -> Any:
 
 
 class Memory:
-    """Octets between two stretches of canaries, and perhaps an STag on them."""
+    """A buffer between two guard areas of canary octets, optionally with an STag."""
 
     GUARD = 64
 
@@ -124,7 +125,8 @@ class Memory:
         if content is not None:
             self[0 : len(content)] = content
         self.stag = 0
-        #: What elements with its STag count from; before it has one, and internally, its address.
+        #: The offset that scatter/gather elements with this STag count from. For a buffer without
+        #: an STag, and inside the stack, this is the buffer's address.
         self.base = self.addr
 
     @property
@@ -136,7 +138,7 @@ class Memory:
         ffi.buffer(self._all)[start : start + len(octets)] = octets
 
     def octets(self) -> bytes:
-        """Return what lies there, after a look at the canaries around it."""
+        """Return the buffer's content after checking the canaries on both sides."""
         everything = bytes(ffi.buffer(self._all))
         guard = bytes([CANARY]) * self.GUARD
         assert everything[: self.GUARD] == guard, "octets were written before the buffer"
@@ -178,7 +180,7 @@ class Queue:
 
 
 class PeerStream:
-    """A stream of some layer in full operation, as the socket of its peer sees it."""
+    """A stream of some layer in full operation, together with its peer's socket."""
 
     def __init__(self, handle: Any, mpa: MpaStream, *, crc: bool) -> None:
         self.handle = handle
@@ -186,7 +188,7 @@ class PeerStream:
         self.sock = mpa.sock
         self.crc = crc
         self._kept: list[Any] = []
-        self.ends: list[Any] = []  # of the messages begun
+        self.ends: list[Any] = []  # where the transmitted messages end
 
     def put(self, *segments: bytes) -> None:
         """Send segments to the stream, each in an FPDU."""
@@ -194,7 +196,7 @@ class PeerStream:
         self.sock.sendall(b"".join(fpdu(s, **fields) for s in segments))
 
     def pull(self) -> tuple[Any, bytes]:
-        """Read one FPDU that the stream sent: its segment's header and payload."""
+        """Read one FPDU that the stream sent; return its segment's header and payload."""
         length = recv_exactly(self.sock, 2)
         ulpdu = int.from_bytes(length, "big")
         rest = recv_exactly(self.sock, ulpdu + -(2 + ulpdu) % 4 + 4)
@@ -207,10 +209,10 @@ class Stream(PeerStream):
 
     send = PeerStream.put
 
-    # in
+    # receive
 
     def head_once(self) -> Any | None:
-        """Return the next segment's header, "empty" for an FPDU without one, None for nothing."""
+        """Return the next segment's header, "empty" for an FPDU without a ULPDU, or None."""
         seg = ffi.new("struct siw_ddp_seg *")
         rv = checked(lib.siw_ddp_rx_head(self.handle, seg))
         return {0: None, 1: seg, 2: "empty"}[rv]
@@ -224,7 +226,7 @@ class Stream(PeerStream):
         return (rv, int(delivery.user_data), int(delivery.length)) if rv else None
 
     def place(self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
-        """Place the segment: the delivery's user_data and length, or None in a message's middle."""
+        """Place the segment; return the delivery's (user_data, length), or None in mid-message."""
         rv, user_data, length = until(lambda: self.place_once(seg, right))
         return (user_data, length) if rv == 1 else None
 
@@ -232,7 +234,7 @@ class Stream(PeerStream):
         return self.place(self.head(), right)
 
     def fails(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int, int]:
-        """Receive until the stream fails: the error's layer, type and code."""
+        """Receive until the stream fails; return the error's layer, type and code."""
         try:
             for _ in range(1000):
                 self.receive(right)
@@ -247,7 +249,7 @@ class Stream(PeerStream):
         e = lib.siw_ddp_error(self.handle)
         return (e.layer, e.type, e.code)
 
-    # out
+    # transmit
 
     def message(self, elements: Sequence[Sge] = (), **fields: Any) -> Any:
         array = sgl(elements)
@@ -286,13 +288,13 @@ class Stream(PeerStream):
         return checked(rv)
 
     def transmit(self, msg: Any) -> None:
-        """Send all of a message; what it is has to fit into TCP's buffers."""
+        """Transmit a complete message, which must fit into TCP's buffers."""
         if self.begin(msg) == 0:
             until(self.more)
         until(self.flush_once)
 
     def sent(self, octets: int) -> list[tuple[Any, bytes]]:
-        """Read FPDUs until that many octets of payload came: headers and payloads."""
+        """Read FPDUs until this many octets of payload have arrived; return headers, payloads."""
         out = []
         while octets > 0 or not out:
             out.append(self.pull())
@@ -305,13 +307,13 @@ class Stream(PeerStream):
 
     @property
     def accepted(self) -> int:
-        """Messages that are out whole, as are all before them."""
+        """Return how many messages were, with all before them, passed to TCP completely."""
         upto = lib.siw_ddp_tx_accepted(self.handle)
         return sum(1 for _ in itertools.takewhile(lambda end: end[0] <= upto, self.ends))
 
 
 class PeerDgram:
-    """A datagram edge of a layer and a socket that talks to it."""
+    """A datagram endpoint of a layer, and a socket that communicates with it."""
 
     def __init__(self, handle: Any, llp: Any, family: int = socket.AF_INET) -> None:
         self.handle = handle
@@ -331,7 +333,7 @@ class Dgram(PeerDgram):
     """A siw_ddp_dgram."""
 
     def send(self, segment: bytes, *, crc: int | None = None) -> None:
-        """Send it a datagram: the segment and its CRC, or what is given for that."""
+        """Send the endpoint a datagram: the segment and its CRC, or `crc` instead of that."""
         value = crc32c(segment) if crc is None else crc
         self.sock.sendto(segment + value.to_bytes(4, "little"), (self.host, self.port))
 
@@ -345,7 +347,7 @@ class Dgram(PeerDgram):
         return got  # type: ignore[no-any-return]
 
     def place(self, queue: Queue, head: int = 0, grh_from: Any = ffi.NULL) -> tuple[int, int, int]:
-        """Return the code, the user_data and the length."""
+        """Place a datagram; return the code, the user_data and the length."""
         delivery = ffi.new("struct siw_ddp_delivery *")
         rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, head, grh_from, delivery)
         return rv, int(delivery.user_data), int(delivery.length)
@@ -370,9 +372,10 @@ class Dgram(PeerDgram):
 
 
 class DdpStackWorld:
-    """A port with memory, and what of DDP or of a layer on it was opened there.
+    """A port with memory, and the streams and datagram endpoints opened on it.
 
-    All is closed at its end: streams and datagram edges first, what was opened last before others.
+    Closing it closes them all: streams and datagram endpoints first, then the rest, each in reverse
+    order of opening.
     """
 
     def __init__(self) -> None:
@@ -389,7 +392,7 @@ class DdpStackWorld:
     def region(
         self, memory: Memory, rights: int, *, pd: int, to_base: int, stream: Any = ffi.NULL
     ) -> int:
-        """Give memory an STag, with tagged offsets from to_base on."""
+        """Assign an STag to memory, with tagged offsets from to_base on."""
         region = ffi.new(
             "struct siw_mem_region *",
             {
@@ -407,14 +410,14 @@ class DdpStackWorld:
         return memory.stag
 
     def stag(self, memory: Memory, **how: Any) -> int:
-        """Give memory an STag."""
+        """Assign an STag to memory."""
         raise NotImplementedError
 
     def memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
         """Return memory with an STag."""
         memory = Memory(size, content)
         self.stag(memory, **how)
-        self._memories.append(memory)  # what ours may write to stays as long as ours does
+        self._memories.append(memory)  # siwarp may write to this memory as long as it is open
         return memory
 
     def free(self, stag: int) -> int:
@@ -430,13 +433,13 @@ class DdpStackWorld:
     # streams and datagrams
 
     def ddp_stream(self, mpa: MpaStream) -> Any:
-        """Open a siw_ddp_stream on a connection in full operation; closing it is the caller's."""
+        """Open a siw_ddp_stream on a connection in full operation; the caller closes it."""
         made = ffi.new("struct siw_ddp_stream **")
         checked(lib.siw_ddp_stream_open(self.mem, mpa.handle, made))
         return made[0]
 
     def ddp_dgram(self, llp: Any, *, crc: bool = True) -> Any:
-        """Open a siw_ddp_dgram on a UDP socket, which goes with it; closing it is the caller's."""
+        """Open a siw_ddp_dgram on a UDP socket, which the world closes; the caller closes it."""
         out = ffi.new("struct siw_ddp_dgram **")
         checked(lib.siw_ddp_dgram_open(self.port, self.mem, llp, crc, out))
         self._last.append(lambda: lib.siw_llp_close(llp))
@@ -451,7 +454,7 @@ class DdpStackWorld:
 
 
 class DdpWorld(DdpStackWorld):
-    """A port, and what of DDP was opened on it."""
+    """A port, and the objects of the DDP layer opened on it."""
 
     def stag(
         self,
@@ -462,7 +465,7 @@ class DdpWorld(DdpStackWorld):
         stream: Stream | None = None,
         to_base: int = 0,
     ) -> int:
-        """Give memory an STag, with tagged offsets from to_base on."""
+        """Assign an STag to memory, with tagged offsets from to_base on."""
         owner = stream.handle if stream else ffi.NULL
         return self.region(memory, rights, pd=pd, to_base=to_base, stream=owner)
 
@@ -476,7 +479,7 @@ class DdpWorld(DdpStackWorld):
         pd: int = PD,
         stream: Stream | None = None,
     ) -> list[tuple[int, int]] | tuple[int, int, int]:
-        """Look an STag up, and let it go: the pieces of memory, or the error."""
+        """Look an STag up and release it; return the pieces of memory, or the error."""
         iov, err = ffi.new("struct iovec[16]"), ffi.new("struct siw_wire_err *")
         n = lib.siw_mem_stag_get(
             self.mem,
@@ -533,11 +536,11 @@ class DdpWorld(DdpStackWorld):
         return stream
 
     def receiver(self, *, crc: bool = True) -> Stream:
-        """A responder in full operation; its peer's socket may send segments."""
+        """Return a responder in full operation; its peer's socket may send segments."""
         return self._stream(self.mpa.receiver(crc=crc), crc)
 
     def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
-        """An initiator in full operation; its peer's socket reads what it sends."""
+        """Return an initiator in full operation; its peer's socket reads what it sends."""
         return self._stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
 
     def dgram(self, *, family: int = socket.AF_INET, no_crc: bool = False, fd: int = -1) -> Dgram:
@@ -549,7 +552,7 @@ class DdpWorld(DdpStackWorld):
 
 
 def counter(name: str) -> int:
-    """Return a counter of this process."""
+    """Return the value of a counter of this process."""
     index = next(
         i
         for i in range(lib.siw_counters_count())
@@ -559,5 +562,5 @@ def counter(name: str) -> int:
 
 
 def ddp_world() -> AbstractContextManager[DdpWorld]:
-    """Open a port for a while."""
+    """Open a port for a block."""
     return opened(DdpWorld)

@@ -1,4 +1,4 @@
-"""Every text that the sources can show to a user as an error, with … for what varies in it."""
+"""Every text that the sources can show to a user as an error, with … for each variable part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 VARIES = "…"
 #: Functions whose strings become part of an error's text.
 WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|end_reason")
-#: A C function that prints to people, and what it is given.
+#: A C function that prints to users, and its arguments.
 C_CALL = re.compile(
     r"\b(?:siw_trace_warn_user\(|capture_abort\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
     r'(?P<text>(?:"(?:[^"\\]|\\.)*"\s*)+)'
@@ -22,14 +22,14 @@ C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")
 
 @dataclass(frozen=True)
 class Text:
-    """One of them, and where it stands."""
+    """An error text and its location in the source."""
 
     text: str
     where: str
 
 
 def _text(node: ast.AST) -> str | None:
-    """A string expression's text; None for what is no string to be read off."""
+    """Return the text of a string expression, or None if it is not a literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -65,7 +65,7 @@ def _is_exception(name: str) -> bool:
 
 
 def _shown(call: ast.Call) -> list[ast.AST]:
-    """The arguments of a call that a user gets to read as an error."""
+    """Return the arguments of a call that a user sees as an error."""
     name = _name(call)
     if _is_exception(name):
         return list(call.args)
@@ -79,7 +79,7 @@ def _shown(call: ast.Call) -> list[ast.AST]:
 
 
 def _advice(table: ast.Dict) -> Iterator[ast.AST]:
-    """The texts in a table from errno or completion status to advice."""
+    """Yield the texts in a table from errno or completion status to advice."""
     for key, value in zip(table.keys, table.values, strict=True):
         if key is not None and re.search(r"\b(_?errno\.E|WCStatus\.)", ast.unparse(key)):
             yield from value.elts if isinstance(value, ast.Tuple) else [value]
@@ -98,13 +98,13 @@ def _of_module(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def python_messages(package: Path) -> set[Text]:
-    """All of the package's Python files."""
+    """Return the messages of all Python files of the package."""
     found = set()
     for file in package.rglob("*.py"):
         for shown in _of_module(ast.parse(file.read_text("utf-8"))):
             for node in _branches(shown):
                 text = _text(node)
-                # Names and lone placeholders are somebody else's text that is handed on.
+                # Names and lone placeholders pass on a text that comes from elsewhere.
                 if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:
                     where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
                     found.add(Text(text, where))
@@ -112,7 +112,7 @@ def python_messages(package: Path) -> set[Text]:
 
 
 def c_messages(package: Path) -> set[Text]:
-    """What the library itself prints."""
+    """Return the messages that the library itself prints."""
     found = set()
     for file in package.rglob("*.c"):
         source = file.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Captures made of octets: connections cut into segments as a test wants them, and files."""
+"""Builds captures: connections whose octets are cut into segments as a test requires, and files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from siwarp.inspect import (
 CAPTURES = Path(__file__).resolve().parents[2] / "captures"
 RECORDED = sorted(CAPTURES.glob("*.pcap"))
 READ_RESPONSE = Opcode.RDMA_READ_RESPONSE
-# Addresses are given: scapy would ask the network for those left open.
+# Addresses are set explicitly; scapy would look unset ones up in the network.
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 A, B = ("10.1.0.1", 4000), ("10.1.0.2", 5000)
 
@@ -48,7 +48,7 @@ def ip(source: str, dest: str) -> Packet:
 
 
 class Link:
-    """A TCP connection from A to B; `packets` is what a capture has of it."""
+    """A TCP connection from A to B; `packets` is the capture of it."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Link:
         return self
 
     def send(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> Link:
-        """`octets` in segments of the sizes, what is left in the last."""
+        """Send `octets` in segments of these sizes, and the rest in one more segment."""
         at = 0
         for size in [*sizes, len(octets)]:
             piece = octets[at : at + size]
@@ -108,7 +108,7 @@ def read_request(msn: int, stag: int, size: int) -> bytes:
 
 
 def startup(link: Link, **request: Any) -> Link:
-    """Both start-up frames; keywords are fields of the Request, with `reply_` of the Reply."""
+    """Add both start-up frames; keywords are fields of the Request, with `reply_` of the Reply."""
     reply = {k[6:]: v for k, v in request.items() if k.startswith("reply_")}
     asked = {k: v for k, v in request.items() if not k.startswith("reply_")}
     link.send(0, bytes(MPARequest(**asked)))
@@ -116,7 +116,7 @@ def startup(link: Link, **request: Any) -> Link:
 
 
 def with_markers(fpdus: list[bytes]) -> bytes:
-    """FPDUs as a stream with Markers has them, each CRC over its Markers too (RFC 5044)."""
+    """Return FPDUs as a stream with Markers, each CRC covering the FPDU's Markers (RFC 5044)."""
     stream = bytearray()
     for fpdu in fpdus:
         start = len(stream)
@@ -137,7 +137,7 @@ def datagram(octets: bytes, a: tuple[str, int] = A, b: tuple[str, int] = B) -> P
 
 
 def written(packets: list[Packet], path: Path) -> Path:
-    """The packets as a file: pcapng or pcap by its suffix."""
+    """Write the packets to a file: pcapng or pcap, by its suffix."""
     (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
     return path
 
@@ -149,7 +149,7 @@ def sniffed(packets: list[Packet] | Path, session: type[DefaultSession]) -> list
 
 
 def frames(packets: list[Packet], source_port: int) -> list[bytes]:
-    """The octets of all frames that one end sent."""
+    """Return the octets of all frames that one side sent."""
     found = []
     for packet in packets:
         if MPA in packet and packet[TCP].sport == source_port:
@@ -158,7 +158,7 @@ def frames(packets: list[Packet], source_port: int) -> list[bytes]:
 
 
 def sent(file: Path) -> dict[int, list[bytes]]:
-    """The same from the whole streams, cut without a session."""
+    """Return the frames of each side from the complete streams, split without a session."""
     found = {}
     for direction, octets in tcp_streams(sniffed(file, DefaultSession)).items():
         cut = split_stream(octets)

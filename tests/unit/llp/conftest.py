@@ -1,4 +1,4 @@
-"""What the tests of llp/ share."""
+"""Fixtures of the tests of llp/."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unit.llp.llp_harness import (
 
 @pytest.fixture
 def kit() -> SimpleNamespace:
-    """The helpers above, by name."""
+    """Provide the helper functions by name."""
     return SimpleNamespace(
         addr=addr,
         port_of=port_of,
@@ -51,13 +51,13 @@ def port() -> Iterator[Port]:
     p = Port()
     yield p
     p.close()
-    # Every test of this layer is also one for leaked descriptors.
+    # Every test of this layer also checks for leaked descriptors.
     assert open_fds() == before
 
 
 @pytest.fixture
 def child() -> Callable[[str], None]:
-    """Run Python text with the helpers in a process of its own; its assertions count."""
+    """Run Python code with the helpers in a child process; its assertions are checked."""
 
     def run(code: str) -> None:
         done = run_child(code)
@@ -68,7 +68,7 @@ def child() -> Callable[[str], None]:
 
 @pytest.fixture
 def namespace() -> Callable[[str, str], None]:
-    """Run shell commands and then Python text in a network namespace of their own."""
+    """Run shell commands and then Python code in a new network namespace."""
     unshare = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-r", "-n"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare and ip: apt-get install util-linux iproute2")

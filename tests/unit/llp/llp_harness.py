@@ -1,6 +1,7 @@
-"""Ports and sockets of llp as Python objects, and Python text run in a process of its own.
+"""Ports and sockets of the llp layer as Python objects, and Python code run in a child process.
 
-Such a process imports this, and no pytest: that takes it five times as long as all else here.
+A child process imports this module but not pytest: importing pytest takes five times as long as
+everything else here.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ def text_of(a: Any) -> str:
 
 
 def open_fds() -> list[int]:
-    """Return this process's descriptors."""
+    """Return the open file descriptors of this process."""
     fds = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             os.fstat(int(entry.name))
         except OSError:
-            continue  # that of the listing itself
+            continue  # the descriptor of the directory listing itself
         fds.append(int(entry.name))
     return sorted(fds)
 
 
 class Sock:
-    """A socket of the layer; its handler is its number in the port."""
+    """A socket of the layer; its handler pointer is its number in the port."""
 
     def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
         self.port = port
@@ -96,7 +97,7 @@ class Sock:
         return rv
 
     def recvfrom(self, size: int = 65536) -> tuple[int, bytes, Any]:
-        """Return what siw_llp_udp_recv returned, the octets, and the source."""
+        """Return the result of siw_llp_udp_recv, the octets, and the source address."""
         source = ffi.new("struct siw_addr *")
         ffi.memmove(source, b"\xa5" * ffi.sizeof("struct siw_addr"), ffi.sizeof("struct siw_addr"))
         buf = ffi.new("char[]", max(size, 1))
@@ -125,7 +126,7 @@ class Sock:
         return lib.siw_llp_tcp_connected(self.c)
 
     def drain(self) -> int:
-        """Receive until EAGAIN, or the end of the stream; return the number of octets."""
+        """Receive until EAGAIN or the end of the stream; return the number of octets."""
         total = 0
         for _ in range(10000):
             rv = self.recv()[0] if lib.siw_llp_tcp_emss(self.c) > 0 else self.recvfrom()[0]
@@ -137,7 +138,7 @@ class Sock:
 
     @property
     def fd(self) -> int:
-        """The descriptor, found by the socket's local name and that it is not the test's own."""
+        """Return the socket's descriptor: it has its local name and is not one of the test's."""
         name, ours = text_of(self.local()), []
         for fd in open_fds():
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
@@ -204,11 +205,11 @@ class Port:
         handlers = ffi.new("struct siw_io_handler *[]", n)
         rv = lib.siw_llp_port_poll(self.c, handlers, n)
         assert 0 <= rv <= n
-        # A handler of a socket that was closed would raise KeyError here.
+        # The handler of a closed socket would raise KeyError here.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
 
     def poll_until(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
-        """Poll until the socket is handed out, and say at which poll that was."""
+        """Poll until the socket is reported as ready; return the number of polls."""
         for i in range(1, limit + 1):
             if sock in self.poll(n):
                 return i
@@ -235,13 +236,13 @@ class Port:
         lib.siw_llp_port_leave(self.c, more)
 
     def hot_fds(self) -> list[int]:
-        """The hot sockets' descriptors: unarmed, they are in the wait set before epoll's own."""
+        """Return the hot sockets' descriptors, which precede epoll's in an unarmed wait set."""
         assert not lib.siw_llp_port_armed(self.c)
         s = self.fill()
         return [s.fds[i] for i in range(s.n - 1)]
 
     def pair(self, where: str = "127.0.0.1") -> tuple[Sock, Sock]:
-        """Return the two ends of a TCP connection within this port, and no listener."""
+        """Return both ends of a TCP connection within this port; the listener is closed."""
         listener = self.listen(where)
         a = self.connect(listener.local())
         b = until(lambda: self.try_accept(listener))
@@ -256,14 +257,14 @@ class Port:
             return None
 
     def settle(self) -> None:
-        """Poll, and drain what is handed out, until nothing that is not hot is."""
+        """Poll, and drain the ready sockets, until only hot sockets are reported."""
         for _ in range(200):
             for s in self.poll():
                 s.drain()
 
 
 def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Return what() as soon as it is true; an assertion fails if it does not become so."""
+    """Return what() as soon as it is true; fail if that takes longer than `seconds`."""
     began = net.now()
     while not over(began, seconds):
         if got := what():
@@ -273,7 +274,7 @@ def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 class Counters:
-    """By how much counters changed since the object was made."""
+    """The changes of counters since this object was created."""
 
     def __init__(self) -> None:
         n = lib.siw_counters_count()
@@ -312,7 +313,8 @@ def run_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
     paths = [folder, tests, os.environ.get("PYTHONPATH", "")]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if before:
-        # A sanitizer's run-time library is for the Python at the end only.
+        # A sanitizer's run-time library must be preloaded into the Python process only, not into
+        # the shell that starts it.
         env["KEPT_PRELOAD"] = env.pop("LD_PRELOAD", "")
     return pace.run(
         [*before, sys.executable, "-c", CHILD_PRELUDE + code],

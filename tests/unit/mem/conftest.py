@@ -1,4 +1,4 @@
-"""What the tests of mem/ share."""
+"""Fixtures of the tests of mem/."""
 
 from unit.ddp.ddp_harness import DdpWorld
 from unit.mpa.mpa_harness import fixture

@@ -1,4 +1,4 @@
-"""What the tests of mpa/ share."""
+"""Fixtures of the tests of mpa/."""
 
 from unit.mpa.mpa_harness import World, fixture
 

@@ -1,6 +1,7 @@
-"""The C streams of MPA with a plain TCP socket as their peer, which may send them anything.
+"""Drives the MPA layer's C streams against a plain TCP socket, which can send them any octets.
 
-Octets are built by siwarp.inspect and judged with crcmod; nothing here shares code with the C.
+Octets are built by siwarp.inspect and checked with crcmod; nothing here shares code with the C
+layer.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from siwarp.inspect import FPDU, MPAReply, MPARequest
 
 crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
-#: Seconds after which something that must happen on loopback did not.
+#: Seconds after which an operation on loopback counts as failed.
 PATIENCE = 10.0
-#: FPDUs up to this many octets are given up whole, CRC checked.
+#: An FPDU of up to this many octets is delivered as a complete FPDU, with its CRC checked.
 WHOLE_OCTETS = 8192
 #: The largest ULPDU (RFC 5044 section 3).
 MAX_ULPDU = 64768
@@ -47,14 +48,14 @@ class StreamError(Exception):
 
 
 def checked(rv: int) -> int:
-    """Return what a layer function returned, or raise what it says."""
+    """Return the result of a layer function, or raise StreamError if it is negative."""
     if rv < 0:
         raise StreamError(rv)
     return int(rv)
 
 
 def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Call step again and again until it gives something true; return that."""
+    """Call step repeatedly until its result is true; return that result."""
     began = time.monotonic()
     while True:
         got = step()
@@ -65,7 +66,7 @@ def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
 
 
 def params(**values: Any) -> Any:
-    """Return a struct siw_mpa_params; rev is 2 and CRC wanted unless said otherwise."""
+    """Return a struct siw_mpa_params; by default revision 2 with CRC requested."""
     pdata = values.pop("pdata", b"")
     p = ffi.new("struct siw_mpa_params *", {"rev": 2, "crc": 1, **values})
     if pdata:
@@ -75,12 +76,12 @@ def params(**values: Any) -> Any:
 
 
 def enhanced(**values: Any) -> Any:
-    """Return parameters of an enhanced frame: IRD 4, ORD 5 unless said otherwise."""
+    """Return parameters of an enhanced start-up frame; by default IRD 4 and ORD 5."""
     return params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
 
 
 def refused(step: Callable[[], Any]) -> int:
-    """Call step until it fails: the errno."""
+    """Call step until it fails; return the errno."""
     try:
         until(step)
     except StreamError as e:
@@ -94,8 +95,8 @@ def pdata_of(p: Any) -> bytes:
 
 
 def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
-    """Return an FPDU as scapy builds it; its CRC, unless given, is crcmod's."""
-    if len(ulpdu) > 4096:  # scapy only adds time
+    """Return an FPDU built by scapy; its CRC, unless given, is computed by crcmod."""
+    if len(ulpdu) > 4096:  # scapy would only make large FPDUs slow
         body = len(ulpdu).to_bytes(2, "big") + ulpdu
         body += bytes(-len(body) % 4)
         return body + fields.get("crc", crc32c(body)).to_bytes(4, "little")
@@ -106,8 +107,9 @@ def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
 
 
 def cut(octets: bytes, *, crc: bool = True) -> list[bytes]:
-    """Cut octets that are whole FPDUs into their ULPDUs, judging length, pad and CRC."""
-    # Octets are not copied to go on behind an FPDU: of 100,000 small ones that is what costs.
+    """Split complete FPDUs into their ULPDUs, checking length, pad and CRC."""
+    # The remaining octets are not copied after each FPDU: with 100,000 small FPDUs the copies would
+    # dominate the run time.
     out, at = [], 0
     while at < len(octets):
         length = int.from_bytes(octets[at : at + 2], "big")
@@ -129,7 +131,7 @@ def _noise() -> bytes:
 
 
 def pattern(n: int, seed: int = 1) -> bytes:
-    """Return n octets (at most 262144) in which a shifted, lost or repeated piece shows."""
+    """Return n octets (at most 262144) in which shifted, lost or repeated pieces are detectable."""
     at = seed * 40_503 % (1 << 18)
     return _noise()[at : at + n]
 
@@ -158,13 +160,13 @@ class Stream:
 
     def __init__(self, handle: Any, sock: socket.socket) -> None:
         self.handle = handle
-        self.sock = sock  # the peer's end
+        self.sock = sock  # the peer's socket
         self._head = ffi.new("uint8_t **")
         self._head_len = ffi.new("size_t *")
         self._ulpdu_len = ffi.new("size_t *")
         self._whole = ffi.new("bool *")
         self._kept: list[Any] = []
-        self.ends: list[int] = []  # of the FPDUs framed, as octets of the stream
+        self.ends: list[int] = []  # stream positions at which the framed FPDUs end
 
     # start-up
 
@@ -173,7 +175,7 @@ class Stream:
         return checked(lib.siw_mpa_startup(self.handle, peer)), peer
 
     def startup(self) -> tuple[int, Any]:
-        """Go on until start-up has something to say: that and the peer's parameters."""
+        """Continue start-up until it has a result; return its code and the peer's parameters."""
 
         def step() -> tuple[int, Any] | None:
             code, peer = self.startup_once()
@@ -193,10 +195,10 @@ class Stream:
         e = lib.siw_mpa_error(self.handle)
         return (e.layer, e.type, e.code)
 
-    # out
+    # transmit
 
     def frame(self, head: bytes, pieces: Sequence[bytes] = ()) -> int:
-        """Frame one FPDU: 1, or 0 if the batch is full. Pieces stay alive."""
+        """Frame one FPDU; return 1, or 0 if the batch is full. The pieces are kept alive."""
         iov = Iov(pieces)
         array = iov.array if iov else ffi.NULL
         end = checked(lib.siw_mpa_tx_fpdu(self.handle, head, len(head), array, len(iov)))
@@ -213,7 +215,7 @@ class Stream:
         return checked(rv)
 
     def flush(self) -> None:
-        """Flush; the peer must read at the same time if it is more than TCP takes."""
+        """Flush the batch. If it exceeds TCP's buffers, the peer must read at the same time."""
         until(self.flush_once)
 
     @property
@@ -222,13 +224,13 @@ class Stream:
 
     @property
     def accepted(self) -> int:
-        """FPDUs that are out whole."""
+        """Return the number of FPDUs that have been written to TCP completely."""
         return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted(self.handle))
 
-    # in
+    # receive
 
     def look(self) -> tuple[bytes, int, bool] | None:
-        """Look at the next FPDU once: (its first octets, ULPDU length, whole) or None."""
+        """Examine the next FPDU once; return (first octets, ULPDU length, complete), or None."""
         rv = checked(
             lib.siw_mpa_rx_fpdu(
                 self.handle, self._head, self._head_len, self._ulpdu_len, self._whole
@@ -248,7 +250,7 @@ class Stream:
         until(lambda: self.place_once(skip, dest))
 
     def receive(self, skip: int = 14, pieces: int = 1) -> bytes:
-        """Receive the next ULPDU: its first octets from the head, the rest into buffers."""
+        """Receive the next ULPDU: the first `skip` octets from the head, the rest into buffers."""
         head, length, _ = until(self.look)
         skip = min(skip, length)
         rest = length - skip
@@ -259,7 +261,7 @@ class Stream:
         return bytes(head[:skip] + b"".join(buffers))
 
     def emss(self) -> int:
-        """The effective maximum segment size of our own socket, in octets (TCP_MAXSEG)."""
+        """Return the effective maximum segment size of siwarp's own socket, octets (TCP_MAXSEG)."""
         with own_socket(self.sock) as ours:
             return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
@@ -276,13 +278,13 @@ class Stream:
 
 
 def own_socket(peer: socket.socket) -> socket.socket:
-    """Return a duplicate of the stream's own socket, which is in this process too."""
+    """Return a duplicate of the stream's own socket, which belongs to this process, too."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
                 continue
             found = socket.socket(fileno=os.dup(int(entry.name)))
-        except OSError:  # the directory's own descriptor is closed by now
+        except OSError:  # the descriptor of the directory listing, closed by now
             continue
         try:
             if found.getpeername() == peer.getsockname():
@@ -304,7 +306,7 @@ def recv_exactly(sock: socket.socket, n: int) -> bytes:
 
 
 def recv_to_end(sock: socket.socket) -> bytes:
-    """Read all until the other end closes; a reset ends it too."""
+    """Read until the peer closes or resets the connection."""
     out = bytearray()
     try:
         while got := sock.recv(65536):
@@ -315,14 +317,14 @@ def recv_to_end(sock: socket.socket) -> bytes:
 
 
 def recv_startup(sock: socket.socket) -> Any:
-    """Read a start-up frame from a blocking socket, as scapy dissects it."""
+    """Read a start-up frame from a blocking socket; return it as dissected by scapy."""
     octets = recv_exactly(sock, 20)
     octets += recv_exactly(sock, int.from_bytes(octets[18:20], "big"))
     return (MPARequest if octets.startswith(b"MPA ID Req") else MPAReply)(octets)
 
 
 class World:
-    """A port, and what was opened on it; everything is closed at its end."""
+    """A port and the streams and sockets opened on it; closing it closes them all."""
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
@@ -347,7 +349,7 @@ class World:
         return stream
 
     def udp(self, host: str = "127.0.0.1", *, fd: int = -1, handler: Any = ffi.NULL) -> Any:
-        """A UDP socket of llp, for who stands on one: bound to this address, or fd's."""
+        """Return a UDP socket of llp, bound to this address or adopted from descriptor fd."""
         out = ffi.new("struct siw_llp_sock **")
         if fd >= 0:
             checked(lib.siw_llp_udp_adopt(self.port, fd, handler, out))
@@ -363,7 +365,7 @@ class World:
         return self._listener
 
     def responder(self, *, rcvbuf: int = 0) -> Stream:
-        """A stream in responder mode to which the peer's socket has connected."""
+        """Return a stream in responder mode to which the peer's socket has connected."""
         local = ffi.new("struct siw_addr *")
         checked(lib.siw_llp_local(self._listening(), local))
         sock = socket.socket()
@@ -380,7 +382,7 @@ class World:
         return self._add(stream[0], sock)
 
     def both_ends(self, p: Any) -> tuple[Stream, Stream]:
-        """A responder and an initiator of this process that are connected to each other."""
+        """Return a responder and an initiator of this process that are connected to each other."""
         out, local = self._listening(), ffi.new("struct siw_addr *")
         checked(lib.siw_llp_local(out, local))
         one, two = ffi.new("struct siw_mpa_stream **"), ffi.new("struct siw_mpa_stream **")
@@ -395,14 +397,14 @@ class World:
         until(requested)
         checked(lib.siw_mpa_reply(two[0], p))
         until(lambda: checked(lib.siw_mpa_startup(one[0], peer)) == lib.SIW_MPA_REPLY)
-        none = [socket.socket(), socket.socket()]  # the peer of each is the other
+        none = [socket.socket(), socket.socket()]  # each stream's peer is the other stream
         ends = Stream(two[0], none[0]), Stream(one[0], none[1])
         self._streams += ends
         self._sockets += none
         return ends
 
     def initiator(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
-        """A stream in initiator mode, and the socket that it connected to."""
+        """Return a stream in initiator mode, with the socket that accepted its connection."""
         with socket.socket() as listener:
             if rcvbuf:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
@@ -418,7 +420,7 @@ class World:
         return self._add(out[0], sock)
 
     def requested(self, request: bytes | Any) -> tuple[Stream, Any]:
-        """A responder that has given up this Request, and the Request's parameters."""
+        """Return a responder that has delivered this MPA Request, and the Request's parameters."""
         stream = self.responder()
         stream.sock.sendall(bytes(request))
         code, peer = stream.startup()
@@ -426,7 +428,7 @@ class World:
         return stream, peer
 
     def replied(self, p: Any, reply: bytes | Any) -> tuple[Stream, Any]:
-        """An initiator that has taken this Reply, and the Reply's parameters."""
+        """Return an initiator that has accepted this MPA Reply, and the Reply's parameters."""
         stream = self.asking(p)
         recv_startup(stream.sock)
         stream.sock.sendall(bytes(reply))
@@ -435,9 +437,9 @@ class World:
         return stream, peer
 
     def receiver(self, *, crc: bool = True, rcvbuf: int = 0, markers: bool = False) -> Stream:
-        """A responder in full operation; its peer's socket may send FPDUs.
+        """Return a responder in full operation; its peer's socket may send FPDUs.
 
-        markers: it asked for them.
+        markers: the responder requests Markers.
         """
         stream = self.responder(rcvbuf=rcvbuf)
         stream.sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
@@ -448,7 +450,7 @@ class World:
         return stream
 
     def asking(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
-        """An initiator that has sent its Request and awaits the Reply."""
+        """Return an initiator that has sent its MPA Request and awaits the Reply."""
         stream = self.initiator(p, rcvbuf=rcvbuf, mss=mss)
         until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
         return stream
@@ -456,9 +458,9 @@ class World:
     def sender(
         self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0, markers: bool = False
     ) -> Stream:
-        """An initiator in full operation; its peer's socket reads what it sends.
+        """Return an initiator in full operation; its peer's socket reads what it sends.
 
-        markers: the peer asked for them.
+        markers: the peer requests Markers.
         """
         stream = self.asking(params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
         recv_startup(stream.sock)
@@ -480,7 +482,7 @@ W = TypeVar("W", bound="Closing")
 
 
 class Closing(Protocol):
-    """What has an end."""
+    """An object with a close method."""
 
     def close(self) -> None:
         """Close everything."""
@@ -488,7 +490,7 @@ class Closing(Protocol):
 
 @contextmanager
 def opened(make: Callable[[], W]) -> Iterator[W]:
-    """Open a world for a while."""
+    """Open a world; close it at the end of the block."""
     w = make()
     try:
         yield w
@@ -497,11 +499,11 @@ def opened(make: Callable[[], W]) -> Iterator[W]:
 
 
 def fixture(make: Callable[[], W]) -> Any:
-    """Return the fixture that a folder's conftest.py calls `w`."""
+    """Return the fixture that a directory's conftest.py binds to the name `w`."""
 
     @pytest.fixture
     def w() -> Iterator[W]:
-        """A port on loopback and whatever the test opens on it."""
+        """Provide a port on loopback; it and everything opened on it are closed at the end."""
         with opened(make) as made:
             yield made
 
@@ -509,13 +511,13 @@ def fixture(make: Callable[[], W]) -> Any:
 
 
 def world() -> AbstractContextManager[World]:
-    """Open a port for a while."""
+    """Open a port for a block."""
     return opened(World)
 
 
 @contextmanager
 def setting(name: str, value: int) -> Iterator[None]:
-    """Change a setting of the process for a while."""
+    """Change a setting of the process for a block."""
     index = next(
         i
         for i in range(lib.siw_settings_count())

@@ -1,4 +1,4 @@
-"""Handles that most tests of the Python verbs want."""
+"""Objects that most tests of the Python verbs need."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Pair = tuple[Connection, Connection]
 
 @pytest.fixture
 def connected() -> Iterator[Callable[..., Pair]]:
-    """Connects two ends in this process: gives (initiator, responder)."""
+    """Provide a function that connects two endpoints in this process: (initiator, responder)."""
     with contextlib.ExitStack() as stack:
 
         def make(host: str = "127.0.0.1", **options: object) -> Pair:

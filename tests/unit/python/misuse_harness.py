@@ -1,4 +1,4 @@
-"""What the tests of misuse share: a little of everything."""
+"""Shared by the tests of misuse: a few objects of every kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 
 
 class World:
-    """Two devices; on the first queue pairs of both types, in several states."""
+    """Two devices; on the first, queue pairs of both types in several states."""
 
     def __init__(self) -> None:
         self.rig, self.other = Rig(), Rig()

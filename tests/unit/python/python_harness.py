@@ -1,4 +1,4 @@
-"""What the tests of the Python verbs share."""
+"""Shared by the tests of the Python verbs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from siwarp.verbs import CQ, MR, PD, QP, CompChannel, Context, QPCap, QPInitAttr
 
 
 class UD:
-    """A UD queue pair in RTS with a completion channel and some memory: talks to itself."""
+    """A UD queue pair in RTS with a completion channel and memory; it sends to itself."""
 
     SIZE = 4096
 

@@ -1,4 +1,4 @@
-"""Calls that the library refuses: one for each reason that a call can have."""
+"""Calls that the library refuses: one for each reason code that a call can return."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def addr(host: str = "127.0.0.1", port: int = 9) -> Any:
 
 
 def send_wr(w: World, **members: Any) -> Any:
-    """Return a request in C that has no Python object behind it."""
+    """Return a C work request without a Python object."""
     wr = ffi.new("struct siw_send_wr *", {"opcode": WROpcode.SEND, **members})
     wr.wr.ud.ah = w.ah._live()
     return wr
@@ -65,7 +65,7 @@ def post(qp: QP, wr: Any) -> int:
 
 
 def interrupted(w: World) -> object:
-    """A signal while C waits: its handler runs in C, so that Python cannot say anything else."""
+    """Interrupt a waiting C call with a signal whose Python handler does nothing."""
     channel = CompChannel(w.ctx)
     out, context = ffi.new("struct siw_cq **"), ffi.new("void **")
     main = threading.get_ident()
@@ -347,7 +347,7 @@ def of_memory() -> list[Call]:
 
 
 def of_queues() -> list[Call]:
-    """Completion and shared receive queues."""
+    """Completion queues and shared receive queues."""
     return [
         lambda w: (lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._live())))(
             CompChannel(w.ctx)
@@ -368,7 +368,7 @@ def of_queues() -> list[Call]:
 
 
 def of_queue_pairs() -> list[Call]:
-    """How one is made, and which socket it has."""
+    """Creating queue pairs, and choosing their sockets."""
     return [
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy=9)),
@@ -389,7 +389,7 @@ def of_queue_pairs() -> list[Call]:
 
 
 def of_states() -> list[Call]:
-    """From one state to another."""
+    """State transitions of queue pairs."""
     return [
         lambda w: (lambda qp: lib.siw_destroy_qp(qp._live()))(in_a_group(w)),
         lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
@@ -407,7 +407,7 @@ def of_states() -> list[Call]:
 
 
 def of_groups_and_records() -> list[Call]:
-    """Groups, Write-Records, who lost what."""
+    """Multicast groups, Write-Records, and queries of lost peers."""
     return [
         lambda w: w.rc().attach_mcast("239.192.7.77"),
         lambda w: w.ud().attach_mcast("127.0.0.1"),
@@ -422,7 +422,7 @@ def of_groups_and_records() -> list[Call]:
 
 
 def of_requests() -> list[Call]:
-    """What is posted."""
+    """Work requests."""
     return [
         lambda w: post(w.ud(), send_wr(w, num_sge=1)),
         lambda w: uc_ready(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
@@ -449,7 +449,7 @@ def of_requests() -> list[Call]:
 
 
 def of_connections() -> list[Call]:
-    """Identifiers of connections."""
+    """Connection identifiers."""
     return [
         lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._live())))(
             CMEventChannel(w.ctx)
@@ -472,7 +472,7 @@ def of_connections() -> list[Call]:
 
 
 def rows(tmp: Path) -> list[Call]:
-    """Calls that are refused, beside those of test_misuse and test_misuse_mw."""
+    """Return calls that are refused, in addition to those of test_misuse and test_misuse_mw."""
     of_objects = of_memory() + of_queues() + of_queue_pairs() + of_states()
     return of_devices(tmp) + of_objects + of_groups_and_records() + of_requests() + of_connections()
 

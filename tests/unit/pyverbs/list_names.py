@@ -1,7 +1,7 @@
 """Print the public names of pyverbs' modules: list_names.py PACKAGE.
 
-A line is a module and a name of it; ``Class.name`` for what a class has, ``name = number`` for
-numbers. names.txt is what this prints of rdma-core's pyverbs.
+A line is a module and one of its names; ``Class.name`` for members of a class, ``name = number``
+for integers. names.txt is the output for rdma-core's pyverbs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import sys
 import types
 from collections.abc import Iterator
 
-#: All modules but those of vendors.
+#: All modules except those for vendors' devices.
 MODULES = [
     "addr", "base", "cm_enums", "cmid", "cq", "device", "dma_util", "dmabuf", "enums", "flow",
     "fork", "mem_alloc", "mr", "pd", "pyverbs_error", "qp", "spec", "srq", "utils", "wq", "wr",
     "xrcd",
 ]  # fmt: skip
-#: What Python or the compiler of pyverbs adds.
+#: Names that Python or pyverbs' compiler adds.
 NOT_OURS = {"LOG_FORMAT", "LOG_LEVEL", "HUGE_PAGE_SIZE", "U32_MASK", "IntEnum", "IntFlag"}
 
 
 def of_class(name: str, kind: type) -> Iterator[str]:
-    """Yield a class, and what it has by itself and from those that it is derived from."""
+    """Yield a class, and its own and inherited members."""
     yield name
     for member in sorted(dir(kind)):
         if not member.startswith("_") and not hasattr(Exception, member):
@@ -47,7 +47,7 @@ def of_module(module: types.ModuleType) -> Iterator[str]:
 
 
 def names(package: str) -> list[str]:
-    """Return all lines."""
+    """Return all output lines."""
     found = ((name, importlib.import_module(f"{package}.{name}")) for name in MODULES)
     return [f"{name} {line}" for name, module in found for line in of_module(module)]
 

@@ -1,7 +1,7 @@
-"""A bottleneck in numbers: a queue, a rate, a round trip, and flows that cross it.
+"""A numerical model of a bottleneck: a queue, a rate, a round-trip time, and flows through it.
 
-Nothing here is random but what a seed says, and no time passes: the controllers of
-`siwarp/rd/rd_cc.h` are called as the sender calls them, with the times of a model.
+All randomness comes from a seed, and the model runs in virtual time: the controllers of
+`siwarp/rd/rd_cc.h` are called as the sender calls them, with the model's times.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from _siwarp_layers import ffi, lib
 
 MS, SECOND, MSS = 10**6, 10**9, 1472
-#: Each flow first sends one datagram alone, as its first message is; then all begin.
+#: Each flow first sends one datagram, as for its first message; then all flows begin at once.
 _HELLO, _BEGIN = 50 * MS, 200 * MS
 
 
 @dataclass(eq=False)
 class Datagram:
-    """One that is in flight."""
+    """A datagram in flight."""
 
     sent_ns: int
     sent: Any
@@ -46,13 +46,13 @@ class Flow:
 
 
 class Bottleneck:
-    """Packets of flows through one queue.
+    """Packets of several flows through one queue.
 
     Args:
-        mbit_s: how much leaves the queue.
-        queue: octets that wait in it, at most.
-        loss: the share of packets that are lost before it.
-        mark_at: octets in the queue from which packets get CE.
+        mbit_s: the rate at which the queue drains, in Mbit/s.
+        queue: the capacity of the queue in octets.
+        loss: the fraction of packets lost before the queue.
+        mark_at: octets in the queue from which packets are marked CE.
         bucket: octets of a token bucket, which pass at once after a pause.
 
     """
@@ -76,12 +76,12 @@ class Bottleneck:
         self.marks = 0
 
     def flow(self, rtt_ms: float, kind: str = "bbr", starts: int = 0) -> Flow:
-        """Add a flow."""
+        """Add a flow with this round-trip time in ms."""
         cc = ffi.new("struct siw_rd_cc *")
         lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[kind])
         lib.siw_rd_cc_init(cc, MSS, False)
         lib.siw_setting_set(b"rd_cc", 0)
-        cc.bbr.random = len(self.flows)  # else the record's address is the seed
+        cc.bbr.random = len(self.flows)  # otherwise the record's address is the seed
         made = Flow(cc, int(rtt_ms * MS))
         self._at(starts + len(self.flows) * _HELLO, "hello", made)
         self._at(starts + _BEGIN, "begin", made)
@@ -118,7 +118,7 @@ class Bottleneck:
     def _enqueue(self, flow: Flow, datagram: Datagram) -> None:
         waiting = max(self.free_at - self.now, 0) / self.ns_per_octet - self.bucket
         flow.flying.append(datagram)
-        # Without a bucket the packet that is being sent is in no queue.
+        # Without a token bucket, the packet being sent does not count as queued.
         room = self.queue - MSS if self.bucket else self.queue
         if waiting > room or self.random.random() < self.loss:
             datagram.dropped = True
@@ -136,7 +136,7 @@ class Bottleneck:
         ack.now = self.now
         flow.heard = self.now
         if datagram not in flow.flying:
-            return  # it was taken for lost
+            return  # already declared lost
         flow.flying.remove(datagram)
         flow.in_flight -= MSS
         lib.siw_rd_cc_delivered(flow.cc, ack, datagram.sent, MSS, datagram.sent_ns)
@@ -155,7 +155,7 @@ class Bottleneck:
         self._send(flow)
 
     def _timeout(self, flow: Flow) -> None:
-        """Take all for lost when nothing was heard for a time-out."""
+        """Declare all datagrams in flight lost if no acknowledgement has arrived for a time-out."""
         if flow.flying and flow.heard + flow.cc.rto <= self.now:
             flow.heard = self.now
             flow.flying.clear()
@@ -165,7 +165,7 @@ class Bottleneck:
         self._at(flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow)
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
+        """Run the model for this many seconds of virtual time."""
         end = self.now + int(seconds * SECOND)
         while self.events and self.events[0][0] <= end:
             self.now, _, what, flow, datagram = heapq.heappop(self.events)
@@ -185,11 +185,11 @@ class Bottleneck:
 
 
 def share(flow: Flow, line: Bottleneck) -> float:
-    """Return the flow's share of what the line can carry, from when all began."""
+    """Return the flow's share of the line's capacity, counted from when all flows began."""
     return float(flow.delivered * line.ns_per_octet / (line.now - _BEGIN))
 
 
 def lost(*flows: Flow) -> float:
-    """Return the share of what the flows sent that was dropped."""
+    """Return the fraction of the flows' datagrams that was dropped."""
     dropped = sum(flow.lost * MSS for flow in flows)
     return dropped / (dropped + sum(flow.delivered for flow in flows))

@@ -1,4 +1,4 @@
-"""What the tests of rd/ share: llp's ports, and endpoints that are closed at the test's end."""
+"""Fixtures of the tests of rd/: ports of llp, and endpoints that are closed at the test's end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["end", "kit", "namespace", "port"]
 
 @pytest.fixture
 def end() -> Iterator[Callable[..., Any]]:
-    """Make endpoints of reliable datagrams: what rd_kit's Endpoint takes."""
+    """Provide a function that creates RD endpoints; its parameters are those of Endpoint."""
     made: list[Endpoint] = []
 
     def make(*args: Any, **attrs: Any) -> Endpoint:
@@ -29,7 +29,7 @@ def end() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def met(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
-    """Make an endpoint, and a peer that has met it."""
+    """Provide an endpoint, and a peer that has completed the handshake with it."""
     e = end()
     s = Stranger(e)
     s.meet()
@@ -39,7 +39,7 @@ def met(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
 
 @pytest.fixture
 def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
-    """Make an endpoint, and a peer that has not met it."""
+    """Provide an endpoint, and a peer that has not yet begun the handshake with it."""
     e = end()
     s = Stranger(e)
     yield e, s

@@ -1,4 +1,4 @@
-"""Endpoints of reliable datagrams as Python objects, for the tests of them."""
+"""Endpoints of reliable datagrams as Python objects, for the tests of rd/."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ NAMES = {
     REPLACED: "replaced",
 }
 QKEY = 0x11223344
-#: What a stranger says of itself: it takes all that comes.
+#: The options that a test's peer advertises: it accepts all data.
 OFFER = offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
 HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 
 
 class Endpoint:
-    """An endpoint with a port of its own; what comes is put down by peer."""
+    """An endpoint with its own port; received data is stored by peer."""
 
     def __init__(self, where: str = net.HERE, port: int = 0, **attrs: Any) -> None:
         out = ffi.new("struct siw_llp_port **")
@@ -57,7 +57,7 @@ class Endpoint:
         attr.local = addr(where, port)[0]
         attr.fd = -1
         attr.ird = 7
-        attr.rnr_retry = 7  # without limit
+        attr.rnr_retry = 7  # 7: retry without limit
         attr.qkey = QKEY
         attr.handler = ffi.cast("void *", 1)
         for name, value in attrs.items():
@@ -70,7 +70,7 @@ class Endpoint:
         self.c = rd[0]
         self.got: dict[str, list[bytes]] = {}
         self.news: list[tuple[str, str]] = []
-        self.had = 0  # what the last peer that was lost had accepted
+        self.had = 0  # segments that the last lost peer had acknowledged
         self.judge: Callable[[str, bytes], str] = lambda _who, _data: "take"
         self.event = ffi.new("struct siw_rd_event *")
         self.waits = ffi.new("struct siw_llp_waitset *")
@@ -101,7 +101,7 @@ class Endpoint:
         return min(rv, 1)
 
     def recv(self) -> bool:
-        """One event, dealt with; False when there is none."""
+        """Receive and handle one event; return False if there is none."""
         if not lib.siw_rd_recv(self.c, self.event):
             return False
         peer, kind = self.event.peer, self.event.kind
@@ -120,9 +120,9 @@ class Endpoint:
         return True
 
     def turn(self) -> int:
-        """One poll, and all that it brings; the number of events."""
+        """Poll once and handle all resulting events; return their number."""
         n = 0
-        if net.SIMULATED:  # what was sent to it at this instant arrives
+        if net.SIMULATED:  # datagrams sent to the endpoint at this instant arrive
             lib.siw_sim_step(lib.siw_sim_now())
         if lib.siw_llp_port_poll(self.port, self.handlers, 4):
             while n < 10000 and self.recv():
@@ -133,13 +133,13 @@ class Endpoint:
         return sum(1 for k, _ in self.news if k == kind)
 
     def data(self) -> list[bytes]:
-        """What came of the only peer there is."""
+        """Return the data received from the only peer."""
         assert len(self.got) <= 1
         return next(iter(self.got.values()), [])
 
 
 def idle(*ends: Endpoint) -> None:
-    """Wait a moment: in a world up to what comes next, or what an end has to do, or 1 ms."""
+    """Pause for 50 us; in a world, until the next event or an endpoint's deadline, at most 1 ms."""
     if not net.SIMULATED:
         net.sleep(0.00005)
         return
@@ -155,7 +155,7 @@ def idle(*ends: Endpoint) -> None:
 def run(
     what: Callable[[], Any], *ends: Endpoint, seconds: float = 20.0, also: Any = lambda: None
 ) -> Any:
-    """Turn the ends until what() is true."""
+    """Poll the endpoints until what() is true."""
     began = net.now()
     while not over(began, seconds):
         moved = sum(e.turn() for e in ends)
@@ -170,7 +170,7 @@ def run(
 def pump(
     a: Endpoint, peer: Any, segments: list[bytes], *ends: Endpoint, seconds: float = 60.0
 ) -> None:
-    """Send them all, whenever there is room, and wait until the peer has taken them."""
+    """Send all segments as room permits, and wait until the peer has acknowledged them."""
     todo = deque(segments)
     goal = lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
@@ -189,7 +189,7 @@ def pump(
 
 
 class Stranger:
-    """A peer made of a plain socket and scapy: it says what the test has it say."""
+    """A peer built from a plain socket and scapy; it sends what the test wants."""
 
     def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = net.HERE) -> None:
         self.end = end
@@ -224,7 +224,7 @@ class Stranger:
         return octets
 
     def _take(self) -> bytes | None:
-        """What the endpoint sent next; a stranger to both may still send to who had this port."""
+        """Return the endpoint's next datagram; skip those from other senders to a reused port."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 octets, source = self.sock.recvfrom(65536)
@@ -233,7 +233,7 @@ class Stranger:
         return None
 
     def hear(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
-        """The next datagram of that type; others are dropped."""
+        """Return the next datagram of this type; others are dropped."""
         found: list[RDDatagram] = []
 
         def look() -> None:
@@ -247,7 +247,7 @@ class Stranger:
         return found[0]
 
     def silence(self) -> bool:
-        """Whether nothing comes though the endpoint had turns enough to answer."""
+        """Return whether the endpoint sends nothing in 50 polls, enough to answer in."""
         for _ in range(50):
             self.end.turn()
         return self._take() is None
@@ -262,18 +262,18 @@ class Stranger:
         return self.hear(RDType.CHALLENGE)
 
     def echo_of(self, challenge: RDDatagram) -> bytes:
-        """The body of the ECHO that answers it."""
+        """Return the body of the ECHO that answers a CHALLENGE."""
         return OFFER + cookie_of(challenge.body)
 
     def meet(self) -> RDDatagram:
-        """Begin; the acknowledgement of the echo."""
+        """Perform the handshake as the active side; return the acknowledgement of the ECHO."""
         c = self.challenge()
         self.other = c.source_epoch
         self.say(RDType.ECHO, body=self.echo_of(c))
         return self.hear(RDType.ACK)
 
     def met_by(self, peer: Any, **fields: Any) -> None:
-        """Be begun with: the endpoint's first segment to here has been given to it."""
+        """Perform the handshake as the passive side; the endpoint has framed a first segment."""
         hello = self.hear(RDType.HELLO)
         self.other = hello.source_epoch
         self.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)

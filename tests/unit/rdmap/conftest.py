@@ -1,4 +1,4 @@
-"""What the tests of rdmap/ share."""
+"""Fixtures of the tests of rdmap/."""
 
 from unit.mpa.mpa_harness import fixture
 from unit.rdmap.rdmap_harness import RdmapWorld

@@ -1,6 +1,7 @@
-"""The C of RDMAP with a plain TCP or UDP socket as its peer, which may send it anything.
+"""Drives the RDMAP layer's C code against a plain TCP or UDP socket that can send any octets.
 
-Octets are built by siwarp.inspect and judged with crcmod; nothing here shares code with the C.
+Octets are built by siwarp.inspect and checked with crcmod; nothing here shares code with the C
+layer.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ KINDS = {
 }
 
 
-# ---- what a peer may say
+# ---- messages that a peer may send
 
 
 def send(payload: bytes = b"", **fields: Any) -> bytes:
@@ -156,7 +157,7 @@ def terminate(body: bytes | Terminate, **fields: Any) -> bytes:
 
 
 def operation(opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> tuple[Any, Any, Any]:
-    """Return an operation's list, the operation and its stamp, to be kept until it is done."""
+    """Return an operation's element list, the operation, its stamp; keep them until it is done."""
     array = sgl(elements)
     op = ffi.new(
         "struct siw_rdmap_op *",
@@ -222,7 +223,7 @@ class Stream(PeerStream):
         super().__init__(handle, mpa, crc=crc)
         self.ddp = ddp
         self.recvs = recvs
-        self.stamps: list[Any] = []  # of the operations begun
+        self.stamps: list[Any] = []  # of the operations transmitted
 
     def close(self) -> None:
         if self.handle:
@@ -256,7 +257,7 @@ class Stream(PeerStream):
     # the peer's side
 
     def pull_message(self) -> tuple[Any, bytes]:
-        """Read segments up to a last one: the first one's header and all payload."""
+        """Read segments up to a last one; return the first header and the complete payload."""
         head, octets = self.pull()
         last, parts = head, [octets]
         while not last.l:
@@ -283,7 +284,7 @@ class Stream(PeerStream):
         return head, AtomicResponse(octets)
 
     def pull_terminate(self) -> Any:
-        """Read up to the Terminate, and see that nothing follows it."""
+        """Read up to the Terminate, and assert that nothing follows it."""
         head, octets = self.pull_message()
         while head.opcode != Opcode.TERMINATE:
             head, octets = self.pull_message()
@@ -291,7 +292,7 @@ class Stream(PeerStream):
         assert recv_to_end(self.sock) == b"", "something follows the Terminate"
         return Terminate(octets)
 
-    # the stream's side: out
+    # the stream's side: transmit
 
     def op(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> Any:
         kept = operation(opcode, elements, **fields)
@@ -306,7 +307,7 @@ class Stream(PeerStream):
         self.stamps.append(op.stamp)
 
     def atomic(self, sink: Sge, rkey: int = 1, remote_to: int = 0, **how: int) -> None:
-        """Ask for an atomic operation; how: kind, data, mask, compare, compare_mask, user_data."""
+        """Request an atomic operation; how: kind, data, mask, compare, compare_mask, user_data."""
         user_data = how.pop("user_data", 0)
         asked = ffi.new("struct siw_rdmap_atomic *", how)
         where = {"rkey": rkey, "remote_to": remote_to, "user_data": user_data}
@@ -335,7 +336,7 @@ class Stream(PeerStream):
 
     @property
     def accepted(self) -> int:
-        """Operations that are out whole, as are all before them."""
+        """Return how many operations were, with all before them, passed to TCP completely."""
         upto = lib.siw_ddp_tx_accepted(self.ddp)
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
 
@@ -343,14 +344,14 @@ class Stream(PeerStream):
     def owes(self) -> bool:
         return bool(lib.siw_rdmap_responses_pending(self.handle))
 
-    # ... in
+    # the stream's side: receive
 
     def event_once(self) -> Event | None:
         event = ffi.new("struct siw_rdmap_event *")
         return Event.of(event) if checked(lib.siw_rdmap_recv(self.handle, event)) else None
 
     def event(self, *, progress: bool = False) -> Event:
-        """Return the next event; PROGRESS is passed over unless it is asked for."""
+        """Return the next event; PROGRESS events are skipped unless requested."""
 
         def step() -> Event | None:
             e = self.event_once()
@@ -361,14 +362,14 @@ class Stream(PeerStream):
         return got
 
     def fails(self) -> Event:
-        """Receive until the stream ends in an error that this end found."""
+        """Receive until the stream ends in an error that it detected itself; return the event."""
         while (e := self.event()).kind in ("RECV", "REQUESTED", "STARTED", "READ_DONE"):
             pass
         assert e.kind == "ERROR", e
         return e
 
     def terminates(self, error: tuple[int, int, int]) -> Any:
-        """See the stream fail so and send its Terminate; return that."""
+        """Assert that the stream fails with this error and sends its Terminate; return that."""
         assert self.fails().err == error
         assert self.event_once() is None
         self.terminate()
@@ -418,14 +419,14 @@ class Dgram(PeerDgram):
 
 
 class RdmapWorld(DdpStackWorld):
-    """A port, and what of RDMAP was opened on it."""
+    """A port, and the objects of the RDMAP layer opened on it."""
 
     def stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
-        """Give memory an STag whose offsets are its addresses."""
+        """Assign an STag whose tagged offsets are the memory's addresses."""
         return self.region(memory, rights | lib.SIW_MEM_LOCAL_READ, pd=pd, to_base=memory.addr)
 
     def stream(self, mpa: MpaStream, *, crc: bool = True, recvs: RecvQueue | None = None) -> Stream:
-        """A stream that is not started, on a connection that is."""
+        """Return a stream that is not started, on an MPA connection in full operation."""
         ddp, made = self.ddp_stream(mpa), ffi.new("struct siw_rdmap_stream **")
         checked(lib.siw_rdmap_open(self.mem, ddp, made))
         stream = Stream(made[0], ddp, mpa, recvs or self.queue(), crc=crc)
@@ -433,7 +434,7 @@ class RdmapWorld(DdpStackWorld):
         return stream
 
     def responder(self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any) -> Stream:
-        """A started responder. Its peer speaks first."""
+        """Return a started responder. Its peer must send first."""
         stream = self.stream(self.mpa.receiver(crc=crc), crc=crc, recvs=recvs)
         stream.start(initiator=False, **how)
         return stream
@@ -447,14 +448,14 @@ class RdmapWorld(DdpStackWorld):
         start: bool = True,
         **how: Any,
     ) -> Stream:
-        """An initiator, started unless said otherwise: both ends may speak."""
+        """Return an initiator, started by default; once started, both sides may send."""
         stream = self.stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf), crc=crc, recvs=recvs)
         if start:
             stream.start(initiator=True, **how)
         return stream
 
     def endpoint(self, *, no_crc: bool = False, **how: Any) -> tuple[Any, Any]:
-        """A siw_rdmap_dgram, and the socket that it stands on."""
+        """Return a siw_rdmap_dgram and the UDP socket below it."""
         llp, out = self.mpa.udp(**how), ffi.new("struct siw_rdmap_dgram **")
         ddp = self.ddp_dgram(llp, crc=not no_crc)
         checked(lib.siw_rdmap_dgram_open(ddp, ffi.NULL, ffi.NULL, out))
@@ -471,5 +472,5 @@ class RdmapWorld(DdpStackWorld):
 
 
 def rdmap_world() -> AbstractContextManager[RdmapWorld]:
-    """Open a port for a while."""
+    """Open a port for a block."""
     return opened(RdmapWorld)

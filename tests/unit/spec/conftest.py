@@ -1,4 +1,4 @@
-"""What the tests of the checker share."""
+"""Fixtures of the tests of the clause checker."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from unit.spec.spec_harness import Tree
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """Make a tree with five clauses."""
+    """Return a tree with five clauses."""
     return Tree(tmp_path)

@@ -1,6 +1,7 @@
-"""Small trees for the tests of the checker of clauses.
+"""Small source trees for the tests of the clause checker.
 
-The made-up ids are put together at run time: written out, the checker would find them here.
+The invented clause ids are assembled at run time: if written out, the checker would find them in
+this file.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ class Tree:
         self.section("1", *(clause(n) for n in range(1, 6)))
         self.code("/* nothing cited */")
         self.dgram()
-        #: How tests ended that did not pass, by name; None where no run was recorded.
+        #: Outcomes of the tests that did not pass, by name; None if no run was recorded.
         self.outcomes: dict[str, str] | None = {}
 
     def dgram(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
-        """The specification: these requirements, and a table of the tests that show them."""
+        """Write the specification: these requirements, and a table of the tests that show them."""
         rows = [f"| {name} | {tests} |" for name, tests in (shown_by or {}).items()]
         table = "\n".join(["| requirement | shown by |", "|---|---|", *rows])
         body = "\n".join(["# T", "", "## 3. UD", "", *items, ""])
@@ -112,7 +113,7 @@ class Tree:
         path.write_text(f"import pytest\n{text}")
 
     def record(self) -> None:
-        """Write down a run of all tests that are here."""
+        """Record a run of all tests in the tree."""
         if self.outcomes is None:
             return
         clauses, _ = check.load_clauses(self.root / "spec")
@@ -137,7 +138,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def run(tree: Tree, capsys: Captured, *args: str) -> tuple[int, str, str]:
-    """(exit status, last line of stdout, stderr), after a run of the tests."""
+    """Record a run of the tests, run the checker; return (exit status, last line, stderr)."""
     tree.record()
     status = check.main(["--root", str(tree.root), *args])
     out, err = capsys.readouterr()

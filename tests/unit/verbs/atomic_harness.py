@@ -1,4 +1,4 @@
-"""Atomics as the tests of verbs/ post them, and as a plain peer reads and answers them."""
+"""Atomic operations as the tests of verbs/ post them, and as a plain peer answers them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def atomic(
 
 
 def at(end: End, offset: int = 0) -> int:
-    """Return the 64 bits there as this machine reads them."""
+    """Return the 64-bit integer at an offset, in this machine's byte order."""
     return int.from_bytes(end.mem.read(8, offset), sys.byteorder)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of verbs/ share."""
+"""Fixtures of the tests of verbs/."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
 
 @pytest.fixture(autouse=True, scope="module")
 def own_mcast_port() -> Iterator[None]:
-    """Let groups have a port of this process's."""
+    """Give multicast groups a port that only this process uses."""
     with settings(mcast_port=MCAST_PORT):
         yield
 
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    """Loopback's device with a PD."""
+    """Provide the loopback device with a PD."""
     made = Rig()
     yield made
     made.close()
@@ -29,19 +29,19 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def pair(rig: Rig) -> Pair:
-    """Two UD queue pairs on 127.0.0.1."""
+    """Provide two UD queue pairs on 127.0.0.1."""
     return Pair(rig)
 
 
 @pytest.fixture
 def wire(rig: Rig) -> Wire:
-    """A listener on 127.0.0.1 and a way to connect to it."""
+    """Provide a listener on 127.0.0.1 and functions to connect to it."""
     return Wire(rig)
 
 
 @pytest.fixture
 def two() -> Iterator[Wire]:
-    """The same between two open devices."""
+    """Provide a listener on one device, and connections to it from another."""
     a, b = Rig(), Rig()
     yield Wire(a, b)
     a.close()

@@ -1,4 +1,4 @@
-"""What the tests of datagrams' errors share: error messages built and read by siwarp.inspect."""
+"""Shared by the tests of datagram errors: error messages built and parsed by siwarp.inspect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from siwarp.verbs import QP, QPAttr, QPState
 QKEY = 0x51C0FFEE
 crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
-#: Of a UD segment: octets of its header, and of the CRC behind it.
+#: Octets of the header and of the CRC of a UD segment.
 HEAD, CRC = 18, 4
-#: Where ``spoilt`` changes a datagram.
+#: The places at which ``spoilt`` corrupts a datagram.
 WHERE = ["head", "first", "middle", "last", "crc"]
 
 OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
-#: What the Q_Key's holder can do wrong: fields of the header, and the error that it is.
+#: Protocol errors that a peer with the right Q_Key can make: header fields, and the resulting error
+#: code.
 WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
     **{
         f"opcode {op:#x}": ({"opcode": op}, OPCODE)
@@ -35,7 +36,7 @@ WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
 
 
 def datagram(payload: bytes = b"", **fields: Any) -> bytes:
-    """A UD segment to QKEY, with its CRC."""
+    """Return a UD segment for QKEY, with its CRC."""
     return bytes(UDDatagram(segment=DDPDatagram(**{"q_key": QKEY, **fields}) / Raw(payload)))
 
 
@@ -55,7 +56,7 @@ def error_message(
     bits: tuple[int, int, int] = (1, 1, 0),
     **fields: Any,
 ) -> bytes:
-    """An error message about a Send of this MSN, as a sound peer would build it."""
+    """Return an error message about the Send with this MSN, as a correct peer would build it."""
     head = QuotedUntagged(**{"msn": msn, "inv_stag": QKEY, **(quoted or {})})
     body = Terminate(
         layer=err[0],
@@ -71,7 +72,7 @@ def error_message(
 
 
 def read_error(octets: bytes) -> tuple[Any, Any]:
-    """The header and the Terminate of an error message, every field of it judged."""
+    """Parse an error message and check every field; return its header and its Terminate."""
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
     assert (head.t, head.l, head.ddp_rsvd, head.dv, head.mo) == (0, 1, 0, 1, 0)
@@ -83,14 +84,14 @@ def read_error(octets: bytes) -> tuple[Any, Any]:
 
 
 class Stranger:
-    """A plain UDP socket on this host; methods are those of ``socket.socket``."""
+    """A plain UDP socket on this host; its methods are those of ``socket.socket``."""
 
     def __init__(self, host: str = net.HERE) -> None:
         self.sock = net.udp(host)
         self.sock.settimeout(LIMIT)
 
     def silent(self) -> bool:
-        """Whether nothing lies in the socket."""
+        """Return whether no datagram is in the socket's receive buffer."""
         return net.hears(self.sock, 0) is None
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +105,7 @@ class Stranger:
 
 
 def double(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
-    """A UD queue pair in RTS, and its own socket once more, which says what it likes."""
+    """Return a UD queue pair in RTS, and a duplicate of its socket that can send any datagram."""
     theirs = Stranger()
     qp = rig.qp(**kwargs)
     qp.modify(QPAttr(qp_state=QPState.INIT, fd=os.dup(theirs.fileno()), qkey=QKEY))

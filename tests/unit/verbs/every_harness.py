@@ -1,4 +1,4 @@
-"""What the tests of queue pairs at every address share."""
+"""Shared by the tests of queue pairs that are bound to every local address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTS = [net.HERE, net.HERE_V6]
 
 
 class End:
-    """A UD queue pair at every address, with a CQ for each direction and memory."""
+    """A UD queue pair bound to every local address, with a CQ for each direction and memory."""
 
     def __init__(self, rig: Rig, cqe: int = 256, **kwargs: object) -> None:
         self.rig = rig
@@ -58,7 +58,7 @@ def reason() -> str:
 
 
 class Uc:
-    """A UC queue pair in INIT at every address."""
+    """A UC queue pair in INIT bound to every local address."""
 
     def __init__(self, rig: Rig, **kwargs: object) -> None:
         kwargs.setdefault("every_addr", True)

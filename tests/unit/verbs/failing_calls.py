@@ -1,9 +1,9 @@
 """Run by test_verbs_failing.py with failing.c preloaded: failing_calls.py SCENARIO.
 
-The scenario runs again and again; the first time nothing fails, then the first call that the
-library makes of the system, then the second, and so on until a run ends before its call is reached.
-Every run must end in success, in an error that the program is told, or in a completion that never
-comes; and leave nothing open.
+The scenario is repeated. In the first run no call fails; in the second, the first system call that
+the library makes fails; in the third, the second call; and so on, until a run ends before the call
+that should fail. Every run must end in success, in an error returned to the program, or in a
+completion that never arrives, and must leave no file descriptor open.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BOUND = 5000
 
 
 class NothingCame(Exception):
-    """A completion or event that a failed call took with it."""
+    """A completion or event did not arrive because a call failed."""
 
 
 def completions(cq: CQ, n: int = 1) -> None:
-    """Wait a quarter of a second at least for n completions, without taking a CPU meanwhile."""
+    """Wait at least a quarter of a second for n completions, sleeping between polls."""
     for _ in range(1000):
         n -= len(cq.poll(n))
         if n <= 0:
@@ -40,7 +40,7 @@ def completions(cq: CQ, n: int = 1) -> None:
 
 
 def ud(rig: Rig) -> None:
-    """A message from one UD queue pair to another, by a channel; SRQ and resized queue."""
+    """Send a message between two UD queue pairs, with a channel, an SRQ and a resized CQ."""
     channel = rig.channel()
     cq = rig.cq(64, channel)
     srq = rig.srq(16)
@@ -56,7 +56,7 @@ def ud(rig: Rig) -> None:
 
 
 def rc(rig: Rig) -> None:
-    """A connection; Send, Write and Read over it."""
+    """Connect, and do a Send, a Write and a Read."""
     wire = Wire(rig)
     a = wire.dial(size=1 << 12)
     event = wire.p_channel.get_event(0.25)
@@ -77,7 +77,7 @@ def rc(rig: Rig) -> None:
 
 
 def rd(rig: Rig) -> None:
-    """Two RD endpoints that meet, a Send each way and a Write-Record's length of data."""
+    """Let two RD queue pairs connect, and send 8000 octets each way."""
     a, b = Peer(rig, 1 << 14), Peer(rig, 1 << 14)
     for one, other in ((a, b), (b, a)):
         other.recv(1)
@@ -87,7 +87,7 @@ def rd(rig: Rig) -> None:
 
 
 def uc(rig: Rig) -> None:
-    """A message over UC."""
+    """Send a message over UC."""
     cq = rig.cq(64)
     mem = rig.mr(1 << 14, ALL_ACCESS)
     a, b = rig.qp(cq, qp_type=QPType.UC), rig.qp(cq, qp_type=QPType.UC)
@@ -102,12 +102,12 @@ SCENARIOS: dict[str, Callable[[Rig], None]] = {"ud": ud, "rc": rc, "rd": rd, "uc
 
 
 def descriptors() -> int:
-    """How many descriptors are open here."""
+    """Return the number of open file descriptors."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def once(scenario: Callable[[Rig], None]) -> str:
-    """Run a scenario: "ok", or what became of it."""
+    """Run a scenario; return "ok" or a description of the failure."""
     try:
         rig = Rig()
     except OSError as e:
@@ -123,7 +123,7 @@ def once(scenario: Callable[[Rig], None]) -> str:
 
 
 def main() -> None:
-    """Fail one call after the other."""
+    """Fail one call after the other, in one run each."""
     preloaded = ctypes.CDLL(None)
     preloaded.failing_arm.restype = ctypes.c_long
     arm = preloaded.failing_arm

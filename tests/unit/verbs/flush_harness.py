@@ -1,4 +1,4 @@
-"""What the tests of flushes share."""
+"""Shared by the tests of flushed work requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 def flushed(end: End) -> None:
-    """Everything completed in its order, once, in error; unsignalled sends too."""
+    """Assert that all requests, unsignaled sends too, completed in error, once and in order."""
     end.is_over()
     for cq, ids, opcode in [
         (end.rcq, range(10, 14), WCOpcode.RECV),

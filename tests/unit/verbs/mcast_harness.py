@@ -1,4 +1,4 @@
-"""What the tests of multicast groups share: members, and what a plain socket says to them."""
+"""Shared by the tests of multicast groups: members, and datagrams from a plain socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Member:
     def send(self, ah: AH, octets: bytes, qkey: int = QKEY, remote_qpn: int = 0) -> None:
         mr = self.rig.mr(bytearray(octets))
         self.qp.post_send(SendWR(sg=[mr.sge()], ah=ah, remote_qpn=remote_qpn, remote_qkey=qkey))
-        assert poll(self.scq)[0].ok  # it is out, and does not wait for company
+        assert poll(self.scq)[0].ok  # transmitted now, not held back to be batched
 
     def got(self) -> bytes:
         (wc,) = poll(self.cq)
@@ -48,7 +48,7 @@ class Member:
 
 
 def raw(group: str, payload: bytes, port: int = MCAST_PORT) -> None:
-    """Send a datagram to a group on loopback by a socket of the test's own."""
+    """Send a datagram to a group on loopback with a socket that belongs to the test."""
     with net.udp() as s:
         s.sendto(payload, (group, port))
 

@@ -1,4 +1,4 @@
-"""What tests of memory windows share."""
+"""Shared by the tests of memory windows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def region(b: End, size: int = 4096, access: int = LOCAL | BIND) -> MR:
 
 
 def bound(b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int) -> tuple[MW, RemoteBuffer]:
-    """Bind a new window, and wait for it."""
+    """Bind a new window and wait for the completion."""
     mw = MW(b.rig.pd, kind)
     remote = mw.bind(b.qp, mr, **kw)
     wc = poll(b.scq)[0]
@@ -41,7 +41,7 @@ def bound(b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int) -> tuple[MW, 
 
 
 def ended(mw: MW, b: End) -> None:
-    """End its binding, and wait for that."""
+    """Invalidate a window and wait for the completion."""
     mw.invalidate(b.qp)
     wc = poll(b.scq)[0]
     kind = WCOpcode.BIND_MW if mw.type == MWType.TYPE_1 else WCOpcode.LOCAL_INV
@@ -49,14 +49,14 @@ def ended(mw: MW, b: End) -> None:
 
 
 def write(a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2) -> None:
-    """Write, until TCP has it."""
+    """Write, and wait for the completion: the data has been passed to TCP."""
     a.mem.write(data)
     a.post(WRITE, wr_id, length=len(data), remote=remote)
     assert poll(a.scq)[0].ok
 
 
 def behind(a: End, b: End) -> None:
-    """Send, so that what was written before it is in the other end's memory."""
+    """Send and receive a message, so that earlier Writes have been placed in the peer's memory."""
     b.recv(9)
     a.post(SEND, 9, length=1)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
@@ -69,7 +69,7 @@ def read(a: End, remote: RemoteBuffer, length: int) -> bytes:
 
 
 def terminated(a: End, b: End, vendor_err: int) -> None:
-    """Expect that both ends are over, for this reason."""
+    """Assert that both endpoints are in error, with this vendor_err at `b`."""
     for end in (a, b):
         end.is_over()
     a.event()

@@ -1,4 +1,4 @@
-"""A process with RC queue pairs by QPN, that does what it is told, a line of JSON at a time."""
+"""A child process with RC queue pairs connected by QPN; executes commands, one JSON line each."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""RC queue pairs that connect by GID and QPN: ends in this process and in others."""
+"""RC queue pairs that connect by GID and QPN, in this process and in others."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from siwarp.verbs import QP as QueuePair
 HOST = net.HERE
 SIZE = 1 << 16
 CAP = QPCap(max_send_wr=32, max_recv_wr=32)
-#: Seconds that a wait asleep may take: in a world longer than anything that a test waits for.
+#: Seconds that a blocking wait may take. In a simulated world this is longer than anything that a
+#: test waits for.
 LONG = 10_000.0 if net.SIMULATED else LIMIT
 
 
 class End:
-    """An RC queue pair with queues and memory of its own; ``one_cq``: with one queue for both."""
+    """An RC queue pair with its own CQs and memory; ``one_cq``: one CQ for sends and receives."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class End:
         return self.qp.qp_state
 
     def begin(self, receives: int = 8) -> None:
-        """Go to INIT, with receives of 1 KiB posted, whose numbers begin with 100."""
+        """Move to INIT, with receives of 1 KiB posted, whose wr_ids begin with 100."""
         self.qp.to_init()
         for i in range(receives):
             self.recv(100 + i, i << 10, 1 << 10)
@@ -98,13 +99,13 @@ class End:
         self.qp.post_send(wr)
 
     def send(self, data: bytes, wr_id: int = 1, at: int | None = None) -> None:
-        """Send this, from the upper half of the memory unless ``at`` says another place."""
+        """Send data from offset ``at`` of the memory, by default from its upper half."""
         at = self.mr.length // 2 if at is None else at
         self.mr.write(data, len(data), at)
         self.post(WROpcode.SEND, wr_id, offset=at, length=len(data))
 
     def write(self, data: bytes, to: End, offset: int, wr_id: int = 1) -> None:
-        """Write this to a place in another's memory; it completes if it fails alone."""
+        """Write data into another End's memory; the request completes only if it fails."""
         at = self.mr.length // 2
         self.mr.write(data, len(data), at)
         remote = RemoteBuffer(to.mr.addr + offset, to.mr.length - offset, to.mr.rkey)
@@ -115,11 +116,11 @@ class End:
         return poll(self.cq, n, limit)
 
     def sent(self, n: int = 1, limit: float = LONG) -> list[WC]:
-        """Wait asleep for n completions of the send queue, or with one queue of any."""
+        """Block until n completions of sends have arrived; with one CQ, of sends or receives."""
         return _wait(self.cq, n, limit)
 
     def received(self, n: int = 1, limit: float = LONG) -> list[WC]:
-        """Wait asleep for n completions of receives, or with one queue of any."""
+        """Block until n completions of receives have arrived; with one CQ, of sends or receives."""
         return _wait(self.rcq, n, limit)
 
     def close(self) -> None:
@@ -136,13 +137,13 @@ def _wait(cq: CQ, n: int, limit: float) -> list[WC]:
 
 
 def meet(a: End, b: End, **attr: Any) -> None:
-    """Bring both to RTS, a first, to connect by address and QPN."""
+    """Bring both queue pairs to RTS, a first, so that they connect by address and QPN."""
     a.to_rts(b.name, **attr)
     b.to_rts(a.name, **attr)
 
 
 def exchange(a: End, b: End) -> None:
-    """One Send each way, looked at; receives of ``begin`` are posted."""
+    """Exchange one Send each way and check the data; needs the receives posted by ``begin``."""
     a.send(b"there")
     b.send(b"and back")
     for end, text in ((a, b"and back"), (b, b"there")):
@@ -160,7 +161,7 @@ def hello(
     features: int = 1,
     rnr_retry: int = 7,
 ) -> bytes:
-    """The private data of spec/rc-pairing.md, stated a second time."""
+    """Return the private data of spec/rc-pairing.md, encoded independently of the library."""
     head = magic + bytes([version, rnr_retry, 0, features])
     numbers = own[1].to_bytes(4, "big") + peer[1].to_bytes(4, "big")
     return head + numbers + own[0] + peer[0]
@@ -173,13 +174,13 @@ def gid(host: str) -> bytes:
 
 
 def request(private: bytes, **fields: Any) -> bytes:
-    """An MPA Request of revision 2 with an RTR of Write or Read."""
+    """Return an MPA Request of revision 2 that offers Write or Read as RTR."""
     given = {"rev": 2, "s": 1, "a": 1, "c_rtr": 1, "ird": 16, "ord": 16, "private_data": private}
     return bytes(inspect.MPARequest(**{**given, **fields}))
 
 
 US = gid(HOST)
-#: A QPN below all others at the same address: that of who connects.
+#: A QPN below all others at the same address; the queue pair with the lower QPN connects.
 LOW = 0x010001
 
 
@@ -192,7 +193,7 @@ def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
 
 
 class Process:
-    """Another process that runs pair_child.py and is asked line by line."""
+    """Another process that runs pair_child.py and executes commands sent line by line."""
 
     def __init__(self, *arguments: str, **kwargs: Any) -> None:
         child = Path(__file__).with_name("pair_child.py")
@@ -205,7 +206,7 @@ class Process:
         )
 
     def ask(self, *words: Any) -> Any:
-        """Have it do something; what it answers."""
+        """Send the process a command; return its answer."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(words) + "\n")
         self.process.stdin.flush()
@@ -219,7 +220,7 @@ class Process:
 
 
 def has_stream(end: End) -> bool:
-    """Whether it has a connection."""
+    """Return whether the queue pair has a connection."""
     with contextlib.suppress(Error):
         return bool(end.qp.peer)
     return False

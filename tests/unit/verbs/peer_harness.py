@@ -1,4 +1,4 @@
-"""A peer of a queue pair that is a plain TCP socket and says what a test wants it to say."""
+"""A queue pair's peer that is a plain TCP socket and sends any message that a test wants."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged
 
 
 class PlainPeer:
-    """The other end of a connection, and its counts of messages."""
+    """The remote end of a connection, with its own message sequence numbers."""
 
     def __init__(self, sock: Any) -> None:
         self.sock = sock
-        self._came: bytes | None = None  # and was not pulled
+        self._came: bytes | None = None  # octets received but not yet read by the test
         sock.settimeout(LIMIT)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sends = 0
         self.reads = 0
 
-    # ---- what it says
+    # ---- transmit
 
     def put(self, *segments: bytes) -> None:
         """Send segments, each in an FPDU, in one write."""
@@ -47,7 +47,7 @@ class PlainPeer:
 
     @staticmethod
     def segment(segment: bytes) -> bytes:
-        """Return an FPDU that has it."""
+        """Return an FPDU that contains the segment."""
         return bytes(FPDU(ulpdu=Raw(segment)))
 
     def send(self, payload: bytes = b"", **fields: Any) -> bytes:
@@ -87,10 +87,10 @@ class PlainPeer:
             told |= {"m": 1, "d": 1, "ddp_seg_len": len(quoted), "quoted_ddp": kind(quoted[:size])}
         return bytes(head) + bytes(Terminate(**told))
 
-    # ---- what it hears
+    # ---- receive
 
     def pull_segment(self) -> bytes:
-        """Read one FPDU: its segment."""
+        """Read one FPDU; return its segment."""
         length = self._exactly(2)
         ulpdu = int.from_bytes(length, "big")
         frame: Any = FPDU(length + self._exactly(ulpdu + -(2 + ulpdu) % 4 + 4))
@@ -98,14 +98,14 @@ class PlainPeer:
         return bytes(frame)[2 : 2 + ulpdu]
 
     def pull(self) -> tuple[Any, bytes]:
-        """Read one FPDU: its segment's header as scapy reads it, and what is behind."""
+        """Read one FPDU; return its segment's header as dissected by scapy, and its payload."""
         segment = self.pull_segment()
         head: Any = DDP(segment).copy()
         head.remove_payload()
         return head, segment[len(bytes(head)) :]
 
     def pull_read(self) -> ReadRequest:
-        """Read up to a Read Request, passing over Sends and Writes."""
+        """Read up to a Read Request, skipping Sends and Writes."""
         while True:
             head, rest = self.pull()
             if head.opcode == Opcode.RDMA_READ_REQUEST:
@@ -121,18 +121,18 @@ class PlainPeer:
                 return Terminate(rest)
 
     def rest(self, seconds: float = 0.02) -> list[bytes]:
-        """Return the segments that are here, or come within a short while each."""
+        """Return the segments received, until none arrives for this many seconds."""
         found = []
         while self.has_heard(seconds):
             found.append(self.pull_segment())
         return found
 
     def is_silent(self, seconds: float = 0.05) -> bool:
-        """Return whether nothing comes for a while, nor the end of the stream."""
+        """Return whether neither data nor the end of the stream arrives within these seconds."""
         return not self.has_heard(seconds)
 
     def has_heard(self, seconds: float) -> bool:
-        """Return whether something, or the end of the stream, is here or comes within a while."""
+        """Return whether data or the end of the stream arrives within this many seconds."""
         if self._came is None:
             self._came = net.hears(self.sock, seconds)
         return self._came is not None
@@ -166,9 +166,10 @@ def answering(
     gone: bool = False,
     **end: Any,
 ) -> Iterator[tuple[End, PlainPeer]]:
-    """Connect a queue pair to a plain peer that accepts, with so much IRD and ORD.
+    """Connect a queue pair to a plain peer that accepts with this IRD and ORD.
 
-    At the end the peer leaves, and the queue pair notices, unless it is ``gone`` by then.
+    At the end of the block the peer closes, and the queue pair must report the disconnect, unless
+    the test says that the queue pair is ``gone`` by then.
     """
     size = end.pop("size", 1 << 16)
     with plain_listener() as s:
@@ -177,7 +178,7 @@ def answering(
         sock, _ = s.accept()
         with sock:
             peer = PlainPeer(sock)
-            # By polls: a device without a thread of its own sends nothing else.
+            # Wait by polling: a device without a progress thread sends nothing otherwise.
             until(lambda: a.rcq.poll(1) or peer.has_heard(0))
             request: Any = MPARequest(peer.take(1000))
             enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}

@@ -1,4 +1,4 @@
-"""Two connected RC queue pairs in one process: what the tests of RC and of cm/ share."""
+"""Two connected RC queue pairs in one process, shared by the tests of RC and of cm/."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 
 
 class End:
-    """One end: a queue pair with its own queues (one_cq: one for both), memory and id."""
+    """One endpoint: a queue pair with its own CQs (one_cq: one for both), memory and CM id."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class End:
         return found
 
     def is_over(self, limit: float = LIMIT) -> None:
-        """Wait until the queue pair is in ERR."""
+        """Wait until the queue pair is in state ERR."""
         until(lambda: self.qp.qp_state == QPState.ERR, limit)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class End:
 
 
 class Wire:
-    """A listener on this host, and whatever connects to it; all moves in the calling thread."""
+    """A listener on this host and its connections; the calling thread makes all progress."""
 
     def __init__(self, active: Rig, passive: Rig | None = None, host: str = net.HERE) -> None:
         self.active, self.passive = active, passive or active
@@ -118,7 +118,7 @@ class Wire:
         before_accept: Callable[[End], None] | None = None,
         **cap: Any,
     ) -> tuple[End, End]:
-        """Return two connected ends, the active one first."""
+        """Return two connected endpoints, the active one first."""
         a = self.dial(ask, size=size, **cap)
         request = self.request()
         b = End(self.passive, request.id, self.p_channel, size=size, **cap)
@@ -131,7 +131,7 @@ class Wire:
 
 
 def plain_listener(host: str = net.HERE) -> Any:
-    """Return a TCP socket that listens and knows nothing of MPA."""
+    """Return a listening TCP socket that does not implement MPA."""
     return net.tcp_listen(host, LIMIT)
 
 
@@ -140,7 +140,7 @@ def plain_client(address: tuple[str, int]) -> Any:
 
 
 def read_all(s: Any, limit: float = LIMIT) -> bytes:
-    """Read until the end of stream (or a reset)."""
+    """Read until the end of the stream or a reset."""
     octets = b""
     began = net.now()
     while not over(began, limit):

@@ -1,4 +1,4 @@
-"""What the tests of RD queue pairs share: peers, each with a queue pair, memory and a queue."""
+"""Shared by the tests of RD queue pairs: peers, each with a queue pair, memory and CQs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QKEY = 0x51A5
 
 
 class Peer:
-    """An RD queue pair in RTS, on queues of its own, with memory to send from and to receive into.
+    """An RD queue pair in RTS with its own CQs, and memory to send from and to receive into.
 
     ``view`` is its memory: requests use the octets from 0 on, receives those of ``into``.
     """
@@ -83,7 +83,7 @@ class Peer:
         self._ah: dict[Any, AH] = {}
 
     def ah(self, to: Peer) -> AH:
-        """Return the address handle of a peer."""
+        """Return the address handle for a peer."""
         where = to.qp.addr
         if where not in self._ah:
             self._ah[where] = AH(self.rig.pd, where)
@@ -106,9 +106,10 @@ class Peer:
         invalidate: int = 0,
         imm_data: int = 0,
     ) -> None:
-        """Send ``data``, which lies at ``offset`` of ``out`` until it is complete.
+        """Send ``data`` from ``offset`` of ``out``, where it stays until the request completes.
 
-        What lies there already is left alone: it may be on its way, out of this very memory.
+        Memory that already holds this data is not rewritten: an earlier request may still be
+        reading it.
         """
         if self.out.view[offset : offset + len(data)] != data:
             self.out.view[offset : offset + len(data)] = data
@@ -136,7 +137,7 @@ class Peer:
         flags: int = SendFlag.SIGNALED,
         **more: int,
     ) -> None:
-        """Write from ``out``, or read (or ask an atomic) into it; remote: ``to.into`` as it is."""
+        """Post a Write from ``out``, or a Read or Atomic into it; `remote`: default ``to.into``."""
         self.qp.post_send(
             SendWR(
                 wr_id,

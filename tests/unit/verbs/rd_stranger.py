@@ -1,4 +1,4 @@
-"""A peer of RD queue pairs made of a plain socket and scapy: it says what a test has it say."""
+"""A peer of RD queue pairs built from a plain socket and scapy; it sends what a test wants."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ EPOCH = 0xABCD0001
 
 
 def offer_of(instance: int) -> bytes:
-    """Return what an end of this instance says of itself; 0: it tells none."""
+    """Return the options that a peer with this instance id sends; 0: none is sent."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
     return offer(told) if instance else OFFER
 
 
 class Stranger:
-    """It has met the queue pair of ``end`` when it is made, or is met when that sends first.
+    """An RD peer of the queue pair of ``end``, which is the active or the passive side.
 
-    What it gets it acknowledges at once, but for what ``keeps`` is true of; ``got`` is all of it:
-    the segments, in order, each once.
+    It acknowledges each segment at once, except those for which ``keeps`` returns true. ``got``
+    holds all segments received and not yet pulled, in order and without duplicates.
     """
 
     def __init__(self, end: Peer, host: str = net.HERE) -> None:
@@ -62,8 +62,8 @@ class Stranger:
         self.ird = 16
         self.offer = OFFER
         self.other = 0  # the queue pair's epoch
-        # By space, of requests and of responses: the PSN of the next segment that goes, of the next
-        # one that comes and is acknowledged, and of the last one in got, + 1.
+        # Indexed by space (requests, responses): the PSN of the next segment to send, the PSN up to
+        # which received segments are acknowledged, and the PSN after the last segment in got.
         self.psn = [self.epoch, self.epoch]
         self.next = [0, 0]
         self.last = [0, 0]
@@ -73,12 +73,12 @@ class Stranger:
 
     @property
     def addr(self) -> tuple[str, int]:
-        """Where it is."""
+        """Return the address of the peer's socket."""
         host, port = self.sock.getsockname()
         return str(host), int(port)
 
     def close(self) -> None:
-        """Be gone, with a word: the other end would ask for one while it lingers."""
+        """Close with a BYE; without it, the queue pair would send probes while it lingers."""
         if self.other:
             self.say(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
         self.sock.close()
@@ -99,7 +99,7 @@ class Stranger:
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.to)
 
     def take(self) -> RDDatagram:
-        """Wait for the next datagram and do with it what a peer does."""
+        """Wait for the next datagram and process it as a peer does."""
         d = RDDatagram(self.sock.recv(1 << 16))
         assert (d.crc, d.q_key) == (d.crc_expected(), QKEY)
         if d.type == RDType.HELLO:
@@ -126,28 +126,28 @@ class Stranger:
         self.say(RDType.ACK)
 
     def release(self) -> None:
-        """Acknowledge what was kept."""
+        """Acknowledge the segments that were kept unacknowledged."""
         self.keeps = lambda _head: False
         self.next = [*self.last]
         self.say(RDType.ACK)
 
     def meet(self) -> None:
-        """Begin."""
+        """Perform the handshake as the active side."""
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
         self.say(RDType.HELLO, **unknown, body=self.offer.ljust(HELLO_LEAST, b"\0"))
         while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 
     def live_anew(self, instance: int | None = None) -> None:
-        """Be back with another epoch, and know nothing of what was; perhaps as this instance."""
+        """Restart with a new epoch and no state, optionally with another instance id; connect."""
         self.forget(instance)
         self.meet()
 
     def forget(self, instance: int | None = None) -> None:
-        """Have another epoch, and know nothing of what was, but do not begin."""
+        """Restart with a new epoch and no state, without a new handshake."""
         if instance is not None:
             self.offer = offer_of(instance)
-        net.sleep(0.002)  # a user_data's time is in milliseconds
+        net.sleep(0.002)  # the time in a cookie is in milliseconds
         self.epoch += 0x1000
         self.psn, self.other = [self.epoch, self.epoch], 0
         self.msn = dict.fromkeys(Queue, 0)
@@ -155,7 +155,7 @@ class Stranger:
         self.keeps = lambda _head: False
 
     def hears_more(self, seconds: float = 0.1) -> bool:
-        """Whether another segment comes within this time."""
+        """Return whether another segment arrives within this time."""
         deadline = net.now() + seconds
         try:
             while not self.got and (left := deadline - net.now()) > 0:
@@ -167,7 +167,7 @@ class Stranger:
         return bool(self.got)
 
     def pull(self) -> tuple[DDP, bytes]:
-        """Wait for a segment: its header, and what is behind it."""
+        """Wait for a segment; return its header and payload."""
         began = net.now()
         while not self.got:
             assert not over(began, LIMIT)
@@ -177,26 +177,26 @@ class Stranger:
         return head, octets[14 if head.t else 18 :]
 
     def told(self) -> Terminate:
-        """Wait for an error message."""
+        """Wait for an error message; return its Terminate."""
         head, octets = self.pull()
         assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
         return Terminate(octets)
 
     def complain(self, head: DDP, code: tuple[int, int, int]) -> None:
-        """Tell the queue pair that the message of a segment is wrong."""
+        """Report an error in the message of a segment to the queue pair."""
         quoted = (QuotedTagged if head.t else QuotedUntagged)(bytes(head)[: 14 if head.t else 18])
         layer, etype, number = code
         what = Terminate(layer=layer, etype=etype, code=number, m=1, d=1, quoted_ddp=quoted)
         self.put(self.untagged(Opcode.TERMINATE, bytes(what), qn=Queue.TERMINATE))
 
     def put(self, *segments: bytes) -> None:
-        """Send segments, each once, and wait until the queue pair has taken them."""
+        """Send segments once each, and wait until the queue pair has acknowledged them."""
         for octets in segments:
             self.data_of(octets)
         self.taken()
 
     def data_of(self, octets: bytes) -> None:
-        """Send a segment, in the space that it belongs to."""
+        """Send a segment in the space (requests or responses) that it belongs to."""
         head = DDP(octets)
         response = (
             head.opcode == Opcode.RDMA_READ_RESPONSE if head.t else head.qn >= Queue.TERMINATE
@@ -206,7 +206,7 @@ class Stranger:
         self.psn[response] += 1
 
     def taken(self) -> None:
-        """Wait until all that was put is acknowledged."""
+        """Wait until all segments sent are acknowledged."""
         began = net.now()
         while not over(began, LIMIT):
             self.say(RDType.PROBE)
@@ -216,7 +216,7 @@ class Stranger:
         raise AssertionError(f"what was put is not taken within {LIMIT} s")
 
     def answer(self, head: DDP, request: bytes, octets: bytes) -> None:
-        """Answer a Read or an Atomic Request: its header, what is behind that, and eight octets."""
+        """Answer a Read or Atomic Request: its header, its payload, and eight octets of data."""
         if head.opcode == Opcode.ATOMIC_REQUEST:
             old = int.from_bytes(octets, "big")
             body = bytes(AtomicResponse(request=AtomicRequest(request).request, old=old))
@@ -234,7 +234,7 @@ class Stranger:
         return self.untagged(Opcode.RDMA_READ_REQUEST, octets, qn=Queue.READ_REQUEST)
 
     def untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
-        """Return a segment of the next message of its queue."""
+        """Return an untagged segment with the next MSN of its queue."""
         queue = Queue(fields.get("qn", Queue.SEND))
         if not fields.get("mo"):
             self.msn[queue] += 1
@@ -250,7 +250,7 @@ class Stranger:
 
 @contextlib.contextmanager
 def stranger(end: Peer, *, meet: bool = True, instance: int = 0) -> Iterator[Stranger]:
-    """Make one for the block."""
+    """Provide a Stranger for the block."""
     made = Stranger(end)
     made.offer = offer_of(instance)
     try:

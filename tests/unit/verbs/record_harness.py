@@ -1,4 +1,4 @@
-"""What the tests of Write-Record share: a target, and its senders' datagrams by siwarp.inspect."""
+"""Shared by the tests of Write-Record: a target, and its senders' datagrams by siwarp.inspect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRIVATE = 15
 
 
 class Sender:
-    """A plain UDP socket that sends to one address alone."""
+    """A plain UDP socket that sends to a single address."""
 
     def __init__(self, to: tuple[str, int]) -> None:
         self.sock, self.to = net.udp(), to
@@ -34,7 +34,7 @@ class Sender:
 
 
 class Target:
-    """A UD queue pair that takes Write-Records, and plain sockets that send them."""
+    """A UD queue pair that accepts Write-Records, and plain sockets that send them."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class Target:
         self.socks: list[Sender] = []
 
     def sock(self) -> Sender:
-        """Make a socket that sends to it."""
+        """Return a new socket that sends to the target."""
         self.socks.append(Sender(self.qp.addr))
         return self.socks[-1]
 
     def segments(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
-        """Return a message's datagrams, with so many octets of it each."""
+        """Return the datagrams of a message, with `size` octets of it each."""
         return [
             self.segment(data[i : i + size], at, number, len(data), i)
             for i in range(0, max(len(data), 1), size)

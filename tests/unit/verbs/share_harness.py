@@ -1,4 +1,4 @@
-"""What the tests of queue pairs on one socket share."""
+"""Shared by the tests of several queue pairs on one socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QKEY = 0x1234
 
 
 class Shared:
-    """Some queue pairs in RTS on one socket, each with a CQ and memory of its own."""
+    """Several queue pairs in RTS on one socket, each with its own CQ and memory."""
 
     def __init__(self, rig: Rig, n: int, host: str = net.HERE, **cap: int) -> None:
         self.rig = rig

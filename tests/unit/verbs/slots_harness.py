@@ -1,4 +1,4 @@
-"""What the tests of the slots of send queues share."""
+"""Shared by the tests of send queue slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SILENT = SendFlag(0)
 
 
 def posted(pair: Pair, flags: SendFlag) -> int:
-    """Post sends until one is refused; return how many were taken."""
+    """Post sends until one is refused; return how many were accepted."""
     n = 0
     while n < 1000:
         try:

@@ -1,4 +1,4 @@
-"""What the tests of the states SQD and SQE share."""
+"""Shared by the tests of the states SQD and SQE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from siwarp.verbs import (
 
 
 def drained(rig: Rig, limit: float = 10) -> object:
-    """Return the queue pair of the next event, which must be SQ_DRAINED."""
+    """Return the queue pair of the next asynchronous event, which must be SQ_DRAINED."""
     event = rig.ctx.get_async_event(limit)
     assert event is not None, "no event"
     with event:

@@ -1,4 +1,4 @@
-"""What the tests of shared receive queues share: queue pairs on one, and their peers."""
+"""Shared by the tests of shared receive queues: queue pairs on one, and their peers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REA
 
 
 class Shared:
-    """An SRQ on ``rig``, memory for its receives, and where they complete."""
+    """An SRQ on ``rig``, memory for its receives, and the CQ where they complete."""
 
     def __init__(self, rig: Rig, max_wr: int = 16) -> None:
         self.rig = rig
@@ -34,7 +34,7 @@ class Shared:
         self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * (i % 256), length)]) for i in wr_ids])
 
     def take_one(self, rig: Rig) -> int:
-        """Send a message to a queue pair of it; return which receive that took."""
+        """Send a message to a queue pair on the SRQ; return the wr_id of the receive it used."""
         cq = rig.cq()
         sender, receiver = rig.ud(cq), rig.ud(self.cq, srq=self.srq)
         sender.post_send(SendWR(sg=[self.mr.sge(0, 4)], ah=AH(rig.pd, receiver.addr)))
@@ -48,7 +48,7 @@ class Shared:
 
 
 def connect(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
-    """Connect; the passive end takes its receives from the SRQ."""
+    """Connect two endpoints; the passive one uses receives of the SRQ."""
     a = wire.dial(size=4096, **kw)
     request = wire.request()
     b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
@@ -59,7 +59,7 @@ def connect(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
 
 
 def taken(rig: Rig, shared: Shared, n: int) -> None:
-    """Have ``n`` receives used up by datagrams."""
+    """Consume ``n`` receives with datagrams."""
     qp = rig.ud(shared.cq, srq=shared.srq)
     sender = rig.ud()
     to = AH(rig.pd, qp.addr)

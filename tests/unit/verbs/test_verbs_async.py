@@ -31,7 +31,7 @@ from siwarp.verbs._ffi import Handle
 
 @pytest.fixture
 def pair(two: Wire) -> tuple[End, End]:
-    """Two connected ends, each on a device of its own, so that its events are its own."""
+    """Two connected endpoints, each on its own device, so that each gets only its own events."""
     return two.connect()
 
 
@@ -77,7 +77,7 @@ def test_a_send_that_no_receive_fits_is_an_invalid_request(pair: tuple[End, End]
 
 
 def hello() -> bytes:
-    """Return what makes a silent peer one that may be spoken to: a Write of nothing."""
+    """Return a zero-length Write: the first FPDU, after which siwarp may send to the peer."""
     return bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE)))
 
 
@@ -162,7 +162,7 @@ def test_the_first_message_in_rtr_is_told_once(rig: Rig) -> None:
 def test_waiting_for_an_event_moves_the_traffic(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    # Nobody polls: the wait itself takes the Write in and sends the Terminate.
+    # No thread polls: the wait for the event itself receives the Write and sends the Terminate.
     assert b.rig.event().event_type == EventType.QP_ACCESS_ERR
 
 
@@ -251,7 +251,7 @@ except KeyboardInterrupt:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
-    # At the end of the process what was never acknowledged holds up nothing.
+    # Unacknowledged asynchronous events do not block the exit of the process.
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted False\n", "")
 
 
@@ -274,7 +274,7 @@ def test_a_dropped_event_counts_as_acknowledged(pair: tuple[End, End]) -> None:
     assert b.qp.closed
 
 
-#: As libibverbs names them (ibv_event_type_str), and one of our own.
+#: The names that libibverbs uses (ibv_event_type_str), and one of siwarp's own.
 NAMES = {
     EventType.CQ_ERR: "CQ error",
     EventType.QP_FATAL: "local work queue catastrophic error",

@@ -1,4 +1,4 @@
-"""FetchAdd and CmpSwap through queue pairs: what they do, in what order, and what refuses them."""
+"""FetchAdd and CmpSwap through queue pairs: their results, their order, and what refuses them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ words = st.integers(0, ONES)
 
 
 def add_by_the_rfc(value: int, add: int, mask: int) -> int:
-    """Add as RFC 7306 section 5.1.1 writes it down, bit by bit."""
+    """Add as in the pseudocode of RFC 7306 section 5.1.1, bit by bit."""
     carry = result = 0
     for bit in range(64):
         total = carry + (value >> bit & 1) + (add >> bit & 1)
@@ -65,7 +65,7 @@ def ends() -> Iterator[tuple[End, End]]:
     b.close()
 
 
-# ---- what they do
+# ---- results
 
 
 def test_fetch_add_adds_and_brings_what_was_there(ends: tuple[End, End]) -> None:
@@ -135,7 +135,7 @@ def test_the_old_value_may_go_into_several_elements(ends: tuple[End, End]) -> No
     assert int.from_bytes(got, sys.byteorder) == 0x0102030405060708
 
 
-# ---- they are one step for everybody
+# ---- atomicity
 
 
 class Adders:
@@ -159,7 +159,7 @@ class Adders:
             self.wrong.append(e)
 
     def total(self) -> int:
-        """Run them all: what the word has then."""
+        """Run all threads; return the final value of the word."""
         for t in self.threads:
             t.start()
         for t in self.threads:
@@ -176,7 +176,7 @@ def test_sums_are_exact_over_queue_pairs_and_threads(two: Wire) -> None:
 
 @pytest.mark.clause("RFC7306-5-02", "RFC7306-5.4-03")
 def test_sums_are_exact_over_devices_and_what_local_programs_add(two: Wire) -> None:
-    """The word is registered at two devices, and this process adds to it as well."""
+    """The sum is exact when peers of two devices and this process itself add to one word."""
     adders = Adders(two, 2, 150)
     again = Wire(two.active, Rig())
     a, b = again.connect()
@@ -199,7 +199,7 @@ def test_sums_are_exact_over_devices_and_what_local_programs_add(two: Wire) -> N
 
 
 def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two: Wire) -> None:
-    """What is read and written back under the lock loses no update."""
+    """Reads and writes back under a CmpSwap lock lose no update."""
     pairs = [two.connect() for _ in range(2)]
     target = pairs[0][1].mem
     target.write(bytes(16))
@@ -233,14 +233,14 @@ def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two: Wire) -> None:
     assert struct.unpack("=QQ", target.read(16)) == (0, 2 * rounds)
 
 
-# ---- what the peer refuses
+# ---- errors that the responder reports
 
 
 def other_domain(b: End) -> RemoteBuffer:
     return kept(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
 
 
-#: Regions must outlive the function that made them; their device closes them.
+#: Regions must outlive the function that made them; the device closes them.
 regions: list[MR] = []
 
 
@@ -311,14 +311,15 @@ def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: 
     gone.vanish()
     atomic(a, ADD, mr.remote(0, 8), compare_add=1)
     (done,) = poll(a.scq)
-    # A Terminate for what is local to its sender quotes nothing, so no request is named.
+    # A Terminate for an error local to its sender quotes no header, so no request can be
+    # identified.
     assert (done.status, done.vendor_err) == (WCStatus.WR_FLUSH_ERR, 0xFF)
     b.is_over()
     mr.close()
     gone.close()
 
 
-# ---- what this end refuses, or cannot do
+# ---- errors that the requester detects
 
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 16])

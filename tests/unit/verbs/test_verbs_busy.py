@@ -1,4 +1,4 @@
-"""What is still in use cannot go, and says who uses it."""
+"""Closing an object that is in use fails with EBUSY and names the objects that use it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BIG = 32 << 20
 
 
 def busy(close: Callable[[], None], *named: object) -> None:
-    """Assert that closing is EBUSY and that the message names these."""
+    """Assert that closing fails with EBUSY and that the message names these objects."""
     with pytest.raises(StateError) as caught:
         close()
     assert caught.value.errno == errno.EBUSY
@@ -71,7 +71,7 @@ def test_each_object_is_busy_until_the_last_that_stands_on_it_is_closed() -> Non
 
 
 class Silent:
-    """A peer that connects, says that it is there, and then neither reads nor answers."""
+    """A peer that connects, sends a first message, and then neither reads nor answers."""
 
     def __init__(self, wire: Wire) -> None:
         self.socket = plain_client(wire.address)
@@ -109,7 +109,7 @@ def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_ther
     with pytest.raises(BufferError):
         memory.append(0)
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    silent.socket.close()  # with unread input: a reset
+    silent.socket.close()  # with unread input, so the connection is reset
     (wc,) = poll(silent.end.scq)
     assert (wc.wr_id, wc.status) == (5, WCStatus.WR_FLUSH_ERR)
     mr.close()
@@ -119,7 +119,7 @@ def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_ther
 def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent) -> None:
     mr = silent.end.rig.mr(4096)
     silent.post(mr, SEND)
-    assert poll(silent.end.scq)[0].ok  # so TCP has it; of the peer nobody heard
+    assert poll(silent.end.scq)[0].ok  # passed to TCP, but not acknowledged by the peer
     silent.post(mr, SEND)
     mr.close()
     assert silent.end.qp.qp_state == QPState.RTS
@@ -131,14 +131,14 @@ def test_a_queue_pair_that_was_found_quiet_is_asked_again_once_it_posts(silent: 
     for _ in range(3):
         silent.post(rig.mr(64), SEND)
         assert poll(silent.end.scq)[0].ok
-        rig.mr(64).close()  # asks, and nothing is on its way
+        rig.mr(64).close()  # checks the queue pair, which has nothing in flight
     silent.post(mr, SEND)
     busy(mr.close, qp)
-    busy(mr.close, qp)  # it is asked whenever there is something
+    busy(mr.close, qp)  # a queue pair with work in flight is checked each time
 
 
 def fastest(rig: Rig) -> float:
-    """Return how many seconds it takes at least to deregister a region."""
+    """Return the shortest time that deregistering a region takes, in seconds."""
     found = []
     for _ in range(100):
         mr = rig.mr(64)
@@ -151,7 +151,7 @@ def fastest(rig: Rig) -> float:
 def test_idle_queue_pairs_are_not_asked_whether_they_use_memory(rig: Rig) -> None:
     alone = fastest(rig)
     idle = [rig.qp(qp_type=QPType.RC) for _ in range(2000)]
-    assert fastest(rig) <= 3 * alone + 5e-6  # 0.1 ms when each was asked
+    assert fastest(rig) <= 3 * alone + 5e-6  # 0.1 ms if each queue pair were checked
     assert not any(qp.closed for qp in idle)
 
 
@@ -168,7 +168,7 @@ def test_a_posted_receive_does_not_keep_its_memory(rig: Rig) -> None:
 def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two: Wire) -> None:
     silent = Silent(two)
     pd = silent.end.rig.pd
-    mr = MR(pd, BIG, ALL_ACCESS)  # younger than the queue pair: its turn comes first
+    mr = MR(pd, BIG, ALL_ACCESS)  # created after the queue pair, so destroyed before it
     silent.post(mr, WRITE)
     busy(mr.close, silent.end.qp)
     silent.end.id.close()
@@ -202,7 +202,8 @@ def test_an_address_handle_may_go_right_behind_the_posts_that_use_it(rig: Rig) -
     mr = rig.mr(64)
     to.post_recv([RecvWR(i, sg=[mr.sge(32)]) for i in range(64)])
     for i in range(64):
-        # Posts without a poll between wait for company, unless somebody asks.
+        # Posts without a poll between them are held back to be batched unless something flushes
+        # them.
         with rig.ah(to) as ah:
             qp.post_send(SendWR(i, sg=[mr.sge(0, 4)], ah=ah))
     assert [wc.wr_id for wc in poll(to.rcq, 64)] == list(range(64))

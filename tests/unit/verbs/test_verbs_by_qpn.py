@@ -1,6 +1,6 @@
 """RC queue pairs that connect by GID and QPN: spec/rc-pairing.md.
 
-What takes time is in tests/sim/test_sim_rc_pairing.py.
+Tests in which time passes are in tests/sim/test_sim_rc_pairing.py.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def test_two_processes_in_both_orders_of_numbers(rig: Rig, other: Process) -> No
         other.ask("reset")
 
 
-# ---- staying and going
+# ---- connected and disconnected peers
 
 
 def test_a_peer_that_is_killed(rig: Rig, other: Process) -> None:
-    """How long that takes is in test_sim_rc_pairing.py."""
+    """The time until a killed peer is noticed is tested in test_sim_rc_pairing.py."""
     mine = End(rig, persona=Persona.ROCE)
     (theirs,) = other.ask("ids")
     mine.begin()
@@ -103,7 +103,7 @@ def test_it_is_destroyed_at_every_stage(rig: Rig) -> None:
             a.to_rts(b.name)
         if stage == "kept":
             until(lambda before=before: descriptors() >= before + 2)
-            b.close()  # with the Request that it keeps
+            b.close()  # together with the MPA Request that it holds
         if stage in ("paired", "lost", "ERR"):
             b.begin()
             b.to_rts(a.name)

@@ -1,4 +1,4 @@
-"""Requests that a queue pair keeps, and their descriptors; tests/sim/verbs has the rest."""
+"""MPA Requests that a queue pair holds, and their descriptors; tests/sim/verbs has more tests."""
 
 from __future__ import annotations
 

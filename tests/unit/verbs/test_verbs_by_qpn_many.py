@@ -1,4 +1,4 @@
-"""RC queue pairs by GID and QPN in numbers: a thousand at once, and hundreds of processes."""
+"""Many RC queue pairs by GID and QPN: a thousand at once, and hundreds of processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unit.verbs.verbs_harness import Rig, poll
 
 from siwarp.verbs import QP, AHAttr, Persona, QPAttr, QPInitAttr, QPType, RecvWR, SendWR
 
-#: The sanitizers' processes are some times as large and as slow.
+#: Processes under a sanitizer are several times as large and as slow.
 SANITIZED = "SANITIZER" in os.environ
 
 

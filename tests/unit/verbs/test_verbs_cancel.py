@@ -13,7 +13,7 @@ import pytest
 def test_a_cancelled_thread_leaves_nothing_behind(
     build_dir: Path, tmp_path: Path, recording: bool
 ) -> None:
-    """With a log and a capture, calls write files as well."""
+    """With a log and a capture, the cancelled calls write files as well."""
     record = {"SIWARP_LOG": "debug", "SIWARP_CAPTURE": str(tmp_path / "%p.pcapng")}
     done = pace.run(
         [build_dir / "tests/c/siw-test-cancel", "20" if recording else "200"],

@@ -1,6 +1,7 @@
-"""Posts that wait for company are sent at the latest when their program does something else.
+"""A post that is held back to be batched is sent at the latest when its program does other work.
 
-The device's thread naps for as long as can be set: what is not sent at once here was not flushed.
+The device's thread naps for the longest time that can be set, so a message that is not sent at once
+in these tests was not flushed.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
 
 NAP_US = 100_000
-#: What is a silence: as much longer than the 200 us of a program in C as a test may be slower.
+#: The pause between posts after which batching ends, in microseconds: 200 us for a C program,
+#: longer here because a test is slower.
 SILENCE_US = 20_000
 AUTO, NEVER, ALWAYS = range(3)
 
 
 class Sender:
-    """A queue pair that sends numbered messages to a plain socket of the test's own."""
+    """A queue pair that sends numbered messages to a plain socket of the test."""
 
     def __init__(self, rig: Rig, kind: QPType) -> None:
         self.rig, self.kind = rig, kind
@@ -72,7 +74,7 @@ class Sender:
         self.open.close()
 
     def post(self) -> int:
-        """Post the next message; its number."""
+        """Post the next message; return its number."""
         n = self.posted = self.posted + 1
         at = 8 * (n % 4096)
         self.mr.view[at : at + 8] = b"no%06d" % n
@@ -81,14 +83,14 @@ class Sender:
         return n
 
     def has_sent(self, number: int) -> bool:
-        """Whether that message is in the socket."""
+        """Return whether that message has arrived at the socket."""
         with contextlib.suppress(BlockingIOError):
             while octets := self.sock.recv(1 << 16):
                 self.seen |= {int(found) for found in re.findall(rb"no(\d{6})", octets)}
         return number in self.seen
 
     def hear(self) -> None:
-        """Let something come in."""
+        """Send something to the queue pair."""
         if self.plain:
             end, peer = self.plain
             peer.put(peer.write(b"x", end.mem.rkey, end.mem.addr))
@@ -96,22 +98,22 @@ class Sender:
             self.sock.sendto(b"x", self.qp.addr)
 
     def if_it_waits(self, number: int) -> int:
-        """That number if its message waits, or 0, and what was sent is acknowledged."""
+        """Return the number if its message is held back; otherwise acknowledge all and return 0."""
         if not self.has_sent(number):
             return number
         if self.stranger:
             other = self.stranger
             other.next[0] = other.other + len(self.seen)
             other.say(RDType.ACK)
-            # It completes once some thread has read the ACK, and leaves room in the send queue.
+            # The message completes once a thread has read the ACK, and frees its send queue slot.
             until(lambda: number in [wc.wr_id for wc in self.cq.poll(64)])
         return 0
 
     def wait_for_company(self) -> int:
-        """Post until a message waits for company; its number."""
+        """Post until a message is held back to be batched; return its number."""
 
         def waits() -> int:
-            # Somebody polls and something comes in: so the thread sees that it may nap.
+            # The program polls and data arrives, so the progress thread sees that it may nap.
             self.hear()
             while self.cq.poll(64):
                 pass
@@ -176,7 +178,8 @@ def test_what_waits_for_company_is_sent_when_its_program(
     sender: Sender, act: Callable[[Sender], None]
 ) -> None:
     if act is arm and sender.kind == QPType.UC:
-        sender.cq = sender.rig.cq(16, sender.channel)  # any queue of the device: who arms may sleep
+        # any CQ of the device: a thread that arms one may sleep
+        sender.cq = sender.rig.cq(16, sender.channel)
     last = sender.wait_for_company()
     act(sender)
     assert sender.has_sent(last)
@@ -197,7 +200,7 @@ def test_what_is_posted_behind_an_arming_waits_for_nothing(sender: Sender) -> No
     cq.req_notify()
     for _ in range(3):
         assert sender.has_sent(sender.post())
-    cq.close()  # nobody waits any more
+    cq.close()  # no thread can wait on it any more
     sender.wait_for_company()
 
 
@@ -213,7 +216,8 @@ def test_an_event_that_is_there_keeps_nobody_from_sending(sender: Sender) -> Non
 
 
 def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender) -> None:
-    # One that sleeps polls once or twice after it armed, to see that nothing came meanwhile.
+    # A program that sleeps polls once or twice after arming, to check for completions that came
+    # meanwhile.
     other = sender.rig.cq(16, sender.channel)
     for _ in range(200):
         sender.cq.poll(1)
@@ -221,7 +225,7 @@ def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender
     for _ in range(2):
         sender.cq.poll(1)
     assert all(sender.has_sent(sender.post()) for _ in range(20))
-    # UCX's threads keep a CQ armed, while its program polls all the time.
+    # UCX's threads keep a CQ armed while the program polls all the time.
     for _ in range(200):
         sender.cq.poll(1)
     last = sender.wait_for_company()
@@ -231,7 +235,7 @@ def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def lively(request: pytest.FixtureRequest) -> Iterator[Sender]:
-    """A sender as it is when nothing is set, but for the nap and the silence."""
+    """Provide a sender with default settings, except for the nap and the pause."""
     with settings(nap_us=NAP_US, company_us=SILENCE_US):
         made = Sender(Rig(), request.param)
         yield made
@@ -240,7 +244,7 @@ def lively(request: pytest.FixtureRequest) -> Iterator[Sender]:
 
 
 def dense_until_one_waits(s: Sender) -> int:
-    """Post twice a round, with no pause between rounds, until a post waits; its number."""
+    """Post twice per round without a pause until a post is held back; return its number."""
 
     def waits() -> int:
         s.hear()
@@ -257,16 +261,16 @@ def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(lively: Se
     last = dense_until_one_waits(lively)
     poll(lively)
     assert lively.if_it_waits(last) == 0
-    poll(lively)  # nothing is on its way, so nothing is sent again in the silence
-    # A silence: the next pair leaves with its posts, before anybody polls or the nap ends.
+    poll(lively)  # nothing is in flight, so nothing is retransmitted in the pause
+    # After a pause the next pair of posts is sent at once, before any poll or the end of the nap.
     time.sleep(1.5 * SILENCE_US / 1e6)
     assert lively.has_sent(lively.post())
     assert lively.has_sent(lively.post())
 
 
-@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # they complete at once
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # these complete at once
 def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
-    """The device's thread sleeps on sockets where nothing comes, until it hears of the polls."""
+    """The device's thread sleeps on idle sockets until it is told of the polls."""
     with settings(nap_us=NAP_US, company_us=SILENCE_US):
         made = Sender(Rig(), kind)
 
@@ -275,7 +279,7 @@ def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
             for _ in range(16):
                 made.post()
             came = made.cq.pending - before
-            made.has_sent(0)  # so that the socket has room for the next
+            made.has_sent(0)  # makes room in the socket for the next message
             assert made.cq.poll(max(came, 1))
             return came < 16
 
@@ -295,7 +299,7 @@ def test_a_lone_message_waits_for_nothing_however_dense_traffic_was(lively: Send
 
 def test_three_dense_rounds_are_not_enough(lively: Sender) -> None:
     lively.hear()
-    for _ in range(4):  # the first one only begins the count
+    for _ in range(4):  # the first post only starts the count
         poll(lively)
         lively.post()
         assert lively.has_sent(lively.post())
@@ -313,7 +317,7 @@ def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
         made.rig.close()
 
 
-@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # RD meets by the thread
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # RD connects by the thread
 def test_without_a_thread_of_the_device_nothing_waits(kind: QPType) -> None:
     with settings(progress=0, company=ALWAYS):
         made = Sender(Rig(), kind)
@@ -325,7 +329,7 @@ def test_without_a_thread_of_the_device_nothing_waits(kind: QPType) -> None:
 
 @pytest.mark.parametrize(("kind", "size", "fit"), [(QPType.UD, 15_000, 4), (QPType.RC, 60_000, 4)])
 def test_what_fills_a_system_call_waits_no_longer(kind: QPType, size: int, fit: int) -> None:
-    """60 KiB of datagrams, 256 KiB of a stream: the post that reaches that takes all along."""
+    """A post that fills 60 KiB of datagrams or 256 KiB of a stream flushes all posts held back."""
     with settings(nap_us=NAP_US, company=ALWAYS):
         made = Sender(Rig(), kind)
         big = made.rig.mr(bytearray(size))
@@ -333,7 +337,7 @@ def test_what_fills_a_system_call_waits_no_longer(kind: QPType, size: int, fit: 
         def completed() -> list[int]:
             made.wait_for_company()
             poll(made)
-            made.has_sent(0)  # so that there is room for the next
+            made.has_sent(0)  # makes room for the next message
             wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
             counts = []
             for n in range(fit + 2):
@@ -341,8 +345,9 @@ def test_what_fills_a_system_call_waits_no_longer(kind: QPType, size: int, fit: 
                 counts.append(made.cq.pending)
             return counts
 
-        # The first leaves alone, and completes; then so many wait that more would be too much. None
-        # waits where the nap ended meanwhile: so until it did not.
+        # The first post is sent by itself and completes; then posts are held back until one more
+        # would exceed the limit. None is held back if the nap ended meanwhile, so repeat until it
+        # did not.
         until(lambda: completed() == [1] * (fit + 1) + [fit + 2])
         made.close()
         made.rig.close()
@@ -356,7 +361,7 @@ def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> Non
                 assert sender.channel.get_cq_event(0) is not None
             last = sender.wait_for_company()
             sender.cq.req_notify()
-            # The nap may have ended before: then it completed without an event.
+            # If the nap ended before, the request completed without an event.
             told = select.select([sender.channel], [], [], 0)[0]
             assert told or last in [w.wr_id for w in sender.cq.poll(4096)]
             assert sender.has_sent(last)

@@ -1,6 +1,6 @@
-"""Delivery counts: a sender's requests complete when its siwarp peer says that it has them.
+"""Delivery counts: requests complete when the siwarp peer reports that it has received them.
 
-On real sockets; tests/sim/verbs/test_verbs_counts.py has the rest.
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_counts.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delivery counts of queue pairs that connect by QPN: who offers them, and peers that stop."""
+"""Delivery counts of queue pairs connected by QPN: which side offers them, and stopped peers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from siwarp.verbs import (
 )
 
 US = gid(HOST)
-#: A QPN below all of ours: its end connects.
+#: A QPN below all others here, so that the plain socket connects.
 LOW = 1 << 16 | 1
 ROCE = Persona.ROCE
 
@@ -43,7 +43,7 @@ def rig() -> Iterator[Rig]:
 
 @contextlib.contextmanager
 def initiator(end: End, features: int) -> Iterator[PlainPeer]:
-    """A plain socket that connects as the lower id, and has said so much of itself."""
+    """Provide a plain socket that connects as the lower id and has sent its features."""
     end.to_rts((HOST, LOW))
     address = (HOST, end.qp.qp_num & 0xFFFF)
     with socket.create_connection(address, LIMIT, source_address=(HOST, 0)) as s:
@@ -56,7 +56,7 @@ def initiator(end: End, features: int) -> Iterator[PlainPeer]:
         yield peer
 
 
-# ---- who offers them
+# ---- which side offers delivery counts
 
 
 @pytest.mark.parametrize("features", [0, 1, 2, 3, 0xFE, 0xFF])
@@ -135,7 +135,7 @@ def test_a_queue_pair_that_is_its_own_peer_counts_too(rig: Rig) -> None:
             }
 
 
-# ---- the order in one queue
+# ---- order within one send queue
 
 
 def test_a_sends_completion_is_ahead_of_the_answer_in_the_queue_of_both(rig: Rig) -> None:
@@ -185,11 +185,11 @@ def test_reads_atomics_fences_and_writes_complete_in_order(rig: Rig) -> None:
     assert [(wc.wr_id, wc.status) for wc in done] == [(i, 0) for i in range(20)]
 
 
-# ---- a peer that stops, and one that dies
+# ---- a peer that is stopped, and one that dies
 
 
 def stop(other: Process) -> None:
-    """Stop all its threads, the one that makes progress among them."""
+    """Stop all threads of the process, its progress thread included."""
     pid = other.process.pid
     os.kill(pid, signal.SIGSTOP)
     stats = Path(f"/proc/{pid}/task").glob("*/stat")
@@ -225,7 +225,7 @@ def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) 
 
 
 def test_a_requester_tells_what_the_step_to_rts_has_set(rig: Rig) -> None:
-    """The start-up is over by then, mostly: its frame says what was before."""
+    """RTS usually follows the start-up, whose frame carries the earlier attributes."""
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
     a.begin()
     b.begin(0)

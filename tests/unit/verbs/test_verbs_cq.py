@@ -17,7 +17,7 @@ from unit.verbs.verbs_harness import Rig, counter, poll, refused
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import CQ, SGE, CompChannel, Context, QPAttr, QPState, RecvWR, SendFlag, SendWR
 
-#: How much later than it should, in seconds, a wait may end.
+#: How many seconds later than its time-out a wait may end.
 SLACK = 1.0 if "SANITIZER" in os.environ else 0.2
 
 
@@ -84,7 +84,7 @@ def test_a_queue_wraps_around_many_times_in_order(rig: Rig) -> None:
         assert [w.wr_id for w in poll(cq, 3)] == [3 * i, 3 * i + 1, 3 * i + 2]
 
 
-# ---- who is still used
+# ---- objects still in use
 
 
 def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
@@ -143,7 +143,7 @@ def test_an_armed_queue_raises_one_event_for_its_next_completion(told: Told) -> 
     told.send(n=2)
     assert told.channel.get_cq_event(5) is told.cq
     assert len(poll(told.cq, 2)) == 2
-    assert told.channel.get_cq_event(0) is None  # one event, however many completed
+    assert told.channel.get_cq_event(0) is None  # one event, however many requests completed
 
 
 def test_arming_twice_is_arming_once(told: Told) -> None:
@@ -227,7 +227,7 @@ def test_the_descriptor_is_readable_exactly_while_an_event_waits(told: Told) -> 
     told.cq.req_notify()
     told.send()
     assert told.readable(5)
-    assert told.readable(0)  # until it is taken
+    assert told.readable(0)  # until the event is read
     assert told.channel.get_cq_event(0) is told.cq
     assert not told.readable(0)
     assert len(poll(told.cq)) == 1
@@ -261,7 +261,7 @@ def test_one_channel_serves_several_queues_each_with_its_events(rig: Rig) -> Non
 
 def test_wait_never_misses_what_comes_between_arming_and_polling(told: Told) -> None:
     rounds, window = 300, 4
-    room = threading.Semaphore(window)  # receives that no message was sent for
+    room = threading.Semaphore(window)  # limits the receives that no message has been sent for
 
     def sender() -> None:
         for _ in range(rounds):
@@ -290,7 +290,7 @@ def test_a_wait_in_another_thread_wakes_when_this_one_completes_something(told: 
     time.sleep(0.05)
     start = time.monotonic()
     told.recv()
-    told.qp.modify(QPAttr(qp_state=QPState.ERR))  # completes here and now, in this thread
+    told.qp.modify(QPAttr(qp_state=QPState.ERR))  # the receives complete here, in this thread
     waiter.join()
     assert found == [told.cq] and time.monotonic() - start < 2
 
@@ -350,7 +350,7 @@ def test_the_users_pointer_comes_back_with_the_event(rig: Rig) -> None:
     which, user = ffi.new("struct siw_cq **"), ffi.new("void **")
     assert lib.siw_get_cq_event(channel._live(), which, user, 1000) == 0
     assert (which[0], user[0]) == (cq, ffi.cast("void *", 0x1234))
-    lib.siw_ack_cq_events(cq, 5)  # more than were taken
+    lib.siw_ack_cq_events(cq, 5)  # more than were read
     assert lib.siw_destroy_qp(qp) == 0
     assert lib.siw_destroy_cq(cq) == 0
 

@@ -101,7 +101,7 @@ def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig:
     for i in range(5):
         apart.post_send(SendWR(i, sg=[out.sge(0, 4)], ah=rig.ah(qp), send_flags=0))
     told = [rig.event() for _ in range(3)]
-    # The fifth message's, and the three receives that are flushed.
+    # The completions of the fifth message and of the three flushed receives are lost.
     until(lambda: counter("cq_overflow") == lost + 4)
     assert [(t.event_type, t.element) for t in told[:1]] == [(EventType.CQ_ERR, small)]
     fatal = EventType.QP_FATAL

@@ -1,4 +1,4 @@
-"""The CRC of datagrams, by each way that they go out and come in: copied, gathered, in batches."""
+"""The CRC of datagrams on every transmit and receive path: copied, gathered, batched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from unit.verbs.verbs_harness import Rig, counted, pattern, poll
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import AH, MR, RecvWR, SendFlag, SendWR, WROpcode
 
-#: Up to 4,096 octets are copied behind their header, more go out from where they lie.
+#: Up to 4,096 octets are copied behind their header; longer payloads are sent from the
+#: application's memory.
 SIZES = [0, 1, 4095, 4096, 4097, 20_000, 60_000]
 
 
@@ -27,14 +28,14 @@ def sink() -> Iterator[Stranger]:
 
 
 def messages(mr: MR, ah: AH, n: int, size: int, pieces: int) -> list[SendWR]:
-    """Return Sends of a region's octets one behind the other, each out of so many pieces."""
+    """Return Sends of consecutive octets of a region, each from this many pieces."""
     cuts = [size * k // pieces for k in range(pieces + 1)]
     lists = [[mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)] for i in range(n)]
     return [SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED) for i, sg in enumerate(lists)]
 
 
 def crc_of(octets: bytes, on: bool) -> bytes:
-    """Return what the last four octets of a datagram are to be."""
+    """Return the expected last four octets of a datagram."""
     return crc32c(octets[:-CRC]).to_bytes(CRC, "little") if on else bytes(CRC)
 
 

@@ -1,4 +1,4 @@
-"""The CRC of what goes to groups and of Write-Records, by each way that they go out and come in."""
+"""The CRC of multicast datagrams and of Write-Records on every transmit and receive path."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from unit.verbs.verbs_harness import MCAST_PORT, Rig, pattern, poll
 from siwarp.verbs import SendFlag, SendWR, WROpcode
 
 GROUP = "239.192.7.93"
-#: The LLP header, the tagged one and RDMAP's.
+#: Octets of the LLP, the tagged DDP and the RDMAP header.
 RECORD_HEAD = 12 + 14 + 20
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A socket of the group that is no queue pair."""
+    """A plain socket that is a member of the group."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)

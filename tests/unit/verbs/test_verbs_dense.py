@@ -1,4 +1,4 @@
-"""UD and UC while many short messages come, and the kernel delivers them in batches."""
+"""UD and UC while many short messages arrive that the kernel delivers in batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from siwarp.verbs import (
     WCStatus,
 )
 
-ROOM = 512  # octets that each receive has
+ROOM = 512  # octets of each receive
 LIST = 32
 
 
@@ -86,7 +86,7 @@ def test_every_message_comes_whole_and_in_its_place(
 def test_what_finds_no_receive_is_counted_one_by_one(rig: Rig, kind: QPType) -> None:
     flood = Flood(rig, kind, 4 * LIST)
     messages = [pattern(64, i) for i in range(LIST)]
-    for _ in range(4):  # until batches come
+    for _ in range(4):  # until batches arrive
         flood.recv(LIST)
         flood.send(messages, False)
         taken(flood.rcq, LIST)
@@ -95,7 +95,7 @@ def test_what_finds_no_receive_is_counted_one_by_one(rig: Rig, kind: QPType) -> 
         flood.send(messages, False)
         assert taken(flood.rcq, 5) == [(i, 64) for i in range(5)]
     with counted("drop_no_buffer", 0):
-        flood.recv(1)  # which none of those that were dropped takes
+        flood.recv(1)  # none of the dropped messages consumes a receive
         flood.send([pattern(9, 1)], False)
         assert taken(flood.rcq, 1) == [(0, 9)]
 

@@ -1,4 +1,4 @@
-"""A device's deputies: they serve one-sided traffic when the device's thread does not get a CPU."""
+"""A device's watchdog threads serve one-sided traffic when its progress thread gets no CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from unit.verbs.verbs_harness import Rig, poll, settings, until
 from siwarp.verbs import WROpcode
 
 DEPUTIES = 2  # SIW_WATCHDOGS
-#: What lets messages of a slow machine wake deputies: a hundred times what is set otherwise.
+#: The interval below which messages wake watchdog threads, in microseconds: a hundred times the
+#: default, so that the messages of a slow machine do, too.
 APART_US = 200_000
 LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
 
@@ -35,14 +36,14 @@ class Watched:
         self.others = others | {self.thread}
         self.a, self.b = Wire(self.rig).connect()
         self.count = 0
-        # Another thread writes to this memory as it is read: the kernel reads it.
+        # Another thread writes to this memory while it is read, so the kernel reads it.
         self.memory = os.open("/proc/self/mem", os.O_RDONLY)
 
     def deputies(self) -> list[int]:
         return sorted(tasks() - self.others)
 
     def write(self) -> float:
-        """Write a value that was never there; return after how many seconds it is."""
+        """Write a new value; return after how many seconds it is in the peer's memory."""
         self.count += 1
         value = self.count.to_bytes(8, "little")
         self.a.mem.write(value)
@@ -54,12 +55,12 @@ class Watched:
         return took
 
     def begin(self) -> list[int]:
-        """Write until the deputies are there."""
+        """Write until the watchdog threads exist."""
         until(lambda: self.write() and len(self.deputies()) == DEPUTIES)
         return self.deputies()
 
     def on_duty(self, deputies: list[int]) -> None:
-        """Write until all of them wake."""
+        """Write until all watchdog threads have woken."""
         before = [switches(task) for task in deputies]
 
         def all_woke() -> bool:
@@ -93,7 +94,7 @@ def a_busy_cpu(cpu: int) -> Iterator[None]:
 
 @contextmanager
 def starved(task: int, cpu: int) -> Iterator[None]:
-    """Let a thread run on that CPU alone, and after all others."""
+    """Restrict a thread to one CPU at the lowest scheduling priority."""
     cpus = os.sched_getaffinity(task)
     os.sched_setaffinity(task, {cpu})
     os.sched_setscheduler(task, os.SCHED_IDLE, os.sched_param(0))
@@ -119,7 +120,7 @@ def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
 
 
 def on_rc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
-    """Write or read, each time another value, and look at the memory until it is there."""
+    """Write or Read a new value each time, and look at the memory until it has arrived."""
     a, b = Wire(watched.rig).connect(size=size)
     source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
     for i in itertools.cycle(range(1, 256)):
@@ -131,7 +132,7 @@ def on_rc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
 
 
 def on_uc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
-    """The same without a connection of TCP, which has Writes alone."""
+    """Write over UC, without a TCP connection; UC has no Reads."""
     ends = Ends(watched.rig, size)
     for i in itertools.cycle(range(1, 256)):
         ends.send(bytes([i]) * size, opcode=opcode, remote=ends.into.remote())
@@ -163,7 +164,7 @@ def test_longer_writes_and_reads_have_none(
 
 
 def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
-    for _ in range(2):  # the second time those of the first are on duty again
+    for _ in range(2):  # the second time, the watchdog threads created the first time wake again
         deputies = watched.begin()
         watched.on_duty(deputies)
         time.sleep(scaled(0.3))
@@ -186,9 +187,10 @@ def test_deputies_are_not_woken_while_the_program_polls(watched: Watched) -> Non
 
 
 def test_deputies_serve_while_the_devices_thread_does_not_get_its_cpu(watched: Watched) -> None:
-    """Without them the messages here take 36 to 65 ms, with them 0.4 ms.
+    """Without watchdog threads the messages here take 36 to 65 ms, with them 0.4 ms.
 
-    They sleep when this process gets no CPU for a tenth of a second; that thread would wake them.
+    The watchdog threads sleep when this process gets no CPU for 0.1 s; the progress thread would
+    have to wake them.
     """
     cpu = max(os.sched_getaffinity(0))
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""Errors on datagrams: told to the sender, kept to be read, and fatal or not by the policy."""
+"""Errors on datagrams: reported to the sender, queued for the program, fatal by the policy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
 
 
 def errors(qp: QP, n: int = 1) -> list[ErrorReport]:
-    """Exactly so many errors of a queue pair."""
+    """Return exactly `n` errors of a queue pair."""
     found: list[ErrorReport] = []
     until(lambda: found.extend(qp.errors()) or len(found) >= n)
     assert len(found) == n
@@ -51,7 +51,7 @@ def errors(qp: QP, n: int = 1) -> list[ErrorReport]:
 
 
 def receives(qp: QP, rig: Rig, who: Stranger) -> None:
-    """Assert that a message still comes through."""
+    """Assert that the queue pair still receives a message."""
     mr = rig.mr(bytearray(8))
     qp.post_recv(RecvWR(77, sg=[mr.sge()]))
     who.sendto(datagram(b"good"), qp.addr)
@@ -59,7 +59,7 @@ def receives(qp: QP, rig: Rig, who: Stranger) -> None:
     assert (wc.wr_id, wc.status, mr.read(4)) == (77, WCStatus.SUCCESS, b"good")
 
 
-# ---- what this end finds
+# ---- errors that the receiver detects
 
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-7", "DGRAM-ERR-8")
@@ -193,11 +193,11 @@ def test_nobody_is_told_before_the_queue_pair_receives(rig: Rig) -> None:
         assert qp.qp_state == QPState.INIT and who.silent()
 
 
-# ---- what peers report
+# ---- errors that peers report
 
 
 def sent(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
-    """Send a message; its MSN."""
+    """Send a message; return its MSN."""
     qp.post_send(SendWR(wr_id, ah=rig.ah(to.getsockname()), remote_qkey=QKEY, **kwargs))
     poll(qp.scq)
     return int.from_bytes(to.recv(1 << 16)[10:14], "big")
@@ -316,7 +316,7 @@ def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
         assert [(e.wr_id, e.source) for e in errors(qp)] == [(8, who.getsockname()[:2])]
 
 
-# ---- silence and bounds
+# ---- messages that cause no error report, and limits
 
 
 @pytest.mark.clause("DGRAM-ERR-3")
@@ -327,7 +327,8 @@ def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) ->
         before = counter("err_stale")
         as_a.sendto(datagram(opcode=4), b.addr)
         as_b.sendto(datagram(opcode=4), a.addr)
-        # Each answers the other's mistake, and neither the answer: it never sent that.
+        # Each queue pair reports the other's error and ignores that report, which is about a
+        # message that it never sent.
         assert [e.code for e in errors(a) + errors(b)] == [6, 6]
         until(lambda: a.errors() or b.errors() or counter("err_stale") == before + 2)
         as_a.sendto(error_message(1), b.addr)
@@ -350,7 +351,8 @@ def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> No
             for i in range(10):
                 who.sendto(datagram(opcode=4, msn=100 + i), qp.addr)
             until(lambda: qp.rcq.poll(1) == [] and counter("err_found") == before + 10)
-            # Whoever floods one half of it leaves the other.
+            # Found and received errors have separate limits: a flood of one kind leaves room for
+            # the other.
             stale = counter("err_received")
             who.sendto(error_message(msn), qp.addr)
             until(lambda: qp.rcq.poll(1) == [] and counter("err_received") == stale + 1)
@@ -369,7 +371,7 @@ def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
         assert (head.qn, told.quoted_ddp.msn) == (ud_qn(2, 7, index), 5)
         assert (first.qp_state, second.qp_state) == (QPState.RTS, QPState.ERR)
         receives(first, rig, who)
-        # What is reported goes to the one whose message it was.
+        # A reported error goes to the queue pair that sent the message.
         msn = sent(rig, first, who)
         who.sendto(error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
         who.sendto(error_message(msn), first.addr)
@@ -408,7 +410,7 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
                 if event.event_type == EventType.QP_ERR_QUEUED:
                     continue
             qp.modify(QPAttr(qp_state=QPState.RESET))
-            with contextlib.suppress(StateError):  # the next error is there before RTS
+            with contextlib.suppress(StateError):  # the next error may arrive before RTS
                 qp.to_rts(QPAttr(qkey=QKEY))
             resets += 1
     finally:
@@ -429,7 +431,7 @@ def test_so_many_are_told_and_no_more(rig: Rig) -> None:
                 who.sendto(datagram(opcode=4), qp.addr)
             errors(qp, 20)
             told = 20 - (counter("err_limited") - limited)
-            # Three at once, and one more for each third of a second that this took.
+            # The limit allows three at once, and one more for each third of a second.
             assert 3 <= told <= 3 + 30
             for _ in range(told):
                 read_error(who.recv(1 << 16))
@@ -537,5 +539,5 @@ def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
 
 
 def qp_name(qp: QP) -> str:
-    """A queue pair's address as captures have it."""
+    """Return a queue pair's address as it is named in captures."""
     return f"{qp.addr[0]}:{qp.addr[1]}"

@@ -1,4 +1,4 @@
-"""UD and UC at every address of the device: one port, a socket for each."""
+"""UD and UC bound to every local address of the device: one port, a socket for each address."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_port_may_be_asked_for_and_must_be_free_at_each_address(rig: Rig) -> N
 
 
 def test_a_free_port_is_found_where_most_are_taken_at_one_of_the_addresses(rig: Rig) -> None:
-    """Each try takes another one; the limit is far above what 200 of 28,000 ports need."""
+    """Each try takes another port; the limit is far above what 200 of 28,000 ports taken need."""
     taken = []
     try:
         for _ in range(200):
@@ -115,7 +115,7 @@ def test_a_free_port_is_found_where_most_are_taken_at_one_of_the_addresses(rig: 
 
 
 def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig) -> None:
-    """Up to 64 datagrams always lie in one of them; 128 receives leave room for the other's."""
+    """One socket always has up to 64 datagrams waiting; 128 receives leave room for the other's."""
     b = End(rig, max_recv_wr=128)
     over, sent, came = threading.Event(), 0, Counter[str]()
 
@@ -145,7 +145,7 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
                     assert wc.destination
                     came[wc.destination[0]] += 1
                     b.recv()
-                # A turn of the other socket may come first, but not turn after turn.
+                # The first socket may be served first, but not in every round.
                 assert came["127.0.0.1"] - before < 2000
     finally:
         over.set()
@@ -155,7 +155,7 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_error_of_one_socket_does_not_disturb_the_other(rig: Rig, host: str) -> None:
-    """Nobody listens there: ICMP says so, and the socket has an error pending."""
+    """No socket is bound there, so an ICMP error leaves the sending socket with a pending error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.bind((host, 0))
@@ -233,7 +233,7 @@ def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
                 assert poll(a.rcq)[0].source == (host, first.port)
 
     exchange([first, *others])
-    first.qp.close()  # who opened them goes: the others keep them
+    first.qp.close()  # the queue pair that opened the sockets is closed; the others keep them
     exchange(others)
     others[0].qp.close()
     exchange(others[1:])
@@ -277,7 +277,7 @@ def test_a_write_record_leaves_by_the_source_of_its_handle(rig: Rig, host: str) 
 
 
 def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
-    b = End(rig, max_recv_wr=4096, cqe=300)  # all may come before any is taken
+    b = End(rig, max_recv_wr=4096, cqe=300)  # all messages may arrive before any is polled
     first = End(rig)
     sharers = [End(rig, shared_socket_qp=first.qp) for _ in range(2)]
     failed = []

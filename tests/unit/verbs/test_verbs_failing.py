@@ -1,4 +1,4 @@
-"""Each call that the library makes of the system fails once: no crash, nothing left open."""
+"""Each system call that the library makes fails once: no crash, no open descriptor left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_any_failing_call_of_the_system_is_told_and_survived(
         env={
             **os.environ,
             **settings[how],
-            # By name, as a path with a blank in it would be two.
+            # Named without a path, because a path with a blank would be parsed as two libraries.
             "LD_PRELOAD": "libsiw-test-failing.so",
             "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
             "PYTHONPATH": str(HERE.parents[1]),

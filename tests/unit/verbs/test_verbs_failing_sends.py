@@ -1,4 +1,4 @@
-"""Sends that the system does not take: all that was posted goes all the same, once and in order."""
+"""When send calls fail, all posted messages are sent nevertheless, once and in order."""
 
 from __future__ import annotations
 

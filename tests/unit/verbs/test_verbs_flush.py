@@ -1,4 +1,4 @@
-"""The end of a connection, by whomever: both queue pairs are in ERR, what was posted flushes."""
+"""A connection ended by either side: both queue pairs are in ERR, posted requests are flushed."""
 
 from __future__ import annotations
 

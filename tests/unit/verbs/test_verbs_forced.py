@@ -1,4 +1,4 @@
-"""A device that is closed by force, with whatever children it has (``siw_close_device_forced``)."""
+"""A device closed by force together with its child objects (``siw_close_device_forced``)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_completed_before_reaches_the_peer(size: int) -> None:
 
 
 def everything(rig: Rig) -> list[Handle]:
-    """Return one of each kind of what is made from a device."""
+    """Return one of each kind of object that can be created on a device."""
     a, b = Wire(rig, rig).connect()
     channel = CompChannel(rig.ctx)
     pd = PD(rig.ctx)
@@ -119,10 +119,10 @@ def test_a_forced_close_takes_all_handles_along() -> None:
     rig.ctx.close(force=True)
     with pytest.raises(StateError):
         PD(rig.ctx)
-    # A request that pointed to what went along points nowhere.
+    # A request that refers to a destroyed object is refused.
     with pytest.raises(Error):
         other.ud().post_send(send)
-    # Another device is as it was.
+    # Another device is not affected.
     a, b = Wire(other, other).connect()
     b.recv(7)
     a.post(SEND, length=8)
@@ -170,7 +170,7 @@ def test_threads_that_wait_poll_and_post_are_sent_home() -> None:
     threads = [threading.Thread(target=run, args=item, daemon=True) for item in calls.items()]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)  # longer than a wait stays in the library
+    time.sleep(0.2)  # longer than one blocking call of a wait
     rig.ctx.close(force=True)
     for thread in threads:
         thread.join(scaled(10))

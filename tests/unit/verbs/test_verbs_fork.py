@@ -1,4 +1,4 @@
-"""fork: the parent goes on undisturbed, and what the child inherited is dead and says so."""
+"""fork: the parent is not disturbed, and objects that the child inherited fail with ESTALE."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SANITIZED = "SANITIZER" in os.environ
 
 
 def no_threads() -> None:
-    """Under ThreadSanitizer, which cannot start one in the child of a process that has some."""
+    """Turn progress threads off under ThreadSanitizer; its forked children cannot start them."""
     if os.environ.get("SANITIZER") == "tsan":
         lib.siw_setting_set(b"progress", 0)
 
@@ -36,7 +36,8 @@ def no_threads() -> None:
 def settle() -> None:
     """Under AddressSanitizer, wait until no other thread runs.
 
-    Its allocator is not kept whole over fork: one that a thread is just inside stays locked.
+    Its allocator is not safe across fork: a lock that another thread holds at the fork stays
+    locked.
     """
     if os.environ.get("SANITIZER") != "asan":
         return
@@ -51,7 +52,7 @@ def settle() -> None:
 
 
 def forked(work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
-    """Return what ``work`` returns in a forked child; it must not take longer than a minute."""
+    """Return the result of ``work`` in a forked child, which may take a minute at most."""
     r, w = os.pipe()
     settle()
     pid = os.fork()
@@ -78,7 +79,7 @@ def forked(work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
 
 
 def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
-    """Return an argument of this C type: what the child inherited, or zeros."""
+    """Return an argument of this C type: an object that the child inherited, or zeros."""
     if kind.kind != "pointer":
         return 0 if kind.kind == "primitive" else ffi.new(f"{kind.cname} *")[0]
     if kind.item.cname in inherited:
@@ -88,7 +89,7 @@ def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
     return ffi.new(f"{kind.item.cname}[1]")
 
 
-#: These have no way to fail, and look at memory only.
+#: These functions cannot report an error, and only read memory.
 CANNOT_FAIL = {
     "siw_qp_num",
     "siw_ah_room",
@@ -128,7 +129,7 @@ def test_every_call_on_what_a_forked_child_inherited_says_estale(two: Wire) -> N
             tried += 1
             ffi.errno = 0
             said = call(*[an_argument(arg, inherited) for arg in kind.args])
-            # siw_rereg_mr says -1 and why, as its namesake.
+            # siw_rereg_mr returns -1 and sets errno, as ibv_rereg_mr does.
             number = ffi.errno if said in (ffi.NULL, -1) else said
             if name not in CANNOT_FAIL and abs(number) != errno.ESTALE:
                 found.append(f"{name}: {said}, errno {ffi.errno}")
@@ -165,14 +166,14 @@ def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(ri
 def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two: Wire) -> None:
     a, b = two.connect()
     ud = Rig()
-    host = "127.3.3.3"  # where no other program on this machine takes the port meanwhile
+    host = "127.3.3.3"  # an address at which no other program takes the port meanwhile
     qp = ud.ud(addr=(host, 0))
     port = qp.qp_num
 
     def ours() -> list[str]:
         names = []
         for fd in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # the one that lists
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the directory listing
                 names.append(str(fd.readlink()))
         return [name for name in names if name.startswith(("socket:", "anon_inode:"))]
 
@@ -191,14 +192,14 @@ def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two: Wire) ->
             os.read(here_r, 1)
             qp.close()
             ud.ud(addr=(host, port)).close()
-            # The end of the stream comes through, though the child lives.
+            # The peer receives the end of the stream although the child still runs.
             a.close()
             b.is_over()
         finally:
             os.write(go_w, b"x")
 
     left = forked(look_and_wait, parent_takes_its_port_again)
-    assert before - left >= 8  # three devices' epoll sets and wake-ups alone are six
+    assert before - left >= 8  # the epoll and wake-up descriptors of three devices alone are six
     for fd in pipes:
         os.close(fd)
     b.close()
@@ -223,7 +224,7 @@ def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(two: Wire)
             assert poll(b.rcq)[0].ok
             conn.send(b"from the parent", 20)
             with contextlib.suppress(OSError):
-                conn.recv(20)  # until the child leaves
+                conn.recv(20)  # until the child exits
 
     assert forked(child, parent) == "from the parent"
     listener.close()
@@ -369,14 +370,14 @@ rig.close()
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # A datagram that one process sends and receives is written twice.
+    # A datagram that one process sends and receives is captured twice.
     assert len(rdpcap(str(tmp_path / "it.pcapng"))) == 2 * 9
     assert len(rdpcap(str(tmp_path / f"it-{done.stdout.strip()}.pcapng"))) == 2 * 2
 
 
 def test_a_child_made_while_a_thread_waits_and_the_lock_is_held_gets_an_answer(rig: Rig) -> None:
     pair = Pair(rig)
-    # As a thread that is not here may have left it: held for ever.
+    # The lock word as left by a thread that does not exist in the child: locked for ever.
     progress = ffi.cast("uint32_t *", rig.ctx._live())
 
     def child() -> bool:

@@ -1,4 +1,4 @@
-"""UD with a GRH: 40 octets in RoCE v2's form in front of each message."""
+"""UD with a GRH: 40 octets in RoCE v2's format before each message."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def checksum(header: bytes) -> int:
 
 
 def judge(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -> int:
-    """Check a GRH by the RFCs' figures; return the service level that goes with it."""
-    udp = 8 + 18 + head + payload + 4  # UDP's header, DDP's header, the octets, CRC32C
+    """Check a GRH against the RFCs' header formats; return the service level it stands for."""
+    udp = 8 + 18 + head + payload + 4  # UDP header, DDP header, payload, CRC32C
     assert len(grh) == 40
     if ":" in dest:
         assert grh[:4] == bytes([0x60, 0, 0, 0])
@@ -44,7 +44,7 @@ def judge(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -> in
 
 
 class GrhPair(Pair):
-    """As Pair; b's receives begin with a GRH."""
+    """Like Pair; b's receives begin with a GRH."""
 
     def __init__(self, rig: Rig, host: str = "127.0.0.1", **kwargs: object) -> None:
         super().__init__(rig, host=host)
@@ -115,7 +115,7 @@ def test_it_lies_across_elements_as_any_octets_do(rig: Rig, parts: tuple[int, ..
     at, sges = 0, []
     for part in parts:
         sges.append(pair.into.sge(at, part))
-        at += part + 7  # octets between them, which stay as they are
+        at += part + 7  # octets between the pieces, which stay unchanged
     pair.into.write(b"\xee" * (at + 40))
     pair.b.post_recv(RecvWR(1, sg=sges))
     pair.say(pattern(64))
@@ -140,7 +140,7 @@ def test_a_receive_without_room_for_both_is_too_short(rig: Rig, length: int) -> 
         (wc,) = poll(pair.rcq)
     assert wc.status == WCStatus.LOC_LEN_ERR
     assert pair.into.read(200) == b"\xee" * 200
-    pair.recv(2, 104)  # the queue pair goes on
+    pair.recv(2, 104)  # the queue pair still works
     pair.say(pattern(64))
     assert poll(pair.rcq)[0].byte_len == 104
 
@@ -237,7 +237,10 @@ def test_a_query_tells_it_and_other_types_refuse_it(rig: Rig) -> None:
 
 
 def test_the_wildcard_address_stands_in_the_header_of_who_is_bound_to_it(rig: Rig) -> None:
-    """Nobody knows better there: it costs what the header says it costs."""
+    """A GRH holds the wildcard address for a queue pair bound to the wildcard address.
+
+    Only the kernel knows the actual destination; a note in the header states the cost of asking.
+    """
     cq, mr, out = rig.cq(), rig.mr(bytearray(200)), rig.mr(bytearray(b"abc"))
     b = rig.ud(cq, addr=("0.0.0.0", 0), grh=True)
     b.post_recv(RecvWR(1, sg=[mr.sge()]))

@@ -1,4 +1,4 @@
-"""Open devices on which nothing happens sleep, in whatever state their objects are."""
+"""Open devices without traffic sleep, whatever state their objects are in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tasks() -> set[int]:
 
 
 def switches(task: int) -> int:
-    """How often a thread has gone to sleep."""
+    """Return how often a thread has gone to sleep (voluntary context switches)."""
     for line in Path(f"/proc/self/task/{task}/status").read_text().splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(line.split()[1])
@@ -120,7 +120,7 @@ STATES: list[Callable[[Rig], Any]] = [
 
 @pytest.fixture(scope="module")
 def slept() -> Iterator[dict[str, int]]:
-    """How often each device's thread woke in one second; all are measured at once."""
+    """Measure how often each device's thread wakes in one second, for all states at once."""
     rigs, kept, threads = [], [], {}
     for state in STATES:
         others = tasks()
@@ -160,7 +160,7 @@ def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
 
 
 def test_under_a_real_time_policy_the_progress_thread_goes_above_whoever_polls() -> None:
-    """Else a thread that polls would keep it off the CPU for ever, while it holds a lock."""
+    """Otherwise a polling thread could keep it off the CPU while it holds a lock."""
     code = """
 import os
 from siwarp.verbs import Context

@@ -48,13 +48,13 @@ def post(
 
 
 def among_siwarps() -> AbstractContextManager[None]:
-    """Let what is connected in the block take its peer for siwarp."""
+    """Make connections in the block assume that their peer is siwarp."""
     return settings(private_messages=1)
 
 
 @pytest.fixture(scope="module")
 def ends() -> Iterator[tuple[End, End]]:
-    """Two ends that know each other as siwarp."""
+    """Provide two endpoints that know their peer to be siwarp."""
     a, b = Rig(), Rig()
     with among_siwarps():
         made = Wire(a, b).connect(
@@ -129,7 +129,7 @@ def test_all_kinds_of_requests_stay_in_order(ends: tuple[End, End]) -> None:
             (SEND, 50),
         ]
     ):
-        if opcode == READ:  # nothing that another one writes, and to where none is sent from
+        if opcode == READ:  # not from where others write, and not into where others send from
             a.post(READ, i, offset=1 << 21, length=length, remote=b.mem.remote(1 << 21, length))
             continue
         to = None if opcode in (SEND, SEND_IMM) else remote
@@ -204,7 +204,8 @@ def test_immediate_data_of_another_size_ends_the_connection(wire: Wire, size: in
 def test_without_a_receive_it_ends_as_a_send_does(wire: Wire) -> None:
     a, b = wire.connect()
     post(a, WRITE_IMM, 6, length=10, remote=b.mem.remote(0, 10))
-    # With persona iwarp TCP's word completes it; the Terminate ends the connection behind that.
+    # With persona iwarp, TCP's acknowledgement completes the request, before the Terminate ends the
+    # connection.
     (done,) = poll(a.scq)
     assert done.status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
     b.is_over()

@@ -1,4 +1,4 @@
-"""Regions of one queue pair: what registering takes, and closing one while its peer ends it."""
+"""Regions of one queue pair: registration, and closing one while its peer invalidates it."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> 
 
 
 def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(two: Wire) -> None:
-    """Persona roce parks it; until it is delivered, the region lives."""
+    """With persona roce, the Send and its invalidation wait until a receive is posted."""
     a, b = two.connect(persona=Persona.ROCE)
     memory = bytearray(100)
     mr = MR(b.rig.pd, memory, INVALIDATE, qp=b.qp)
-    # Nothing completes until the Send is delivered. So that the Write is not waited for by looking
-    # at memory that the device writes meanwhile, another connection reads it.
+    # Nothing completes until the Send is delivered. Reading the memory while the device writes to
+    # it would be a race, so the Write's data is read over another connection.
     same = b.rig.mr(memory, ALL_ACCESS)
     c, _ = two.connect()
 
@@ -129,7 +129,7 @@ def send_inv(a: End, rkey: int) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool) -> None:
-    """Either the receive completes with it, or the peer is told that it cannot be invalidated."""
+    """Either the receive completes and reports the invalidation, or the peer gets an error."""
     a, b = two.connect()
     for _ in range(ROUNDS):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
@@ -157,7 +157,7 @@ def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool)
 
 
 def opened(wire: Wire) -> tuple[End, End]:
-    """Return two ends of which the passive one may send: the active one has spoken."""
+    """Return two endpoints of which both may send: the active one has already sent a message."""
     c, d = wire.connect()
     d.recv(9)
     c.post(SEND, 9, length=1)
@@ -166,7 +166,7 @@ def opened(wire: Wire) -> tuple[End, End]:
 
 
 def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(two: Wire) -> None:
-    """What was sent is sent; what was not completes with LOC_PROT_ERR, as with a closed region."""
+    """Requests not yet sent complete with LOC_PROT_ERR, as with a closed region."""
     a, b = two.connect()
     c, d = opened(two)
     for _ in range(ROUNDS // 2):

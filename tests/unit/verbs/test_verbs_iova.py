@@ -1,4 +1,4 @@
-"""Regions whose tagged offsets count from a number of the program's (``siw_reg_mr_iova``)."""
+"""Regions whose tagged offsets start at a value chosen by the program (``siw_reg_mr_iova``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from siwarp.verbs import (
 )
 
 SIZE = 8192
-#: None: zero-based by its access.
+#: None stands for a region that is zero-based by its access flag.
 BASES = [0, 1, 0x1000, 1 << 63, (1 << 64) - SIZE - 1, None]
 
 
@@ -37,7 +37,7 @@ def region(rig: Rig, base: int | None, size: int = SIZE, access: int = ALL_ACCES
 
 @pytest.fixture(params=BASES, ids=lambda b: "zero-based" if b is None else hex(b))
 def pair(two: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
-    """Two connected ends, the memory of each from this base on."""
+    """Two connected endpoints whose regions start at this base."""
     a, b = two.connect(max_inline_data=64)
     for end in (a, b):
         end.mr = region(end.rig, request.param)
@@ -66,7 +66,7 @@ def test_every_operation_counts_from_the_base(pair: tuple[End, End]) -> None:
 
 def test_an_atomic_counts_from_the_base_at_both_ends(pair: tuple[End, End]) -> None:
     a, b = pair
-    at = 16  # a multiple of 8 from the address on; the offset need not be
+    at = 16  # the address must be a multiple of 8; the offset need not be
     b.mem.write(struct.pack("=Q", 40), offset=at)
     a.qp.post_send(
         SendWR(
@@ -176,7 +176,7 @@ def test_rereg_keeps_the_base_until_the_memory_changes(two: Wire) -> None:
 
 
 def poll_behind(a: End, b: End) -> bool:
-    """Send a message behind what was written: when it has come, that has."""
+    """Send a message after a Write; once it has been received, the Write has been placed."""
     b.recv(9, 0, 1)
     a.post(SEND, length=1)
     return poll(b.rcq)[0].ok and poll(a.scq)[0].ok

@@ -1,4 +1,4 @@
-"""Devices over time: opened and closed, leaks, threads, and the one that makes progress."""
+"""Devices over time: opening and closing, leaks, threads, and the progress thread."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tasks() -> set[int]:
 
 
 def memory_kib() -> int:
-    """Return the resident memory, without the pages of files."""
+    """Return the resident anonymous memory in KiB, without file-backed pages."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1])
@@ -113,7 +113,7 @@ def test_opening_and_closing_two_hundred_times_leaks_nothing() -> None:
     assert fds() == before_fds
     assert tasks() == before_tasks
     grown = memory_kib() - before
-    # A sanitizer keeps freed memory for a while on purpose.
+    # A sanitizer intentionally keeps freed memory for a while.
     assert SANITIZED or grown < 2048, f"{grown} KiB more after 200 rounds"
 
 
@@ -130,7 +130,7 @@ def test_connecting_and_leaving_a_hundred_times_leaks_nothing(two: Wire) -> None
             end.events.close()
             end.mem.close()
 
-    def settle() -> None:  # sockets linger until the peer's end of stream came
+    def settle() -> None:  # sockets linger until the peer's end of stream arrives
         until(lambda: fds() == count)
 
     for _ in range(10):
@@ -174,7 +174,7 @@ def run_all(workers: list[threading.Thread], errors: list[BaseException]) -> Non
 
 
 class Workers:
-    """Threads that run a function for a while; what they raise is kept."""
+    """Threads that run a function for some time; their exceptions are kept."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
@@ -392,7 +392,7 @@ def test_one_sided_traffic_moves_into_a_program_that_does_nothing(two: Wire) -> 
     time.sleep(0.01)
     a.post(WRITE, length=1 << 20, remote=b.mem.remote())
     deadline = time.monotonic() + 5
-    while view[-1] != 0x77:  # nobody polls b's queues
+    while view[-1] != 0x77:  # no thread polls b's CQs
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -422,8 +422,9 @@ def test_the_progress_thread_takes_no_signals_from_the_program() -> None:
     (thread,) = tasks() - others
     status = Path(f"/proc/self/task/{thread}/status").read_text()
     (blocked,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")]
-    # All but those that cannot be blocked, the two that the C library keeps for itself, SIGBUS and
-    # SIGSEGV: a thread that blocks these dies of a fault in memory that the program took away.
+    # Blocked are all signals except those that cannot be blocked (9, 19), the two that the C
+    # library reserves (32, 33), and SIGBUS and SIGSEGV: a thread that blocks these two is killed by
+    # a fault in memory that the program has unmapped.
     exempt = {9, 19, 32, 33, 7, 11}
     assert all(int(blocked, 16) >> (n - 1) & 1 for n in range(1, 65) if n not in exempt)
     rig.close()

@@ -1,4 +1,4 @@
-"""The limits that a device tells: each can be reached, and none exceeded."""
+"""The limits that a device reports: each can be reached, and none exceeded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from siwarp.verbs import Context, QPType, RecvWR, SendWR
 
 @contextlib.contextmanager
 def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
-    """Make objects up to the limit, see that one more is refused, and destroy all."""
+    """Create objects up to the limit, assert that one more is refused, and destroy all."""
     made: list[Any] = []
     try:
         for _ in range(limit):
@@ -29,7 +29,7 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
         assert not make()
         assert ffi.errno == errno.ENOMEM
         yield made
-        # One that goes leaves room for one.
+        # Destroying one object makes room for another one.
         assert destroy(made.pop()) == 0
         made.append(make())
         assert made[-1]
@@ -39,7 +39,7 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
 
 
 def test_protection_domains(rig: Rig) -> None:
-    limit = rig.ctx.query_device().max_pd - 1  # the rig has one
+    limit = rig.ctx.query_device().max_pd - 1  # the rig has one already
     with until_full(lambda: lib.siw_alloc_pd(rig.ctx._live()), lib.siw_dealloc_pd, limit):
         pass
 
@@ -97,7 +97,7 @@ def test_address_handles(rig: Rig) -> None:
         pass
 
 
-# A million of them: under a sanitizer each takes microseconds.
+# A million registrations: under a sanitizer each takes microseconds.
 @pytest.mark.scales
 def test_memory_regions(rig: Rig) -> None:
     pd, reg, limit = rig.pd._live(), lib.siw_reg_mr, rig.ctx.query_device().max_mr
@@ -142,7 +142,7 @@ def test_everything_at_its_largest_works_together(rig: Rig) -> None:
     assert refused(b.qp.post_recv, [RecvWR(0), RecvWR(1)]) == errno.ENOMEM
     inline = SendWR(3, sg=[a.mem.sge(0, most.max_inline_data)], send_flags=8 | 2)
     a.qp.post_send(inline)
-    # 16 octets are what these receives hold: the message is too long for them.
+    # These receives hold 16 octets, so the message is too long for them.
     assert poll(b.rcq)[0].status in (1, 5)
 
 
@@ -158,7 +158,8 @@ def test_a_message_of_the_largest_size_is_taken_by_rc(rig: Rig, size: int) -> No
         assert refused(a.qp.post_send, wr) == errno.EINVAL
         assert a.scq.poll(1) == []
     else:
-        a.qp.post_send(wr)  # it was taken; its memory is not there, which is another matter
+        # the post was accepted; that its memory is not mapped is a different error
+        a.qp.post_send(wr)
         assert poll(a.scq)[0].status == 4
 
 

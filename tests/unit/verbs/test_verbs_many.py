@@ -1,4 +1,4 @@
-"""Thousands of UD queue pairs in a process: time, memory, descriptors, and that each is served."""
+"""Thousands of UD queue pairs in a process: time, memory, descriptors, and service of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 30.0 if SLOW else 5.0
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """As many as the system lets this process have."""
+    """Raise the limit of descriptors as far as the system allows, up to 20,000."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < OWN + 500:
         pytest.fail(f"raise `ulimit -Hn` to {OWN + 500}: it is {hard}", pytrace=False)
@@ -47,7 +47,7 @@ def pss() -> int:
 
 
 def make(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
-    """Make n queue pairs in RTS by the C interface alone, 256 to a socket or one."""
+    """Create n queue pairs in RTS with the C interface only, with 256 or one per socket."""
     init = ffi.new("struct siw_qp_init_attr *")
     attr = ffi.new("struct siw_qp_attr *", {"qkey": QKEY})
     made: list[Any] = []
@@ -69,7 +69,7 @@ def make(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
 
 
 def serve_some(rig: Rig, qps: list[Any], cq: Any) -> None:
-    """Have the first of them send to some of the others, by their numbers."""
+    """Send from one queue pair to about 200 of the others, by QPN."""
     chosen = [*range(1, len(qps), len(qps) // 200), len(qps) - 1]
     mr = rig.mr(bytearray(8 * len(qps)))
     sge = ffi.new("struct siw_sge *")
@@ -108,7 +108,8 @@ def test_thousands_are_made_and_served_and_end_within_seconds(
 ) -> None:
     n = SHARED if shared else OWN
     cq = rig.cq(1024)
-    make_and_destroy(rig, cq, 300, shared)  # what the first ones cost is not theirs alone
+    # the first queue pairs also pay for structures shared by all
+    make_and_destroy(rig, cq, 300, shared)
     fds, before, start = len(open_fds()), pss(), time.monotonic()
     qps = make(rig, cq, n, shared)
     took, each = time.monotonic() - start, (pss() - before) / n
@@ -122,7 +123,7 @@ def test_thousands_are_made_and_served_and_end_within_seconds(
             assert lib.siw_destroy_qp(qp) == 0
         took += time.monotonic() - start
     assert took < SECONDS, f"{n} queue pairs took {took:.1f} s"
-    if not SLOW:  # where memory is watched it costs a multiple
+    if not SLOW:  # instrumented memory costs several times as much
         assert each < 4096, f"{each:.0f} octets each"
 
 

@@ -1,4 +1,4 @@
-"""Multicast: groups on loopback, their members, and what each gets."""
+"""Multicast: groups on loopback, their members, and the messages that each receives."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from siwarp.verbs import (
 
 @pytest.fixture
 def group() -> Iterator[str]:
-    """An address of the range that an organization may use as it likes (RFC 2365)."""
+    """An address of the organization-local scope (RFC 2365)."""
     yield "239.192.7.91"
 
 
 @pytest.mark.clause("DGRAM-MCAST-2")
 def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(rig: Rig, group: str) -> None:
     sender, member = Member(rig), Member(rig, group)
-    assert lib.SIW_MCAST_PORT == 62607  # unless the setting says another one
+    assert lib.SIW_MCAST_PORT == 62607  # unless the setting says otherwise
     for where, remote_qpn in (((group, 0), 0), ((group, 9), 0), ((group, 9), 0xFFFFFF)):
         member.recv()
         ah = rig.ah(where)
@@ -159,14 +159,15 @@ def test_whoever_is_a_member_at_the_time_gets_it_and_nobody_else(
                 qps[q].send(ahs[g], bytes([number]))
                 for i in wanted:
                     assert qps[i].got() == bytes([number])
-                # One that is none would have had no receive, and have counted that.
+                # A queue pair that is not a member has no receive posted, and would have counted a
+                # drop.
         assert all(m.qp.drops() == [] for m in qps)
     finally:
         rig.close()
 
 
 def test_two_devices_in_one_process_both_have_members(rig: Rig, group: str) -> None:
-    # As two processes do: each has a socket of its own for the group.
+    # As with two processes, each device has its own socket for the group.
     there = Rig()
     try:
         a, b, sender = Member(rig, group), Member(there, group), Member(rig)
@@ -183,7 +184,7 @@ def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(rig: Rig, group
     assert lib.siw_destroy_qp(member.qp._c) == -errno.EBUSY
     fds = len(list(Path("/proc/self/fd").iterdir()))
     member.qp.close()
-    # Its socket and that of the group.
+    # The queue pair's socket and the group's socket.
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2
     dropped = Member(rig, group, "239.192.7.92")
     del dropped.qp
@@ -243,7 +244,7 @@ def test_a_capture_has_the_groups_addresses(rig: Rig, group: str, tmp_path: Path
         assert member.got() == b"seen"
     with open_capture(file) as opened:
         frames = [f.octets for f in opened]
-    # Sent once and received once.
+    # Captured once when sent and once when received.
     assert len(frames) == 2
     for frame in frames:
         assert frame[:6] == bytes([1, 0, 0x5E, 192 & 0x7F, 7, 91])

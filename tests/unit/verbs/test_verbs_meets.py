@@ -1,4 +1,4 @@
-"""A poll that meets another thread's round of progress."""
+"""A poll that coincides with another thread's progress round."""
 
 from __future__ import annotations
 

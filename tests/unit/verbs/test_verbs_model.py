@@ -1,4 +1,4 @@
-"""Queue pairs beside a model: random calls, and after each the two agree."""
+"""Queue pairs compared with a model: random calls, after each of which both must agree."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SEEDS = 20 if "SANITIZER" in os.environ else 60
 
 
 def some_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
-    """Return a Send, Write or Read of some octets, sometimes fenced, sometimes silent."""
+    """Return a Send, Write or Read of some octets, sometimes fenced, sometimes unsignaled."""
     flags = (SendFlag.SIGNALED if rng.random() < 0.5 else 0) | rng.choice([0, 0, SendFlag.FENCE])
     opcode = rng.choice([SEND, WRITE, READ])
     size = rng.choice([0, 1, 64, 5000, 70000])
     remote = None if opcode == SEND else b.mem.remote(0, size)
-    at = 1 << 17 if opcode == READ else 0  # not where others are sent from
+    at = 1 << 17 if opcode == READ else 0  # not where other requests are sent from
     sg = [a.mem.sge(at, size)] if size else []
     return SendWR(number, opcode, sg=sg, remote=remote, send_flags=flags)
 
@@ -44,7 +44,7 @@ def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drai
     a, b = two.connect(size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256)
     for i in range(200):
         b.recv(wr_id=i, length=70000)
-    told: list[int] = []  # will be polled, in this order
+    told: list[int] = []  # the completions to be polled, in this order
     found: list[int] = []
 
     def polled() -> None:

@@ -1,4 +1,4 @@
-"""Memory regions: what is probed, keys, and when they die."""
+"""Memory regions: the pages checked at registration, the keys, and when keys become invalid."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # NORESERVE
+MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # 0x4000 is MAP_NORESERVE
 
 
 class Pages:
-    """Four pages in a row: out of reach, then two as the test wants them, then out of reach.
+    """Four consecutive pages: inaccessible, two with the protection that a test sets, inaccessible.
 
-    Not absent: another thread's mapping could come to lie there meanwhile.
+    The outer pages are mapped, because another thread's mapping could otherwise be placed there
+    meanwhile.
     """
 
     def __init__(self, prot: int) -> None:
@@ -51,7 +52,7 @@ def pages(request: pytest.FixtureRequest) -> Iterator[Pages]:
 
 
 def reg(rig: Rig, address: int, length: int, access: int) -> int:
-    """Register, deregister again; return 0 or the errno."""
+    """Register and deregister; return 0 or the errno."""
     mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", address), length, access)
     if not mr:
         return int(ffi.errno)
@@ -70,7 +71,7 @@ def test_the_first_and_the_last_page_must_be_there(rig: Rig, pages: Pages, acces
     assert reg(rig, pages.first - 1, 1, access) == errno.EFAULT
     assert reg(rig, pages.first - 1, 2, access) == errno.EFAULT
     assert reg(rig, pages.end, 1, access) == errno.EFAULT
-    assert reg(rig, PAGE, 1, access) == errno.EFAULT  # nothing is ever mapped so low
+    assert reg(rig, PAGE, 1, access) == errno.EFAULT  # nothing is ever mapped at such a low address
     assert reg(rig, pages.end - 1, 2, access) == errno.EFAULT
     assert reg(rig, pages.first, 2 * PAGE + 1, access) == errno.EFAULT
     assert reg(rig, 0, 1, access) == errno.EFAULT
@@ -103,9 +104,10 @@ def test_one_page_that_cannot_be_written_at_either_end_is_found(rig: Rig, pages:
 
 
 def test_a_hole_in_the_middle_is_found_by_who_reaches_into_it(rig: Rig, pair: Pair) -> None:
-    """Registering pins nothing, so it cannot promise what lies between the first and last page."""
+    """Registering pins nothing, so pages between the first and the last may be missing later."""
     hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
-    assert libc.mprotect(hole + 2 * PAGE, PAGE, PROT_NONE) == 0  # an absent one could be filled
+    # an unmapped page could be filled by another mapping
+    assert libc.mprotect(hole + 2 * PAGE, PAGE, PROT_NONE) == 0
     mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", hole), 5 * PAGE, LOCAL)
     assert mr
     for offset, status in [
@@ -209,7 +211,7 @@ def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, pair: Pair) -
         fresh = rig.mr(memory)
         pair.a.post_send(SendWR(i, sg=[stale], ah=pair.to_b))
         assert poll(pair.scq)[0].status == WCStatus.LOC_PROT_ERR
-        pair.a.to_rts()  # out of SQE
+        pair.a.to_rts()  # leaves SQE
         fresh.close()
 
 

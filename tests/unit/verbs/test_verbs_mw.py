@@ -1,4 +1,4 @@
-"""Memory windows: who may use them, from when and until when."""
+"""Memory windows: which peers may use them, from when and until when."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from siwarp.verbs import (
 
 @pytest.fixture
 def ends(two: Wire) -> Iterator[tuple[End, End]]:
-    """Two connected ends on two devices, of which both may send."""
+    """Two connected endpoints on two devices, of which both may send."""
     yield opened(two)
 
 
@@ -157,7 +157,7 @@ def test_a_bind_posted_before_a_send_is_made_when_the_send_arrives(ends: tuple[E
         b.qp.post_send([bind, SendWR(2, sg=[b.mem.sge(0, 20)])])
         assert poll(a.rcq)[0].ok
         write(a, RemoteBuffer.unpack(a.mem.read(20)), bytes([turn]) * 8)
-        assert [w.wr_id for w in poll(b.scq)] == [2]  # the bind said nothing
+        assert [w.wr_id for w in poll(b.scq)] == [2]  # the bind was unsignaled
         behind(a, b)
         assert mr.read(8, turn) == bytes([turn]) * 8
         ended(mw, b)
@@ -289,8 +289,8 @@ def test_local_invalidation_ends_a_region_of_one_queue_pair(two: Wire) -> None:
 def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
     two: Wire, kind: MWType, how: str
 ) -> None:
-    """Nothing of what the program writes there afterwards is sent."""
-    size = 16 << 20  # more than TCP takes while nobody reads
+    """Data that the program writes to that memory afterwards is not sent."""
+    size = 16 << 20  # more than TCP accepts while the peer does not read
     peer, end = accept_raw(two)
     _, other = opened(two)
     mr = region(end, size)
@@ -311,7 +311,7 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
         mw.invalidate(other.qp)
         assert poll(other.scq)[0].ok
     mr.close()
-    memory[:] = b"\x22" * size  # what is the program's again
+    memory[:] = b"\x22" * size  # memory that the program owns again
     got = peer.rest()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got
@@ -323,7 +323,7 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
 
 
 def test_a_region_goes_once_its_windows_are_invalid_though_a_peer_still_reads(two: Wire) -> None:
-    """Whoever invalidated did not wait for its completion."""
+    """The thread that invalidated did not wait for the completion."""
     size = 16 << 20
     peer, end = accept_raw(two)
     mr = region(end, size)
@@ -358,7 +358,7 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends.send(b"through", opcode=WROpcode.RDMA_WRITE, remote=remote)
     ends.send(b"behind")
     assert [wc.ok for wc in ends.sent(2)] == [True, True]
-    assert ends.received()[0].ok  # behind the Write, which is in memory then
+    assert ends.received()[0].ok  # sent after the Write, which has been placed by then
     assert mr.read(7, 8) == b"through"
     mw.invalidate(ends.b)
     assert poll(ends.idle)[0].ok
@@ -366,7 +366,7 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends.send(b"no more", opcode=WROpcode.RDMA_WRITE, remote=remote)
     ends.send(b"behind")
     assert [wc.ok for wc in ends.sent(2)] == [True, True]
-    assert ends.received()[0].ok  # in order behind the Write, which found nothing
+    assert ends.received()[0].ok  # received after the Write, which found no valid window
     assert mr.read() == bytes(8) + b"through" + bytes(49)
     mw.close()
     mr.close()

@@ -1,4 +1,4 @@
-"""Windows beside a model: who may touch what, after any order of binds and ends."""
+"""Windows compared with a model: which accesses are allowed after any binds and unbinds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZE = 64
 LOCAL, BIND = AccessFlag.LOCAL_WRITE, AccessFlag.MW_BIND
 WRITES, READS, ZERO = AccessFlag.REMOTE_WRITE, AccessFlag.REMOTE_READ, AccessFlag.ZERO_BASED
 
-#: What a Write, and a Read, that may not be is called: layer, type and code.
+#: The errors of a Write and of a Read that are not allowed: layer, type and code.
 NAMES = {
     "invalid": (0x010100, 0x000100),
     "bounds": (0x010101, 0x000101),
@@ -42,7 +42,7 @@ CANNOT_INVALIDATE = 0x000109
 
 @dataclass(eq=False)
 class Region:
-    """A region, and what it holds."""
+    """A region and its expected content."""
 
     mr: MR
     access: AccessFlag
@@ -51,19 +51,19 @@ class Region:
 
 @dataclass(eq=False)
 class Binding:
-    """What a window is bound to, for whom."""
+    """The region that a window is bound to, the range, and the rights."""
 
     region: Region
     offset: int
     length: int
     access: AccessFlag
     rkey: int
-    end: End | None  # type 2: whose peer may use it
+    end: End | None  # type 2: only this endpoint's peer may use the window
 
 
 @dataclass(eq=False)
 class Window:
-    """A window, and what the model knows of it."""
+    """A window and its state in the model."""
 
     mw: MW
     binding: Binding | None = None
@@ -74,7 +74,7 @@ RIGHTS = st.sampled_from([WRITES, READS, WRITES | READS, WRITES | READS | ZERO])
 
 
 class Windows(RuleBasedStateMachine):
-    """Two connections of one domain, and what stands on it."""
+    """Two connections in one protection domain, with regions and windows."""
 
     @initialize()
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Windows(RuleBasedStateMachine):
         self.ends = [self.connect(), self.connect()]
         self.regions: list[Region] = []
         self.windows: list[Window] = []
-        #: Every key that there was, and where its binding began.
+        #: All keys used so far, and the offset at which each binding began.
         self.keys: list[tuple[int, int]] = []
 
     def connect(self) -> tuple[End, End]:
@@ -94,7 +94,7 @@ class Windows(RuleBasedStateMachine):
         return a, b
 
     def replace(self, which: int, why: int | None) -> None:
-        """A connection is over, for this reason; its queue pair goes with it."""
+        """Replace a connection that ended for this reason, together with its queue pairs."""
         a, b = self.ends[which]
         for end in (a, b):
             end.is_over()
@@ -259,7 +259,8 @@ class Windows(RuleBasedStateMachine):
             base = 0 if ZERO in found.access else found.region.mr.addr + found.offset
             at = found.offset + to - base
             if op == WRITE:
-                a.post(READ, 8, remote=RemoteBuffer(0, 0, 1))  # of nothing: that was placed
+                # a Read of zero octets: earlier Writes have been placed
+                a.post(READ, 8, remote=RemoteBuffer(0, 0, 1))
                 assert [w.ok for w in poll(a.scq, 2)] == [True, True]
                 found.region.content[at : at + length] = bytes([octet]) * length
             else:

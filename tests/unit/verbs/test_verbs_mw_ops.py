@@ -1,4 +1,4 @@
-"""Atomics and immediate data through memory windows: what is granted, and how the rest ends."""
+"""Atomics and immediate data through memory windows: granted rights, and errors otherwise."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ LOCAL, BIND = AccessFlag.LOCAL_WRITE, AccessFlag.MW_BIND
 WRITES, READS, ATOMIC = AccessFlag.REMOTE_WRITE, AccessFlag.REMOTE_READ, AccessFlag.REMOTE_ATOMIC
 BOTH = [MWType.TYPE_1, MWType.TYPE_2]
 IMM = 0x01020304
-#: Layer, type and code: of what is asked for (RFC 5040 section 4.8, RFC 7306 section 8.2) ...
+#: Layer, type and code of errors of Read and Atomic Requests (RFC 5040 section 4.8, RFC 7306
+#: section 8.2) ...
 NO_STAG, BEYOND, NO_RIGHT, NOT_OF_STREAM = 0x000100, 0x000101, 0x000102, 0x000103
 MISALIGNED = 0x000207
-#: ... and of what is written (RFC 5041 section 7.2).
+#: ... and of errors of Writes (RFC 5041 section 7.2).
 W_NO_STAG, W_BEYOND, W_NOT_OF_STREAM = 0x010100, 0x010101, 0x010102
 
 
@@ -53,7 +54,7 @@ def put(mr: MR, value: int, offset: int = 0) -> None:
 
 
 def bound(b: End, mr: MR, kind: MWType, **kw: int) -> tuple[MW, RemoteBuffer]:
-    """Bind a new window, and wait for it."""
+    """Bind a new window and wait for the completion."""
     mw = MW(b.rig.pd, kind)
     remote = mw.bind(b.qp, mr, **kw)
     assert poll(b.scq)[0].check().opcode == WCOpcode.BIND_MW
@@ -72,7 +73,7 @@ def write_imm(a: End, remote: RemoteBuffer, data: bytes) -> None:
 
 
 def terminated(a: End, b: End, vendor_err: int) -> None:
-    """Expect that both ends are over, for this reason."""
+    """Assert that both endpoints are in error, with this vendor_err."""
     for end in (a, b):
         end.is_over()
     assert b.event().wire_error == vendor_err
@@ -103,13 +104,13 @@ def test_atomics_are_done_through_a_window(two: Wire, kind: MWType, based: int) 
         assert (done.status, done.byte_len, word(a.mem)) == (WCStatus.SUCCESS, 8, before)
         assert word(mr, 16) == after
     assert mr.read(16) == bytes(16) and mr.read(40, 24) == bytes(40)
-    assert refused(mr.close) == errno.EBUSY  # the window is bound to it
+    assert refused(mr.close) == errno.EBUSY  # the window is bound to the region
     mw.close()
     mr.close()
 
 
 def at(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
-    """The 8 octets at an offset of the region, by the window's key."""
+    """Return the 8 octets at an offset of the region, with the window's key."""
     return RemoteBuffer(mr.addr + offset, 8, remote.rkey)
 
 
@@ -209,7 +210,9 @@ def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
     two: Wire, kind: MWType, why: str, code: int
 ) -> None:
     if (kind, why) == (MWType.TYPE_1, "another"):
-        code = W_NO_STAG  # it is of the whole domain: another one's key is none at all
+        # the region belongs to the whole domain, so a window's key is invalid, not of another
+        # stream
+        code = W_NO_STAG
     a, b = two.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     others = two.connect() if why == "another" else (a, b)
@@ -233,7 +236,7 @@ def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
 ) -> None:
     with settings(private_messages=1):
         a, b = two.connect(max_inline_data=64)
-    b.recv(1)  # who accepted sends nothing before it heard of the other one
+    b.recv(1)  # the accepting side may send only after it has received a message
     a.post(WROpcode.SEND)
     assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
@@ -281,7 +284,7 @@ def test_a_window_is_no_local_key_for_immediate_data_or_atomics(
 
 
 class Window:
-    """A window of type 1 on a region of RD's target, bound through a UC queue pair."""
+    """A window of type 1 on a region of the RD target, bound through a UC queue pair."""
 
     def __init__(self, rig: Rig, access: int, kind: MWType = MWType.TYPE_1) -> None:
         self.binder = Ends(rig, size=8)
@@ -342,7 +345,7 @@ def test_what_a_window_does_not_grant_to_rd_is_refused_alone(
     found: list[ErrorReport] = until(b.qp.errors)
     assert [e.origin for e in found] == [ErrorOrigin.FOUND]
     assert found[0].layer << 16 | found[0].type << 8 | found[0].code == code
-    if done[3] == WCStatus.SUCCESS:  # a Write may be taken before its refusal is told
+    if done[3] == WCStatus.SUCCESS:  # a Write may complete before its error is reported
         assert wrote and until(a.qp.errors)[0].origin == ErrorOrigin.REPORTED
     else:
         assert done[3] == WCStatus.REM_ACCESS_ERR

@@ -1,4 +1,4 @@
-"""Windows that end while the peer uses them, and while other threads bind, end and free them."""
+"""Windows that end while the peer uses them, and while threads bind, invalidate and free them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def test_no_octet_changes_after_a_windows_end_and_calls_that_come_too_late_do_no
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # Rounds of each type and way to end; peers that were terminated; binds posted and made,
-    # windows and regions replaced, connections; and, of which there may be none, resets.
+    # The program prints: rounds of each type and way to end; peers that were terminated; binds
+    # posted and done, windows and regions replaced, connections; and resets, of which there may be
+    # none.
     assert all(int(n) > 0 for n in done.stdout.split()[:-1]), done.stdout
 
 
@@ -53,7 +54,7 @@ def opened(two: Wire) -> tuple[End, End]:
 
 
 def test_requests_that_outlive_their_window_or_region_are_refused(two: Wire) -> None:
-    """Python keeps a request that points to something closed from being posted."""
+    """Python refuses to post a request that refers to a closed object; C code is tested here."""
     _, b = opened(two)
     mr, mw, other = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd), MW(b.rig.pd)
     requests = []
@@ -115,7 +116,7 @@ def closed(handle: MW | MR) -> bool:
 
 
 def test_the_peer_ends_a_window_while_this_end_does(two: Wire) -> None:
-    """One of both is first, and each completion says which; the window is invalid either way."""
+    """Either side may be first, and each completion shows which was; the window is invalid."""
     a, b = opened(two)
     mr, mw = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd)
     for _ in range(10 if SANITIZED else 40):
@@ -129,7 +130,7 @@ def test_the_peer_ends_a_window_while_this_end_does(two: Wire) -> None:
         here = poll(b.scq)[0]
         thread.join(10)
         there = poll(b.rcq)[0]
-        mw_dead = MR(b.rig.pd, bytearray(8))  # neither hangs nor harms what comes next
+        mw_dead = MR(b.rig.pd, bytearray(8))  # neither hangs nor affects the next round
         mw_dead.close()
         if here.ok and there.ok:
             raise AssertionError("both ended one window")

@@ -1,4 +1,4 @@
-"""Memory windows: binds that are refused, what keeps what alive, and posting binds."""
+"""Memory windows: refused binds, which object keeps which in use, and posting binds."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from siwarp.verbs import (
 
 @pytest.fixture
 def ends(two: Wire) -> Iterator[tuple[End, End]]:
-    """Two connected ends on two devices, of which both may send."""
+    """Two connected endpoints on two devices, of which both may send."""
     yield opened(two)
 
 
 def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
-    """Bind, and return how that ended; the queue pair is in ERR."""
+    """Bind, and return the completion status of the error; the queue pair is in ERR."""
     if mw.type == MWType.TYPE_1:
         b.qp.bind_mw(mw, MWBind(info))
     else:
@@ -157,7 +157,8 @@ def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(two: Wire, why: st
         mw, remote = bound(b, mr, MWType.TYPE_1)
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
-        _c, d = opened(two)  # beside the first, whose end nobody must collect
+        # in addition to the first connection, which must not be garbage-collected
+        _c, d = opened(two)
         mw, remote = bound(d, mr)
         mws, rkey = [mw], remote.rkey
     elif why == "twice":
@@ -209,7 +210,7 @@ def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
     if end == "error":
         b.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
-        mw.bind(b.qp, mr)  # and one that comes too late
+        mw.bind(b.qp, mr)  # and a bind that comes too late
         assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
     elif end == "reset":
         b.qp.modify(QPAttr(qp_state=QPState.RESET))
@@ -231,7 +232,7 @@ def test_a_bind_waits_in_sqd_for_its_turn(ends: tuple[End, End]) -> None:
     mw.close()
 
 
-# ---- making and posting them
+# ---- creating windows and posting binds
 
 
 def test_windows_have_a_limit_that_can_be_reached(rig: Rig) -> None:
@@ -316,7 +317,7 @@ def test_a_fence_lets_reads_end_before_the_invalidation(ends: tuple[End, End]) -
     b.qp.post_send(SendWR(1, READ, send_flags=0, sg=[mr.sge()], remote=far.remote()))
     mw.invalidate(b.qp, wr_id=2)
     b.recv(1)
-    write(a, remote, b"still")  # the answer is not here: nobody polled
+    write(a, remote, b"still")  # the error message has not been received, because no thread polled
     assert poll(b.scq)[0].wr_id == 2
     assert mr.read(5) in (b"still", bytes(5))
     mw.close()

@@ -1,4 +1,4 @@
-"""Objects that threads share while others make, change and destroy what is beside them."""
+"""Objects used by threads while other threads create, change and destroy related objects."""
 
 from __future__ import annotations
 
@@ -18,5 +18,6 @@ def test_threads_post_poll_resize_wait_and_destroy_round_one_cq_and_one_srq(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # Messages, queue pairs, resizings, asynchronous events, completion events, memory regions.
+    # The program prints: messages, queue pairs, resizes, asynchronous events, completion events,
+    # memory regions.
     assert all(int(n) > 0 for n in done.stdout.split()), done.stdout

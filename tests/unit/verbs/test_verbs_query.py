@@ -1,4 +1,4 @@
-"""What a queue pair tells of itself is what is true."""
+"""Querying a queue pair returns its actual attributes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(two: 
     depths = [
         (end.qp.query()[0].max_rd_atomic, end.qp.query()[0].max_dest_rd_atomic) for end in (a, b)
     ]
-    # Each end asks no more Reads than the other has room for.
+    # Each side issues at most as many Reads as the other has resources for.
     assert depths == [(2, 5), (5, 2)]
     a.qp.modify(QPAttr(qp_access_flags=AccessFlag.REMOTE_READ))
     assert a.qp.query()[0].qp_access_flags == AccessFlag.REMOTE_READ

@@ -1,4 +1,4 @@
-"""The limit of a rate where nobody polls; tests/sim/uc/test_uc_rate.py has the rest."""
+"""The rate limit when no thread polls; other tests are in tests/sim/uc/test_uc_rate.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unit.verbs.verbs_harness import LIMIT, Rig
 from siwarp.verbs import QPAttr, SendWR
 
 SIZE, KBITS, MANY = 1000, 1000, 20
-#: A burst of 2 ms is free, and so is what the last datagram takes.
+#: A burst of 2 ms is allowed, and the last datagram's own time is not waited for.
 LEAST_S = (MANY - 1) * (SIZE + 22) * 8 / KBITS / 1000 - 0.002
 
 
@@ -22,6 +22,6 @@ def test_the_devices_own_thread_sends_what_waits(rig: Rig) -> None:
         qp.modify(QPAttr(rate_limit=KBITS))
         began = time.monotonic()
         qp.post_send([SendWR(1, sg=[out.sge()], ah=rig.ah(sock.getsockname()))] * MANY)
-        for _ in range(MANY):  # without a call of siwarp's
+        for _ in range(MANY):  # without a call into siwarp
             assert len(sock.recv(2000)) == SIZE + 22
         assert time.monotonic() - began >= LEAST_S

@@ -1,4 +1,4 @@
-"""RC queue pairs that are connected: data by Send, Write and Read."""
+"""Connected RC queue pairs: data by Send, Write and Read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from siwarp.verbs import (
     WCOpcode,
 )
 
-# Around the largest segments: of a small copy, of an MTU, of loopback's EMSS, of MPA itself.
+# Sizes around the largest segment of a small copied message, of an MTU, of loopback's EMSS, and of
+# MPA itself.
 SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 1407, 1408, 4095, 4096, 4097, 32742, 32743, 32744, 64767, 64768]
 SIZES += [65475, 65483, 65535, 65536, 65537, 100001, 1 << 20, (1 << 20) + 1]
 
@@ -183,7 +184,7 @@ def test_any_split_gives_the_same_octets(
         return
     bounds = [0, *sorted(m % (total + 1) for m in marks), total]
     parts = [(x, y - x) for x, y in itertools.pairwise(bounds)]
-    # Each piece lies apart from the one before it, with a canary between.
+    # Each piece is separated from the one before it by a canary.
     sinks = [(x + 8 * i, n) for i, (x, n) in enumerate(parts)]
     area = total + 8 * len(parts) + 8
     b.mem.view[:area] = b"\x5a" * area
@@ -207,7 +208,7 @@ def test_completions_come_in_the_order_of_posting_also_around_reads(ends: tuple[
         b.recv(wr_id=i, offset=1 << 20, length=4096)
     wrs = []
     for i, opcode in enumerate(kinds):
-        # What is read is not written at the same time, and what is sent is not read into.
+        # Memory being read is not written at the same time, and memory being sent is not read into.
         at, size = (1 << 17, 60000) if opcode == READ else (0, 40)
         remote = None if opcode == SEND else b.mem.remote(at, size)
         wrs.append(SendWR(i, opcode, sg=[a.mem.sge(at, size)], remote=remote))
@@ -316,7 +317,7 @@ def test_a_fenced_request_waits_for_the_reads_before_it(wire: Wire) -> None:
     a, b = wire.connect(size=2 * size)
     for i in range(20):
         b.mem.view[:size] = bytes([i]) * size
-        # Without the fence the Write would leave before the Read's answer came.
+        # Without the fence the Write would be sent before the Read Response arrived.
         a.post(READ, 1, offset=size, length=size, remote=b.mem.remote(0, size), flags=0)
         a.post(
             WRITE,

@@ -1,6 +1,6 @@
-"""RC queue pairs when something is wrong: Terminates, statuses, flushing, ends, who left.
+"""RC queue pairs in error: Terminates, statuses, flushing, disconnects, lost peers.
 
-On real sockets; tests/sim/verbs/test_verbs_rc_errors.py has the rest.
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_rc_errors.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_sent(
     two: Wire,
 ) -> None:
-    size = 16 << 20  # more than TCP takes while nobody reads
+    size = 16 << 20  # more than TCP accepts while the peer does not read
     peer, end = accept_raw(two)
     mr = end.rig.mr(bytearray(b"\x11") * size, ALL_ACCESS)
     memory = mr.view.obj
@@ -37,7 +37,7 @@ def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_
     )
     until(lambda: peer.unread() > 0)
     mr.close()
-    memory[:] = b"\x22" * size  # what is the program's again
+    memory[:] = b"\x22" * size  # memory that the program owns again
     got = peer.rest()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got

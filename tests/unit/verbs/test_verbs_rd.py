@@ -1,6 +1,6 @@
 """RD queue pairs: Send, Write, Read and atomics to any number of peers, order and errors.
 
-On real sockets; tests/sim/rd/test_verbs_rd.py has the rest.
+These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd.py.
 """
 
 from __future__ import annotations

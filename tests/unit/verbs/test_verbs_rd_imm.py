@@ -1,6 +1,6 @@
-"""Immediate data on RD: with Sends in one message, with Writes in a second one behind them.
+"""Immediate data on RD: in the same message as a Send, in a second message after a Write.
 
-On real sockets; tests/sim/rd/test_verbs_rd_imm.py has the rest.
+These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd_imm.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def test_all_kinds_of_requests_of_several_peers_stay_in_their_order(rig: Rig) ->
     for turn in range(4):
         for peer in peers:
             for i, (opcode, length) in enumerate(kinds):
-                # Nothing of the three is written, here, while it is read, or the other way round.
+                # The three memory areas are separate: none is written locally while it is read, or
+                # the reverse.
                 at = {SEND: 1 << 18, SEND_IMM: 1 << 18, READ: 1 << 19}.get(opcode, 0) + 64 * turn
                 if opcode in (SEND, SEND_IMM):
                     more = {} if opcode == SEND else {"imm_data": turn}

@@ -1,4 +1,4 @@
-"""Peers of RD queue pairs whose port another process takes, and peers that only begin anew."""
+"""Peers of RD queue pairs whose port another process takes over, and peers that only reconnect."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class Listener:
         self.port = int(self.process.stdout.readline())
 
     def got(self, n: int) -> list[str]:
-        """Wait for so many messages: their octets."""
+        """Wait for `n` messages; return their octets."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{n}\n")
         self.process.stdin.flush()
         return [self.process.stdout.readline().strip() for _ in range(n)]
 
     def kill(self) -> None:
-        """End it with no word to anybody."""
+        """Kill the process without notice to its peers."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it, and close its pipes."""
+        """Kill the process and close its pipes."""
         self.kill()
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -74,7 +74,7 @@ class Listener:
 
 @pytest.fixture
 def listeners() -> Iterator[list[Listener]]:
-    """Those that are closed at the end."""
+    """A list of listeners that are closed at the end."""
     made: list[Listener] = []
     yield made
     for listener in made:
@@ -82,7 +82,7 @@ def listeners() -> Iterator[list[Listener]]:
 
 
 def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
-    """Take the event, and what it is about."""
+    """Wait for the PEER_RESTARTED event; return the restarts that the queue pair reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
     with event:

@@ -1,4 +1,4 @@
-"""RD queue pairs whose peers go, start anew or fall silent; and a bad network."""
+"""RD queue pairs whose peers exit, restart or stop answering; and a bad network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from siwarp.verbs import AH, SendWR
 
 @pytest.fixture
 def other() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that are killed at the end."""
+    """A list of processes that are killed at the end."""
     made: list[subprocess.Popen[str]] = []
     yield made
     for p in made:
@@ -35,7 +35,7 @@ def other() -> Iterator[list[subprocess.Popen[str]]]:
 def start(
     made: list[subprocess.Popen[str]], number: int, code: str
 ) -> tuple[subprocess.Popen[str], int]:
-    """Start a peer in a process of its own, with that many receives: it and its port."""
+    """Start a peer with this many receives in another process; return the process and its port."""
     p = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), str(number)],
         stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ EXITS = """
 
 
 class Elsewhere:
-    """The end that a stranger talks to, where another process has it."""
+    """The interface of a stranger's endpoint, for an endpoint in another process."""
 
     def __init__(self, port: int) -> None:
         self.qp = SimpleNamespace(addr=("127.0.0.1", port))
@@ -91,7 +91,7 @@ def test_a_device_sleeps_while_what_it_has_waits_for_a_peers_credit(rig: Rig, wh
             s.say(RDType.DATA, body=s.read(64), credit=0)
             s.psn[0] += 1
         nothing(a.scq, 0.1)
-        time.sleep(0.1)  # the device's thread takes over from who polled
+        time.sleep(0.1)  # the device's thread takes over from the polling thread
         used = time.process_time()
         time.sleep(1.0)
         assert time.process_time() - used < 0.15

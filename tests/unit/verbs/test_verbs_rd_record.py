@@ -1,6 +1,6 @@
-"""Write-Records on RD: the messages of UD, which come whole, once and in order here.
+"""Write-Records on RD: the messages of UD, delivered completely, once and in order.
 
-On real sockets; tests/sim/rd/test_verbs_rd_record.py has the rest.
+These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd_record.py.
 """
 
 from __future__ import annotations

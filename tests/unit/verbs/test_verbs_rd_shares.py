@@ -1,4 +1,4 @@
-"""RD: messages in several segments leave receives for others."""
+"""RD: messages in several segments leave receives for other peers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECEIVES = 8
 
 @contextlib.contextmanager
 def beginners(end: Peer, n: int, host: str) -> Iterator[list[Stranger]]:
-    """Make peers that have each sent the first half of a message."""
+    """Create peers that have each sent the first half of a message."""
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(n):
@@ -30,12 +30,12 @@ def beginners(end: Peer, n: int, host: str) -> Iterator[list[Stranger]]:
 
 
 def finish(one: Stranger) -> None:
-    """Send the other half."""
+    """Send the second half."""
     one.data_of(one.untagged(Opcode.SEND, b"more", mo=4, msn=1))
 
 
 def single(end: Peer, host: str) -> None:
-    """See that a message of one segment is taken at once."""
+    """Assert that a message of one segment is received at once."""
     with contextlib.closing(Stranger(end, host)) as one:
         one.meet()
         one.put(one.untagged(Opcode.SEND, b"whole"))
@@ -63,7 +63,8 @@ def test_messages_in_segments_leave_a_quarter_of_the_receives_and_the_others_fol
         assert end.rcq.poll() == []
         for one in (*some, *others):
             finish(one)
-        # Six hold receives, and two were taken. As the first end, the next ones begin.
+        # Six messages hold receives, and two receives were used. As the first messages end, the
+        # next begin.
         assert [w.byte_len for w in poll(end.rcq, 6)] == [8] * 6
         for i in range(6):
             end.recv(i, 64, 64 * i)

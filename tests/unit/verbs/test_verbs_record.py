@@ -1,4 +1,4 @@
-"""Write-Record on UD: what a message is on the wire, what its target tells, and what is bounded."""
+"""Write-Record on UD: messages on the wire, completions at the target, and limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 @pytest.fixture
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Wait this long, in ms, for what comes after the last segment, and for that."""
+    """Set, in ms, how long late segments are awaited after the last one, and for a message."""
     ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
     assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
     assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
@@ -55,7 +55,7 @@ def target(rig: Rig) -> Iterator[Target]:
     made.close()
 
 
-# ---- out
+# ---- transmit
 
 
 @pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2", "DGRAM-REC-3")
@@ -187,7 +187,7 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
     ids=["behind the last segment", "without the last segment", "the one that is over first"],
 )
 def test_either_time_ends_a_message_by_itself(rig: Rig, lost: str, times: dict[str, int]) -> None:
-    # The shorter time outlasts what a busy machine leaves between two of the datagrams here.
+    # The shorter time is longer than the pause between two datagrams on a busy machine.
     with set_to(**times):
         target = Target(rig)
     cut = target.segments(pattern(200), 0, 9)
@@ -209,7 +209,7 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
     for datagram in sent:
         sock.send(datagram)
         target.told()
-    for n in range(41, 45):  # others are in process meanwhile
+    for n in range(41, 45):  # other messages are incomplete meanwhile
         sock.send(target.segment(b"half", 8 * n, n, 8, 0))
     with counted("drop_late", 4):
         for datagram in sent[-4:]:
@@ -218,7 +218,7 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
     target.close()
 
 
-# ---- what is not taken
+# ---- messages that are not accepted
 
 
 @pytest.mark.clause("DGRAM-REC-7", "DGRAM-REC-8", "DGRAM-LLP-7")
@@ -278,7 +278,7 @@ def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> No
     assert target.memory.read(100, 500) == bytes(100)
 
 
-# ---- what is bounded
+# ---- limits
 
 
 @pytest.mark.clause("DGRAM-REC-10")
@@ -305,7 +305,7 @@ def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
     for number in range(1, 7):
         sock.send(target.segment(b"whole", 8 * number, number, 5, 0))
     sock.send(target.segment(b"other", 8 * 7, 7, 5, 0, llp_q_key=QKEY + 1))
-    until(lambda: counter("drop_qkey") == behind + 1)  # so all of them are here
+    until(lambda: counter("drop_qkey") == behind + 1)  # so all of the messages have arrived
     got = target.cq.poll(16)
     assert len(got) == 4
     seen = [target.qp.record(wc).message_id for wc in got]
@@ -317,7 +317,7 @@ def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
 
 
 def test_records_that_a_reset_took_out_of_the_queue_count_as_polled(rig: Rig) -> None:
-    """Else the queue pair would hear of fewer after each reset, and at last of none."""
+    """Otherwise the queue pair would report fewer records after each reset, and finally none."""
     other = rig.cq()
     target = Target(rig, max_write_records=8)
     sock = target.sock()
@@ -350,8 +350,8 @@ def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
 
 @pytest.mark.clause("DGRAM-REC-2")
 def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
-    """Else the next one would contradict what its target has of that one."""
-    size = 64 << 20  # not out within the post
+    """Otherwise the next message would contradict the octets that the target has of this one."""
+    size = 64 << 20  # more than can be sent within the post call
     out = rig.mr(mmap.mmap(-1, size))
     cq = rig.cq()
     qp = rig.ud(cq, qkey=QKEY)

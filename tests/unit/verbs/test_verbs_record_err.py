@@ -1,6 +1,6 @@
-"""What is wrong with a Write-Record: who is told, what it ends, and which reports count.
+"""Erroneous Write-Records: the error reports, their effects, and which reports count.
 
-On real sockets; tests/sim/verbs/test_verbs_record_err.py has the rest.
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_record_err.py.
 """
 
 from __future__ import annotations

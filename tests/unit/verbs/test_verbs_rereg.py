@@ -1,4 +1,4 @@
-"""Regions that change: new keys at once, old ones dead at once, and what fails changes nothing."""
+"""Re-registered regions: new keys work and old ones fail at once; a failure changes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INPUT, CMD = -1, -4
 
 
 def works(pair: Pair, key: int, address: int) -> bool:
-    """Whether a send from there under that key goes out."""
+    """Return whether a send from this address with this key succeeds."""
     pair.a.post_send(SendWR(1, sg=[SGE(address, 4, key)], ah=pair.to_b))
     status = poll(pair.scq)[0].status
     pair.a.to_rts()
@@ -51,7 +51,7 @@ def test_new_memory_has_a_new_key_and_the_old_key_is_dead(rig: Rig, pair: Pair) 
     assert not works(pair, *old)
     assert not works(pair, old[0], mr.addr)
     assert not works(pair, mr.lkey, old[1])
-    first.append(0)  # its old memory is the program's again
+    first.append(0)  # the program owns the old memory again
     with pytest.raises(BufferError):
         second.append(0)
 
@@ -115,7 +115,7 @@ def test_nothing_is_placed_once_the_right_to_was_taken_away(two: Wire, start: in
     a, b = two.connect(size=size)
     place = b.mem.view
     a.mem.view[:] = b"\xa5" * size
-    with faults("tx:rate=400Mbit"):  # so that there is time to take it away
+    with faults("tx:rate=400Mbit"):  # slow enough to re-register during the transfer
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
         until(lambda: b.rcq.poll(1) or place[start] or place[start + 7])
         b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
@@ -127,7 +127,7 @@ def test_nothing_is_placed_once_the_right_to_was_taken_away(two: Wire, start: in
 
 
 def test_of_memory_that_may_no_more_be_read_no_more_leaves(two: Wire) -> None:
-    """A Read larger than what both sockets hold is being answered when the right goes."""
+    """A Read larger than both socket buffers is being answered when the right is withdrawn."""
     size = 1 << 25
     a, b = two.connect(size=size)
     b.mem.view[:] = b"\xa5" * size
@@ -165,15 +165,15 @@ def test_a_peer_that_writes_under_the_old_key_is_terminated_and_writes_nothing(t
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
 def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(two: Wire, start: int) -> None:
-    """A Write larger than what both sockets hold is under way when its place is taken away."""
+    """A Write larger than both socket buffers is in progress when its target is replaced."""
     size = 1 << 25
     a, b = two.connect(size=size)
     old = bytearray(size)
     b.mem.rereg(buffer=old, access=ALL_ACCESS)
     a.mem.view[:] = b"\xa5" * size
-    with faults("tx:rate=400Mbit"):  # so that there is time to take it away
+    with faults("tx:rate=400Mbit"):  # slow enough to re-register during the transfer
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
-        # A look at what is being placed has no order with the placing: at octets, not a copy.
+        # The test reads memory while the device writes to it: single octets, not a copy.
         until(lambda: b.rcq.poll(1) or old[start] or old[start + 7])
         b.mem.rereg(buffer=bytearray(16))
     still = bytes(old)
@@ -195,7 +195,7 @@ def test_what_cannot_be_is_refused_and_leaves_the_region_as_it_was(rig: Rig, pai
     key = mr.lkey
     elsewhere = Rig()
     most = rig.ctx.query_device().max_mr_size
-    gone = mmap.PAGESIZE  # never mapped
+    gone = mmap.PAGESIZE  # an address that is never mapped
     for flags, new_pd, address, length, access, number in [
         (0, pd, here, 64, 0, errno.EINVAL),
         (8, pd, here, 64, 0, errno.EINVAL),
@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused_and_leaves_the_region_as_it_was(rig: Rig, pai
         assert ffi.errno == number, flags
         assert (mr.lkey, mr.rkey, mr.length, mr.pd) == (key, key, 64, pd)
         assert works(pair, key, here)
-    # What is not in the flags is not looked at.
+    # Parameters that no flag selects are not examined.
     assert c_rereg(mr, ACCESS, ffi.NULL, gone, 2**64 - 1, 0) == 0
     assert mr.lkey == key and mr.length == 64
     assert lib.siw_dereg_mr(mr) == 0

@@ -1,4 +1,4 @@
-"""A Send without a receive on real sockets; what takes time is in tests/sim/test_sim_rc_rnr.py."""
+"""A Send without a receive, on real sockets; timer tests are in tests/sim/test_sim_rc_rnr.py."""
 
 from __future__ import annotations
 

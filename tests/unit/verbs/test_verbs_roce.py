@@ -1,6 +1,6 @@
-"""Persona roce: what completes is with the peer, and what is not says why.
+"""Persona roce: completed requests have reached the peer, failed ones report the reason.
 
-On real sockets; tests/sim/verbs/test_verbs_roce.py has the rest.
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_roce.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from siwarp.verbs import (
     Persona,
 )
 
-#: How the peer says that it has something: it answers Reads, or, being siwarp, by delivery counts.
+#: How the peer acknowledges data: by answering Reads or, if it is siwarp, by delivery counts.
 HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
 def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
-    with settings(mpa_announce=0):  # the peer is what the program says, or unknown
+    with settings(mpa_announce=0):  # the peer is what the program declares it to be, or unknown
         yield found
 
 
@@ -41,7 +41,8 @@ def test_both_ends_send_at_once_and_all_of_it_completes_in_order(
     for end in (a, b):
         for i in range(40):
             end.recv(i, offset=1 << 20, length=1 << 16)
-    # Apart in memory: what is sent, what is read into, what the peer writes to, and reads from.
+    # Separate memory areas for data sent, data read into, data that the peer writes to and data
+    # that it reads from.
     sink, target, source, size = 1 << 18, 2 << 18, 3 << 18, 1 << 14
     for i in range(40):
         for end, other in ((a, b), (b, a)):

@@ -30,7 +30,7 @@ class Splits:
         self.to_b = self.rig.ah(self.b)
 
     def place(self, lengths: list[int], misalign: int) -> list[int]:
-        """Return offsets of pieces of these lengths with canaries before, between and behind."""
+        """Return offsets of pieces of these lengths, with canaries before and after each piece."""
         at, offsets = GAP + misalign, []
         for n in lengths:
             offsets.append(at)

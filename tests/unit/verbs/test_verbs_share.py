@@ -1,4 +1,4 @@
-"""Several UD queue pairs on one socket: who gets what, and what stays each one's own."""
+"""Several UD queue pairs on one socket: where messages go, and what each has for itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
         for qp, index in ((a.qps[2], 7), (a.qps[0], 255), (a.qps[2], 0)):
             qp.post_send(SendWR(sg=[mr.sge()], ah=rig.ah(where), remote_qpn=index << 16 | where[1]))
         heads = [UDDatagram(peer.recv(2048)).segment for _ in range(3)]
-        # Port 0 in the number: the address handle's, with that index.
+        # Port 0 in the QPN stands for the address handle's port, with that index.
         a.qps[1].post_send(SendWR(sg=[mr.sge()], ah=rig.ah(where), remote_qpn=9 << 16))
         heads.append(UDDatagram(peer.recv(2048)).segment)
     found = [(h.queue, h.dest_index, h.source_index, h.msn) for h in heads]
@@ -121,12 +121,13 @@ def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> N
     assert [qp.qp_num >> 16 for qp in again] == [3, 77, 200]
     again[1].close()
     again[0].close()
-    # After 200 comes 3 again, once the others were asked: later than 77, which is behind it.
+    # After index 200 the free index 3 is reused once the search wraps around, so later than 77,
+    # which is behind 3.
     assert rig.qp(cq, shared_socket_qp=first).qp_num >> 16 == 3
 
 
 def rc_up_to(rig: Rig, cq: CQ, number: int) -> None:
-    """Make RC queue pairs until the next one's number is this."""
+    """Create RC queue pairs until the next one would get this number."""
     for _ in range(number - (1 << 23)):
         qp = rig.qp(cq, qp_type=QPType.RC)
         last = qp.qp_num
@@ -137,7 +138,7 @@ def rc_up_to(rig: Rig, cq: CQ, number: int) -> None:
 
 
 def low_port(rig: Rig, cq: CQ) -> QP:
-    """Make a UD queue pair whose port RC's numbers soon come to."""
+    """Create a UD queue pair with a port that RC's numbers will soon reach."""
     for port in range(1100, 1400):
         try:
             return rig.qp(cq, addr=("127.0.0.1", port))
@@ -246,7 +247,7 @@ def test_they_may_have_other_domains_receive_queues_and_memory(rig: Rig) -> None
     srq.post_recv(RecvWR(5, sg=[mr.sge()]))
     say(rig, first, second, b"shared", 0)
     assert [(w.ok, w.wr_id, w.byte_len) for w in poll(cq)] == [(True, 5, 6)]
-    # A key of the first domain is none in the other.
+    # A key of the first protection domain is invalid in the other.
     third.post_recv(RecvWR(6, sg=[mr.sge()]))
     say(rig, first, third, b"closed", 0)
     assert [(w.status, w.wr_id) for w in poll(cq)] == [(WCStatus.LOC_PROT_ERR, 6)]
@@ -320,7 +321,8 @@ def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
         (asked,) = poll(b.cqs[1])
         assert (asked.src_qp, asked.source) == (qp.qp_num, a.qps[0].addr)
         a.recv(i, 50 + i)
-        # As programs of the verbs do. By the port alone the first queue pair there would get it.
+        # Reply as programs of the verbs do. By the port alone, the first queue pair there would get
+        # the reply.
         with AH(rig.pd, wc=asked) as back:
             wr = SendWR(
                 9, opcode, send_flags=SendFlag(0), ah=back, remote_qkey=QKEY + i,

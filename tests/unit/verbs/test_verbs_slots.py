@@ -1,4 +1,4 @@
-"""Slots of the work queues: taken by a post, given back by a completion that is polled."""
+"""Slots of the work queues: occupied by a post, freed when the completion is polled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_ud_takes_exactly_max_send_wr_although_all_of_them_are_sent(
 ) -> None:
     pair = Pair(rig, max_send_wr=8)
     assert posted(pair, flags) == pair.a.cap.max_send_wr == 8
-    # Time and progress alone give nothing back.
+    # Neither time nor progress frees a slot.
     until(lambda: pair.rcq.poll(1) == [])
     assert refused(pair.a.post_send, SendWR(99, ah=pair.to_b)) == errno.ENOMEM
 
@@ -120,7 +120,7 @@ def test_a_connection_that_ends_gives_every_slot_back_with_its_flushes(two: Wire
 
 
 def test_a_message_broken_off_by_the_end_still_gives_back_its_receive(two: Wire) -> None:
-    """A Send that only half came has taken its receive already: that slot must come back, too."""
+    """A Send that has only half arrived has consumed its receive: that slot must be freed, too."""
     a, b = two.connect(size=1 << 22, max_recv_wr=2)
     for i in range(2):
         b.qp.post_recv(RecvWR(i, sg=[b.mem.sge()]))

@@ -1,6 +1,6 @@
-"""SQD and SQE: a send queue that is drained, and one that stopped at its own mistake.
+"""SQD and SQE: a send queue that is drained, and one that stopped at an error of its own.
 
-On real sockets; tests/sim/verbs/test_verbs_sqd.py has the rest.
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_sqd.py.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def test_an_idle_rc_queue_is_drained_at_once(two: Wire) -> None:
 def test_a_send_that_the_network_refuses_leaves_the_queue_pair_serving_others(
     pair: Pair, peer: tuple[str, int]
 ) -> None:
-    """Loss is what datagrams know: one peer's refusal must not stop the others' service."""
-    # Else this machine refuses nothing, and nothing is shown.
+    """Datagrams may be lost: a refused send to one peer must not stop the service of others."""
+    # If this machine does not refuse the send, the test shows nothing.
     with net.udp() as plain, pytest.raises(OSError):
         plain.sendto(b"x", peer)
     pair.recv()

@@ -1,4 +1,4 @@
-"""Shared receive queues: who takes, in which order, the limit, and what an error leaves."""
+"""Shared receive queues: order of consumption, the limit event, and the effects of errors."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_the_limit_is_told_once_when_fewer_are_left_and_then_is_off(rig: Rig) ->
     shared.srq.modify(SrqAttr(srq_limit=4))
     assert shared.srq.query().srq_limit == 4
     taken(rig, shared, 2)
-    assert rig.ctx.get_async_event(0) is None  # 4 are left: not fewer
+    assert rig.ctx.get_async_event(0) is None  # 4 are left, which is not below the limit
     taken(rig, shared, 1)
     with rig.event() as told:
         assert (told.event_type, told.element) == (LIMIT_REACHED, shared.srq)
@@ -168,7 +168,7 @@ def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
 
 @pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
 def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) -> None:
-    """The limit tells while receives are left, completions tell whose they were, ERR ends it."""
+    """The limit event comes while receives remain, completions identify the user, ERR stops it."""
     shared = Shared(two.passive)
     ends = [connect(two, shared, persona=Persona.IWARP) for _ in range(3)]
     cqs = {b.qp.qp_num: b.rcq for _, b in ends}
@@ -195,7 +195,7 @@ def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) 
     hog.post(SEND, 9, length=4)
     hog.is_over()
     for a, _ in (ends[0], ends[2]):
-        send(a, 3)  # the 7 receives that are left, but one, are for the others
+        send(a, 3)  # of the 7 remaining receives, all but one are for the others
     assert sum(used.values()) == 15
 
 
@@ -246,7 +246,7 @@ def test_a_size_below_the_limit_that_is_armed_is_refused(rig: Rig) -> None:
 def test_what_is_posted_stays_in_its_order_when_the_size_changes(rig: Rig, size: int) -> None:
     shared = Shared(rig, max_wr=8)
     shared.post(*range(8))
-    for n in range(3):  # so that the ring is not at its start
+    for n in range(3):  # moves the start of the ring
         assert shared.take_one(rig) == n
     shared.srq.modify(SrqAttr(max_wr=size), SrqAttrMask.MAX_WR)
     room = shared.srq.query().max_wr
@@ -261,7 +261,7 @@ def test_every_srq_has_a_number_of_its_own(rig: Rig) -> None:
     numbers = [rig.srq().srq_num for _ in range(3)]
     with rig.srq() as gone:
         numbers.append(gone.srq_num)
-    numbers.append(rig.srq().srq_num)  # perhaps in the memory of the one that is gone
+    numbers.append(rig.srq().srq_num)  # perhaps in the memory of the destroyed SRQ
     assert 0 not in numbers and len(set(numbers)) == 5
 
 
@@ -278,7 +278,7 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
         while not done.is_set():
             shared.srq.modify(SrqAttr(max_wr=next(sizes)), SrqAttrMask.MAX_WR)
             changes.append(1)
-            done.wait(0.0005)  # a poll makes no progress while a change of size does its part
+            done.wait(0.0005)  # a poll makes no progress while a resize runs
 
     changer = threading.Thread(target=change)
     changer.start()
@@ -336,7 +336,7 @@ def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> Non
     assert bad[0] == wr
     assert lib.siw_modify_srq(srq, attr, SrqAttrMask.LIMIT) == -errno.EINVAL
     assert lib.siw_destroy_srq(srq) == -errno.EINVAL
-    # The next one may live in its memory, and has nothing of it.
+    # The next SRQ may use the same memory and must inherit nothing from the destroyed one.
     again = rig.srq(4)
     again.modify(SrqAttr(srq_limit=1))
     assert rig.event().event_type == LIMIT_REACHED

@@ -1,4 +1,4 @@
-"""The states of a queue pair: the whole table, and what modify makes of it."""
+"""The states of a queue pair: the complete transition table, and how modify follows it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ EVENTS = {
 
 
 def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
-    """Return (next state, action) by the rules of verbs, told per event and not per state."""
-    ud = kind != QPType.RC  # UC and RD go the same way
+    """Return (next state, action) by the verbs' rules, stated per event instead of per state."""
+    ud = kind != QPType.RC  # UC and RD have the same transitions as UD
     alive = state in (INIT, RTR, RTS, SQD, SQE)
     if state == SQE and not ud:
         return None  # RC goes to ERR at once
@@ -68,9 +68,9 @@ def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
     if event == "FAILED":
         return (ERR, FLUSH) if alive else (ERR, NONE) if state == ERR else None
     steps = {
-        # event: {from: to}, the action for UD, the action for RC (None: RC has no such step)
+        # event: ({from: to}, action for UD, action for RC); None: RC has no such transition
         "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, BIND),
-        # RC: of one that connects by QPN.
+        # For an RC queue pair that connects by QPN.
         "TO_RTR": ({INIT: RTR}, RECEIVE, RECEIVE),
         "ATTACHED": ({INIT: RTR}, None, NONE),
         "STARTED": ({RTR: RTS}, None, NONE),
@@ -123,7 +123,7 @@ ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAtt
 
 
 def attributes(kind: int, state: int, event: str) -> int:
-    """Return which attributes a step takes: InfiniBand's table, told per kind of attribute."""
+    """Return the attributes of a transition: InfiniBand's table, stated per kind of attribute."""
     ud, uc, rd = kind != QPType.RC, kind == QPType.UC, kind == QPType.RD
     if event not in ("STAY", "TO_INIT", "TO_RTR", "TO_RTS", "TO_SQD"):
         return 0
@@ -187,7 +187,7 @@ def test_states_and_events_outside_the_table_have_no_steps(kind: QPType) -> None
         assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
 
 
-WAYS = {  # how a UD queue pair gets to each state
+WAYS = {  # how a UD queue pair reaches each state
     RESET: (),
     INIT: (INIT,),
     RTR: (INIT, RTR),
@@ -201,7 +201,7 @@ WAYS = {  # how a UD queue pair gets to each state
 def walk(rig: Rig, qp: QP, state: int) -> None:
     for step in WAYS[state]:
         qp.modify(QPAttr(qp_state=step))
-    if state == SQE:  # no modify leads there, only a mistake
+    if state == SQE:  # only an error leads there, not modify
         qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.ah(qp)))
         assert poll(qp.scq)[0].status == WCStatus.LOC_PROT_ERR
     assert qp.qp_state == state
@@ -218,7 +218,7 @@ TARGETS = {
 
 
 def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
-    """Call siw_modify_qp itself, with any mask at all."""
+    """Call siwarp's C function siw_modify_qp with any mask."""
     c = ffi.new("struct siw_qp_attr *", {"fd": -1, **attrs})
     return int(lib.siw_modify_qp(qp._live(), c, mask))
 
@@ -243,7 +243,7 @@ def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
     walk(rig, qp, start)
     wanted = expected(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
     if target == RTR:
-        wanted = None  # of one that connects by QPN
+        wanted = None  # belongs to queue pairs that connect by QPN
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
@@ -300,7 +300,7 @@ def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | No
         mine.bind(("127.0.0.1", 0))
         assert refused(qp.modify, QPAttr(qp_state=state, fd=mine)) == errno.EINVAL
         assert (qp.qp_num, qp.qp_state) == (number, INIT)
-        assert mine.getsockname()[0] == "127.0.0.1"  # still ours
+        assert mine.getsockname()[0] == "127.0.0.1"  # the test still owns the descriptor
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)

@@ -1,6 +1,6 @@
-"""What completed reaches the peer, however this end goes; and nobody waits for a peer for ever.
+"""Completed data reaches the peer however this end closes, and no close waits for ever.
 
-How long is in tests/sim/test_sim_rc_ends.py.
+How long closing takes is tested in tests/sim/test_sim_rc_ends.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from siwarp.inspect import MPAReply, Opcode
 from siwarp.verbs import Persona, QPAttr, QPState, RemoteBuffer, SendWR, WCStatus
 
 MIB = 1 << 20
-PATIENT = 60_000  # ms: where lingering is not what is tested, a busy machine has the time it needs
+PATIENT = 60_000  # ms: tests of other things than lingering give a busy machine enough time
 FLUSHED = WCStatus.WR_FLUSH_ERR
 WRITE_HEAD = 14  # octets of a tagged DDP header
 
-# A process that sends 1 MiB, polls its completion and goes at once; what its peer writes to it all
-# the while lies unread in its socket. argv: host, port, persona, how it goes.
+# A process that sends 1 MiB, polls its completion and ends at once, while data that its peer keeps
+# writing stays unread in its socket. argv: host, port, persona, how it ends.
 SENDER = """
 import ctypes, sys
 from siwarp import cm
@@ -84,7 +84,7 @@ def process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def device(**settings: int) -> Iterator[Wire]:
-    """Open a device that is made with these settings, with a listener; it is the only one."""
+    """Open a device with these settings, and a listener on it; it is the only device."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
     for name, value in settings.items():
@@ -99,7 +99,7 @@ def device(**settings: int) -> Iterator[Wire]:
 
 
 class Talker(threading.Thread):
-    """Writes to the peer's memory without a pause until the connection is over."""
+    """A thread that writes to the peer's memory without a pause until the connection ends."""
 
     def __init__(self, end: End, remote: RemoteBuffer) -> None:
         super().__init__(daemon=True)
@@ -154,11 +154,11 @@ def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
                 assert child.wait(20) == 0
 
 
-# ---- a queue pair that is destroyed
+# ---- destroyed queue pairs
 
 
 def read_to_end(peer: PlainPeer) -> bytes:
-    """Read all up to the end of stream; a reset is an error."""
+    """Read up to the end of the stream; a reset is an error."""
     octets = bytearray()
     while part := peer.sock.recv(1 << 20):
         octets += part
@@ -179,8 +179,8 @@ def test_what_tcp_took_arrives_and_what_it_did_not_take_is_never_sent() -> None:
         peer.put(unread)
         a.id.close()
         a.qp.close()
-        a.mem.view[:] = b"\x22" * size  # it is the program's again
-        peer.put(unread)  # a socket that is closed would reset the connection
+        a.mem.view[:] = b"\x22" * size  # the program owns the memory again
+        peer.put(unread)  # closing a socket with this unread data would reset the connection
         head, rest = peer.pull()
         assert (head.opcode, rest) == (Opcode.SEND, b"\x11" * 1000)
         octets = read_to_end(peer)
@@ -220,7 +220,7 @@ def test_a_terminate_arrives_although_much_behind_the_error_is_unread() -> None:
 
 
 def flood(peer: PlainPeer, octets: list[int]) -> threading.Thread:
-    """Send without a pause until this end is reset; ``octets`` gets how much that was."""
+    """Send without a pause until this side is reset; append the octets sent to ``octets``."""
 
     def run() -> None:
         block = bytes(1 << 16)
@@ -245,7 +245,7 @@ def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
         thread = flood(peer, sent)
         thread.join(30)
         assert not thread.is_alive()
-        if limit == "linger_octets":  # and what the sockets hold
+        if limit == "linger_octets":  # plus the octets in the sockets' buffers
             assert 4 * MIB <= sent[0] < 40 * MIB
 
 

@@ -1,4 +1,4 @@
-"""Terminates that a peer sends: what each of the errors makes of the requests it ends."""
+"""Terminates sent by a peer: the completion status that each error gives the requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACCESS, INVALID, OPERATION = (
 )
 RNR, FLUSHED = WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR
 
-#: What the request that a Terminate quotes completes with.
+#: The completion status of the request that a Terminate quotes.
 STATUS = {
     (0, 0, 0x00): OPERATION,
     (0, 1, 0x00): ACCESS,
@@ -63,13 +63,13 @@ def test_the_table_has_every_error() -> None:
 
 
 def vendor_err(error: tuple[int, int, int]) -> int:
-    if error == (0, 0, 0):  # it has no code; 0 would mean that there was no Terminate
+    if error == (0, 0, 0):  # has no vendor_err, because 0 would mean that there was no Terminate
         return 0xFF
     return error[0] << 16 | error[1] << 8 | error[2]
 
 
 def reading(wire: Wire) -> tuple[Peer, list[bytes]]:
-    """Return a peer of whom ours reads three times, and the requests' segments."""
+    """Return a peer that three Reads are posted to, and the segments of the requests."""
     peer = Peer.answering(wire)
     for wr_id in (1, 2, 3):
         peer.end.post(READ, wr_id, length=8, remote=RemoteBuffer(0x100 * wr_id, 8, 0x77))
@@ -79,7 +79,7 @@ def reading(wire: Wire) -> tuple[Peer, list[bytes]]:
 
 
 def ends(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, int]:
-    """Send a Terminate and return the Reads' statuses by wr_id; judge all else that is told."""
+    """Send a Terminate; return the Reads' statuses by wr_id. Checks everything else reported."""
     end = peer.end
     end.recv(9)
     with counted("terminate_rx", 1), counted("terminate_tx", 0):
@@ -90,7 +90,7 @@ def ends(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, 
     assert {wc.vendor_err for wc in [*wcs, flushed]} == {vendor_err(error)}
     event = end.event()
     assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, vendor_err(error))
-    assert peer.rest().fpdus[3:] == []  # no Terminate answers one
+    assert peer.rest().fpdus[3:] == []  # a Terminate is not answered by a Terminate
     peer.close()
     with pytest.raises(ProtocolError) as e:
         wcs[0].check()
@@ -151,9 +151,9 @@ def test_who_got_or_sent_a_terminate_ends_the_stream_without_waiting_for_the_oth
 ) -> None:
     with Peer.answering(wire) as peer:
         peer.put(terminate(0, 1, 0))
-        assert peer.rest().fpdus == []  # our end, while the peer's stays open
+        assert peer.rest().fpdus == []  # siwarp has closed, while the peer's side is open
         peer.end.is_over()
     with Peer.answering(wire) as peer:
         peer.put(send(msn=7))
-        assert peer.terminated().code == 3  # and the end at once behind it
+        assert peer.terminated().code == 3  # directly followed by the end of the stream
         peer.end.is_over()

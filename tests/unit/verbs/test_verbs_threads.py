@@ -1,4 +1,4 @@
-"""Polling, posting and destroying from different threads: an error at worst, never a crash."""
+"""Polling, posting and destroying from different threads: at worst an error, never a crash."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from siwarp.verbs import (
 )
 from siwarp.verbs._ffi import Handle
 
-#: What a call may say on an object that another thread is just ending.
+#: Errors that a call may return for an object that another thread is destroying.
 LATE = {errno.EINVAL, errno.EBADF, errno.ENOMEM}
 
 
 class Team:
-    """Threads that call something again and again until they are told to stop."""
+    """Threads that call a function again and again until they are stopped."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -68,9 +68,9 @@ class Team:
         self.threads.append(threading.Thread(target=run))
 
     def during(self, seconds: float, least: int, call: Callable[[], object]) -> None:
-        """Start all, and call that here: for so long, and so many times at least.
+        """Start all threads; call `call` here for `seconds`, and at least `least` times.
 
-        Half as long where no sanitizer looks on, which sees a race that does no harm yet.
+        Without a sanitizer, which also reports races that do no harm yet, half as long.
         """
         n = 0
         seconds /= 1 if "SANITIZER" in os.environ else 2
@@ -167,7 +167,7 @@ def test_every_request_completes_once_while_others_drain_break_and_mend_the_queu
     states = itertools.cycle([QPState.SQD, QPState.RTS, QPState.RTS])
 
     def change() -> None:
-        with contextlib.suppress(StateError):  # SQE has no way to SQD
+        with contextlib.suppress(StateError):  # SQE has no transition to SQD
             qp.modify(QPAttr(qp_state=next(states)))
 
     team.during(1.0, 100, change)
@@ -183,7 +183,7 @@ def on_one_cpu() -> Iterator[None]:
 
     def let_run(on: set[int]) -> None:
         for task in tasks():
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
+            with contextlib.suppress(ProcessLookupError):  # the process has just ended
                 os.sched_setaffinity(task, on)
 
     let_run({min(cpus)})
@@ -192,13 +192,13 @@ def on_one_cpu() -> Iterator[None]:
 
 
 def answer(end: End, rounds: int) -> None:
-    """Answer each message from a thread that sleeps until it comes; the first has its receive."""
+    """Answer each message from a thread that sleeps meanwhile; the first receive is posted."""
     for _ in range(rounds):
         end.rcq.req_notify()
         while not end.rcq.poll(1):
             assert end.events.get_cq_event(LIMIT), "no message came"
             end.rcq.req_notify()
-        end.recv(1, 8)  # before the answer, behind which the next message may come at once
+        end.recv(1, 8)  # before the answer, because the next message may arrive directly after it
         end.post(SEND, length=8)
         poll(end.scq)
 
@@ -207,7 +207,7 @@ def answer(end: End, rounds: int) -> None:
 def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_the_cpu(
     two: Wire, persona: Persona
 ) -> None:
-    """Whoever answers takes the CPU from a nice thread before its system call has returned."""
+    """The answering thread preempts a nice sender before the sender's system call returns."""
     one = two.dial(size=64, one_cq=True, persona=persona)
     other = End(two.passive, two.request().id, two.p_channel, 64, persona=persona)
     other.id.accept()
@@ -254,7 +254,7 @@ def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
 
     current = [World()]
     team = Team()
-    # A request belongs to one thread at a time, so only one posts.
+    # A request belongs to one thread at a time, so only one thread posts.
     team.add(lambda: current[0].qp.post_send(current[0].wr))
     team.add(lambda: current[0].cq.poll(16))
     team.add(lambda: current[0].cq.poll(1))
@@ -267,7 +267,7 @@ def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
 
 
 def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_them() -> None:
-    """Whoever waits for an event of what is being closed neither keeps it nor falls with it."""
+    """A thread that waits for an event neither blocks the closing of the object nor crashes."""
     rng = random.Random(7)
 
     class World:
@@ -305,7 +305,7 @@ def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_
 
     def replace() -> None:
         w = current[0]
-        for _ in range(5):  # somebody waits for these
+        for _ in range(5):  # threads wait for events of these
             w.qp.post_recv(RecvWR(1, sg=[w.into.sge()]))
             w.qp.post_send(SendWR(2, sg=[w.out.sge(0, 8)], ah=w.ah))
         old, current[0] = w, World()
@@ -349,7 +349,7 @@ def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType
     assert lib.siw_modify_qp(qp, attr, 1) == -errno.EINVAL
     assert lib.siw_query_qp(qp, attr, ffi.NULL) == -errno.EINVAL
     assert lib.siw_destroy_qp(qp) == -errno.EINVAL
-    # The next one may live in its memory, and knows nothing of it.
+    # The next queue pair may use the same memory and must inherit nothing from the destroyed one.
     again = lib.siw_create_qp(rig.pd._live(), init)
     got = ffi.new("struct siw_qp_attr *")
     assert lib.siw_query_qp(again, got, ffi.NULL) == 0
@@ -371,7 +371,7 @@ def test_a_closed_handle_says_so_to_a_thread_that_still_posts(rig: Rig) -> None:
 
 
 def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path) -> None:
-    """RC and UD; posting, polling, asleep on channels. For 30 s where ThreadSanitizer looks on."""
+    """RC and UD; posting, polling, sleeping on channels. Runs 30 s under ThreadSanitizer."""
     seconds = {"tsan": 30, "asan": 2}.get(os.environ.get("SANITIZER", ""), 1)
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-threads", str(seconds)],
@@ -381,6 +381,6 @@ def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # Requests and messages on the shared connection, datagrams, what each did on its own, waits.
+    # Requests and messages on the shared connection, datagrams, operations of each thread, waits.
     counts = [int(n) for n in re.findall(r"\d+", done.stdout)]
     assert len(counts) == 6 and min(counts) > 10, done.stdout

@@ -30,7 +30,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: Octets of payload that a datagram of loopback's holds.
+#: The largest payload of a datagram on loopback, octets.
 MOST = {"127.0.0.1": 65507 - 12 - 18 - 4, "::1": 65536 - 48 - 12 - 18 - 4}
 SIZES = [0, 1, 64, 4095, 4096, 4097, 65472, 65473, 65474, 131072]
 
@@ -63,7 +63,7 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
         assert (got.qp_num, got.src_qp) == (ends.b.qp_num, ends.a.qp_num)
         assert ends.into.read(size) == data
         assert set(ends.into.read(offset=size)) <= {0xEE}
-        # A Write says nothing; the empty Send behind it does.
+        # A Write creates no receive completion; the empty Send behind it does.
         ends.write(data[::-1], wr_id=3000 + i)
         ends.recv(7)
         ends.send(b"")
@@ -185,7 +185,7 @@ def test_the_solicited_bit_travels(rig: Rig) -> None:
     cq.ack_events(1)
 
 
-# ---- what is not delivered
+# ---- messages that are not delivered
 
 
 @pytest.mark.clause("DGRAM-UC-8", "DGRAM-UC-9")
@@ -387,7 +387,7 @@ def test_a_write_that_is_not_granted_is_dropped_and_counted(rig: Rig, why: str) 
     peer.close()
 
 
-# ---- this end's mistakes, and its network's
+# ---- local errors, and errors of the network
 
 
 @pytest.mark.clause("DGRAM-UC-17")

@@ -1,4 +1,4 @@
-"""UC's reports of what came, and the circuit breaker that they drive."""
+"""UC's receiver reports, and the circuit breaker that they control."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_on_loopback_there_are_neither_reports_nor_a_breaker(rig: Rig) -> None:
 
 
 def by_clock(build_dir: Path, row: str) -> None:
-    """Run what moves the breaker's clock by itself."""
+    """Run a C test that moves the circuit breaker's clock itself."""
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-breaker", row],
         capture_output=True,

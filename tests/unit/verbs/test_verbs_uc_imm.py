@@ -1,4 +1,4 @@
-"""Immediate data on UC: with Sends in one message, with Writes in a second one behind them."""
+"""Immediate data on UC: in the same message as a Send, in a second message after a Write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_immediate_data_comes_with_messages_of_every_size(rig: Rig) -> None:
 @pytest.mark.clause("DGRAM-UC-19")
 @pytest.mark.clause("DGRAM-UC-20")
 def test_immediate_data_follows_a_write_of_several_turns(rig: Rig) -> None:
-    size = 400_000  # a turn is two datagrams of almost 64 KiB each
+    size = 400_000  # one round sends two datagrams of almost 64 KiB each
     ends = Ends(rig, size=size)
     data = pattern(size)
     ends.recv(1, 0)

@@ -1,4 +1,4 @@
-"""UD queue pairs: sizes, addresses, keys, errors, what is dropped, and flushing."""
+"""UD queue pairs: sizes, addresses, keys, errors, dropped messages, and flushing."""
 
 from __future__ import annotations
 
@@ -187,14 +187,14 @@ def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -
     first = qp.qp_num
     qp.to_init(QPAttr(fd=mine))
     assert (qp.qp_num, qp.addr) == (port, (host, port)) != (first, qp.addr)
-    assert mine.fileno() == -1  # taken over
+    assert mine.fileno() == -1  # now owned by the queue pair
     qp.post_recv(RecvWR(7, sg=[pair.into.sge(0, 10)]))
     qp.to_rts()
     pair.out.write(b"own")
     pair.a.post_send(SendWR(8, sg=[pair.out.sge(0, 3)], ah=rig.ah(qp)))
     (got,) = poll(cq)
     assert (got.wr_id, got.source, got.qp_num) == (7, pair.a.addr, port)
-    # The port that it had before is free again, and this one is once it is gone.
+    # The queue pair's former port is free again, and the adopted port is free after the close.
     rig.qp(addr=("127.0.0.1", first)).close()
     qp.close()
     with socket.socket(family, socket.SOCK_DGRAM) as again:
@@ -219,7 +219,7 @@ def test_a_send_to_nobody_is_no_error_of_the_queue_pair(rig: Rig, pair: Pair) ->
         gone.bind(("127.0.0.1", 0))
         port = gone.getsockname()[1]
     nobody = rig.ah(("127.0.0.1", port))
-    for i in range(3):  # ICMP says that the port is unreachable
+    for i in range(3):  # ICMP reports that the port is unreachable
         pair.a.post_send(SendWR(i, sg=[pair.out.sge(0, 1)], ah=nobody))
         assert poll(pair.scq)[0].ok
     pair.recv()
@@ -325,7 +325,7 @@ def test_an_address_handle_begins_with_room_that_is_zero_at_first_and_never_touc
 ) -> None:
     size = lib.SIW_AH_ROOM
     assert size == 64
-    for n in range(3):  # the second and third may have the memory of the one before
+    for n in range(3):  # the second and third may reuse the memory of the one before
         ah = pair.rig.ah(pair.b)
         room = lib.siw_ah_room(ah._c)
         assert room == ffi.cast("void *", ah._c)

@@ -1,4 +1,4 @@
-"""UD sends that go down together: what comes in lists, or one by one with no poll between."""
+"""Batched UD sends: posted as lists, or one by one without a poll between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 @pytest.fixture
 def sink() -> socket.socket:
-    """A plain UDP socket that datagrams are sent to."""
+    """A plain UDP socket to which datagrams are sent."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     s.bind(("127.0.0.1", 0))
@@ -30,7 +30,7 @@ def sink() -> socket.socket:
 
 
 def datagrams(sink: socket.socket, n: int) -> list[bytes]:
-    """Return the next ``n`` datagrams, each with a CRC that crcmod agrees to."""
+    """Return the next ``n`` datagrams, after checking each CRC with crcmod."""
     found = []
     for _ in range(n):
         octets = sink.recv(65536)
@@ -124,7 +124,7 @@ def test_posts_without_a_poll_between_go_out_by_themselves(rig: Rig, sink: socke
     qp = rig.ud(max_send_wr=64)
     messages = [pattern(64, i) for i in range(7)]
     posted = wrs(rig, rig.ah(sink.getsockname()), messages, SendFlag(0))
-    # Somebody has just polled, so that the progress thread naps.
+    # A recent poll by the program lets the progress thread nap.
     qp.scq.poll(1)
     for wr in posted:
         qp.post_send(wr)

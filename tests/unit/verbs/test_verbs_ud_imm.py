@@ -1,4 +1,4 @@
-"""Send with Immediate on UD: one datagram whose payload begins with a head of eight octets."""
+"""Send with Immediate on UD: one datagram whose payload begins with a header of 8 octets."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ WITH_IMM = WROpcode.SEND_WITH_IMM
 
 
 def head(subcode: int = 1, imm: int = IMM) -> bytes:
-    """What figure 10.2 of the specification has in front of the user's octets."""
+    """Return the header before the user's octets (figure 10.2 of the specification)."""
     return bytes([subcode, 0, 0, 0]) + struct.pack("=I", imm)
 
 
 def check(octets: bytes, payload: bytes, msn: int, subcode: int = 1) -> None:
-    """Judge a datagram from the outside."""
+    """Check a datagram as a receiver on the wire sees it."""
     assert int.from_bytes(octets[-4:], "little") == crc32c(octets[:-4])
     seg = UDDatagram(octets).segment
     assert (seg.t, seg.l, seg.dv, seg.rv, seg.opcode) == (0, 1, 1, 1, Opcode.PRIVATE)
@@ -140,7 +140,7 @@ def test_lists_of_them_and_of_others_go_in_batches_as_single_datagrams(
     flags = SIGNALED | (INLINE if inline else 0)
     with who:
         ah = rig.ah(who.getsockname())
-        # Of one size on the wire, with a head or without; then some that are not.
+        # Messages of one size on the wire, with or without the header; then some of other sizes.
         sizes = [64, 72] * 20 + [64, 64, 200, 0, 5]
         wrs = [
             SendWR(

@@ -1,8 +1,8 @@
-"""Polls in vain: what was just looked at is not looked at again.
+"""Idle polls: sockets that have just been examined are not examined again.
 
-No socket is hot here but where messages came, so each other round asks epoll, which is counted.
-Devices have no thread of their own for that, which would make rounds, too, and the process no
-devices of other tests, which would be busy ones.
+Only sockets on which messages arrived are hot here, so every other progress round calls epoll_wait,
+which is counted. The devices have no progress thread, which would make rounds, too; and the tests
+run in a process without devices of other tests, which would count as busy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def cq(rig: Rig) -> CQ:
 
 
 def rounds(*cqs: CQ) -> int:
-    """Poll each queue in turn; return how many of the polls looked at the sockets."""
+    """Poll each CQ in turn; return how many of the polls examined the sockets."""
     before = counter("epoll_waits")
     for _ in range(POLLS):
         for cq in cqs:
@@ -43,7 +43,7 @@ def rounds(*cqs: CQ) -> int:
 
 
 def about(polls: int) -> range:
-    """Return so many, or a few less: what a new device is told in its first polls."""
+    """Return this number or up to 10 less: the first polls may find a new device's own events."""
     return range(polls - 10, polls + 1)
 
 
@@ -66,7 +66,7 @@ def test_of_queues_in_turn_one_looks(rig: Rig, cq: CQ, n: int) -> None:
 
 def test_a_queue_that_is_polled_alone_looks_again_soon(rig: Rig, cq: CQ) -> None:
     other = rig.cq()
-    for _ in range(10):  # the first may find what a new device is told
+    for _ in range(10):  # the first polls may find a new device's own events
         other.poll(1)
     assert rounds(cq) in about(POLLS - 7)
 

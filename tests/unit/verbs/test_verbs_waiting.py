@@ -1,4 +1,4 @@
-"""Waiting for events: descriptors that the program made non-blocking, and who moves traffic."""
+"""Waiting for events: non-blocking descriptors, and which thread makes progress meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def switch(fd: int, on: bool) -> None:
 
 
 class Waits:
-    """One kind of wait: its descriptor, the call, and what makes an event."""
+    """One kind of wait: its descriptor, its call, and an action that causes an event."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -76,7 +76,7 @@ class WaitsForAsync(Waits):
         return r
 
     def cause(self) -> None:
-        self.srq.modify(SrqAttr(srq_limit=4))  # and none is posted
+        self.srq.modify(SrqAttr(srq_limit=4))  # none is posted, so the limit event is raised
 
 
 class WaitsForConnections(Waits):
@@ -109,7 +109,8 @@ def test_a_wait_without_limit_blocks_unless_the_descriptor_has_o_nonblock(
     switch(wait.fd, True)
     assert wait.get(-1) == -errno.EAGAIN
     start = time.monotonic()
-    assert wait.get(50) == -errno.EAGAIN  # a limit of time is one, whatever the descriptor says
+    # a time-out applies even if the descriptor is non-blocking
+    assert wait.get(50) == -errno.EAGAIN
     assert time.monotonic() - start >= 0.05
     switch(wait.fd, False)
     got: list[int] = []
@@ -145,7 +146,7 @@ def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
     init.attr.max_wr = 4
     srq = lib.siw_create_srq(rig.pd._live(), init)
     qps = []
-    for user in (0x33, 0x44):  # in memory of one that was destroyed, too
+    for user in (0x33, 0x44):  # the second object may use the memory of the destroyed one
         qp_init = ffi.new("struct siw_qp_init_attr *")
         qp_init.qp_context = ffi.cast("void *", user)
         qp_init.send_cq = qp_init.recv_cq = cq
@@ -177,7 +178,7 @@ def sleeps_of(task: int) -> int:
 
 @pytest.fixture
 def asleep(rig: Rig, request: Any) -> Iterator[int]:
-    """A thread that waits for rare events without limit: its task."""
+    """A thread that waits for rare events without a time-out; yields its task id."""
     wait: Waits = request.param(rig)
     task: list[int] = []
 
@@ -205,7 +206,7 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
         b.recv(length=8)
         a.post(SEND, length=8)
         assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
-        time.sleep(0.001)  # in which a thread that waits on the sockets would go to sleep again
+        time.sleep(0.001)  # long enough for a thread that waits on the sockets to go to sleep again
     assert sleeps_of(asleep) - before <= 2
 
 
@@ -224,7 +225,7 @@ def test_what_the_last_call_leaves_to_do_is_done_by_who_sleeps(
 
 
 def spent(waits: Waits, times: int) -> float:
-    """Return the seconds of CPU of so many waits of 20 ms in vain."""
+    """Return the CPU seconds of this many waits of 20 ms that time out."""
     began = time.thread_time()
     for _ in range(times):
         assert waits.get(20) == -errno.EAGAIN
@@ -234,4 +235,4 @@ def spent(waits: Waits, times: int) -> float:
 def test_after_spins_in_vain_most_waits_sleep_at_once(rig: Rig) -> None:
     waits = WaitsForCompletions(rig)
     with settings(spin_us=10_000):
-        assert spent(waits, 50) < 0.25  # six of them spin, for 10 ms each: not all
+        assert spent(waits, 50) < 0.25  # six of the waits spin for 10 ms each, not all

@@ -1,4 +1,4 @@
-"""Two UC queue pairs that are connected, and a plain UDP socket that is the peer of one."""
+"""Two connected UC queue pairs, and a plain UDP socket that acts as the peer of one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from siwarp.verbs import (
 
 crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 QKEY = 0x11
-#: What a peer that reports is sent: octets of a message, and messages between two reports.
+#: For tests of peers that send loss reports: octets of a message, and messages between two reports.
 SIZE = 1000
 ROUND = 100
 
@@ -79,7 +79,7 @@ class Ends:
 
 
 class Peer:
-    """The other end of a UC queue pair, made of scapy's layers; `psn` counts what it sends."""
+    """The peer of a UC queue pair, built with scapy; `psn` is the PSN of its next datagram."""
 
     def __init__(self, rig: Rig, *, psn: int = 0, rq_psn: int = 0, **kind: Any) -> None:
         self.sock = net.udp()
@@ -107,14 +107,14 @@ class Peer:
             )
         )
 
-    # ---- what it says
+    # ---- transmit
 
     def put(self, *datagrams: bytes) -> None:
         for datagram in datagrams:
             self.sock.sendto(datagram, self.qp.addr)
 
     def datagram(self, segment: bytes, *, first: bool = False, **fields: Any) -> bytes:
-        """Return a datagram with a segment, the next in number unless ``psn`` says otherwise."""
+        """Return a datagram with a segment, with the next PSN unless ``psn`` sets another."""
         if "psn" not in fields:
             fields["psn"] = self.psn
             self.psn = (self.psn + 1) % (1 << 32)
@@ -123,7 +123,7 @@ class Peer:
         return bytes(inspect.UCDatagram(segment=segment, **head))
 
     def message(self, data: bytes, size: int = 1 << 14, **fields: Any) -> list[bytes]:
-        """Return a Send's datagrams, with so many octets of it each."""
+        """Return the datagrams of a Send, with `size` octets of payload each."""
         self.msn += 1
         found = []
         for at in range(0, max(len(data), 1), size):
@@ -142,7 +142,7 @@ class Peer:
     def writes(
         self, data: bytes, stag: int, to: int, size: int = 1 << 14, **fields: Any
     ) -> list[bytes]:
-        """Return an RDMA Write's datagrams likewise."""
+        """Return the datagrams of an RDMA Write, with `size` octets of payload each."""
         found = []
         for at in range(0, max(len(data), 1), size):
             last = at + size >= len(data)
@@ -157,7 +157,7 @@ class Peer:
             found.append(self.datagram(segment, first=at == 0))
         return found
 
-    # ---- what it hears
+    # ---- receive
 
     def get(self) -> bytes:
         return self.sock.recv(1 << 16)
@@ -176,7 +176,7 @@ class Peer:
 
 
 class Told:
-    """What the peer says of what it was sent."""
+    """The peer's report of how much it has received."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -189,7 +189,7 @@ class Told:
         self.psn += n
 
     def report(self, came: int, **fields: int) -> None:
-        """Tell that so many more came."""
+        """Report that the peer has received `came` more datagrams."""
         self.datagrams += came
         self.octets += came * SIZE
         named = {
@@ -203,7 +203,7 @@ class Told:
 
 
 def settled(peer: Peer) -> None:
-    """Wait until what the peer sent was looked at: a datagram behind it was."""
+    """Wait until all datagrams that the peer sent so far have been processed."""
     before = counter("drop_version")
     peer.put(peer.datagram(bytes(20), type=15, psn=0))
     until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)

@@ -1,4 +1,4 @@
-"""What the tests of verbs/ and cm/ share: a device with what stands on it, and bounded waits."""
+"""Shared by the tests of verbs/ and cm/: a device with the objects on it, and bounded waits."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ ALL_ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 OWN_QKEY = 0x80000000
-#: The port of all multicast groups here: not that of another run of the suite beside this one, as
-#: both are members of the groups of one host. Below those that are given out.
+#: The port of all multicast groups in this process. It differs from that of another run of the
+#: suite on this host, because both join groups of the same host. It is below the ephemeral ports.
 MCAST_PORT = 20_000 + os.getpid() % 12_000
-#: Seconds: whatever is waited for comes long before. A world's cost nothing.
+#: Time limit of a wait in seconds; an operation that works ends long before. In a simulated world
+#: the seconds cost no real time.
 LIMIT = 60.0 if net.SIMULATED else 10.0
 
 
 def counter(name: str) -> int:
-    """Return one of the process's counters."""
+    """Return the value of a counter of this process."""
     for i in range(lib.siw_counters_count()):
         if ffi.string(lib.siw_counter_name(i)).decode() == name:
             return int(lib.siw_counter_get(i))
@@ -59,9 +60,9 @@ def counter(name: str) -> int:
 
 @contextlib.contextmanager
 def counted(name: str, by: int) -> Iterator[None]:
-    """Assert that a counter grows by exactly so much in the block, or soon after it.
+    """Assert that a counter grows by exactly `by` in the block, or soon after it.
 
-    What the block sent may be in the hands of the device's thread, which has to wait for a CPU.
+    The block's traffic may still be waiting for the device's thread to get a CPU.
     """
     before, began = counter(name), net.now()
     yield
@@ -72,7 +73,7 @@ def counted(name: str, by: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def settings(**values: int) -> Iterator[None]:
-    """Set these for what is made in the block."""
+    """Set these settings for objects created in the block."""
     count = lib.siw_settings_count()
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(count)]
     before = {name: int(lib.siw_setting_value(names.index(name))) for name in values}
@@ -86,7 +87,7 @@ def settings(**values: int) -> Iterator[None]:
 
 
 def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
-    """Return the first true value of ``ready()``; fail when ``limit`` seconds are over."""
+    """Return the first true value of ``ready()``; fail after ``limit`` seconds."""
     began = net.now()
     while True:
         value = ready()
@@ -105,19 +106,19 @@ def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:
 
 
 def nothing(cq: CQ, seconds: float = 0.02) -> None:
-    """Assert that no completion comes for a while."""
+    """Assert that no completion arrives for this many seconds."""
     end = net.now() + seconds
     while net.now() < end:
         assert cq.poll(16) == []
 
 
 def pattern(n: int, seed: int = 1) -> bytes:
-    """Return ``n`` octets whose order shows."""
+    """Return ``n`` octets in which a wrong order is detectable."""
     return bytes((i * 7 + (i >> 8) * 13 + seed * 31) & 0xFF for i in range(n))
 
 
 def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:
-    """Return the errno with which a call fails."""
+    """Return the errno with which a call fails; fail if the call succeeds."""
     try:
         call(*args, **kwargs)
     except OSError as e:
@@ -126,7 +127,7 @@ def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:
 
 
 class Rig:
-    """An open device with a PD; what it makes closes with it, in reverse."""
+    """An open device with a PD; the objects it creates are closed with it, in reverse order."""
 
     def __init__(self, name: str | None = None, ctx: Context | None = None) -> None:
         self.ctx = ctx or Context(name or (net.HERE if net.SIMULATED else None))
@@ -172,7 +173,7 @@ class Rig:
         private_messages: bool = False,
         **cap: int,
     ) -> QP:
-        """Make a queue pair in RESET."""
+        """Create a queue pair in state RESET."""
         cq = cq or (None if scq or rcq else self.cq())
         return QP(
             self.pd,
@@ -187,7 +188,7 @@ class Rig:
                 srq=srq,
                 persona=persona,
                 error_policy=error_policy,
-                qkey=0,  # as strangers have it, unless a test says otherwise
+                qkey=0,  # the Q_Key of unknown peers, unless a test sets another
                 shared_socket_qp=shared_socket_qp,
                 max_write_records=max_write_records,
                 keep_unexpected=keep_unexpected,
@@ -199,7 +200,7 @@ class Rig:
         )
 
     def ud(self, cq: CQ | None = None, *, qkey: int = 0, **kwargs: Any) -> QP:
-        """Make a UD queue pair in RTS."""
+        """Create a UD queue pair in state RTS."""
         qp = self.qp(cq, **kwargs)
         qp.to_rts(QPAttr(qkey=qkey))
         return qp
@@ -212,13 +213,13 @@ class Rig:
 
 
 def threadless() -> Rig:
-    """Open a device of which only calls of the program make progress."""
+    """Open a device without a progress thread: only calls by the program make progress."""
     with settings(progress=0):
         return Rig()
 
 
 class Pair:
-    """Two UD queue pairs of one device, each with its own queues and memory of ``size`` octets."""
+    """Two UD queue pairs of one device, each with its own CQs and memory of ``size`` octets."""
 
     def __init__(self, rig: Rig, size: int = 1 << 17, host: str = net.HERE, **cap: int) -> None:
         self.rig = rig
@@ -234,7 +235,8 @@ class Pair:
         self.b.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
 
     def send(self, data: bytes, wr_id: int = 2, flags: int = SendFlag.SIGNALED, **kw: Any) -> None:
-        if self.out.read(len(data)) != data:  # or it may be on its way, out of this very memory
+        # an earlier send from this memory may be in flight, so equal data is not rewritten
+        if self.out.read(len(data)) != data:
             self.out.write(data)
         self.a.post_send(
             SendWR(wr_id, sg=[self.out.sge(0, len(data))], send_flags=flags, ah=self.to_b, **kw)
@@ -242,7 +244,7 @@ class Pair:
 
 
 def bad_keys(pair: Pair) -> dict[str, tuple[int, int, int]]:
-    """Return elements (address, length, key) that must not be used, of the sending side."""
+    """Return invalid elements (address, length, key) of the sending side, by the reason's name."""
     rig, mr = pair.rig, pair.out
     stale = rig.mr(bytearray(16))
     elsewhere = MR(PD(rig.ctx), bytearray(16))

@@ -1,4 +1,4 @@
-"""A scapy peer, over a real TCP socket, of one RC queue pair of ours."""
+"""A scapy peer, over a real TCP socket, of one RC queue pair of siwarp."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from siwarp.inspect import (
     split_stream,
 )
 
-#: Octets of the start-up frames' fixed part.
+#: Octets of the fixed part of a start-up frame.
 FRAME = 20
 
 
@@ -71,7 +71,7 @@ def recv_frame(s: socket.socket) -> bytes:
 
 
 def _next_event(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
-    """Return the next event of a kind, passing over ends of connections."""
+    """Return the next event of a kind, skipping disconnect events."""
     while True:
         event = channel.get_event(LIMIT)
         assert event is not None, f"no {kind.name}"
@@ -81,10 +81,10 @@ def _next_event(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
 
 
 class Peer:
-    """The other end: `sock`, and ours as `end`.
+    """The remote end of a connection: `sock`, and siwarp's endpoint as `end`.
 
-    The stream that it sends has Markers where ours asked for them, and what it reads has where it
-    asked itself.
+    The stream that it sends has Markers if siwarp requested them, and the stream that it reads has
+    Markers if the peer requested them.
     """
 
     def __init__(self, sock: socket.socket, end: End, mine: Packet, ours: Packet) -> None:
@@ -106,14 +106,15 @@ class Peer:
         established: bool = True,
         **cap: Any,
     ) -> Peer:
-        """Connect to a listener of ours, which accepts.
+        """Connect to a listener of siwarp, which accepts.
 
-        established: the queue pair is to be, before anything is sent (there is no RTR).
+        established: wait until the queue pair is established before anything is sent (there is no
+        RTR).
         """
         request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
         sock = plain_client(wire.address)
         sock.sendall(bytes(request))
-        # Ends of connections before this one may be on the channel still.
+        # Disconnect events of earlier connections may still be on the channel.
         request_event = _next_event(wire.p_channel, CMEventType.CONNECT_REQUEST)
         end = End(wire.passive, request_event.id, wire.p_channel, size=size, **cap)
         before_accept(end)
@@ -135,7 +136,7 @@ class Peer:
         established: bool = True,
         **cap: Any,
     ) -> Peer:
-        """Accept a connection that ours makes."""
+        """Accept a connection made by siwarp."""
         reply = reply or MPAReply(rev=2, s=1, ird=4, ord=4)
         with plain_listener(wire.host) as listener:
             channel = CMEventChannel(wire.active.ctx)
@@ -151,10 +152,10 @@ class Peer:
             assert end.event().type == CMEventType.ESTABLISHED
         return peer
 
-    # out
+    # transmit
 
     def framed(self, segment: Packet | bytes | None, **fields: Any) -> bytes:
-        """Return a segment's FPDU as it stands next in this peer's stream."""
+        """Return a segment's FPDU for the current position in this peer's stream."""
         if isinstance(segment, bytes):
             from scapy.packet import Raw
 
@@ -165,10 +166,10 @@ class Peer:
         return octets
 
     def put(self, *segments: Packet | bytes | None, **fields: Any) -> None:
-        """Send segments, each in an FPDU; None is an FPDU of nothing."""
+        """Send segments, each in an FPDU; None is an FPDU with an empty ULPDU."""
         self.sock.sendall(b"".join(self.framed(s, **fields) for s in segments))
 
-    # in
+    # receive
 
     def take(self) -> FPDU:
         """Read the next FPDU."""
@@ -182,7 +183,7 @@ class Peer:
             self._got += got
 
     def rest(self) -> Frames:
-        """Read up to the end of stream: everything that ours sent since start-up."""
+        """Read up to the end of the stream; return everything that siwarp sent since start-up."""
         self._got += read_all(self.sock)
         frames = self._cut()
         assert frames.rest == b""
@@ -194,7 +195,7 @@ class Peer:
         return split_stream(self._got, markers=bool(self.mine.m))
 
     def terminated(self) -> Terminate:
-        """Read up to the end of stream: the Terminate that must be the last before it."""
+        """Read up to the end of the stream; return the Terminate, which must be the last FPDU."""
         fpdus = self.rest().fpdus
         assert fpdus, "end of stream without a Terminate"
         head = fpdus[-1].ulpdu
