@@ -1,4 +1,4 @@
-"""RC in asyncio: messages, the peer's memory, errors, and what cancelling does."""
+"""RC in asyncio: messages, access to the peer's memory, errors, and cancellation."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_loop_has_one_device_and_a_connection_only_its_socket() -> None:
     assert fds() == fds_before and no_more_threads_than(threads_before)
 
 
-# ---- cancelling
+# ---- cancellation
 
 
 def test_a_cancelled_recv_loses_no_message() -> None:
@@ -198,7 +198,7 @@ def test_a_cancelled_recv_loses_no_message() -> None:
             async def send() -> None:
                 for i in range(300):
                     await a.send(b"%d" % i)
-                    if i % 8 == 7:  # as many as there are receives, at the most
+                    if i % 8 == 7:  # as many as there are receives, at most
                         await until(lambda i=i: len(got) > i - 4)
 
             sending = asyncio.create_task(send())

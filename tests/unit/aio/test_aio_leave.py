@@ -1,4 +1,4 @@
-"""Who closes what loops and threads wait on goes on when they have left its descriptors."""
+"""Closing an object that loops and threads wait on: it ends once they have left its descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from siwarp.verbs import CompChannel, _ffi
 
 LOOPS = 3
 DEVICES = 3
-#: Seconds that a loop is busy with something else while what it waits on is closed.
+#: Seconds that a loop is busy with other work while an object that it waits on is closed.
 BUSY = 0.05
 
 
@@ -33,14 +33,14 @@ class Device:
         self.watched_after: list[object] = []
 
     def close(self) -> None:
-        """Close it, and note whether a loop still watches a descriptor of it then."""
+        """Close the device, and record whether a loop still watches one of its descriptors."""
         self.rig.ctx.close(force=True)
         for here in list(_watched.values()):
             self.watched_after += [one for one in (self.ids, self.channel) if one in here]
 
 
 class Loop(threading.Thread):
-    """A thread with a loop, in which tasks wait on each device."""
+    """A thread with an event loop, in which tasks wait on each device."""
 
     def __init__(self, which: int, devices: list[Device]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Loop(threading.Thread):
 
 
 class Waiter(threading.Thread):
-    """A thread that waits in a call."""
+    """A thread that waits in a blocking call."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def joined(threads: list[threading.Thread]) -> None:
 def test_threads_close_devices_that_loops_and_threads_wait_on(
     monkeypatch: pytest.MonkeyPatch, round_: int
 ) -> None:
-    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)  # however slow the machine
+    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)  # long enough for a slow machine
     devices = [Device() for _ in range(DEVICES)]
     loops = [Loop(n, devices) for n in range(LOOPS)]
     waiters = [
@@ -117,7 +117,7 @@ def test_threads_close_devices_that_loops_and_threads_wait_on(
     for told in (t.told for t in (*loops, *waiters)):
         assert told
         assert {type(e) for e in told} == {StateError}
-    # The next to have the descriptors' numbers are heard.
+    # New descriptors that reuse the numbers are watched.
     rig = Rig()
     pair = Pair(rig)
     pair.rcq = rig.cq(64, rig.channel())

@@ -1,4 +1,4 @@
-"""Persona roce in asyncio: what was awaited is at the peer."""
+"""Persona roce in asyncio: when an await returns, the data is at the peer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_sender_of_roce_waits_until_its_peer_receives() -> None:
 
             task = asyncio.create_task(send())
             await until(lambda: len(sent) == 4)
-            await asyncio.sleep(0.1)  # iWARP's would be done
+            await asyncio.sleep(0.1)  # with persona iwarp, the send would have completed by now
             assert len(sent) == 4
             for i in range(20):
                 assert await b.recv() == bytes([i]) * 1000

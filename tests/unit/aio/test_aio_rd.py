@@ -1,4 +1,4 @@
-"""RD in asyncio: messages with their source, of which none is lost."""
+"""RD in asyncio: messages with their source, without loss."""
 
 from __future__ import annotations
 

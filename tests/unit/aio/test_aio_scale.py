@@ -1,4 +1,4 @@
-"""Many connections in one loop: a socket each and no thread; tests/sim has thousands."""
+"""Many connections in one loop: one socket each and no thread; tests/sim has thousands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def serve(conn: aio.Connection) -> None:
 
 
 class Server:
-    """Echoes backwards, a task for each connection."""
+    """An echo server that reverses messages, with a task for each connection."""
 
     def __init__(self, listener: aio.Listener) -> None:
         self.serving: set[asyncio.Task[None]] = set()

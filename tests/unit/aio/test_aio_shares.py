@@ -1,4 +1,4 @@
-"""Shares of what peers use up, and rations."""
+"""Shares of a bounded resource per peer, and rations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_source_is_an_ipv4_address_or_an_ipv6_network(
 
 
 def taken(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
-    """Take places for these peers in turn, and return how many they got."""
+    """Take places for these peers in turn; return how many were granted."""
     before = shares.used
     for _ in range(most):
         for peer in peers:

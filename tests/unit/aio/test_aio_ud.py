@@ -76,7 +76,7 @@ def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() ->
             await until(lambda: got.extend(cq.poll(2)) or len(got) == 2)
             (wc,) = (wc for wc in got if wc.wr_id == 7)
             assert memory.read(wc.byte_len) == b"for whom it is"
-            # Without the number it is for the first of them.
+            # Without a queue pair number, the message goes to the first queue pair of the socket.
             await server.send(b"for the first", asked.source)
             assert (await first.recv()).data == b"for the first"
             second.close()

@@ -1,4 +1,4 @@
-"""Awaiting the verbs' own objects."""
+"""Awaiting the verbs' own objects in asyncio."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_tasks_that_wait_on_one_channel_each_get_their_own() -> None:
 
 
 class Late(CQ):
-    """A queue whose next message comes at a chosen moment: behind the look that follows arming."""
+    """A CQ whose next message arrives right after the check for completions that follows arming."""
 
     __slots__ = ("armed", "message")
 
@@ -109,7 +109,7 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
     sent: list[int] = []
 
     def send(n: int) -> None:
-        """Send to one of the queues; whoever looked again for nothing is the only one that may."""
+        """Send to one of the queue pairs, once: the first empty check after arming triggers it."""
         for cq in queues:
             cq.message = None
         sent.append(n)
@@ -122,7 +122,7 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
             cq.message = functools.partial(send, n)
         waiting = [asyncio.create_task(aio.wait(cq)) for cq in queues]
         await asyncio.sleep(0)
-        # Nobody awaits this queue: its event wakes, if anybody, tasks that it is not for.
+        # No task awaits this CQ, so its event would wake only tasks that it is not meant for.
         idle.rcq.req_notify()
         idle.recv(9)
         idle.send(b"x")
@@ -156,7 +156,7 @@ def test_an_event_that_a_thread_takes_wakes_the_task_that_it_is_for() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
         await asyncio.sleep(0)
         pair.send(b"x")
-        # The loop stands still meanwhile: it is this thread that takes the event.
+        # The event loop is blocked meanwhile, so this thread reads the event.
         thread = threading.Thread(target=take, args=(channel,))
         thread.start()
         thread.join()
@@ -184,7 +184,7 @@ def test_closing_what_a_task_waits_on_ends_the_wait() -> None:
         for task in waiting:
             with pytest.raises(StateError, match="closed"):
                 await task
-        # Nothing of it is left in the loop: the next to have the descriptors are heard.
+        # The loop keeps nothing of the task: new objects with the same descriptors are watched.
         other = ud(rig)
         other.recv(7)
         again = asyncio.create_task(aio.wait(other.rcq))
@@ -252,7 +252,7 @@ def test_tasks_find_their_device_closed_by_force() -> None:
         rig.ctx.close(force=True)
         told = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(e) for e in told] == [StateError, StateError]
-        other = Rig()  # its descriptors may have the numbers of those that are gone
+        other = Rig()  # its descriptors may reuse the numbers of closed ones
         pair2 = ud(other)
         wcs = asyncio.create_task(aio.wait(pair2.rcq))
         pair2.recv(1)

@@ -1,4 +1,4 @@
-"""Addresses as text."""
+"""Addresses in text form."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_is_no_numeric_address_is_refused_and_changes_nothing(text: str) ->
 def test_64_octets_suffice_for_the_longest_address() -> None:
     a = parse("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295", 65535)
     text = show(a)
-    # A name has at most 15 characters, a scope's number at most 10.
+    # An interface name has at most 15 characters, a scope number at most 10.
     assert len(text) + 5 + 1 == 64
 
 

@@ -1,4 +1,4 @@
-"""Octets are taken from what lies in memory, and from nothing else."""
+"""siwarp.base.buffer.octets accepts contiguous buffers of any type, and nothing else."""
 
 from __future__ import annotations
 

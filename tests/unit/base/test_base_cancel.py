@@ -1,4 +1,4 @@
-"""Cancellation points in the C sources: each stands where base/cancel.h allows one."""
+"""Cancellation points in the C sources occur only where base/cancel.h allows them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm", "abi")
 
-#: The cancellation points of POSIX and Linux that a library of sockets may come to use.
+#: The cancellation points of POSIX and Linux that a sockets library may use.
 POINTS = [
     "accept",
     "accept4",
@@ -84,12 +84,12 @@ POINTS = [
 ]
 CALL = re.compile(r"(?<![\w>.*])(" + "|".join(POINTS) + r")\(")
 
-#: Functions that run with cancellation off, since their only callers put it off.
+#: Functions that need not disable cancellation, because their only callers do.
 UNDER_ANOTHER = {
     "siwarp/base/counters.c": "siw_counters_init",
     "siwarp/base/capture.c": "take",
 }
-#: The sleeps of waits, which are cancellation points.
+#: The sleeping calls of waits, which are meant to be cancellation points.
 WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_on"),
     ("siwarp/verbs/verbs_wait.c", "begin_wait"),
@@ -97,7 +97,7 @@ WAITS = {
     ("siwarp/qp/qp_conn_events.c", "wait_for_all"),
     ("siwarp/abi/rdmacm_event.c", "wait_for"),
     ("siwarp/abi/rdmacm_event.c", "rdma_get_cm_event"),
-    # A thread of the device's own, which nobody cancels.
+    # Runs in a thread of the device, which the program does not cancel.
     ("siwarp/verbs/verbs_deputy.c", "run"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
@@ -105,7 +105,7 @@ FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOT
 
 
 def points(root: Path) -> set[tuple[str, str, str]]:
-    """(file, function, cancellation point) of each call with cancellation as the caller has it."""
+    """Return (file, function, call) of each cancellation point with cancellation left enabled."""
     found = set()
     for layer in LAYERS:
         for source in sorted((root / "siwarp" / layer).glob("*.[ch]")):

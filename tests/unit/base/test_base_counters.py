@@ -1,4 +1,4 @@
-"""The counters and the page in which another process reads them."""
+"""The counters, and the page through which another process reads them."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def path():
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own as XDG_RUNTIME_DIR, here and in the children."""
+    """Set XDG_RUNTIME_DIR to a new directory, in this process and its children."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
 
 class Living:
-    """A process that has its counters open and does what it is told, line by line."""
+    """A process that has its counters open and executes commands sent line by line."""
 
     def __init__(self) -> None:
         folder = str(Path(sys.modules["_siwarp_layers"].__file__ or "").parent)
@@ -218,7 +218,8 @@ def test_a_forked_child_that_opens_a_device_gets_a_page_of_its_own(
 
 def test_a_forked_child_does_not_keep_the_parents_page_alive(run_dir: Path) -> None:
     with Living() as p:
-        # Done only once the grandchild itself runs: before that, it still holds what it inherited.
+        # Complete only once the grandchild runs its own program: until then it holds what it
+        # inherited.
         p.do(
             "r, w = os.pipe(); pid = os.fork(); "
             "os.read(r, 1) if pid else "
@@ -244,7 +245,7 @@ def test_the_page_of_a_killed_process_is_named_dead_and_swept_by_the_next(run_di
         assert p.path.exists()
         with pytest.raises(counters.CountersError, match="not running"):
             counters.read(p.process.pid)
-        # Others of this user's may run on this machine, with their pages in /tmp.
+        # Other processes of this user may run on this machine, with their pages in /tmp.
         assert p.process.pid not in counters.pids()
         with Living() as q:
             assert not p.path.exists()
@@ -259,7 +260,7 @@ def test_sweeping_leaves_what_lives_and_what_is_not_ours(run_dir: Path) -> None:
         (folder / "12x").write_text("x")
         (folder / "13").symlink_to(folder / "notes")
         (folder / "14").mkdir()
-        # Held by a process that this PID namespace does not know.
+        # The lock is held by a process that is not visible in this PID namespace.
         held = folder / "999999999"
         held.write_bytes(b"x")
         with held.open("rb") as f:
@@ -316,7 +317,7 @@ def test_a_folder_lock_that_is_never_released_delays_but_does_not_hang(
 
 
 def page(**changes: int | bytes) -> bytes:
-    """This process's page with two counters, as the format says, with some fields changed."""
+    """Return this process's page with two counters, in the documented format, some fields set."""
     fields: dict[str, int | bytes] = {
         "magic": b"siwcntrs",
         "version": 1,

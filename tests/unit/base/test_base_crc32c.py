@@ -1,4 +1,4 @@
-"""CRC32C: every implementation that this CPU can run, against crcmod."""
+"""CRC32C: every implementation that this CPU can run, compared with crcmod."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_unknown_implementation_is_refused_and_changes_nothing() -> None:
 
 
 def test_known_values_come_out(impl: str) -> None:
-    # The check value of the CRC catalogues, and the iSCSI vectors of RFC 3720 appendix B.4.
+    # The check value in CRC catalogues, and the iSCSI test vectors of RFC 3720 appendix B.4.
     assert lib.siw_crc32c(0, b"123456789", 9) == 0xE3069283
     assert lib.siw_crc32c(0, bytes(32), 32) == 0x8A9136AA
     assert lib.siw_crc32c(0, b"\xff" * 32, 32) == 0x62A8AB43

@@ -1,4 +1,4 @@
-"""Plans of faults as text, and what they have for each packet."""
+"""Plans of faults in text form, and the fate that they give each packet."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Path:
 
 
 def bounds(share: float, n: int = N) -> tuple[float, float]:
-    """Five standard deviations: the seeds are fixed, so a failure is no bad luck."""
+    """Return the range of five standard deviations; with fixed seeds a failure is not by chance."""
     wide = 5 * math.sqrt(n * share * (1 - share))
     return n * share - wide, n * share + wide
 
@@ -202,7 +202,7 @@ def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
 
 
 def test_a_seed_has_the_fates_that_it_has_always_had() -> None:
-    """Whoever notes a plan and its seed finds the same again with any later version."""
+    """A plan and its seed give the same fates with every later version."""
     path = Path("loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed=7")
     fates = [path.fate() for _ in range(100)]
     assert [i for i, f in enumerate(fates) if f.drop >= 0] == [26, 35, 61, 72, 98]
@@ -257,9 +257,9 @@ def test_bursts_have_their_length_and_losses_keep_their_share(share: float, burs
         len(run) for run in "".join("x" if d else "." for d in drops).strip("x").split(".") if run
     ]
     assert runs
-    # Two bursts may follow one another.
+    # Two bursts may follow each other directly.
     assert all(run % burst == 0 for run in runs)
-    # Bursts are what is drawn, so their number has the binomial's width.
+    # Bursts are drawn, so their number has the binomial standard deviation.
     n = 5 * N / burst
     wide = 5 * math.sqrt(n * share) * burst
     assert abs(sum(drops) - 5 * N * share) <= wide
@@ -306,7 +306,7 @@ def test_delays_of_all_clauses_add_up_and_jitter_does_not_reorder() -> None:
 def test_a_rate_spaces_datagrams_and_a_limit_bounds_what_waits_for_it() -> None:
     path = Path("rate=8Mbit,delay=1ms,limit=3")
     fates = [path.fate(1000, now=0, packets=i) for i in range(5)]
-    # 1000 octets at 8 Mbit/s: a millisecond each.
+    # 1000 octets at 8 Mbit/s take a millisecond.
     assert [f.depart_ns for f in fates[:3]] == [10**6, 2 * 10**6, 3 * 10**6]
     assert [f.release_ns for f in fates[:3]] == [2 * 10**6, 3 * 10**6, 4 * 10**6]
     assert [f.drop for f in fates[3:]] == [counter("fault_limit")] * 2

@@ -1,4 +1,4 @@
-"""What a program with more rights than who started it takes from the environment: nothing."""
+"""A program with more rights than its caller ignores siwarp's environment variables."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from unit.base.conftest import Child
 
-#: Two users, of whom one runs what is the other's.
+#: Two users; the second runs a program that the first one owns.
 OWNER, CALLER = 65534, 65533
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody may enter and write to."""
+    """A directory that everybody may enter and write to."""
     path = Path(tempfile.mkdtemp(prefix="siw-secure-"))
     path.chmod(0o777)
     yield path
@@ -28,7 +28,7 @@ def folder() -> Iterator[Path]:
 
 
 def found(program: Path, folder: Path, **how: Any) -> dict[str, str]:
-    """Run it with everything set; what it says."""
+    """Run the program with all variables set; return its report."""
     env = {
         "SIWARP_CAPTURE": str(folder / "capture.pcapng"),
         "SIWARP_CRC": "0",
@@ -45,7 +45,7 @@ def found(program: Path, folder: Path, **how: Any) -> dict[str, str]:
 
 
 def with_more_rights(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A copy that is setuid, or setgid where this is not root; how to run it."""
+    """Return a setuid copy (setgid unless root runs this), and the parameters to run it with."""
     copy = folder / "program"
     shutil.copy(program, copy)
     if os.geteuid() == 0:
@@ -110,7 +110,7 @@ print(own)
 def test_a_second_capture_overwrites_no_file_and_follows_no_link(
     child: Child, tmp_path: Path, there: str
 ) -> None:
-    """The second one of a variable, FILE-PID: its name is known beforehand."""
+    """The second capture of a variable is named FILE-PID, which an attacker can predict."""
     file, victim = tmp_path / "run.pcapng", tmp_path / "run"
     code = f"import sys; sys.argv[1:] = [{str(file)!r}, {there!r}]\n" + OPEN
     done = child(code, SIWARP_CAPTURE=str(file))

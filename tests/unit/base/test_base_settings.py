@@ -1,4 +1,4 @@
-"""The settings table: defaults, environment, calls, and what is said about bad values."""
+"""The settings table: defaults, environment, calls, and messages about invalid values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Child = Callable[..., CompletedProcess[str]]
 
 ENOENT, EINVAL, ERANGE = 2, 22, 34
 
-# What the issue and the design pages promise: name, default, min, max.
+# The documented name, default, minimum and maximum of each setting.
 PROMISED = {
     "progress": (1, 0, 1),
     "nap_us": (1000, 50, 100000),
@@ -184,7 +184,7 @@ def test_a_very_long_value_is_still_one_line(child: Child) -> None:
 
 
 def test_the_environment_is_read_once_though_many_threads_ask_first(child: Child) -> None:
-    # More stacks than 40 MiB are given back by whichever thread ends: under a lock of glibc's that
+    # If the stacks exceed 40 MiB, glibc frees some at the end of a thread, under a lock that
     # ThreadSanitizer does not see.
     code = """
 import threading

@@ -1,4 +1,4 @@
-"""SipHash-2-4, by the example in its authors' paper (appendix A) and as a hash should behave."""
+"""SipHash-2-4, by the test vectors in its authors' paper (appendix A) and by hash properties."""
 
 from __future__ import annotations
 

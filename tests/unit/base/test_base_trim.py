@@ -1,4 +1,4 @@
-"""Free memory goes back to the system after a crowd has left."""
+"""Free memory is returned to the system after many objects have been freed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import ffi, lib
 
-#: From how many on it is a crowd.
+#: The number of objects from which siw_trim counts them as a crowd.
 CROWD = 1024
 BLOCK = 16 << 10
 
 
 class Crowd:
-    """A crowd without anybody in it."""
+    """An empty struct siw_crowd."""
 
     def __init__(self) -> None:
-        lib.siw_trim()  # what other tests left
+        lib.siw_trim()  # clear what other tests have left
         self._zeros = ffi.new("uint32_t[2]")
         self._crowd = ffi.cast("struct siw_population *", self._zeros)
 
@@ -65,12 +65,12 @@ def test_what_was_freed_between_memory_in_use_is_no_longer_resident() -> None:
     for block in blocks:
         ctypes.memset(block, 1, BLOCK)
     crowd.leave(CROWD)
-    for block in blocks[::2]:  # between memory in use, as records of peers are
+    for block in blocks[::2]:  # between blocks in use, as records of peers are
         libc.free(block)
     before = resident()
     assert lib.siw_trim()
     after = resident()
     for block in blocks[1::2]:
         libc.free(block)
-    # Three pages of four: a block shares one with memory in use.
+    # Three pages of four are returned, because each block shares one with memory in use.
     assert before - after > CROWD * BLOCK // 2

@@ -1,4 +1,4 @@
-"""Connects that are reset, as by a listener that has too many from one source, are tried again."""
+"""Connects that are reset, as by a listener with too many from one source, are retried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unit.verbs.rc_harness import End, Wire, plain_listener
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import MPAReply
 
-#: SO_LINGER of no time: closing resets.
+#: SO_LINGER with a time of zero: closing resets the connection.
 AT_ONCE = struct.pack("ii", 1, 0)
 
 

@@ -1,4 +1,4 @@
-"""Connections: made, refused, rejected, given up, with what each end is told."""
+"""Connections that are made, refused, rejected or abandoned, and the events on each side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from siwarp.verbs import (
     SendWR,
 )
 
-# ---- good connections
+# ---- successful connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -80,7 +80,8 @@ def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_f
     assert poll(b.scq)[0].ok
     (got,) = poll(a.rcq)
     assert (got.wr_id, got.byte_len, a.mem.read(7)) == (6, 7, b"I first")
-    assert b.rcq.poll(4) == [] and a.scq.poll(4) == []  # the RTR used nothing of anybody's
+    # the RTR consumed no receive and completed no request
+    assert b.rcq.poll(4) == [] and a.scq.poll(4) == []
     a.post(SEND, 2, length=3)
     assert poll(b.rcq)[0].wr_id == 5
     assert poll(a.scq)[0].wr_id == 2
@@ -133,7 +134,7 @@ def test_private_data_above_the_limit_is_refused(wire: Wire, rev: int, most: int
 
 
 def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(two: Wire) -> None:
-    with counted("rejects", 2):  # counted at either end
+    with counted("rejects", 2):  # counted on both sides
         a = two.dial(ConnParam(private_data=b"please"), size=1 << 16)
         request = two.request()
         request.id.reject(b"no, thanks")
@@ -278,7 +279,7 @@ def test_depths_set_on_the_queue_pair_bound_those_of_the_connection(wire: Wire) 
     assert (request.peer_ord, request.peer_ird) == (3, 5)
 
 
-# ---- illegal use
+# ---- invalid use
 
 
 def test_what_makes_no_sense_is_refused(wire: Wire) -> None:
@@ -295,18 +296,18 @@ def test_what_makes_no_sense_is_refused(wire: Wire) -> None:
     ):
         assert refused(a.id.connect, where, wrong) == errno.EINVAL, wrong
     empty = CMID(wire.a_channel)
-    assert refused(empty.connect, where) == errno.EINVAL  # no queue pair
-    assert refused(a.id.accept) == errno.EINVAL  # no request
+    assert refused(empty.connect, where) == errno.EINVAL  # has no queue pair
+    assert refused(a.id.accept) == errno.EINVAL  # has no connection request
     assert refused(a.id.reject) == errno.EINVAL
     assert refused(a.id.disconnect) == errno.ENOTCONN
     assert refused(wire.listener.disconnect) == errno.ENOTCONN
     assert refused(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
     assert refused(lambda: empty.local_addr) == errno.ENOTCONN
     a.id.connect(where)
-    assert refused(a.id.connect, where) == errno.EINVAL  # under way already
+    assert refused(a.id.connect, where) == errno.EINVAL  # is already connecting
     request = wire.request()
-    assert refused(request.id.accept) == errno.EINVAL  # no queue pair
-    # The listener works on.
+    assert refused(request.id.accept) == errno.EINVAL  # has no queue pair
+    # The listener still works.
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept()
     assert a.event().type == CMEventType.ESTABLISHED
@@ -342,7 +343,7 @@ def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> No
     assert lib.siw_cm_destroy_channel(ch) == 0
 
 
-# ---- nobody there, somebody strange
+# ---- no listener, or a peer that violates the protocol
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -354,7 +355,7 @@ def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> 
     a.id.connect(gone)
     event = a.event()
     assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
-    assert event.rev == 0  # there is no frame of a peer
+    assert event.rev == 0  # no frame of a peer has been received
     assert a.qp.qp_state == QPState.INIT
 
 
@@ -386,7 +387,7 @@ def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) ->
 
 def test_a_listener_that_closes_leaves_its_connections_alone(two: Wire) -> None:
     a, b = two.connect()
-    waiting = two.dial()  # nobody takes this one
+    waiting = two.dial()  # this connection request is not accepted
     address = two.address
     until(lambda: select.select([two.p_channel], [], [], 0)[0])
     two.listener.close()
@@ -430,7 +431,7 @@ def test_ids_close_in_one_thread_while_another_waits_for_events(two: Wire) -> No
     assert not any(t.is_alive() for t in threads)
 
 
-# ---- the short way
+# ---- siwarp.connect and siwarp.listen
 
 
 def test_a_few_lines_send_write_and_read() -> None:
@@ -447,7 +448,7 @@ def test_a_few_lines_send_write_and_read() -> None:
         thread = threading.Thread(target=serve, args=(listener,))
         thread.start()
         with cm.connect(listener.address) as conn:
-            # An initiator speaks first, so the first message here is a Write of nothing... by recv.
+            # The initiator must send first, so an empty Write precedes recv.
             from siwarp.verbs import RemoteBuffer
 
             conn.qp.post_send(SendWR(9, WRITE, send_flags=0))

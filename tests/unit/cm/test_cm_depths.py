@@ -1,4 +1,4 @@
-"""What Request and Reply say on the wire of depths and RTRs, and what each end makes of it."""
+"""Depths and RTRs in MPA Request and Reply on the wire, and how each side uses them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def offering(*kinds: RTR) -> bytes:
 
 
 def asked(wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP) -> MPARequest:
-    """Return the Request that an end of ours sends."""
+    """Return the MPA Request that siwarp sends."""
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel, persona=persona)
         a.id.connect(s.getsockname(), param)

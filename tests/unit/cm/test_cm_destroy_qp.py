@@ -1,4 +1,4 @@
-"""Queue pairs that are destroyed although a connection id has them."""
+"""Queue pairs that are destroyed although a connection id uses them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from siwarp.cm import CMEventType
 
 
 def destroy(end: End) -> None:
-    """Destroy its queue pair beside the id, as a C program may."""
+    """Destroy the id's queue pair with the C call, as a C program may."""
     assert lib.siw_destroy_qp(end.qp._live()) == 0
     end.qp._c = None
 
@@ -88,6 +88,6 @@ def refused_or_not(end: End) -> bool:
 
 
 def over(a: End, b: End) -> bool:
-    a.channel.get_event(0)  # which answers the Reply
+    a.channel.get_event(0)  # which processes the MPA Reply
     event = b.channel.get_event(0.01)
     return event is not None and event.type == CMEventType.DISCONNECTED

@@ -1,4 +1,4 @@
-"""Channels of no device: ids get their device later, move, keep addresses, listen on several."""
+"""Channels without a device: ids get a device later, change it, keep addresses, and listen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from siwarp.verbs import QP, Error, QPAttr, QPInitAttr, QPState, QPType
 
 @pytest.fixture
 def pair(two: Wire) -> tuple[Rig, Rig]:
-    """Two devices."""
+    """Return two devices."""
     return two.active, two.passive
 
 
@@ -71,7 +71,7 @@ def test_what_is_told_comes_in_order_with_the_rest(rig: Rig) -> None:
     assert (second.type, second.status) == (CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
     assert channel.get_event(0) is None
     id.tell(CMEventType.ADDR_RESOLVED)
-    id.close()  # takes its event along
+    id.close()  # the id's pending event is removed with it
     assert channel.get_event(0) is None
 
 
@@ -158,7 +158,7 @@ def test_where_it_was_bound_it_listens(rig: Rig) -> None:
     a = dial(rig, CMEventChannel(), bound)
     assert event_of(id.channel).listen_id is id
     a.id.close()
-    assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL  # nowhere
+    assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL  # no address is bound
 
 
 def test_who_is_second_at_a_port_learns_it_at_the_latest_when_it_listens(rig: Rig) -> None:
@@ -184,7 +184,7 @@ def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
         a = dial(rig, CMEventChannel(), (host, port))
         request = event_of(door.channel)
         assert request.listen_id is door
-        b = End(rig, request.id, door.channel, size=4096)  # refused by an id of another device
+        b = End(rig, request.id, door.channel, size=4096)  # refused for an id of another device
         b.id.accept()
         ends += [a, b]
         assert a.event().type == event_of(door.channel).type == CMEventType.ESTABLISHED
@@ -348,7 +348,7 @@ def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> No
     id.bind_addr(("127.0.0.1", 0))
     assert refused(id.bind_addr, ("127.0.0.1", 0)) == errno.EINVAL
     assert lib.siw_cm_set_v6only(id._live(), 1) == -errno.EINVAL
-    # The ids of a device's channel listen on that device alone.
+    # The ids of a channel that belongs to a device listen on that device only.
     other = Rig()
     of_device = CMID(CMEventChannel(rig.ctx))
     address.family = 0

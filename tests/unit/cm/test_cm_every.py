@@ -1,4 +1,4 @@
-"""Listening at every address of the device, on one port."""
+"""Listening at every local address of the device, on one port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTS = ["127.0.0.1", "::1"]
 
 
 class Everywhere(Wire):
-    """As Wire; the listener is at each address."""
+    """Like Wire; the listener is bound to every address."""
 
     def __init__(self, rig: Rig, port: int = 0) -> None:
         self.active = self.passive = rig
@@ -65,7 +65,7 @@ def test_closing_it_closes_each_listener_and_what_is_pending_there(rig: Rig) -> 
         with pytest.raises(ConnectionRefusedError):
             plain_client((host, wire.port))
     assert descriptors() == before - 2
-    Everywhere(rig, wire.port).listener.close()  # the port is free at each
+    Everywhere(rig, wire.port).listener.close()  # the port is free at every address
 
 
 def test_the_port_must_be_free_at_each_address(rig: Rig) -> None:
@@ -75,7 +75,7 @@ def test_the_port_must_be_free_at_each_address(rig: Rig) -> None:
         before = descriptors()
         assert refused(id.listen, ("", port), every_addr=True) == errno.EADDRINUSE
         assert descriptors() == before
-        # Nothing was kept: the id may listen elsewhere.
+        # Nothing is left over: the id may listen on another port.
         id.listen(("", 0), every_addr=True)
         assert id.local_addr[1] != port
 

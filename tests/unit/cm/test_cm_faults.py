@@ -1,4 +1,4 @@
-"""What a plan of faults does end to end: content is right, or both ends learn that it is over."""
+"""Fault plans end to end: the data is right, or both sides learn that the connection is over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR
 
 SIZE = 300_000
-#: Seconds after which something hangs; the fixture below has them scaled.
+#: Seconds after which an operation counts as hanging; the fixture below scales them.
 PATIENCE = 30.0
 
 pytestmark = pytest.mark.scales
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection's limits are only there for one that hangs."""
+    """Scale the time limits of connections, which only serve to detect hangs."""
     monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scaled(PATIENCE))
 
 
 class Echo(threading.Thread):
-    """The other end: tells of memory, sends back what comes until it is empty or over."""
+    """The peer: offers memory, echoes messages until an empty one or the end of the connection."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -95,7 +95,7 @@ def test_a_connection_carries_everything_right_through_what_a_stream_may_suffer(
 def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate(way: str) -> None:
     errors, terminates = counter("crc_errors"), counter("terminate_tx")
     data = pattern(SIZE, 3)
-    # Start-up has no CRC: it is let through.
+    # Start-up frames have no CRC, so they are excluded from corruption.
     with (
         echoing("seed=1") as echo,
         siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,

@@ -1,4 +1,4 @@
-"""Markers over whole connections: agreed on by each end for itself, and no octet amiss."""
+"""Markers over complete connections: negotiated for each direction; the data is unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import MPAReply, MPARequest, Opcode, crc32c
 
-# ---- between two ends of ours
+# ---- between two endpoints of siwarp
 
 
 @pytest.mark.parametrize("ask", [False, True])
@@ -63,7 +63,7 @@ def test_the_setting_asks_where_the_program_does_not(wire: Wire) -> None:
         lib.siw_setting_set(b"markers", 0)
 
 
-# ---- with a peer that says what Markers are
+# ---- with a peer that decides about Markers
 
 
 @pytest.mark.parametrize("size", [0, 1, 400, 5000, 60_000])

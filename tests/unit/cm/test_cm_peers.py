@@ -1,4 +1,4 @@
-"""Connections with peers built by hand: start-up frames, Markers and RTRs of every kind."""
+"""Connections with scripted peers: start-up frames, Markers and RTRs of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that nobody sane sends, accepted all the same: an accept says no only to its program."""
+"""Unusual MPA Requests are accepted; an accept fails only because of the program's parameters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ PLAIN = [
 def test_who_wants_nothing_enhanced_asks_in_the_format_of_rfc_5044(
     wire: Wire, param: ConnParam, roce: bool
 ) -> None:
-    """Octet by octet: no S, no word of IRD and ORD, no RTR, whatever else the program says."""
+    """Without enhanced parameters the Request is plain RFC 5044, whatever the program sets.
+
+    No S bit, no IRD and ORD words, no RTR.
+    """
     persona = {"persona": Persona.ROCE} if roce else {}
     with settings(mpa_announce=0), plain_listener() as listener:
         end = End(wire.active, CMID(wire.a_channel), wire.a_channel, **persona)
@@ -68,7 +71,7 @@ def test_who_wants_nothing_enhanced_asks_in_the_format_of_rfc_5044(
             sock.sendall(bytes(MPAReply(rev=1, m=0, c=0)))
             assert end.event().type == CMEventType.ESTABLISHED
             sock.settimeout(0.03)
-            with pytest.raises(TimeoutError):  # no RTR follows either
+            with pytest.raises(TimeoutError):  # no RTR is sent either
                 sock.recv(1)
 
 

@@ -1,4 +1,4 @@
-"""A source's share of what a listener may have pending; by default loopback's is all of it."""
+"""The share of a listener's pending connections per source; loopback may use all by default."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pace import scaled
 from siwarp.cm import RTR, CMEvent, CMEventType
 from siwarp.verbs import PeerGone
 
-# Nine connections of one address that nobody takes, where eight may be pending: it ends when three
-# were refused, or when the listener has paused and left the ninth in the kernel's queue.
+# Nine connections from one address that the program does not accept, with a limit of eight pending
+# ones. Ends when three were refused, or when the listener has paused and left the ninth in the
+# kernel's queue.
 PROGRAM = """
 import os, socket, sys, time
 from siwarp.base import counters
@@ -37,9 +38,10 @@ with Context(sys.argv[1]) as context:
 
 
 def refused_and_paused(host: str, **settings: str) -> str:
-    """Run it in a network of its own, which has an address that is not loopback's.
+    """Run PROGRAM in a network namespace that has a non-loopback address.
 
-    What a sanitizer preloads is for the program alone: a shell with it crashes where it forks.
+    The sanitizer's library is preloaded into the program only: a shell with it crashes when it
+    forks.
     """
     net = 'ip link set lo up; ip addr add 192.0.2.9 dev lo; LD_PRELOAD="$PRELOAD" exec "$@"'
     limit = scaled(30)

@@ -1,4 +1,4 @@
-"""The type of service that the two ends of a connection give its sockets."""
+"""The type of service that both sides of a connection set on its sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def connected_with(tos: int) -> int:
     for path in Path("/proc/self/fd").iterdir():
         try:
             s = socket.socket(fileno=os.dup(int(path.name)))
-        except OSError:  # no socket, or gone
+        except OSError:  # not a socket, or closed
             continue
         with s:
             try:

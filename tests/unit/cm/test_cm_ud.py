@@ -1,4 +1,4 @@
-"""UD queue pairs found by address and port: what two programs see of spec/cm-udp.md."""
+"""UD queue pairs found by address and port: spec/cm-udp.md as seen by two programs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_refused_question_says_so_and_why(ends: Ends, how: str) -> None:
     elif asked and how == "destroy":
         asked.id.close()
     else:
-        ends.door.close()  # with the question pending, or taken
+        ends.door.close()  # with the query pending, or accepted
         if asked:
             asked.id.reject()
     told = ends.result(scaled(20))
@@ -108,8 +108,8 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: En
         s.sendto(question(7, b"x"), ends.door.local_addr)
         asked = ends.request()
         before = counter("drop_sidr_length")
-        s.sendto(question(7, b"x"), ends.door.local_addr)  # while it is thought over
-        s.sendto(b"", ends.door.local_addr)  # which is behind it, and is seen
+        s.sendto(question(7, b"x"), ends.door.local_addr)  # while the query is pending
+        s.sendto(b"", ends.door.local_addr)  # a later datagram, which is processed after it
         until(lambda: counter("drop_sidr_length") > before)
         ends.accept(asked, qp, b"yes")
         first = s.recv(2048)
@@ -142,7 +142,8 @@ def test_a_wildcard_listener_answers_at_each_address_and_a_socket_may_have_the_p
     channel = CMEventChannel()
     with plain("127.0.0.3") as taken:
         id = CMID(channel, ud=True)
-        id.bind_addr(("127.0.0.3", taken.getsockname()[1]))  # as of programs with a socket there
+        # as if another program had a socket there
+        id.bind_addr(("127.0.0.3", taken.getsockname()[1]))
         assert id.local_addr == taken.getsockname()
         id.set_device(rig.ctx)
         assert refused(id.listen) == errno.EADDRINUSE

@@ -1,4 +1,4 @@
-"""A flood of questions of UD resolution; tests/sim/verbs/test_cm_ud_hostile.py has the rest."""
+"""A flood of UD resolution queries; other tests are in tests/sim/verbs/test_cm_ud_hostile.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ends(rig: Rig) -> Ends:
 
 
 def numbered(id: int, template: bytes = question()) -> bytes:
-    """Return question(id), without scapy's milliseconds."""
+    """Return question(id), without the milliseconds that scapy needs."""
     head = template[:8] + id.to_bytes(8, "big") + template[16:-4]
     return head + crc32c(head).to_bytes(4, "little")
 

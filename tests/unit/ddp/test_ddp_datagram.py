@@ -1,4 +1,4 @@
-"""The lower edge on datagrams: a segment and its CRC in, a segment and its CRC out."""
+"""DDP's lower edge on datagrams: segments with their CRC, received and sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from siwarp.inspect import DDPDatagram, DDPTagged, UDDatagram
 
 FAMILIES = [socket.AF_INET, socket.AF_INET6]
 MAX = {socket.AF_INET: 65507 - 22, socket.AF_INET6: 65527 - 22}
-#: Up to here one buffer, above from where the payload lies.
+#: Up to this many octets are copied into one buffer; longer payloads are sent from their own
+#: memory.
 COPIED = 4096
 
 
@@ -33,7 +34,7 @@ def segment(payload: bytes = b"", **fields: object) -> bytes:
     return bytes(DDPDatagram(**fields)) + payload
 
 
-# ---- out
+# ---- transmit
 
 
 @pytest.mark.clause("DGRAM-LLP-2", "DGRAM-UD-1", "DGRAM-UD-9")
@@ -56,7 +57,7 @@ def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: i
 
 def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(w: DdpWorld) -> None:
     v4, v6 = w.dgram(family=socket.AF_INET), w.dgram(family=socket.AF_INET6)
-    overhead = 12 + 14 + 4  # the LLP header, the DDP header, the CRC
+    overhead = 12 + 14 + 4  # LLP header, DDP header, CRC
     assert lib.siw_ddp_dgram_tagged_max(v4.handle, v4.peer) == 65507 - overhead
     assert lib.siw_ddp_dgram_tagged_max(v4.handle, v6.peer) == -errno.EAFNOSUPPORT
 
@@ -111,7 +112,7 @@ def test_a_key_of_another_domain_sends_nothing(w: DdpWorld) -> None:
         d.sent()
 
 
-# ---- in
+# ---- receive
 
 
 @pytest.mark.parametrize("family", FAMILIES)

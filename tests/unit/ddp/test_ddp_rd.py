@@ -1,4 +1,4 @@
-"""Streams on reliable datagrams: when the two sides of an endpoint know of them."""
+"""DDP streams on reliable datagrams: when the two sides of an endpoint know of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QKEY = 0x51A5
 
 
 class RDEnd:
-    """An endpoint of reliable datagrams."""
+    """An RD endpoint."""
 
     def __init__(self, w: DdpWorld) -> None:
         self.port = w.port
@@ -46,7 +46,7 @@ class RDEnd:
         return out[0]
 
     def news(self) -> Any:
-        """Return the next news, or nothing."""
+        """Return the next event, or None."""
         lib.siw_llp_port_poll(self.port, self.handlers, 4)
         event = ffi.new("struct siw_ddp_rd_event *")
         return event if lib.siw_ddp_rd_recv(self.c, event) == 1 else None
@@ -72,7 +72,7 @@ def end(w: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
 
 
 def test_a_stream_is_nobodys_before_it_is_shown(end: Callable[[], RDEnd]) -> None:
-    """Who receives must not meet one that the other side is still making."""
+    """The receiving side must not see a stream that the sending side is still setting up."""
     a, b = end(), end()
     out = a.stream(a.peer(b.addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish(out)

@@ -1,6 +1,6 @@
-"""Segments in, over TCP: what is placed where, and that what is refused writes nothing.
+"""Receiving segments over TCP: placement, and that a refused segment writes nothing.
 
-What RFC 5041 says of it clause by clause is in tests/conformance/rfc5041.
+The clauses of RFC 5041 are tested in tests/conformance/rfc5041.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unit.ddp.ddp_harness import (
 WRITE, SINK = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_READ_SINK
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
 CRC = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
-#: More than mpa gives up whole: the CRC comes behind the placement.
+#: Larger than the FPDUs that mpa delivers complete: the CRC is checked after placement.
 LARGE = 20_000
 
 
@@ -184,7 +184,7 @@ def test_a_buffer_of_a_broken_off_message_can_be_taken_back(w: DdpWorld) -> None
     assert q.take() == 6
 
 
-# ---- refusals
+# ---- refused segments
 
 
 @pytest.mark.parametrize("segment", [b"\xc1", tagged()[:13], b"\x41", untagged()[:17]])
@@ -209,7 +209,7 @@ def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
     q.post(1, m.sge())
     stream.sock.sendall(fpdu(untagged(pattern(size)), crc=0))
     assert stream.fails() == CRC
-    assert len(m.octets()) == size  # and nothing beyond the buffer
+    assert len(m.octets()) == size  # nothing is written beyond the buffer
 
 
 @pytest.mark.fast_path
@@ -334,7 +334,7 @@ def test_end_of_stream_and_reset_come_up_as_they_are(w: DdpWorld) -> None:
         other.head()
 
 
-# ---- headers that are quoted
+# ---- quoted headers
 
 
 @given(st.binary(max_size=40))

@@ -1,6 +1,6 @@
-"""Messages out, over TCP: cut into segments, counted, broken off.
+"""Sending messages over TCP: segmentation, counting, aborted messages.
 
-What RFC 5041 says of it clause by clause is in tests/conformance/rfc5041.
+The clauses of RFC 5041 are tested in tests/conformance/rfc5041.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unit.ddp.ddp_harness import (
 )
 
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
-BATCH_OCTETS = 1 << 18  # what mpa frames before it asks for a flush
+BATCH_OCTETS = 1 << 18  # octets that mpa frames before a flush is needed
 
 
 @given(
@@ -199,10 +199,10 @@ def test_small_messages_in_flight_are_bounded(w: DdpWorld) -> None:
     until(stream.flush_once)
     thread.join()
     assert stream.accepted == stream.begun == sent + 1
-    assert int.from_bytes(got[0][-fpdu_octets:][12:16], "big") == sent + 1  # its MSN
+    assert int.from_bytes(got[0][-fpdu_octets:][12:16], "big") == sent + 1  # the MSN field
 
 
-# ---- broken off
+# ---- aborted messages
 
 
 def test_a_message_given_up_ends_behind_its_last_whole_segment(w: DdpWorld) -> None:
@@ -234,7 +234,7 @@ def test_a_key_that_dies_in_the_middle_of_a_message_stops_it(w: DdpWorld) -> Non
     assert stream.tx_error == CATASTROPHIC
 
 
-# ---- from an STag, as a Read Response
+# ---- from memory with an STag, as a Read Response
 
 
 def test_a_response_reads_what_its_stag_names(w: DdpWorld) -> None:

@@ -1,4 +1,4 @@
-"""What pages call by a name of the C or the Python interface is there."""
+"""Names of the C and Python interfaces that pages mention exist."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DECLARED = {
     for found in headers.parse(ROOT / "siwarp/include/siwarp" / header).declarations
     for name in re.findall(r"\bsiw_\w+", f"{found.name} {found.code}")
 }
-#: Devices are named by their interface.
+#: Devices are named after their network interface.
 DEVICES = {"siw_lo", "siw_eth0", "siw_"}
 
 
 def there(dotted: str) -> bool:
-    """Whether a dotted name is a module, or a member that one leads to."""
+    """Return whether a dotted name is a module or a member reachable from one."""
     parts = dotted.split(".")
     found = importlib.import_module(parts[0])
     for i, part in enumerate(parts[1:], 1):
@@ -46,7 +46,7 @@ def test_each_name_that_a_page_has_in_code_is_one_of_the_interface(page: Path) -
     spans = CODE.findall(page.read_text("utf-8"))
     c = {name for span in spans for name in re.findall(r"(?<![\w/-])siw_\w*", span)}
     assert not c - DECLARED - DEVICES
-    # What compares is a display filter of Wireshark's, whose fields have such names, too.
+    # A comparison is a Wireshark display filter, whose fields have similar names.
     spans = [span for span in spans if "==" not in span]
     python = {name for span in spans for name in re.findall(r"(?<![\w/.])siwarp(?:\.\w+)+", span)}
     of_cm = re.compile(r"(?<![\w.])(?:CM(?:ID|EventChannel)|Connection)(?:\.\w+)?")

@@ -1,4 +1,4 @@
-"""Pages for users: each command is tried or marked as untried, and each link leads to a file."""
+"""User pages: each command is tried or marked as untried, and each link leads to a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from doc_block import block, blocks  # noqa: E402
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
 WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
-#: What runs blocks names their page and the block: in Python block("PAGE", "NAME"), in a shell
-#: doc_block.py PAGE NAME.
+#: Files that run blocks; they name page and block: block("PAGE", "NAME") in Python, doc_block.py
+#: PAGE NAME in a shell.
 RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 def made() -> set[Path]:
-    """Return the pages of docs that `make site` makes from the code: others may link to them."""
+    """Return the pages of docs that `make site` generates from the code; they may be linked to."""
     return {(ROOT / "docs" / name).resolve() for name in stage.pages()}
 
 

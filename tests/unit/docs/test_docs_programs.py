@@ -1,4 +1,4 @@
-"""The table of docs/programs.md and the rows of `make abi` agree on which programs work."""
+"""README's table of programs and the rows of make abi cover the same programs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def begins(row: str, name: str) -> bool:
 
 
 def entry_of(row: str) -> Entry | None:
-    """Return the entry of the program whose name is the longest prefix of a row's name."""
+    """Return the entry whose program name is the longest prefix of the row's name."""
     fitting = [(len(n), e) for e in entries() for n in e.names if begins(row, n)]
     return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 

@@ -1,4 +1,4 @@
-"""The reference that `make site` makes has all that the code has."""
+"""The reference that `make site` generates covers everything in the code."""
 
 from __future__ import annotations
 

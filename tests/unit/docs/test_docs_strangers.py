@@ -1,4 +1,4 @@
-"""The page of faults found by strangers names tests that are there."""
+"""The page of faults found by external programs names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tools/ci-full``: what it says of its steps, and which of them ``--resume`` leaves out."""
+"""``tools/ci-full``: what it reports of its steps, and which of them ``--resume`` skips."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Stands for the project's: each target writes its name into `ran`. The one in FAIL fails, the one
-#: in HANG holds a pipe open until it is killed, the one in CHANGE changes a file that git knows.
+#: Replaces the project's Makefile: each target writes its name into `ran`. The target in FAIL
+#: fails, the one in HANG holds a pipe open until it is killed, the one in CHANGE changes a file
+#: tracked by git.
 MAKEFILE = """.PHONY: build
 build:
 \t@mkdir -p build/main && echo "$(LIBRARY)" >build/main/libsiwarp.so
@@ -28,7 +29,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository of one commit with the tool, and with stubs for what it runs."""
+    """A repository of one commit with the tool, and stubs of the programs that it runs."""
     for name in ("tools/ci-full", "tools/lib.sh", "tools/versions"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -42,7 +43,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def commit(tree: Path) -> None:
-    """Commit all that there is."""
+    """Commit all files."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     subprocess.run(["git", "add", "-A"], cwd=tree, check=True)
@@ -51,7 +52,7 @@ def commit(tree: Path) -> None:
 
 @pytest.fixture
 def run(tree: Path) -> Run:
-    """Run the tool there; keyword arguments are variables of the environment."""
+    """Run the tool in the tree; keyword arguments are environment variables."""
 
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -131,7 +132,7 @@ def test_a_signal_ends_what_runs_and_the_step_has_no_result(tree: Path) -> None:
         with (tree / "open").open() as pipe:
             assert pipe.readline() == "hangs\n"
             full.terminate()
-            assert pipe.read() == ""  # its end: nobody holds it open any more
+            assert pipe.read() == ""  # end of file: no process holds the pipe open any more
         assert full.wait() == 130
     assert not (tree / "build" / "ci-full" / "asan.result").exists()
 

@@ -1,4 +1,4 @@
-"""The recorded traffic of Linux siw, dissected to the last octet."""
+"""Recorded traffic of Linux siw, dissected to the last octet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 def both_ways(name: str) -> tuple[Frames, Frames]:
-    """(client, server) of the one connection in a capture."""
+    """Return the (client, server) streams of the only connection in a capture."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     assert len(streams) == 2
     client = next(d for d in streams if d.dest_port == RPING_PORT)

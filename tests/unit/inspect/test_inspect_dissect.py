@@ -1,4 +1,4 @@
-"""What dissect tells of a capture: streams, messages, answers, errors, and what the file lacks."""
+"""What dissect reports of a capture: streams, messages, answers, errors, and gaps in the file."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_markers_are_known_from_the_other_ends_frame_and_a_wrong_one_is_told(
     assert [e for e, _ in errors(found)] == ["wrong CRC"]
 
 
-# Each: octets of the initiator behind the start-up frames, and what is told of them.
+# Each entry: octets that the initiator sends after the start-up frames, the error, its clause.
 BROKEN: dict[str, tuple[list[bytes], str, str]] = {
     "crc": ([send(1, b"x")[:-1] + b"\0"], "wrong CRC", "RFC5044-8-01"),
     "version": (
@@ -243,7 +243,7 @@ def test_a_rejected_connection_is_an_error(tmp_path: Path) -> None:
     assert errors(found) == [("the connection was rejected", None)]
 
 
-# ---- what the capture lacks -------------------------------------------------------------------
+# ---- segments missing from the capture ---------------------------------------------------------
 
 
 def test_retransmissions_are_counted_and_told_of_the_message(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
     link.packets = pieces[:lost] + pieces[lost + 1 :]
     if not alone:
         link.packets += [datagram(ud(2, b"good"))]
-    elif lost == 0:  # another datagram shows whose ports they were
+    elif lost == 0:  # another datagram identifies the ports
         link.packets += [datagram(ud(1, b"back"), B, A)]
     found = seen(link, tmp_path)
     assert (found.messages[0].source, found.messages[0].dest) == (

@@ -1,4 +1,4 @@
-"""Captures as files: formats, damage, and octets that no one should send."""
+"""Capture files: formats, damaged files, and octets that violate the protocols."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_no_mutation_of_a_file_costs_more_than_a_value_error(
 
 
 def check_whole(found: Dissection) -> None:
-    """What holds for every dissection, whatever octets it is of."""
+    """Check the invariants of every dissection, whatever octets it is of."""
     assert [m.number for m in found.messages] == list(range(1, len(found.messages) + 1))
     assert [s.number for s in found.streams] == list(range(1, len(found.streams) + 1))
     told = {s.number: 0 for s in found.streams}

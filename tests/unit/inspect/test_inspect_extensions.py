@@ -1,4 +1,4 @@
-"""The messages of RFC 7306 and siwarp's private ones: as layers, and as dissect tells them."""
+"""The messages of RFC 7306 and siwarp's private ones: scapy layers, and dissect's reports."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_count_and_a_requester_lie_as_the_page_has_them() -> None:
     said = bytes(DeliveryCount(sends=0x01020304, writes=0x11121314))
     assert said == bytes.fromhex("c14f 04000000 01020304 11121314")
     assert bytes(Requester(rnr_retry=6)) == bytes.fromhex("c14f 05000000 000000000000 01 06")
-    # With a payload, or another subcode, they are neither.
+    # With a payload or another subcode, the message is of neither kind.
     assert not isinstance(DDP(said + b"x"), DeliveryCount)
     assert not isinstance(DDP(said[:2] + b"\6" + said[3:]), DeliveryCount | Requester)
 

@@ -1,4 +1,4 @@
-"""Octets written by hand from the figures of the RFCs, built and dissected."""
+"""Octets written out from the figures of the RFCs, built and dissected."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 def octets(text: str) -> bytes:
-    """Hexadecimal digits with any blanks between them."""
+    """Convert hexadecimal digits with any blanks between them."""
     return bytes.fromhex("".join(text.split()))
 
 
-# RFC 5044 figure 5: a Marker, then a Send of 24 zero octets; figure 6: the second FPDU of
-# that stream, with a Marker inside. The CRC covers the Markers in both.
+# RFC 5044 figure 5: a Marker, then a Send of 24 zero octets; figure 6: the second FPDU of that
+# stream, with a Marker inside. The CRC covers the Markers in both figures.
 FIGURE_5 = octets("0000 0000  002a 4143 00000000 00000000 00000001 00000000") + bytes(24)
 FIGURE_5_CRC = octets("52 23 99 83")
 FIGURE_6 = octets("002a 4143 00000000 00000000 00000002 00000000  0000 0014") + bytes(24)
@@ -116,7 +116,8 @@ def test_read_request() -> None:
 
 
 def test_terminate_for_a_tagged_segment_quotes_its_length_and_header() -> None:
-    # DDP, tagged buffer error, invalid STag: M and D set, R clear; 14 + 32 octets refused.
+    # Layer DDP, tagged buffer error, invalid STag: M and D set, R clear; the refused segment has 14
+    # + 32 octets.
     whole = octets(
         """41 47 00000000 00000002 00000001 00000000
            11 00 c000 002e c1 40 11223344 0102030405060708"""
@@ -133,7 +134,7 @@ def test_terminate_for_a_tagged_segment_quotes_its_length_and_header() -> None:
 
 
 def test_terminate_for_a_read_request_quotes_both_headers() -> None:
-    # RDMAP, remote protection error, access rights violation: M, D and R set.
+    # Layer RDMAP, remote protection error, access rights violation: M, D and R set.
     whole = octets("41 47 00000000 00000002 00000001 00000000  01 02 e000 002e") + READ_REQUEST
     seen = DDP(whole)[Terminate]
     assert (seen.m, seen.d, seen.r, seen.ddp_seg_len) == (1, 1, 1, 46)

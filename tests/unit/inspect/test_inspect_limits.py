@@ -1,4 +1,4 @@
-"""A hostile capture costs a clear error, and neither memory nor time of whoever reads it."""
+"""Reading a hostile capture ends in a clear error without using much memory or time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def block(kind: int, body: bytes) -> bytes:
     return struct.pack("<I", kind) + size + body + size
 
 
-#: The command, and then the most memory that its process had.
+#: Runs the command, then prints the peak memory of its process.
 COMMAND = """
 import sys
 from siwarp.cli.main import main
@@ -44,13 +44,13 @@ sys.exit(status)
 """
 
 
-#: A tenth of the messages that are allowed without it, and so a tenth of the time and the memory.
+#: A tenth of the default limit of messages, to save time and memory.
 TENTH = ["--max-messages", "10000"]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Compressed captures of some tens of kB that unpack to much."""
+    """Provide compressed captures of some tens of kB that unpack to large sizes."""
     folder = tmp_path_factory.mktemp("limits")
     message = record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
     octets = {
@@ -89,7 +89,7 @@ def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert done.stderr.startswith(f"siwarp: {path}: {said}"), done.stderr
     if "SANITIZER" not in os.environ:
-        # Python has 70,000 of it.
+        # The Python interpreter accounts for 70,000 kB.
         assert int(done.stdout.split()[-2]) < most_kb, done.stdout
 
 

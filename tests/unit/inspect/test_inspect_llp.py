@@ -1,4 +1,4 @@
-"""Datagrams with the LLP header, in captures: a row each."""
+"""Datagrams with the LLP header in captures: one row each."""
 
 from __future__ import annotations
 

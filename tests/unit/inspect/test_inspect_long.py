@@ -1,4 +1,4 @@
-"""Captures that are long: nothing is looked for again and again."""
+"""Long captures: no search is repeated for each message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from siwarp.inspect.packets import packets_of_scapy
 def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a long capture that lacks one segment takes hours."""
+    """Otherwise a long capture that lacks one segment takes hours."""
     count, looks = 200, 0
     link = startup(Link().open())
     for n in range(1, count + 1):
@@ -38,7 +38,7 @@ def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
 
     monkeypatch.setattr(capture, "_fits", counted)
     found = capture.examine_packets(packets_of_scapy(link.packets))
-    assert sum(m.answers is not None for m in found.messages) == count  # and the Reply
+    assert sum(m.answers is not None for m in found.messages) == count  # and the MPA Reply
     assert looks < 4 * count
 
 

@@ -1,4 +1,4 @@
-"""Markers as siwarp.inspect has them: the figures of RFC 5044, and out again what was put in."""
+"""Markers in siwarp.inspect: the figures of RFC 5044, and inserting and removing them."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_a_stream_is_marked_as_in_figures_5_and_6_of_rfc_5044() -> None:
     ("at", "size", "where"),
     [
         (0, 24, [(0, 0)]),  # before the first FPDU
-        (512, 24, [(512, 0)]),  # between two
+        (512, 24, [(512, 0)]),  # between two FPDUs
         (508, 24, [(512, 4)]),  # in the DDP header
         (484, 24, [(512, 28)]),  # in the payload
-        (468, 24, [(512, 44)]),  # behind the ULPDU, before the CRC
-        (464, 24, []),  # the FPDU ends where the next Marker is to stand
+        (468, 24, [(512, 44)]),  # between the ULPDU and the CRC
+        (464, 24, []),  # the FPDU ends where the next Marker would start
         (500, 1016, [(512, 12), (1024, 524), (1536, 1036)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Frames of UD resolution (spec/cm-udp.md) in captures: a row each, answers beside questions."""
+"""UD resolution frames (spec/cm-udp.md) in captures: one row each, answers next to queries."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def frame(**fields: Any) -> bytes:
 
 
 def spoiled(octets: bytes, at: int, value: int) -> bytes:
-    """Another octet, and a CRC that fits."""
+    """Change one octet and recompute the CRC."""
     changed = octets[:at] + bytes([value]) + octets[at + 1 : -4]
     return changed + crc32c(changed).to_bytes(4, "little")
 
 
 def of(*sent: tuple[str, bytes]) -> list[Message]:
-    """Datagrams to ("ask") and from the listener ("tell") as messages."""
+    """Dissect datagrams to the listener ("ask") and from it ("tell") into messages."""
     ends = {"ask": (ASKER, DOOR), "tell": (DOOR, ASKER)}
     return dissect_packets(datagram(octets, *ends[way]) for way, octets in sent)
 
@@ -137,7 +137,7 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
             time.sleep(0.05)
     found = dissected(file)
     assert {m["error"] for m in found} == {None}
-    # Each is seen as sent and as received.
+    # Each is captured as sent and as received.
     assert [m["kind"] for m in found] == [
         *["SIDR_QUESTION"] * 2, *["SIDR_ANSWER"] * 2, *["SIDR_QUESTION"] * 2, *["SIDR_REFUSAL"] * 2
     ]  # fmt: skip

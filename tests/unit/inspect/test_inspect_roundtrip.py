@@ -1,4 +1,4 @@
-"""Any fields, built, dissected and read back; any octets, dissected and built again."""
+"""Any fields, built and dissected again; any octets, dissected and built again."""
 
 from __future__ import annotations
 

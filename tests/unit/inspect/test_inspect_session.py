@@ -1,4 +1,4 @@
-"""scapy's sniff gives MPA frames: with its own TCPSession, and with ours where that goes wrong."""
+"""scapy's sniff returns MPA frames: with scapy's TCPSession, and with siwarp's where that fails."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_fpdu_in_the_replys_segment_is_not_lost(session: type[DefaultSession]
 
 
 def test_two_connections_whose_keys_scapy_takes_for_one_stay_apart() -> None:
-    # TCPSession's key of a connection is the exclusive or of its ends.
+    # TCPSession identifies a connection by the exclusive or of its two addresses and ports.
     packets: list[Packet] = []
     one = Link(("10.0.0.1", 100), ("10.0.0.2", 200), packets=packets).open()
     two = Link(("10.0.0.5", 104), ("10.0.0.6", 196), packets=packets).open()

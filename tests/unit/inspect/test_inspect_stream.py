@@ -1,4 +1,4 @@
-"""TCP segments in any order and shape give the same stream; a stream gives its frames."""
+"""TCP segments in any order and size give the same stream; a stream gives its frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from siwarp.inspect import (
 )
 
 FORTH = Direction("10.1.0.1", 4000, "10.1.0.2", 5000)
-# Addresses are given: scapy would ask the network for those left open.
+# Addresses are set explicitly; scapy would look unset ones up in the network.
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 STREAM = b"".join(
     [
@@ -42,7 +42,7 @@ def segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
 
 
 def cut(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
-    """(offset, octets) of pieces of the given sizes, repeated until the octets end."""
+    """Return (offset, octets) of pieces with the given sizes, repeated until the octets end."""
     pieces, at, turn = [], 0, 0
     while at < len(octets):
         size = sizes[turn % len(sizes)]
@@ -51,7 +51,7 @@ def cut(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
     return pieces
 
 
-@settings(max_examples=30)  # each builds and dissects a hundred packets and more
+@settings(max_examples=30)  # each example builds and dissects over a hundred packets
 @given(
     isn=st.integers(0, (1 << 32) - 1),
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),

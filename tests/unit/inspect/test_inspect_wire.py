@@ -1,4 +1,4 @@
-"""Captures are read by struct; the scapy layers read the same from the same octets."""
+"""Captures are parsed with struct; the scapy layers read the same values from the same octets."""
 
 from __future__ import annotations
 

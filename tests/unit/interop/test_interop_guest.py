@@ -1,4 +1,4 @@
-"""A guest whose kernel has failed is noticed and replaced; no virtual machine is started here."""
+"""A guest whose kernel has failed is detected and replaced; no virtual machine is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUG = "[   12.345678] kernel BUG at drivers/infiniband/core/iwcm.c:969!"
 
 
 class Pretended:
-    """What the harness asks of a guest."""
+    """A fake guest with the interface that the harness uses."""
 
     version, accelerator = "6.1.192-2", "none"
 

@@ -1,4 +1,4 @@
-"""The check for the compiler's own atomics finds them, and passes C11's."""
+"""The lint check against compiler-specific atomics finds them, and accepts C11 atomics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check for tests that wait in real time, and its list, to which nothing is added."""
+"""The lint check for tests that wait in real time, and its list, which may only shrink."""
 
 from __future__ import annotations
 

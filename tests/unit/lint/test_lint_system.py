@@ -1,4 +1,4 @@
-"""The checks that time, sleep, threads and randomness are asked for in base alone."""
+"""The lint checks that time, sleep, threads and randomness are used only through base."""
 
 from __future__ import annotations
 

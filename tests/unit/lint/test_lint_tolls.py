@@ -1,4 +1,4 @@
-"""The check for tolls knows them in disguise, and lets what does work pass."""
+"""The lint check for pass-through functions finds disguised ones, and accepts functional ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The capture: what is in the file, judged by scapy, which works each checksum out again."""
+"""Captures: the file's content, checked by scapy, which recomputes each checksum."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def capturing(path: Path) -> Iterator[Path]:
 
 
 def read(path: Path) -> list[Packet]:
-    """The file's packets, each of which must be as scapy itself would have built it."""
+    """Return the file's packets, each of which must equal what scapy itself would build."""
     packets = []
     with PcapReader(str(path)) as reader:
         while True:
@@ -142,7 +142,7 @@ def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
             a.sendto(b.local(), OCTETS[:i])
             receive(port, b)
             lib.siw_capture_note(i)
-            lib.siw_capture_note(i)  # there is none that has not been told of
+            lib.siw_capture_note(i)  # a second note has no datagram to refer to
         a.sendto(b.local(), b"good")
         receive(port, b)
     packets = read(path)
@@ -193,7 +193,7 @@ def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
 
 
 def exchange(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
-    """Send all octets from a to b, however the sockets cut them."""
+    """Send all octets from a to b, however the sockets split them."""
     sent, got = 0, b""
     for _ in range(100000):
         if sent < len(octets):
@@ -208,7 +208,7 @@ def exchange(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
 
 
 def check_stream(packets: list[Packet]) -> None:
-    """Each direction's numbers go on where they were, and acknowledge what was seen."""
+    """Assert that each direction's sequence numbers continue and acknowledge what was received."""
     following: dict[tuple[Any, ...], int] = {}
     for packet in packets:
         tcp = packet[TCP]
@@ -246,7 +246,7 @@ def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
     streams = {d.source_port: octets for d, octets in tcp_streams(packets).items()}
     assert streams.pop(name) == OCTETS
     assert list(streams.values()) == [OCTETS[:1000]]
-    # Written once: no octet is there a second time.
+    # Written once: no octet occurs a second time.
     assert sum(len(payload(p)) for p in packets) == len(OCTETS) + 1000
     assert max(len(p.original) for p in packets) <= 65535
 
@@ -370,7 +370,7 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> N
         if pid == 0:
             status = 1
             try:
-                own = Port().udp()  # what it inherited is closed
+                own = Port().udp()  # the inherited sockets are closed
                 status = 0 if own.sendto(where, b"child") == 0 else 2
             finally:
                 os._exit(status)
@@ -384,7 +384,7 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> N
 
 
 def test_a_write_that_fails_ends_the_capture_and_another_can_be_begun(tmp_path: Path) -> None:
-    # A memory file that was sealed against growing fails as a full disk does: in mid-capture.
+    # A memory file that is sealed against growing fails in mid-capture, as a full disk does.
     done = run_child(f"""
 import fcntl
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)

@@ -1,4 +1,4 @@
-"""What llp does where the system says no: the error is told, and no descriptor is left."""
+"""llp when system calls fail: the error is returned, and no descriptor is left open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SO_RCVBUFFORCE = 33
 
 
 def buffer_calls() -> int:
-    """Return the calls that set a new UDP socket's two buffers: twice as many without privilege."""
+    """Return the number of calls that set a new UDP socket's buffers: double without privilege."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
             s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 16)
@@ -22,8 +22,9 @@ def buffer_calls() -> int:
         return 2
 
 
-#: `call` that fails once with each call of `name`, `error` being told, and no descriptor left open.
-#: `name#2` is the second one, `name+2` the second behind those that set a new socket's buffers.
+#: Code in which `call` must return -`error` when a call of `name` fails, and leave no descriptor
+#: open. `name#2` stands for the second call of that name, `name+2` for the second after those that
+#: set a new socket's buffers.
 TOLD = """
 p = Port()
 u4, u6 = p.udp("127.0.0.1"), p.udp("::1")

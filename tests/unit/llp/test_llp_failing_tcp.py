@@ -1,4 +1,4 @@
-"""Streams where the system says no: connections that end untaken, calls that are interrupted."""
+"""TCP streams when system calls fail: connections that end before accept, interrupted calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan of faults between the layers above and real sockets on loopback."""
+"""A plan of faults between the upper layers and real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from pace import over
 from unit.llp.test_llp_capture import capturing, comment, payload, read
 
-#: How much longer things may take under a sanitizer, and on a loaded machine: seconds.
+#: Additional seconds for a sanitizer or a loaded machine.
 LATE = 5.0
 
 
@@ -28,7 +28,7 @@ def plan(kit, text):
 
 
 def receive(port, sock, quiet=0.15, most=10**6):
-    """Return what arrives, by the poller and its waits, until nothing did for ``quiet`` seconds.
+    """Return what arrives, by polling and waiting, until nothing has arrived for ``quiet`` seconds.
 
     Loopback delivers a datagram within sendto, so 0 is enough to see that none was sent.
     """
@@ -82,7 +82,7 @@ def test_losses_are_the_same_for_the_same_seed_and_equal_the_counter(port, kit, 
             send_all(a, b.local(), numbered(1000))
             runs.append(receive(port, b))
         assert 1000 - len(runs[-1]) == counters["fault_loss"]
-        # Five standard deviations of the binomial.
+        # Five standard deviations of the binomial distribution.
         assert abs(counters["fault_loss"] - 100) <= 5 * math.sqrt(1000 * 0.1 * 0.9)
         assert runs[-1] == sorted(runs[-1])
         a.close()
@@ -132,7 +132,7 @@ def test_reordered_datagrams_are_overtaken_by_up_to_three_and_none_is_lost(port,
         got = [int.from_bytes(d, "big") for d in receive(port, b, quiet=0.5)]
     assert sorted(got) == list(range(500))
     late = [n for at, n in enumerate(got) if any(m > n for m in got[:at])]
-    # A held one that is next to another held one may not be late itself.
+    # A held datagram next to another held one may not be late itself.
     assert 0 < len(late) <= counters["fault_reorder"]
     assert counters["fault_reorder"] <= 50 + 5 * math.sqrt(45)
     assert max(sum(m > n for m in got[:at]) for at, n in enumerate(got)) <= 3
@@ -195,7 +195,7 @@ def test_a_rate_spaces_datagrams(port, kit):
         began = time.monotonic()
         send_all(a, b.local(), [bytes(1000)] * 50)
         assert len(receive(port, b, quiet=LATE, most=50)) == 50
-        # 50 of 1000 octets at 4 Mbit/s: 100 ms.
+        # 50 datagrams of 1000 octets at 4 Mbit/s take 100 ms.
         assert 0.1 <= time.monotonic() - began < LATE
 
 
@@ -264,7 +264,7 @@ def test_a_batch_is_split_while_a_plan_is_on(port, kit):
 
 
 def pump(port, a, b, data, piece=50000, seconds=30.0):
-    """Send data from a to b, sleeping between; what arrived, and how long it took."""
+    """Send data from a to b, sleeping between; return what arrived, and the seconds it took."""
     sent, got = 0, bytearray()
     began = time.monotonic()
     while len(got) < len(data):
@@ -289,7 +289,7 @@ def pump(port, a, b, data, piece=50000, seconds=30.0):
                 idle = False
         if idle:
             assert port.wait(int(seconds * 1e6)) == 1
-    # Not as a comparison: what pytest would have to say of two long ones takes minutes.
+    # Compared in a loop, because pytest's explanation of two long differing values takes minutes.
     wrong = next((i for i, (x, y) in enumerate(zip(got, data, strict=True)) if x != y), None)
     assert wrong is None, f"octet {wrong} came wrong"
     return time.monotonic() - began
@@ -312,7 +312,7 @@ def test_a_streams_octets_come_whole_and_in_order(port, kit, way, text):
 def test_a_streams_rate_is_kept(port, kit, way):
     a, b = port.pair()
     with plan(kit, f"{way}:rate=40Mbit"):
-        # A megabyte at 40 Mbit/s: 200 ms.
+        # A megabyte at 40 Mbit/s takes 200 ms.
         assert 0.2 <= pump(port, a, b, os.urandom(1_000_000)) < 0.2 + LATE
 
 
@@ -339,14 +339,14 @@ def test_a_reset_ends_the_stream_at_both_ends(port, kit, way, text):
     a, b = port.pair()
     counters = kit.Counters()
     ended = set()
-    # The plan is for one end of the two.
+    # The plan applies to one side of the connection.
     where = f"peer=127.0.0.1:{kit.port_of(b.local())}"
     if way == "rx":
         where = f"peer=127.0.0.1:{kit.port_of(a.local())}"
     with plan(kit, f"{way}:{text},{where}"):
         end = time.monotonic() + 2 * LATE
         data = bytes(10000)
-        # The plan meets a connection that was there before when that moves something.
+        # The plan applies to an existing connection from its next transfer on.
         assert a.send(b"x") == 1
         kit.until(lambda: b.recv()[0] == 1)
         while len(ended) < 2:
@@ -356,7 +356,7 @@ def test_a_reset_ends_the_stream_at_both_ends(port, kit, way, text):
                 if rv < 0 and rv != -errno.EAGAIN:
                     assert rv == -errno.ECONNRESET
                     ended.add(s)
-            # The last octets before the reset are a part of a call's.
+            # The last octets before the reset are part of one call's data.
             if "KB" in text and a not in ended and -errno.EAGAIN != a.send(data) < 0:
                 ended.add(a)
             if "ms" in text:
@@ -392,7 +392,7 @@ def test_nobody_spins_while_a_streams_octets_wait(port, kit):
     with plan(kit, "rx:rate=4Mbit,limit=20KB"):
         before = time.process_time()
         pump(port, a, b, data)
-        # 200 KB at 4 Mbit/s: 400 ms, of which nearly all is sleep.
+        # 200 KB at 4 Mbit/s take 400 ms, nearly all of it asleep.
         assert time.process_time() - before < 0.4 or "SANITIZER" in os.environ
 
 
@@ -426,7 +426,7 @@ def test_a_corrupted_datagram_is_captured_as_it_left(port, kit, tmp_path):
 
 
 def test_both_ends_of_two_threads_keep_a_streams_order_under_a_plan(kit):
-    """A send and a receive on one socket may run at the same time, and the poller beside them."""
+    """Sending and receiving on one socket may run concurrently, together with the poller."""
     port = kit.Port()
     a, b = port.pair()
     data = os.urandom(300_000)

@@ -1,4 +1,4 @@
-"""The interfaces of the host."""
+"""The network interfaces of the host."""
 
 from __future__ import annotations
 

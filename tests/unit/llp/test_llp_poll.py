@@ -1,4 +1,4 @@
-"""The poller: who is handed out when, and at what cost."""
+"""The poller: when each socket is reported as ready, and at what cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ASK_EVERY, STALE, COOL = 32, 256, 1024
 
 
 def heat(port, sender, sock):
-    """Make a socket hot, and drain it."""
+    """Make a socket hot and drain it."""
     assert sender.sendto(sock.local(), b"x") == 0
     port.poll_until(sock)
     assert sock.drain() == 1
@@ -21,7 +21,7 @@ def heat(port, sender, sock):
 
 @pytest.fixture
 def sender():
-    """A socket that no port knows."""
+    """A plain socket that belongs to no port."""
 
     class Sender:
         def __init__(self):
@@ -37,7 +37,7 @@ def sender():
         yield one
 
 
-# ---- what it costs
+# ---- cost
 
 
 def test_while_nothing_is_hot_each_poll_asks_epoll(port, kit):
@@ -63,7 +63,7 @@ def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(kit, sen
     for _ in range(20):
         sender.sendto(flooded.local(), b"x")
         sender.sendto(quiet.local(), b"x")
-        time.sleep(0.0001)  # what a program does between two polls
+        time.sleep(0.0001)  # time that a program spends between two polls
         assert port.poll() == [flooded, quiet]
         for s in (flooded, quiet):
             s.drain()
@@ -98,7 +98,7 @@ def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, kit):
 
 
 def test_cold_sockets_that_have_nothing_are_asked_for_ever_less(port, kit, sender):
-    """At first 10 us after the last time, then 20, 40, and at last 80 us."""
+    """The interval between checks starts at 10 us and grows to 20, 40, and finally 80 us."""
     hot, _cold = port.udp(), port.udp()
     heat(port, sender, hot)
     c = kit.Counters()
@@ -126,7 +126,7 @@ def test_no_more_sockets_are_hot_than_the_setting_says(kit, sender, most):
         for _ in range(ASK_EVERY + 1):
             for s in port.poll():
                 s.drain()
-        # The first ones had data within fewer than 256 polls: they stay.
+        # The first sockets had data within fewer than 256 polls, so they stay hot.
         assert sorted(port.hot_fds()) == sorted(s.fd for s in socks[:most])
     port.close()
 
@@ -144,7 +144,7 @@ def test_a_hot_socket_that_had_nothing_for_256_polls_gives_up_its_place(kit, sen
     heat(port, sender, b)
     heat(port, sender, c)
     assert sorted(port.hot_fds()) == sorted([b.fd, c.fd])
-    heat(port, sender, a)  # it is cold, not deaf
+    heat(port, sender, a)  # a cold socket is still reported
     port.close()
 
 
@@ -203,7 +203,7 @@ def test_a_datagram_that_comes_while_its_socket_turns_cold_is_handed_out(kit, se
 
 @pytest.fixture
 def busy_port(kit, sender):
-    """A port whose hot set of one is taken, so that all further sockets are cold."""
+    """A port whose only hot slot is occupied, so that all further sockets are cold."""
     with kit.setting("hot_sockets", 1):
         port = kit.Port()
     port.hot = port.udp()
@@ -242,7 +242,8 @@ def test_the_ready_ring_goes_round(busy_port, sender):
     port.poll_until(socks[0])
     for _ in range(40):
         port.poll()
-    # One a poll beside the hot one, nobody received: each is handed out as often as the others.
+    # Each poll returns one cold socket besides the hot one; with nothing received, all cold ones
+    # take equal turns.
     seen = [next(s for s in port.poll(2) if s is not port.hot) for _ in range(50)]
     assert all(seen.count(s) == 10 for s in socks)
     assert seen[:5] == seen[5:10]
@@ -273,7 +274,8 @@ def test_200_quiet_sockets_are_served_beside_one_that_floods(kit, sender, room, 
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         sender.sendto(s.local(), b"hello")
-    # Asking comes within 32 polls and finds 64 a time, then the ring has half of the room.
+    # The check comes within 32 polls and finds 64 sockets at a time; then the ring gets half of the
+    # room.
     bound = ASK_EVERY + 200 // 64 + 1 + -(-200 // (room // 2)) * 2
     while waiting and polls <= bound:
         for _ in range(8):
@@ -319,9 +321,10 @@ def test_sockets_may_be_closed_while_the_tokens_of_a_poll_are_served(kit, sender
         for _ in range(40):
             for s in port.poll(8):
                 if s in closed:
-                    continue  # closed while this pass was under way: the caller's own handler
+                    continue  # closed during this pass, by a handler
                 handed.append(s)
-                # It closes itself and one that the same pass has handed out, too, or has not.
+                # Close the socket itself and another one that this pass has or has not yet
+                # reported.
                 for victim in (s, socks[(socks.index(s) + turn) % 30]):
                     if victim not in closed:
                         victim.close()

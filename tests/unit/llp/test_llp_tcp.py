@@ -1,4 +1,4 @@
-"""TCP sockets: connecting, streams in pieces, ends of every kind."""
+"""TCP sockets: connecting, segmentation, and all kinds of stream ends."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_source_that_is_not_ours_is_refused(port, kit):
 
 @pytest.fixture
 def deaf():
-    """Address of a listener whose queue is full: a further connection stays pending."""
+    """Yield the address of a listener with a full queue: a further connect stays pending."""
     s = socket.socket()
     s.bind(("127.0.0.1", 0))
     s.listen(0)
@@ -140,13 +140,13 @@ def test_a_listener_comes_back_while_old_connections_linger(port, kit):
     number = kit.port_of(listener.local())
     a = port.connect(listener.local())
     b = kit.until(lambda: port.try_accept(listener))
-    b.close()  # the end that closes first keeps the port in TIME-WAIT
+    b.close()  # the side that closes first keeps the port in TIME-WAIT
     a.close()
     listener.close()
     assert kit.port_of(port.listen(port=number).local()) == number
 
 
-#: A connection waits, and no descriptor is left for it.
+#: A connection is pending, and no descriptor is left to accept it.
 WITHOUT_DESCRIPTORS = """
 p = Port()
 listener = p.listen()
@@ -217,7 +217,7 @@ def test_a_stream_arrives_in_order_however_it_is_cut(port, kit):
     sent, got = 0, bytearray()
     while len(got) < len(data):
         while sent < len(data):
-            # Three pieces a call, of lengths that nothing divides.
+            # Three pieces per call, with lengths that are not multiples of anything.
             part = data[sent : sent + 700_001]
             rv = a.send(part[:13], part[13:99_991], part[99_991:])
             if rv < 0:
@@ -244,7 +244,7 @@ def fill(a):
 
 @pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, kit, state):
-    # The reader has a port of its own: only the writer's room may end the sleep.
+    # The reader has its own port, so only room in the writer's socket may end the sleep.
     other = kit.Port()
     listener = other.listen()
     a = port.connect(listener.local())
@@ -284,7 +284,7 @@ def test_a_paused_stream_that_waits_for_room_is_not_handed_out_for_what_comes(po
         assert b.send(b"x") == 1
         assert not any(port.poll() for _ in range(100))
         assert port.wait(2000) == 0 or not port.poll()
-    kit.until(lambda: b.drain() is not None and a in port.poll())  # there is room
+    kit.until(lambda: b.drain() is not None and a in port.poll())  # now there is room
     a.want(False)
     other.close()
 
@@ -302,7 +302,7 @@ def test_a_wish_to_write_that_comes_after_the_room_is_served(port, kit, hot, arm
         port.settle()
     assert port.wait(1000) == 0
     asleep = port.fill()
-    a.want(True)  # the socket has had room all the time: no event will come of itself
+    a.want(True)  # the socket has had room all the time, so there will be no new event
     assert kit.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who sleeps already hears of it"
     assert port.wait(5_000_000) == 1
     port.poll_until(a)
@@ -355,15 +355,16 @@ def test_the_end_of_a_stream_is_read_as_0_each_time_and_does_not_keep_anyone_awa
     for _ in range(40):
         for s in port.poll():
             assert s.drain() == 0
-    # On a busy machine the acknowledgement of its end comes late, and is an event. An end that went
-    # on waking its reader would leave no three waits in a row without one.
+    # On a busy machine the acknowledgement of its FIN comes late, and is an event. If the end of
+    # the stream woke the reader again and again, there would never be three waits in a row without
+    # an event.
     kit.until(
         lambda: (
             all(s.drain() == 0 for s in port.poll())
             and [port.wait(1000) for _ in range(3)] == [0, 0, 0]
         )
     )
-    # Its other direction works on.
+    # The other direction still works.
     assert b.send(b"answer") == 6
     port.poll_until(a)
     assert a.recv() == (6, b"answer")

@@ -1,4 +1,4 @@
-"""UDP sockets: datagrams as they are, and everything that can go wrong with one."""
+"""UDP sockets: datagrams and all errors that a UDP socket can have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_datagram_arrives_whole_and_names_its_source(port, kit, family, size):
     rv, got, source = b.recvfrom()
     assert (rv, got) == (size, data)
     assert kit.text_of(source) == kit.text_of(a.local())
-    # All octets of the address, also those that a sockaddr_in has no place for.
+    # All octets of the address, including those that a sockaddr_in does not have.
     assert bytes(kit.buffer(source)) == bytes(kit.buffer(a.local()))
 
 
@@ -101,12 +101,12 @@ def test_buffers_are_as_large_as_the_settings_ask(port, kit):
     with kit.setting("rcvbuf", 20000), kit.setting("sndbuf", 30000):
         fd = port.udp().fd
     with socket.socket(fileno=os.dup(fd)) as s:
-        # The kernel doubles both, for its own book-keeping.
+        # The kernel doubles both values to account for its own overhead.
         assert s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 40000
         assert s.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 60000
 
 
-# ---- sockets of the user's own
+# ---- sockets adopted from the user
 
 
 @BOTH
@@ -159,7 +159,7 @@ def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_caller_s(port, wha
         port.adopt(fd)
     assert e.value.errno == error
     if fd != 99999:
-        os.close(fd)  # OSError if it were gone
+        os.close(fd)  # raises OSError if the descriptor had been closed
 
 
 def test_segments_are_not_merged_on_a_socket_whose_user_had_asked_for_that(port):
@@ -175,12 +175,12 @@ def test_segments_are_not_merged_on_a_socket_whose_user_had_asked_for_that(port)
         assert [mine.recvfrom()[0] for _ in range(4)] == [100, 100, 100, -errno.EAGAIN]
 
 
-# ---- errors that ICMP brings
+# ---- ICMP errors
 
 
 @pytest.fixture
 def connected(port):
-    """A socket of ours that is connected to a port on which nobody listens, and that address."""
+    """Return a socket connected to a port on which no socket listens, and that address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         dest = gone.getsockname()
@@ -192,7 +192,8 @@ def connected(port):
 def test_sending_goes_on_after_an_icmp_error(connected, kit):
     mine, dest = connected
     c = kit.Counters()
-    # The answer to each comes before the next: every send but the first meets an error.
+    # The ICMP error of each send arrives before the next one: every send except the first meets an
+    # error.
     assert [mine.sendto(kit.addr(*dest), b"x") for _ in range(5)] == [0] * 5
     assert c["icmp_errors"] == 4
     assert c["send_errors"] == 0
@@ -367,7 +368,7 @@ other.close()
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_who_gets_through_on_a_shared_socket_wakes_those_who_did_not(namespace, shared):
-    # The first wish may have been another thread's, whom nothing else would wake.
+    # The first wish to write may have come from another thread, which nothing else would wake.
     namespace(
         SLOW,
         f"""
@@ -392,7 +393,7 @@ other.close()
 
 
 def test_enobufs_is_taken_for_eagain_and_the_socket_handed_out_again_and_again(namespace):
-    # Many fragments, beyond twice the buffer: no event will ever say that there is room.
+    # Many fragments exceed twice the buffer: no event will report that there is room.
     namespace(
         "ip link set lo up mtu 1500",
         """

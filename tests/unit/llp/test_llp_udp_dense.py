@@ -1,4 +1,4 @@
-"""UDP sockets that many short datagrams come to: batches are asked for, and taken apart."""
+"""UDP sockets that receive many short datagrams: batches are requested and split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOM = 65536
 
 
 class Watched:
-    """A socket of the layer whose descriptor the test has, too, and one that sends to it."""
+    """A socket of the layer whose descriptor the test has, too, and a socket that sends to it."""
 
     def __init__(self, port: Any, kit: SimpleNamespace) -> None:
         self.kit, self.port = kit, port
@@ -48,7 +48,7 @@ class Watched:
         assert self.sender.sendmsg([octets], control) == len(octets)
 
     def next(self) -> bytes | int:
-        """The next datagram, from the sender's address; or -errno."""
+        """Return the next datagram, which must be from the sender's address; or -errno."""
         n = self.kit.lib.siw_llp_udp_next(self.sock.c, self.source, self.at)
         if n < 0:
             return int(n)
@@ -130,7 +130,7 @@ def test_many_at_once_between_lulls_keep_them(watched: Watched) -> None:
 def each_alone(
     request: pytest.FixtureRequest, kit: SimpleNamespace, tmp_path: Any
 ) -> Iterator[Callable[[], None]]:
-    """What handles each datagram alone begins with this call."""
+    """Yield a call that starts a feature which processes each datagram separately."""
 
     def begin() -> None:
         if request.param == "faults":

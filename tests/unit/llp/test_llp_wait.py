@@ -1,4 +1,4 @@
-"""Sleeping: it ends when there is something, it does not when there is not."""
+"""Sleeping: a wait ends when a socket is ready, and does not end otherwise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATES = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
 
 def bring(port, sender, sock, state):
-    """Bring a socket into one of the three states in which a sleeper may find it."""
+    """Bring a socket into one of the three states in which a sleeping thread may find it."""
     if state != "cold":
         sender.sendto(sock.local(), b"x")
         port.poll_until(sock)
@@ -110,7 +110,7 @@ def test_a_wake_ends_every_wait_in_progress(port):
     time.sleep(0.05)
     port.wake()
     for _ in range(50):
-        port.poll()  # it must not take the wake from those who have not noticed yet
+        port.poll()  # must not consume the wake-up of threads that have not seen it yet
     for t in threads:
         t.join()
     assert got == [1] * 4
@@ -125,7 +125,7 @@ def test_a_further_descriptor_ends_a_wait(port, kit):
     kit.lib.siw_llp_event_set(fd)
     assert port.wait(-1, fd) == 1
     kit.lib.siw_llp_event_clear(fd)
-    kit.lib.siw_llp_event_clear(fd)  # it does not block
+    kit.lib.siw_llp_event_clear(fd)  # does not block
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
     kit.lib.siw_llp_event_close(fd)
@@ -158,7 +158,8 @@ def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, kit
     bring(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
-            c = kit.Counters()  # before, the last sleep had brought nothing
+            # the first turn is not counted, because no sleep that a socket ended precedes it
+            c = kit.Counters()
         sender.sendto(a.local(), b"x")
         assert port.wait(-1) == 1
         assert port.poll() == [a]
@@ -178,7 +179,7 @@ def test_an_event_of_a_cold_socket_keeps_nobody_awake_beside_an_idle_hot_one(por
     assert b.drain() == 1
 
 
-# ---- what others do while somebody sleeps
+# ---- activity of other threads during a sleep
 
 
 @STATES
@@ -199,9 +200,9 @@ def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other, s
 
 def test_a_socket_that_turns_hot_while_somebody_sleeps_is_not_hidden_from_him(port, other):
     sender, a = other.udp(), port.udp()
-    asleep = port.fill()  # the socket is cold: it is seen through epoll
+    asleep = port.fill()  # the socket is cold, so it is watched through epoll
     sender.sendto(a.local(), b"x")
-    port.poll_until(a)  # another thread's poll takes the event and the socket out of epoll
+    port.poll_until(a)  # another thread's poll consumes the event, and the socket's epoll edge
     a.drain()
     sender.sendto(a.local(), b"y")
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
@@ -217,7 +218,7 @@ def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
     for _ in range(2):
         sender.sendto(a.local(), b"x")
     port.poll_until(a)
-    assert a.recvfrom()[0] == 1  # and no more: its edge is used up
+    assert a.recvfrom()[0] == 1  # one datagram is left, and the socket's edge is consumed
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
     for _ in range(3):
         port.poll()
@@ -250,7 +251,8 @@ def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other, state)
     asleep = port.fill()
     sender.sendto(a.local(), b"x")
     port.poll_until(a)
-    assert a.recvfrom()[0] == 1  # its last; who received it may not have handled it yet
+    # its last datagram; the thread that received it may not have processed it yet
+    assert a.recvfrom()[0] == 1
     port.leave()
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
     port.arm()
@@ -306,7 +308,7 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot)
         asleep = port.fill()
 
         def serve(room, most):
-            """Receive from those handed out, at most so many each; 0: until EAGAIN."""
+            """Receive at most `most` datagrams from each ready socket; 0: until EAGAIN."""
             for s in port.poll(room):
                 for _ in range(most or 1000):
                     rv = s.recvfrom()[0]
@@ -333,7 +335,8 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot)
             else:
                 getattr(port, what)()
             if any(unread.values()):
-                # Neither who lies down now nor who did before may sleep on.
+                # Neither a thread that goes to sleep now nor one that already sleeps may continue
+                # to sleep.
                 assert port.wait(2_000_000) == 1
                 assert port.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
         for _ in range(400):
@@ -346,7 +349,7 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot)
 
 
 class Crowd:
-    """Threads about one port's sockets: who polls and sleeps, who only wakes and wishes."""
+    """Threads on one port's sockets: some poll and sleep, others wake or ask for writability."""
 
     def __init__(self, port, sockets):
         self.port = port
@@ -393,7 +396,7 @@ class Crowd:
             time.sleep(0.002)
 
     def send(self, first, own, total, senders):
-        # Never more under way than a socket's buffer holds.
+        # Never more datagrams in flight than a socket's buffer holds.
         for i in range(total):
             assert own.sendto(self.addrs[(i + first) % len(self.addrs)], b"x") == 0
             while i * senders - sum(self.got) > 100:
@@ -417,7 +420,7 @@ class Crowd:
 
 
 def test_threads_that_send_poll_sleep_and_wake_lose_nothing(kit):
-    """Two sleepers, a poller that now and then stops, senders, wishes to write, arming."""
+    """Two sleepers, a poller that sometimes pauses, senders, requests for writability, arming."""
     with kit.setting("hot_sockets", 2):
         port = kit.Port()
     outside = kit.Port()

@@ -1,8 +1,8 @@
-"""Watching an interface: what the kernel tells of it, and nothing of all others."""
+"""Watching a network interface: its kernel notifications are reported, those of others are not."""
 
 from __future__ import annotations
 
-#: No address comes by itself, and the link is up before anybody looks.
+#: Prevents automatic addresses; the link is up before the watch begins.
 QUIET = "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode"
 MAKE = (
     f"{QUIET}; ip link add w0 type veth peer name p0; ip link set p0 up; ip link set w0 up; "

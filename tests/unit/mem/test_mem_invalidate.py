@@ -1,4 +1,4 @@
-"""STags that a peer may end: only it, only those with the right, and once."""
+"""STags that a peer may invalidate: only that peer, only with the right, and only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT = lib.SIW_MEM_REMOTE_INVALIDATE
 WRITE = lib.SIW_MEM_REMOTE_WRITE
 ALL = RIGHT | WRITE | lib.SIW_MEM_LOCAL_READ
 INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STAG)
-REST = 256  # freed indexes that wait at least before one is used again
+REST = 256  # freed indexes that wait, at least, before one is reused
 
 
 def may(w: DdpWorld, stag: int, stream: Stream) -> bool:
@@ -58,7 +58,7 @@ def test_an_invalidated_stag_is_nobody_elses_before_its_owner_frees_it(w: DdpWor
     m = w.memory(10, rights=ALL, stream=stream)
     assert invalidate(w, m.stag, stream) == 0
     dead = m.stag
-    for _ in range(3 * REST):  # far more than there are indexes waiting
+    for _ in range(3 * REST):  # far more than the number of waiting indexes
         w.free(w.stag(m))
     assert w.get(dead, WRITE, 0, 1, stream=stream) == INVALID
     assert w.free(dead) == 0

@@ -1,4 +1,4 @@
-"""Untagged queues: rings of buffers, first posted first taken."""
+"""Untagged queues: rings of buffers in first-in, first-out order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_queue_does_what_a_list_does(steps: list[int | None]) -> None:
                 model.append(user_data)
 
 
-#: A post of that number, a take (None), or a change of size.
+#: A post with that number, a take (None), or a resize (negative).
 STEPS = st.one_of(st.integers(0, 2**64 - 1), st.none(), st.integers(-40, -1))
 
 

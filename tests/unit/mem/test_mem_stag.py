@@ -1,4 +1,4 @@
-"""The STag table: what is looked up, what is refused, and what freeing one means."""
+"""The STag table: lookups, refused accesses, and freeing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_range_that_is_not_all_inside_is_a_bounds_error(
 
 def test_a_range_past_the_end_of_offsets_is_a_wrap(w: DdpWorld) -> None:
     m = w.memory(1000, to_base=TOP - 1000)
-    assert w.get(m.stag, WRITE, TOP - 1, 1) == WRAP  # its end is 2**64, which is 0
+    assert w.get(m.stag, WRITE, TOP - 1, 1) == WRAP  # its end is 2**64, which wraps to 0
     assert w.get(m.stag, WRITE, TOP - 2, 1) == [(m.addr + 998, 1)]
     assert w.get(m.stag, WRITE, TOP - 1, 3) == WRAP
 
@@ -162,7 +162,7 @@ def test_lookups_and_frees_of_many_threads_agree(w: DdpWorld) -> None:
     assert not failures
 
 
-# ---- a scatter list under an STag
+# ---- a scatter/gather list under an STag
 
 
 def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> None:
@@ -186,7 +186,7 @@ def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> No
     assert w.get(stag[0], sink, 5, 10) == catastrophic
 
 
-# ---- local elements
+# ---- local scatter/gather elements
 
 
 @given(

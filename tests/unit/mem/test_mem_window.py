@@ -1,4 +1,4 @@
-"""STags that are reserved and bound later, and those whose low octet their owner chooses."""
+"""STags that are reserved first and bound later, and STags whose key octet the owner chooses."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_reserved_stag_that_is_no_window_is_bound_under_its_own_key(w: DdpWorl
 
 
 def test_keys_of_windows_and_of_regions_never_meet(w: DdpWorld) -> None:
-    """Each of the two takes the indexes that the other freed."""
+    """Windows reuse indexes freed by regions, and regions those freed by windows."""
     windows: set[int] = set()
     regions: set[int] = set()
     for turn in range(6):
@@ -86,7 +86,7 @@ def test_keys_of_windows_and_of_regions_never_meet(w: DdpWorld) -> None:
         for stag in mine + other:
             assert w.free(stag) == 0
     assert len(regions) == 3600
-    assert len(windows) > 1800  # of 3 bits of generation each, some come back
+    assert len(windows) > 1800  # with 3 bits of generation each, some keys recur
 
 
 def test_the_next_window_cannot_be_told_from_the_last(w: DdpWorld) -> None:

@@ -1,4 +1,4 @@
-"""What start-up frames say of siwarp itself, in reserved bits (spec/mpa-announcement.md)."""
+"""siwarp's announcement in reserved bits of start-up frames (spec/mpa-announcement.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unit.mpa.mpa_harness import World, params, pdata_of, recv_startup
 
 from siwarp.inspect import MPAReply, MPARequest
 
-#: Features of struct siw_mpa_params, and the bits of Request and Reply.
+#: Features in struct siw_mpa_params, and the bits of Request and Reply.
 NONE, SIWARP, COUNTS = 0, 1, 2
 Q, P, D = 4, 2, 1
 REQUESTS = {NONE: 0, COUNTS: 0, SIWARP: Q, SIWARP | COUNTS: Q | D}

@@ -1,4 +1,4 @@
-"""The recorded traffic of Linux siw, fed to the receive path by a plain socket."""
+"""Recorded traffic of Linux siw, sent to the receive path by a plain socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALL = ["siw-rping.pcap", "siw-rping-crc.pcap", "siw-rping-p2p.pcap"]
 
 @cache
 def directions(name: str) -> tuple[bytes, bytes]:
-    """The octets of the client and of the server."""
+    """Return the octets that the client and the server sent."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
     return streams[client], streams[client.reverse()]

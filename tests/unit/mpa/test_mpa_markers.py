@@ -1,4 +1,4 @@
-"""Markers, both ways: whatever the sizes and wherever the stream is cut, against siwarp.inspect."""
+"""Markers in both directions, any sizes and any split of the stream, against siwarp.inspect."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
 def marked(ulpdus: list[bytes], *, crc: bool = True, at: int = 0) -> bytes:
-    """Return the FPDUs of these as a peer of ours sends them."""
+    """Return the FPDUs of these ULPDUs with Markers, as a peer sends them."""
     fields = {} if crc else {"crc": 0}
     return mark_stream([FPDU(ulpdu=Raw(u), **fields) for u in ulpdus], at)
 
 
 def send_all(stream: Any, ulpdus: list[bytes]) -> bytes:
-    """Have the stream send these, and return the octets that its peer reads."""
+    """Have the stream send these ULPDUs; return the octets that its peer reads."""
     got: list[bytes] = []
     want = len(marked(ulpdus, crc=False))
     reader = threading.Thread(target=lambda: got.append(recv_exactly(stream.sock, want)))
@@ -53,17 +53,17 @@ def send_all(stream: Any, ulpdus: list[bytes]) -> bytes:
 
 
 def judged(stream: Any, octets: bytes) -> tuple[int, int, int]:
-    """Give the stream these octets, and return the error that it finds."""
+    """Send the stream these octets; return the error that it detects."""
     stream.sock.sendall(octets)
     with pytest.raises(StreamError):
         until(stream.look)
-    for _ in range(2):  # and nothing any more
+    for _ in range(2):  # the error persists
         with pytest.raises(StreamError):
             stream.look()
     return tuple(stream.error)  # type: ignore[return-value]
 
 
-# ---- out
+# ---- transmit
 
 sizes_of = st.lists(st.integers(0, 40) | st.integers(0, 1100) | st.integers(0, MAX_ULPDU))
 
@@ -112,7 +112,7 @@ def test_small_and_large_payload_may_change_once_it_is_framed(w: World) -> None:
     assert recv_exactly(stream.sock, len(want)) == want
 
 
-# ---- in
+# ---- receive
 
 
 @given(sizes_of, st.booleans(), st.integers(1, 3), st.integers(0, 64))
@@ -145,7 +145,7 @@ def test_every_size_arrives_marked(w: World) -> None:
 def test_a_marked_stream_cut_at_any_octet_gives_the_same_ulpdus(
     w: World, sizes: tuple[int, ...]
 ) -> None:
-    """One stream, cut anew for each octet of what a round sends."""
+    """One stream; each round splits its octets at another position."""
     stream = w.receiver(markers=True)
     ulpdus = [pattern(n, n) for n in sizes]
     at = 0
@@ -176,7 +176,7 @@ def test_a_marked_stream_in_any_pieces_gives_the_same_ulpdus(steps: list[int]) -
 @pytest.mark.parametrize("at", [8, 12, 60, 64, 68, 500])
 def test_the_head_is_in_one_piece_whatever_marker_falls_into_it(w: World, at: int) -> None:
     stream = w.receiver(markers=True)
-    before = 512 - at - 4 - 8  # a Marker, then an FPDU that ends `at` octets before the next one
+    before = 512 - at - 4 - 8  # a Marker, then an FPDU that ends `at` octets before the next Marker
     stream.sock.sendall(marked([pattern(before), pattern(100, 2)]))
     assert stream.receive() == pattern(before)
     head, length, whole = until(stream.look)
@@ -195,7 +195,7 @@ def test_what_is_not_wanted_is_thrown_away_and_the_next_one_found(w: World) -> N
 
 
 def test_marked_fpdus_that_came_with_the_request_are_received(w: World) -> None:
-    """Staged before it is known that there will be Markers, in a buffer that is too small then."""
+    """The FPDUs are staged before Markers are negotiated, in a buffer that is then too small."""
     ulpdus = [pattern(MAX_ULPDU, 5), pattern(9), pattern(MAX_ULPDU, 7)]
     stream, _ = w.requested(MPARequest(rev=2))
     octets = marked(ulpdus)
@@ -212,7 +212,7 @@ def test_marked_fpdus_that_came_with_the_request_are_received(w: World) -> None:
 
 
 def patched(octets: bytes, at: int, pointer: int, *, reserved: int = 0, crc: bool = True) -> bytes:
-    """Return one marked FPDU with another Marker at `at`, its CRC right again unless crc=False."""
+    """Return one FPDU with another Marker at `at`; its CRC is recomputed unless crc=False."""
     marker = reserved.to_bytes(2, "big") + pointer.to_bytes(2, "big")
     changed = octets[:at] + marker + octets[at + 4 :]
     if not crc:
@@ -264,7 +264,7 @@ def test_any_octet_changed_in_a_marked_stream_is_noticed_with_its_fpdu(data: st.
     sound = sum(len(marked(ulpdus[: i + 1])) <= at for i in range(len(ulpdus)))
     with world() as w:
         stream = w.receiver(markers=True)
-        # Whatever a changed length asks for comes, too.
+        # Enough octets follow for any length that the change results in.
         sender = threading.Thread(target=stream.sock.sendall, args=(bytes(octets) + bytes(70_000),))
         sender.start()
         for u in ulpdus[:sound]:

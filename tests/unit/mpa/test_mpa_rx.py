@@ -1,4 +1,4 @@
-"""FPDUs in: found and placed however TCP cuts them, and nothing more than that."""
+"""Receiving FPDUs: found and placed however TCP splits them, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
 def settle() -> None:
-    """Give loopback the time to bring what was sent."""
+    """Wait until loopback has delivered what was sent."""
     time.sleep(0.002)
 
 
-# ---- how the stream is cut
+# ---- splits of the stream
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
@@ -130,7 +130,7 @@ def test_every_size_around_the_limits_is_received(strict: int) -> None:
         sender.join()
 
 
-# ---- what is given up
+# ---- delivered FPDUs
 
 
 def test_a_small_fpdu_is_given_up_whole_and_again_until_it_is_consumed(w: World) -> None:
@@ -236,7 +236,7 @@ def test_a_destination_that_is_not_exactly_as_long_is_refused(
     assert stream.receive(14) == pattern(size)
 
 
-# ---- memory that is not to be written
+# ---- memory that must not be written
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
@@ -299,7 +299,7 @@ def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(w: World) -> No
     assert e.value.errno == errno.EFAULT
 
 
-# ---- the end
+# ---- the end of the stream
 
 
 def test_an_end_of_stream_between_fpdus_is_enotconn_and_stays_so(w: World) -> None:

@@ -1,4 +1,4 @@
-"""Start-up over a real connection: how it is cut, how it ends, what may be asked for."""
+"""Start-up over a real connection: splits, ends, and negotiable parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from unit.mpa.mpa_harness import (
 
 from siwarp.inspect import MPAReply, MPARequest
 
-#: Octets that are read of a peer that does not await our Reply.
+#: Octets that siwarp reads from a peer that does not wait for the MPA Reply.
 EARLY = 4096
 REQUEST = bytes(MPARequest(rev=2, c=1, s=1, a=1, b=1, c_rtr=1, ird=9, ord=7, private_data=b"hello"))
 REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data=b"welcome"))
@@ -185,7 +185,7 @@ def test_fpdus_that_came_with_the_request_are_received_after_the_reply(w: World)
 
 
 def waiting(sock: socket.socket) -> int:
-    """Octets that TCP has and the stream has not read."""
+    """Return how many octets TCP has received that the stream has not read."""
     octets = fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
     return int.from_bytes(octets, sys.byteorder)
 
@@ -208,7 +208,7 @@ def test_of_what_a_peer_sends_before_our_reply_4_kib_are_read_and_none_is_lost(
         for _ in range(10):
             assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
         assert waiting(ours) == len(octets) - EARLY
-        # Who waits for our Reply with its socket full keeps nobody from sleeping.
+        # A peer that waits for the Reply with its socket full does not keep the poller busy.
         until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8) == 0)
         assert [lib.siw_llp_port_poll(w.port, handlers, 8) for _ in range(100)] == [0] * 100
     stream.reply(params())
@@ -305,10 +305,10 @@ def test_no_fpdu_is_framed_or_received_before_start_up_is_over(w: World) -> None
 
 
 def stuff(stream: Stream) -> int:
-    """Fill the send buffer of the stream's own socket: octets that the peer reads first.
+    """Fill the send buffer of the stream's own socket with octets that the peer reads first.
 
-    Full is what stays full: a window too small for a segment is only used by TCP's first probe,
-    a fifth of a second later, and then the buffer has room again.
+    The buffer counts as full once it stays full: a window smaller than a segment is used only by
+    TCP's first probe, 0.2 s later, which makes room again.
     """
     sent, lasting = 0, 0.5
     with own_socket(stream.sock) as ours:
@@ -368,14 +368,14 @@ def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(w: World) -> Non
     stream, _ = w.requested(MPARequest(rev=2))
     stuff(stream)
     stream.reply(params())
-    stream.sock.close()  # with unread input: a reset
+    stream.sock.close()  # with unread input, so the connection is reset
     with pytest.raises(StreamError) as e:
         until(stream.look)
     assert e.value.errno in (errno.ECONNRESET, errno.EPIPE)
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
-#: Anything from noise to a frame that is sound but for its values.
+#: Anything from random octets to a well-formed frame with invalid values.
 hostile = st.binary(max_size=40) | st.builds(
     lambda key, flags, rev, length, rest: (
         key + bytes([flags, rev]) + length.to_bytes(2, "big") + rest
@@ -389,7 +389,7 @@ hostile = st.binary(max_size=40) | st.builds(
 
 
 def outcome(stream: Stream) -> int | str:
-    """What start-up says once the peer has sent everything and closed its half."""
+    """Return the result of start-up after the peer has sent everything and closed its direction."""
     stream.sock.shutdown(socket.SHUT_WR)
     try:
         return stream.startup()[0]
@@ -443,10 +443,10 @@ def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: 
 
 
 def test_memory_is_returned_when_a_crowd_of_streams_has_left(w: World) -> None:
-    crowd = 1024  # base/trim.c
+    crowd = 1024  # the threshold in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    lib.siw_trim()  # what other tests left
+    lib.siw_trim()  # clear what other tests have left
     asked, out = params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:

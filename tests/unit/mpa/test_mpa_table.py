@@ -1,4 +1,4 @@
-"""Start-up's table: every (state, event), legal or not."""
+"""The transition table of start-up: every (state, event), legal or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENTS = names("siw_mpa_event", "SIW_MPA_EV_")
 ACTIONS = names("siw_mpa_action", "SIW_MPA_ACT_")
 OVER = {"FULL", "TERMINATING", "REJECTED", "FAILED"}
 
-#: The whole of start-up, stated a second time: (state, event) -> (action, next).
+#: All transitions of start-up, stated independently: (state, event) -> (action, next state).
 LEGAL = {
     ("CONNECTING", "CONNECTED"): ("SEND_REQUEST", "SENDING_REQUEST"),
     ("CONNECTING", "ITSELF"): ("GIVE_OWN", "FULL"),

@@ -1,4 +1,4 @@
-"""FPDUs out: what is framed, how it is batched, what TCP takes of it and when."""
+"""Sending FPDUs: framing, batching, and what TCP accepts and when."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BATCH_OCTETS = 1 << 18
 
 
 class Reader(threading.Thread):
-    """Reads the peer's end until the end of stream."""
+    """A thread that reads the peer's socket until the end of the stream."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -97,10 +97,10 @@ def test_every_small_size_and_those_around_each_limit_arrive(w: World) -> None:
 
 
 def other_end(sock: socket.socket) -> socket.socket:
-    """Return the stack's end of a connection, which is in this process too."""
+    """Return the stack's socket of a connection, which is in this process, too."""
     ends = sock.getpeername(), sock.getsockname()
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # gone meanwhile, or connected to nobody
+        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as other:
@@ -110,7 +110,7 @@ def other_end(sock: socket.socket) -> socket.socket:
 
 
 def segments_out(sock: socket.socket) -> int:
-    """Segments with data that a socket has sent, those that a busy machine had it repeat aside."""
+    """Return how many data segments a socket has sent, without retransmissions."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (repeated,) = struct.unpack_from("=I", info, 100)  # tcpi_total_retrans
     (sent,) = struct.unpack_from("=I", info, 156)  # tcpi_data_segs_out
@@ -171,7 +171,7 @@ def test_a_batch_of_small_fpdus_is_bounded_and_goes_on_after_a_flush(w: World, s
 
 
 def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(w: World) -> None:
-    """The peer reads nothing at first, so that TCP takes a batch in part."""
+    """The peer reads nothing at first, so TCP accepts a batch only partly."""
     stream = w.sender(rcvbuf=4096)
     payload = pattern(60000)
     one = len(fpdu(HEAD + payload))
@@ -192,7 +192,8 @@ def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(w: World) -> N
         stream.flush_once()
         assert stream.accepted >= seen
         seen = stream.accepted
-        # What the peer has read TCP took; what TCP took the socket buffers hold.
+        # TCP has accepted what the peer has read; the socket buffers hold the rest of what TCP
+        # accepted.
         assert stream.accepted >= len(got) // one
     assert stream.accepted == framed
     assert cut(bytes(got)) == [HEAD + payload] * framed
@@ -221,7 +222,7 @@ def test_a_stream_taken_in_odd_pieces_is_whole(w: World) -> None:
 
 
 def test_large_payload_is_referred_to_and_not_copied(w: World) -> None:
-    """Changed between framing and flush, it goes out changed, with the CRC of what it was."""
+    """Payload changed between framing and flush is sent changed, with the CRC of the original."""
     stream = w.sender()
     payload = bytearray(pattern(10_000))
     assert stream.frame(HEAD, [payload]) == 1
@@ -273,7 +274,7 @@ def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(w: World) ->
         for _ in range(1000):
             if stream.frame(HEAD, [pattern(size)]) == 0:
                 if stream.flush_once() == 0:
-                    break  # TCP has no room, and the batch has none
+                    break  # neither TCP nor the batch has room
                 continue
             sizes.append(len(HEAD) + size)
         assert stream.framed > stream.accepted + 1

@@ -1,4 +1,4 @@
-"""The mutants of tests/mutants apply to the code as it is, and what counts them counts right."""
+"""The mutants of tests/mutants apply to the current code, and the results are counted correctly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MUTANTS = load()
 
 
 def known_clauses() -> set[str]:
-    """Return the ids of clauses and requirements; whether they are right is spec/check.py's."""
+    """Return the ids of clauses and requirements; spec/check.py checks that they are right."""
     ids: set[str] = set()
     for path in (ROOT / "spec").glob("rfc*/s*.toml"):
         ids.update(CLAUSE.findall(path.read_text("utf-8")))

@@ -1,4 +1,4 @@
-"""The planted faults apply to the code as it is, and seeds to discovery are counted right."""
+"""The planted faults apply to the current code, and seeds until discovery are counted correctly."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_run_that_says_no_seed_is_no_verdict(status: int, out: str) -> None:
 
 
 class Seeds:
-    """Stands for `siwarp sim`: one seed does not pass."""
+    """Replaces `siwarp sim`: one seed fails."""
 
     def __init__(self, bad: int, how: str = "failed", named: bool = True) -> None:
         self.bad, self.how, self.named = bad, how, named

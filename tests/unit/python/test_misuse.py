@@ -1,4 +1,4 @@
-"""Misuse of the verbs, each kind once: errno, exception, and a message that says what to do."""
+"""Misuse of the verbs, once per kind: errno, exception, and a message that names the remedy."""
 
 from __future__ import annotations
 
@@ -648,7 +648,7 @@ def test_misuse_is_told_by_errno_and_class_and_with_what_to_do(
         assert isinstance(caught.value, OSError) and caught.value.errno == number
 
 
-# ---- memory that a request may not use is told by its completion
+# ---- memory that a request may not use is reported by its completion
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Calls on closed handles, and what C itself refuses: errors, never a crash."""
+"""Calls on closed objects, and calls that C itself refuses: errors, never a crash."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 
 
-# ---- every method of every handle, closed
+# ---- every method of every closed object
 
 
 Handles = dict[str, tuple[Any, list[Callable[[Any], object]]]]
 
 
 def queues(w: World) -> Handles:
-    """Return queue pairs and what they complete to and receive from."""
+    """Return queue pairs, completion queues and shared receive queues."""
     return {
         "QP": (
             w.ud(),
@@ -109,7 +109,7 @@ def queues(w: World) -> Handles:
 
 
 def memory(w: World, end: End) -> Handles:
-    """Return memory, and what it and addresses belong to."""
+    """Return memory objects, protection domains and address handles."""
     return {
         "MR": (
             w.rig.mr(8),
@@ -149,7 +149,7 @@ def memory(w: World, end: End) -> Handles:
 
 
 def connections(w: World, end: End) -> Handles:
-    """Return devices and what connects."""
+    """Return devices and connection objects."""
     return {
         "Context": (
             Context(),
@@ -183,7 +183,7 @@ def connections(w: World, end: End) -> Handles:
 
 
 def handles(w: World) -> Handles:
-    """Return each kind of handle, with every call that can be made on it."""
+    """Return each kind of object, with every call that can be made on it."""
     end = w.connected()
     return queues(w) | memory(w, end) | connections(w, end)
 
@@ -203,7 +203,7 @@ def test_every_call_on_a_closed_handle_says_that_it_is_closed(world: World, name
         assert caught.value.errno == EBADF, i
 
 
-# ---- C: what can be seen is refused
+# ---- C: detectable misuse is refused
 
 
 def test_null_pointers_are_refused_by_c(world: World) -> None:
@@ -217,10 +217,10 @@ def test_null_pointers_are_refused_by_c(world: World) -> None:
         lambda: lib.siw_reg_mr_qp(null, null, 0, 0),
         lambda: lib.siw_create_ah(null, addr),
         lambda: lib.siw_create_ah(pd, null),
-        lambda: lib.siw_create_ah(pd, addr),  # of no family
+        lambda: lib.siw_create_ah(pd, addr),  # has no address family
         lambda: lib.siw_create_qp(null, init),
         lambda: lib.siw_create_qp(pd, null),
-        lambda: lib.siw_create_qp(pd, init),  # no CQ
+        lambda: lib.siw_create_qp(pd, init),  # has no CQ
     ):
         assert not made() and ffi.errno == EINVAL
     for rc in (
@@ -258,7 +258,7 @@ for name in dir(lib):
         print(got)
 """
 
-#: What is fine with nothing, or has no way to say no.
+#: Functions that accept NULL, or cannot report an error.
 NOTHING_IS_FINE = {
     "siw_free_device_list": "None",
     "siw_get_device_list": "something 0",
@@ -268,7 +268,7 @@ NOTHING_IS_FINE = {
     "siw_ack_async_event": "None",
     "siw_ack_cq_events": "None",
     "siw_cm_set_context": "None",
-    "siw_cm_create_channel": "something 0",  # of no device
+    "siw_cm_create_channel": "something 0",  # without a device
     "siw_faults_get": "0",
     "siw_qp_num": "0",
     "siw_srq_num": "0",
@@ -279,7 +279,7 @@ NOTHING_IS_FINE = {
 
 
 def test_every_function_of_c_refuses_nothing_instead_of_crashing() -> None:
-    """Whatever takes a pointer, with NULL for each and 0 for every number."""
+    """Every function with pointers is called with NULL for each pointer and 0 for every number."""
     found = subprocess.run(
         [sys.executable, "-c", NULLS], capture_output=True, text=True, timeout=120, check=False
     )
@@ -319,7 +319,7 @@ def test_steps_and_their_attributes_can_be_asked_for() -> None:
 
 
 def test_memory_that_goes_away_is_no_misuse_that_crashes(world: World) -> None:
-    """The program unmaps what it registered: sending from there is an error, and all goes on."""
+    """Sending from registered memory that the program has unmapped fails; the process continues."""
     memory = Vanishing(PAGE, "unmapped")
     mr = lib.siw_reg_mr(world.pd._live(), ffi.cast("void *", memory.addr), PAGE, 0)
     memory.vanish()

@@ -1,4 +1,4 @@
-"""Memory windows used wrongly: errno, class, and what to do."""
+"""Misuse of memory windows: errno, exception class, and the remedy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def info(w: World, mr: MR | None = None, access: int = RW) -> MWBindInfo:
 
 
 def closed_mr(w: World) -> MWBindInfo:
-    """Return a bind to a region that is closed when it is posted."""
+    """Return bind information for a region that is closed when the bind is posted."""
     return MWBindInfo(None, 0, 8, RW)
 
 
@@ -188,7 +188,7 @@ ROWS: list[Row] = [
 
 
 def ends(w: World, **kw: int) -> tuple[End, End]:
-    """Return both ends of a connection: one that nobody holds ends."""
+    """Return both endpoints of a connection; an unreferenced endpoint would be closed."""
     return Wire(w.rig, w.other).connect(**kw)
 
 

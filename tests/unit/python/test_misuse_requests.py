@@ -1,4 +1,4 @@
-"""Requests that say two things at once, numbers that no C type holds, and two who close at once."""
+"""Contradictory requests, numbers out of the range of C types, and concurrent closes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from siwarp.verbs import (
 
 SEND, WRITE, BIND = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.BIND_MW
 MASKED = WROpcode.MASKED_ATOMIC_CMP_AND_SWP
-#: An address of the peer's memory, where nothing lies here.
+#: An address in the peer's memory that is not mapped in this process.
 THERE = RemoteBuffer(0x1000, 8, 7)
 
 
@@ -53,7 +53,7 @@ def told(wr: SendWR, how: str, *what: Any) -> SendWR:
     return wr
 
 
-#: Each says where something lies that is not what the opcode goes by.
+#: Each request has a location that its opcode does not use.
 SENDS: dict[str, Callable[[World], SendWR]] = {
     "a remote buffer": lambda w: SendWR(sg=[w.sge], remote=THERE),
     "set_wr_rdma": lambda w: told(SendWR(sg=[w.sge]), "set_wr_rdma", 7, 0x1000),
@@ -72,7 +72,7 @@ def test_an_address_in_the_peers_memory_is_never_taken_for_an_address_handle(
     with pytest.raises(siwarp.Error, match="open address handle") as caught:
         qp.post_send(SENDS[what](world))
     assert caught.value.errno == errno.EINVAL
-    # With one it is a request like any other.
+    # With an address handle it is a normal request.
     wr = SENDS[what](world)
     wr.set_wr_ud(AH(world.pd, ("127.0.0.1", 9)))
     world.ud().post_send(wr)

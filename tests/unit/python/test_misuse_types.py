@@ -1,4 +1,4 @@
-"""Values of a wrong kind: a TypeError that says what to give."""
+"""Values of a wrong type: a TypeError that names the right one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADDRESS = r"an address is \(host, port\), as \('127\.0\.0\.1', 4791\), not "
 SG = r"sg is a list of elements, as \[mr\.sge\(0, 64\)\], not "
 HANDLE = r"ah is an address handle, as AH\(pd, \(host, port\)\), not "
 
-#: What people write for an address.
+#: Wrong values that users pass as an address.
 NO_ADDRESSES = (
     "127.0.0.1",
     "127.0.0.1:4791",

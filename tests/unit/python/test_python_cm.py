@@ -22,7 +22,7 @@ class End:
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx)
         self.mr = MR(self.pd, 1024)
-        self.ids: list[CMID] = []  # an id that nobody holds ends
+        self.ids: list[CMID] = []  # an unreferenced id would be closed
 
     def qp(self) -> QP:
         return QP(self.pd, QPInitAttr(QPType.RC, scq=self.cq))

@@ -95,7 +95,7 @@ def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
 def test_a_write_past_the_end_is_refused_and_writes_nothing(connected: Connect) -> None:
     a, b = connected()
     mr = b.register(100)
-    a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)  # more than there is
+    a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)  # more than the buffer has
     with pytest.raises(siwarp.ProtocolError, match="bounds") as caught:
         a.recv(10)
     assert (caught.value.layer, caught.value.type, caught.value.code) == (1, 1, 1)
@@ -209,7 +209,7 @@ def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
 def test_clients_that_stop_in_their_start_up_hold_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They owe the message that opens a peer-to-peer connection, for five seconds each."""
+    """They do not send the message that opens a peer-to-peer connection, for five seconds each."""
     monkeypatch.setattr(conn_module, "MOST_STARTING", 4)
     with (
         siwarp.listen(("127.0.0.1", 0)) as listener,
@@ -269,7 +269,7 @@ def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
             a.write(wrong, b"does not")
 
 
-# ---- closing what other threads wait in
+# ---- closing objects that other threads wait on
 
 
 def ends_with(thread: threading.Thread, found: list[BaseException]) -> None:
@@ -280,7 +280,7 @@ def ends_with(thread: threading.Thread, found: list[BaseException]) -> None:
 
 
 def waiting_in(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """Start a thread that calls something which waits; what it raises is in the list."""
+    """Start a thread that makes a blocking call; its exceptions are added to the list."""
     found: list[BaseException] = []
 
     def run() -> None:
@@ -312,7 +312,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
     with b:
 
         def send() -> None:
-            for _ in range(100):  # the peer takes none of them
+            for _ in range(100):  # the peer receives none of them
                 a.send(data)
 
         thread, found = waiting_in(send)
@@ -321,7 +321,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
         ends_with(thread, found)
         assert a.qp.closed and a.pd.closed
     found.clear()
-    data.append(0)  # nothing uses the memory any more
+    data.append(0)  # the memory is not used any more
 
 
 def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:

@@ -63,8 +63,8 @@ def test_each_ibv_name_is_the_member_that_it_names() -> None:
         assert any(key == f"{prefix}{value.name}" for prefix in prefixes)
     own = {"Persona", "ErrorPolicy", "ErrorOrigin"}
     members = sum(len(getattr(enums, name).__members__) for name in C_ENUM if name not in own)
-    # So are QPAttrMask.FD, AccessFlag.REMOTE_INVALIDATE, QP_ERR_QUEUED, PEER_RESTARTED, CONGESTED,
-    # the masked atomics, Write-Record's two and QPType.RD.
+    # Members without an IBV_ name: QPAttrMask.FD, AccessFlag.REMOTE_INVALIDATE, QP_ERR_QUEUED,
+    # PEER_RESTARTED, CONGESTED, the masked atomics, two of Write-Record, and QPType.RD.
     assert len(aliases) == members - 10
 
 

@@ -127,9 +127,9 @@ def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(ud: UD) -> No
     thread = threading.Thread(target=drop)
     thread.start()
     thread.join()
-    assert in_c == [before + 1]  # the thread that dropped it called nothing in C
+    assert in_c == [before + 1]  # the thread that dropped the object made no C call
     with pytest.raises(BufferError):
-        memory.append(0)  # so the memory is still registered
+        memory.append(0)  # shows that the memory is still registered
     _ffi.reap()
     memory.append(0)
     assert not _ffi._dropped
@@ -150,7 +150,7 @@ def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
     gc.collect()
     _ffi.reap()
     assert not _ffi._dropped
-    # The port is free again, so the queue pair is gone.
+    # The port is free again, so the queue pair has been destroyed.
     with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq:
         QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", port))).close()
 
@@ -191,7 +191,7 @@ def test_a_forked_child_that_exits_leaves_the_parents_handles_working(ud: UD) ->
     if pid == 0:
         status = 1
         try:
-            # In the child the handle is dead: closing it must not disturb the parent.
+            # The object is unusable in the child; closing it must not disturb the parent.
             ud.qp.close()
             status = 0
         finally:

@@ -1,4 +1,4 @@
-"""What a person at a prompt sees of the packages: dir(), help(), completion."""
+"""The packages as seen interactively: dir(), help(), completion."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ shared_library('mini', 'mini.c', install: true)
 import('python').find_installation().install_sources('__init__.py', subdir: 'mini')
 """
 
-# As a linker begins: what was there is removed. Then it stands still until it is let go.
+# Starts like a linker by removing the old output, and then blocks until it is released.
 SLOW_LD = """#!/bin/sh
 out=
 for word; do
@@ -39,7 +39,7 @@ exec ld "$@"
 
 
 class Mini:
-    """A package with one library, installed as siwarp's tree is: by its loader and its tools."""
+    """A package with one library, installed like siwarp: with its loader and its tools."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.source, self.build, self.slow = folder / "source", folder / "build", folder / "slow"
@@ -68,7 +68,7 @@ class Mini:
         (self.source / "mini.c").write_text(f"int value(void) {{ return {value}; }}\n")
 
     def imported(self, *, slow: bool = False, rebuild: bool = True) -> subprocess.Popen[str]:
-        """Import it in a process, with a linker that waits, if it is to be slow."""
+        """Import the package in a new process; with `slow`, the linker blocks."""
         code = (
             "import sys, _siwarp_editable_loader as loader\n"
             f"ninja = {str(self.scripts / 'siwarp-ninja')!r}\n"
@@ -94,12 +94,12 @@ class Mini:
         return out.strip() or err
 
     def links(self) -> int:
-        """How often the slow linker has begun."""
+        """Return how often the slow linker has started."""
         log = self.slow / "links"
         return log.read_text().count("begun") if log.exists() else 0
 
     def waits(self) -> bool:
-        """Whether a build waits until another is done."""
+        """Return whether a build waits for another one to finish."""
         lock = self.build / ".ninja-runs"
         if not lock.exists():
             return False
@@ -108,7 +108,7 @@ class Mini:
 
 
 def kill_all_of(process: subprocess.Popen[str]) -> None:
-    """Kill the process and all that it has started; ninja gives each of them a group of its own."""
+    """Kill the process and everything it started; ninja gives each child a process group."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             session = int(stat.read_text().rpartition(")")[2].split()[3])
@@ -148,7 +148,7 @@ def test_an_import_waits_for_the_rebuild_of_one_that_was_killed(mini: Mini) -> N
     until(lambda: mini.links() == 1)
     killed.kill()
     next_one = mini.imported(slow=True)
-    # Else it would link, too, and both would write the same files.
+    # Otherwise it would link as well, and both would write the same files.
     until(lambda: mini.waits() or mini.links() == 2)
     (mini.slow / "go").touch()
     out, err = next_one.communicate(timeout=LIMIT)

@@ -1,4 +1,4 @@
-"""siwarp.sim in a process that is a real one, and durations."""
+"""siwarp.sim in a real (not simulated) process, and durations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What siwarp captures of its own connections, as scapy's sniff reads it."""
+"""siwarp's captures of its own connections, as read by scapy's sniff."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_a_users_own_socket_becomes_the_queue_pairs(ud: UD) -> None:
     port = own.getsockname()[1]
     qp = QP(ud.pd, QPInitAttr(QPType.UD, scq=ud.cq))
     qp.to_rts(QPAttr(fd=own))
-    assert own.fileno() == -1  # it belongs to the queue pair now
+    assert own.fileno() == -1  # the queue pair owns it now
     assert qp.qp_num == port
     qp.post_recv(RecvWR(5, sg=[ud.mr.sge(0, 9)]))
     ud.qp.post_send(SendWR(sg=[ud.mr.sge(0, 3)], ah=AH(ud.pd, ("127.0.0.1", port)), send_flags=0))
@@ -318,7 +318,8 @@ def test_other_threads_run_while_one_waits_and_a_waiting_channel_does_not_close(
         ud.cq.close()
         ud.channel.close()
     assert caught.value.errno == errno.EBUSY
-    # The queue is gone, so nothing will come: the wait is left by making another one complete.
+    # The CQ has been destroyed, so no event will come for it: the wait ends by a completion of
+    # another CQ.
     cq = CQ(ud.ctx, channel=ud.channel)
     qp = QP(ud.pd, QPInitAttr(QPType.UD, scq=cq))
     qp.to_rts()

@@ -1,4 +1,4 @@
-"""Who waits sleeps, is woken by what is for it, and by nothing else."""
+"""A waiting thread sleeps, and is woken only by its own events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT = 20.0
 
 
 class Own:
-    """A queue with a queue pair that sends to itself, on a channel that others share."""
+    """A CQ with a queue pair that sends to itself, on a channel shared with others."""
 
     def __init__(self, ud: UD, channel: CompChannel) -> None:
         self.cq, idle = CQ(ud.ctx, channel=channel), CQ(ud.ctx)
@@ -66,7 +66,7 @@ def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(ud:
 
 
 def switches() -> dict[str, int]:
-    """How often each thread of this process went to sleep."""
+    """Return how often each thread of this process has gone to sleep."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         for line in (task / "status").read_text().splitlines():
@@ -104,7 +104,7 @@ def test_who_waits_for_what_does_not_come_does_not_run(
         waiting = pool.submit(wait)
         time.sleep(0.5)
         before = switches()
-        time.sleep(2)  # this thread's own is one
+        time.sleep(2)  # this thread's own sleep is one
         woken = {task: n - before.get(task, 0) for task, n in switches().items()}
         waiting.result()
     assert sum(woken.values()) <= 4, woken
@@ -160,7 +160,7 @@ def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str)
 def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor(
     ud: UD, monkeypatch: pytest.MonkeyPatch, loop: bool
 ) -> None:
-    """Python looks for signals before the system call, and not in it."""
+    """Python checks for signals before the system call, not during it."""
     real, events, seen = select.poll, [], []
 
     class Poll:
@@ -190,11 +190,11 @@ def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor
     assert seen and len(events) == (0 if loop else 1)
 
 
-@pytest.mark.timeout(20)  # without the count, closing the queue waits for ever
+@pytest.mark.timeout(20)  # without the acknowledgement, closing the CQ waits for ever
 def test_an_event_that_came_when_a_signal_raised_holds_up_no_close(
     ud: UD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Ctrl-C does when the library has given the event and nobody has counted it yet."""
+    """As with Ctrl-C after the library has returned the event and before it is acknowledged."""
     own = Own(ud, ud.channel)
     own.cq.req_notify()
     own.send(1)

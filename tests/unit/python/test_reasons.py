@@ -1,4 +1,4 @@
-"""Every reason of C's table is provoked here, and reads well in C's words and in Python's."""
+"""Every reason of C's table is provoked here, and reads well in C and in Python."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ NULL = ffi.NULL
 
 
 def table() -> dict[str, int]:
-    """Every reason's name, and its errno value."""
+    """Return every reason's name and errno value."""
     found = re.findall(r"\bX\((\w+), (E\w+),", TABLE.read_text("utf-8"))
     return {name: getattr(errno, number) for name, number in found}
 
 
 def reason() -> tuple[str, str]:
-    """What this thread's last refused call has to say: the name and the text."""
+    """Return the name and the text of the reason for this thread's last refused call."""
     return (
         bytes(ffi.string(lib.siw_reason_name())).decode(),
         bytes(ffi.string(lib.siw_reason())).decode(),
     )
 
 
-# ---- provoked in a process of their own
+# ---- provoked in a separate process
 
 
 def short_of_memory() -> dict[str, str]:
-    """Return what has a sanitizer's allocator say no, as the C library's does, and take little."""
+    """Return options that make a sanitizer's allocator return NULL, and use less memory."""
     more = {
         "TSAN_OPTIONS": ":allocator_may_return_null=1",
         "ASAN_OPTIONS": ":detect_stack_use_after_return=0",
@@ -57,7 +57,7 @@ def short_of_memory() -> dict[str, str]:
 
 
 def elsewhere(program: str, **environment: str) -> tuple[str, str]:
-    """Run a program that ends in a refused call: its reason."""
+    """Run a program that ends in a refused call; return its reason."""
     text = (
         "import resource\nfrom siwarp._siwarp import ffi, lib\nfrom siwarp.verbs import *\n"
         + program
@@ -127,11 +127,11 @@ def test_a_reason_of_a_process_of_its_own_reads_well(expected: str) -> None:
 
 
 def provoked(world: World, tmp: Path) -> dict[str, str]:
-    """Every reason that was seen, and one of its texts."""
+    """Return every reason that was provoked, with one of its texts."""
     found: dict[str, str] = {}
     misuse = [row[1] for row in test_misuse.POSTING + test_misuse.STATES]
     misuse += [row[1] for row in test_misuse.CONNECTING + test_misuse_mw.ROWS]
-    # What closes part of the world comes last.
+    # Calls that close part of the world come last.
     misuse += [row[1] for row in test_misuse.MAKING]
     for call in [*rows(tmp), *misuse]:
         with contextlib.suppress(Exception):
@@ -168,7 +168,7 @@ def test_a_reason_is_of_the_last_call_and_gone_after_one_that_was_not_refused(
     name, text = reason()
     assert name == "CQ_SIZE"
     assert text == "cqe is from 1 to 1048576 (max_cqe), not 0"
-    assert reason() == (name, text)  # asking does not change it
+    assert reason() == (name, text)  # reading the reason does not change it
     assert lib.siw_query_device(world.ctx._live(), ffi.new("struct siw_device_attr *")) == 0
     assert reason() == ("", "")
 

@@ -14,7 +14,7 @@ from pace import scaled
 
 ON_SIWARP = [sys.executable, "-m", "siwarp.pyverbs"]
 
-#: What a program can tell of how it was started.
+#: Everything by which a program can tell how it was started.
 ABOUT = """
 import os, sys
 from multiprocessing import current_process

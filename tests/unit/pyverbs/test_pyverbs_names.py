@@ -13,7 +13,7 @@ import pytest
 from siwarp.pyverbs import cm_enums, enums
 
 FOLDER = Path(__file__).parent
-#: The Python that Debian's pyverbs is for.
+#: The Python interpreter for Debian's pyverbs.
 PYTHON = "/usr/bin/python3"
 
 
@@ -22,7 +22,7 @@ def wanted() -> list[str]:
 
 
 def missing(line: str) -> bool:
-    """Return whether a line of names.txt names something that is not here."""
+    """Return whether a line of names.txt names something that siwarp.pyverbs lacks."""
     module, _, rest = line.partition(" ")
     name, _, number = rest.partition(" = ")
     try:

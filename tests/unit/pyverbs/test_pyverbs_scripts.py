@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Namespace]:
-    """A network namespace, in which the ports of connection ids are ours."""
+    """A network namespace in which no other process uses the ports of connection ids."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.ip("link", "set", "lo", "up")
     yield namespace

@@ -1,4 +1,4 @@
-"""Reliable datagrams between endpoints of the C code: meeting, order, acknowledgement."""
+"""Reliable datagrams between endpoints of the C code: handshake, order, acknowledgement."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(end, where):
 def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
     a, b = end(), end()
     peer = a.peer(b.local)
-    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024  # its credit is not known yet
+    # the peer's credit is not known yet
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024
     pump(a, peer, [b"first"], a, b)
     longest = lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS)
-    assert longest > 60000  # loopback takes it
+    assert longest > 60000  # loopback carries datagrams of this length
     sizes = [0, 1, 63, 1024, 1025, 5000, longest] * 30
     segments = [os.urandom(n) for n in sizes]
     pump(a, peer, segments, a, b)
@@ -98,7 +99,7 @@ def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
 
 
 def tx_nowhere(peer):
-    """Have a peer sent a segment from memory that is not there."""
+    """Send a peer a segment from unmapped memory."""
     iov = ffi.new("struct iovec[]", 1)
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
     lib.siw_guard_install()

@@ -1,4 +1,4 @@
-"""Reliable datagrams that go down, and come, as batches."""
+"""Reliable datagrams that are sent and received in batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DENSE, SPARSE = 32, 64
 
 @pytest.fixture
 def watched(end) -> Iterator[tuple[Endpoint, Stranger, socket.socket]]:
-    """An endpoint on a socket of ours, which stays ours to look at, and a peer that it has met."""
+    """Provide an endpoint on a socket that the test can also read, and a connected peer."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
     e = end(fd=sock.dup().detach())
@@ -31,7 +31,7 @@ def watched(end) -> Iterator[tuple[Endpoint, Stranger, socket.socket]]:
 
 
 def pieces(sock: socket.socket) -> list[tuple[bytes, int]]:
-    """What lies in a socket: octets, and how long the datagrams are that came in one piece."""
+    """Return what is in a socket: octets, and the segment size of coalesced datagrams."""
     found = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The window of reliable datagrams as values: what a clock that jumps may not do to it."""
+"""RD's congestion window as values: a clock that jumps must not break it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cc(request) -> Any:
 
 
 def deliver(cc: Any, now: int, rtt: int) -> None:
-    """One datagram is sent and acknowledged."""
+    """Send and acknowledge one datagram."""
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
     lib.siw_rd_cc_sent(cc, now - rtt, MSS, 0, sent)
     ack.now, ack.rtt, ack.full = now, rtt, True
@@ -43,7 +43,7 @@ def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(cc, rtt):
     lib.siw_rd_cc_rtt(cc, 100 * MS)
     assert (cc.srtt, cc.rttvar) == (100 * MS, 50 * MS)
     lib.siw_rd_cc_rtt(cc, rtt)
-    # RFC 6298 section 2.3: RTTVAR by the SRTT before it.
+    # RFC 6298 section 2.3: RTTVAR is computed with the previous SRTT.
     assert cc.rttvar == 50 * MS * 3 // 4 + abs(rtt - 100 * MS) // 4
     assert cc.srtt == 100 * MS * 7 // 8 + rtt // 8
 
@@ -54,9 +54,9 @@ def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(cc):
         now += 20 * MS
         deliver(cc, now, 20 * MS)
     before = cc.rate
-    now += 600 * SECOND  # stopped, with something outstanding
+    now += 600 * SECOND  # suspended, with a datagram in flight
     deliver(cc, now, 600 * SECOND)
-    # Even the slowest pace has two datagrams a second, and a few round trips mend it.
+    # Even the lowest pace sends two datagrams a second, and a few round trips restore the rate.
     assert cc.rate >= 2 * MSS
     assert cc.rto <= SECOND
     for _ in range(40):
@@ -78,7 +78,7 @@ def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_wa
     lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
     window = cc.cwnd
     assert window == before * 7 // 10
-    # What was sent before the reduction was lost for the same reason.
+    # Datagrams sent before the reduction were lost for the same reason, so they cause no other one.
     lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
     assert cc.cwnd == window
     deliver(cc, now + later, 20 * MS)
@@ -118,7 +118,7 @@ def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(cc):
 
 @pytest.mark.parametrize("cc", ["bbr"], indirect=True)
 def test_before_a_round_trip_is_known_no_rate_is_measured(cc):
-    """What was sent again may be acknowledged at once, since its first sending arrived."""
+    """A retransmitted datagram may be acknowledged at once, because its first copy arrived."""
     first_pace = cc.rate
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
     lib.siw_rd_cc_sent(cc, SECOND, MSS, 0, sent)
@@ -129,7 +129,7 @@ def test_before_a_round_trip_is_known_no_rate_is_measured(cc):
     assert (cc.bbr.state, cc.rate) == (0, first_pace)  # Startup
     deliver(cc, 2 * SECOND, 50 * MS)
     assert max(cc.bbr.max_bw) > 0
-    assert cc.rate < first_pace / 10  # which was that of a round trip of 1 ms
+    assert cc.rate < first_pace / 10  # the first pace assumed a round trip of 1 ms
 
 
 @pytest.mark.parametrize("cc", ["bbr"], indirect=True)

@@ -1,4 +1,4 @@
-"""Both controllers on a modelled bottleneck: how much of it they use, lose, and leave to others."""
+"""Both congestion controllers on a modelled bottleneck: use, loss, and fairness."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What RD does by time, and what it makes of acknowledgements, by a clock of the test's own.
+"""RD's timers and its handling of acknowledgements, with a clock that the test sets.
 
-The rows are those of the table of timers in spec/datagram-iwarp.md; tests/c/rd_clock.c says what
-each holds the code to. No time passes here, so a limit is kept to the nanosecond, either way.
+The rows are those of the table of timers in spec/datagram-iwarp.md; tests/c/rd_clock.c describes
+what each one checks. No time passes, so limits are checked to the nanosecond in both directions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How reliable datagrams meet: versions, options, and whose record makes room."""
+"""RD's handshake: versions, options, and eviction of peer records."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_options_that_nobody_knows_are_skipped(strange):
     peer = e.peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
     meet_with(s, offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
-    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192  # the last of two
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192  # the last of two options counts
 
 
 MALFORMED = {
@@ -125,10 +125,10 @@ def test_a_challenge_of_any_other_length_is_dropped(strange):
 def test_segments_are_no_longer_than_the_peer_takes(strange, longest, most):
     e, s = strange
     peer = e.peer(s.address)
-    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # not met yet
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # before the handshake
     meet_with(s, offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
-    # And after it has gone nobody knows what the next one takes.
+    # After the peer has gone, the limit of its successor is unknown.
     s.say(RDType.BYE)
     run(lambda: e.told("gone") == 1, e)
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
@@ -163,7 +163,8 @@ def test_a_hello_of_another_version_is_told_which_there_are(strange, version):
     assert (answer.source_epoch, answer.dest_epoch) == (0, s.epoch)
     assert answer.body == b"\x02\0\0\0" and len(bytes(answer)) <= len(asked)
     assert counters["drop_version"] == 1
-    # Nothing else is, nor who does not know the Q_Key, nor what is shorter than the answer.
+    # No other datagram is answered with VERSIONS: not one with a wrong Q_Key, and not one shorter
+    # than the answer.
     s.say(RDType.HELLO, **fields, q_key=QKEY + 1)
     s.say(RDType.HELLO, **fields | {"body": b"\x04\0\0"})
     s.say(RDType.HELLO, **fields, source_epoch=0)
@@ -189,13 +190,13 @@ def test_who_is_told_that_there_is_no_version_of_its_own_gives_the_peer_up(stran
     assert counters["drop_version"] == 1
 
 
-# ---- what is sent as zero
+# ---- fields sent as zero
 
 ACKNOWLEDGES = {
     "source_epoch", "dest_epoch", "acknowledged", "response_acknowledged", "credit",
     "response_credit", "delay",
 }  # fmt: skip
-#: The fields that mean something, by type; all others are zero.
+#: The fields that have a meaning, by type; all others are zero.
 MEANT = {
     RDType.DATA: ACKNOWLEDGES | {"psn", "ird"},
     RDType.ACK: ACKNOWLEDGES | {"psn", "ird", "rd_flags"},
@@ -222,7 +223,7 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
         if d.type in (RDType.HELLO, RDType.CHALLENGE, RDType.ECHO, RDType.VERSIONS):
             assert d.body[1] == 0
             rest = d.body[offer_len(d.body) :]
-            # An ECHO's cookie is the challenger's.
+            # An ECHO carries the challenger's cookie.
             assert d.type == RDType.ECHO or not any(
                 rest[4:12] if d.type == RDType.CHALLENGE else rest
             )
@@ -243,7 +244,7 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
     s.say(RDType.DATA, psn=s.epoch + 1, body=b"early")
     look(s.hear(RDType.ACK))
     s.say(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
-    assert e.send(e.peer(s.address), b"y") == 1  # asks for credit
+    assert e.send(e.peer(s.address), b"y") == 1  # makes the endpoint ask for credit
     look(s.hear(RDType.PROBE))
     look(other.challenge())
     other.say(RDType.PROBE, dest_epoch=9)
@@ -255,7 +256,7 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
     assert set(heard) == set(RDType)
 
 
-# ---- which CHALLENGE
+# ---- the CHALLENGE to answer
 
 
 @pytest.mark.clause("DGRAM-MEET-1")
@@ -281,7 +282,7 @@ def test_a_hello_that_is_repeated_is_challenged_with_one_epoch(strange):
     assert s.challenge().source_epoch not in epochs
 
 
-# ---- whose record makes room
+# ---- eviction of peer records
 
 
 def gives(s: Stranger) -> None:
@@ -334,7 +335,7 @@ def test_a_source_that_has_most_records_gives_one_to_another_and_not_to_itself(e
     gives(others[0])
     assert counters["rd_evicted"] == 1
     gone = next(i for i, s in enumerate(first) if not knows(s, 1))
-    # Its ECHO, said again, does not begin again what it had begun.
+    # The same ECHO, sent again, does not repeat the handshake.
     first[gone].sock.sendto(said[gone], first[gone].dest)
     run(lambda: counters["drop_rd_cookie"] == 1, e)
     others[1].meet()
@@ -362,7 +363,7 @@ def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(end, stra
     assert {good.hear().type, good.hear().type} == {RDType.BYE, RDType.CHALLENGE}
 
 
-# ---- parting
+# ---- closing
 
 
 @pytest.mark.clause("DGRAM-BYE-1")
@@ -385,7 +386,7 @@ def test_who_closes_acknowledges_all_that_it_took(end):
     for i in range(5):
         assert a.send(peer, b"%d" % i) == 1
     run(lambda: len(b.data()) == 5, a, b)
-    b.close()  # before an acknowledgement of the last ones was due
+    b.close()  # before the last segments had to be acknowledged
     run(lambda: a.told("gone") == 1, a)
     assert a.had == 5
 
@@ -393,7 +394,8 @@ def test_who_closes_acknowledges_all_that_it_took(end):
 @pytest.mark.clause("DGRAM-BYE-2")
 def test_a_bye_is_answered_each_time_and_an_answer_is_not(met):
     e, s = met
-    for _ in range(3):  # the first ends the pair; the others say that the answer was lost
+    # the first BYE ends the pair; the others are repeated as if the answer had been lost
+    for _ in range(3):
         asked = s.say(RDType.BYE)
         answer = s.hear()
         assert (answer.type, str(answer.rd_flags)) == (RDType.BYE, "ANSWER")
@@ -401,5 +403,5 @@ def test_a_bye_is_answered_each_time_and_an_answer_is_not(met):
         assert len(bytes(answer)) <= len(asked)
     assert e.told("gone") == 1
     s.say(RDType.BYE, rd_flags="ANSWER")
-    s.say(RDType.BYE, ird=1)  # of a pair that is not known
+    s.say(RDType.BYE, ird=1)  # for an unknown pair
     assert s.silence()

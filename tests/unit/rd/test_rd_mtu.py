@@ -1,4 +1,4 @@
-"""How long reliable datagrams are: what the path carries, as it changes."""
+"""The length of reliable datagrams follows the path MTU as it changes."""
 
 from __future__ import annotations
 

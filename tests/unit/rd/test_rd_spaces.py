@@ -146,7 +146,7 @@ def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(met):
         s.say(RDType.ACK, credit=credit)
         s.drain()
         assert not credit or lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
-    assert e.send(peer, segment) == 1  # as if it had been cut before the credit became less
+    assert e.send(peer, segment) == 1  # as if it had been cut before the credit was reduced
     asked = s.hear(seconds=5.0)
     assert asked.type == RDType.PROBE
     s.say(RDType.ACK, credit=63, psn=asked.psn, rd_flags=int(RDFlag.PROBED))
@@ -162,7 +162,7 @@ def test_who_stored_nothing_grants_a_segment_of_any_length(end):
         e = end()
     far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
     s = Stranger(e)
-    for one in far:  # each fills what it may, behind a gap, until there is hardly any memory left
+    for one in far:  # each fills its limit after a gap, until memory is nearly used up
         one.meet()
         for i in range(1, 9):
             one.say(RDType.DATA, psn=one.epoch + i, body=bytes(30000))
@@ -190,7 +190,7 @@ def test_an_older_acknowledgement_says_nothing_of_its_space_alone(met):
     s.say(RDType.ACK, acknowledged=s.other + 3, response_acknowledged=s.other + 1, credit=8)
     run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 3, e)
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
-    # Older for requests, and newer for responses.
+    # Outdated for requests, and current for responses.
     body = ack_body(s.other + 1, [s.other + 3])
     fields = {"acknowledged": s.other + 1, "response_acknowledged": s.other + 4}
     s.say(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
@@ -198,7 +198,7 @@ def test_an_older_acknowledgement_says_nothing_of_its_space_alone(met):
     assert lib.siw_rd_accepted(peer, REQUESTS) == 3
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     assert lib.siw_rd_mulpdu(peer, RESPONSES) == 3 * 1024
-    for credit in (5, 9, 4):  # the same acknowledgement: the last one counts
+    for credit in (5, 9, 4):  # the acknowledgement stays the same; the last credit counts
         s.say(RDType.ACK, **(fields | {"acknowledged": s.other + 3}), credit=credit)
         s.drain()
         assert lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
@@ -217,7 +217,7 @@ def test_what_a_range_named_is_kept_until_it_is_taken(end):
     named = s.hear(RDType.ACK).received()
     assert named
     other.meet()
-    for i in range(1, 65):  # who wants more memory than there is
+    for i in range(1, 65):  # peers that want more memory than there is
         other.say(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
         other.drain()
     s.say(RDType.DATA, psn=s.epoch, body=b"first")
@@ -239,7 +239,7 @@ def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(met):
     assert e.send(peer, b"request") == 1
     lib.siw_rd_flush(peer, e_taken())
     came = 0
-    for _ in range(n):  # those that were queued before it, as many as the window or less at once
+    for _ in range(n):  # responses queued before the request, at most a window at once
         d = s.hear(RDType.DATA)
         if not d.rd_flags & RDFlag.RESPONSE:
             break
@@ -260,7 +260,8 @@ def test_however_much_is_held_responses_pass_it(end, octets: int) -> None:
     b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
     peer = a.peer(b.local)
     sent = turns = 0
-    while sent < octets and turns < 200:  # what this end has no room for waits above it
+    # data that exceeds this endpoint's buffers waits in the layer above
+    while sent < octets and turns < 200:
         part = b"held" + bytes(min(octets - sent, 30000) - 4)
         if a.send(peer, part) == 1:
             sent, turns = sent + len(part), 0

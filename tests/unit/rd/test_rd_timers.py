@@ -1,4 +1,4 @@
-"""What timers of reliable datagrams cost in processor time, which virtual time cannot show."""
+"""The processor time of RD's timers, which virtual time cannot show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 3000
 
 
 def exchange(e: Endpoint, s: Stranger, first: int, n: int) -> float:
-    """Seconds of CPU that n segments take, each of which is acknowledged by time."""
+    """Return the CPU seconds of n segments, each acknowledged when a timer expires."""
     used = time.process_time()
     for i in range(first, first + n):
         s.say(RDType.DATA, psn=s.epoch + i, body=b"x")
@@ -35,7 +35,7 @@ def test_what_is_due_costs_the_same_with_thousands_of_timers_that_are_not(end):
     for i in range(MANY):
         peer = e.peer(addr(f"127.1.{i // 250}.{i % 250 + 1}", port))
         assert e.send(peer, b"x") == 1
-    # They are asked every half a second by then.
+    # These peers are sent a HELLO every half a second by then.
     stop = time.monotonic() + 1.3
     run(lambda: time.monotonic() > stop, e)
     beside = min(exchange(e, s, 700 + 200 * i, 200) for i in range(3))

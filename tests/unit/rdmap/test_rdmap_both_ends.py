@@ -1,4 +1,4 @@
-"""Two streams that talk to each other, each with its sending side in a thread of its own."""
+"""Two RDMAP streams connected to each other, each with a thread for its sending side."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from unit.rdmap.rdmap_harness import (
     until,
 )
 
-FIRST = 999  # the receive of the initiator's first Send
+FIRST = 999  # wr_id of the receive for the initiator's first Send
 SEND, WRITE, READ = lib.SIW_RDMAP_SEND, lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
 
 
 @dataclass
 class End:
-    """One end of a connection."""
+    """One endpoint of a connection."""
 
     handle: Any
     recvs: RecvQueue
     events: list[Event] = field(default_factory=list)
-    last: Any = None  # the stamp of the last operation begun
+    last: Any = None  # the stamp of the last operation transmitted
     accepted: Any = field(default_factory=lambda: ffi.new("uint64_t *"))
 
     def poll(self) -> None:
-        """Take what came: the progress lock's side."""
+        """Process received messages: the side under the progress lock."""
         event = ffi.new("struct siw_rdmap_event *")
         for _ in range(64):
             if not lib.siw_rdmap_recv(self.handle, event):
@@ -49,7 +49,7 @@ class End:
                 self.events.append(Event.of(event))
 
     def begin(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
-        """Send one operation, as soon as that may be: the send lock's side."""
+        """Send one operation as soon as possible: the side under the send lock."""
         array, op, stamp = operation(opcode, elements, **fields)
         kept.append((array, op, stamp))
         self.last = stamp
@@ -62,7 +62,7 @@ class End:
         until(step)
 
     def flush(self) -> int:
-        """Send what there is to send: what siw_rdmap_flush says, *accepted noted."""
+        """Flush; return the result of siw_rdmap_flush, and store *accepted."""
         rv = lib.siw_rdmap_flush(self.handle, self.accepted)
         return rv if rv == -errno.EACCES else checked(rv)
 
@@ -70,7 +70,7 @@ class End:
         return [e for e in self.events if e.kind == kind]
 
     def received(self) -> list[Event]:
-        """What came into the receives of a test, not the one that lets the responder speak."""
+        """Return the messages received, without the first one, which lets the responder send."""
         return [e for e in self.of_kind("RECV") if e.user_data != FIRST]
 
 
@@ -102,7 +102,7 @@ def pair(w: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
 
 
 class Progress:
-    """A thread that polls both ends."""
+    """A thread that polls both endpoints."""
 
     def __init__(self, *ends: End) -> None:
         self.failure: BaseException | None = None
@@ -129,7 +129,7 @@ class Progress:
 
 
 def together(*works: Callable[[], None]) -> None:
-    """Run these in a thread each."""
+    """Run these functions in a thread each."""
     failures: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -154,7 +154,7 @@ def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: 
     rounds, size = 40, 30_000
     with setting("mulpdu", mulpdu):
         a, b = pair(w, rtr=rtr)
-        if not rtr:  # the responder may not speak first
+        if not rtr:  # the responder may not send first
             a.begin(SEND)
             b.recvs.post(FIRST)
         source = {end: w.memory(size, pattern(size, i)) for i, end in enumerate((id(a), id(b)))}

@@ -1,7 +1,7 @@
-"""The recorded traffic of Linux siw, replayed through the whole receive path.
+"""Recorded traffic of Linux siw, replayed through the complete receive path.
 
-The sides of each recording learned the other's STags from its Sends; here the STags are ours. So
-what was recorded is replayed as it is but for the STags and offsets that name our memory.
+The sides of each recording learned the other's STags from its Sends; here the STags are siwarp's.
+The recording is replayed unchanged except for the STags and offsets that refer to siwarp's memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from siwarp.inspect import DDP, DDPUntagged, Opcode, split_stream, tcp_streams
 CAPTURES = Path(__file__).resolve().parents[2] / "captures"
 RPING_PORT = 7174
 ALL = ["siw-rping.pcap", "siw-rping-crc.pcap", "siw-rping-p2p.pcap"]
-READ = 3000  # octets of rping's rounds in these recordings
+READ = 3000  # octets of each round of rping in these recordings
 ROUNDS = 3
 
 
 @cache
 def sides(name: str) -> tuple[list[bytes], list[bytes]]:
-    """The segments of the client and of the server."""
+    """Return the segments of the client and of the server."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
 

@@ -1,4 +1,4 @@
-"""UD: Sends as datagrams, and what is dropped without a word."""
+"""UD: Sends as datagrams, and datagrams that are dropped silently."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_the_poller_hands_out_the_handler_of_what_has_something(w: RdmapWorld) -
 
 
 def settle(handle: object, event: object) -> int:
-    """Receive nothing, so that the socket is found idle."""
+    """Receive until nothing is left, so that the socket counts as idle."""
     return int(lib.siw_rdmap_dgram_recv(handle, event))
 
 

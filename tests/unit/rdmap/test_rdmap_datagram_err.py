@@ -1,4 +1,4 @@
-"""Error messages on datagrams, octet by octet: built, and read whatever they may be."""
+"""Error messages on datagrams, octet by octet: built, and parsed whatever they contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unit.rdmap.rdmap_harness import Dgram, RdmapWorld, UDDatagram, checked, cou
 from siwarp.inspect import DDPDatagram, QuotedTagged, QuotedUntagged, Terminate
 
 QKEY = 0x22
-LONGEST = 4 + 2 + 18 + 28  # RFC 5040's longest Terminate
+LONGEST = 4 + 2 + 18 + 28  # octets of RFC 5040's longest Terminate
 
 
 def body(quoted: Any, **fields: int) -> bytes:
@@ -24,7 +24,7 @@ def body(quoted: Any, **fields: int) -> bytes:
 
 
 def told(d: Dgram, octets: bytes) -> Any:
-    """What comes up of an error message with these octets; None if it was dropped as malformed."""
+    """Return the event of an error message with these octets; None if dropped as malformed."""
     event = ffi.new("struct siw_rdmap_event *")
     before = counter("err_malformed")
     d.put(octets, opcode=7, qn=2, q_key=QKEY)
@@ -36,7 +36,7 @@ def told(d: Dgram, octets: bytes) -> Any:
 
 
 def well_laid_out(octets: bytes) -> bool:
-    """Whether scapy finds a whole Terminate with a length and a quoted DDP header in it."""
+    """Return whether scapy finds a complete Terminate with length and quoted DDP header."""
     if not 6 < len(octets) <= LONGEST or octets[2] & 0xC0 != 0xC0:
         return False
     return len(octets) >= 6 + (14 if octets[6] & 0x80 else 18)
@@ -53,7 +53,7 @@ def well_laid_out(octets: bytes) -> bool:
         ),
     )
 )
-@example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced and cut short
+@example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced, but truncated
 def test_any_octets_are_an_error_message_or_dropped(octets: bytes) -> None:
     with rdmap_world() as w:
         d = w.dgram(qkey=QKEY)

@@ -1,6 +1,6 @@
-"""Operations between a stream and a peer, both ways.
+"""Operations between a stream and a peer, in both directions.
 
-What RFC 5040 says of them clause by clause is in tests/conformance/rfc5040.
+The clauses of RFC 5040 are tested in tests/conformance/rfc5040.
 """
 
 from __future__ import annotations
@@ -257,14 +257,14 @@ def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(w: RdmapWorld) ->
     stream.sock.close()
     assert stream.event().kind == "CLOSED"
     stream.close()
-    assert [w.free(sink) for sink in sinks] == [-2, -2, -2]  # ENOENT: none is left
+    assert [w.free(sink) for sink in sinks] == [-2, -2, -2]  # ENOENT: none of the STags is left
 
 
-# ---- turns
+# ---- turns between Sends and Read Responses
 
 
 def pull_all(stream: Stream, messages: int, into: list[tuple[int, int]]) -> threading.Thread:
-    """Read messages in a thread: their opcodes and sizes."""
+    """Read messages in a thread; their opcodes and sizes are appended to `into`."""
 
     def run() -> None:
         for _ in range(messages):
@@ -302,7 +302,7 @@ def test_responses_and_sends_take_turns(w: RdmapWorld) -> None:
     thread.join()
     opcodes = [opcode for opcode, _ in got]
     assert opcodes.count(Opcode.SEND) == 4
-    # None waits for more than the response that is in the works.
+    # No Send waits for more than the Read Response in progress.
     gaps = "".join("s" if o == Opcode.SEND else "r" for o in opcodes).split("s")
     assert max(len(gap) for gap in gaps[:-1]) <= 2, opcodes
 
@@ -424,7 +424,7 @@ def test_responses_go_on_while_a_mulpdu_is_small(w: RdmapWorld) -> None:
         assert stream.pull_message()[1] == pattern(1000)
 
 
-# ---- the end
+# ---- the end of a stream
 
 
 def test_what_was_begun_and_flushed_is_before_the_end_of_stream(w: RdmapWorld) -> None:
@@ -488,7 +488,7 @@ def test_a_key_that_dies_under_a_long_send_ends_the_stream_with_a_terminate(
     thread.start()
     stream.terminate()
     thread.join()
-    assert whole[-1] == bytes(4)  # local catastrophic, nothing quoted
+    assert whole[-1] == bytes(4)  # local catastrophic error, nothing quoted
     assert not any(whole[:-1]), "the Send was finished"
     assert stream.accepted == 0
 

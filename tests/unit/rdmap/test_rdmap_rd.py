@@ -1,4 +1,4 @@
-"""RDMAP over reliable datagrams, where what is asked for leaves in the call that asks."""
+"""RDMAP over reliable datagrams, where requests are sent within the call that posts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first FPDU of a connection: RFC 6581's RTR, or none agreed on."""
+"""The first FPDU of a connection: RFC 6581's RTR, or no RTR negotiated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_MATCH = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_NO_RTR_MATCH)
 
 
 def rtr(kind: int) -> bytes:
-    """Return the segment, or no octets for the RTR that has none."""
+    """Return the RTR's segment, or no octets for the zero-length FPDU."""
     return {
         FPDU: b"",
         WRITE: write(stag=1),
@@ -128,7 +128,7 @@ def test_of_several_kinds_any_that_was_agreed_on_starts_the_stream_and_no_other(
         stream.terminates(NO_MATCH)
         return
     assert stream.event(progress=True).kind == "STARTED"
-    e = stream.event()  # an empty Send is an RTR once at the most
+    e = stream.event()  # an empty Send is an RTR at most once
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 0)
 
 

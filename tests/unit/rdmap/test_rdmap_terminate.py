@@ -1,4 +1,4 @@
-"""Terminate Messages read, whatever they are. What ours look like is in tests/conformance."""
+"""Parsing any Terminate Message. Terminates that siwarp sends are tested in tests/conformance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ERRORS = (
 
 
 def siw(octets: bytes) -> bytes:
-    """Return a Terminate as Linux siw on a little-endian machine lays it out."""
+    """Return a Terminate in the layout that Linux siw uses on a little-endian machine."""
     high, low = octets[0] >> 4, octets[0] & 15
     m, d, r = (octets[2] >> bit & 1 for bit in (7, 6, 5))
     return bytes([low << 4 | high, octets[1], m | d << 1 | r << 2, octets[3]]) + octets[4:]
@@ -54,7 +54,7 @@ def test_every_error_is_read_from_a_bare_terminate(
     e = stream.event()
     assert (e.kind, e.quoted) == ("TERMINATED", False)
     if layout is siw and (error[1], error[0], error[2]) in ERRORS:
-        error = (error[1], error[0], error[2])  # both readings exist: RFC 5040's counts
+        error = (error[1], error[0], error[2])  # both readings are valid: RFC 5040's counts
     assert e.err == error
     assert counter("terminate_rx") == before + 1
     assert stream.event_once() is None

@@ -1,4 +1,4 @@
-"""Sends that come before their receives: kept in bounds while what is behind them goes on."""
+"""Sends that arrive before their receives: kept within bounds, later messages are processed."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ NO_BUFFER, TOO_LONG = (1, 2, 2), (1, 2, 5)
 
 
 def starved(stream: Stream) -> int | None:
-    """Return the number of the Send that waits, if one does."""
+    """Return the MSN of the Send that waits for a receive, or None."""
     msn = ffi.new("uint32_t *")
     return int(msn[0]) if lib.siw_rdmap_send_waits(stream.handle, msn) else None
 
 
 def is_quiet(stream: Stream) -> bool:
-    """Return whether nothing comes up but that more is unexpected."""
+    """Return whether no event comes except PROGRESS."""
     seen = [stream.event_once() for _ in range(50)]
     return all(e is None or e.kind == "PROGRESS" for e in seen)
 
 
 def answers(stream: Stream) -> list[int]:
-    """Return the sizes of the Read Responses that are sent by now."""
+    """Return the sizes of the Read Responses sent so far."""
     stream.flush()
     stream.sock.settimeout(0.02)
     sizes = []
@@ -168,7 +168,7 @@ def test_a_read_of_nothing_is_answered_after_the_send_before_it_was_received(
     stream.recvs.post(1, m.sge())
     assert stream.event().kind == "RECV"
     assert stream.event().kind == "REQUESTED"
-    assert answers(stream) == [0, 4]  # though the second Send waits still
+    assert answers(stream) == [0, 4]  # although the second Send still waits
     assert starved(stream) == 2
 
 
@@ -272,7 +272,7 @@ def test_who_waited_too_long_is_told_in_a_terminate_which_send_it_was(w: RdmapWo
     assert stream.event().kind == "PARKED"
     until(lambda: is_quiet(stream) and lib.siw_ddp_rx_unexpected(stream.ddp) > 200)
     stream.recvs.post(1, m.sge())
-    lib.siw_rdmap_expire(stream.handle)  # there is a receive: it need not wait
+    lib.siw_rdmap_expire(stream.handle)  # has a receive, so it need not wait
     assert stream.event().kind == "RECV"
     assert is_quiet(stream)
     lib.siw_rdmap_expire(stream.handle)

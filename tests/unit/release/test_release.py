@@ -1,4 +1,4 @@
-"""tools/release, in a tree that has little else, and where `make dist` makes empty files."""
+"""tools/release in a nearly empty tree in which `make dist` creates empty files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIST = """dist:
 """
 
 
-#: Who makes the tag.
+#: The identity that creates the tag.
 SOMEBODY = {
     "GIT_COMMITTER_NAME": "a",
     "GIT_COMMITTER_EMAIL": "a@example.org",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The simulator's C core: types of queue pairs, time, crashes, partitions, and what a seed decides.
+"""The simulator's C core: types of queue pairs, time, crashes, partitions, effects of a seed.
 
-The scenarios are tests/c/sim.c's, which checks each message itself. All but two bounds are on
-virtual time. The two on real time are promises of the simulator, which a quiet machine keeps
-ten times over.
+The scenarios are in tests/c/sim.c, which checks each message itself. All bounds except two are on
+virtual time. The two on real time are promises of the simulator, which a quiet machine keeps with a
+margin of a factor of ten.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pytest
 SECOND = 1_000_000_000
 SANITIZED = "SANITIZER" in os.environ
 SCENARIOS = ("ud", "rd", "uc", "record", "group", "idle", "size", "crash", "partition", "tasks")
-#: Those in which the seed decides something that can be seen.
+#: The scenarios in which the seed has a visible effect.
 RANDOM = ("ud", "rd", "idle", "crash", "partition", "tasks")
 
 
 def run(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
-    """Run the program; return the values of each name it wrote, in order."""
+    """Run the program; return the values printed for each name, in order."""
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-sim", *map(str, args)],
         capture_output=True,
@@ -39,7 +39,7 @@ def run(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_seed_decides(build_dir: Path, scenario: str) -> None:
-    """Two processes, each with its own addresses, and two worlds of one process run alike."""
+    """Two processes with different memory layouts, and two worlds in one process, run alike."""
     first = run(build_dir, scenario, 1)["hash"]
     worlds = run(build_dir, "twice", scenario, 1)["hash"]
     assert worlds == first * 2
@@ -49,21 +49,21 @@ def test_seed_decides(build_dir: Path, scenario: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3, 13))
 def test_rd_over_a_bad_network(build_dir: Path, seed: int) -> None:
-    """A thousand messages each way arrive once and in order, and the network was bad."""
+    """A thousand messages each way arrive once and in order over a bad network."""
     got = run(build_dir, "rd", seed)
     assert int(got["lost"][0]) > 200
     assert int(got["duplicated"][0]) > 50
 
 
 def test_partition_ends_in_time(build_dir: Path) -> None:
-    """A silent peer is lost when peer_timeout_ms is over, not at the next repeat."""
+    """A silent peer is declared lost after peer_timeout_ms, not at the next retransmission."""
     for seed in range(1, 6):
         after = int(run(build_dir, "partition", seed)["after"][0])
         assert 10 * SECOND <= after < 10 * SECOND + SECOND // 1000
 
 
 def test_crash_is_told_by_icmp(build_dir: Path) -> None:
-    """What is sent to a host that crashed is refused, not lost."""
+    """A datagram to a host that has crashed is refused by ICMP, not lost."""
     got = run(build_dir, "crash", 1)
     assert int(got["refused"][0]) > 0
     assert got["lost"] == ["0"]
@@ -71,7 +71,7 @@ def test_crash_is_told_by_icmp(build_dir: Path) -> None:
 
 
 def test_idle_time_is_free(build_dir: Path) -> None:
-    """Ten minutes of an idle RD pair pass in less than a tenth of a second."""
+    """Ten minutes of an idle RD pair take less than a tenth of a second."""
     got = run(build_dir, "idle", 1)
     assert int(got["now"][0]) >= 600 * SECOND
     assert float(got["real"][0]) < 0.1
@@ -79,5 +79,5 @@ def test_idle_time_is_free(build_dir: Path) -> None:
 
 @pytest.mark.skipif(SANITIZED, reason="the rate is promised without sanitizers")
 def test_rate(build_dir: Path) -> None:
-    """At least 100,000 datagrams a second of real time."""
+    """The simulator handles at least 100,000 datagrams per second of real time."""
     assert float(run(build_dir, "speed", 1)["rate"][0]) >= 100_000

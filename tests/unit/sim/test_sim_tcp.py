@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The simulator's TCP: RC queue pairs on it, and what llp's calls return on it and on the kernel's.
+"""The simulator's TCP: RC queue pairs on it, and llp's return values compared with the kernel's.
 
 The scenarios are those of tests/c/sim_tcp.c, which checks each message itself, and the script is
 tests/c/llp_script.c. All bounds are on virtual time.
@@ -27,7 +27,7 @@ CM_UNREACHABLE, CM_REJECTED, CM_DISCONNECTED = 7, 8, 10
 
 
 def lines(build_dir: Path, name: str, *args: str | int) -> list[str]:
-    """Run a program of tests/c; return what it wrote."""
+    """Run a program of tests/c; return the lines that it printed."""
     done = subprocess.run(
         [build_dir / "tests/c" / name, *map(str, args)],
         capture_output=True,
@@ -39,7 +39,7 @@ def lines(build_dir: Path, name: str, *args: str | int) -> list[str]:
 
 
 def run(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
-    """Run scenarios; return the values of each name they wrote, in order."""
+    """Run scenarios; return the values printed for each name, in order."""
     found: dict[str, list[str]] = {}
     for line in lines(build_dir, "siw-test-sim-tcp", *args):
         for word in line.split():
@@ -56,7 +56,7 @@ def number(found: dict[str, list[str]], name: str) -> int:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_seed_decides(build_dir: Path, scenario: str) -> None:
-    """Two processes, each with its own addresses, and two worlds of one process run alike."""
+    """Two processes with different memory layouts, and two worlds in one process, run alike."""
     first = run(build_dir, scenario, 1)["hash"]
     assert run(build_dir, "twice", scenario, 1)["hash"] == first * 2
     assert run(build_dir, scenario, 2)["hash"] != first
@@ -64,16 +64,16 @@ def test_seed_decides(build_dir: Path, scenario: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3, 8))
 def test_sends_over_a_lossy_slow_link(build_dir: Path, seed: int) -> None:
-    """A thousand Sends each way arrive in order, and segments were lost meanwhile."""
+    """A thousand Sends each way arrive in order although segments are lost."""
     got = run(build_dir, "rc", seed)
     assert number(got, "lost") > 50
-    # The link's rate bounds it from below: 2 MB each way at 20 Mbit/s.
+    # The link's rate is a lower bound: 2 MB each way at 20 Mbit/s.
     assert number(got, "now") > 800 * MS
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
 def test_disorder(build_dir: Path, seed: int) -> None:
-    """Segments that come twice or in another order do no harm."""
+    """Duplicated and reordered segments do no harm."""
     got = run(build_dir, "disorder", seed)
     assert number(got, "lost") > 20
     assert number(got, "duplicated") > 20
@@ -81,7 +81,7 @@ def test_disorder(build_dir: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3, 8))
 def test_congestion(build_dir: Path, seed: int) -> None:
-    """A queue of eight packets drops segments, and the sender adapts: it is not time-outs alone."""
+    """A queue of eight packets drops segments, and the sender adapts without only timing out."""
     got = run(build_dir, "queue", seed)
     assert number(got, "lost") > 10
     # 600 KB each way at 10 Mbit/s take half a second.
@@ -91,22 +91,23 @@ def test_congestion(build_dir: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3, 8))
 @pytest.mark.parametrize("scenario", ["one_sided", "half", "ring", "window", "pair"])
 def test_scenario(build_dir: Path, scenario: str, seed: int) -> None:
-    """Writes and Reads; what was sent before a disconnect arrives; several connections.
+    """Writes and Reads; data sent before a disconnect arrives; several connections.
 
-    And a receiver that takes nothing for a minute; queue pairs that connect by address and QPN.
+    Also a receiver that does not read for a minute, and queue pairs that connect by address and
+    QPN.
     """
     assert number(run(build_dir, scenario, seed), "lost") > 0
 
 
 def test_connect_takes_round_trips(build_dir: Path) -> None:
-    """One of TCP, and one for MPA's Request and Reply; the RTR message needs half of one more."""
+    """A connect takes a round trip of TCP, one of MPA's Request and Reply, half of one for RTR."""
     got = run(build_dir, "connects", 1)
     assert number(got, "took") == 50 * MS
     assert number(got, "connections") == 1
 
 
 def test_refused(build_dir: Path) -> None:
-    """Where nobody listens, a round trip tells."""
+    """Without a listener, a connect fails after one round trip."""
     got = run(build_dir, "refused", 1)
     assert number(got, "event") in {CM_REJECTED, CM_UNREACHABLE}
     assert number(got, "status") == -errno.ECONNREFUSED
@@ -114,7 +115,7 @@ def test_refused(build_dir: Path) -> None:
 
 
 def test_slow_connect(build_dir: Path) -> None:
-    """SYNs are lost for four seconds: those at 0, 1 and 3 s. The one at 7 s arrives."""
+    """All segments are lost for 4 s, among them the SYNs at 0, 1 and 3 s; that at 7 s arrives."""
     got = run(build_dir, "slow", 1)
     assert number(got, "took") == 7 * SECOND + 50 * MS
     assert number(got, "lost") == 3
@@ -122,34 +123,34 @@ def test_slow_connect(build_dir: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_crash(build_dir: Path, seed: int) -> None:
-    """A reset ends the connection; then nobody listens there."""
+    """A reset ends the connection; then there is no listener."""
     got = run(build_dir, "crash", seed)
     assert number(got, "event") == CM_DISCONNECTED
-    # What waited for the rate of 1 Mbit/s, a window of 14 KB, comes before the reset.
+    # Data queued behind the rate of 1 Mbit/s, a window of 14 KB, arrives before the reset.
     assert number(got, "took") < 200 * MS
     assert number(got, "status") == -errno.ECONNREFUSED
 
 
 def test_partition(build_dir: Path) -> None:
-    """After a minute of silence the next retransmission gets through: within as long again."""
+    """After a minute of silence the next retransmission arrives, at most a minute later."""
     assert number(run(build_dir, "partition", 1), "took") < 60 * SECOND
 
 
 def test_silence(build_dir: Path) -> None:
-    """Without an answer a connection ends after 924.6 s, with the time-out that is due then."""
+    """Without an answer a connection ends at the first retransmission time-out after 924.6 s."""
     took = number(run(build_dir, "silence", 1), "took")
     assert 924_600 * MS <= took < 924_600 * MS + 120 * SECOND
 
 
 def test_smaller_path(build_dir: Path) -> None:
-    """Segments that are too long for the path are lost, and cut anew; over IPv6."""
+    """Segments that are too long for the path are lost, and segmented again; over IPv6."""
     got = run(build_dir, "mtu", 1)
     assert number(got, "lost") > 0
     assert number(got, "now") < SECOND
 
 
 def test_planned_reset(build_dir: Path) -> None:
-    """reset=100KB: at most as many Writes of 4 KiB succeed as fit in."""
+    """With reset=100KB, at most as many Writes of 4 KiB succeed as fit in 100 KB."""
     assert number(run(build_dir, "reset", 1), "writes") <= 100_000 // 4096 + 1
 
 
@@ -166,7 +167,7 @@ def scenes(written: list[str]) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def on_the_kernel(build_dir: Path) -> dict[str, list[str]]:
-    """What the script writes on the kernel's TCP, over loopback."""
+    """Return the script's output on the kernel's TCP, over loopback."""
     return scenes(lines(build_dir, "siw-test-llp-script"))
 
 
@@ -179,9 +180,9 @@ def simulated(build_dir: Path) -> dict[str, list[str]]:
 def test_calls_return_what_the_kernels_do(
     build_dir: Path, on_the_kernel: dict[str, list[str]], seed: int
 ) -> None:
-    """The same script of llp's calls, line by line."""
+    """The same script of llp calls returns the same results on both, line by line."""
     found = scenes(lines(build_dir, "siw-test-llp-script-sim", seed))
-    assert list(found)[-2:] == ["simultaneous", "lossy"]  # not over loopback: see below
+    assert list(found)[-2:] == ["simultaneous", "lossy"]  # not possible over loopback: see below
     del found["simultaneous"], found["lossy"]
     assert found == on_the_kernel
 
@@ -207,7 +208,7 @@ def over_a_line(
 def test_calls_return_what_the_kernels_do_over_a_line(
     build_dir: Path, simulated: dict[str, list[str]]
 ) -> None:
-    """And two ends that connect to each other at the same time have one connection."""
+    """Both TCPs agree; two sides that connect to each other at once get one connection."""
     found, _ = over_a_line(build_dir, "delay=1ms", "line")
     assert found["simultaneous"][:2] == ["a connects 0", "b connects 0"]
     assert found == {
@@ -216,7 +217,7 @@ def test_calls_return_what_the_kernels_do_over_a_line(
 
 
 def test_loss_is_delay_on_both(build_dir: Path, simulated: dict[str, list[str]]) -> None:
-    """Segments are lost in both directions: all octets come, in order, as nothing had been lost."""
+    """Segments are lost in both directions: all octets arrive, in order, as without loss."""
     found, stats = over_a_line(build_dir, "delay=5ms,loss=3%", "lossy")
     assert found == {"lossy": simulated["lossy"]}
     assert found["lossy"][:2] == ["a received all 1", "b received all 1"]

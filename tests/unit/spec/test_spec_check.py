@@ -1,4 +1,4 @@
-"""The checker of clauses, on small trees of its own and on this one."""
+"""The clause checker, on small trees and on this tree."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_this_tree_has_the_clauses_of_all_four_rfcs_and_only_sound_citations() -
 
 
 def test_every_duty_of_the_rfcs_is_cited_by_a_test_or_excepted_with_a_reason() -> None:
-    """Whether these tests passed is what `make spec` asks, after the run."""
+    """Whether these tests passed is checked by `make spec`, after the run."""
     clauses, _ = check.load_clauses(ROOT / "spec")
     found = check.scan(ROOT, check.citable(clauses, []))
     open_duties = [

@@ -1,4 +1,4 @@
-"""The checker of clauses: what a run showed, and the requirements of datagram-iWARP."""
+"""The clause checker: results of a run, and the requirements of datagram-iWARP."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     command += ["-p", "no:cacheprovider"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "LD_PRELOAD"))}
     outside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
-        "1"  # hypothesis takes longer to import than to run these
+        "1"  # importing hypothesis takes longer than running these
     )
     subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
     record = clause_record.load(tmp_path)
@@ -226,7 +226,7 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     subprocess.run(
         [*command, "tests", "-k", "passes"], cwd=tmp_path, env=outside, timeout=100, check=True
     )
-    assert clause_record.load(tmp_path) == record  # the same tree: a part of a run adds to it
+    assert clause_record.load(tmp_path) == record  # the same tree: a partial run adds to the record
 
 
 # ---- the requirements of datagram-iWARP

@@ -1,4 +1,4 @@
-"""siwarp.testing: two connected ends, whatever connects them."""
+"""siwarp.testing: two connected endpoints, whatever connects them."""
 
 from __future__ import annotations
 

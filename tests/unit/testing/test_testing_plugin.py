@@ -1,4 +1,4 @@
-"""The fixtures of siwarp.pytest_plugin, in projects of their own."""
+"""The fixtures of siwarp.pytest_plugin, in separate projects."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture
 def project(tmp_path: Path):
-    """Run pytest on one file of tests; return its code and what it prints."""
+    """Run pytest on one file of tests; return its exit code and its output."""
 
     def run(tests: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
         (tmp_path / "test_it.py").write_text(tests)
-        # A process of a shared run has told pytest so.
+        # An xdist worker has set PYTEST_ variables in this process.
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         done = pace.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
@@ -109,7 +109,7 @@ def test_cannot_begin(broken):
         text=True,
         seconds=60,
     )
-    # The start-up of the connection is in it, though the test names the pair before the capture.
+    # The capture includes the connection's start-up, although the test names the pair first.
     assert re.search(
         r"rc MPA_REQUEST .*rc MPA_REPLY .* 4  \S+  \S+  rc SEND\n", done.stdout, re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""The list of tests that race the clock: each is there, and none is added."""
+"""The list of tests that race the clock: each entry exists, and none is added."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
     assert first, f"{path} is not in the history"
     lines = git("show", f"{first[-1]}:{path}").splitlines()
     at_first = {line.split("#", 1)[0].strip() for line in lines}
-    # The line of a file may become those of some of its functions.
+    # An entry for a file may be replaced by entries for some of its functions.
     assert all(name in at_first or name.partition("::")[0] in at_first for name in listed()), (
         "a test that races the clock belongs into the simulator; the list may only shrink"
     )

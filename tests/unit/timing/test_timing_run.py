@@ -1,4 +1,4 @@
-"""The lane of tests that race the clock: which verdict a failure gets."""
+"""The run of tests that race the clock (`make timing`): the verdict for each kind of failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FIRST = Result("tests/a/test_a.py::test_one", "failed", "2.00 s", "assert 3 < 2"
 
 @pytest.fixture
 def reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace the rerun by one that passes; return what was rerun."""
+    """Replace the rerun by one that passes; return the tests that were rerun."""
     seen: list[list[str]] = []
 
     def passed(arguments: list[str]) -> tuple[int, list[Result]]:

@@ -239,7 +239,7 @@ def test_a_query_tells_it_and_other_types_refuse_it(rig: Rig) -> None:
 def test_the_wildcard_address_stands_in_the_header_of_who_is_bound_to_it(rig: Rig) -> None:
     """A GRH holds the wildcard address for a queue pair bound to the wildcard address.
 
-    Only the kernel knows the actual destination; a note in the header states the cost of asking.
+    siwarp does not know the actual destination address in this case.
     """
     cq, mr, out = rig.cq(), rig.mr(bytearray(200)), rig.mr(bytearray(b"abc"))
     b = rig.ud(cq, addr=("0.0.0.0", 0), grh=True)

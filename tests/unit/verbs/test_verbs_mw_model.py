@@ -259,7 +259,7 @@ class Windows(RuleBasedStateMachine):
             base = 0 if ZERO in found.access else found.region.mr.addr + found.offset
             at = found.offset + to - base
             if op == WRITE:
-                # a Read of zero octets: earlier Writes have been placed
+                # the Read of zero octets completes after earlier Writes have been placed
                 a.post(READ, 8, remote=RemoteBuffer(0, 0, 1))
                 assert [w.ok for w in poll(a.scq, 2)] == [True, True]
                 found.region.content[at : at + length] = bytes([octet]) * length

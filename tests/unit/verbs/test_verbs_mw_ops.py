@@ -210,8 +210,8 @@ def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
     two: Wire, kind: MWType, why: str, code: int
 ) -> None:
     if (kind, why) == (MWType.TYPE_1, "another"):
-        # the region belongs to the whole domain, so a window's key is invalid, not of another
-        # stream
+        # the key is that of an invalidated window, since type 1 windows are valid for the complete
+        # domain
         code = W_NO_STAG
     a, b = two.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
