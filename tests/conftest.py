@@ -51,7 +51,7 @@ sys.setdlopenflags(os.RTLD_LAZY)
 # works with one library only, so `make sim` runs pytest twice.
 _SIMULATED = os.environ.get("SIWARP_SIM") == "1"
 if any("sim/rd" in argument for argument in sys.argv):
-    os.environ["SIM_LAYERS"] = "1"  # inherited by the xdist workers
+    os.environ["SIM_LAYERS"] = "1"  # also applies to the xdist worker processes
 collect_ignore = [] if _SIMULATED else ["sim"]
 if _SIMULATED and "SIM_LAYERS" in os.environ:
     _simulated = importlib.import_module("_siwarp_layers_sim")
@@ -69,8 +69,8 @@ if "SANITIZER" in os.environ:
         "cli/test_cli_tmux.py",
         "unit/inspect",
         "unit/python/test_python_rebuild.py",
-        # These test the tree and its tools. Programs such as make have sanitizer reports of their
-        # own.
+        # These test the source tree and its tools. Programs such as make have memory errors of
+        # their own, which a sanitizer would report.
         "unit/branches",
         "unit/docs",
         "unit/gate",
@@ -117,7 +117,7 @@ NOT_COUNTED = (
 
 
 def mark_timing(items: list[pytest.Item]) -> None:
-    """Mark the tests in the list of tests that race the clock."""
+    """Mark the tests that are listed in tests/timing/tests.txt as racing the clock."""
     names = frozenset(listed())
     for item in items:
         if name_on_list(item.nodeid, names) is not None:
@@ -343,7 +343,7 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
         return
     log = Path(os.environ["SANITIZER_LOG"])
     folder = log.parent
-    for file in folder.glob(f"{log.name}.[0-9]*"):  # this worker's files only
+    for file in folder.glob(f"{log.name}.[0-9]*"):  # only the report files of this worker
         size, before = file.stat().st_size, _reports.get(file.name, 0)
         if size > before:
             with (folder / "tests").open("a") as notes:
@@ -366,7 +366,7 @@ def let_threads_end(limit: float = 10) -> None:
     deadline = time.monotonic() + limit
     while _threads() - _threads_before:
         if time.monotonic() > deadline:
-            break  # a test has left a device open
+            break  # a test has left a device open, whose threads do not end
         time.sleep(0.005)
 
 

@@ -29,7 +29,7 @@ _world: World | None = None
 
 @contextlib.contextmanager
 def in_world(world: World) -> Iterator[World]:
-    """Make the functions of this module use this world in a block; give it a host at ``HERE``."""
+    """Make the functions of this module use this simulated world in a block; add host ``HERE``."""
     global _world
     assert SIMULATED, "a real process has no worlds"
     world.device(HERE, HERE_TOO, HERE_V6).close()
@@ -98,7 +98,7 @@ def now() -> float:
 
 
 def sleep(seconds: float) -> None:
-    """Let this many seconds pass."""
+    """Let this many seconds pass, in real or in simulated time."""
     if SIMULATED:
         the_world().sleep(seconds)
     else:

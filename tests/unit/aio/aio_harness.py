@@ -1,4 +1,4 @@
-"""Shared by the tests of aio/."""
+"""Helpers shared by the tests of aio/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from siwarp import aio
 
 LOOPBACK = ("127.0.0.1", 0)
-LIMIT = 60.0  # seconds; every operation that works ends long before
+LIMIT = 60.0  # seconds; a wait that succeeds ends long before
 SANITIZED = "SANITIZER" in os.environ
 
 T = TypeVar("T")

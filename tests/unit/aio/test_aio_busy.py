@@ -34,7 +34,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
             async def send() -> None:
                 for i in range(count):
                     await a.send(bytes([i & 0xFF]) * size)
-                await a.close()  # closes at once; what was sent still arrives
+                await a.close()  # does not wait; data already sent still arrives
 
             sending = asyncio.create_task(send())
             await asyncio.sleep(busy)
@@ -73,7 +73,8 @@ def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_deadline_ends_that(
                 while True:
                     await asyncio.wait_for(a.send(bytes(65536)), 0.5)
                     sent += 1
-            assert 16 <= sent < 2000  # as many as fit into receives, staging and socket buffers
+            # as many messages as fit into the receives and the staging and socket buffers
+            assert 16 <= sent < 2000
             # The connection still works, and the queued data is not lost.
             for _ in range(sent + 1):
                 assert await b.recv() == bytes(65536)
@@ -127,7 +128,8 @@ def test_a_sender_that_waits_for_a_peer_hears_that_it_was_killed() -> None:
 def test_what_a_killed_peer_sent_is_received_and_then_its_end_is_told() -> None:
     async def main() -> None:
         async with with_peer("sends") as (conn, peer):
-            await asyncio.sleep(0.5)  # by now the peer waits for this side
+            # by now the peer has stopped sending and waits for this process to read
+            await asyncio.sleep(0.5)
             peer.kill()
             await peer.wait()
             got = 0

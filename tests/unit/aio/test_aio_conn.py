@@ -198,7 +198,7 @@ def test_a_cancelled_recv_loses_no_message() -> None:
             async def send() -> None:
                 for i in range(300):
                     await a.send(b"%d" % i)
-                    if i % 8 == 7:  # as many as there are receives, at most
+                    if i % 8 == 7:  # at most as many messages in flight as there are receives
                         await until(lambda i=i: len(got) > i - 4)
 
             sending = asyncio.create_task(send())

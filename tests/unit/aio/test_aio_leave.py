@@ -1,4 +1,4 @@
-"""Closing an object that loops and threads wait on: it ends once they have left its descriptors."""
+"""Closing an object that loops and threads wait on: the close ends once they stopped waiting."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def joined(threads: list[threading.Thread]) -> None:
 def test_threads_close_devices_that_loops_and_threads_wait_on(
     monkeypatch: pytest.MonkeyPatch, round_: int
 ) -> None:
-    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)  # long enough for a slow machine
+    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)  # a limit long enough for a slow machine
     devices = [Device() for _ in range(DEVICES)]
     loops = [Loop(n, devices) for n in range(LOOPS)]
     waiters = [
@@ -117,7 +117,7 @@ def test_threads_close_devices_that_loops_and_threads_wait_on(
     for told in (t.told for t in (*loops, *waiters)):
         assert told
         assert {type(e) for e in told} == {StateError}
-    # New descriptors that reuse the numbers are watched.
+    # Descriptors of new objects that reuse the numbers of closed ones are watched.
     rig = Rig()
     pair = Pair(rig)
     pair.rcq = rig.cq(64, rig.channel())

@@ -36,7 +36,8 @@ def test_a_sender_of_roce_waits_until_its_peer_receives() -> None:
 
             task = asyncio.create_task(send())
             await until(lambda: len(sent) == 4)
-            await asyncio.sleep(0.1)  # with persona iwarp, the send would have completed by now
+            # with persona iwarp, the send would have completed within this time
+            await asyncio.sleep(0.1)
             assert len(sent) == 4
             for i in range(20):
                 assert await b.recv() == bytes([i]) * 1000

@@ -1,4 +1,4 @@
-"""Shares of a bounded resource per peer, and rations."""
+"""The share of a bounded resource that each peer may use up, and rations."""
 
 from __future__ import annotations
 

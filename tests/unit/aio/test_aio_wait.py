@@ -252,7 +252,7 @@ def test_tasks_find_their_device_closed_by_force() -> None:
         rig.ctx.close(force=True)
         told = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(e) for e in told] == [StateError, StateError]
-        other = Rig()  # its descriptors may reuse the numbers of closed ones
+        other = Rig()  # descriptors of the new device may reuse the numbers of closed ones
         pair2 = ud(other)
         wcs = asyncio.create_task(aio.wait(pair2.rcq))
         pair2.recv(1)

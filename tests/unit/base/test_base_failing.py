@@ -46,7 +46,7 @@ def test_where_no_folder_can_have_a_page_counting_goes_on_without(
 
 
 def test_a_page_whose_file_is_somebody_elses_is_not_opened(build_dir: Path, tmp_path: Path) -> None:
-    """The second lock call is on the file itself, which has just been created."""
+    """The second flock call is on the new page file itself."""
     code = OPEN.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
     told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-") and left(tmp_path) == []
@@ -77,7 +77,7 @@ assert first[:8] != second[:8] and first[8:] != second[8:] and bytes(8) not in (
 def test_a_process_whose_forks_cannot_be_followed_has_no_page(
     build_dir: Path, tmp_path: Path
 ) -> None:
-    """A forked child would otherwise count in its parent's page."""
+    """A child created by such a fork would count in its parent's page."""
     code = """
 with failing("__register_atfork", errno.ENOMEM):
     lib.siw_counters_init()

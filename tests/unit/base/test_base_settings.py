@@ -184,8 +184,8 @@ def test_a_very_long_value_is_still_one_line(child: Child) -> None:
 
 
 def test_the_environment_is_read_once_though_many_threads_ask_first(child: Child) -> None:
-    # If the stacks exceed 40 MiB, glibc frees some at the end of a thread, under a lock that
-    # ThreadSanitizer does not see.
+    # If thread stacks exceed 40 MiB in total, glibc frees some at the end of a thread, under a lock
+    # that ThreadSanitizer does not see.
     code = """
 import threading
 threading.stack_size(1 << 20)

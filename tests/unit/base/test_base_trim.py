@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import ffi, lib
 
-#: The number of objects from which siw_trim counts them as a crowd.
+#: The number of objects from which struct siw_crowd counts as a crowd, whose departure triggers
+#: siw_trim.
 CROWD = 1024
 BLOCK = 16 << 10
 
@@ -18,7 +19,7 @@ class Crowd:
     """An empty struct siw_crowd."""
 
     def __init__(self) -> None:
-        lib.siw_trim()  # clear what other tests have left
+        lib.siw_trim()  # returns memory that other tests have left
         self._zeros = ffi.new("uint32_t[2]")
         self._crowd = ffi.cast("struct siw_population *", self._zeros)
 
@@ -65,7 +66,8 @@ def test_what_was_freed_between_memory_in_use_is_no_longer_resident() -> None:
     for block in blocks:
         ctypes.memset(block, 1, BLOCK)
     crowd.leave(CROWD)
-    for block in blocks[::2]:  # between blocks in use, as records of peers are
+    # frees every second block: free blocks lie between used ones, as with records of peers
+    for block in blocks[::2]:
         libc.free(block)
     before = resident()
     assert lib.siw_trim()

@@ -19,7 +19,7 @@ def test_a_layer_has_the_branches_of_all_its_lines() -> None:
 
 def test_the_copies_of_a_line_count_together() -> None:
     assert added([[1, 0], [2, 3]]) == (3, 3)
-    assert added([[1, 0], [2, 0, 4, 5]]) == (7, 5)  # summed over two calls in one file
+    assert added([[1, 0], [2, 0, 4, 5]]) == (7, 5)  # counts of two calls in one file are added
     with pytest.raises(ValueError, match=r"\[2, 3\] branches"):
         added([[1, 0], [1, 2, 3]])
 

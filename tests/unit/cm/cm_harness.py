@@ -1,4 +1,4 @@
-"""Shared by the tests of connections."""
+"""Helpers shared by the tests of connections."""
 
 from __future__ import annotations
 

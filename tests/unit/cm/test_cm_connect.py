@@ -80,7 +80,7 @@ def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_f
     assert poll(b.scq)[0].ok
     (got,) = poll(a.rcq)
     assert (got.wr_id, got.byte_len, a.mem.read(7)) == (6, 7, b"I first")
-    # the RTR consumed no receive and completed no request
+    # the RTR consumed no receive of the responder and completed no request of the initiator
     assert b.rcq.poll(4) == [] and a.scq.poll(4) == []
     a.post(SEND, 2, length=3)
     assert poll(b.rcq)[0].wr_id == 5
@@ -134,7 +134,7 @@ def test_private_data_above_the_limit_is_refused(wire: Wire, rev: int, most: int
 
 
 def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(two: Wire) -> None:
-    with counted("rejects", 2):  # counted on both sides
+    with counted("rejects", 2):  # the rejection is counted on both sides
         a = two.dial(ConnParam(private_data=b"please"), size=1 << 16)
         request = two.request()
         request.id.reject(b"no, thanks")
@@ -296,17 +296,17 @@ def test_what_makes_no_sense_is_refused(wire: Wire) -> None:
     ):
         assert refused(a.id.connect, where, wrong) == errno.EINVAL, wrong
     empty = CMID(wire.a_channel)
-    assert refused(empty.connect, where) == errno.EINVAL  # has no queue pair
-    assert refused(a.id.accept) == errno.EINVAL  # has no connection request
+    assert refused(empty.connect, where) == errno.EINVAL  # the id has no queue pair
+    assert refused(a.id.accept) == errno.EINVAL  # the id has no connection request to accept
     assert refused(a.id.reject) == errno.EINVAL
     assert refused(a.id.disconnect) == errno.ENOTCONN
     assert refused(wire.listener.disconnect) == errno.ENOTCONN
     assert refused(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
     assert refused(lambda: empty.local_addr) == errno.ENOTCONN
     a.id.connect(where)
-    assert refused(a.id.connect, where) == errno.EINVAL  # is already connecting
+    assert refused(a.id.connect, where) == errno.EINVAL  # the id is already connecting
     request = wire.request()
-    assert refused(request.id.accept) == errno.EINVAL  # has no queue pair
+    assert refused(request.id.accept) == errno.EINVAL  # the request's id has no queue pair
     # The listener still works.
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept()
@@ -355,7 +355,7 @@ def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> 
     a.id.connect(gone)
     event = a.event()
     assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
-    assert event.rev == 0  # no frame of a peer has been received
+    assert event.rev == 0  # 0: no frame of a peer has been received
     assert a.qp.qp_state == QPState.INIT
 
 
@@ -387,7 +387,7 @@ def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) ->
 
 def test_a_listener_that_closes_leaves_its_connections_alone(two: Wire) -> None:
     a, b = two.connect()
-    waiting = two.dial()  # this connection request is not accepted
+    waiting = two.dial()  # no thread accepts this connection request
     address = two.address
     until(lambda: select.select([two.p_channel], [], [], 0)[0])
     two.listener.close()

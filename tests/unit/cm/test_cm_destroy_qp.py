@@ -88,6 +88,6 @@ def refused_or_not(end: End) -> bool:
 
 
 def over(a: End, b: End) -> bool:
-    a.channel.get_event(0)  # which processes the MPA Reply
+    a.channel.get_event(0)  # reading the event processes the MPA Reply
     event = b.channel.get_event(0.01)
     return event is not None and event.type == CMEventType.DISCONNECTED

@@ -71,7 +71,7 @@ def test_what_is_told_comes_in_order_with_the_rest(rig: Rig) -> None:
     assert (second.type, second.status) == (CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
     assert channel.get_event(0) is None
     id.tell(CMEventType.ADDR_RESOLVED)
-    id.close()  # the id's pending event is removed with it
+    id.close()  # closing the id also removes its pending event
     assert channel.get_event(0) is None
 
 
@@ -158,7 +158,8 @@ def test_where_it_was_bound_it_listens(rig: Rig) -> None:
     a = dial(rig, CMEventChannel(), bound)
     assert event_of(id.channel).listen_id is id
     a.id.close()
-    assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL  # no address is bound
+    # the id has no bound address
+    assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL
 
 
 def test_who_is_second_at_a_port_learns_it_at_the_latest_when_it_listens(rig: Rig) -> None:
@@ -184,7 +185,8 @@ def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
         a = dial(rig, CMEventChannel(), (host, port))
         request = event_of(door.channel)
         assert request.listen_id is door
-        b = End(rig, request.id, door.channel, size=4096)  # refused for an id of another device
+        # an id of another device refuses the queue pair
+        b = End(rig, request.id, door.channel, size=4096)
         b.id.accept()
         ends += [a, b]
         assert a.event().type == event_of(door.channel).type == CMEventType.ESTABLISHED

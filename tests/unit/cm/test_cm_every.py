@@ -65,7 +65,7 @@ def test_closing_it_closes_each_listener_and_what_is_pending_there(rig: Rig) -> 
         with pytest.raises(ConnectionRefusedError):
             plain_client((host, wire.port))
     assert descriptors() == before - 2
-    Everywhere(rig, wire.port).listener.close()  # the port is free at every address
+    Everywhere(rig, wire.port).listener.close()  # the port is free again at every address
 
 
 def test_the_port_must_be_free_at_each_address(rig: Rig) -> None:
@@ -99,5 +99,5 @@ def test_a_liar_at_one_address_does_not_disturb_who_comes_to_another(rig: Rig) -
             wire.at(host)
     for liar in liars:
         with contextlib.suppress(ConnectionResetError):
-            assert liar.recv(100) == b""  # closed, with or without a reset
+            assert liar.recv(100) == b""  # the connection is closed, with or without a reset
         liar.close()

@@ -63,7 +63,7 @@ def test_the_setting_asks_where_the_program_does_not(wire: Wire) -> None:
         lib.siw_setting_set(b"markers", 0)
 
 
-# ---- with a peer that decides about Markers
+# ---- with a peer that chooses whether Markers are used
 
 
 @pytest.mark.parametrize("size", [0, 1, 400, 5000, 60_000])

@@ -71,7 +71,7 @@ def test_who_wants_nothing_enhanced_asks_in_the_format_of_rfc_5044(
             sock.sendall(bytes(MPAReply(rev=1, m=0, c=0)))
             assert end.event().type == CMEventType.ESTABLISHED
             sock.settimeout(0.03)
-            with pytest.raises(TimeoutError):  # no RTR is sent either
+            with pytest.raises(TimeoutError):  # no RTR is sent after the Request and Reply
                 sock.recv(1)
 
 

@@ -19,7 +19,7 @@ def connected_with(tos: int) -> int:
     for path in Path("/proc/self/fd").iterdir():
         try:
             s = socket.socket(fileno=os.dup(int(path.name)))
-        except OSError:  # not a socket, or closed
+        except OSError:  # the descriptor is not a socket, or has been closed
             continue
         with s:
             try:

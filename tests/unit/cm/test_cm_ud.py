@@ -79,7 +79,8 @@ def test_a_refused_question_says_so_and_why(ends: Ends, how: str) -> None:
     elif asked and how == "destroy":
         asked.id.close()
     else:
-        ends.door.close()  # with the query pending, or accepted
+        # closes the listener while the query is pending, or after the program has received it
+        ends.door.close()
         if asked:
             asked.id.reject()
     told = ends.result(scaled(20))
@@ -108,8 +109,10 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: En
         s.sendto(question(7, b"x"), ends.door.local_addr)
         asked = ends.request()
         before = counter("drop_sidr_length")
-        s.sendto(question(7, b"x"), ends.door.local_addr)  # while the query is pending
-        s.sendto(b"", ends.door.local_addr)  # a later datagram, which is processed after it
+        # a repeated query, while the first one is pending
+        s.sendto(question(7, b"x"), ends.door.local_addr)
+        # an invalid datagram, which is processed and counted after the repeated query
+        s.sendto(b"", ends.door.local_addr)
         until(lambda: counter("drop_sidr_length") > before)
         ends.accept(asked, qp, b"yes")
         first = s.recv(2048)
@@ -142,7 +145,7 @@ def test_a_wildcard_listener_answers_at_each_address_and_a_socket_may_have_the_p
     channel = CMEventChannel()
     with plain("127.0.0.3") as taken:
         id = CMID(channel, ud=True)
-        # as if another program had a socket there
+        # binds an id to an address at which the program already has a socket
         id.bind_addr(("127.0.0.3", taken.getsockname()[1]))
         assert id.local_addr == taken.getsockname()
         id.set_device(rig.ctx)

@@ -1,4 +1,4 @@
-"""Shared by the tests of UD resolution (spec/cm-udp.md): a listener and plain sockets."""
+"""Helpers shared by the tests of UD resolution (spec/cm-udp.md): a listener and plain sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ends:
         id = CMID(self.asking, ud=True)
         param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
         id.connect(to or self.door.local_addr, param)
-        self.ids.append(id)  # an unreferenced id would be closed
+        self.ids.append(id)  # an id without a reference would be closed
         return id
 
     def request(self, limit: float = LIMIT) -> CMEvent:

@@ -188,7 +188,7 @@ class PeerStream:
         self.sock = mpa.sock
         self.crc = crc
         self._kept: list[Any] = []
-        self.ends: list[Any] = []  # where the transmitted messages end
+        self.ends: list[Any] = []  # stream positions at which the transmitted messages end
 
     def put(self, *segments: bytes) -> None:
         """Send segments to the stream, each in an FPDU."""
@@ -209,7 +209,7 @@ class Stream(PeerStream):
 
     send = PeerStream.put
 
-    # receive
+    # Receive path.
 
     def head_once(self) -> Any | None:
         """Return the next segment's header, "empty" for an FPDU without a ULPDU, or None."""
@@ -249,7 +249,7 @@ class Stream(PeerStream):
         e = lib.siw_ddp_error(self.handle)
         return (e.layer, e.type, e.code)
 
-    # transmit
+    # Transmit path.
 
     def message(self, elements: Sequence[Sge] = (), **fields: Any) -> Any:
         array = sgl(elements)
@@ -387,7 +387,7 @@ class DdpStackWorld:
         self._last: list[Callable[[], object]] = []
         self._memories: list[Memory] = []
 
-    # memory
+    # Memory.
 
     def region(
         self, memory: Memory, rights: int, *, pd: int, to_base: int, stream: Any = ffi.NULL
@@ -417,7 +417,8 @@ class DdpStackWorld:
         """Return memory with an STag."""
         memory = Memory(size, content)
         self.stag(memory, **how)
-        self._memories.append(memory)  # siwarp may write to this memory as long as it is open
+        # keeps the memory, because siwarp may write to it until the world is closed
+        self._memories.append(memory)
         return memory
 
     def free(self, stag: int) -> int:
@@ -430,7 +431,7 @@ class DdpStackWorld:
         self._last.append(lambda: lib.siw_mem_queue_destroy(queue.handle))
         return queue
 
-    # streams and datagrams
+    # Streams and datagram endpoints.
 
     def ddp_stream(self, mpa: MpaStream) -> Any:
         """Open a siw_ddp_stream on a connection in full operation; the caller closes it."""

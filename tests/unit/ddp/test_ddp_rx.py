@@ -209,7 +209,7 @@ def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
     q.post(1, m.sge())
     stream.sock.sendall(fpdu(untagged(pattern(size)), crc=0))
     assert stream.fails() == CRC
-    assert len(m.octets()) == size  # nothing is written beyond the buffer
+    assert len(m.octets()) == size  # nothing has been written beyond the buffer (checked by octets)
 
 
 @pytest.mark.fast_path
@@ -274,7 +274,7 @@ def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(w: DdpWorld)
     stream.sock.sendall(octets[:10_000])
     seg = stream.head()
     until(lambda: stream.place_once(seg, WRITE) or m.octets()[9000] == pattern(LARGE)[9000])
-    assert w.free(m.stag) == 0  # does not wait for the peer
+    assert w.free(m.stag) == 0  # freeing the STag does not wait for the peer
     before = m.octets()
     stream.sock.sendall(octets[10_000:])
     assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)

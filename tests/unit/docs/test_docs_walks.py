@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
+LIMIT = 20_000  # maximum size of the page in octets
 
 
 class Hop(NamedTuple):

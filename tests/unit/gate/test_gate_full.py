@@ -132,7 +132,7 @@ def test_a_signal_ends_what_runs_and_the_step_has_no_result(tree: Path) -> None:
         with (tree / "open").open() as pipe:
             assert pipe.readline() == "hangs\n"
             full.terminate()
-            assert pipe.read() == ""  # end of file: no process holds the pipe open any more
+            assert pipe.read() == ""  # end of file, so no process holds the pipe open any more
         assert full.wait() == 130
     assert not (tree / "build" / "ci-full" / "asan.result").exists()
 

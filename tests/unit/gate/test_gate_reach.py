@@ -95,7 +95,7 @@ def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> 
     git("add", ".")
     git("commit", "-qm", "one")
     green = git("rev-parse", "HEAD")
-    assert reach.changed_since_green(tmp_path) is None  # no record exists
+    assert reach.changed_since_green(tmp_path) is None  # the file .ci/full-green does not exist
 
     record.parent.mkdir()
     record.write_text(f"{green} 2026-01-01\n")
@@ -109,6 +109,7 @@ def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> 
     ]  # fmt: skip
 
     record.write_text("0" * 40 + " 2026-01-01\n")
-    assert reach.changed_since_green(tmp_path) is None  # the recorded commit is not in this history
+    # the commit in .ci/full-green is not in this history
+    assert reach.changed_since_green(tmp_path) is None
     record.write_text("")
     assert reach.changed_since_green(tmp_path) is None

@@ -447,7 +447,7 @@ def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
     link.packets = pieces[:lost] + pieces[lost + 1 :]
     if not alone:
         link.packets += [datagram(ud(2, b"good"))]
-    elif lost == 0:  # another datagram identifies the ports
+    elif lost == 0:  # another datagram shows which ports the flow used
         link.packets += [datagram(ud(1, b"back"), B, A)]
     found = seen(link, tmp_path)
     assert (found.messages[0].source, found.messages[0].dest) == (

@@ -48,11 +48,11 @@ def test_a_stream_is_marked_as_in_figures_5_and_6_of_rfc_5044() -> None:
 @pytest.mark.parametrize(
     ("at", "size", "where"),
     [
-        (0, 24, [(0, 0)]),  # before the first FPDU
-        (512, 24, [(512, 0)]),  # between two FPDUs
-        (508, 24, [(512, 4)]),  # in the DDP header
-        (484, 24, [(512, 28)]),  # in the payload
-        (468, 24, [(512, 44)]),  # between the ULPDU and the CRC
+        (0, 24, [(0, 0)]),  # the Marker is before the first FPDU
+        (512, 24, [(512, 0)]),  # the Marker is between two FPDUs
+        (508, 24, [(512, 4)]),  # the Marker is in the DDP header
+        (484, 24, [(512, 28)]),  # the Marker is in the payload
+        (468, 24, [(512, 44)]),  # the Marker is between the ULPDU and the CRC
         (464, 24, []),  # the FPDU ends where the next Marker would start
         (500, 1016, [(512, 12), (1024, 524), (1536, 1036)]),
     ],

@@ -48,7 +48,7 @@ def open_fds() -> list[int]:
         try:
             os.fstat(int(entry.name))
         except OSError:
-            continue  # the descriptor of the directory listing itself
+            continue  # the descriptor of the directory listing itself, closed by now
         fds.append(int(entry.name))
     return sorted(fds)
 
@@ -88,7 +88,7 @@ class Sock:
     def again(self) -> None:
         lib.siw_llp_resume(self.c)
 
-    # UDP
+    # UDP calls.
 
     def sendto(self, dest: Any, *parts: bytes) -> int:
         iov, keep = iovec(*parts)
@@ -104,7 +104,7 @@ class Sock:
         rv = lib.siw_llp_udp_recv(self.c, source, buf, size)
         return rv, bytes(ffi.buffer(buf, size)[: max(rv, 0)]), source
 
-    # TCP
+    # TCP calls.
 
     def send(self, *parts: bytes) -> int:
         iov, keep = iovec(*parts)

@@ -142,7 +142,8 @@ def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
             a.sendto(b.local(), OCTETS[:i])
             receive(port, b)
             lib.siw_capture_note(i)
-            lib.siw_capture_note(i)  # a second note has no datagram to refer to
+            # a second note is ignored, because every dropped datagram already has its note
+            lib.siw_capture_note(i)
         a.sendto(b.local(), b"good")
         receive(port, b)
     packets = read(path)
@@ -370,7 +371,7 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> N
         if pid == 0:
             status = 1
             try:
-                own = Port().udp()  # the inherited sockets are closed
+                own = Port().udp()  # the child has closed the sockets that it inherited
                 status = 0 if own.sendto(where, b"child") == 0 else 2
             finally:
                 os._exit(status)

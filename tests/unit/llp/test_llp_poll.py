@@ -63,7 +63,7 @@ def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(kit, sen
     for _ in range(20):
         sender.sendto(flooded.local(), b"x")
         sender.sendto(quiet.local(), b"x")
-        time.sleep(0.0001)  # time that a program spends between two polls
+        time.sleep(0.0001)  # stands for the time that a program spends between two polls
         assert port.poll() == [flooded, quiet]
         for s in (flooded, quiet):
             s.drain()
@@ -98,7 +98,7 @@ def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, kit):
 
 
 def test_cold_sockets_that_have_nothing_are_asked_for_ever_less(port, kit, sender):
-    """The interval between checks starts at 10 us and grows to 20, 40, and finally 80 us."""
+    """The interval between checks of an idle cold socket grows from 10 us to 20, 40 and 80 us."""
     hot, _cold = port.udp(), port.udp()
     heat(port, sender, hot)
     c = kit.Counters()
@@ -144,7 +144,7 @@ def test_a_hot_socket_that_had_nothing_for_256_polls_gives_up_its_place(kit, sen
     heat(port, sender, b)
     heat(port, sender, c)
     assert sorted(port.hot_fds()) == sorted([b.fd, c.fd])
-    heat(port, sender, a)  # a cold socket is still reported
+    heat(port, sender, a)  # the poller still reports a cold socket
     port.close()
 
 
@@ -321,7 +321,7 @@ def test_sockets_may_be_closed_while_the_tokens_of_a_poll_are_served(kit, sender
         for _ in range(40):
             for s in port.poll(8):
                 if s in closed:
-                    continue  # closed during this pass, by a handler
+                    continue  # skips a socket that a handler has closed during this pass
                 handed.append(s)
                 # Close the socket itself and another one that this pass has or has not yet
                 # reported.

@@ -91,7 +91,7 @@ def test_octets_that_came_before_the_connect_was_noticed_are_handed_out(port, ki
         peer, _ = server.accept()
         with peer:
             peer.sendall(b"first words")
-            port.poll_until(a)  # one event for both
+            port.poll_until(a)  # one event reports both
             assert a.connected() == 0
             port.poll_until(a, 2)
             assert a.recv() == (11, b"first words")
@@ -217,7 +217,7 @@ def test_a_stream_arrives_in_order_however_it_is_cut(port, kit):
     sent, got = 0, bytearray()
     while len(got) < len(data):
         while sent < len(data):
-            # Three pieces per call, with lengths that are not multiples of anything.
+            # Each call sends three pieces, whose lengths are not aligned to anything.
             part = data[sent : sent + 700_001]
             rv = a.send(part[:13], part[13:99_991], part[99_991:])
             if rv < 0:
@@ -284,7 +284,8 @@ def test_a_paused_stream_that_waits_for_room_is_not_handed_out_for_what_comes(po
         assert b.send(b"x") == 1
         assert not any(port.poll() for _ in range(100))
         assert port.wait(2000) == 0 or not port.poll()
-    kit.until(lambda: b.drain() is not None and a in port.poll())  # now there is room
+    # the reader has drained the stream, so the writer's socket has room
+    kit.until(lambda: b.drain() is not None and a in port.poll())
     a.want(False)
     other.close()
 

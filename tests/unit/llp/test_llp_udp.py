@@ -159,7 +159,7 @@ def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_caller_s(port, wha
         port.adopt(fd)
     assert e.value.errno == error
     if fd != 99999:
-        os.close(fd)  # raises OSError if the descriptor had been closed
+        os.close(fd)  # raises OSError if siwarp had closed the descriptor
 
 
 def test_segments_are_not_merged_on_a_socket_whose_user_had_asked_for_that(port):
@@ -368,7 +368,7 @@ other.close()
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_who_gets_through_on_a_shared_socket_wakes_those_who_did_not(namespace, shared):
-    # The first wish to write may have come from another thread, which nothing else would wake.
+    # Another thread may have asked for writability first; nothing else would wake that thread.
     namespace(
         SLOW,
         f"""

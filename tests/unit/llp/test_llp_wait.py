@@ -110,7 +110,7 @@ def test_a_wake_ends_every_wait_in_progress(port):
     time.sleep(0.05)
     port.wake()
     for _ in range(50):
-        port.poll()  # must not consume the wake-up of threads that have not seen it yet
+        port.poll()  # this poll must not consume the wake-up of threads that have not seen it yet
     for t in threads:
         t.join()
     assert got == [1] * 4
@@ -125,7 +125,7 @@ def test_a_further_descriptor_ends_a_wait(port, kit):
     kit.lib.siw_llp_event_set(fd)
     assert port.wait(-1, fd) == 1
     kit.lib.siw_llp_event_clear(fd)
-    kit.lib.siw_llp_event_clear(fd)  # does not block
+    kit.lib.siw_llp_event_clear(fd)  # clearing the event does not block when it is already clear
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
     kit.lib.siw_llp_event_close(fd)
@@ -218,7 +218,8 @@ def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
     for _ in range(2):
         sender.sendto(a.local(), b"x")
     port.poll_until(a)
-    assert a.recvfrom()[0] == 1  # one datagram is left, and the socket's edge is consumed
+    # one datagram is left unread, and the socket's epoll edge is consumed
+    assert a.recvfrom()[0] == 1
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
     for _ in range(3):
         port.poll()
@@ -251,7 +252,7 @@ def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other, state)
     asleep = port.fill()
     sender.sendto(a.local(), b"x")
     port.poll_until(a)
-    # its last datagram; the thread that received it may not have processed it yet
+    # reads the socket's last datagram; the thread that reads it may not have processed it yet
     assert a.recvfrom()[0] == 1
     port.leave()
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
@@ -295,7 +296,8 @@ OPS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # kit holds no state
+# the fixture `kit` holds no state, so all examples may share it
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ops=OPS, hot=st.integers(1, 4))
 def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot):
     with kit.setting("hot_sockets", hot):

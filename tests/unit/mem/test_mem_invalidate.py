@@ -14,7 +14,7 @@ RIGHT = lib.SIW_MEM_REMOTE_INVALIDATE
 WRITE = lib.SIW_MEM_REMOTE_WRITE
 ALL = RIGHT | WRITE | lib.SIW_MEM_LOCAL_READ
 INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STAG)
-REST = 256  # freed indexes that wait, at least, before one is reused
+REST = 256  # minimum number of freed indexes that wait before one is reused
 
 
 def may(w: DdpWorld, stag: int, stream: Stream) -> bool:
@@ -58,7 +58,7 @@ def test_an_invalidated_stag_is_nobody_elses_before_its_owner_frees_it(w: DdpWor
     m = w.memory(10, rights=ALL, stream=stream)
     assert invalidate(w, m.stag, stream) == 0
     dead = m.stag
-    for _ in range(3 * REST):  # far more than the number of waiting indexes
+    for _ in range(3 * REST):  # far more STags than there are waiting indexes
         w.free(w.stag(m))
     assert w.get(dead, WRITE, 0, 1, stream=stream) == INVALID
     assert w.free(dead) == 0

@@ -41,7 +41,8 @@ def test_a_range_that_is_not_all_inside_is_a_bounds_error(
 
 def test_a_range_past_the_end_of_offsets_is_a_wrap(w: DdpWorld) -> None:
     m = w.memory(1000, to_base=TOP - 1000)
-    assert w.get(m.stag, WRITE, TOP - 1, 1) == WRAP  # its end is 2**64, which wraps to 0
+    # the range ends at 2**64, which wraps around to 0
+    assert w.get(m.stag, WRITE, TOP - 1, 1) == WRAP
     assert w.get(m.stag, WRITE, TOP - 2, 1) == [(m.addr + 998, 1)]
     assert w.get(m.stag, WRITE, TOP - 1, 3) == WRAP
 
@@ -90,7 +91,7 @@ def test_what_was_never_given_out_is_invalid(w: DdpWorld, stag: int) -> None:
 
 
 def test_stags_are_unique_and_never_zero(w: DdpWorld) -> None:
-    memories = [w.memory(1) for _ in range(5000)]  # more than one chunk
+    memories = [w.memory(1) for _ in range(5000)]  # more STags than one chunk of the table holds
     stags = {m.stag for m in memories}
     assert len(stags) == 5000
     assert 0 not in stags

@@ -86,7 +86,7 @@ def test_keys_of_windows_and_of_regions_never_meet(w: DdpWorld) -> None:
         for stag in mine + other:
             assert w.free(stag) == 0
     assert len(regions) == 3600
-    assert len(windows) > 1800  # with 3 bits of generation each, some keys recur
+    assert len(windows) > 1800  # keys have 3 bits of generation, so some of them recur
 
 
 def test_the_next_window_cannot_be_told_from_the_last(w: DdpWorld) -> None:

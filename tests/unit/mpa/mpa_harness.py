@@ -96,7 +96,7 @@ def pdata_of(p: Any) -> bytes:
 
 def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
     """Return an FPDU built by scapy; its CRC, unless given, is computed by crcmod."""
-    if len(ulpdu) > 4096:  # scapy would only make large FPDUs slow
+    if len(ulpdu) > 4096:  # large FPDUs are built without scapy, which would only be slow
         body = len(ulpdu).to_bytes(2, "big") + ulpdu
         body += bytes(-len(body) % 4)
         return body + fields.get("crc", crc32c(body)).to_bytes(4, "little")
@@ -168,7 +168,7 @@ class Stream:
         self._kept: list[Any] = []
         self.ends: list[int] = []  # stream positions at which the framed FPDUs end
 
-    # start-up
+    # Start-up.
 
     def startup_once(self) -> tuple[int, Any]:
         peer = ffi.new("struct siw_mpa_params *")
@@ -195,7 +195,7 @@ class Stream:
         e = lib.siw_mpa_error(self.handle)
         return (e.layer, e.type, e.code)
 
-    # transmit
+    # Transmit path.
 
     def frame(self, head: bytes, pieces: Sequence[bytes] = ()) -> int:
         """Frame one FPDU; return 1, or 0 if the batch is full. The pieces are kept alive."""
@@ -227,7 +227,7 @@ class Stream:
         """Return the number of FPDUs that have been written to TCP completely."""
         return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted(self.handle))
 
-    # receive
+    # Receive path.
 
     def look(self) -> tuple[bytes, int, bool] | None:
         """Examine the next FPDU once; return (first octets, ULPDU length, complete), or None."""
@@ -289,7 +289,7 @@ def own_socket(peer: socket.socket) -> socket.socket:
         try:
             if found.getpeername() == peer.getsockname():
                 return found
-        except OSError:  # not connected
+        except OSError:  # the socket is not connected
             pass
         found.close()
     raise LookupError("the stream has no socket")

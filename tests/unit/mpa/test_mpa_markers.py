@@ -57,7 +57,7 @@ def judged(stream: Any, octets: bytes) -> tuple[int, int, int]:
     stream.sock.sendall(octets)
     with pytest.raises(StreamError):
         until(stream.look)
-    for _ in range(2):  # the error persists
+    for _ in range(2):  # the error persists in further calls
         with pytest.raises(StreamError):
             stream.look()
     return tuple(stream.error)  # type: ignore[return-value]

@@ -266,7 +266,7 @@ def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(w: Worl
         stream.sock.sendall(fpdu(b"x"))
         assert stream.receive(0) == b"x"
         assert 0 < held() <= 131072
-        assert stream.look() is None  # nothing is staged any more
+        assert stream.look() is None  # the stream has no staged octets any more
         assert held() == 0
         assert stream.frame(b"y") > 0
         assert held() > 262144
@@ -283,7 +283,8 @@ def test_a_part_of_an_fpdu_stays_while_other_streams_come_and_go(w: World) -> No
     octets = fpdu(pattern(1000))
     stream.sock.sendall(octets[:500])
     until(partial(holds_a_part, stream))
-    for i, other in enumerate(others):  # at once, so that there are more than are kept
+    # opened at once, so that there are more staging buffers than the free list keeps
+    for i, other in enumerate(others):
         other.sock.sendall(fpdu(pattern(1000, i)) + b"\0")
     for i, other in enumerate(others):
         assert other.receive(0) == pattern(1000, i)
@@ -368,7 +369,7 @@ def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(w: World) -> Non
     stream, _ = w.requested(MPARequest(rev=2))
     stuff(stream)
     stream.reply(params())
-    stream.sock.close()  # with unread input, so the connection is reset
+    stream.sock.close()  # closes with unread input, so the connection is reset
     with pytest.raises(StreamError) as e:
         until(stream.look)
     assert e.value.errno in (errno.ECONNRESET, errno.EPIPE)
@@ -443,10 +444,10 @@ def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: 
 
 
 def test_memory_is_returned_when_a_crowd_of_streams_has_left(w: World) -> None:
-    crowd = 1024  # the threshold in base/trim.c
+    crowd = 1024  # the crowd threshold in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    lib.siw_trim()  # clear what other tests have left
+    lib.siw_trim()  # returns memory that other tests have left
     asked, out = params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:

@@ -100,7 +100,8 @@ def other_end(sock: socket.socket) -> socket.socket:
     """Return the stack's socket of a connection, which is in this process, too."""
     ends = sock.getpeername(), sock.getsockname()
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile, or not connected
+        # the descriptor has been closed meanwhile, or is not a connected socket
+        with contextlib.suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as other:
@@ -274,7 +275,7 @@ def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(w: World) ->
         for _ in range(1000):
             if stream.frame(HEAD, [pattern(size)]) == 0:
                 if stream.flush_once() == 0:
-                    break  # neither TCP nor the batch has room
+                    break  # neither TCP nor the batch has room for more
                 continue
             sizes.append(len(HEAD) + size)
         assert stream.framed > stream.accepted + 1

@@ -217,10 +217,10 @@ def test_null_pointers_are_refused_by_c(world: World) -> None:
         lambda: lib.siw_reg_mr_qp(null, null, 0, 0),
         lambda: lib.siw_create_ah(null, addr),
         lambda: lib.siw_create_ah(pd, null),
-        lambda: lib.siw_create_ah(pd, addr),  # has no address family
+        lambda: lib.siw_create_ah(pd, addr),  # the address has no family
         lambda: lib.siw_create_qp(null, init),
         lambda: lib.siw_create_qp(pd, null),
-        lambda: lib.siw_create_qp(pd, init),  # has no CQ
+        lambda: lib.siw_create_qp(pd, init),  # the attributes name no CQ
     ):
         assert not made() and ffi.errno == EINVAL
     for rc in (
@@ -268,7 +268,7 @@ NOTHING_IS_FINE = {
     "siw_ack_async_event": "None",
     "siw_ack_cq_events": "None",
     "siw_cm_set_context": "None",
-    "siw_cm_create_channel": "something 0",  # without a device
+    "siw_cm_create_channel": "something 0",  # a channel without a device is allowed
     "siw_faults_get": "0",
     "siw_qp_num": "0",
     "siw_srq_num": "0",

@@ -33,7 +33,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
     def send() -> None:
         for i in range(count):
             a.send(bytes([i & 0xFF]) * size, 30)
-        a.close()  # closes at once; what was sent still arrives
+        a.close()  # does not wait; data already sent still arrives
 
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send)
@@ -55,7 +55,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("count", [3, 30])  # fewer and more messages than receives
+@pytest.mark.parametrize("count", [3, 30])  # fewer messages than receives, and more
 def test_what_a_peer_sent_before_it_was_killed_arrives_first(count: int) -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         arguments = [sys.executable, "-c", SENDER, str(listener.address[1]), str(count)]
@@ -64,7 +64,7 @@ def test_what_a_peer_sent_before_it_was_killed_arrives_first(count: int) -> None
             listener.accept(30) as conn,
         ):
             assert peer.stdout is not None
-            peer.stdout.readline()  # everything has completed there
+            peer.stdout.readline()  # the peer prints a line when everything has completed there
             peer.kill()
             peer.wait()
             for i in range(count):
@@ -91,7 +91,7 @@ def test_a_peer_that_is_killed_meanwhile_is_noticed(what: str) -> None:
             killer.start()
             got = 0
             if what == "sends":
-                killer.join()  # the peer waits for this side until then
+                killer.join()  # until it is killed, the peer waits for this side to read
             with pytest.raises(PeerGone):
                 while what == "sends":
                     assert conn.recv(30) == bytes(60_000)

@@ -22,7 +22,8 @@ class End:
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx)
         self.mr = MR(self.pd, 1024)
-        self.ids: list[CMID] = []  # an unreferenced id would be closed
+        # keeps the ids, because an id without a reference would be closed
+        self.ids: list[CMID] = []
 
     def qp(self) -> QP:
         return QP(self.pd, QPInitAttr(QPType.RC, scq=self.cq))

@@ -95,7 +95,8 @@ def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
 def test_a_write_past_the_end_is_refused_and_writes_nothing(connected: Connect) -> None:
     a, b = connected()
     mr = b.register(100)
-    a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)  # more than the buffer has
+    # a remote buffer longer than the registered memory
+    a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)
     with pytest.raises(siwarp.ProtocolError, match="bounds") as caught:
         a.recv(10)
     assert (caught.value.layer, caught.value.type, caught.value.code) == (1, 1, 1)
@@ -209,7 +210,7 @@ def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
 def test_clients_that_stop_in_their_start_up_hold_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They do not send the message that opens a peer-to-peer connection, for five seconds each."""
+    """These clients do not send the first message of a peer-to-peer connection for 5 s each."""
     monkeypatch.setattr(conn_module, "MOST_STARTING", 4)
     with (
         siwarp.listen(("127.0.0.1", 0)) as listener,
@@ -312,7 +313,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
     with b:
 
         def send() -> None:
-            for _ in range(100):  # the peer receives none of them
+            for _ in range(100):  # the peer receives none of these messages
                 a.send(data)
 
         thread, found = waiting_in(send)
@@ -321,7 +322,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
         ends_with(thread, found)
         assert a.qp.closed and a.pd.closed
     found.clear()
-    data.append(0)  # the memory is not used any more
+    data.append(0)  # resizing succeeds, because the memory is not registered any more
 
 
 def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:

@@ -129,7 +129,7 @@ def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(ud: UD) -> No
     thread.join()
     assert in_c == [before + 1]  # the thread that dropped the object made no C call
     with pytest.raises(BufferError):
-        memory.append(0)  # shows that the memory is still registered
+        memory.append(0)  # resizing fails, because the memory is still registered
     _ffi.reap()
     memory.append(0)
     assert not _ffi._dropped

@@ -249,7 +249,7 @@ def test_a_users_own_socket_becomes_the_queue_pairs(ud: UD) -> None:
     port = own.getsockname()[1]
     qp = QP(ud.pd, QPInitAttr(QPType.UD, scq=ud.cq))
     qp.to_rts(QPAttr(fd=own))
-    assert own.fileno() == -1  # the queue pair owns it now
+    assert own.fileno() == -1  # the queue pair has taken over the descriptor
     assert qp.qp_num == port
     qp.post_recv(RecvWR(5, sg=[ud.mr.sge(0, 9)]))
     ud.qp.post_send(SendWR(sg=[ud.mr.sge(0, 3)], ah=AH(ud.pd, ("127.0.0.1", port)), send_flags=0))

@@ -104,7 +104,7 @@ def test_who_waits_for_what_does_not_come_does_not_run(
         waiting = pool.submit(wait)
         time.sleep(0.5)
         before = switches()
-        time.sleep(2)  # this thread's own sleep is one
+        time.sleep(2)  # one of the counted context switches is this thread's own sleep
         woken = {task: n - before.get(task, 0) for task, n in switches().items()}
         waiting.result()
     assert sum(woken.values()) <= 4, woken
@@ -145,7 +145,8 @@ def waiting_process(wait: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str) -> None:
     delays = []
-    for slept in (0.3, 0.01, 0.05):  # asleep, and waiting in the library
+    # after 0.3 s the process sleeps; after 0.01 and 0.05 s the library still polls
+    for slept in (0.3, 0.01, 0.05):
         with waiting_process(WAITS[wait]) as process:
             time.sleep(slept)
             sent = time.monotonic()
@@ -190,7 +191,7 @@ def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor
     assert seen and len(events) == (0 if loop else 1)
 
 
-@pytest.mark.timeout(20)  # without the acknowledgement, closing the CQ waits for ever
+@pytest.mark.timeout(20)  # if the event were not acknowledged, closing the CQ would wait for ever
 def test_an_event_that_came_when_a_signal_raised_holds_up_no_close(
     ud: UD, monkeypatch: pytest.MonkeyPatch
 ) -> None:

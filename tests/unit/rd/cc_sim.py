@@ -81,7 +81,7 @@ class Bottleneck:
         lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[kind])
         lib.siw_rd_cc_init(cc, MSS, False)
         lib.siw_setting_set(b"rd_cc", 0)
-        cc.bbr.random = len(self.flows)  # otherwise the record's address is the seed
+        cc.bbr.random = len(self.flows)  # random seed; the default is the address of the record
         made = Flow(cc, int(rtt_ms * MS))
         self._at(starts + len(self.flows) * _HELLO, "hello", made)
         self._at(starts + _BEGIN, "begin", made)
@@ -136,7 +136,7 @@ class Bottleneck:
         ack.now = self.now
         flow.heard = self.now
         if datagram not in flow.flying:
-            return  # already declared lost
+            return  # the datagram has already been declared lost
         flow.flying.remove(datagram)
         flow.in_flight -= MSS
         lib.siw_rd_cc_delivered(flow.cc, ack, datagram.sent, MSS, datagram.sent_ns)

@@ -57,7 +57,7 @@ class Endpoint:
         attr.local = addr(where, port)[0]
         attr.fd = -1
         attr.ird = 7
-        attr.rnr_retry = 7  # 7: retry without limit
+        attr.rnr_retry = 7  # 7 means retry without limit
         attr.qkey = QKEY
         attr.handler = ffi.cast("void *", 1)
         for name, value in attrs.items():

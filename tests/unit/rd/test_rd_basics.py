@@ -33,7 +33,7 @@ def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024
     pump(a, peer, [b"first"], a, b)
     longest = lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS)
-    assert longest > 60000  # loopback carries datagrams of this length
+    assert longest > 60000  # loopback carries datagrams of more than 60,000 octets
     sizes = [0, 1, 63, 1024, 1025, 5000, longest] * 30
     segments = [os.urandom(n) for n in sizes]
     pump(a, peer, segments, a, b)

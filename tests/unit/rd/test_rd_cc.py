@@ -54,7 +54,7 @@ def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(cc):
         now += 20 * MS
         deliver(cc, now, 20 * MS)
     before = cc.rate
-    now += 600 * SECOND  # suspended, with a datagram in flight
+    now += 600 * SECOND  # 600 s in which the process is suspended, with a datagram in flight
     deliver(cc, now, 600 * SECOND)
     # Even the lowest pace sends two datagrams a second, and a few round trips restore the rate.
     assert cc.rate >= 2 * MSS
@@ -126,7 +126,7 @@ def test_before_a_round_trip_is_known_no_rate_is_measured(cc):
     lib.siw_rd_cc_delivered(cc, ack, sent, MSS, SECOND)
     lib.siw_rd_cc_acked(cc, ack)
     assert list(cc.bbr.max_bw) == [0, 0]
-    assert (cc.bbr.state, cc.rate) == (0, first_pace)  # Startup
+    assert (cc.bbr.state, cc.rate) == (0, first_pace)  # state 0 is BBR's Startup
     deliver(cc, 2 * SECOND, 50 * MS)
     assert max(cc.bbr.max_bw) > 0
     assert cc.rate < first_pace / 10  # the first pace assumed a round trip of 1 ms

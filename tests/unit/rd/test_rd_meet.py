@@ -76,7 +76,8 @@ def test_options_that_nobody_knows_are_skipped(strange):
     peer = e.peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
     meet_with(s, offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
-    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192  # the last of two options counts
+    # of two options of the same type, the last one counts
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192
 
 
 MALFORMED = {
@@ -125,7 +126,7 @@ def test_a_challenge_of_any_other_length_is_dropped(strange):
 def test_segments_are_no_longer_than_the_peer_takes(strange, longest, most):
     e, s = strange
     peer = e.peer(s.address)
-    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # before the handshake
+    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # the limit before the handshake
     meet_with(s, offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
     # After the peer has gone, the limit of its successor is unknown.
@@ -244,7 +245,8 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
     s.say(RDType.DATA, psn=s.epoch + 1, body=b"early")
     look(s.hear(RDType.ACK))
     s.say(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
-    assert e.send(e.peer(s.address), b"y") == 1  # makes the endpoint ask for credit
+    # credit is 0, so the endpoint sends a PROBE to ask for credit
+    assert e.send(e.peer(s.address), b"y") == 1
     look(s.hear(RDType.PROBE))
     look(other.challenge())
     other.say(RDType.PROBE, dest_epoch=9)
@@ -386,7 +388,7 @@ def test_who_closes_acknowledges_all_that_it_took(end):
     for i in range(5):
         assert a.send(peer, b"%d" % i) == 1
     run(lambda: len(b.data()) == 5, a, b)
-    b.close()  # before the last segments had to be acknowledged
+    b.close()  # closes before the last segments had to be acknowledged
     run(lambda: a.told("gone") == 1, a)
     assert a.had == 5
 
@@ -403,5 +405,5 @@ def test_a_bye_is_answered_each_time_and_an_answer_is_not(met):
         assert len(bytes(answer)) <= len(asked)
     assert e.told("gone") == 1
     s.say(RDType.BYE, rd_flags="ANSWER")
-    s.say(RDType.BYE, ird=1)  # for an unknown pair
+    s.say(RDType.BYE, ird=1)  # a BYE for an unknown pair
     assert s.silence()

@@ -146,7 +146,8 @@ def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(met):
         s.say(RDType.ACK, credit=credit)
         s.drain()
         assert not credit or lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
-    assert e.send(peer, segment) == 1  # as if it had been cut before the credit was reduced
+    # a segment as long as the credit allowed before it was reduced
+    assert e.send(peer, segment) == 1
     asked = s.hear(seconds=5.0)
     assert asked.type == RDType.PROBE
     s.say(RDType.ACK, credit=63, psn=asked.psn, rd_flags=int(RDFlag.PROBED))
@@ -162,7 +163,8 @@ def test_who_stored_nothing_grants_a_segment_of_any_length(end):
         e = end()
     far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
     s = Stranger(e)
-    for one in far:  # each fills its limit after a gap, until memory is nearly used up
+    # each peer sends segments after a gap up to its limit, until memory is nearly used up
+    for one in far:
         one.meet()
         for i in range(1, 9):
             one.say(RDType.DATA, psn=one.epoch + i, body=bytes(30000))
@@ -198,7 +200,8 @@ def test_an_older_acknowledgement_says_nothing_of_its_space_alone(met):
     assert lib.siw_rd_accepted(peer, REQUESTS) == 3
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     assert lib.siw_rd_mulpdu(peer, RESPONSES) == 3 * 1024
-    for credit in (5, 9, 4):  # the acknowledgement stays the same; the last credit counts
+    # three ACKs that acknowledge the same PSN: the credit of the last one counts
+    for credit in (5, 9, 4):
         s.say(RDType.ACK, **(fields | {"acknowledged": s.other + 3}), credit=credit)
         s.drain()
         assert lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
@@ -217,7 +220,7 @@ def test_what_a_range_named_is_kept_until_it_is_taken(end):
     named = s.hear(RDType.ACK).received()
     assert named
     other.meet()
-    for i in range(1, 65):  # peers that want more memory than there is
+    for i in range(1, 65):  # peers that together want more memory than there is
         other.say(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
         other.drain()
     s.say(RDType.DATA, psn=s.epoch, body=b"first")

@@ -223,7 +223,7 @@ class Stream(PeerStream):
         super().__init__(handle, mpa, crc=crc)
         self.ddp = ddp
         self.recvs = recvs
-        self.stamps: list[Any] = []  # of the operations transmitted
+        self.stamps: list[Any] = []  # stamps of the operations transmitted
 
     def close(self) -> None:
         if self.handle:
@@ -254,7 +254,7 @@ class Stream(PeerStream):
         )
         checked(lib.siw_rdmap_start(self.handle, how))
 
-    # the peer's side
+    # The peer's side.
 
     def pull_message(self) -> tuple[Any, bytes]:
         """Read segments up to a last one; return the first header and the complete payload."""
@@ -292,7 +292,7 @@ class Stream(PeerStream):
         assert recv_to_end(self.sock) == b"", "something follows the Terminate"
         return Terminate(octets)
 
-    # the stream's side: transmit
+    # The stream's side: transmit.
 
     def op(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> Any:
         kept = operation(opcode, elements, **fields)
@@ -344,7 +344,7 @@ class Stream(PeerStream):
     def owes(self) -> bool:
         return bool(lib.siw_rdmap_responses_pending(self.handle))
 
-    # the stream's side: receive
+    # The stream's side: receive.
 
     def event_once(self) -> Event | None:
         event = ffi.new("struct siw_rdmap_event *")

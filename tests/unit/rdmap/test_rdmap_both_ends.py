@@ -154,7 +154,7 @@ def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: 
     rounds, size = 40, 30_000
     with setting("mulpdu", mulpdu):
         a, b = pair(w, rtr=rtr)
-        if not rtr:  # the responder may not send first
+        if not rtr:  # without an RTR the responder may not send first
             a.begin(SEND)
             b.recvs.post(FIRST)
         source = {end: w.memory(size, pattern(size, i)) for i, end in enumerate((id(a), id(b)))}

@@ -66,7 +66,8 @@ def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
     for segment in client:
         packet = DDP(segment)
         if packet.opcode == Opcode.RDMA_READ_RESPONSE:
-            if packet.to == DDP(requests[asked]).payload.sink_to:  # a response begins
+            # the segment is the first one of a Read Response
+            if packet.to == DDP(requests[asked]).payload.sink_to:
                 stream.do(lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], user_data=asked, rkey=1)
                 _, request = stream.pull_read_request()
                 base, reading = packet.to, b""

@@ -128,7 +128,7 @@ def test_of_several_kinds_any_that_was_agreed_on_starts_the_stream_and_no_other(
         stream.terminates(NO_MATCH)
         return
     assert stream.event(progress=True).kind == "STARTED"
-    e = stream.event()  # an empty Send is an RTR at most once
+    e = stream.event()  # an empty Send counts as the RTR at most once
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 0)
 
 

@@ -168,7 +168,8 @@ def test_a_read_of_nothing_is_answered_after_the_send_before_it_was_received(
     stream.recvs.post(1, m.sge())
     assert stream.event().kind == "RECV"
     assert stream.event().kind == "REQUESTED"
-    assert answers(stream) == [0, 4]  # although the second Send still waits
+    # the Read Response is sent although the second Send still waits for a receive
+    assert answers(stream) == [0, 4]
     assert starved(stream) == 2
 
 
@@ -272,7 +273,8 @@ def test_who_waited_too_long_is_told_in_a_terminate_which_send_it_was(w: RdmapWo
     assert stream.event().kind == "PARKED"
     until(lambda: is_quiet(stream) and lib.siw_ddp_rx_unexpected(stream.ddp) > 200)
     stream.recvs.post(1, m.sge())
-    lib.siw_rdmap_expire(stream.handle)  # has a receive, so it need not wait
+    # expire has no effect: a receive has been posted, so the Send need not wait
+    lib.siw_rdmap_expire(stream.handle)
     assert stream.event().kind == "RECV"
     assert is_quiet(stream)
     lib.siw_rdmap_expire(stream.handle)

@@ -182,7 +182,8 @@ def test_calls_return_what_the_kernels_do(
 ) -> None:
     """The same script of llp calls returns the same results on both, line by line."""
     found = scenes(lines(build_dir, "siw-test-llp-script-sim", seed))
-    assert list(found)[-2:] == ["simultaneous", "lossy"]  # not possible over loopback: see below
+    # these two scenes are not possible over loopback: see below
+    assert list(found)[-2:] == ["simultaneous", "lossy"]
     del found["simultaneous"], found["lossy"]
     assert found == on_the_kernel
 

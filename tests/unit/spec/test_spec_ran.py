@@ -206,7 +206,8 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     command += ["-p", "no:cacheprovider"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "LD_PRELOAD"))}
     outside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
-        "1"  # importing hypothesis takes longer than running these
+        # one Hypothesis example, because importing hypothesis takes longer than running the test
+        "1"
     )
     subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
     record = clause_record.load(tmp_path)
@@ -226,7 +227,8 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     subprocess.run(
         [*command, "tests", "-k", "passes"], cwd=tmp_path, env=outside, timeout=100, check=True
     )
-    assert clause_record.load(tmp_path) == record  # the same tree: a partial run adds to the record
+    # the tree is unchanged, so a partial run adds to the record
+    assert clause_record.load(tmp_path) == record
 
 
 # ---- the requirements of datagram-iWARP

@@ -39,7 +39,7 @@ class Member:
     def send(self, ah: AH, octets: bytes, qkey: int = QKEY, remote_qpn: int = 0) -> None:
         mr = self.rig.mr(bytearray(octets))
         self.qp.post_send(SendWR(sg=[mr.sge()], ah=ah, remote_qpn=remote_qpn, remote_qkey=qkey))
-        assert poll(self.scq)[0].ok  # transmitted now, not held back to be batched
+        assert poll(self.scq)[0].ok  # the datagram has been sent, not held back to be batched
 
     def got(self) -> bytes:
         (wc,) = poll(self.cq)

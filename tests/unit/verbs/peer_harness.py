@@ -121,18 +121,18 @@ class PlainPeer:
                 return Terminate(rest)
 
     def rest(self, seconds: float = 0.02) -> list[bytes]:
-        """Return the segments received, until none arrives for this many seconds."""
+        """Return all segments that arrive, until none has arrived for `seconds`."""
         found = []
         while self.has_heard(seconds):
             found.append(self.pull_segment())
         return found
 
     def is_silent(self, seconds: float = 0.05) -> bool:
-        """Return whether neither data nor the end of the stream arrives within these seconds."""
+        """Return whether neither data nor the end of the stream arrives within `seconds`."""
         return not self.has_heard(seconds)
 
     def has_heard(self, seconds: float) -> bool:
-        """Return whether data or the end of the stream arrives within this many seconds."""
+        """Return whether data or the end of the stream arrives within `seconds`."""
         if self._came is None:
             self._came = net.hears(self.sock, seconds)
         return self._came is not None

@@ -41,7 +41,7 @@ EPOCH = 0xABCD0001
 
 
 def offer_of(instance: int) -> bytes:
-    """Return the options that a peer with this instance id sends; 0: none is sent."""
+    """Return the options that a peer with this instance id sends; 0: no instance option."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
     return offer(told) if instance else OFFER
 

@@ -56,7 +56,7 @@ class Target:
         self.socks: list[Sender] = []
 
     def sock(self) -> Sender:
-        """Return a new socket that sends to the target."""
+        """Return a new plain socket that sends to the target."""
         self.socks.append(Sender(self.qp.addr))
         return self.socks[-1]
 

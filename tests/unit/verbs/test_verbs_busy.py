@@ -109,7 +109,7 @@ def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_ther
     with pytest.raises(BufferError):
         memory.append(0)
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    silent.socket.close()  # with unread input, so the connection is reset
+    silent.socket.close()  # closes with unread input, so the connection is reset
     (wc,) = poll(silent.end.scq)
     assert (wc.wr_id, wc.status) == (5, WCStatus.WR_FLUSH_ERR)
     mr.close()
@@ -119,7 +119,8 @@ def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_ther
 def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent) -> None:
     mr = silent.end.rig.mr(4096)
     silent.post(mr, SEND)
-    assert poll(silent.end.scq)[0].ok  # passed to TCP, but not acknowledged by the peer
+    # the Send has been passed to TCP, but the peer has not acknowledged it
+    assert poll(silent.end.scq)[0].ok
     silent.post(mr, SEND)
     mr.close()
     assert silent.end.qp.qp_state == QPState.RTS
@@ -131,10 +132,10 @@ def test_a_queue_pair_that_was_found_quiet_is_asked_again_once_it_posts(silent: 
     for _ in range(3):
         silent.post(rig.mr(64), SEND)
         assert poll(silent.end.scq)[0].ok
-        rig.mr(64).close()  # checks the queue pair, which has nothing in flight
+        rig.mr(64).close()  # closing a region checks the queue pair, which has nothing in flight
     silent.post(mr, SEND)
     busy(mr.close, qp)
-    busy(mr.close, qp)  # a queue pair with work in flight is checked each time
+    busy(mr.close, qp)  # closing checks a queue pair with work in flight each time
 
 
 def fastest(rig: Rig) -> float:
@@ -151,7 +152,7 @@ def fastest(rig: Rig) -> float:
 def test_idle_queue_pairs_are_not_asked_whether_they_use_memory(rig: Rig) -> None:
     alone = fastest(rig)
     idle = [rig.qp(qp_type=QPType.RC) for _ in range(2000)]
-    assert fastest(rig) <= 3 * alone + 5e-6  # 0.1 ms if each queue pair were checked
+    assert fastest(rig) <= 3 * alone + 5e-6  # would take 0.1 ms if each queue pair were checked
     assert not any(qp.closed for qp in idle)
 
 
@@ -168,7 +169,8 @@ def test_a_posted_receive_does_not_keep_its_memory(rig: Rig) -> None:
 def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two: Wire) -> None:
     silent = Silent(two)
     pd = silent.end.rig.pd
-    mr = MR(pd, BIG, ALL_ACCESS)  # created after the queue pair, so destroyed before it
+    # the region is created after the queue pair, so it is destroyed first
+    mr = MR(pd, BIG, ALL_ACCESS)
     silent.post(mr, WRITE)
     busy(mr.close, silent.end.qp)
     silent.end.id.close()

@@ -103,7 +103,7 @@ def test_it_is_destroyed_at_every_stage(rig: Rig) -> None:
             a.to_rts(b.name)
         if stage == "kept":
             until(lambda before=before: descriptors() >= before + 2)
-            b.close()  # together with the MPA Request that it holds
+            b.close()  # closes the queue pair together with the MPA Request that it holds
         if stage in ("paired", "lost", "ERR"):
             b.begin()
             b.to_rts(a.name)

@@ -90,7 +90,7 @@ class Sender:
         return number in self.seen
 
     def hear(self) -> None:
-        """Send something to the queue pair."""
+        """Let a datagram or segment arrive at the queue pair."""
         if self.plain:
             end, peer = self.plain
             peer.put(peer.write(b"x", end.mem.rkey, end.mem.addr))
@@ -178,7 +178,7 @@ def test_what_waits_for_company_is_sent_when_its_program(
     sender: Sender, act: Callable[[Sender], None]
 ) -> None:
     if act is arm and sender.kind == QPType.UC:
-        # any CQ of the device: a thread that arms one may sleep
+        # arming any CQ of the device ends the batching, because the thread that arms may sleep
         sender.cq = sender.rig.cq(16, sender.channel)
     last = sender.wait_for_company()
     act(sender)
@@ -200,7 +200,7 @@ def test_what_is_posted_behind_an_arming_waits_for_nothing(sender: Sender) -> No
     cq.req_notify()
     for _ in range(3):
         assert sender.has_sent(sender.post())
-    cq.close()  # no thread can wait on it any more
+    cq.close()  # no thread can wait on the closed CQ any more
     sender.wait_for_company()
 
 
@@ -261,14 +261,15 @@ def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(lively: Se
     last = dense_until_one_waits(lively)
     poll(lively)
     assert lively.if_it_waits(last) == 0
-    poll(lively)  # nothing is in flight, so nothing is retransmitted in the pause
+    poll(lively)  # all requests have completed, so nothing is retransmitted during the pause
     # After a pause the next pair of posts is sent at once, before any poll or the end of the nap.
     time.sleep(1.5 * SILENCE_US / 1e6)
     assert lively.has_sent(lively.post())
     assert lively.has_sent(lively.post())
 
 
-@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # these complete at once
+# requests of these types complete as soon as they are sent
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
     """The device's thread sleeps on idle sockets until it is told of the polls."""
     with settings(nap_us=NAP_US, company_us=SILENCE_US):
@@ -279,7 +280,7 @@ def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
             for _ in range(16):
                 made.post()
             came = made.cq.pending - before
-            made.has_sent(0)  # makes room in the socket for the next message
+            made.has_sent(0)  # reads the socket, which makes room for the next message
             assert made.cq.poll(max(came, 1))
             return came < 16
 
@@ -317,7 +318,8 @@ def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
         made.rig.close()
 
 
-@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])  # RD connects by the thread
+# RD is left out, because its handshake needs the progress thread
+@pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_without_a_thread_of_the_device_nothing_waits(kind: QPType) -> None:
     with settings(progress=0, company=ALWAYS):
         made = Sender(Rig(), kind)
@@ -337,7 +339,7 @@ def test_what_fills_a_system_call_waits_no_longer(kind: QPType, size: int, fit: 
         def completed() -> list[int]:
             made.wait_for_company()
             poll(made)
-            made.has_sent(0)  # makes room for the next message
+            made.has_sent(0)  # reads the socket, which makes room for the next message
             wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
             counts = []
             for n in range(fit + 2):

@@ -52,7 +52,8 @@ def initiator(end: End, features: int) -> Iterator[PlainPeer]:
         reply = MPAReply(recv_frame(s))
         assert reply.r == 0
         assert reply.private_data[6:8] == b"\0\1", "ours offers counts"
-        peer.put(bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=1)))  # the RTR
+        # the first FPDU, which serves as RTR
+        peer.put(bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=1)))
         yield peer
 
 

@@ -138,12 +138,12 @@ def test_an_armed_queue_raises_one_event_for_its_next_completion(told: Told) -> 
     told.recv(3)
     told.send()
     poll(told.cq)
-    assert told.channel.get_cq_event(0) is None  # never armed
+    assert told.channel.get_cq_event(0) is None  # no event, because the CQ was never armed
     told.cq.req_notify()
     told.send(n=2)
     assert told.channel.get_cq_event(5) is told.cq
     assert len(poll(told.cq, 2)) == 2
-    assert told.channel.get_cq_event(0) is None  # one event, however many requests completed
+    assert told.channel.get_cq_event(0) is None  # only one event, however many requests completed
 
 
 def test_arming_twice_is_arming_once(told: Told) -> None:
@@ -227,7 +227,7 @@ def test_the_descriptor_is_readable_exactly_while_an_event_waits(told: Told) -> 
     told.cq.req_notify()
     told.send()
     assert told.readable(5)
-    assert told.readable(0)  # until the event is read
+    assert told.readable(0)  # the descriptor stays readable until the event is read
     assert told.channel.get_cq_event(0) is told.cq
     assert not told.readable(0)
     assert len(poll(told.cq)) == 1
@@ -261,7 +261,8 @@ def test_one_channel_serves_several_queues_each_with_its_events(rig: Rig) -> Non
 
 def test_wait_never_misses_what_comes_between_arming_and_polling(told: Told) -> None:
     rounds, window = 300, 4
-    room = threading.Semaphore(window)  # limits the receives that no message has been sent for
+    # as many slots as there are posted receives that no message has been sent for
+    room = threading.Semaphore(window)
 
     def sender() -> None:
         for _ in range(rounds):
@@ -290,7 +291,8 @@ def test_a_wait_in_another_thread_wakes_when_this_one_completes_something(told: 
     time.sleep(0.05)
     start = time.monotonic()
     told.recv()
-    told.qp.modify(QPAttr(qp_state=QPState.ERR))  # the receives complete here, in this thread
+    # the flushed receives complete during this call, in this thread
+    told.qp.modify(QPAttr(qp_state=QPState.ERR))
     waiter.join()
     assert found == [told.cq] and time.monotonic() - start < 2
 
@@ -350,7 +352,7 @@ def test_the_users_pointer_comes_back_with_the_event(rig: Rig) -> None:
     which, user = ffi.new("struct siw_cq **"), ffi.new("void **")
     assert lib.siw_get_cq_event(channel._live(), which, user, 1000) == 0
     assert (which[0], user[0]) == (cq, ffi.cast("void *", 0x1234))
-    lib.siw_ack_cq_events(cq, 5)  # more than were read
+    lib.siw_ack_cq_events(cq, 5)  # acknowledges more events than were read
     assert lib.siw_destroy_qp(qp) == 0
     assert lib.siw_destroy_cq(cq) == 0
 

@@ -20,7 +20,7 @@ from siwarp.verbs import (
     WCStatus,
 )
 
-ROOM = 512  # octets of each receive
+ROOM = 512  # octets of memory for each receive
 LIST = 32
 
 
@@ -86,7 +86,7 @@ def test_every_message_comes_whole_and_in_its_place(
 def test_what_finds_no_receive_is_counted_one_by_one(rig: Rig, kind: QPType) -> None:
     flood = Flood(rig, kind, 4 * LIST)
     messages = [pattern(64, i) for i in range(LIST)]
-    for _ in range(4):  # until batches arrive
+    for _ in range(4):  # after a few rounds the kernel delivers in batches
         flood.recv(LIST)
         flood.send(messages, False)
         taken(flood.rcq, LIST)
@@ -95,7 +95,7 @@ def test_what_finds_no_receive_is_counted_one_by_one(rig: Rig, kind: QPType) -> 
         flood.send(messages, False)
         assert taken(flood.rcq, 5) == [(i, 64) for i in range(5)]
     with counted("drop_no_buffer", 0):
-        flood.recv(1)  # none of the dropped messages consumes a receive
+        flood.recv(1)  # a dropped message must not consume this receive later
         flood.send([pattern(9, 1)], False)
         assert taken(flood.rcq, 1) == [(0, 9)]
 

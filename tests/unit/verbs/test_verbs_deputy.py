@@ -20,8 +20,8 @@ from unit.verbs.verbs_harness import Rig, poll, settings, until
 from siwarp.verbs import WROpcode
 
 DEPUTIES = 2  # SIW_WATCHDOGS
-#: The interval below which messages wake watchdog threads, in microseconds: a hundred times the
-#: default, so that the messages of a slow machine do, too.
+#: The setting deputies_us: short messages closer together than this many microseconds wake watchdog
+#: threads. A hundred times the default, so that the messages of a slow machine do, too.
 APART_US = 200_000
 LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
 
@@ -164,7 +164,7 @@ def test_longer_writes_and_reads_have_none(
 
 
 def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
-    for _ in range(2):  # the second time, the watchdog threads created the first time wake again
+    for _ in range(2):  # in the second round, the watchdog threads of the first round wake again
         deputies = watched.begin()
         watched.on_duty(deputies)
         time.sleep(scaled(0.3))

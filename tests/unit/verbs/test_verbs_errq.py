@@ -395,7 +395,8 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
             ah = rig.ah(who.getsockname())
             while not stop.is_set():
                 who.sendto(datagram(opcode=4), qp.addr)
-                with contextlib.suppress(OSError):  # in RESET, INIT, RTR
+                # fails while the queue pair is in RESET, INIT or RTR
+                with contextlib.suppress(OSError):
                     qp.post_send(SendWR(1, ah=ah, send_flags=0, remote_qkey=QKEY))
                 who.sendto(error_message(1), qp.addr)
                 qp.scq.poll(16)
@@ -410,7 +411,8 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
                 if event.event_type == EventType.QP_ERR_QUEUED:
                     continue
             qp.modify(QPAttr(qp_state=QPState.RESET))
-            with contextlib.suppress(StateError):  # the next error may arrive before RTS
+            # another error may arrive before the queue pair is in RTS
+            with contextlib.suppress(StateError):
                 qp.to_rts(QPAttr(qkey=QKEY))
             resets += 1
     finally:

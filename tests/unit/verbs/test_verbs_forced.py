@@ -170,7 +170,7 @@ def test_threads_that_wait_poll_and_post_are_sent_home() -> None:
     threads = [threading.Thread(target=run, args=item, daemon=True) for item in calls.items()]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)  # longer than one blocking call of a wait
+    time.sleep(0.2)  # longer than a waiting call stays in the library at a time
     rig.ctx.close(force=True)
     for thread in threads:
         thread.join(scaled(10))

@@ -224,7 +224,7 @@ def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(two: Wire)
             assert poll(b.rcq)[0].ok
             conn.send(b"from the parent", 20)
             with contextlib.suppress(OSError):
-                conn.recv(20)  # until the child exits
+                conn.recv(20)  # waits until the child exits
 
     assert forked(child, parent) == "from the parent"
     listener.close()

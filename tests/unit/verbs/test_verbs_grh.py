@@ -140,7 +140,7 @@ def test_a_receive_without_room_for_both_is_too_short(rig: Rig, length: int) -> 
         (wc,) = poll(pair.rcq)
     assert wc.status == WCStatus.LOC_LEN_ERR
     assert pair.into.read(200) == b"\xee" * 200
-    pair.recv(2, 104)  # the queue pair still works
+    pair.recv(2, 104)  # the queue pair still receives messages
     pair.say(pattern(64))
     assert poll(pair.rcq)[0].byte_len == 104
 

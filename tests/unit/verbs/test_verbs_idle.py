@@ -160,7 +160,7 @@ def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
 
 
 def test_under_a_real_time_policy_the_progress_thread_goes_above_whoever_polls() -> None:
-    """Otherwise a polling thread could keep it off the CPU while it holds a lock."""
+    """Otherwise a polling thread could keep the progress thread off the CPU, holding a lock."""
     code = """
 import os
 from siwarp.verbs import Context

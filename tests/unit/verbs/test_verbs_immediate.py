@@ -129,7 +129,8 @@ def test_all_kinds_of_requests_stay_in_order(ends: tuple[End, End]) -> None:
             (SEND, 50),
         ]
     ):
-        if opcode == READ:  # not from where others write, and not into where others send from
+        # Reads use a separate area: not written by other requests, and not sent from
+        if opcode == READ:
             a.post(READ, i, offset=1 << 21, length=length, remote=b.mem.remote(1 << 21, length))
             continue
         to = None if opcode in (SEND, SEND_IMM) else remote

@@ -39,7 +39,7 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
 
 
 def test_protection_domains(rig: Rig) -> None:
-    limit = rig.ctx.query_device().max_pd - 1  # the rig has one already
+    limit = rig.ctx.query_device().max_pd - 1  # minus the PD that the fixture `rig` has
     with until_full(lambda: lib.siw_alloc_pd(rig.ctx._live()), lib.siw_dealloc_pd, limit):
         pass
 
@@ -97,7 +97,7 @@ def test_address_handles(rig: Rig) -> None:
         pass
 
 
-# A million registrations: under a sanitizer each takes microseconds.
+# The test makes a million registrations, each of which takes microseconds under a sanitizer.
 @pytest.mark.scales
 def test_memory_regions(rig: Rig) -> None:
     pd, reg, limit = rig.pd._live(), lib.siw_reg_mr, rig.ctx.query_device().max_mr

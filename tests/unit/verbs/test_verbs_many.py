@@ -108,7 +108,7 @@ def test_thousands_are_made_and_served_and_end_within_seconds(
 ) -> None:
     n = SHARED if shared else OWN
     cq = rig.cq(1024)
-    # the first queue pairs also pay for structures shared by all
+    # the first queue pairs also allocate structures that all of them share
     make_and_destroy(rig, cq, 300, shared)
     fds, before, start = len(open_fds()), pss(), time.monotonic()
     qps = make(rig, cq, n, shared)

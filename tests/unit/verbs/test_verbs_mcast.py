@@ -48,7 +48,8 @@ def group() -> Iterator[str]:
 @pytest.mark.clause("DGRAM-MCAST-2")
 def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(rig: Rig, group: str) -> None:
     sender, member = Member(rig), Member(rig, group)
-    assert lib.SIW_MCAST_PORT == 62607  # unless the setting says otherwise
+    # the default port, used unless the setting names another one
+    assert lib.SIW_MCAST_PORT == 62607
     for where, remote_qpn in (((group, 0), 0), ((group, 9), 0), ((group, 9), 0xFFFFFF)):
         member.recv()
         ah = rig.ah(where)
@@ -184,7 +185,7 @@ def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(rig: Rig, group
     assert lib.siw_destroy_qp(member.qp._c) == -errno.EBUSY
     fds = len(list(Path("/proc/self/fd").iterdir()))
     member.qp.close()
-    # The queue pair's socket and the group's socket.
+    # The two closed descriptors: the queue pair's socket and the group's socket.
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2
     dropped = Member(rig, group, "239.192.7.92")
     del dropped.qp
@@ -244,7 +245,7 @@ def test_a_capture_has_the_groups_addresses(rig: Rig, group: str, tmp_path: Path
         assert member.got() == b"seen"
     with open_capture(file) as opened:
         frames = [f.octets for f in opened]
-    # Captured once when sent and once when received.
+    # The frame is captured once when sent and once when received.
     assert len(frames) == 2
     for frame in frames:
         assert frame[:6] == bytes([1, 0, 0x5E, 192 & 0x7F, 7, 91])

@@ -30,7 +30,7 @@ def some_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
     opcode = rng.choice([SEND, WRITE, READ])
     size = rng.choice([0, 1, 64, 5000, 70000])
     remote = None if opcode == SEND else b.mem.remote(0, size)
-    at = 1 << 17 if opcode == READ else 0  # not where other requests are sent from
+    at = 1 << 17 if opcode == READ else 0  # Reads use an area that no other request sends from
     sg = [a.mem.sge(at, size)] if size else []
     return SendWR(number, opcode, sg=sg, remote=remote, send_flags=flags)
 
@@ -44,7 +44,7 @@ def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drai
     a, b = two.connect(size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256)
     for i in range(200):
         b.recv(wr_id=i, length=70000)
-    told: list[int] = []  # the completions to be polled, in this order
+    told: list[int] = []  # wr_ids of the completions expected from polling, in this order
     found: list[int] = []
 
     def polled() -> None:

@@ -211,7 +211,7 @@ def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, pair: Pair) -
         fresh = rig.mr(memory)
         pair.a.post_send(SendWR(i, sg=[stale], ah=pair.to_b))
         assert poll(pair.scq)[0].status == WCStatus.LOC_PROT_ERR
-        pair.a.to_rts()  # leaves SQE
+        pair.a.to_rts()  # leaves the state SQE
         fresh.close()
 
 

@@ -157,7 +157,8 @@ def test_a_bind_posted_before_a_send_is_made_when_the_send_arrives(ends: tuple[E
         b.qp.post_send([bind, SendWR(2, sg=[b.mem.sge(0, 20)])])
         assert poll(a.rcq)[0].ok
         write(a, RemoteBuffer.unpack(a.mem.read(20)), bytes([turn]) * 8)
-        assert [w.wr_id for w in poll(b.scq)] == [2]  # the bind was unsignaled
+        # the bind was unsignaled, so it created no completion
+        assert [w.wr_id for w in poll(b.scq)] == [2]
         behind(a, b)
         assert mr.read(8, turn) == bytes([turn]) * 8
         ended(mw, b)
@@ -323,7 +324,7 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
 
 
 def test_a_region_goes_once_its_windows_are_invalid_though_a_peer_still_reads(two: Wire) -> None:
-    """The thread that invalidated did not wait for the completion."""
+    """The thread that posted the invalidation did not wait for its completion."""
     size = 16 << 20
     peer, end = accept_raw(two)
     mr = region(end, size)
@@ -358,7 +359,8 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends.send(b"through", opcode=WROpcode.RDMA_WRITE, remote=remote)
     ends.send(b"behind")
     assert [wc.ok for wc in ends.sent(2)] == [True, True]
-    assert ends.received()[0].ok  # sent after the Write, which has been placed by then
+    # the receive completes after the Write, which has been placed by then
+    assert ends.received()[0].ok
     assert mr.read(7, 8) == b"through"
     mw.invalidate(ends.b)
     assert poll(ends.idle)[0].ok
@@ -366,7 +368,8 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends.send(b"no more", opcode=WROpcode.RDMA_WRITE, remote=remote)
     ends.send(b"behind")
     assert [wc.ok for wc in ends.sent(2)] == [True, True]
-    assert ends.received()[0].ok  # received after the Write, which found no valid window
+    # the receive completes after the Write, which found no valid window
+    assert ends.received()[0].ok
     assert mr.read() == bytes(8) + b"through" + bytes(49)
     mw.close()
     mr.close()

@@ -58,7 +58,7 @@ class Binding:
     length: int
     access: AccessFlag
     rkey: int
-    end: End | None  # type 2: only this endpoint's peer may use the window
+    end: End | None  # for type 2, the endpoint whose peer may use the window
 
 
 @dataclass(eq=False)

@@ -86,7 +86,7 @@ def test_a_window_and_its_region_are_closed_while_another_thread_binds_them(two:
             try:
                 mw.bind(b.qp, mr)
             except (StateError, Error):
-                pass  # closed meanwhile
+                pass  # the object has been closed meanwhile
             except BaseException as e:
                 odd.append(e)
                 return
@@ -130,7 +130,7 @@ def test_the_peer_ends_a_window_while_this_end_does(two: Wire) -> None:
         here = poll(b.scq)[0]
         thread.join(10)
         there = poll(b.rcq)[0]
-        mw_dead = MR(b.rig.pd, bytearray(8))  # neither hangs nor affects the next round
+        mw_dead = MR(b.rig.pd, bytearray(8))  # must neither hang nor affect the next round
         mw_dead.close()
         if here.ok and there.ok:
             raise AssertionError("both ended one window")

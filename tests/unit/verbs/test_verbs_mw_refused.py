@@ -157,7 +157,7 @@ def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(two: Wire, why: st
         mw, remote = bound(b, mr, MWType.TYPE_1)
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
-        # in addition to the first connection, which must not be garbage-collected
+        # a second connection; the first one must not be garbage-collected
         _c, d = opened(two)
         mw, remote = bound(d, mr)
         mws, rkey = [mw], remote.rkey
@@ -210,7 +210,7 @@ def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
     if end == "error":
         b.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
-        mw.bind(b.qp, mr)  # and a bind that comes too late
+        mw.bind(b.qp, mr)  # a bind posted in the state ERR is flushed, too
         assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
     elif end == "reset":
         b.qp.modify(QPAttr(qp_state=QPState.RESET))

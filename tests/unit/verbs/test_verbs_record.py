@@ -209,7 +209,7 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
     for datagram in sent:
         sock.send(datagram)
         target.told()
-    for n in range(41, 45):  # other messages are incomplete meanwhile
+    for n in range(41, 45):  # four other messages stay incomplete meanwhile
         sock.send(target.segment(b"half", 8 * n, n, 8, 0))
     with counted("drop_late", 4):
         for datagram in sent[-4:]:
@@ -305,7 +305,8 @@ def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
     for number in range(1, 7):
         sock.send(target.segment(b"whole", 8 * number, number, 5, 0))
     sock.send(target.segment(b"other", 8 * 7, 7, 5, 0, llp_q_key=QKEY + 1))
-    until(lambda: counter("drop_qkey") == behind + 1)  # so all of the messages have arrived
+    # the last datagram has been processed, so all messages have arrived
+    until(lambda: counter("drop_qkey") == behind + 1)
     got = target.cq.poll(16)
     assert len(got) == 4
     seen = [target.qp.record(wc).message_id for wc in got]
@@ -351,7 +352,7 @@ def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
 @pytest.mark.clause("DGRAM-REC-2")
 def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
     """Otherwise the next message would contradict the octets that the target has of this one."""
-    size = 64 << 20  # more than can be sent within the post call
+    size = 64 << 20  # a message too long to be sent completely within the post call
     out = rig.mr(mmap.mmap(-1, size))
     cq = rig.cq()
     qp = rig.ud(cq, qkey=QKEY)

@@ -115,7 +115,8 @@ def test_nothing_is_placed_once_the_right_to_was_taken_away(two: Wire, start: in
     a, b = two.connect(size=size)
     place = b.mem.view
     a.mem.view[:] = b"\xa5" * size
-    with faults("tx:rate=400Mbit"):  # slow enough to re-register during the transfer
+    # makes the transfer slow enough to re-register the region meanwhile
+    with faults("tx:rate=400Mbit"):
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
         until(lambda: b.rcq.poll(1) or place[start] or place[start + 7])
         b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
@@ -171,7 +172,8 @@ def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(two: Wire, st
     old = bytearray(size)
     b.mem.rereg(buffer=old, access=ALL_ACCESS)
     a.mem.view[:] = b"\xa5" * size
-    with faults("tx:rate=400Mbit"):  # slow enough to re-register during the transfer
+    # makes the transfer slow enough to re-register the region meanwhile
+    with faults("tx:rate=400Mbit"):
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
         # The test reads memory while the device writes to it: single octets, not a copy.
         until(lambda: b.rcq.poll(1) or old[start] or old[start + 7])

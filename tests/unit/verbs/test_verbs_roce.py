@@ -26,7 +26,8 @@ HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
 def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
-    with settings(mpa_announce=0):  # the peer is what the program declares it to be, or unknown
+    # without the announcement, the peer is what the program declares it to be, or unknown
+    with settings(mpa_announce=0):
         yield found
 
 

@@ -121,8 +121,7 @@ def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> N
     assert [qp.qp_num >> 16 for qp in again] == [3, 77, 200]
     again[1].close()
     again[0].close()
-    # After index 200 the free index 3 is reused once the search wraps around, so later than 77,
-    # which is behind 3.
+    # The search for a free index continues after 200 and wraps around, so it finds 3 before 77.
     assert rig.qp(cq, shared_socket_qp=first).qp_num >> 16 == 3
 
 

@@ -141,7 +141,7 @@ def test_the_limit_is_told_once_when_fewer_are_left_and_then_is_off(rig: Rig) ->
     shared.srq.modify(SrqAttr(srq_limit=4))
     assert shared.srq.query().srq_limit == 4
     taken(rig, shared, 2)
-    assert rig.ctx.get_async_event(0) is None  # 4 are left, which is not below the limit
+    assert rig.ctx.get_async_event(0) is None  # 4 receives are left, which is not below the limit
     taken(rig, shared, 1)
     with rig.event() as told:
         assert (told.event_type, told.element) == (LIMIT_REACHED, shared.srq)
@@ -168,7 +168,7 @@ def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
 
 @pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
 def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) -> None:
-    """The limit event comes while receives remain, completions identify the user, ERR stops it."""
+    """The limit event comes while receives are left; completions name the queue pair to stop."""
     shared = Shared(two.passive)
     ends = [connect(two, shared, persona=Persona.IWARP) for _ in range(3)]
     cqs = {b.qp.qp_num: b.rcq for _, b in ends}
@@ -187,7 +187,7 @@ def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) 
     for a, _ in ends:
         send(a, 1)
     send(hog, 5)
-    assert two.passive.ctx.get_async_event(0) is None  # 8 are left
+    assert two.passive.ctx.get_async_event(0) is None  # 8 receives are left
     send(hog, 1)
     assert two.passive.event().event_type == LIMIT_REACHED
     assert used == {b.qp.qp_num: 7 if b is hog_end else 1 for _, b in ends}
@@ -195,7 +195,7 @@ def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) 
     hog.post(SEND, 9, length=4)
     hog.is_over()
     for a, _ in (ends[0], ends[2]):
-        send(a, 3)  # of the 7 remaining receives, all but one are for the others
+        send(a, 3)  # the two remaining queue pairs use 6 of the 7 receives left
     assert sum(used.values()) == 15
 
 
@@ -238,7 +238,8 @@ def test_a_size_below_the_limit_that_is_armed_is_refused(rig: Rig) -> None:
     shared.srq.modify(SrqAttr(srq_limit=9))
     shared.take_one(rig)
     assert rig.event().event_type == LIMIT_REACHED
-    shared.srq.modify(SrqAttr(max_wr=8), SrqAttrMask.MAX_WR)  # 8 are posted, no limit is armed
+    # 8 receives are posted, and no limit is armed
+    shared.srq.modify(SrqAttr(max_wr=8), SrqAttrMask.MAX_WR)
     assert shared.srq.query().max_wr == 8
 
 
@@ -246,7 +247,7 @@ def test_a_size_below_the_limit_that_is_armed_is_refused(rig: Rig) -> None:
 def test_what_is_posted_stays_in_its_order_when_the_size_changes(rig: Rig, size: int) -> None:
     shared = Shared(rig, max_wr=8)
     shared.post(*range(8))
-    for n in range(3):  # moves the start of the ring
+    for n in range(3):  # uses up some receives, so that the ring does not start at index 0
         assert shared.take_one(rig) == n
     shared.srq.modify(SrqAttr(max_wr=size), SrqAttrMask.MAX_WR)
     room = shared.srq.query().max_wr
@@ -261,7 +262,7 @@ def test_every_srq_has_a_number_of_its_own(rig: Rig) -> None:
     numbers = [rig.srq().srq_num for _ in range(3)]
     with rig.srq() as gone:
         numbers.append(gone.srq_num)
-    numbers.append(rig.srq().srq_num)  # perhaps in the memory of the destroyed SRQ
+    numbers.append(rig.srq().srq_num)  # the new SRQ may use the memory of the destroyed one
     assert 0 not in numbers and len(set(numbers)) == 5
 
 
@@ -278,7 +279,7 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
         while not done.is_set():
             shared.srq.modify(SrqAttr(max_wr=next(sizes)), SrqAttrMask.MAX_WR)
             changes.append(1)
-            done.wait(0.0005)  # a poll makes no progress while a resize runs
+            done.wait(0.0005)  # pauses, because polls make no progress during a resize
 
     changer = threading.Thread(target=change)
     changer.start()

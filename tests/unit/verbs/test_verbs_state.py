@@ -58,7 +58,7 @@ def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
     ud = kind != QPType.RC  # UC and RD have the same transitions as UD
     alive = state in (INIT, RTR, RTS, SQD, SQE)
     if state == SQE and not ud:
-        return None  # RC goes to ERR at once
+        return None  # an RC queue pair goes to ERR instead of SQE
     if event == "STAY":
         return state, NONE
     if event == "TO_RESET":
@@ -201,7 +201,7 @@ WAYS = {  # how a UD queue pair reaches each state
 def walk(rig: Rig, qp: QP, state: int) -> None:
     for step in WAYS[state]:
         qp.modify(QPAttr(qp_state=step))
-    if state == SQE:  # only an error leads there, not modify
+    if state == SQE:  # SQE is reached by an error, not by modify
         qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.ah(qp)))
         assert poll(qp.scq)[0].status == WCStatus.LOC_PROT_ERR
     assert qp.qp_state == state
@@ -243,7 +243,7 @@ def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
     walk(rig, qp, start)
     wanted = expected(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
     if target == RTR:
-        wanted = None  # belongs to queue pairs that connect by QPN
+        wanted = None  # the attribute belongs to queue pairs that connect by QPN
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
@@ -300,7 +300,7 @@ def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | No
         mine.bind(("127.0.0.1", 0))
         assert refused(qp.modify, QPAttr(qp_state=state, fd=mine)) == errno.EINVAL
         assert (qp.qp_num, qp.qp_state) == (number, INIT)
-        assert mine.getsockname()[0] == "127.0.0.1"  # the test still owns the descriptor
+        assert mine.getsockname()[0] == "127.0.0.1"  # the descriptor still belongs to the test
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)

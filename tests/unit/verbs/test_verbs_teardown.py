@@ -24,9 +24,9 @@ from siwarp.inspect import MPAReply, Opcode
 from siwarp.verbs import Persona, QPAttr, QPState, RemoteBuffer, SendWR, WCStatus
 
 MIB = 1 << 20
-PATIENT = 60_000  # ms: tests of other things than lingering give a busy machine enough time
+PATIENT = 60_000  # ms; in tests that do not test lingering, long enough for a busy machine
 FLUSHED = WCStatus.WR_FLUSH_ERR
-WRITE_HEAD = 14  # octets of a tagged DDP header
+WRITE_HEAD = 14  # octets of the DDP header of an RDMA Write
 
 # A process that sends 1 MiB, polls its completion and ends at once, while data that its peer keeps
 # writing stays unread in its socket. argv: host, port, persona, how it ends.
@@ -179,7 +179,7 @@ def test_what_tcp_took_arrives_and_what_it_did_not_take_is_never_sent() -> None:
         peer.put(unread)
         a.id.close()
         a.qp.close()
-        a.mem.view[:] = b"\x22" * size  # the program owns the memory again
+        a.mem.view[:] = b"\x22" * size  # the program may change the memory again
         peer.put(unread)  # closing a socket with this unread data would reset the connection
         head, rest = peer.pull()
         assert (head.opcode, rest) == (Opcode.SEND, b"\x11" * 1000)
@@ -200,7 +200,7 @@ def test_a_write_that_was_begun_when_the_peer_ended_its_sending_arrives_whole() 
         assert [w.status for w in poll(a.scq)] == [WCStatus.SUCCESS]
         thread.join(30)
         at = payload = 0
-        while at < len(octets[0]):  # an FPDU: its length, the ULPDU, a pad, the CRC
+        while at < len(octets[0]):  # each FPDU has a length, the ULPDU, a pad and the CRC
             ulpdu = int.from_bytes(octets[0][at : at + 2], "big")
             payload += ulpdu - WRITE_HEAD
             at += (2 + ulpdu + 3) // 4 * 4 + 4
@@ -245,7 +245,7 @@ def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
         thread = flood(peer, sent)
         thread.join(30)
         assert not thread.is_alive()
-        if limit == "linger_octets":  # plus the octets in the sockets' buffers
+        if limit == "linger_octets":  # the limit, plus what the sockets' buffers hold
             assert 4 * MIB <= sent[0] < 40 * MIB
 
 

@@ -63,13 +63,14 @@ def test_the_table_has_every_error() -> None:
 
 
 def vendor_err(error: tuple[int, int, int]) -> int:
-    if error == (0, 0, 0):  # has no vendor_err, because 0 would mean that there was no Terminate
+    # this error gives no vendor_err, because 0 would mean that there was no Terminate
+    if error == (0, 0, 0):
         return 0xFF
     return error[0] << 16 | error[1] << 8 | error[2]
 
 
 def reading(wire: Wire) -> tuple[Peer, list[bytes]]:
-    """Return a peer that three Reads are posted to, and the segments of the requests."""
+    """Return a peer to which siwarp sends three Read Requests, and the requests' segments."""
     peer = Peer.answering(wire)
     for wr_id in (1, 2, 3):
         peer.end.post(READ, wr_id, length=8, remote=RemoteBuffer(0x100 * wr_id, 8, 0x77))
@@ -155,5 +156,6 @@ def test_who_got_or_sent_a_terminate_ends_the_stream_without_waiting_for_the_oth
         peer.end.is_over()
     with Peer.answering(wire) as peer:
         peer.put(send(msn=7))
-        assert peer.terminated().code == 3  # directly followed by the end of the stream
+        # the Terminate is directly followed by the end of the stream
+        assert peer.terminated().code == 3
         peer.end.is_over()

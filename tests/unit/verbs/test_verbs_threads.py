@@ -198,7 +198,8 @@ def answer(end: End, rounds: int) -> None:
         while not end.rcq.poll(1):
             assert end.events.get_cq_event(LIMIT), "no message came"
             end.rcq.req_notify()
-        end.recv(1, 8)  # before the answer, because the next message may arrive directly after it
+        # posted before the answer, because the next message may arrive directly after the answer
+        end.recv(1, 8)
         end.post(SEND, length=8)
         poll(end.scq)
 
@@ -267,7 +268,7 @@ def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
 
 
 def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_them() -> None:
-    """A thread that waits for an event neither blocks the closing of the object nor crashes."""
+    """A thread that waits for an event of a closing object neither blocks the close nor crashes."""
     rng = random.Random(7)
 
     class World:
@@ -305,14 +306,15 @@ def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_
 
     def replace() -> None:
         w = current[0]
-        for _ in range(5):  # threads wait for events of these
+        for _ in range(5):  # objects whose events threads wait for
             w.qp.post_recv(RecvWR(1, sg=[w.into.sge()]))
             w.qp.post_send(SendWR(2, sg=[w.out.sge(0, 8)], ah=w.ah))
         old, current[0] = w, World()
         parts = old.parts()
         rng.shuffle(parts)
         for part in parts:
-            with contextlib.suppress(StateError):  # in use, or waited for
+            # the object is in use, or a thread waits for its events
+            with contextlib.suppress(StateError):
                 part.close()
         until(lambda: closed(old.ctx))
 

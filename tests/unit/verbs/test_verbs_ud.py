@@ -187,7 +187,7 @@ def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -
     first = qp.qp_num
     qp.to_init(QPAttr(fd=mine))
     assert (qp.qp_num, qp.addr) == (port, (host, port)) != (first, qp.addr)
-    assert mine.fileno() == -1  # now owned by the queue pair
+    assert mine.fileno() == -1  # the queue pair has taken over the descriptor
     qp.post_recv(RecvWR(7, sg=[pair.into.sge(0, 10)]))
     qp.to_rts()
     pair.out.write(b"own")
@@ -325,7 +325,7 @@ def test_an_address_handle_begins_with_room_that_is_zero_at_first_and_never_touc
 ) -> None:
     size = lib.SIW_AH_ROOM
     assert size == 64
-    for n in range(3):  # the second and third may reuse the memory of the one before
+    for n in range(3):  # the second and third object may reuse the memory of the one before
         ah = pair.rig.ah(pair.b)
         room = lib.siw_ah_room(ah._c)
         assert room == ffi.cast("void *", ah._c)

@@ -39,7 +39,7 @@ def head(subcode: int = 1, imm: int = IMM) -> bytes:
 
 
 def check(octets: bytes, payload: bytes, msn: int, subcode: int = 1) -> None:
-    """Check a datagram as a receiver on the wire sees it."""
+    """Check every field of a datagram as captured on the wire."""
     assert int.from_bytes(octets[-4:], "little") == crc32c(octets[:-4])
     seg = UDDatagram(octets).segment
     assert (seg.t, seg.l, seg.dv, seg.rv, seg.opcode) == (0, 1, 1, 1, Opcode.PRIVATE)

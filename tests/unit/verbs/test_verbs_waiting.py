@@ -76,7 +76,8 @@ class WaitsForAsync(Waits):
         return r
 
     def cause(self) -> None:
-        self.srq.modify(SrqAttr(srq_limit=4))  # none is posted, so the limit event is raised
+        # no receive is posted, so the limit event is raised at once
+        self.srq.modify(SrqAttr(srq_limit=4))
 
 
 class WaitsForConnections(Waits):
@@ -235,4 +236,4 @@ def spent(waits: Waits, times: int) -> float:
 def test_after_spins_in_vain_most_waits_sleep_at_once(rig: Rig) -> None:
     waits = WaitsForCompletions(rig)
     with settings(spin_us=10_000):
-        assert spent(waits, 50) < 0.25  # six of the waits spin for 10 ms each, not all
+        assert spent(waits, 50) < 0.25  # only six of the waits spin, for 10 ms each

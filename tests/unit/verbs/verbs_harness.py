@@ -188,7 +188,7 @@ class Rig:
                 srq=srq,
                 persona=persona,
                 error_policy=error_policy,
-                qkey=0,  # the Q_Key of unknown peers, unless a test sets another
+                qkey=0,  # the Q_Key that plain sockets in the tests use, unless a test sets another
                 shared_socket_qp=shared_socket_qp,
                 max_write_records=max_write_records,
                 keep_unexpected=keep_unexpected,

@@ -152,7 +152,7 @@ class Peer:
             assert end.event().type == CMEventType.ESTABLISHED
         return peer
 
-    # transmit
+    # Transmit path.
 
     def framed(self, segment: Packet | bytes | None, **fields: Any) -> bytes:
         """Return a segment's FPDU for the current position in this peer's stream."""
@@ -169,7 +169,7 @@ class Peer:
         """Send segments, each in an FPDU; None is an FPDU with an empty ULPDU."""
         self.sock.sendall(b"".join(self.framed(s, **fields) for s in segments))
 
-    # receive
+    # Receive path.
 
     def take(self) -> FPDU:
         """Read the next FPDU."""
