@@ -109,7 +109,7 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
     sent: list[int] = []
 
     def send(n: int) -> None:
-        """Send to one of the queue pairs, once: the first empty check after arming triggers it."""
+        """Send to one of the queue pairs, once; called by the first empty check after arming."""
         for cq in queues:
             cq.message = None
         sent.append(n)

@@ -218,8 +218,8 @@ def test_a_forked_child_that_opens_a_device_gets_a_page_of_its_own(
 
 def test_a_forked_child_does_not_keep_the_parents_page_alive(run_dir: Path) -> None:
     with Living() as p:
-        # Complete only once the grandchild runs its own program: until then it holds what it
-        # inherited.
+        # The command returns only once the grandchild runs; before that, the grandchild still holds
+        # the page that it inherited.
         p.do(
             "r, w = os.pipe(); pid = os.fork(); "
             "os.read(r, 1) if pid else "

@@ -14,7 +14,7 @@ Child = Callable[..., CompletedProcess[str]]
 
 ENOENT, EINVAL, ERANGE = 2, 22, 34
 
-# The documented name, default, minimum and maximum of each setting.
+# The name, default, minimum and maximum of each setting, as documented.
 PROMISED = {
     "progress": (1, 0, 1),
     "nap_us": (1000, 50, 100000),

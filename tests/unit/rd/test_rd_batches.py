@@ -31,7 +31,7 @@ def watched(end) -> Iterator[tuple[Endpoint, Stranger, socket.socket]]:
 
 
 def pieces(sock: socket.socket) -> list[tuple[bytes, int]]:
-    """Return what is in a socket: octets, and the segment size of coalesced datagrams."""
+    """Return what is in a socket: octets, and the length of each datagram in a coalesced batch."""
     found = []
     while True:
         try:

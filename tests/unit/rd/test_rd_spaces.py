@@ -263,7 +263,7 @@ def test_however_much_is_held_responses_pass_it(end, octets: int) -> None:
     b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
     peer = a.peer(b.local)
     sent = turns = 0
-    # data that exceeds this endpoint's buffers waits in the layer above
+    # data for which this endpoint has no room waits in the layer above
     while sent < octets and turns < 200:
         part = b"held" + bytes(min(octets - sent, 30000) - 4)
         if a.send(peer, part) == 1:

@@ -271,7 +271,7 @@ def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(lively: Se
 # requests of these types complete as soon as they are sent
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
-    """The device's thread sleeps on idle sockets until it is told of the polls."""
+    """The device's thread sleeps on idle sockets until the program's polls are reported to it."""
     with settings(nap_us=NAP_US, company_us=SILENCE_US):
         made = Sender(Rig(), kind)
 
@@ -300,7 +300,7 @@ def test_a_lone_message_waits_for_nothing_however_dense_traffic_was(lively: Send
 
 def test_three_dense_rounds_are_not_enough(lively: Sender) -> None:
     lively.hear()
-    for _ in range(4):  # the first post only starts the count
+    for _ in range(4):  # four rounds, because the first one only starts the count
         poll(lively)
         lively.post()
         assert lively.has_sent(lively.post())

@@ -226,7 +226,7 @@ def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) 
 
 
 def test_a_requester_tells_what_the_step_to_rts_has_set(rig: Rig) -> None:
-    """RTS usually follows the start-up, whose frame carries the earlier attributes."""
+    """The MPA start-up is mostly over before RTS, so another message carries the new rnr_retry."""
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
     a.begin()
     b.begin(0)

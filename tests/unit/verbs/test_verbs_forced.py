@@ -119,7 +119,7 @@ def test_a_forced_close_takes_all_handles_along() -> None:
     rig.ctx.close(force=True)
     with pytest.raises(StateError):
         PD(rig.ctx)
-    # A request that refers to a destroyed object is refused.
+    # A request that refers to a handle destroyed by the forced close is refused.
     with pytest.raises(Error):
         other.ud().post_send(send)
     # Another device is not affected.

@@ -205,8 +205,8 @@ def test_immediate_data_of_another_size_ends_the_connection(wire: Wire, size: in
 def test_without_a_receive_it_ends_as_a_send_does(wire: Wire) -> None:
     a, b = wire.connect()
     post(a, WRITE_IMM, 6, length=10, remote=b.mem.remote(0, 10))
-    # With persona iwarp, TCP's acknowledgement completes the request, before the Terminate ends the
-    # connection.
+    # With persona iwarp, the request completes once TCP has accepted it, possibly before the
+    # Terminate ends the connection.
     (done,) = poll(a.scq)
     assert done.status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
     b.is_over()

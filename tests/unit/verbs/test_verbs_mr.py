@@ -104,7 +104,7 @@ def test_one_page_that_cannot_be_written_at_either_end_is_found(rig: Rig, pages:
 
 
 def test_a_hole_in_the_middle_is_found_by_who_reaches_into_it(rig: Rig, pair: Pair) -> None:
-    """Registering pins nothing, so pages between the first and the last may be missing later."""
+    """Registering pins nothing and probes only the first and the last page."""
     hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
     # an unmapped page could be filled by another mapping
     assert libc.mprotect(hole + 2 * PAGE, PAGE, PROT_NONE) == 0

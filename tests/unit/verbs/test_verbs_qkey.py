@@ -43,7 +43,7 @@ def test_who_gives_no_q_key_gets_that_of_the_process(rig: Rig, kind: QPType) -> 
         first.to_rts()
         second.to_rts(QPAttr(qkey=7))
         assert [_qkey(first), _qkey(second)] == [own_qkey(), 7]
-        for qp in (first, second):  # a queue pair that already has a Q_Key keeps it
+        for qp in (first, second):  # a queue pair keeps its Q_Key over a reset
             qp.modify(QPAttr(qp_state=QPState.RESET))
             qp.to_rts()
         assert [_qkey(first), _qkey(second)] == [own_qkey(), 7]
