@@ -1,8 +1,8 @@
 """Measures how slow this machine is at the moment, to scale time limits in tests.
 
 A limit on a wait says only when a test gives up; it is not a promise of the product. On a machine
-that runs seven other jobs the limit must be longer; on an idle machine a hang must be noticed
-within less than minutes.
+that runs seven other jobs the limit must be longer; on an idle machine a hang must not take minutes
+to be noticed.
 """
 
 from __future__ import annotations

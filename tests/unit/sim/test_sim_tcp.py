@@ -126,7 +126,7 @@ def test_crash(build_dir: Path, seed: int) -> None:
     """A reset ends the connection; then there is no listener."""
     got = run(build_dir, "crash", seed)
     assert number(got, "event") == CM_DISCONNECTED
-    # Data queued behind the rate of 1 Mbit/s, a window of 14 KB, arrives before the reset.
+    # Data that waits because of the rate of 1 Mbit/s, a window of 14 KB, arrives before the reset.
     assert number(got, "took") < 200 * MS
     assert number(got, "status") == -errno.ECONNREFUSED
 

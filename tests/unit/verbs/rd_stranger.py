@@ -250,7 +250,7 @@ class Stranger:
 
 @contextlib.contextmanager
 def stranger(end: Peer, *, meet: bool = True, instance: int = 0) -> Iterator[Stranger]:
-    """Provide a Stranger for the block."""
+    """Provide a scripted peer for the block; close it at the end."""
     made = Stranger(end)
     made.offer = offer_of(instance)
     try:

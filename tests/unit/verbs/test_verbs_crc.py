@@ -14,7 +14,7 @@ from unit.verbs.verbs_harness import Rig, counted, pattern, poll
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import AH, MR, RecvWR, SendFlag, SendWR, WROpcode
 
-#: Up to 4,096 octets are copied behind their header; longer payloads are sent from the
+#: Payloads of up to 4,096 octets are copied after their header; longer ones are sent from the
 #: application's memory.
 SIZES = [0, 1, 4095, 4096, 4097, 20_000, 60_000]
 

@@ -61,7 +61,7 @@ EXITS = """
 
 
 class Elsewhere:
-    """The interface of a stranger's endpoint, for an endpoint in another process."""
+    """A stand-in for the endpoint that a scripted peer talks to, when another process has it."""
 
     def __init__(self, port: int) -> None:
         self.qp = SimpleNamespace(addr=("127.0.0.1", port))

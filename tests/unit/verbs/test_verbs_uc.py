@@ -63,7 +63,7 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
         assert (got.qp_num, got.src_qp) == (ends.b.qp_num, ends.a.qp_num)
         assert ends.into.read(size) == data
         assert set(ends.into.read(offset=size)) <= {0xEE}
-        # A Write creates no receive completion; the empty Send behind it does.
+        # A Write creates no receive completion; the empty Send after it does.
         ends.write(data[::-1], wr_id=3000 + i)
         ends.recv(7)
         ends.send(b"")
