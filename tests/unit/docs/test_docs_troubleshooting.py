@@ -1,7 +1,8 @@
-"""TROUBLESHOOTING.md has an entry for each text that does not name a remedy, and no others.
+"""Every error has a remedy: in its message, or in an entry of TROUBLESHOOTING.md.
 
-Completion statuses, Terminates, events and counters are numbers and names: each has an entry. A
-message that names its remedy needs no entry and has none.
+Statuses of completions, Terminates, events and counters are numbers and names: each has an entry. A
+message needs no entry if it says what to do, states the rule with its limit or accepted values, or
+ends with the error of the kernel or of another program.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from siwarp.verbs import errors
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "siwarp"
 PAGE = ROOT / "TROUBLESHOOTING.md"
-#: Counters that report traffic rather than a problem.
+#: Counters of normal traffic, which need no remedy.
 TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
     "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "delivery_counts_tx",
@@ -26,7 +27,7 @@ TRAFFIC = {
     "rd_hellos", "rd_ce", "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
 }  # fmt: skip
 
-#: Texts that need no entry: a pattern of their location or of the text, and the reason.
+#: Texts that need no entry: a pattern of their place or of the text, and the reason.
 EXEMPT = {
     r"^_build/": "shown by the compiler to a user who builds siwarp",
     r"^pyverbs/": "errors of pyverbs: they repeat its text, then add the reason",
@@ -39,7 +40,7 @@ EXEMPT = {
 
 
 def keys() -> list[str]:
-    """Return the page's keys: the code in the first column of its tables."""
+    """Return the keys of the page: the code in the first column of its tables."""
     found = []
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| `"):
@@ -48,12 +49,12 @@ def keys() -> list[str]:
 
 
 def fits(key: str, text: str) -> bool:
-    """Return whether an entry's key occurs in a text; … in the key stands for any text."""
+    """Whether a key is part of a text; … in the key stands for any text."""
     plain = text.replace("`", "'")
     return re.search(".*".join(map(re.escape, key.split(VARIES))), plain, re.DOTALL) is not None
 
 
-#: The remedy in a message begins with one of these words, after a colon, a semicolon or a bracket.
+#: A remedy begins with one of these, after punctuation or at the start of the message.
 REMEDY = re.compile(
     r"(?:^|: |; |\(|, or |\. |, and |, )(?:`|'|--?\w|(?:run|install|use|give|make|take|set|see|look"
     r"|call|check|connect|open|close|poll|leave|raise|lower|increase|reduce|start|say|send|ask|reset"
@@ -61,14 +62,23 @@ REMEDY = re.compile(
     r"|drop|add|free|pass|permit|remove|omit|listen|specify|choose|sudo|pip|apt|srq|cmid|asyncio)\b)",
     re.IGNORECASE,
 )
-#: Sources of numbers and names, which never name a remedy.
+#: A rule with its limit or its accepted values: the remedy is to follow the rule.
+RULE = re.compile(
+    r"\b(?:at most|at least|from \S+ to|(?:has|have) \d+ to|is (?:not )?one of|needs?|must"
+    r"|requires?|expect(?:s|ed)|accepts?|permits?|only|alone|with commas|there are|given by"
+    r"|is for|are of|or --\w+|are measured|are not inside|not a (?:pcapng|regular))\b"
+    r"|…\.\.…|level\[|\?$"
+)
+#: The error of the kernel, or of another program, ends the message.
+CAUSE = re.compile(r"(?:[:;] |\()…+\)?$")
+#: The sources of numbers and names, which contain no remedy.
 NAMES = re.compile(
     r"^(siw_wc_status_str|siw_event_type_str|siw_cm_event_str|a Terminate|base/counters\.h)"
 )
 
 
 def says_what_to_do(text: Text) -> bool:
-    """Return whether a message needs no entry because it names a remedy."""
+    """Whether a message contains its remedy."""
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
 
 
@@ -85,7 +95,7 @@ def exempt(text: Text) -> bool:
 
 @functools.cache
 def everything() -> frozenset[Text]:
-    """Return everything that the page must explain: texts, statuses, Terminates, counters."""
+    """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
     found = python_messages(PACKAGE) | c_messages(PACKAGE)
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()

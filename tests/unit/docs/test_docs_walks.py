@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md's call chains of a message match the code: each hop calls the next one."""
+"""ARCHITECTURE.md's walks of a message are what the code does: each hop calls the next one."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
-LIMIT = 20_000  # maximum size of the page in octets
 
 
 class Hop(NamedTuple):
-    """One line of a call chain: a function, its file below siwarp/, and how it is called."""
+    """A line of a walk: a function, its file below siwarp/, and how the hop before reaches it."""
 
     function: str
     file: str
-    #: The function-table member through which it is called; "" for a direct call.
+    #: The member of a table of functions through which it is called; "" when by its name.
     via: str
 
 
 def walks() -> dict[str, list[Hop]]:
-    """Return each call chain of the page, by its title."""
+    """Return each walk of the page, by its title."""
     text = PAGE.read_text("utf-8").split("<!-- walks: begin -->")[1].split("<!-- walks: end -->")[0]
     found: dict[str, list[Hop]] = {}
     for line in text.splitlines():
@@ -48,7 +47,7 @@ def body(function: str, file: str) -> str:
 
 
 def follows(before: Hop, hop: Hop) -> bool:
-    """Return whether the previous hop calls this one."""
+    """Whether the hop before calls this one."""
     if not hop.via:
         return re.search(rf"\b{hop.function}\(", body(before.function, before.file)) is not None
     called = re.search(rf"(->|\.){hop.via}\(", body(before.function, before.file))
