@@ -87,18 +87,18 @@ CALL = re.compile(r"(?<![\w>.*])(" + "|".join(POINTS) + r")\(")
 #: Functions that need not disable cancellation, because their only callers do.
 UNDER_ANOTHER = {
     "siwarp/base/counters.c": "siw_counters_init",
-    "siwarp/base/capture.c": "take",
+    "siwarp/base/capture.c": "capture_take_lock",
 }
 #: The sleeping calls of waits, which are meant to be cancellation points.
 WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_on"),
     ("siwarp/verbs/verbs_wait.c", "begin_wait"),
     ("siwarp/verbs/verbs_wait.c", "wait_loop"),
-    ("siwarp/qp/qp_conn_events.c", "wait_for_all"),
-    ("siwarp/abi/rdmacm_event.c", "wait_for"),
+    ("siwarp/qp/qp_conn_events.c", "evq_wait_no_device"),
+    ("siwarp/abi/rdmacm_event.c", "channel_wait"),
     ("siwarp/abi/rdmacm_event.c", "rdma_get_cm_event"),
     # Runs in a thread of the device, which the program does not cancel.
-    ("siwarp/verbs/verbs_deputy.c", "run"),
+    ("siwarp/verbs/verbs_deputy.c", "watchdog_thread"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
@@ -112,7 +112,7 @@ def points(root: Path) -> set[tuple[str, str, str]]:
             text = COMMENT.sub("", source.read_text())
             name = str(source.relative_to(root))
             for function in FUNCTION.finditer(text):
-                if re.search(r"\b(siw|abi)_cancel_off\(\)", function[2]) or name in UNDER_ANOTHER:
+                if re.search(r"\b(siw|abi)_cancel_disable\(\)", function[2]) or name in UNDER_ANOTHER:
                     continue
                 found |= {(name, function[1], call) for call in CALL.findall(function[2])}
     return found
