@@ -33,6 +33,8 @@ C_FUNCTION = re.compile(r"^(?!#)[A-Za-z_][\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", re.
 FENCE = re.compile(r"^```[\s\S]*?^```$|^<!--[\s\S]*?-->$|^\|.*$|^#.*$", re.MULTILINE)
 #: What may have a docstring.
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+#: A paragraph, or an item of a list.
+ITEM = re.compile(r"^.+(?:\n(?! *(?:[-*]|\d+\.) ).+)*", re.MULTILINE)
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"(])")
 
 
@@ -81,7 +83,7 @@ def python_prose(text: str) -> Iterator[tuple[int, str]]:
 def sentences(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each sentence of a page, tables, headings and code left out."""
     prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
-    for found in re.finditer(r"(?:^.+\n?)+", prose, re.MULTILINE):
+    for found in ITEM.finditer(prose):
         for sentence in SENTENCE.split(" ".join(found.group().split())):
             yield prose.count("\n", 0, found.start()) + 1, sentence
 
@@ -95,6 +97,8 @@ def names(path: Path, text: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.name
         return
     for found in C_FUNCTION.finditer(text):
+        if found[1] == "__attribute__":
+            continue
         yield text.count("\n", 0, found.start(1)) + 1, found[1]
 
 
