@@ -28,7 +28,7 @@ static struct siw_ddp_uc_report told;
  * Creates a queue pair in RTS with the user's rate limit in kbit/s (0: none), and acquires the
  * progress lock.
  */
-static void begin(uint32_t kbits)
+static void breaker_begin(uint32_t kbits)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UC, .cap = { 4, 4, 1, 1, 0 } };
 	struct siw_qp_attr attr = { .qkey = 1 };
@@ -50,7 +50,7 @@ static void begin(uint32_t kbits)
 	siw_lock(&rig.ctx->progress);
 }
 
-static void end(void)
+static void breaker_end(void)
 {
 	siw_unlock(&rig.ctx->progress);
 	check(siw_destroy_qp(&uc->wq.qp));
@@ -59,7 +59,7 @@ static void end(void)
 }
 
 /* Simulates that n more datagrams were sent. */
-static void send(uint32_t n)
+static void breaker_count_sends(uint32_t n)
 {
 	psn += n;
 	siw_lock(&uc->wq.qp.send_lock);
@@ -69,7 +69,7 @@ static void send(uint32_t n)
 }
 
 /* Simulates a report of the peer: another `came` datagrams have arrived. */
-static void report(uint32_t came)
+static void breaker_peer_report(uint32_t came)
 {
 	told.datagrams += came;
 	told.next = psn;
@@ -83,77 +83,77 @@ static uint32_t rate(void)
 	return siw_ddp_uc_pace(uc->ddp)->kbits;
 }
 
-static bool ticks(void)
+static bool breaker_timer_armed(void)
 {
 	return !siw_link_empty(&uc->wq.timed.link);
 }
 
 /* An open breaker restores the previous rate after exactly ten seconds. */
-static void quiet(uint32_t kbits)
+static void check_restored_after_10s(uint32_t kbits)
 {
 	uint64_t until;
 
-	begin(kbits);
+	breaker_begin(kbits);
 	for (int i = 0; i < 3; i++) {
-		send(ROUND);
+		breaker_count_sends(ROUND);
 		must(rate() != LEAST);
-		report(ROUND / 2);
+		breaker_peer_report(ROUND / 2);
 	}
 	must(rate() == LEAST);
 	until = uc->breaker.last_ns + 10 * SECOND;
 	for (int s = 9; s > 0; s--)
 		siw_qp_breaker_tick(&uc->wq.timed, until - (uint64_t)s * SECOND);
 	siw_qp_breaker_tick(&uc->wq.timed, until - 1);
-	must(rate() == LEAST && ticks());
+	must(rate() == LEAST && breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->wq.timed, until);
 	must(rate() == kbits);
-	end();
+	breaker_end();
 }
 
 /*
  * An interval without sends stops the timer until the next send; if the peer then stays silent, the
  * breaker opens.
  */
-static void idle(void)
+static void check_idle_stops_timer(void)
 {
 	uint64_t now = siw_now_ns();
 
-	begin(0);
-	must(!ticks());
-	send(ROUND);
-	report(ROUND);
-	must(ticks());
+	breaker_begin(0);
+	must(!breaker_timer_armed());
+	breaker_count_sends(ROUND);
+	breaker_peer_report(ROUND);
+	must(breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
-	must(ticks());
+	must(breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
-	must(!ticks());
+	must(!breaker_timer_armed());
 	siw_qp_breaker_check(uc);
-	must(!ticks());
+	must(!breaker_timer_armed());
 	for (int i = 0; i < 3; i++) {
 		must(rate() == 0);
-		send(ROUND);
+		breaker_count_sends(ROUND);
 		siw_qp_breaker_check(uc);
-		must(ticks());
+		must(breaker_timer_armed());
 		siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
 	}
 	must(rate() == LEAST);
-	end();
+	breaker_end();
 }
 
 /* A send after an idle period makes the device's thread start a new interval. */
-static void woken(void)
+static void check_send_restarts_interval(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	uint64_t now = siw_now_ns();
 	bool sends = true;
 
-	begin(0);
-	send(ROUND);
-	report(ROUND);
+	breaker_begin(0);
+	breaker_count_sends(ROUND);
+	breaker_peer_report(ROUND);
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
-	must(!ticks());
-	send(ROUND);
+	must(!breaker_timer_armed());
+	breaker_count_sends(ROUND);
 	while (sends && now_ms() < deadline) {
 		siw_unlock(&rig.ctx->progress);
 		sched_yield();
@@ -161,40 +161,40 @@ static void woken(void)
 		sends = uc->breaker.sends;
 	}
 	must(!sends);
-	end();
+	breaker_end();
 }
 
 /* Reports that arrive after sending has stopped open the breaker; the timer closes it later. */
-static void late(void)
+static void check_late_reports_open(void)
 {
 	uint64_t now = siw_now_ns();
 
-	begin(0);
-	send(ROUND);
-	report(ROUND);
+	breaker_begin(0);
+	breaker_count_sends(ROUND);
+	breaker_peer_report(ROUND);
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
 	siw_ddp_uc_set_tx_psn(uc->ddp, 4 * ROUND);
 	uc->breaker.sent = 4 * ROUND;
 	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
-	must(!ticks());
+	must(!breaker_timer_armed());
 	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
-		report(0);
-	must(rate() == LEAST && ticks());
+		breaker_peer_report(0);
+	must(rate() == LEAST && breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->wq.timed, now + 20 * SECOND);
 	must(rate() == 0);
-	end();
+	breaker_end();
 }
 
 int main(int argc, char **argv)
 {
 	must(argc == 2);
 	if (!strcmp(argv[1], "idle"))
-		idle();
+		check_idle_stops_timer();
 	else if (!strcmp(argv[1], "woken"))
-		woken();
+		check_send_restarts_interval();
 	else if (!strcmp(argv[1], "late"))
-		late();
+		check_late_reports_open();
 	else
-		quiet((uint32_t)strtoul(argv[1], NULL, 10));
+		check_restored_after_10s((uint32_t)strtoul(argv[1], NULL, 10));
 	return 0;
 }

@@ -31,7 +31,7 @@ static void cancel_self(void)
 
 /* ---- calls that are not cancellation points -------------------------------------------------- */
 
-static void devices(void)
+static void check_device_list(void)
 {
 	struct siw_device **list = siw_get_device_list(NULL);
 
@@ -83,7 +83,7 @@ static void *all_calls(void *unused)
 
 	(void)unused;
 	cancel_self();
-	devices();
+	check_device_list();
 	rig_open(&own);
 	rig_open(&other);
 	ud_open(&u, &own, SLOTS, NULL);
@@ -106,7 +106,7 @@ static void *all_calls(void *unused)
 }
 
 /* Threads that compete for the same locks, so that they sleep on them (base/lock.c). */
-static void *crowded(void *unused)
+static void *compete_for_locks(void *unused)
 {
 	struct siw_wc wc[4];
 
@@ -125,7 +125,7 @@ static void *crowded(void *unused)
 
 static _Atomic bool own_pending, got;
 
-static void begin_waiting(void)
+static void cancel_if_pending(void)
 {
 	if (own_pending)
 		cancel_self();
@@ -135,7 +135,7 @@ static void *await_cq(void *unused)
 {
 	struct siw_cq *cq;
 
-	begin_waiting();
+	cancel_if_pending();
 	check(siw_get_cq_event(ud.channel, &cq, NULL, -1));
 	got = true;
 	siw_ack_cq_events(cq, 1);
@@ -146,7 +146,7 @@ static void *await_async(void *unused)
 {
 	struct siw_async_event event;
 
-	begin_waiting();
+	cancel_if_pending();
 	check(siw_get_async_event(rig.ctx, &event, LIMIT_MS));
 	return unused;
 }
@@ -155,7 +155,7 @@ static void *await_cm(void *unused)
 {
 	struct siw_cm_event event;
 
-	begin_waiting();
+	cancel_if_pending();
 	check(siw_cm_get_event(rig.cm, &event, -1));
 	return unused;
 }
@@ -165,7 +165,7 @@ static void *await_any_device(void *unused)
 {
 	struct siw_cm_event event;
 
-	begin_waiting();
+	cancel_if_pending();
 	check(siw_cm_get_event(no_device, &event, -1));
 	return unused;
 }
@@ -253,7 +253,7 @@ static void others_share_a_device(void)
 	pthread_t threads[N_WAITS + 3];
 
 	for (size_t i = 0; i < N_WAITS + 3; i++)
-		threads[i] = start(i < N_WAITS ? waits[i] : crowded);
+		threads[i] = start(i < N_WAITS ? waits[i] : compete_for_locks);
 	for (size_t i = N_WAITS; i < N_WAITS + 3; i++)
 		must(end_of(threads[i]) == &passed);
 	for (size_t i = 0; i < N_WAITS; i++) {
@@ -267,7 +267,7 @@ static void others_share_a_device(void)
  * No program thread polls at b: the device's thread has to answer, unless it wrongly assumes that a
  * program thread is waiting.
  */
-static void served_by_the_thread(void)
+static void check_thread_answers(void)
 {
 	struct siw_sge sge = { (uintptr_t)a.mem, SLOT, a.mr->lkey };
 	struct siw_send_wr wr = { .wr_id = 9,
@@ -302,7 +302,7 @@ int main(int argc, char **argv)
 	others_share_a_device();
 	for (int i = 0; i < rounds; i++)
 		no_event_is_lost(i);
-	served_by_the_thread();
+	check_thread_answers();
 	exchange(&a, &b, SLOT, 'z');
 	before = now_ms();
 	check(siw_close_device_forced(rig.ctx));

@@ -30,7 +30,7 @@ static void poll_all(void)
  * Posts two Sends: the first is transmitted immediately. Returns whether the second is held back
  * for batching, as happens while the device's thread naps.
  */
-static bool second_waits(void)
+static bool second_is_batched(void)
 {
 	poll_all();
 	check(post_send(&end, 0, 8, 1));
@@ -56,7 +56,7 @@ int main(void)
 		struct siw_cq *cq;
 
 		must(now_ms() < until);
-		if (!second_waits()) {
+		if (!second_is_batched()) {
 			nanosleep(&ms, NULL);
 			continue;
 		}

@@ -55,7 +55,7 @@ int64_t __real_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 			 size_t head_len, const struct iovec *iov, int n);
 
-static void begin(struct end *e)
+static void early_open_endpoint(struct end *e)
 {
 	struct siw_rd_attr attr = { .fd = -1, .ird = 4, .qkey = 7, .handler = &e->handler };
 	struct siw_mem_region region = { .addr = e->memory,
@@ -79,7 +79,7 @@ static void begin(struct end *e)
 	siw_rdmap_rd_start(e->rd, SIW_RDMAP_RD_ON, &start);
 }
 
-static void finish(struct end *e)
+static void early_close_endpoint(struct end *e)
 {
 	siw_rdmap_rd_close(e->rd);
 	siw_rd_close(e->lower);
@@ -90,7 +90,7 @@ static void finish(struct end *e)
 }
 
 /* Receives what has arrived at an endpoint, and transmits the replies. */
-static void turn(struct end *e)
+static void endpoint_run(struct end *e)
 {
 	struct siw_rdmap_stream *stream;
 	struct siw_rdmap_event event = { 0 };
@@ -114,8 +114,8 @@ static void until_done(int n)
 
 	while (done < n) {
 		CHECK(time(NULL) < end);
-		turn(&answers);
-		turn(&asks);
+		endpoint_run(&answers);
+		endpoint_run(&asks);
 	}
 }
 
@@ -131,7 +131,7 @@ int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 	return r;
 }
 
-static struct siw_rdmap_stream *toward(void)
+static struct siw_rdmap_stream *stream_to_peer(void)
 {
 	struct siw_rdmap_stream *stream;
 
@@ -139,9 +139,9 @@ static struct siw_rdmap_stream *toward(void)
 	return stream;
 }
 
-static void ask(const struct siw_rdmap_op *op, bool early)
+static void early_request(const struct siw_rdmap_op *op, bool early)
 {
-	struct siw_rdmap_stream *stream = toward();
+	struct siw_rdmap_stream *stream = stream_to_peer();
 	int before = done;
 
 	at_once = early;
@@ -149,8 +149,8 @@ static void ask(const struct siw_rdmap_op *op, bool early)
 	CHECK(!early || done == before + 1);
 	CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
 	until_done(before + 1);
-	turn(&answers);
-	turn(&asks);
+	endpoint_run(&answers);
+	endpoint_run(&asks);
 	CHECK(done == before + 1 && user_data == op->user_data);
 }
 
@@ -169,7 +169,7 @@ static void read_all(uint64_t number, bool early)
 	};
 
 	memset(answers.memory, (int)number, SIZE);
-	ask(&op, early);
+	early_request(&op, early);
 	CHECK(memcmp(asks.memory, answers.memory, SIZE) == 0);
 }
 
@@ -191,7 +191,7 @@ static void add(uint64_t number, bool early)
 	uint64_t before, after, was;
 
 	memcpy(&before, answers.memory, sizeof(before));
-	ask(&op, early);
+	early_request(&op, early);
 	memcpy(&after, answers.memory, sizeof(after));
 	memcpy(&was, asks.memory, sizeof(was));
 	CHECK(after == before + number && was == before);
@@ -199,8 +199,8 @@ static void add(uint64_t number, bool early)
 
 int main(void)
 {
-	begin(&asks);
-	begin(&answers);
+	early_open_endpoint(&asks);
+	early_open_endpoint(&answers);
 	/* before this Read the two endpoints establish contact */
 	read_all(1, false);
 	/* more requests than a queue pair may have outstanding */
@@ -210,7 +210,7 @@ int main(void)
 		read_all(i + 2, false);
 		add(i + 3, false);
 	}
-	finish(&asks);
-	finish(&answers);
+	early_close_endpoint(&asks);
+	early_close_endpoint(&answers);
 	return 0;
 }

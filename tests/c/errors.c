@@ -28,7 +28,7 @@ static void to_rts(struct siw_qp *qp)
 	}
 }
 
-static struct siw_qp *make(int policy)
+static struct siw_qp *make_ud_qp(int policy)
 {
 	struct siw_qp_init_attr init = { .send_cq = cq,
 					 .recv_cq = cq,
@@ -100,7 +100,7 @@ static void expect_event(struct siw_qp *qp, int type)
 /*
  * A message longer than the receive buffer of b is reported to a, with the number of the message.
  */
-static void reported(struct siw_qp *a, struct siw_qp *b)
+static void check_reported_error(struct siw_qp *a, struct siw_qp *b)
 {
 	struct siw_err_entry e;
 	struct siw_addr at;
@@ -128,7 +128,7 @@ static void reported(struct siw_qp *a, struct siw_qp *b)
  * Sends an empty Send with Invalidate, an operation that UD does not have. The receiver does not
  * check the CRC field.
  */
-static void say_wrong(struct siw_qp *to)
+static void send_invalid_datagram(struct siw_qp *to)
 {
 	static const unsigned char wrong[22] = { 0x41, 0x44, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 99 };
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -141,12 +141,12 @@ static void say_wrong(struct siw_qp *to)
 	close(fd);
 }
 
-static void found(struct siw_qp *qp, int event, int state)
+static void check_found_error(struct siw_qp *qp, int event, int state)
 {
 	struct siw_qp_attr attr;
 	struct siw_err_entry e;
 
-	say_wrong(qp);
+	send_invalid_datagram(qp);
 	e = error_of(qp);
 	must(e.origin == SIW_ERR_FOUND && e.msn == 99 && e.seg_len == 18);
 	must(e.layer == 0 && e.type == 2 && e.code == 6);
@@ -165,14 +165,14 @@ int main(void)
 	must(cq);
 	mr = siw_reg_mr(rig.pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE);
 	must(mr);
-	a = make(SIW_ERROR_POLICY_AUTO);
-	b = make(SIW_ERROR_POLICY_MESSAGE);
-	reported(a, b);
-	found(b, SIW_EVENT_QP_ERR_QUEUED, SIW_QPS_RTS);
-	found(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
+	a = make_ud_qp(SIW_ERROR_POLICY_AUTO);
+	b = make_ud_qp(SIW_ERROR_POLICY_MESSAGE);
+	check_reported_error(a, b);
+	check_found_error(b, SIW_EVENT_QP_ERR_QUEUED, SIW_QPS_RTS);
+	check_found_error(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
 	check(siw_modify_qp(a, &reset, SIW_QP_STATE));
 	to_rts(a);
-	found(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
+	check_found_error(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
 	must(siw_poll_err(NULL, 0, NULL) == -EINVAL && siw_poll_err(a, 1, NULL) == -EINVAL);
 	check(siw_destroy_qp(a));
 	check(siw_destroy_qp(b));

@@ -43,7 +43,7 @@ static char named[32]; /* name of the function to fail; "": count calls of any f
 static atomic_long last_at;
 static int named_error;
 
-static int find(struct dl_phdr_info *info, size_t size, void *unused)
+static int find_siwarp_ranges(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	(void)size;
 	(void)unused;
@@ -61,10 +61,10 @@ static int find(struct dl_phdr_info *info, size_t size, void *unused)
 	return ++n_code == 3;
 }
 
-static void look_for_it(void)
+static void init_siwarp_ranges(void)
 {
 	if (!n_code)
-		dl_iterate_phdr(find, NULL);
+		dl_iterate_phdr(find_siwarp_ranges, NULL);
 }
 
 static bool is_ours(const void *caller)
@@ -82,7 +82,7 @@ static bool is_ours(const void *caller)
 long failing_arm(long n);
 long failing_arm(long n)
 {
-	look_for_it();
+	init_siwarp_ranges();
 	atomic_store(&fails_at, 0);
 	long before = atomic_exchange(&seen, 0);
 
@@ -100,7 +100,7 @@ long failing_arm(long n)
 long failing_name(const char *name, long n, long times, int error);
 long failing_name(const char *name, long n, long times, int error)
 {
-	look_for_it();
+	init_siwarp_ranges();
 	atomic_store(&fails_at, 0);
 	long before = atomic_exchange(&seen, 0);
 
@@ -115,7 +115,7 @@ long failing_name(const char *name, long n, long times, int error)
  * Returns whether this call has to fail. Sets *error if the call has to fail with an error other
  * than its default.
  */
-static bool due(const char *name, const void *caller, int *error, bool alone)
+static bool call_has_to_fail(const char *name, const void *caller, int *error, bool alone)
 {
 	long n, from;
 
@@ -139,21 +139,21 @@ void *malloc(size_t size)
 {
 	int error = ENOMEM;
 
-	return due("malloc", CALLER, &error, false) ? NULL : __libc_malloc(size);
+	return call_has_to_fail("malloc", CALLER, &error, false) ? NULL : __libc_malloc(size);
 }
 
 void *calloc(size_t n, size_t size)
 {
 	int error = ENOMEM;
 
-	return due("calloc", CALLER, &error, false) ? NULL : __libc_calloc(n, size);
+	return call_has_to_fail("calloc", CALLER, &error, false) ? NULL : __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t size)
 {
 	int error = ENOMEM;
 
-	return due("realloc", CALLER, &error, false) ? NULL : __libc_realloc(p, size);
+	return call_has_to_fail("realloc", CALLER, &error, false) ? NULL : __libc_realloc(p, size);
 }
 
 /*
@@ -166,7 +166,7 @@ void *realloc(void *p, size_t size)
 		static type(*_Atomic next) parameters;                      \
 		int error = usual;                                          \
                                                                             \
-		if (due(#name, CALLER, &error, alone))                      \
+		if (call_has_to_fail(#name, CALLER, &error, alone))         \
 			return failed;                                      \
 		if (!next)                                                  \
 			next = (type(*) parameters)dlsym(RTLD_NEXT, #name); \
@@ -228,7 +228,7 @@ int ioctl(int fd, unsigned long request, ...)
 	va_list list;
 	void *arg;
 
-	if (due("ioctl", CALLER, &error, true))
+	if (call_has_to_fail("ioctl", CALLER, &error, true))
 		return -1;
 	va_start(list, request);
 	arg = va_arg(list, void *);
@@ -259,7 +259,7 @@ long syscall(long number, ...)
 
 	for (size_t i = 0; i < sizeof(directly) / sizeof(directly[0]); i++)
 		if (number == directly[i].number &&
-		    due(directly[i].name, CALLER, &error, directly[i].alone))
+		    call_has_to_fail(directly[i].name, CALLER, &error, directly[i].alone))
 			return -1;
 	va_start(list, number);
 	for (int i = 0; i < 6; i++)

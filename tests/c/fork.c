@@ -68,7 +68,7 @@ static pid_t fork_beside(void)
 }
 #endif
 
-static void *talk_rc(void *unused)
+static void *exchange_rc_forever(void *unused)
 {
 	(void)unused;
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
@@ -81,7 +81,7 @@ static void *talk_rc(void *unused)
 	return NULL;
 }
 
-static void *talk_ud(void *unused)
+static void *exchange_ud_forever(void *unused)
 {
 	(void)unused;
 	for (unsigned int i = 0; !atomic_load(&stop); i++) {
@@ -100,7 +100,7 @@ static void *talk_ud(void *unused)
  * None of these calls acquires a lock, although other threads held all locks when this child was
  * forked.
  */
-static void all_is_dead(void)
+static void check_handles_stale(void)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UD,
 					 .send_cq = ud.cq,
@@ -151,7 +151,7 @@ static void all_is_dead(void)
 int siw_setting_set(const char *name, int64_t value);
 #endif
 
-static void talk_for_itself(void)
+static void exchange_in_child(void)
 {
 	struct end own_ud, a, b;
 	struct rig own;
@@ -178,9 +178,9 @@ static _Noreturn void child(int i, char *program)
 {
 	/* turns a hanging child into a failure that its exit status shows */
 	alarm(LIMIT_MS / 1000 * 2);
-	all_is_dead();
+	check_handles_stale();
 	if (i % 2)
-		talk_for_itself();
+		exchange_in_child();
 	if (i % 3 == 0)
 		_exit(0);
 	if (i % 3 == 1)
@@ -202,8 +202,8 @@ int main(int argc, char **argv)
 	rig_open(&right);
 	ud_open(&ud, &left, SLOTS, NULL);
 	rc_open(&rc_a, &left, &rc_b, &right, SLOTS);
-	must(!pthread_create(&threads[0], NULL, talk_rc, NULL));
-	must(!pthread_create(&threads[1], NULL, talk_ud, NULL));
+	must(!pthread_create(&threads[0], NULL, exchange_rc_forever, NULL));
+	must(!pthread_create(&threads[1], NULL, exchange_ud_forever, NULL));
 	for (int i = 0; i < children; i++) {
 		unsigned long before = atomic_load(&rounds[0]), at = now_ms();
 		int status;

@@ -92,7 +92,7 @@ static void write_all(struct end *a, uint32_t lkey, uint32_t rkey)
 }
 
 /* Waits until the sockets are full and the sender's thread sleeps until there is room. */
-static void await_sleep(void)
+static void wait_until_blocked(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -140,7 +140,7 @@ int main(void)
 	source = registered(&one, from, 0);
 	place = registered(&two, to, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
 	write_all(&a, source->lkey, place->rkey);
-	await_sleep();
+	wait_until_blocked();
 	held = true;
 	drain(&b);
 	/* Arming the queue transmits without checking epoll, and stops the wait for room. */

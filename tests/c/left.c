@@ -39,16 +39,16 @@ static void sleep_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-static void until(_Atomic bool *what)
+static void wait_for_flag(_Atomic bool *what)
 {
 	for (long deadline = now_ms() + LIMIT_MS; !*what; sleep_ms(1))
 		must(now_ms() < deadline);
 }
 
-static void hold(void)
+static void hold_thread(void)
 {
 	held = true;
-	until(&came);
+	wait_for_flag(&came);
 }
 
 /*
@@ -61,7 +61,7 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 
 	if (ctx && port == ctx->port && !siw_llp_port_armed(port) && !waits &&
 	    atomic_exchange(&holds, false)) {
-		hold();
+		hold_thread();
 		must(siw_verbs_progress_once(ctx) == 1);
 	}
 	return __real_siw_llp_port_arm(port);
@@ -75,7 +75,7 @@ int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, 
 	 */
 	if (waits && pthread_equal(pthread_self(), waiter) && set->n > 1 &&
 	    atomic_exchange(&holds, false))
-		hold();
+		hold_thread();
 	return __real_siw_llp_wait_cancel(set, extra_fd, timeout_us);
 }
 
@@ -86,7 +86,7 @@ static void send_one(void)
 	check(post_send(&a, 0, SLOT, 7));
 }
 
-static void beside_the_devices_thread(void)
+static void check_device_thread(void)
 {
 	struct siw_wc wc;
 
@@ -118,7 +118,7 @@ static void *wait_for_event(void *unused)
 	return NULL;
 }
 
-static void beside_a_waiter(void)
+static void check_waiting_thread(void)
 {
 	struct siw_wc wc;
 	pthread_t thread;
@@ -151,8 +151,8 @@ int main(void)
 	/* enough traffic that the device's thread keeps polling the sockets */
 	for (int i = 0; i < 100; i++)
 		exchange(&a, &b, SLOT, 'a');
-	beside_the_devices_thread();
-	beside_a_waiter();
+	check_device_thread();
+	check_waiting_thread();
 	end_close(&a);
 	end_close(&b);
 	rig_close(&one);

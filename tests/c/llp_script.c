@@ -59,7 +59,7 @@ struct side {
 
 static struct side a, b;
 
-static int nothing(struct siw_io_handler *self)
+static int empty_scene(struct siw_io_handler *self)
 {
 	(void)self;
 	return 0;
@@ -68,7 +68,7 @@ static int nothing(struct siw_io_handler *self)
 /* ---- sockets of both sides ------------------------------------------------------------------- */
 
 #ifdef SIMULATED
-static void enter(const struct side *side)
+static void enter_namespace(const struct side *side)
 {
 	(void)side;
 }
@@ -83,7 +83,7 @@ static void hold_line(bool hold)
 static pid_t relay;
 
 /* Sockets opened from now on are created in the side's network namespace. */
-static void enter(const struct side *side)
+static void enter_namespace(const struct side *side)
 {
 	char path[64];
 	int fd;
@@ -107,21 +107,21 @@ static int connect_from(const struct side *side, const struct siw_addr *dest,
 			const struct siw_addr *source, struct siw_io_handler *handler,
 			struct siw_llp_sock **out)
 {
-	enter(side);
+	enter_namespace(side);
 	return siw_llp_tcp_connect(side->port, dest, source, handler, out);
 }
 
 static int connect_itself(const struct side *side, const struct siw_addr *local,
 			  struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	enter(side);
+	enter_namespace(side);
 	return siw_llp_tcp_connect_itself(side->port, local, handler, out);
 }
 
 static int listen_at(const struct side *side, const struct siw_addr *local, int backlog,
 		     struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
-	enter(side);
+	enter_namespace(side);
 	return siw_llp_tcp_listen(side->port, local, backlog, handler, out);
 }
 
@@ -209,7 +209,7 @@ static const char *text_of(long rv)
 	}
 }
 
-static void say(const struct side *side, const char *what, long rv)
+static void print_result(const struct side *side, const char *what, long rv)
 {
 	printf("%s %s %s\n", name_of(side), what, text_of(rv));
 }
@@ -222,7 +222,7 @@ static long send_now(struct side *side, const void *octets, size_t n)
 }
 
 /* Sends all octets of a string. */
-static void put(struct side *side, const char *octets)
+static void script_send_all(struct side *side, const char *octets)
 {
 	size_t done = 0, all = strlen(octets);
 
@@ -257,7 +257,7 @@ static long recv_later(struct side *side, void *to, size_t n)
 	}
 }
 
-static void get(struct side *side, size_t n)
+static void script_recv_all(struct side *side, size_t n)
 {
 	char octets[64] = { 0 };
 	size_t done = 0;
@@ -266,7 +266,7 @@ static void get(struct side *side, size_t n)
 		long got = recv_later(side, octets + done, n - done);
 
 		if (got <= 0) {
-			say(side, "received", got);
+			print_result(side, "received", got);
 			return;
 		}
 		done += (size_t)got;
@@ -278,14 +278,14 @@ static void get_now(struct side *side)
 {
 	char octets[64];
 
-	say(side, "receives", recv_now(side, octets, sizeof(octets)));
+	print_result(side, "receives", recv_now(side, octets, sizeof(octets)));
 }
 
 static void get_end(struct side *side)
 {
 	char octets[64];
 
-	say(side, "at its end", recv_later(side, octets, sizeof(octets)));
+	print_result(side, "at its end", recv_later(side, octets, sizeof(octets)));
 }
 
 static void put_now(struct side *side)
@@ -293,22 +293,22 @@ static void put_now(struct side *side)
 	long sent = send_now(side, "xy", 2);
 
 	/* the result is 1 or 2: one or both octets may have been sent */
-	say(side, "sends", sent > 0 ? 1 : sent);
+	print_result(side, "sends", sent > 0 ? 1 : sent);
 }
 
-static void tell_peer(struct side *side)
+static void print_peer_address(struct side *side)
 {
 	struct siw_addr peer;
 
-	say(side, "peer", siw_llp_peer(side->sock, &peer));
+	print_result(side, "peer", siw_llp_peer(side->sock, &peer));
 }
 
-static void shut(struct side *side)
+static void half_close(struct side *side)
 {
-	say(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
+	print_result(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
 }
 
-static void end(struct side *side)
+static void close_side(struct side *side)
 {
 	siw_llp_close(side->sock);
 	side->sock = NULL;
@@ -348,7 +348,7 @@ static void accept_one(void)
 	must(siw_llp_tcp_accept(b.listener, &b.handler, &more) == -EAGAIN);
 }
 
-static void meet(void)
+static void connect_sides_tcp(void)
 {
 	start();
 	accept_one();
@@ -362,11 +362,11 @@ static void refused(void)
 
 	nobody.port_be = 0x0100; /* port 1, where nothing listens */
 	must(!connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
-	say(&a, "connects", connected(&a));
-	say(&a, "connects", siw_llp_tcp_connected(a.sock));
-	say(&a, "gone", siw_llp_tcp_is_closed(a.sock));
-	tell_peer(&a);
-	end(&a);
+	print_result(&a, "connects", connected(&a));
+	print_result(&a, "connects", siw_llp_tcp_connected(a.sock));
+	print_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
+	print_peer_address(&a);
+	close_side(&a);
 }
 
 static void addresses(void)
@@ -374,74 +374,74 @@ static void addresses(void)
 	struct siw_addr one, other;
 	struct siw_llp_sock *second;
 
-	meet();
+	connect_sides_tcp();
 	must(!siw_llp_local(a.sock, &one) && !siw_llp_peer(b.sock, &other));
-	say(&a, "is b's peer", siw_addr_same(&one, &other));
+	print_result(&a, "is b's peer", siw_addr_same(&one, &other));
 	must(!siw_llp_local(b.sock, &one) && !siw_llp_peer(a.sock, &other));
-	say(&b, "is a's peer", siw_addr_same(&one, &other));
-	say(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
-	say(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
-	say(&b, "listens", listen_at(&b, &b.addr, 4, &b.of_listener, &second));
+	print_result(&b, "is a's peer", siw_addr_same(&one, &other));
+	print_result(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
+	print_result(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
+	print_result(&b, "listens", listen_at(&b, &b.addr, 4, &b.of_listener, &second));
 	must(!siw_llp_local(a.sock, &one));
-	say(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
+	print_result(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
 	siw_addr_parse("192.0.2.1", 0, &one);
-	say(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
-	say(&a, "connects", siw_llp_tcp_connected(a.sock));
+	print_result(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
+	print_result(&a, "connects", siw_llp_tcp_connected(a.sock));
 	get_now(&a);
 	get_now(&b);
-	end(&a);
+	close_side(&a);
 	get_end(&b);
-	end(&b);
+	close_side(&b);
 }
 
 static void half_closed(void)
 {
-	meet();
-	put(&a, "to b");
-	shut(&a);
+	connect_sides_tcp();
+	script_send_all(&a, "to b");
+	half_close(&a);
 	put_now(&a);
-	get(&b, 4);
+	script_recv_all(&b, 4);
 	get_end(&b);
 	get_now(&b);
-	put(&b, "to a");
-	get(&a, 4);
+	script_send_all(&b, "to a");
+	script_recv_all(&a, 4);
 	get_now(&a);
-	say(&a, "gone", siw_llp_tcp_is_closed(a.sock));
-	shut(&a);
-	shut(&b);
+	print_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
+	half_close(&a);
+	half_close(&b);
 	get_end(&a);
 	get_now(&a);
 	await_gone(&a);
 	await_gone(&b);
-	shut(&a);
-	shut(&b);
+	half_close(&a);
+	half_close(&b);
 	put_now(&a);
 	put_now(&b);
 	get_now(&a);
 	get_now(&b);
-	tell_peer(&a);
-	tell_peer(&b);
-	end(&a);
-	end(&b);
+	print_peer_address(&a);
+	print_peer_address(&b);
+	close_side(&a);
+	close_side(&b);
 }
 
 static void after_reset(struct side *side)
 {
-	say(side, "gone", siw_llp_tcp_is_closed(side->sock));
+	print_result(side, "gone", siw_llp_tcp_is_closed(side->sock));
 	get_now(side);
 	put_now(side);
-	tell_peer(side);
-	shut(side);
-	end(side);
+	print_peer_address(side);
+	half_close(side);
+	close_side(side);
 }
 
 /* Closing a socket with unread octets resets the connection. */
 static void unread(void)
 {
-	meet();
-	put(&a, "unread");
+	connect_sides_tcp();
+	script_send_all(&a, "unread");
 	await(&b, &b.handler);
-	end(&b);
+	close_side(&b);
 	get_end(&a);
 	after_reset(&a);
 }
@@ -449,21 +449,21 @@ static void unread(void)
 /* Octets that arrived before a reset can still be read. */
 static void aborted(void)
 {
-	meet();
-	put(&b, "before");
+	connect_sides_tcp();
+	script_send_all(&b, "before");
 	siw_llp_tcp_abort(b.sock);
-	end(&b);
+	close_side(&b);
 	await_gone(&a);
-	get(&a, 6);
+	script_recv_all(&a, 6);
 	get_end(&a);
 	after_reset(&a);
 }
 
 static void aborted_sender(void)
 {
-	meet();
+	connect_sides_tcp();
 	siw_llp_tcp_abort(b.sock);
-	end(&b);
+	close_side(&b);
 	await_gone(&a);
 	put_now(&a);
 	put_now(&a);
@@ -473,10 +473,10 @@ static void aborted_sender(void)
 /* Octets are sent to a socket that the peer has closed. */
 static void closed_peer(void)
 {
-	meet();
-	end(&b);
+	connect_sides_tcp();
+	close_side(&b);
 	get_end(&a);
-	put(&a, "late");
+	script_send_all(&a, "late");
 	await_gone(&a);
 	put_now(&a);
 	put_now(&a);
@@ -486,7 +486,7 @@ static void closed_peer(void)
 static void not_accepted(void)
 {
 	start();
-	put(&a, "nobody reads it");
+	script_send_all(&a, "nobody reads it");
 	await(&b, &b.of_listener);
 	siw_llp_close(b.listener);
 	get_end(&a);
@@ -498,13 +498,13 @@ static void not_accepted(void)
 static void accepted_late(void)
 {
 	start();
-	put(&a, "early");
-	end(&a);
+	script_send_all(&a, "early");
+	close_side(&a);
 	accept_one();
-	get(&b, 5);
+	script_recv_all(&b, 5);
 	get_end(&b);
 	put_now(&b);
-	end(&b);
+	close_side(&b);
 }
 
 /*
@@ -516,19 +516,19 @@ static void pieces(void)
 	static const char text[] = "cut anywhere";
 	char got[sizeof(text)] = { 0 };
 
-	meet();
+	connect_sides_tcp();
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
 		must(send_now(&a, text + i, 1) == 1);
-	get(&b, sizeof(text) - 1);
-	put(&b, text);
+	script_recv_all(&b, sizeof(text) - 1);
+	script_send_all(&b, text);
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
-		say(&a, "received", recv_later(&a, got + i, 1));
+		print_result(&a, "received", recv_later(&a, got + i, 1));
 	printf("a received %s\n", got);
-	say(&a, "receives", recv_now(&a, got, 0));
+	print_result(&a, "receives", recv_now(&a, got, 0));
 	get_now(&a);
-	end(&a);
+	close_side(&a);
 	get_end(&b);
-	end(&b);
+	close_side(&b);
 }
 
 /*
@@ -556,7 +556,7 @@ static void slow(void)
 		get_now(&a); /* read until EAGAIN, so that the poller stops returning the handler */
 	}
 	for (int i = 0; i < 3; i++)
-		say(&a, "connects", siw_llp_tcp_connected(connecting[i]));
+		print_result(&a, "connects", siw_llp_tcp_connected(connecting[i]));
 	for (int i = 0; i < 3; i++) {
 		while ((rv = siw_llp_tcp_accept(listener, &b.handler, &accepted[i])) == -EAGAIN)
 			await(&b, &on_new);
@@ -564,7 +564,7 @@ static void slow(void)
 	}
 	while ((rv = siw_llp_tcp_connected(connecting[2])) == -EAGAIN)
 		await(&a, &handlers[2]);
-	say(&a, "connects", rv);
+	print_result(&a, "connects", rv);
 	for (int i = 0; i < 3; i++) {
 		siw_llp_close(connecting[i]);
 		siw_llp_close(accepted[i]);
@@ -573,19 +573,19 @@ static void slow(void)
 }
 
 /* A simultaneous open of a socket that connects to itself. */
-static void itself(void)
+static void self_connect(void)
 {
 	struct siw_addr own = a.addr;
 
 	own.port_be = 0;
 	must(!connect_itself(&a, &own, &a.handler, &a.sock));
-	say(&a, "connects", connected(&a));
-	put(&a, "to itself");
-	get(&a, 9);
-	shut(&a);
+	print_result(&a, "connects", connected(&a));
+	script_send_all(&a, "to itself");
+	script_recv_all(&a, 9);
+	half_close(&a);
 	get_end(&a);
 	get_now(&a);
-	end(&a);
+	close_side(&a);
 }
 
 /* Sends until the buffers are full, and then until all octets have arrived. */
@@ -598,7 +598,7 @@ static void full(void)
 
 	for (size_t i = 0; i < BIG; i++)
 		out[i] = (uint8_t)(i * 2654435761u >> 24);
-	meet();
+	connect_sides_tcp();
 	while (received < BIG) {
 		while (sent < BIG) {
 			n = send_now(&a, out + sent, BIG - sent);
@@ -616,35 +616,35 @@ static void full(void)
 			await(&a, &a.handler);
 	}
 	siw_llp_want_write(a.sock, false);
-	say(&a, "was blocked", blocked);
-	say(&b, "received all", received == BIG);
+	print_result(&a, "was blocked", blocked);
+	print_result(&b, "received all", received == BIG);
 	get_now(&b);
-	end(&a);
+	close_side(&a);
 	get_end(&b);
-	end(&b);
+	close_side(&b);
 }
 
 /* A paused socket is reported only after the peer has closed the connection. */
 static void paused(void)
 {
-	meet();
+	connect_sides_tcp();
 	get_now(&b);
 	siw_llp_pause(b.sock);
-	put(&a, "later");
+	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
-		say(&b, "is returned", is_returned(&b, &b.handler));
+		print_result(&b, "is returned", is_returned(&b, &b.handler));
 		wait_on(&b);
 	}
 	siw_llp_resume(b.sock);
-	get(&b, 5);
+	script_recv_all(&b, 5);
 	get_now(&b);
 	siw_llp_pause(b.sock);
-	shut(&a);
+	half_close(&a);
 	await(&b, &b.handler);
 	get_end(&b);
-	end(&b);
+	close_side(&b);
 	get_end(&a);
-	end(&a);
+	close_side(&a);
 }
 
 /* Both sides connect to each other at the same time; the result is one connection. */
@@ -657,17 +657,17 @@ static void simultaneous(void)
 	must(!connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
 	must(!connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
 	hold_line(false);
-	say(&a, "connects", connected(&a));
-	say(&b, "connects", connected(&b));
+	print_result(&a, "connects", connected(&a));
+	print_result(&b, "connects", connected(&b));
 	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
 	must(!siw_llp_peer(b.sock, &peer) && siw_addr_same(&peer, &at_a));
-	put(&a, "to b");
-	put(&b, "to a");
-	get(&a, 4);
-	get(&b, 4);
-	end(&a);
+	script_send_all(&a, "to b");
+	script_send_all(&b, "to a");
+	script_recv_all(&a, 4);
+	script_recv_all(&b, 4);
+	close_side(&a);
 	get_end(&b);
-	end(&b);
+	close_side(&b);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */
@@ -722,7 +722,7 @@ static void lossy(void)
 	struct flow flows[] = { { &a, &b, 0, 0 }, { &b, &a, 0, 0 } };
 	double until = seconds() + LOSSY_LIMIT_S;
 
-	meet();
+	connect_sides_tcp();
 	while (flows[0].received < LOSSY || flows[1].received < LOSSY) {
 		must(seconds() < until);
 		for (int i = 0; i < 2; i++) {
@@ -734,16 +734,16 @@ static void lossy(void)
 		wait_on(&a);
 		wait_on(&b);
 	}
-	say(&a, "received all", flows[1].received == LOSSY);
-	say(&b, "received all", flows[0].received == LOSSY);
-	shut(&a);
+	print_result(&a, "received all", flows[1].received == LOSSY);
+	print_result(&b, "received all", flows[0].received == LOSSY);
+	half_close(&a);
 	get_end(&b);
-	put(&b, "still open");
-	get(&a, 10);
-	shut(&b);
+	script_send_all(&b, "still open");
+	script_recv_all(&a, 10);
+	half_close(&b);
 	get_end(&a);
-	end(&a);
-	end(&b);
+	close_side(&a);
+	close_side(&b);
 }
 
 /* ---- ports of both address families ---------------------------------------------------------- */
@@ -760,25 +760,25 @@ static struct siw_addr at_port(const char *addr)
 }
 
 /* Text to print for an address: the host's addresses differ between the two builds. */
-static const char *named(const char *addr)
+static const char *address_label(const char *addr)
 {
 	return !strcmp(addr, ADDR_A) ? "IPv4" : !strcmp(addr, ADDR_V6) ? "IPv6" : addr;
 }
 
 /* Reserves a port. Returns the descriptor, or -1 after an error. */
-static int keep(bool udp, const char *addr, bool v6_only)
+static int reserve_port(bool udp, const char *addr, bool v6_only)
 {
 	struct siw_addr at = at_port(addr);
 	int fd = udp ? siw_llp_udp_reserve(&at, v6_only) : siw_llp_tcp_reserve(&at, v6_only);
 
-	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", named(addr), v6_only ? " alone" : "",
-	       text_of(fd < 0 ? fd : 0));
+	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", address_label(addr),
+	       v6_only ? " alone" : "", text_of(fd < 0 ? fd : 0));
 	return fd < 0 ? -1 : fd;
 }
 
-static void keep_for_a_moment(bool udp, const char *addr, bool v6_only)
+static void reserve_and_release(bool udp, const char *addr, bool v6_only)
 {
-	int fd = keep(udp, addr, v6_only);
+	int fd = reserve_port(udp, addr, v6_only);
 
 	if (fd >= 0)
 		siw_llp_event_close(fd);
@@ -799,11 +799,11 @@ static void open_at(bool udp, const char *addr, bool between)
 	int rv = udp ? siw_llp_udp_open(a.port, &at, &a.of_listener, &sock)
 		     : siw_llp_tcp_listen(a.port, &at, 4, &a.of_listener, &sock);
 
-	printf("%s open %s: %s\n", udp ? "udp" : "tcp", named(addr), text_of(rv));
+	printf("%s open %s: %s\n", udp ? "udp" : "tcp", address_label(addr), text_of(rv));
 	if (rv)
 		return;
 	for (size_t i = 0; between && i < sizeof(kept) / sizeof(kept[0]); i++)
-		keep_for_a_moment(udp, kept[i].addr, kept[i].v6_only);
+		reserve_and_release(udp, kept[i].addr, kept[i].v6_only);
 	siw_llp_close(sock);
 }
 
@@ -819,20 +819,20 @@ static void ports_of(bool udp)
 	open_at(udp, "0.0.0.0", false);
 	open_at(udp, "::", false);
 	for (int alone = 0; alone < 2; alone++) {
-		fd = keep(udp, "::", alone);
-		keep_for_a_moment(udp, "0.0.0.0", false);
-		keep_for_a_moment(udp, "::", true);
+		fd = reserve_port(udp, "::", alone);
+		reserve_and_release(udp, "0.0.0.0", false);
+		reserve_and_release(udp, "::", true);
 		open_at(udp, ADDR_A, true);
 		open_at(udp, ADDR_V6, true);
 		siw_llp_event_close(fd);
 	}
-	fd = keep(udp, "0.0.0.0", false);
-	keep_for_a_moment(udp, "::", false);
-	keep_for_a_moment(udp, "::", true);
+	fd = reserve_port(udp, "0.0.0.0", false);
+	reserve_and_release(udp, "::", false);
+	reserve_and_release(udp, "::", true);
 	open_at(udp, ADDR_A, false);
 	open_at(udp, ADDR_V6, true);
 	siw_llp_event_close(fd);
-	keep_for_a_moment(udp, "192.0.2.1", false);
+	reserve_and_release(udp, "192.0.2.1", false);
 }
 
 static const struct {
@@ -850,14 +850,14 @@ static const struct {
 	{ "accepted late", accepted_late },
 	{ "pieces", pieces },
 	{ "slow", slow },
-	{ "itself", itself },
+	{ "itself", self_connect },
 	{ "full", full },
 	{ "paused", paused },
 };
 
 static void open_side(struct side *side, const char *addr)
 {
-	side->handler.serve = side->of_listener.serve = nothing;
+	side->handler.serve = side->of_listener.serve = empty_scene;
 	must(!siw_addr_parse(addr, 0, &side->addr));
 	must(!siw_llp_port_open(&side->port));
 }

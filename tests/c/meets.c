@@ -22,7 +22,7 @@ static struct rig rig;
 static struct end end;
 static _Atomic bool holds, polled;
 
-static void *hold(void *unused)
+static void *hold_progress_lock(void *unused)
 {
 	siw_lock_t *lock = &rig.ctx->progress;
 
@@ -62,7 +62,7 @@ static void post_two(void)
 }
 
 /* takes: whether the poll finds the completion of the first send or finds nothing. */
-static void poll_beside(bool takes)
+static void poll_while_locked(bool takes)
 {
 	struct siw_wc wc[SLOTS];
 	pthread_t thread;
@@ -72,7 +72,7 @@ static void poll_beside(bool takes)
 	if (!takes) /* a poll that fills its array does not flush */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;
-	must(pthread_create(&thread, NULL, hold, NULL) == 0);
+	must(pthread_create(&thread, NULL, hold_progress_lock, NULL) == 0);
 	while (!holds)
 		sched_yield();
 	n = siw_poll_cq(end.cq, SLOTS, wc);
@@ -90,8 +90,8 @@ int main(void)
 	rig_open(&rig);
 	ud_open(&end, &rig, SLOTS, NULL);
 	for (int i = 0; i < TIMES; i++) {
-		poll_beside(true);
-		poll_beside(false);
+		poll_while_locked(true);
+		poll_while_locked(false);
 	}
 	poll_all();
 	end_close(&end);

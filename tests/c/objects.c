@@ -77,7 +77,7 @@ static int send_to(struct siw_qp *qp, struct siw_ah *ah, const void *from, uint3
 	return siw_post_send(qp, &wr, &bad);
 }
 
-static void give_receive(void)
+static void post_shared_receive(void)
 {
 	struct siw_sge sge = { (uintptr_t)memory + SIZE, SIZE, mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
@@ -85,7 +85,7 @@ static void give_receive(void)
 	may_fail(siw_post_srq_recv(srq, &wr, &bad), ENOMEM, 0);
 }
 
-static void take(void)
+static void poll_shared_cq(void)
 {
 	struct siw_wc wc[16];
 	int n = siw_poll_cq(cq, 16, wc);
@@ -99,15 +99,15 @@ static void take(void)
 }
 
 /* Sends to itself. Each posting thread also polls, so that the CQ cannot be overrun. */
-static void *post(void *unused)
+static void *post_to_self(void *unused)
 {
 	struct siw_qp *qp = open_qp();
 	struct siw_ah *ah = ah_of(qp);
 
 	while (!stop) {
-		give_receive();
+		post_shared_receive();
 		may_fail(send_to(qp, ah, memory, mr->lkey), ENOMEM, 0);
-		take();
+		poll_shared_cq();
 	}
 	check(siw_destroy_qp(qp));
 	check(siw_destroy_ah(ah));
@@ -125,7 +125,7 @@ static void *make_and_destroy(void *unused)
 			check(send_to(qp, ah, memory, mr->lkey));
 		if (made % 2)
 			check(siw_modify_qp(qp, &to_err, SIW_QP_STATE));
-		take();
+		poll_shared_cq();
 		check(siw_destroy_qp(qp));
 		check(siw_destroy_ah(ah));
 	}
@@ -145,7 +145,7 @@ static void *resize(void *unused)
 	return unused;
 }
 
-static void *hear(void *unused)
+static void *read_async_events(void *unused)
 {
 	struct siw_srq_attr limit = { .srq_limit = 4 };
 	struct siw_async_event event;
@@ -175,7 +175,7 @@ static void *wait_for_completions(void *unused)
 		int r;
 
 		check(siw_req_notify_cq(cq, 0));
-		take();
+		poll_shared_cq();
 		r = siw_get_cq_event(channel, &which, &user, 20);
 		may_fail(r, EAGAIN, EINTR);
 		if (r)
@@ -202,7 +202,7 @@ static void *register_and_free(void *unused)
 			break;
 		}
 		may_fail(send_to(qp, ah, own, m->lkey), ENOMEM, 0);
-		take();
+		poll_shared_cq();
 		/*
 		 * A loopback send to the same queue pair never waits for room, so the region and
 		 * the address handle are no longer in use.
@@ -216,8 +216,9 @@ static void *register_and_free(void *unused)
 
 int main(int argc, char **argv)
 {
-	void *(*const work[])(void *) = { post,	  post, make_and_destroy,     make_and_destroy,
-					  resize, hear, wait_for_completions, register_and_free };
+	void *(*const work[])(void *) = { post_to_self,		post_to_self,	  make_and_destroy,
+					  make_and_destroy,	resize,		  read_async_events,
+					  wait_for_completions, register_and_free };
 	enum { N = sizeof(work) / sizeof(work[0]) };
 	struct siw_srq_init_attr init = { .attr = { .max_wr = 1024, .max_sge = 1 } };
 	const struct timespec rest = { .tv_nsec = 10000000 };

@@ -7,7 +7,7 @@
 #include "rd_clock.h"
 
 /* Time in ns between the first and the i-th datagram of a type, when no answer arrives. */
-static uint64_t after(int type, uint32_t i)
+static uint64_t interval_to_nth(int type, uint32_t i)
 {
 	CHECK(nth(type, i));
 	return nth(type, i)->at - nth(type, 0)->at;
@@ -23,7 +23,7 @@ static void hellos_after(const uint64_t ms[DOUBLINGS])
 	pass(30 * S);
 	for (uint32_t i = 0; i < DOUBLINGS; i++) {
 		at += ms[i] * MS;
-		CHECK(after(SIW_DGRAM_RD_HELLO, i + 1) == at);
+		CHECK(interval_to_nth(SIW_DGRAM_RD_HELLO, i + 1) == at);
 	}
 }
 
@@ -45,7 +45,7 @@ static void hello_near(void)
  * If a peer never answers, it is reported lost when the time limit for establishing contact
  * expires, and not earlier.
  */
-static void meeting(void)
+static void check_meet_time_limit(void)
 {
 	begin();
 	post(1);
@@ -73,8 +73,9 @@ static void echo_near(void)
 	challenge_after(10 * MS, true);
 	pass(299 * MS);
 	CHECK(count(SIW_DGRAM_RD_ECHO) == 4 && !count(SIW_DGRAM_RD_HELLO));
-	CHECK(after(SIW_DGRAM_RD_ECHO, 1) == 20 * MS && after(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
-	CHECK(after(SIW_DGRAM_RD_ECHO, 3) == 140 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 1) == 20 * MS &&
+	      interval_to_nth(SIW_DGRAM_RD_ECHO, 2) == 60 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 3) == 140 * MS);
 	pass(2 * MS);
 	CHECK(count(SIW_DGRAM_RD_ECHO) == 4);
 	CHECK(nth(SIW_DGRAM_RD_HELLO, 0)->at - nth(SIW_DGRAM_RD_ECHO, 0)->at == 300 * MS);
@@ -99,8 +100,9 @@ static void echo(void)
 	challenge_after(100 * MS, false);
 	pass(4500 * MS - 1);
 	CHECK(count(SIW_DGRAM_RD_ECHO) == 4 && !count(SIW_DGRAM_RD_HELLO));
-	CHECK(after(SIW_DGRAM_RD_ECHO, 1) == 300 * MS && after(SIW_DGRAM_RD_ECHO, 2) == 900 * MS);
-	CHECK(after(SIW_DGRAM_RD_ECHO, 3) == 2100 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 1) == 300 * MS &&
+	      interval_to_nth(SIW_DGRAM_RD_ECHO, 2) == 900 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_ECHO, 3) == 2100 * MS);
 	pass(1);
 	CHECK(nth(SIW_DGRAM_RD_HELLO, 0)->at - nth(SIW_DGRAM_RD_ECHO, 0)->at == 4500 * MS);
 }
@@ -139,7 +141,7 @@ static void retransmission_first(void)
 	pass(9 * S);
 	for (uint32_t i = 0; i < sizeof(each) / sizeof(each[0]); i++) {
 		at += each[i] * MS;
-		CHECK(after(SIW_DGRAM_RD_DATA, i + 1) == at);
+		CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, i + 1) == at);
 	}
 }
 
@@ -174,10 +176,10 @@ static void retransmission(void)
 	post(1);
 	pass(9 * S);
 	at = siw_rd_cc_pto(peer()->cc);
-	CHECK(after(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS && at <= 4500 * US);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == at && at >= 4 * MS && at <= 4500 * US);
 	for (uint32_t i = 2; i < 10; i++) {
 		at += rto;
-		CHECK(after(SIW_DGRAM_RD_DATA, i) == at);
+		CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, i) == at);
 		rto = 2 * rto < S ? 2 * rto : S;
 	}
 }
@@ -191,8 +193,8 @@ static void retransmission_far(void)
 	CHECK(peer()->cc->srtt == 50 * MS && peer()->cc->rto == 150 * MS);
 	post(1);
 	pass(252 * MS);
-	CHECK(after(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
-	CHECK(after(SIW_DGRAM_RD_DATA, 2) == 251 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == 101 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 2) == 251 * MS);
 	CHECK(count(SIW_DGRAM_RD_DATA) == 3);
 }
 
@@ -242,7 +244,8 @@ static void retransmission_kept(void)
 	pass(80 * MS - 1);
 	CHECK(count(SIW_DGRAM_RD_DATA) == 1);
 	pass(160 * MS + 1);
-	CHECK(after(SIW_DGRAM_RD_DATA, 1) == 80 * MS && after(SIW_DGRAM_RD_DATA, 2) == 240 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == 80 * MS &&
+	      interval_to_nth(SIW_DGRAM_RD_DATA, 2) == 240 * MS);
 	SAY(SIW_DGRAM_RD_ACK, .acknowledged = 62, .credit = 4096);
 	look();
 	CHECK(peer()->backoff == 4 && peer()->rtos == 0);
@@ -256,7 +259,7 @@ static void retransmission_kept(void)
 	n_sent = 0;
 	post(1);
 	pass(20 * MS);
-	CHECK(after(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(peer()->cc));
+	CHECK(interval_to_nth(SIW_DGRAM_RD_DATA, 1) == siw_rd_cc_pto(peer()->cc));
 }
 
 static void data(uint32_t psn, uint32_t octets)
@@ -350,7 +353,7 @@ static void ack_behind_a_gap(void)
 }
 
 /* A peer that does not answer is reported lost at its time limit, and at most a fifth later. */
-static void gone(void)
+static void check_peer_timeout(void)
 {
 	begin();
 	meet();
@@ -383,7 +386,7 @@ static bool makes_room_after(uint64_t ns, bool gave)
 	return siw_rd_peer(rd, &other, &p) == 0;
 }
 
-static void forgotten(void)
+static void check_peer_eviction(void)
 {
 	/*
 	 * One millisecond more, because the lifetime of the peer's ECHO is also 30 s and counts in
@@ -393,7 +396,7 @@ static void forgotten(void)
 	CHECK(makes_room_after(MS, false));
 }
 
-static void asked(void)
+static void check_credit_probe(void)
 {
 	begin();
 	meet();
@@ -426,7 +429,7 @@ static void full_length(uint64_t ns)
  * Probes the route's MTU and then a smaller datagram length, three times each, 2 RTO apart; and
  * again ten seconds later.
  */
-static void longer(void)
+static void check_mtu_probes(void)
 {
 	CHECK(!siw_setting_set("rd_datagram", 1400));
 	begin();
@@ -438,18 +441,18 @@ static void longer(void)
 	CHECK(count(SIW_DGRAM_RD_PROBE) == 6);
 	for (uint32_t i = 0; i < 6; i++) {
 		CHECK(nth(SIW_DGRAM_RD_PROBE, i)->len == (i < 3 ? 1400 : 1280) - 28u);
-		CHECK(after(SIW_DGRAM_RD_PROBE, i) == i * 2 * 20 * MS);
+		CHECK(interval_to_nth(SIW_DGRAM_RD_PROBE, i) == i * 2 * 20 * MS);
 	}
 	full_length(600 * MS);
-	CHECK(after(SIW_DGRAM_RD_PROBE, 6) >= 240 * MS + 10 * S);
-	CHECK(after(SIW_DGRAM_RD_PROBE, 6) <= 240 * MS + 10 * S + 2 * MS);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_PROBE, 6) >= 240 * MS + 10 * S);
+	CHECK(interval_to_nth(SIW_DGRAM_RD_PROBE, 6) <= 240 * MS + 10 * S + 2 * MS);
 }
 
 /*
  * When long datagrams no longer pass, larger lengths are probed again one second later, while
  * segments of full length are sent.
  */
-static void longer_soon(void)
+static void check_mtu_probes_after_loss(void)
 {
 	uint64_t lowered;
 
@@ -478,7 +481,7 @@ static void longer_soon(void)
 }
 
 /* A rate limit: `at_once` answers are sent immediately, then one for each interval of `each` ns. */
-static void limited(const struct says *what, int answer, uint32_t at_once, uint64_t each)
+static void check_rate_limit(const struct says *what, int answer, uint32_t at_once, uint64_t each)
 {
 	begin();
 	epoch = 7;
@@ -502,13 +505,14 @@ static void limited(const struct says *what, int answer, uint32_t at_once, uint6
 
 static void challenges(void)
 {
-	limited(&(struct says){ SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body) },
-		SIW_DGRAM_RD_CHALLENGE, 1000, 100 * US);
+	check_rate_limit(&(struct says){ SIW_DGRAM_RD_HELLO, .rest = hello_body,
+					 .len = sizeof(hello_body) },
+			 SIW_DGRAM_RD_CHALLENGE, 1000, 100 * US);
 }
 
 static void byes(void)
 {
-	limited(&(struct says){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 20, 5 * MS);
+	check_rate_limit(&(struct says){ SIW_DGRAM_RD_PROBE }, SIW_DGRAM_RD_BYE, 20, 5 * MS);
 }
 
 /* ---- acknowledgements ------------------------------------------------------------------------ */
@@ -650,7 +654,7 @@ static void full_socket_one_by_one(void)
 }
 
 /* One datagram was sent before the socket became full: the rest waits behind it. */
-static void full_socket_amid(void)
+static void full_socket_after_first(void)
 {
 	begin();
 	meet();
@@ -723,7 +727,7 @@ static void full_socket_others(void)
 }
 
 /* A peer that is closed while it waits for room is removed from the queue of waiting peers. */
-static void full_socket_over(void)
+static void full_socket_peer_closed(void)
 {
 	begin();
 	meet();
@@ -746,7 +750,7 @@ static const struct {
 	{ "echo-far", echo_far },
 	{ "hello-near", hello_near },
 	{ "echo-near", echo_near },
-	{ "meeting", meeting },
+	{ "meeting", check_meet_time_limit },
 	{ "cookie", cookie },
 	{ "retransmission-first", retransmission_first },
 	{ "retransmission", retransmission },
@@ -759,19 +763,19 @@ static const struct {
 	{ "ack-of-many", ack_of_many },
 	{ "ack-of-long", ack_of_long },
 	{ "ack-behind-a-gap", ack_behind_a_gap },
-	{ "gone", gone },
-	{ "forgotten", forgotten },
-	{ "asked", asked },
-	{ "longer", longer },
-	{ "longer-soon", longer_soon },
+	{ "gone", check_peer_timeout },
+	{ "forgotten", check_peer_eviction },
+	{ "asked", check_credit_probe },
+	{ "longer", check_mtu_probes },
+	{ "longer-soon", check_mtu_probes_after_loss },
 	{ "challenges", challenges },
 	{ "byes", byes },
 	{ "full-socket-together", full_socket_together },
 	{ "full-socket-one-by-one", full_socket_one_by_one },
-	{ "full-socket-amid", full_socket_amid },
+	{ "full-socket-amid", full_socket_after_first },
 	{ "full-socket-ack", full_socket_ack },
 	{ "full-socket-others", full_socket_others },
-	{ "full-socket-over", full_socket_over },
+	{ "full-socket-over", full_socket_peer_closed },
 	{ "ack-never-sent", ack_of_what_was_never_sent },
 	{ "ack-by-ranges", ack_by_ranges },
 };

@@ -51,7 +51,7 @@ uint64_t now(void)
 }
 
 /* Logs the datagrams that the endpoint has sent since the last call. */
-static void note(void)
+static void log_sent(void)
 {
 	for (; logged != net.kept; logged++) {
 		const struct fuzz_datagram *d = &net.past[logged % PAST];
@@ -91,9 +91,9 @@ void look(void)
 			taken++;
 			siw_rd_segment_accepted(event.peer);
 		}
-		note();
+		log_sent();
 	}
-	note();
+	log_sent();
 }
 
 void pass(uint64_t ns)
@@ -200,7 +200,7 @@ void post(uint32_t octets)
 
 	CHECK(siw_rd_tx(peer(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
 	siw_rd_flush(peer(), &accepted);
-	note();
+	log_sent();
 }
 
 const struct sent *nth(int type, uint32_t i)

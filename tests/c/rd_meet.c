@@ -49,7 +49,7 @@ static void open_end(int i, uint32_t seed)
 }
 
 /* Each datagram sent since the last call is lost, or scheduled for arrival. */
-static void fly(void)
+static void schedule_arrivals(void)
 {
 	while (known < net.flying) {
 		if (rng() % 100 < LOSS)
@@ -59,7 +59,7 @@ static void fly(void)
 	}
 }
 
-static void look(int i)
+static void poll_endpoint(int i)
 {
 	struct siw_rd_event event;
 
@@ -71,17 +71,17 @@ static void look(int i)
 		if (event.kind == SIW_RD_RESTARTED || event.kind == SIW_RD_GONE)
 			parted = true;
 	}
-	fly();
+	schedule_arrivals();
 }
 
-static void arrive(void)
+static void deliver_arrived(void)
 {
 	CHECK(fuzz_net_arrive(0));
 	known--;
 	memmove(due, due + 1, known * sizeof(due[0]));
 }
 
-static void step(void)
+static void advance_to_next(void)
 {
 	uint64_t next = known ? due[0] : UINT64_MAX;
 
@@ -92,15 +92,15 @@ static void step(void)
 	if (next > net.now)
 		net.now = next;
 	while (known && due[0] <= net.now)
-		arrive();
-	look(0);
-	look(1);
+		deliver_arrived();
+	poll_endpoint(0);
+	poll_endpoint(1);
 }
 
 /*
  * Returns whether both endpoints have established contact in time; senders: how many of them send.
  */
-static bool meet(uint32_t seed, int senders)
+static bool try_handshake(uint32_t seed, int senders)
 {
 	uint64_t began;
 	bool met = false;
@@ -115,9 +115,9 @@ static bool meet(uint32_t seed, int senders)
 		open_end(i, seed);
 	for (int i = 0; i < senders; i++)
 		CHECK(siw_rd_tx(other(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
-	fly();
+	schedule_arrivals();
 	while (!met && net.now - began < GOAL) {
-		step();
+		advance_to_next();
 		met = other(0)->state == SIW_RD_OPEN && other(1)->state == SIW_RD_OPEN;
 	}
 	CHECK(!parted && (!met || (other(0)->epoch == other(1)->peer_epoch &&
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
 	int senders = argc == 2 && !strcmp(argv[1], "both") ? 2 : 1, late = 0;
 
 	for (uint32_t seed = 1; seed <= SEEDS; seed++)
-		late += !meet(seed, senders);
+		late += !try_handshake(seed, senders);
 	if (late > MOST_LATE)
 		fprintf(stderr, "%d of %d did not meet\n", late, SEEDS);
 	return late > MOST_LATE;

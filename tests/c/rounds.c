@@ -47,7 +47,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
  * Posts POSTS Sends, POST_NS ns apart, without polling. Returns whether some are held back for
  * batching, as happens while the device's thread naps.
  */
-static bool some_wait(void)
+static bool some_are_batched(void)
 {
 	for (unsigned int i = 0; i < POSTS; i++) {
 		check(post_send(&end, i, 8, i));
@@ -65,7 +65,7 @@ int main(void)
 	ud_open(&end, &rig, SLOTS, NULL);
 	poster = pthread_self();
 	until = time(NULL) + LIMIT_MS / 1000;
-	while (!some_wait()) {
+	while (!some_are_batched()) {
 		must(time(NULL) < until);
 		poll_all();
 	}

@@ -176,7 +176,7 @@ static int post_send(struct end *end, int to, uint32_t number, uint32_t length)
 }
 
 /* Polls until there is one completion. */
-static struct siw_wc one(struct end *end)
+static struct siw_wc sim_poll_one(struct end *end)
 {
 	struct siw_wc wc;
 	int n;
@@ -189,7 +189,7 @@ static struct siw_wc one(struct end *end)
 
 static void expect(struct end *end, int opcode)
 {
-	struct siw_wc wc = one(end);
+	struct siw_wc wc = sim_poll_one(end);
 
 	must(wc.status == SIW_WC_SUCCESS);
 	must(wc.opcode == opcode);
@@ -327,7 +327,7 @@ static double real_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static void meet(void)
+static void sim_establish_contact(void)
 {
 	post_recv(&ends[1], 0);
 	must(!post_send(&ends[0], 1, 1, 64));
@@ -335,17 +335,17 @@ static void meet(void)
 	expect(&ends[1], SIW_WC_RECV);
 }
 
-static void idle(void)
+static void scenario_idle(void)
 {
 	double began;
 
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_RD);
-	meet();
+	sim_establish_contact();
 	began = real_seconds();
 	siw_sim_sleep_until(siw_sim_now() + 600 * SECOND);
 	printf("real=%.6f\n", real_seconds() - began);
-	meet();
+	sim_establish_contact();
 	close_ends();
 }
 
@@ -412,12 +412,12 @@ static void crash(void)
 
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_RD);
-	meet();
+	sim_establish_contact();
 	must(!siw_sim_host_crash(1));
 	must(siw_post_send(ends[1].qp, &(struct siw_send_wr){ 0 }, NULL) == -ESTALE);
 	must(!siw_open_device_by_addr(&ends[1].addr));
 	must(!post_send(&ends[0], 1, 2, 64));
-	wc = one(&ends[0]);
+	wc = sim_poll_one(&ends[0]);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 2);
 	printf("status=%d\n", wc.status);
 	printf("at=%" PRIu64 "\n", siw_sim_now());
@@ -439,7 +439,7 @@ static void partition(void)
 
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_RD);
-	meet();
+	sim_establish_contact();
 	siw_sim_sleep_until(siw_sim_now() + 100 * MS);
 	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
 	began = siw_sim_now();
@@ -447,7 +447,7 @@ static void partition(void)
 	must(!siw_req_notify_cq(ends[0].cq, 0));
 	must(!siw_get_cq_event(ends[0].channel, &(struct siw_cq *){ 0 }, &(void *){ 0 }, -1));
 	siw_ack_cq_events(ends[0].cq, 1);
-	wc = one(&ends[0]);
+	wc = sim_poll_one(&ends[0]);
 	must(wc.status == SIW_WC_RETRY_EXC_ERR && wc.wr_id == 2);
 	printf("after=%" PRIu64 "\n", siw_sim_now() - began);
 	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
@@ -521,7 +521,7 @@ static const struct {
 } scenarios[] = {
 	{ "ud", ud },	    { "rd", rd },
 	{ "uc", uc },	    { "record", record },
-	{ "group", group }, { "idle", idle },
+	{ "group", group }, { "idle", scenario_idle },
 	{ "speed", speed }, { "size", size },
 	{ "crash", crash }, { "partition", partition },
 	{ "tasks", tasks },

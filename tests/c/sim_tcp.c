@@ -170,8 +170,8 @@ static int post_recv(struct end *end, uint64_t number)
 }
 
 /* Sends `number` in a message of that length, or writes or reads it. */
-static int post(struct end *end, int opcode, uint32_t number, uint32_t length, const struct end *to,
-		uint64_t to_slot)
+static int tcp_post(struct end *end, int opcode, uint32_t number, uint32_t length,
+		    const struct end *to, uint64_t to_slot)
 {
 	uint8_t *from = slot(end, RECEIVES + number % RECEIVES);
 	struct siw_sge sge = { (uintptr_t)from, length, end->mr->lkey };
@@ -197,7 +197,7 @@ static bool is_whole(const uint8_t *at, uint32_t number, uint32_t length)
 	return true;
 }
 
-static struct siw_wc one(struct end *end)
+static struct siw_wc tcp_poll_one(struct end *end)
 {
 	struct siw_wc wc;
 	int n;
@@ -210,7 +210,7 @@ static struct siw_wc one(struct end *end)
 
 static void expect(struct end *end, int opcode, uint64_t id)
 {
-	struct siw_wc wc = one(end);
+	struct siw_wc wc = tcp_poll_one(end);
 
 	must(wc.status == SIW_WC_SUCCESS && wc.opcode == opcode && wc.wr_id == id);
 }
@@ -221,7 +221,7 @@ struct flow {
 	uint32_t posted, sent, received;
 };
 
-static void serve(struct end *end, struct flow *mine, struct flow *theirs)
+static void flow_serve(struct end *end, struct flow *mine, struct flow *theirs)
 {
 	struct siw_wc wc;
 
@@ -266,9 +266,10 @@ static void exchange_from(struct end *a, struct end *b, uint32_t from, uint32_t 
 			       flow->posted - flow->sent < RECEIVES) {
 				uint32_t length = 4 + flow->posted * 7 % 1000 * 4;
 
-				must(!post(both[i], SIW_WR_SEND, flow->posted++, length, NULL, 0));
+				must(!tcp_post(both[i], SIW_WR_SEND, flow->posted++, length, NULL,
+					       0));
 			}
-			serve(both[i], flow, &flows[!i]);
+			flow_serve(both[i], flow, &flows[!i]);
 		}
 }
 
@@ -312,8 +313,8 @@ static void one_sided(void)
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < 50; n++) {
-		must(!post(&ends[0], SIW_WR_RDMA_WRITE, n, SLOT, &ends[1], 3));
-		must(!post(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
+		must(!tcp_post(&ends[0], SIW_WR_RDMA_WRITE, n, SLOT, &ends[1], 3));
+		must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
 		expect(&ends[0], SIW_WC_RDMA_WRITE, n);
 		expect(&ends[0], SIW_WC_RDMA_READ, n + 1);
 		must(is_whole(slot(&ends[1], 3), n, SLOT));
@@ -382,14 +383,14 @@ static void half(void)
 	for (uint32_t n = 0; n < RECEIVES; n++)
 		must(!post_recv(&ends[1], n));
 	for (uint32_t n = 0; n < N; n++)
-		must(!post(&ends[0], SIW_WR_SEND, n, 3000, NULL, 0));
+		must(!tcp_post(&ends[0], SIW_WR_SEND, n, 3000, NULL, 0));
 	for (uint32_t n = 0; n < N; n++)
 		expect(&ends[0], SIW_WC_SEND, n);
 	must(!siw_cm_disconnect(ends[0].id));
 	for (uint32_t n = 0; n < N; n++)
 		expect(&ends[1], SIW_WC_RECV, n);
 	for (uint32_t n = N; n < RECEIVES; n++) {
-		wc = one(&ends[1]);
+		wc = tcp_poll_one(&ends[1]);
 		must(wc.status == SIW_WC_WR_FLUSH_ERR && wc.wr_id == n);
 	}
 	must(event_of(&ends[1]).event == SIW_CM_DISCONNECTED);
@@ -412,14 +413,14 @@ static void crash(void)
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < N / 2; n++)
-		must(!post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
+		must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
 	siw_sim_sleep_until(siw_sim_now() + 100 * MS);
 	for (uint32_t n = N / 2; n < N; n++)
-		must(!post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
+		must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
 	began = siw_sim_now();
 	must(!siw_sim_host_crash(1));
 	for (uint32_t n = 0; n < N; n++) {
-		wc = one(&ends[0]);
+		wc = tcp_poll_one(&ends[0]);
 		must(wc.wr_id == n && (wc.status == SIW_WC_SUCCESS ? n == whole : n >= whole));
 		whole += wc.status == SIW_WC_SUCCESS;
 	}
@@ -457,8 +458,8 @@ static void partition(void)
 	connect_ends(&ends[0], &ends[1]);
 	exchange(&ends[0], &ends[1], 10);
 	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
-	must(!post(&ends[0], SIW_WR_RDMA_WRITE, 1, SLOT, &ends[1], 40));
-	must(!post(&ends[0], SIW_WR_RDMA_READ, 2, SLOT, &ends[1], 40));
+	must(!tcp_post(&ends[0], SIW_WR_RDMA_WRITE, 1, SLOT, &ends[1], 40));
+	must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, 2, SLOT, &ends[1], 40));
 	siw_sim_sleep_until(siw_sim_now() + 60 * SECOND);
 	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
 	healed = siw_sim_now();
@@ -481,8 +482,8 @@ static void silence(void)
 	exchange(&ends[0], &ends[1], 10);
 	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
 	began = siw_sim_now();
-	must(!post(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
-	wc = one(&ends[0]);
+	must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
+	wc = tcp_poll_one(&ends[0]);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 1);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
 	close_ends();
@@ -504,7 +505,7 @@ static void window(void)
 	connect_ends(&ends[0], &ends[1]);
 	for (uint64_t until = siw_sim_now() + 60 * SECOND; siw_sim_now() < until;) {
 		while (posted < N && posted - sent < RECEIVES)
-			must(!post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
+			must(!tcp_post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
 	}
 	stopped = sent;
@@ -514,7 +515,7 @@ static void window(void)
 		expect(&ends[1], SIW_WC_RECV, received);
 		must(is_whole(slot(&ends[1], received % RECEIVES), received, SLOT));
 		while (posted < N && posted - sent < RECEIVES)
-			must(!post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
+			must(!tcp_post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
 	}
 	close_ends();
@@ -572,8 +573,8 @@ static void reset(void)
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
 	do {
-		must(!post(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
-		wc = one(&ends[0]);
+		must(!tcp_post(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
+		wc = tcp_poll_one(&ends[0]);
 	} while (wc.status == SIW_WC_SUCCESS);
 	must(event_of(&ends[0]).event == SIW_CM_DISCONNECTED);
 	must(event_of(&ends[1]).event == SIW_CM_DISCONNECTED);

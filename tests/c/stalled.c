@@ -66,14 +66,14 @@ void __wrap_siw_qp_rnr_begin(struct siw_rc *rc)
 	waits = true;
 }
 
-static void *posts_recv(void *end)
+static void *post_recv_stalled(void *end)
 {
 	stalls = true;
 	check(post_recv(end, 1));
 	return NULL;
 }
 
-static void *posts_sends(void *end)
+static void *post_sends_stalled(void *end)
 {
 	struct end *ud = end;
 	struct siw_wc wc;
@@ -87,7 +87,7 @@ static void *posts_sends(void *end)
 	return NULL;
 }
 
-static void close_beside(void *(*post)(void *), struct end *end)
+static void close_during_post(void *(*post)(void *), struct end *end)
 {
 	pthread_t thread;
 
@@ -116,9 +116,9 @@ int main(void)
 		must(now_ms() < deadline);
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
 	}
-	close_beside(posts_recv, &b);
+	close_during_post(post_recv_stalled, &b);
 	ud_open(&ud, &alone, SLOTS, NULL);
-	close_beside(posts_sends, &ud);
+	close_during_post(post_sends_stalled, &ud);
 	check(siw_close_device_forced(one.ctx));
 	free(a.mem);
 	free(b.mem);

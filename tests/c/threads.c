@@ -40,7 +40,7 @@ struct own {
 
 /* ---- shared ---------------------------------------------------------------------------------- */
 
-static bool took(int r)
+static bool check_posted(int r)
 {
 	if (r == -ENOMEM) /* -ENOMEM means that the queue is full, which is not a failure */
 		return false;
@@ -50,7 +50,7 @@ static bool took(int r)
 
 static void send_shared_rc(void)
 {
-	if (atomic_fetch_sub(&credits, 1) <= 0 || !took(post_send(&rc_a, 0, SIZE, 0))) {
+	if (atomic_fetch_sub(&credits, 1) <= 0 || !check_posted(post_send(&rc_a, 0, SIZE, 0))) {
 		atomic_fetch_add(&credits, 1);
 		return;
 	}
@@ -60,7 +60,7 @@ static void send_shared_rc(void)
 
 static void write_shared_rc(unsigned int number)
 {
-	if (took(post_write(&rc_a, 0, SIZE, 0, &rc_b, RECVS + number)))
+	if (check_posted(post_write(&rc_a, 0, SIZE, 0, &rc_b, RECVS + number)))
 		atomic_fetch_add(&posted, 1);
 }
 
@@ -76,7 +76,7 @@ static void read_shared_rc(unsigned int number)
 
 	wr.wr.rdma.remote_addr = (uintptr_t)rc_b.mem + (uintptr_t)(SLOTS - 1) * SLOT;
 	wr.wr.rdma.rkey = rc_b.mr->rkey;
-	if (took(siw_post_send(rc_a.qp, &wr, &bad)))
+	if (check_posted(siw_post_send(rc_a.qp, &wr, &bad)))
 		atomic_fetch_add(&posted, 1);
 }
 
@@ -170,7 +170,7 @@ static void exchange_asleep(struct end *a, struct end *b, char first)
 		await(a, wc, 1);
 }
 
-static void use_own(struct own *own, unsigned int choice)
+static void use_private_qps(struct own *own, unsigned int choice)
 {
 	char first = (char)rand_r(&own->seed);
 
@@ -217,14 +217,14 @@ static void *work(void *arg)
 			read_shared_rc(own->number);
 			break;
 		case 3:
-			if (took(post_send(&ud_a, 0, SIZE, 0)))
+			if (check_posted(post_send(&ud_a, 0, SIZE, 0)))
 				atomic_fetch_add(&ud_sent, 1);
 			break;
 		case 4:
 			wait_shared(shared[choice / 8 % 4]);
 			break;
 		case 5:
-			use_own(own, choice / 8);
+			use_private_qps(own, choice / 8);
 			break;
 		default:
 			poll_shared(shared[choice / 8 % 4]);

@@ -38,7 +38,7 @@ struct peer {
 	_Atomic unsigned long done;
 };
 
-static int ask(struct peer *p)
+static int peer_request(struct peer *p)
 {
 	bool reads = rand_r(&p->seed) % 3 == 0;
 	uint32_t length = 1 + (uint32_t)rand_r(&p->seed) % SIZE;
@@ -54,14 +54,14 @@ static int ask(struct peer *p)
 }
 
 /* Sends requests until one fails. */
-static void *hammer(void *arg)
+static void *request_until_error(void *arg)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	struct peer *p = arg;
 	struct siw_wc wc[16];
 
 	for (;;) {
-		int n, r = ask(p);
+		int n, r = peer_request(p);
 
 		if (r != -ENOMEM)
 			check(r);
@@ -90,7 +90,7 @@ static void start(struct peer *p, pthread_t *thread, struct end *end, const stru
 	memset(p->out, 'x', SIZE);
 	memset(p->in, '.', SIZE);
 	atomic_store(&p->done, 0);
-	check(-pthread_create(thread, NULL, hammer, p));
+	check(-pthread_create(thread, NULL, request_until_error, p));
 	while (atomic_load(&p->done) < 3)
 		must(now_ms() < deadline);
 }
@@ -133,7 +133,7 @@ static int post_invalidate(struct siw_qp *qp, uint32_t rkey)
  * Waits for a completion. Returns false if it was flushed because the connection was reset during a
  * response.
  */
-static bool took(struct end *end)
+static bool wait_completion(struct end *end)
 {
 	long deadline = now_ms() + LIMIT_MS;
 	struct siw_wc wc;
@@ -151,13 +151,14 @@ static void bind_it(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
 	check(post_bind(end->qp, mw, mr));
 	if (mw->type == SIW_MW_TYPE_2)
 		mw->rkey = siw_inc_rkey(mw->rkey);
-	must(took(end));
+	must(wait_completion(end));
 }
 
 enum ending { REQUEST, REBIND, DEALLOC, DESTROY };
 
 /* Revokes the window in one of four ways; the revocation is complete on return. */
-static void end_it(struct end *end, struct siw_mw **mw, enum ending how, struct siw_mr *other)
+static void window_revoke(struct end *end, struct siw_mw **mw, enum ending how,
+			  struct siw_mr *other)
 {
 	bool two = (*mw)->type == SIW_MW_TYPE_2;
 
@@ -171,15 +172,15 @@ static void end_it(struct end *end, struct siw_mw **mw, enum ending how, struct 
 		end->qp = NULL;
 	} else if (two) {
 		check(post_invalidate(end->qp, (*mw)->rkey));
-		if (took(end) && how == REBIND && !post_bind(end->qp, *mw, other))
-			took(end);
+		if (wait_completion(end) && how == REBIND && !post_bind(end->qp, *mw, other))
+			wait_completion(end);
 	} else {
 		check(post_bind(end->qp, *mw, how == REBIND ? other : NULL));
-		took(end);
+		wait_completion(end);
 	}
 }
 
-static void stays(const char *memory, char what)
+static void check_memory_unchanged(const char *memory, char what)
 {
 	struct timespec from, now;
 
@@ -193,7 +194,7 @@ static void stays(const char *memory, char what)
 		 STILL_US);
 }
 
-static void close_rest(struct end *end)
+static void destroy_remaining(struct end *end)
 {
 	if (end->id)
 		check(siw_cm_destroy_id(end->id));
@@ -205,7 +206,7 @@ static void close_rest(struct end *end)
 	free(end->mem);
 }
 
-static struct siw_mr *reg(struct rig *rig, void *memory, size_t size, int access)
+static struct siw_mr *register_region(struct rig *rig, void *memory, size_t size, int access)
 {
 	struct siw_mr *mr = siw_reg_mr(rig->pd, memory, size, access);
 
@@ -233,8 +234,8 @@ static void drain_events(struct rig *rig)
 
 static void one_round(struct peer *p, char *memory, char *elsewhere, int type, enum ending how)
 {
-	struct siw_mr *mr = reg(&right, memory, SIZE, REGION);
-	struct siw_mr *other = reg(&right, elsewhere, SIZE, REGION);
+	struct siw_mr *mr = register_region(&right, memory, SIZE, REGION);
+	struct siw_mr *other = register_region(&right, elsewhere, SIZE, REGION);
 	struct siw_mw *mw = window(type);
 	struct end a, b;
 	pthread_t thread;
@@ -246,7 +247,7 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 	bind_it(&b, mw, mr);
 	must(siw_dereg_mr(mr) == -EBUSY);
 	start(p, &thread, &a, mw, memory);
-	end_it(&b, &mw, how, other);
+	window_revoke(&b, &mw, how, other);
 	/*
 	 * Destroying a queue pair does not revoke a type 1 window, which other queue pairs could
 	 * still use. A type 2 window has no other user.
@@ -256,7 +257,7 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 		mw = NULL;
 	}
 	memset(memory, 'o', SIZE);
-	stays(memory, 'o');
+	check_memory_unchanged(memory, 'o');
 	check(siw_dereg_mr(mr));
 	check(-pthread_join(thread, NULL));
 	must(!memchr(p->in, 'o', SIZE));
@@ -265,18 +266,18 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 	if (mw)
 		check(siw_dealloc_mw(mw));
 	check(siw_dereg_mr(other));
-	close_rest(&a);
-	close_rest(&b);
+	destroy_remaining(&a);
+	destroy_remaining(&b);
 	rounds[type - 1][how]++;
 }
 
-static void end_under_fire(long ms)
+static void revoke_under_load(long ms)
 {
 	static char memory[SIZE], elsewhere[SIZE];
 	static struct peer p = { .seed = 1 };
 	long end = now_ms() + ms;
 
-	p.mr = reg(&left, &p, sizeof(p), SIW_ACCESS_LOCAL_WRITE);
+	p.mr = register_region(&left, &p, sizeof(p), SIW_ACCESS_LOCAL_WRITE);
 	for (unsigned int i = 0; i < 8 || now_ms() < end; i++)
 		one_round(&p, memory, elsewhere, 1 + (int)i % 2, (enum ending)(i / 2 % 4));
 	check(siw_dereg_mr(p.mr));
@@ -374,7 +375,7 @@ static void *replace_regions(void *unused)
 
 		may_fail(r);
 		if (!r)
-			regions[i] = reg(&right, shared, SIZE, REGION);
+			regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
 	return unused;
 }
@@ -402,8 +403,8 @@ static void open_pair(struct pair *pair, int i)
 
 static void close_pair(struct pair *pair)
 {
-	close_rest(&pair->a);
-	close_rest(&pair->b);
+	destroy_remaining(&pair->a);
+	destroy_remaining(&pair->b);
 	check(siw_cm_destroy_channel(pair->left.cm));
 	check(siw_cm_destroy_channel(pair->right.cm));
 }
@@ -412,7 +413,7 @@ static void close_pair(struct pair *pair)
  * Waits until no bind uses the handle of a queue pair that has been closed. A new queue pair may
  * get the same memory, and a failing bind would end it while it connects.
  */
-static void let_binds_pass(void)
+static void wait_for_binds(void)
 {
 	const struct timespec rest = { .tv_nsec = 3000000 };
 
@@ -429,7 +430,7 @@ static void *replace_queue_pairs(void *unused)
 	for (; !stop; opened++) {
 		int i = opened % 2;
 
-		let_binds_pass();
+		wait_for_binds();
 		old = pairs[i];
 		open_pair(&pairs[i], i);
 		close_pair(&old);
@@ -448,7 +449,7 @@ static void all_at_once(long ms)
 
 	for (unsigned int i = 0; i < FEW; i++) {
 		make_window(i);
-		regions[i] = reg(&right, shared, SIZE, REGION);
+		regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
 	check(-pthread_create(&opener, NULL, replace_queue_pairs, NULL));
 	while (!cqs[1])
@@ -475,7 +476,7 @@ int main(int argc, char **argv)
 
 	rig_open(&left);
 	rig_open(&right);
-	end_under_fire(ms);
+	revoke_under_load(ms);
 	all_at_once(ms);
 	drain_events(&left);
 	drain_events(&right);

@@ -63,7 +63,7 @@ void fuzz_patch(struct fuzz_input *in, const char *word, uint32_t number);
 extern uint8_t fuzz_sent[4096];
 extern size_t fuzz_n_sent;
 /* Whether all octets of the socket have been read, or the end has been reported. */
-bool fuzz_dry(void);
+bool fuzz_input_exhausted(void);
 
 /* Build valid start-up frames, for responders and for initiators. Return the length in octets. */
 size_t fuzz_request(uint8_t *to, uint8_t flags);

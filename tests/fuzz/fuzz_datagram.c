@@ -38,7 +38,7 @@ static struct siw_mem_queue *queue_new(void)
 }
 
 /* Sends messages to the peer, for the input's error messages to refer to. */
-static void send_some(struct siw_rdmap_dgram *dgram)
+static void fuzz_dgram_send_messages(struct siw_rdmap_dgram *dgram)
 {
 	struct siw_rdmap_dgram_op op = { .dest = &fuzz_addr, .qkey = 0x11223344 };
 	struct siw_rdmap_record_op record = { .user_data = 5,
@@ -78,7 +78,8 @@ static void check_records(struct siw_rdmap_dgram *dgram)
 	}
 }
 
-static void check(struct siw_rdmap_dgram *dgram, const struct siw_rdmap_event *event)
+static void fuzz_dgram_check_event(struct siw_rdmap_dgram *dgram,
+				   const struct siw_rdmap_event *event)
 {
 	uint64_t user_data = 0;
 	int r;
@@ -137,9 +138,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_rdmap_record_open(dgram, 4) == 0);
 	q = queue_new();
 	siw_rdmap_dgram_start(dgram, in.flags & FUZZ_REFUSE ? NULL : q, 1, 0x11223344);
-	send_some(dgram);
+	fuzz_dgram_send_messages(dgram);
 	for (int i = 0; i < 4096 && siw_rdmap_dgram_recv(dgram, &event) == 1; i++)
-		check(dgram, &event);
+		fuzz_dgram_check_event(dgram, &event);
 	check_records(dgram);
 	CHECK(siw_rdmap_dgram_drops(dgram, drops, 32) <= 1);
 	siw_rdmap_dgram_close(dgram);

@@ -43,7 +43,7 @@ static struct siw_mem_queue *queue_new(void)
 	return q;
 }
 
-static int one(struct siw_ddp_stream *stream)
+static int fuzz_ddp_one_segment(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_delivery delivery = { 0 };
 	struct siw_ddp_seg seg;
@@ -87,11 +87,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (uint32_t i = 0; i < 2; i++)
 		siw_ddp_stream_set_queue(stream, i, q[i] = queue_new());
 	for (int idle = 0; idle < 4;) {
-		int r = one(stream);
+		int r = fuzz_ddp_one_segment(stream);
 
 		if (r < 0)
 			break;
-		idle += !r && fuzz_dry();
+		idle += !r && fuzz_input_exhausted();
 	}
 	for (uint32_t i = 0; i < 2; i++)
 		(void)siw_ddp_stream_take(stream, i, &user_data);

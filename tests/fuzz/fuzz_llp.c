@@ -64,12 +64,12 @@ void fuzz_patch(struct fuzz_input *in, const char *word, uint32_t number)
 			memcpy(in->octets + i, &number, 4);
 }
 
-bool fuzz_dry(void)
+bool fuzz_input_exhausted(void)
 {
 	return feed.ended || (feed.at == feed.in->len && feed.at_before == feed.n_before);
 }
 
-static size_t frame(uint8_t *to, const char *key, uint8_t flags)
+static size_t fuzz_build_startup(uint8_t *to, const char *key, uint8_t flags)
 {
 	static const uint8_t depths[4] = { 0, 4, 0, 4 };
 
@@ -84,12 +84,12 @@ static size_t frame(uint8_t *to, const char *key, uint8_t flags)
 
 size_t fuzz_request(uint8_t *to, uint8_t flags)
 {
-	return frame(to, "MPA ID Req Frame", flags);
+	return fuzz_build_startup(to, "MPA ID Req Frame", flags);
 }
 
 size_t fuzz_reply(uint8_t *to, uint8_t flags)
 {
-	return frame(to, "MPA ID Rep Frame", flags);
+	return fuzz_build_startup(to, "MPA ID Rep Frame", flags);
 }
 
 /* ---- reading and writing --------------------------------------------------------------------- */
@@ -108,7 +108,7 @@ static size_t scatter(const struct iovec *iov, int n, const uint8_t *from, size_
 	return done;
 }
 
-static ssize_t at_the_end(void)
+static ssize_t fuzz_read_at_end(void)
 {
 	if (feed.how & 16)
 		return -EAGAIN;
@@ -128,7 +128,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 		return (ssize_t)len;
 	}
 	if (feed.at == feed.in->len)
-		return at_the_end();
+		return fuzz_read_at_end();
 	feed.skip = !feed.skip;
 	if (feed.how & 8 && feed.skip)
 		return -EAGAIN;
@@ -141,7 +141,7 @@ ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, in
 }
 
 /* Reads every octet, so that a sanitizer detects a send from memory that must not be read. */
-static ssize_t take(const struct iovec *iov, int n)
+static ssize_t fuzz_consume_iov(const struct iovec *iov, int n)
 {
 	size_t len = 0;
 
@@ -155,14 +155,14 @@ static ssize_t take(const struct iovec *iov, int n)
 ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	CHECK(!sock->listener);
-	return take(iov, n);
+	return fuzz_consume_iov(iov, n);
 }
 
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
 	(void)sock, (void)dest;
-	take(iov, n);
+	fuzz_consume_iov(iov, n);
 	return 0;
 }
 

@@ -6,7 +6,8 @@
 /* Result of reading the octets of each header; prevents the compiler from removing the reads. */
 static unsigned int use;
 
-static int place(struct siw_mpa_stream *stream, size_t skip, size_t len, uint8_t pieces)
+static int fuzz_mpa_place_payload(struct siw_mpa_stream *stream, size_t skip, size_t len,
+				  uint8_t pieces)
 {
 	uint8_t *memory = malloc(len + 1);
 	struct iovec iov[3];
@@ -23,13 +24,13 @@ static int place(struct siw_mpa_stream *stream, size_t skip, size_t len, uint8_t
 	for (int idle = 0; !r && idle < 4;) {
 		r = pieces % 5 ? siw_mpa_rx_payload(stream, skip, iov, n)
 			       : siw_mpa_rx_payload(stream, skip, NULL, 0);
-		idle += !r && fuzz_dry();
+		idle += !r && fuzz_input_exhausted();
 	}
 	free(memory);
 	return r;
 }
 
-static int one(struct siw_mpa_stream *stream, uint8_t how)
+static int fuzz_mpa_one_fpdu(struct siw_mpa_stream *stream, uint8_t how)
 {
 	size_t head_len, len, skip;
 	const uint8_t *head;
@@ -42,7 +43,7 @@ static int one(struct siw_mpa_stream *stream, uint8_t how)
 	for (size_t i = 0; i < head_len; i++)
 		use += head[i];
 	skip = head_len < 18 ? head_len : how & 64 ? 14 : 18;
-	return place(stream, skip, len - skip, (uint8_t)(use ^ how));
+	return fuzz_mpa_place_payload(stream, skip, len - skip, (uint8_t)(use ^ how));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -62,11 +63,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK(siw_mpa_startup(stream, &peer) == SIW_MPA_REQUEST);
 	CHECK(siw_mpa_reply(stream, &reply) == 0);
 	for (int idle = 0; idle < 4;) {
-		int r = one(stream, in.flags);
+		int r = fuzz_mpa_one_fpdu(stream, in.flags);
 
 		if (r < 0)
 			break;
-		idle += !r && fuzz_dry();
+		idle += !r && fuzz_input_exhausted();
 	}
 	siw_mpa_close(stream, false);
 	siw_llp_close(listener);

@@ -23,14 +23,14 @@ static struct siw_mpa_stream *open_stream(const struct fuzz_input *in,
 	return stream;
 }
 
-static void judge(const struct siw_mpa_params *peer)
+static void fuzz_mpa_check_params(const struct siw_mpa_params *peer)
 {
 	CHECK(peer->pdata_len <= 512 && peer->rev <= 2);
 	CHECK(peer->ird <= 0x3fff && peer->ord <= 0x3fff && peer->rtr <= 7);
 }
 
 /* Whether the start-up succeeded, so that FPDUs may follow. */
-static bool start_up(struct siw_mpa_stream *stream, const struct fuzz_input *in)
+static bool fuzz_mpa_startup(struct siw_mpa_stream *stream, const struct fuzz_input *in)
 {
 	struct siw_mpa_params peer, reply = { .crc = in->flags & FUZZ_CRC, .ird = 1, .ord = 1 };
 
@@ -40,10 +40,10 @@ static bool start_up(struct siw_mpa_stream *stream, const struct fuzz_input *in)
 		if (r < 0 || r == SIW_MPA_REJECTED)
 			return false;
 		if (r == SIW_MPA_STARTING) {
-			idle += fuzz_dry();
+			idle += fuzz_input_exhausted();
 			continue;
 		}
-		judge(&peer);
+		fuzz_mpa_check_params(&peer);
 		if (r == SIW_MPA_REPLY)
 			return true;
 		reply.rejected = !!(in->flags & FUZZ_REFUSE);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!fuzz_begin(data, size, NULL, 0, &in))
 		return 0;
 	stream = open_stream(&in, &listener);
-	if (start_up(stream, &in))
+	if (fuzz_mpa_startup(stream, &in))
 		for (int i = 0;
 		     i < 16 && siw_mpa_rx_fpdu(stream, &head, &head_len, &len, &whole) == 1; i++)
 			if (siw_mpa_rx_payload(stream, 0, NULL, 0) != 1)

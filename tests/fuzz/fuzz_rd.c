@@ -21,7 +21,7 @@
 #include "fuzz_rd.h"
 #include "rd/rd_hello_wire.h"
 
-enum { SHORT = 1, WRAP = 2, CALM = 4, NO_CARS = 8 };
+enum { SHORT = 1, WRAP = 2, NO_ATTACKS = 4, NO_GSO = 8 };
 enum { QKEY = 0x11223344, STEPS = 500, HEAD = 8, LIVES = 16 };
 #define MS 1000000ull
 
@@ -49,7 +49,7 @@ static uint8_t flags;
 static bool upset; /* the life of some pair may have ended legitimately */
 static uint32_t foreign_taken;
 
-static uint32_t byte(struct input *in)
+static uint32_t fuzz_rd_byte(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
@@ -59,20 +59,20 @@ static uint32_t word(struct input *in)
 	uint32_t n = 0;
 
 	for (int i = 0; i < 4; i++)
-		n = n << 8 | byte(in);
+		n = n << 8 | fuzz_rd_byte(in);
 	return n;
 }
 
-static struct siw_rd_peer *record(int end, int place)
+static struct siw_rd_peer *fuzz_rd_peer_record(int end, int place)
 {
 	struct siw_addr addr = fuzz_addr_of(place);
 
 	return siw_rd_peer_find(ends[end].rd, &addr);
 }
 
-static bool knows(int end, int place)
+static bool fuzz_rd_has_record(int end, int place)
 {
-	return record(end, place) != NULL;
+	return fuzz_rd_peer_record(end, place) != NULL;
 }
 
 /* ---- the endpoints --------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static void open_end(int i)
 
 static struct siw_rd_peer *peer_of(int a, int b)
 {
-	struct siw_rd_peer *peer = record(a, b);
+	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
 	struct siw_addr addr = fuzz_addr_of(b);
 
 	if (peer) {
@@ -111,7 +111,7 @@ static struct siw_rd_peer *peer_of(int a, int b)
 	return peer;
 }
 
-static void over(int a, int b)
+static void fuzz_rd_new_life(int a, int b)
 {
 	for (int space = 0; space < SIW_RD_SPACES; space++)
 		ends[a].with[b][space].fresh = true;
@@ -150,7 +150,8 @@ static void send_segment(int a, int b, uint32_t len)
 }
 
 /* Checks a segment that endpoint a received from b: unchanged, and next in order. */
-static void take(int a, int b, enum siw_rd_space space, const uint8_t *data, uint32_t len)
+static void fuzz_rd_deliver_segment(int a, int b, enum siw_rd_space space, const uint8_t *data,
+				    uint32_t len)
 {
 	struct pair *pair = &ends[a].with[b][space];
 	uint32_t number;
@@ -170,7 +171,7 @@ static void take(int a, int b, enum siw_rd_space space, const uint8_t *data, uin
 	pair->fresh = false;
 }
 
-static void happened(int a, const struct siw_rd_event *event)
+static void fuzz_rd_handle_event(int a, const struct siw_rd_event *event)
 {
 	int b = fuzz_place_of(siw_rd_peer_addr(event->peer));
 	uint64_t accepted;
@@ -183,7 +184,7 @@ static void happened(int a, const struct siw_rd_event *event)
 		}
 		if (b < ENDS) {
 			siw_rd_set_upper(event->peer, &ends[b]);
-			take(a, b, event->space, event->data, event->len);
+			fuzz_rd_deliver_segment(a, b, event->space, event->data, event->len);
 		} else {
 			for (uint32_t i = 0; i < event->len; i++)
 				foreign_taken += event->data[i];
@@ -199,7 +200,7 @@ static void happened(int a, const struct siw_rd_event *event)
 		/* fall through */
 	case SIW_RD_NEW_PEER:
 		if (b < ENDS)
-			over(a, b);
+			fuzz_rd_new_life(a, b);
 		return;
 	default:
 		CHECK(event->kind == SIW_RD_ACKED);
@@ -208,7 +209,7 @@ static void happened(int a, const struct siw_rd_event *event)
 }
 
 /* One progress round: an endpoint is serviced if its socket is ready or its timer has expired. */
-static void turn(int i)
+static void fuzz_rd_progress(int i)
 {
 	struct siw_rd *rd = ends[i].rd;
 	struct siw_rd_event event;
@@ -220,15 +221,15 @@ static void turn(int i)
 		rd->sock->due_ns = UINT64_MAX;
 	for (int n = 0; siw_rd_recv(rd, &event) == 1; n++) {
 		CHECK(n < 100000);
-		happened(i, &event);
+		fuzz_rd_handle_event(i, &event);
 	}
 }
 
-static void hold(int i, enum siw_rd_space space, bool on)
+static void fuzz_rd_hold_space(int i, enum siw_rd_space space, bool on)
 {
 	ends[i].holds[space] = on;
 	for (int place = 0; !on && place < PLACES; place++) {
-		struct siw_rd_peer *peer = record(i, place);
+		struct siw_rd_peer *peer = fuzz_rd_peer_record(i, place);
 
 		if (peer && peer->seq[space].held)
 			siw_rd_resume(peer, space);
@@ -238,7 +239,7 @@ static void hold(int i, enum siw_rd_space space, bool on)
 /*
  * Closes and reopens an endpoint. Received datagrams are lost; if quietly, the close sends nothing.
  */
-static void restart(int i, bool quietly)
+static void fuzz_rd_restart_end(int i, bool quietly)
 {
 	bool was_full = net.full;
 
@@ -252,7 +253,7 @@ static void restart(int i, bool quietly)
 	open_end(i);
 	memset(ends[i].holds, 0, sizeof(ends[i].holds));
 	for (int b = 0; b < ENDS; b++)
-		over(i, b);
+		fuzz_rd_new_life(i, b);
 }
 
 /* ---- the books ------------------------------------------------------------------------------- */
@@ -312,7 +313,7 @@ static uint64_t check_rx(const struct siw_rd *rd, const struct siw_rd_seq *seq)
 /* At most as many segments of this life count as accepted as the other endpoint has delivered. */
 static void check_accepted(int a, int b, enum siw_rd_space space)
 {
-	struct siw_rd_peer *peer = record(a, b);
+	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
 	uint64_t framed = peer ? siw_rd_framed(peer, space) : 0;
 	uint64_t accepted = framed ? siw_rd_accepted(peer, space) : 0;
 
@@ -321,7 +322,7 @@ static void check_accepted(int a, int b, enum siw_rd_space space)
 		      ends[b].with[a][space].taken);
 }
 
-static void check_end(int i)
+static void fuzz_rd_check_accounting(int i)
 {
 	struct siw_rd *rd = ends[i].rd;
 	uint64_t tx = 0, rx = 0;
@@ -349,7 +350,7 @@ static void check_end(int i)
 
 /* ---- strangers ------------------------------------------------------------------------------- */
 
-static uint32_t near_(uint32_t base, uint32_t by)
+static uint32_t fuzz_rd_nearby_number(uint32_t base, uint32_t by)
 {
 	static const int32_t far[8] = { 0, 1, 15, 16, 300, 4095, 4096, -1 };
 
@@ -360,9 +361,9 @@ static uint32_t near_(uint32_t base, uint32_t by)
  * Whether a forged datagram is more than an attacker without knowledge of the epochs could send.
  * Such a datagram is not sent, because it could legitimately change an endpoint's state.
  */
-static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
+static bool fuzz_rd_forgery_implausible(int from, int to, const struct siw_rd_wire *wire)
 {
-	const struct siw_rd_peer *peer = record(to, from);
+	const struct siw_rd_peer *peer = fuzz_rd_peer_record(to, from);
 
 	return wire->llp.type >> 4 == SIW_DGRAM_RD_ECHO ||
 	       (peer && (ntohl(wire->dest_epoch) == peer->epoch ||
@@ -376,23 +377,24 @@ static bool knows_too_much(int from, int to, const struct siw_rd_wire *wire)
 static uint32_t ack_body(struct input *in, uint8_t *rest)
 {
 	struct siw_rd_ack *ack = (struct siw_rd_ack *)rest;
-	uint32_t n = byte(in) % 64, len = SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
+	uint32_t n = fuzz_rd_byte(in) % 64, len = SIW_RD_ACK_LEN + n * SIW_RD_RANGE_LEN;
 
-	memset(rest, (int)byte(in), len);
+	memset(rest, (int)fuzz_rd_byte(in), len);
 	ack->ranges[SIW_RD_REQUESTS] = (uint8_t)(n - n / 4);
 	ack->ranges[SIW_RD_RESPONSES] = (uint8_t)(n / 4);
 	for (uint32_t i = 0; i < n && i < 4; i++) {
 		struct siw_rd_range *range = (struct siw_rd_range *)(ack + 1) + i;
 
-		*range = (struct siw_rd_range){ htons((uint16_t)byte(in)),
-						htons((uint16_t)byte(in)) };
+		*range = (struct siw_rd_range){ htons((uint16_t)fuzz_rd_byte(in)),
+						htons((uint16_t)fuzz_rd_byte(in)) };
 	}
 	return len;
 }
 
-static void speak(struct input *in)
+static void fuzz_rd_send_from_stranger(struct input *in)
 {
-	uint32_t how = byte(in), what = byte(in), who = how % STRANGERS, len = 0, crc;
+	uint32_t how = fuzz_rd_byte(in), what = fuzz_rd_byte(in), who = how % STRANGERS, len = 0,
+		 crc;
 	int to = (int)(how >> 2) % ENDS, from = ENDS + (int)who;
 	bool lies = (how >> 4) % 4 == 3;
 	struct {
@@ -408,11 +410,13 @@ static void speak(struct input *in)
 		d.wire.source_epoch = htonl(word(in));
 	if (what & 0x20)
 		d.wire.dest_epoch = htonl(word(in));
-	d.wire.llp.psn = htonl(near_(ntohl(d.wire.source_epoch), byte(in)));
-	d.wire.acknowledged[0] = htonl(near_(ntohl(d.wire.dest_epoch), byte(in)));
-	d.wire.acknowledged[1] = htonl(near_(ntohl(d.wire.dest_epoch), byte(in)));
-	d.wire.credit[0] = d.wire.credit[1] = htons((uint16_t)(byte(in) * 257));
-	d.wire.flags = (uint8_t)byte(in);
+	d.wire.llp.psn = htonl(fuzz_rd_nearby_number(ntohl(d.wire.source_epoch), fuzz_rd_byte(in)));
+	d.wire.acknowledged[0] =
+		htonl(fuzz_rd_nearby_number(ntohl(d.wire.dest_epoch), fuzz_rd_byte(in)));
+	d.wire.acknowledged[1] =
+		htonl(fuzz_rd_nearby_number(ntohl(d.wire.dest_epoch), fuzz_rd_byte(in)));
+	d.wire.credit[0] = d.wire.credit[1] = htons((uint16_t)(fuzz_rd_byte(in) * 257));
+	d.wire.flags = (uint8_t)fuzz_rd_byte(in);
 	switch (what % 8 + SIW_DGRAM_RD_DATA) {
 	case SIW_DGRAM_RD_ECHO:
 	case SIW_DGRAM_RD_CHALLENGE:
@@ -425,22 +429,22 @@ static void speak(struct input *in)
 		d.rest[0] = SIW_RD_VERSIONS;
 		len = SIW_RD_HELLO_LEAST;
 		if (what & 0x80) {
-			d.rest[3] = (uint8_t)byte(in);
+			d.rest[3] = (uint8_t)fuzz_rd_byte(in);
 			for (int i = SIW_RD_HEAD_LEN; i < 16; i++)
-				d.rest[i] = (uint8_t)byte(in);
+				d.rest[i] = (uint8_t)fuzz_rd_byte(in);
 		}
 		break;
 	case SIW_DGRAM_RD_ACK:
 		len = ack_body(in, d.rest);
 		break;
 	default:
-		len = byte(in) * 4;
+		len = fuzz_rd_byte(in) * 4;
 	}
 	if (what & 0x40)
-		len = byte(in);
+		len = fuzz_rd_byte(in);
 	if (lies) {
 		from = (to + 1 + (int)who % (ENDS - 1)) % ENDS;
-		if (knows_too_much(from, to, &d.wire))
+		if (fuzz_rd_forgery_implausible(from, to, &d.wire))
 			return;
 	}
 	crc = htole32(siw_crc32c(0, &d, SIW_RD_LEN + len));
@@ -455,7 +459,7 @@ static void deliver_all(void)
 	while (fuzz_net_arrive(0))
 		;
 	for (int i = 0; i < ENDS; i++)
-		turn(i);
+		fuzz_rd_progress(i);
 }
 
 static void wait_for(uint64_t ns)
@@ -466,7 +470,7 @@ static void wait_for(uint64_t ns)
 		upset = true;
 }
 
-static void damage(uint32_t which, uint32_t at)
+static void fuzz_rd_corrupt(uint32_t which, uint32_t at)
 {
 	if (which < net.flying && net.air[which]->len)
 		net.air[which]->octets[at % net.air[which]->len] ^= (uint8_t)(1u << at % 8);
@@ -474,36 +478,36 @@ static void damage(uint32_t which, uint32_t at)
 
 static void reset(int a, int b)
 {
-	struct siw_rd_peer *peer = record(a, b);
+	struct siw_rd_peer *peer = fuzz_rd_peer_record(a, b);
 
 	if (!peer)
 		return;
 	upset = true;
 	siw_rd_reset(peer, SIW_RD_CLOSED_END);
-	over(a, b);
+	fuzz_rd_new_life(a, b);
 }
 
 /*
  * Makes the sockets refuse sends, or accept sends again; then every waiting endpoint is serviced.
  */
-static void stuff(bool full)
+static void fuzz_rd_fill_sockets(bool full)
 {
 	for (int i = 0; net.full && !full && i < ENDS; i++)
 		net.end[i].up = true;
 	net.full = full;
 }
 
-static void step(struct input *in)
+static void fuzz_rd_step(struct input *in)
 {
-	uint32_t what = byte(in) % 16, how = byte(in);
+	uint32_t what = fuzz_rd_byte(in) % 16, how = fuzz_rd_byte(in);
 	int a = (int)how % ENDS, b = (a + 1 + (int)(how >> 2) % (ENDS - 1)) % ENDS;
-	bool calm = flags & CALM;
+	bool calm = flags & NO_ATTACKS;
 
 	switch (what) {
 	case 0:
 	case 1:
 		for (uint32_t n = how >> 6; n < 4; n++)
-			send_segment(a, b, byte(in));
+			send_segment(a, b, fuzz_rd_byte(in));
 		break;
 	case 2:
 	case 3:
@@ -513,36 +517,36 @@ static void step(struct input *in)
 		fuzz_net_drop(how % 16);
 		break;
 	case 5:
-		fuzz_net_again(how);
+		fuzz_net_replay(how);
 		break;
 	case 6:
 		wait_for(calm && how % 36 > 29 ? MS : 1ull << how % 36);
 		break;
 	case 7:
-		turn(a);
+		fuzz_rd_progress(a);
 		break;
 	case 8:
-		hold(a, how >> 6 & 1, how & 0x80);
+		fuzz_rd_hold_space(a, how >> 6 & 1, how & 0x80);
 		break;
 	case 9:
 		if (!calm)
-			restart(a, how & 0x80);
+			fuzz_rd_restart_end(a, how & 0x80);
 		break;
 	case 10:
 	case 11:
 		if (calm)
 			send_segment(a, b, how);
 		else
-			speak(in);
+			fuzz_rd_send_from_stranger(in);
 		break;
 	case 12:
-		damage(how % 16, byte(in));
+		fuzz_rd_corrupt(how % 16, fuzz_rd_byte(in));
 		break;
 	case 13:
 		if (!calm && how > 200)
 			reset(a, b);
-		else if (record(a, b))
-			siw_rd_expect(record(a, b), how & 1);
+		else if (fuzz_rd_peer_record(a, b))
+			siw_rd_expect(fuzz_rd_peer_record(a, b), how & 1);
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {
@@ -551,7 +555,7 @@ static void step(struct input *in)
 		}
 		break;
 	default:
-		stuff(how & 0x80);
+		fuzz_rd_fill_sockets(how & 0x80);
 		siw_rd_set_ird(ends[a].rd, (uint8_t)how);
 	}
 }
@@ -560,11 +564,11 @@ static void step(struct input *in)
  * Whether every segment that was accepted for sending, and whose life continues, has been
  * delivered.
  */
-static bool all_there(void)
+static bool fuzz_rd_all_delivered(void)
 {
 	for (int a = 0; a < ENDS; a++)
 		for (int b = 0; b < ENDS; b++) {
-			struct siw_rd_peer *peer = a == b ? NULL : record(a, b);
+			struct siw_rd_peer *peer = a == b ? NULL : fuzz_rd_peer_record(a, b);
 
 			for (int space = 0; peer && space < SIW_RD_SPACES; space++)
 				if (siw_rd_framed(peer, space) != siw_rd_accepted(peer, space))
@@ -574,24 +578,24 @@ static bool all_there(void)
 }
 
 /* Ends all interference and loss, and checks that every transfer completes. */
-static void finish(void)
+static void fuzz_rd_finish(void)
 {
-	stuff(false);
+	fuzz_rd_fill_sockets(false);
 	for (int i = 0; i < ENDS; i++)
 		for (int space = 0; space < SIW_RD_SPACES; space++)
-			hold(i, (enum siw_rd_space)space, false);
+			fuzz_rd_hold_space(i, (enum siw_rd_space)space, false);
 	/*
 	 * If the network delayed a CHALLENGE for longer than the lifetime of its cookie, an
 	 * endpoint asks for a new cookie only after the same time again.
 	 */
-	for (int n = 0; n < 9000 && (n < 20 || !all_there()); n++) {
+	for (int n = 0; n < 9000 && (n < 20 || !fuzz_rd_all_delivered()); n++) {
 		deliver_all();
 		net.now += n < 6000 ? 5 * MS : 50 * MS;
 	}
-	CHECK(all_there());
+	CHECK(fuzz_rd_all_delivered());
 }
 
-static void begin(void)
+static void fuzz_rd_begin(void)
 {
 	static bool once;
 
@@ -603,15 +607,15 @@ static void begin(void)
 	CHECK(!siw_setting_set("rd_octets", flags & SHORT ? 1 << 20 : 64 << 20));
 	CHECK(!siw_setting_set("rd_idle_ms", flags & SHORT ? 50 : 30000));
 	fuzz_net_reset();
-	net.no_batches = flags & NO_CARS;
-	net.knows = knows;
+	net.no_batches = flags & NO_GSO;
+	net.knows = fuzz_rd_has_record;
 	memset(ends, 0, sizeof(ends));
 	/* A life may end legitimately if a record can be dropped before its peer is heard again. */
 	upset = flags & SHORT;
 	for (int i = 0; i < ENDS; i++) {
 		open_end(i);
 		for (int b = 0; b < ENDS; b++)
-			over(i, b);
+			fuzz_rd_new_life(i, b);
 	}
 }
 
@@ -622,15 +626,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 2)
 		return 0;
 	flags = data[0];
-	begin();
+	fuzz_rd_begin();
 	for (int n = 0; n < STEPS && in.at < in.end; n++) {
-		step(&in);
+		fuzz_rd_step(&in);
 		for (int i = 0; i < ENDS && n % 4 == 0; i++)
-			check_end(i);
+			fuzz_rd_check_accounting(i);
 	}
-	finish();
+	fuzz_rd_finish();
 	for (int i = 0; i < ENDS; i++) {
-		check_end(i);
+		fuzz_rd_check_accounting(i);
 		siw_rd_close(ends[i].rd);
 	}
 	return 0;

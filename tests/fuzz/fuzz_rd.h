@@ -69,7 +69,7 @@ int fuzz_place_of(const struct siw_addr *addr);
 bool fuzz_net_arrive(uint32_t i);
 void fuzz_net_drop(uint32_t i);
 /* Sends an earlier datagram again; `which` counts back from the last one sent. */
-void fuzz_net_again(uint32_t which);
+void fuzz_net_replay(uint32_t which);
 /* Puts one more datagram in flight. */
 void fuzz_net_send(int from, int to, const void *octets, uint32_t len);
 

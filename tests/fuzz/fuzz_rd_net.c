@@ -48,12 +48,12 @@ int fuzz_place_of(const struct siw_addr *addr)
 
 /* ---- datagrams in flight --------------------------------------------------------------------- */
 
-static void copy(struct fuzz_datagram *to, const struct fuzz_datagram *from)
+static void fuzz_net_copy_datagram(struct fuzz_datagram *to, const struct fuzz_datagram *from)
 {
 	memcpy(to, from, offsetof(struct fuzz_datagram, octets) + from->len);
 }
 
-static void overheard(int stranger, const uint8_t *octets, uint32_t len)
+static void fuzz_net_note_received(int stranger, const uint8_t *octets, uint32_t len)
 {
 	const struct siw_rd_wire *wire = (const void *)octets;
 
@@ -74,12 +74,12 @@ void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
 	d->len = len;
 	memcpy(d->octets, octets, len);
 	if (to >= ENDS)
-		overheard(to - ENDS, octets, len);
+		fuzz_net_note_received(to - ENDS, octets, len);
 	else if (net.flying < AIR)
-		copy(air[net.flying++], d);
+		fuzz_net_copy_datagram(air[net.flying++], d);
 }
 
-void fuzz_net_again(uint32_t which)
+void fuzz_net_replay(uint32_t which)
 {
 	uint32_t n = net.kept < PAST ? net.kept : PAST;
 	struct fuzz_datagram d;
@@ -113,7 +113,7 @@ bool fuzz_net_arrive(uint32_t i)
 		net.end[to].at = net.end[to].n = 0;
 	if (net.end[to].n == INBOX)
 		return false;
-	copy(&inboxes[to][net.end[to].n++], air[i]);
+	fuzz_net_copy_datagram(&inboxes[to][net.end[to].n++], air[i]);
 	net.end[to].up = true;
 	fuzz_net_drop(i);
 	return true;
@@ -160,8 +160,8 @@ int siw_llp_local(struct siw_llp_sock *sock, struct siw_addr *out)
 	return 0;
 }
 
-static int send_one(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
-		    int n)
+static int fuzz_net_send_one(struct siw_llp_sock *sock, const struct siw_addr *dest,
+			     const struct iovec *iov, int n)
 {
 	int from = place_of_sock(sock), to = fuzz_place_of(dest);
 	uint8_t octets[FUZZ_LONGEST];
@@ -184,7 +184,7 @@ static int send_one(struct siw_llp_sock *sock, const struct siw_addr *dest, cons
 int siw_llp_udp_send(struct siw_llp_sock *sock, const struct siw_addr *dest,
 		     const struct iovec *iov, int n)
 {
-	return net.full ? -EAGAIN : send_one(sock, dest, iov, n);
+	return net.full ? -EAGAIN : fuzz_net_send_one(sock, dest, iov, n);
 }
 
 int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *dest,
@@ -196,12 +196,12 @@ int siw_llp_udp_send_batchv(struct siw_llp_sock *sock, const struct siw_addr *de
 		return -EOPNOTSUPP;
 	for (int i = 0; i < n; i++) {
 		CHECK(i == n - 1 ? iov[i].iov_len <= seg : iov[i].iov_len == seg);
-		send_one(sock, dest, iov + i, 1);
+		fuzz_net_send_one(sock, dest, iov + i, 1);
 	}
 	return 0;
 }
 
-static const struct fuzz_datagram *next_of(int place)
+static const struct fuzz_datagram *fuzz_net_next_received(int place)
 {
 	return net.end[place].at < net.end[place].n ? &inboxes[place][net.end[place].at] : NULL;
 }
@@ -209,7 +209,7 @@ static const struct fuzz_datagram *next_of(int place)
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
 {
 	int place = place_of_sock(sock);
-	const struct fuzz_datagram *d = next_of(place);
+	const struct fuzz_datagram *d = fuzz_net_next_received(place);
 
 	if (!d)
 		return -EAGAIN;
@@ -237,7 +237,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 	if (net.end[place].streak <= 32 || net.no_batches)
 		return len;
 	for (uint32_t last = (uint32_t)len, first = last; last == first; last = d->len) {
-		d = next_of(place);
+		d = fuzz_net_next_received(place);
 		if (!d || d->from != fuzz_place_of(source) || d->len > first || !d->len ||
 		    (size_t)len + d->len > size)
 			break;

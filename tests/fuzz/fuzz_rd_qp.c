@@ -22,7 +22,7 @@
 #include "qp/qp_objects.h"
 #include <siwarp/siw.h>
 
-enum { HONEST = 1, RECORDS = 2, FEW = 4 };
+enum { PASSIVE = 1, RECORDS = 2, FEW = 4 };
 enum { QPS = 2, STEPS = 300, QKEY = 0x11223344, DEPTH = 16, WRS = 1024 };
 /*
  * Layout of an end's memory: receive buffers, destination of Reads, memory granted to the peer, and
@@ -55,14 +55,14 @@ static struct {
 static uint8_t flags;
 static bool lied, upset;
 
-static uint32_t byte(struct input *in)
+static uint32_t fuzz_qp_byte(struct input *in)
 {
 	return in->at < in->end ? *in->at++ : 0;
 }
 
 /* ---- the queue pairs ------------------------------------------------------------------------- */
 
-static bool knows(int end, int place)
+static bool fuzz_qp_has_record(int end, int place)
 {
 	(void)end;
 	return place < QPS; /* there are no strangers here: fuzz_rd.c covers them */
@@ -212,7 +212,7 @@ static uint64_t remote_of(int i, uint32_t how)
 	return how < 224 ? base + how % 32 * 8 : base + (uint64_t)(int64_t)(int8_t)how * 40 + 4;
 }
 
-static void aim(int i, struct siw_send_wr *wr, uint32_t how)
+static void fuzz_qp_set_remote(int i, struct siw_send_wr *wr, uint32_t how)
 {
 	uint32_t rkey = how == 255 ? ends[!i].own->rkey : ends[!i].granted->rkey;
 
@@ -261,7 +261,7 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 		lied |= wr.opcode == SIW_WR_SEND || wr.opcode == SIW_WR_SEND_WITH_IMM;
 	}
 	wr.send_flags |= how & 1 ? SIW_SEND_SOLICITED : 0;
-	aim(i, &wr, how);
+	fuzz_qp_set_remote(i, &wr, how);
 	if (siw_post_send(ends[i].qp, &wr, NULL))
 		return;
 	ends[i].state[ends[i].posted++] = 1;
@@ -275,14 +275,14 @@ static struct siw_rd *endpoint(int i)
 	return siw_rd_of(siw_wq_of(ends[i].qp))->endpoint;
 }
 
-static struct siw_rd_peer *record(int i)
+static struct siw_rd_peer *fuzz_qp_peer_record(int i)
 {
 	struct siw_addr addr = fuzz_addr_of(!i);
 
 	return endpoint(i) ? siw_rd_peer_find(endpoint(i), &addr) : NULL;
 }
 
-static void seal(uint8_t *octets, uint32_t len)
+static void fuzz_qp_write_crc(uint8_t *octets, uint32_t len)
 {
 	uint32_t crc = htole32(siw_crc32c(0, octets, len - SIW_DGRAM_CRC_LEN));
 
@@ -290,17 +290,17 @@ static void seal(uint8_t *octets, uint32_t len)
 }
 
 /* Changes up to eight octets of a datagram in flight. */
-static void rewrite(uint32_t which, struct input *in)
+static void fuzz_qp_modify_in_flight(uint32_t which, struct input *in)
 {
 	struct fuzz_datagram *d;
-	uint32_t at = byte(in), n = byte(in) % 8 + 1;
+	uint32_t at = fuzz_qp_byte(in), n = fuzz_qp_byte(in) % 8 + 1;
 
 	if (which >= net.flying)
 		return;
 	d = net.air[which];
 	for (uint32_t k = 0; k < n && at + k + SIW_DGRAM_CRC_LEN < d->len; k++)
-		d->octets[at + k] = (uint8_t)byte(in);
-	seal(d->octets, d->len);
+		d->octets[at + k] = (uint8_t)fuzz_qp_byte(in);
+	fuzz_qp_write_crc(d->octets, d->len);
 	lied = true;
 }
 
@@ -329,8 +329,8 @@ static uint32_t msn_of(const struct siw_rd_peer *peer, uint32_t qn)
  */
 static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, struct input *in)
 {
-	uint32_t kind = byte(in), opcode = byte(in), how = byte(in), n = 0;
-	uint32_t rkey = kind & 0x40 ? byte(in) : ends[i].granted->rkey;
+	uint32_t kind = fuzz_qp_byte(in), opcode = fuzz_qp_byte(in), how = fuzz_qp_byte(in), n = 0;
+	uint32_t rkey = kind & 0x40 ? fuzz_qp_byte(in) : ends[i].granted->rkey;
 	uint32_t qn = opcode == 1 ? 1 : kind >> 2 & 3;
 
 	if (kind & 1) { /* a tagged segment */
@@ -344,41 +344,41 @@ static uint32_t put_segment(int i, const struct siw_rd_peer *peer, uint8_t *to, 
 		n += put_be(to + n, kind & 0x80 ? rkey : 0, 4);
 		n += put_be(to + n, qn, 4);
 		n += put_be(to + n, msn_of(peer, qn) + (how & 0x80 ? how & 3 : 0), 4);
-		n += put_be(to + n, how & 0x40 ? byte(in) : 0, 4);
+		n += put_be(to + n, how & 0x40 ? fuzz_qp_byte(in) : 0, 4);
 	}
 	if (kind & 0x10) { /* a Read Request, or another message of that length */
 		n += put_be(to + n, ends[!i].granted->rkey, 4);
-		n += put_be(to + n, granted_at(!i, byte(in)), 8);
-		n += put_be(to + n, byte(in) * 16, 4);
+		n += put_be(to + n, granted_at(!i, fuzz_qp_byte(in)), 8);
+		n += put_be(to + n, fuzz_qp_byte(in) * 16, 4);
 		n += put_be(to + n, ends[i].granted->rkey, 4);
-		n += put_be(to + n, granted_at(i, byte(in)), 8);
+		n += put_be(to + n, granted_at(i, fuzz_qp_byte(in)), 8);
 	}
-	for (uint32_t more = byte(in) % 96; more; more--)
-		to[n++] = (uint8_t)byte(in);
+	for (uint32_t more = fuzz_qp_byte(in) % 96; more; more--)
+		to[n++] = (uint8_t)fuzz_qp_byte(in);
 	return n;
 }
 
 static uint32_t put_ack(uint8_t *to, struct input *in)
 {
-	uint32_t ranges = byte(in) % 6, n = 0;
+	uint32_t ranges = fuzz_qp_byte(in) % 6, n = 0;
 
-	n += put_be(to, byte(in), 4);
-	n += put_be(to + n, byte(in), 1);
+	n += put_be(to, fuzz_qp_byte(in), 4);
+	n += put_be(to + n, fuzz_qp_byte(in), 1);
 	n += put_be(to + n, ranges, 1);
-	n += put_be(to + n, ranges ? byte(in) % 2 : 0, 1);
+	n += put_be(to + n, ranges ? fuzz_qp_byte(in) % 2 : 0, 1);
 	n += put_be(to + n, 0, 1);
 	for (; ranges; ranges--) {
-		n += put_be(to + n, byte(in), 2);
-		n += put_be(to + n, byte(in), 2);
+		n += put_be(to + n, fuzz_qp_byte(in), 2);
+		n += put_be(to + n, fuzz_qp_byte(in), 2);
 	}
 	return n;
 }
 
 /* Sends a forged datagram to end i with the address of the other end. */
-static void forge(int i, struct input *in)
+static void fuzz_qp_send_forged(int i, struct input *in)
 {
-	const struct siw_rd_peer *peer = record(i);
-	uint32_t what = byte(in), space = what >> 7, type = what % 8, len = 0;
+	const struct siw_rd_peer *peer = fuzz_qp_peer_record(i);
+	uint32_t what = fuzz_qp_byte(in), space = what >> 7, type = what % 8, len = 0;
 	const struct siw_rd_seq *seq;
 	struct {
 		struct siw_rd_wire wire;
@@ -393,28 +393,29 @@ static void forge(int i, struct input *in)
 	d.wire.llp.qkey = htonl(QKEY);
 	d.wire.source_epoch = htonl(peer->peer_epoch);
 	d.wire.dest_epoch = htonl(peer->epoch);
-	d.wire.llp.psn = htonl(peer->peer_epoch + (uint32_t)seq->rcv + (what & 8 ? byte(in) : 0));
+	d.wire.llp.psn =
+		htonl(peer->peer_epoch + (uint32_t)seq->rcv + (what & 8 ? fuzz_qp_byte(in) : 0));
 	for (int s = 0; s < SIW_RD_SPACES; s++) {
 		d.wire.acknowledged[s] = htonl(peer->epoch + (uint32_t)peer->seq[s].una +
-					       (what & 16 ? byte(in) % 20 : 0));
-		d.wire.credit[s] = htons((uint16_t)(what & 32 ? byte(in) : 64));
+					       (what & 16 ? fuzz_qp_byte(in) % 20 : 0));
+		d.wire.credit[s] = htons((uint16_t)(what & 32 ? fuzz_qp_byte(in) : 64));
 	}
-	d.wire.ird = (uint8_t)(what & 64 ? byte(in) : 4);
+	d.wire.ird = (uint8_t)(what & 64 ? fuzz_qp_byte(in) : 4);
 	d.wire.flags = (uint8_t)(space * SIW_RD_RESPONSE);
 	if (type == SIW_DGRAM_RD_DATA) {
 		len = put_segment(i, peer, d.rest, in);
 	} else {
-		d.wire.flags = (uint8_t)byte(in);
-		len = type == SIW_DGRAM_RD_ACK ? put_ack(d.rest, in) : byte(in);
+		d.wire.flags = (uint8_t)fuzz_qp_byte(in);
+		len = type == SIW_DGRAM_RD_ACK ? put_ack(d.rest, in) : fuzz_qp_byte(in);
 	}
-	seal((uint8_t *)&d, SIW_RD_OVERHEAD + len);
+	fuzz_qp_write_crc((uint8_t *)&d, SIW_RD_OVERHEAD + len);
 	fuzz_net_send(!i, i, &d, SIW_RD_OVERHEAD + len);
 	lied = true;
 }
 
 /* ---- accounting ------------------------------------------------------------------------------ */
 
-static uint64_t octets_of(const struct siw_rd *rd, bool sent)
+static uint64_t fuzz_qp_buffer_octets(const struct siw_rd *rd, bool sent)
 {
 	uint64_t room = 0;
 
@@ -438,14 +439,15 @@ static uint64_t octets_of(const struct siw_rd *rd, bool sent)
 	return room;
 }
 
-static void check_end(int i)
+static void fuzz_qp_check_accounting(int i)
 {
 	const struct siw_rd *rd = endpoint(i);
 
 	CHECK(ends[i].done <= ends[i].posted);
 	if (!rd)
 		return;
-	CHECK(octets_of(rd, true) == rd->tx_octets && octets_of(rd, false) == rd->rx_octets);
+	CHECK(fuzz_qp_buffer_octets(rd, true) == rd->tx_octets &&
+	      fuzz_qp_buffer_octets(rd, false) == rd->rx_octets);
 	CHECK(rd->rx_octets <= rd->rx_limit);
 }
 
@@ -453,7 +455,7 @@ static void check_end(int i)
  * One progress round of end i. Checks that it sends data as its window allows, at most one other
  * datagram for each datagram that it received, and what its timers repeat.
  */
-static void turn(int i)
+static void fuzz_qp_progress(int i)
 {
 	uint32_t before = net.kept;
 
@@ -473,10 +475,10 @@ static void deliver_all(void)
 	while (fuzz_net_arrive(0))
 		;
 	for (int i = 0; i < QPS; i++)
-		turn(i);
+		fuzz_qp_progress(i);
 }
 
-static void restart(int i)
+static void fuzz_qp_reset_end(int i)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_ERR };
 
@@ -494,7 +496,7 @@ static void restart(int i)
 /*
  * Queries the senders that wait for a receive, and checks that at most `room` entries are written.
  */
-static void ask(int i, int room)
+static void fuzz_qp_query_waits(int i, int room)
 {
 	struct siw_rd_wait waits[4] = { 0 };
 	int n = siw_query_waits(ends[i].qp, waits, room);
@@ -504,16 +506,16 @@ static void ask(int i, int room)
 		CHECK(!waits[k].peer.family);
 }
 
-static void step(struct input *in)
+static void fuzz_qp_step(struct input *in)
 {
-	uint32_t what = byte(in) % 16, how = byte(in);
+	uint32_t what = fuzz_qp_byte(in) % 16, how = fuzz_qp_byte(in);
 	int a = (int)how & 1;
 
 	switch (what) {
 	case 0:
 	case 1:
 	case 2:
-		post_send(a, how >> 1, byte(in), byte(in));
+		post_send(a, how >> 1, fuzz_qp_byte(in), fuzz_qp_byte(in));
 		break;
 	case 3:
 		for (int n = flags & FEW ? 1 : 4; n; n--)
@@ -527,24 +529,24 @@ static void step(struct input *in)
 		fuzz_net_drop(how % 16);
 		break;
 	case 7:
-		fuzz_net_again(how);
+		fuzz_net_replay(how);
 		break;
 	case 8:
 		net.now += 1ull << how % 32;
 		upset |= how % 32 > 29;
 		break;
 	case 9:
-		turn(a);
+		fuzz_qp_progress(a);
 		break;
 	case 10:
 	case 11:
-		if (!(flags & HONEST))
-			rewrite(how % 16, in);
+		if (!(flags & PASSIVE))
+			fuzz_qp_modify_in_flight(how % 16, in);
 		break;
 	case 12:
 	case 13:
-		if (!(flags & HONEST))
-			forge(a, in);
+		if (!(flags & PASSIVE))
+			fuzz_qp_send_forged(a, in);
 		break;
 	case 14:
 		for (uint32_t n = how % 8; n < 8; n++) {
@@ -554,9 +556,9 @@ static void step(struct input *in)
 		break;
 	default:
 		if (how > 240)
-			restart(a);
+			fuzz_qp_reset_end(a);
 		else
-			ask(a, how % 4);
+			fuzz_qp_query_waits(a, how % 4);
 	}
 }
 
@@ -569,7 +571,7 @@ static bool all_done(void)
  * Posts receives for all messages that may still arrive; then, if nothing was forged, checks that
  * every request completes.
  */
-static void finish(void)
+static void fuzz_qp_finish(void)
 {
 	for (int n = 0; n < 4000 && (n < 20 || !all_done()); n++) {
 		for (int i = 0; i < QPS && n % 10 == 0 && n < 2000; i++)
@@ -592,17 +594,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	lied = upset = false;
 	fuzz_net_reset();
 	net.reseed = true;
-	net.knows = knows;
+	net.knows = fuzz_qp_has_record;
 	for (int i = 0; i < QPS; i++)
 		open_end(i);
 	for (int n = 0; n < STEPS && in.at < in.end; n++) {
-		step(&in);
+		fuzz_qp_step(&in);
 		for (int i = 0; i < QPS && n % 4 == 0; i++)
-			check_end(i);
+			fuzz_qp_check_accounting(i);
 	}
-	finish();
+	fuzz_qp_finish();
 	for (int i = 0; i < QPS; i++) {
-		check_end(i);
+		fuzz_qp_check_accounting(i);
 		CHECK(!siw_modify_qp(ends[i].qp, &attr, SIW_QP_STATE));
 		poll_end(i);
 		CHECK(ends[i].done == ends[i].posted);

@@ -80,8 +80,9 @@ static struct siw_rdmap_stream *open_stream(void)
 	return stream;
 }
 
-static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_mem_queue *q,
-					struct siw_llp_sock **listener)
+static struct siw_rdmap_stream *fuzz_rdmap_respond(const struct fuzz_input *in,
+						   struct siw_mem_queue *q,
+						   struct siw_llp_sock **listener)
 {
 	struct siw_mpa_params peer, reply = { .ird = 4, .ord = 4 };
 	struct siw_rdmap_start start = { .recvs = q,
@@ -104,7 +105,7 @@ static struct siw_rdmap_stream *respond(const struct fuzz_input *in, struct siw_
 	return stream;
 }
 
-static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_queue *q)
+static struct siw_rdmap_stream *fuzz_rdmap_initiate(struct fuzz_input *in, struct siw_mem_queue *q)
 {
 	struct siw_mpa_params peer,
 		ask = { .rev = 2, .enhanced = 1, .ird = 4, .ord = 4, .crc = in->flags & FUZZ_CRC };
@@ -138,13 +139,13 @@ static struct siw_rdmap_stream *initiate(struct fuzz_input *in, struct siw_mem_q
 }
 
 /* Handles one event. False: the stream is over. */
-static bool turn(struct siw_rdmap_stream *stream, int *idle)
+static bool fuzz_rdmap_one_event(struct siw_rdmap_stream *stream, int *idle)
 {
 	struct siw_rdmap_event event;
 	uint64_t accepted;
 
 	if (siw_rdmap_recv(stream, &event) != 1) {
-		*idle += fuzz_dry();
+		*idle += fuzz_input_exhausted();
 		return true;
 	}
 	switch (event.kind) {
@@ -198,8 +199,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_patch(&in, "STAG", stag);
 	patch_addresses(&in);
 	q = queue_new();
-	stream = in.flags & FUZZ_INITIATOR ? initiate(&in, q) : respond(&in, q, &listener);
-	while (idle < 4 && turn(stream, &idle))
+	stream = in.flags & FUZZ_INITIATOR ? fuzz_rdmap_initiate(&in, q)
+					   : fuzz_rdmap_respond(&in, q, &listener);
+	while (idle < 4 && fuzz_rdmap_one_event(stream, &idle))
 		;
 	siw_ddp_stream_take(ddp, SIW_RDMAP_QN_SEND, &cookie);
 	siw_rdmap_close(stream);

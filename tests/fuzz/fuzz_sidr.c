@@ -7,7 +7,7 @@
 #include "fuzz.h"
 #include "qp/qp_sidr_wire.h"
 
-static void judge(const struct siw_sidr_frame *frame)
+static void fuzz_sidr_check_frame(const struct siw_sidr_frame *frame)
 {
 	uint8_t again[SIW_SIDR_FRAME];
 	struct siw_sidr_frame same;
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (siw_sidr_parse(octets, size - 1, &frame)) {
 		CHECK(size - 1 == SIW_SIDR_FRAME);
 		CHECK(siw_sidr_quoted_id(octets, SIW_SIDR_QUOTED) == frame.id);
-		judge(&frame);
+		fuzz_sidr_check_frame(&frame);
 	}
 	free(octets);
 	return 0;

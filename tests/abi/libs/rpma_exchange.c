@@ -50,7 +50,8 @@ struct end {
 	int early; /* whether the completion of the answer came before that of the request */
 };
 
-static unsigned char *area(struct end *end, size_t size, int usage, struct rpma_mr_local **mr)
+static unsigned char *aligned_region(struct end *end, size_t size, int usage,
+				     struct rpma_mr_local **mr)
 {
 	unsigned char *memory = aligned_alloc(4096, size < 4096 ? 4096 : size);
 
@@ -68,9 +69,9 @@ static void prepare(struct end *end, const char *address, enum rpma_util_ibv_con
 
 	OK(rpma_utils_get_ibv_context(address, type, &context));
 	OK(rpma_peer_new(context, &end->peer));
-	end->memory = area(end, SIZE, usage, &end->mr);
-	end->in = area(end, MESSAGE, RPMA_MR_USAGE_RECV, &end->in_mr);
-	end->out = area(end, MESSAGE, RPMA_MR_USAGE_SEND, &end->out_mr);
+	end->memory = aligned_region(end, SIZE, usage, &end->mr);
+	end->in = aligned_region(end, MESSAGE, RPMA_MR_USAGE_RECV, &end->in_mr);
+	end->out = aligned_region(end, MESSAGE, RPMA_MR_USAGE_SEND, &end->out_mr);
 	end->expected = malloc(SIZE);
 }
 
@@ -170,7 +171,7 @@ static void serve(struct end *end, const char *address, const char *port, int ro
 	OK(rpma_ep_shutdown(&ep));
 }
 
-static void use(struct end *end, struct rpma_mr_remote *there, int round)
+static void client_loop(struct end *end, struct rpma_mr_remote *there, int round)
 {
 	const char flag[8] = { (char)round, (char)(round >> 8) };
 
@@ -197,7 +198,7 @@ static void use(struct end *end, struct rpma_mr_remote *there, int round)
 	send_round(end, round);
 }
 
-static void ask(struct end *end, const char *address, const char *port, int rounds)
+static void client_round(struct end *end, const char *address, const char *port, int rounds)
 {
 	struct rpma_conn_private_data lent = { NULL, 0 };
 	struct rpma_mr_remote *there = NULL;
@@ -212,7 +213,7 @@ static void ask(struct end *end, const char *address, const char *port, int roun
 	OK(rpma_conn_get_private_data(end->conn, &lent));
 	OK(rpma_mr_remote_from_descriptor(lent.ptr, lent.len, &there));
 	for (int round = 0; round < rounds; round++) {
-		use(end, there, round);
+		client_loop(end, there, round);
 		take_round(end, round + 1);
 		if (round + 1 < rounds)
 			receive_next(end);
@@ -231,7 +232,7 @@ int main(int argc, char **argv)
 	if (strcmp(argv[1], "server") == 0)
 		serve(&end, argv[2], argv[3], atoi(argv[4]));
 	else
-		ask(&end, argv[2], argv[3], atoi(argv[4]));
+		client_round(&end, argv[2], argv[3], atoi(argv[4]));
 	OK(rpma_conn_delete(&end.conn));
 	OK(rpma_mr_dereg(&end.mr));
 	OK(rpma_mr_dereg(&end.in_mr));

@@ -20,7 +20,7 @@ static void fill(unsigned char *to_send, int from, int to, size_t size)
 		to_send[i] = octet(from, to, i);
 }
 
-static int wrong(const unsigned char *came, int from, int to, size_t size)
+static int first_difference(const unsigned char *came, int from, int to, size_t size)
 {
 	for (size_t i = 0; i < size; i++)
 		if (came[i] != octet(from, to, i)) {
@@ -48,7 +48,7 @@ static int ring(int rank, int ranks, size_t size, long laps)
 		memset(in, 0, size);
 		MPI_Sendrecv(out, (int)size, MPI_BYTE, next, 1, in, (int)size, MPI_BYTE, before, 1,
 			     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-		bad = wrong(in, before, rank, size);
+		bad = first_difference(in, before, rank, size);
 	}
 	free(out);
 	free(in);
@@ -64,7 +64,7 @@ static int alltoall(int rank, int ranks, size_t size)
 		fill(out + to * size, rank, to, size);
 	MPI_Alltoall(out, (int)size, MPI_BYTE, in, (int)size, MPI_BYTE, MPI_COMM_WORLD);
 	for (int from = 0; from < ranks; from++)
-		bad += wrong(in + from * size, from, rank, size);
+		bad += first_difference(in + from * size, from, rank, size);
 	free(out);
 	free(in);
 	return bad;

@@ -306,7 +306,7 @@ static void creating_queue_pairs(struct ibv_cq *cq)
 }
 
 /* State transitions and attribute masks that verbs do not allow; the state must not change. */
-static void modifying(struct ibv_qp *qp)
+static void invalid_transitions(struct ibv_qp *qp)
 {
 	static const struct {
 		/* attribute mask of the ibv_modify_qp call, which is made in RESET */
@@ -356,7 +356,7 @@ static void modifying(struct ibv_qp *qp)
 }
 
 /* Invalid paths in the transition from INIT to RTR. */
-static void paths(struct ibv_qp *qp)
+static void invalid_paths(struct ibv_qp *qp)
 {
 	which = "a path that is none";
 	to_init(qp);
@@ -410,7 +410,7 @@ static void posting(struct ibv_qp *qp)
  * siw_reason_name of <siwarp/siw_ext.h>, looked up at run time because verbs programs are not
  * linked to siwarp's library.
  */
-static const char *reason(void)
+static const char *engine_reason_name(void)
 {
 	const char *(*name)(void);
 
@@ -431,13 +431,13 @@ static void queue_pairs(void)
 	struct ibv_qp *qp;
 
 	CHECK(cq);
-	qp_init = usual(cq, IBV_QPT_RC);
+	qp_init = default_qp_attr(cq, IBV_QPT_RC);
 	creating_queue_pairs(cq);
 	init = qp_init;
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
-	modifying(qp);
-	paths(qp);
+	invalid_transitions(qp);
+	invalid_paths(qp);
 	posting(qp);
 	CHECK(ibv_destroy_qp(qp) == 0);
 	which = "a destroyed queue pair, inline";
@@ -446,9 +446,9 @@ static void queue_pairs(void)
 	 * adapters.
 	 */
 	ERRNO(0, ibv_post_send(qp, &wr, &bad));
-	CHECK(strcmp(reason(), "DESTROYED") == 0);
+	CHECK(strcmp(engine_reason_name(), "DESTROYED") == 0);
 	ERRNO(0, ibv_post_recv(qp, &rr, &bad_rr));
-	CHECK(strcmp(reason(), "DESTROYED") == 0);
+	CHECK(strcmp(engine_reason_name(), "DESTROYED") == 0);
 	bads[FOREIGN].handle = cq;
 	bads[DESTROYED].handle = qp;
 	EACH(qp)
@@ -517,7 +517,7 @@ static void shared_queues_and_handles(void)
 }
 
 /* Features without hardware support fail with EOPNOTSUPP, never with ENOSYS. */
-static void refused(struct ibv_qp *qp)
+static void unsupported_calls(struct ibv_qp *qp)
 {
 	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
@@ -556,10 +556,10 @@ int main(void)
 
 	open_lo();
 	cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
-	qp_init = usual(cq, IBV_QPT_RC);
+	qp_init = default_qp_attr(cq, IBV_QPT_RC);
 	qp = ibv_create_qp(pd, &qp_init);
 	CHECK(cq && qp);
-	refused(qp);
+	unsupported_calls(qp);
 	contexts();
 	context_values();
 	domains();

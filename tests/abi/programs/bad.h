@@ -8,7 +8,7 @@
 static int failures, rows;
 static const char *which;
 
-static void expect(int line, const char *call, long got, long wanted)
+static void check_result(int line, const char *call, long got, long wanted)
 {
 	rows++;
 	if (got == wanted)
@@ -22,20 +22,20 @@ static void expect(int line, const char *call, long got, long wanted)
  * Check a call that returns an errno value (ERRNO), -1 with errno (MINUS), or NULL with errno
  * (NONE).
  */
-#define ERRNO(wanted, call)                                \
-	do {                                               \
-		errno = 0;                                 \
-		expect(__LINE__, #call, (call), (wanted)); \
+#define ERRNO(wanted, call)                                      \
+	do {                                                     \
+		errno = 0;                                       \
+		check_result(__LINE__, #call, (call), (wanted)); \
 	} while (0)
-#define MINUS(wanted, call)                                                   \
-	do {                                                                  \
-		errno = 0;                                                    \
-		expect(__LINE__, #call, (call) == -1 ? errno : -2, (wanted)); \
+#define MINUS(wanted, call)                                                         \
+	do {                                                                        \
+		errno = 0;                                                          \
+		check_result(__LINE__, #call, (call) == -1 ? errno : -2, (wanted)); \
 	} while (0)
-#define NONE(wanted, call)                                                      \
-	do {                                                                    \
-		errno = 0;                                                      \
-		expect(__LINE__, #call, (call) == NULL ? errno : -2, (wanted)); \
+#define NONE(wanted, call)                                                            \
+	do {                                                                          \
+		errno = 0;                                                            \
+		check_result(__LINE__, #call, (call) == NULL ? errno : -2, (wanted)); \
 	} while (0)
 
 static char memory[SIZE] __attribute__((aligned(64)));

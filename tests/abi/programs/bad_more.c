@@ -36,7 +36,7 @@ extern void heap_destroy(void *heap) __asm__("ibv_dmabuf_heap_destroy");
 static void *volatile nothing; /* a NULL pointer that the compiler cannot recognise as NULL */
 
 /* Result pointers of context functions are NULL. */
-static void of_contexts(void)
+static void null_results_context(void)
 {
 	struct ibv_ah_attr to = to_self();
 	struct ibv_wc wc = { .wc_flags = IBV_WC_GRH };
@@ -63,13 +63,13 @@ static void of_contexts(void)
 }
 
 /* Result pointers of queue functions are NULL. */
-static void of_queues(void)
+static void null_results_queue(void)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
 	struct ibv_srq_init_attr srq_init = { .attr = { 1, 1, 0 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 1, NULL, channel, 0), *got;
-	struct ibv_qp_init_attr init = usual(cq, IBV_QPT_RC);
+	struct ibv_qp_init_attr init = default_qp_attr(cq, IBV_QPT_RC);
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	struct ibv_qp_attr attr;
 
@@ -87,7 +87,7 @@ static void of_queues(void)
 /*
  * Looks up the engine's objects by invalid handles, handles of another kind, and destroyed handles.
  */
-static void of_ext(void)
+static void engine_objects(void)
 {
 	struct ibv_pd *gone = ibv_alloc_pd(ctx);
 	void *handles[] = { NULL, (void *)(uintptr_t)0x10, memory + 1, memory, NULL };
@@ -160,7 +160,7 @@ static void copies(void)
 }
 
 /* ibv_dofork_range and ibv_dontfork_range accept any range, at any time and in any order. */
-static void forks(void)
+static void fork_ranges(void)
 {
 	static const size_t sizes[] = { 0, 1, 4095, SIZE_MAX };
 	char *const bases[] = { NULL, memory, memory + 1, (char *)UINTPTR_MAX };
@@ -216,11 +216,11 @@ static void of_providers(void)
 int main(void)
 {
 	open_lo();
-	of_contexts();
-	of_queues();
-	of_ext();
+	null_results_context();
+	null_results_queue();
+	engine_objects();
 	copies();
-	forks();
+	fork_ranges();
 	sysfs();
 	of_providers();
 	close_lo();

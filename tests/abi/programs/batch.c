@@ -25,7 +25,7 @@ int main(int argc, char **argv)
 	CHECK(ah);
 	for (int i = 0; i < COUNT; i++) {
 		memset(a.buf + i * EACH, i, EACH);
-		sge[i] = part(&a, (size_t)i * EACH, EACH);
+		sge[i] = sge_of_side(&a, (size_t)i * EACH, EACH);
 		wr[i] = (struct ibv_send_wr){
 			.next = i + 1 < COUNT ? &wr[i + 1] : NULL,
 			.sg_list = &sge[i],
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 		};
 	}
 	CHECK(ibv_post_send(a.qp, wr, &bad) == 0);
-	succeed(a.cq);
+	next_success(a.cq);
 	CHECK(ibv_destroy_ah(ah) == 0);
 	end_side(&a);
 	close_lo();

@@ -22,19 +22,19 @@ static void refused(struct rdma_cm_id *listener)
 	struct rdma_cm_event *event;
 
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = request(listener, NULL, 0);
+	server = next_cm_request(listener, NULL, 0);
 	CHECK(rdma_reject(server, "no", 3) == 0);
 	CHECK(rdma_reject(server, NULL, 0) == -1 && errno == EINVAL);
-	end(server);
-	event = next(other, RDMA_CM_EVENT_REJECTED, client);
+	cm_destroy(server);
+	event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
 	CHECK(event->status == 28 && event->param.conn.private_data_len == 3);
 	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	end(client);
+	cm_destroy(client);
 	client = resolved(other, htons(9)); /* port 9, where no program listens */
 	CHECK(rdma_connect(client, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_REJECTED, client, 8);
-	end(client);
+	expect_cm_event(other, RDMA_CM_EVENT_REJECTED, client, 8);
+	cm_destroy(client);
 }
 
 static atomic_bool destroyed;
@@ -54,15 +54,15 @@ static void waits_for_acks(struct rdma_cm_id *listener)
 
 	connected(listener, &client, &server);
 	CHECK(rdma_disconnect(client) == 0);
-	event = next(other, RDMA_CM_EVENT_DISCONNECTED, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client);
 	rdma_destroy_qp(client);
 	CHECK(pthread_create(&thread, NULL, destroy, client) == 0);
 	usleep(50000);
 	CHECK(!destroyed);
 	CHECK(event->id == client && rdma_ack_cm_event(event) == 0);
 	CHECK(pthread_join(thread, NULL) == 0 && destroyed);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	end(server);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	cm_destroy(server);
 }
 
 static void without_queue_pair(struct rdma_cm_id *listener)
@@ -71,10 +71,10 @@ static void without_queue_pair(struct rdma_cm_id *listener)
 
 	connected(listener, &client, &server);
 	rdma_destroy_qp(server);
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	CHECK(rdma_destroy_id(server) == 0);
-	end(client);
+	cm_destroy(client);
 }
 
 static void moves(struct rdma_cm_id *listener)
@@ -86,28 +86,28 @@ static void moves(struct rdma_cm_id *listener)
 	connected(listener, &client, &server);
 	CHECK(rdma_disconnect(server) == 0);
 	CHECK(rdma_migrate_id(client, third) == 0 && client->channel == third);
-	expect(third, RDMA_CM_EVENT_DISCONNECTED, client, 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	end(client);
-	end(server);
+	expect_cm_event(third, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	cm_destroy(client);
+	cm_destroy(server);
 	rdma_destroy_event_channel(third);
 }
 
-static void order(void)
+static void event_order(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
 	struct rdma_cm_event *event;
 
 	connected(listener, &client, &server);
 	CHECK(rdma_disconnect(client) == 0);
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	/*
 	 * the connection has already ended: rdma_disconnect succeeds, and no further event follows
 	 */
 	CHECK(rdma_disconnect(server) == 0);
-	end(client);
-	end(server);
+	cm_destroy(client);
+	cm_destroy(server);
 	refused(listener);
 	waits_for_acks(listener);
 	without_queue_pair(listener);
@@ -121,7 +121,7 @@ static void order(void)
 
 static atomic_int seen;
 
-static void *take(void *unused)
+static void *count_cm_events(void *unused)
 {
 	struct rdma_cm_event *event;
 
@@ -141,7 +141,7 @@ static void threads(void)
 	pthread_t thread;
 
 	for (int round = 0; round < 20; round++) {
-		CHECK(pthread_create(&thread, NULL, take, NULL) == 0);
+		CHECK(pthread_create(&thread, NULL, count_cm_events, NULL) == 0);
 		for (int i = 0; i < 20; i++) {
 			CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
 			CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
@@ -150,7 +150,7 @@ static void threads(void)
 			CHECK(rdma_connect(id, NULL) == 0);
 			if (i % 2)
 				usleep(100);
-			end(id);
+			cm_destroy(id);
 		}
 		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
 	}
@@ -172,7 +172,7 @@ static struct rdma_addrinfo *info(const char *port, int flags)
 }
 
 /* A passive lookup without a port returns the address at which other hosts reach the listener. */
-static void names(void)
+static void passive_lookup(void)
 {
 	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE }, *res;
 	struct ibv_context **devices = rdma_get_devices(NULL);
@@ -269,7 +269,7 @@ static struct ibv_qp *own_qp(struct rdma_cm_id *id, enum ibv_qp_type type)
 	return ibv_create_qp(id->pd, &attr);
 }
 
-static void step(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state to)
+static void qp_modify_step(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state to)
 {
 	struct ibv_qp_attr attr = { .qp_state = to };
 	struct ibv_qp_init_attr init;
@@ -298,7 +298,7 @@ static void send_by(struct ibv_qp *from, struct ibv_qp *to, struct ibv_mr *mr)
 	CHECK(done == 2);
 }
 
-static void others(void)
+static void foreign_queue_pairs(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
 	struct sockaddr_in addr = loopback(rdma_get_src_port(listener));
@@ -309,9 +309,9 @@ static void others(void)
 
 	CHECK(rdma_create_id(other, &client, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(client, NULL, (struct sockaddr *)&addr, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
 	one = own_qp(client, IBV_QPT_RC);
 	CHECK(one);
 	/* rdma_connect fails: no queue pair has the given number */
@@ -319,31 +319,31 @@ static void others(void)
 	param.qp_num = one->qp_num;
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
 	CHECK(rdma_connect(client, &param) == 0);
-	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	two = own_qp(server, IBV_QPT_RC);
 	CHECK(two);
-	step(server, two, IBV_QPS_INIT);
-	step(server, two, IBV_QPS_RTR);
-	step(server, two, IBV_QPS_RTS);
+	qp_modify_step(server, two, IBV_QPS_INIT);
+	qp_modify_step(server, two, IBV_QPS_RTR);
+	qp_modify_step(server, two, IBV_QPS_RTS);
 	param.qp_num = two->qp_num;
 	CHECK(rdma_accept(server, &param) == 0);
-	expect(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
-	step(client, one, IBV_QPS_INIT);
-	step(client, one, IBV_QPS_RTR);
-	step(client, one, IBV_QPS_RTS);
+	expect_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
+	qp_modify_step(client, one, IBV_QPS_INIT);
+	qp_modify_step(client, one, IBV_QPS_RTR);
+	qp_modify_step(client, one, IBV_QPS_RTS);
 	CHECK(rdma_establish(client) == 0);
 	CHECK(rdma_establish(client) == -1 && errno == EINVAL);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	mr = rdma_reg_msgs(client, memory, 64);
 	CHECK(mr && client->pd == server->pd);
 	send_by(one, two, mr);
 	send_by(two, one, mr);
 	CHECK(rdma_disconnect(server) == 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	/* the client gets DISCONNECTED without a previous ESTABLISHED event */
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
 	CHECK(rdma_destroy_id(client) == 0 && rdma_destroy_id(server) == 0);
@@ -364,14 +364,14 @@ static void private_data_alone(void)
 
 	CHECK(rdma_create_id(other, &client, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(client, NULL, (struct sockaddr *)&addr, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 	CHECK(rdma_resolve_route(client, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
 	one = own_qp(client, IBV_QPT_UD);
 	CHECK(one);
 	param.qp_num = one->qp_num;
 	CHECK(rdma_connect(client, &param) == 0 && !client->qp);
-	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(strcmp(event->param.conn.private_data, "ask") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -381,17 +381,17 @@ static void private_data_alone(void)
 					  .private_data_len = 7,
 					  .qp_num = two->qp_num };
 	CHECK(rdma_accept(server, &param) == 0 && !server->qp);
-	event = next(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client);
 	CHECK(strcmp(event->param.conn.private_data, "answer") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0 && rdma_establish(client) == 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(one->state == IBV_QPS_RESET && two->state == IBV_QPS_RESET);
 	CHECK(rdma_disconnect(client) == 0);
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
 	CHECK(ibv_destroy_qp(one) == 0 && ibv_destroy_qp(two) == 0 && ibv_destroy_cq(own_cq) == 0);
-	end(client);
-	end(server);
+	cm_destroy(client);
+	cm_destroy(server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -420,7 +420,7 @@ static void forked(void)
 	if (pid == 0)
 		child(id);
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	end(id);
+	cm_destroy(id);
 }
 
 int main(int argc, char **argv)
@@ -431,17 +431,17 @@ int main(int argc, char **argv)
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
 	if (strcmp(what, "order") == 0)
-		order();
+		event_order();
 	else if (strcmp(what, "threads") == 0)
 		threads();
 	else if (strcmp(what, "endpoints") == 0)
 		endpoints();
 	else if (strcmp(what, "names") == 0)
-		names();
+		passive_lookup();
 	else if (strcmp(what, "private") == 0)
 		private_data_alone();
 	else if (strcmp(what, "others") == 0)
-		others();
+		foreign_queue_pairs();
 	else if (strcmp(what, "forked") == 0)
 		forked();
 	else

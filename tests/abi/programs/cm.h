@@ -25,8 +25,9 @@ static inline struct sockaddr_in loopback(uint16_t port_be)
 }
 
 /* Returns the next event of a channel, and checks its type and its id. */
-static inline struct rdma_cm_event *
-next(struct rdma_event_channel *of, enum rdma_cm_event_type wanted, const struct rdma_cm_id *id)
+static inline struct rdma_cm_event *next_cm_event(struct rdma_event_channel *of,
+						  enum rdma_cm_event_type wanted,
+						  const struct rdma_cm_id *id)
 {
 	struct pollfd fd = { of->fd, POLLIN, 0 };
 	struct rdma_cm_event *event;
@@ -40,10 +41,10 @@ next(struct rdma_event_channel *of, enum rdma_cm_event_type wanted, const struct
 	return event;
 }
 
-static inline void expect(struct rdma_event_channel *of, enum rdma_cm_event_type wanted,
-			  const struct rdma_cm_id *id, int status)
+static inline void expect_cm_event(struct rdma_event_channel *of, enum rdma_cm_event_type wanted,
+				   const struct rdma_cm_id *id, int status)
 {
-	struct rdma_cm_event *event = next(of, wanted, id);
+	struct rdma_cm_event *event = next_cm_event(of, wanted, id);
 
 	CHECK(event->status == status);
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -82,10 +83,10 @@ static inline struct rdma_cm_id *resolved(struct rdma_event_channel *on, uint16_
 
 	CHECK(rdma_create_id(on, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1000) == 0);
-	expect(on, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(on, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(id->verbs && id->port_num == 1 && rdma_get_dst_port(id) == port_be);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
-	expect(on, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(on, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	queues(id);
 	return id;
 }
@@ -103,7 +104,7 @@ static inline void send_to(struct rdma_cm_id *from, struct rdma_cm_id *to)
 	CHECK(rdma_dereg_mr(one) == 0 && rdma_dereg_mr(two) == 0);
 }
 
-static inline void end(struct rdma_cm_id *id)
+static inline void cm_destroy(struct rdma_cm_id *id)
 {
 	rdma_destroy_qp(id);
 	CHECK(id->qp == NULL && id->send_cq == NULL && id->recv_cq_channel == NULL);
@@ -111,20 +112,20 @@ static inline void end(struct rdma_cm_id *id)
 }
 
 /* The client disconnects; both ends receive the event, and both ids are destroyed. */
-static inline void parted(struct rdma_cm_id *client, struct rdma_cm_id *server)
+static inline void cm_disconnect(struct rdma_cm_id *client, struct rdma_cm_id *server)
 {
 	CHECK(rdma_disconnect(client) == 0);
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	end(client);
-	end(server);
+	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	cm_destroy(client);
+	cm_destroy(server);
 }
 
 /* Returns the id of the next connection request, and checks its private data. */
-static inline struct rdma_cm_id *request(struct rdma_cm_id *listener, const uint8_t *data,
-					 uint8_t len)
+static inline struct rdma_cm_id *next_cm_request(struct rdma_cm_id *listener, const uint8_t *data,
+						 uint8_t len)
 {
-	struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_event *event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(event->listen_id == listener && id != listener && id->context == listener->context);
@@ -151,15 +152,15 @@ static inline void connected(struct rdma_cm_id *listener, struct rdma_cm_id **cl
 	param.private_data_len = sizeof(data);
 	*client = resolved(other, rdma_get_src_port(listener));
 	CHECK(rdma_connect(*client, &param) == 0);
-	*server = request(listener, data, sizeof(data));
+	*server = next_cm_request(listener, data, sizeof(data));
 	param.private_data_len = 10;
 	param.initiator_depth = param.responder_resources = 0;
 	CHECK(rdma_accept(*server, &param) == 0);
-	event = next(other, RDMA_CM_EVENT_ESTABLISHED, *client);
+	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, *client);
 	CHECK(event->param.conn.private_data_len == 10);
 	CHECK(memcmp(event->param.conn.private_data, data, 10) == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, *server, 0);
 	CHECK((*client)->qp->state == IBV_QPS_RTS && rdma_get_src_port(*client) != 0);
 	CHECK(rdma_get_src_port(*client) == rdma_get_dst_port(*server));
 	send_to(*server, *client); /* either end of the connection may send first */

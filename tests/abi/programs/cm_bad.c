@@ -68,8 +68,8 @@ static void no_id(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_write_cm_event(id, (enum rdma_cm_event_type)18, 0, 0));
 	MINUS(EINVAL, rdma_resolve_addrinfo(id, "127.0.0.1", NULL, NULL));
 	MINUS(EINVAL, rdma_query_addrinfo(id, &info));
-	expect(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
-	expect(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
+	check_result(__LINE__, "rdma_get_src_port", rdma_get_src_port(id), 0);
+	check_result(__LINE__, "rdma_get_dst_port", rdma_get_dst_port(id), 0);
 	/* These functions have no return value, so the test only checks that they do not crash. */
 	rdma_destroy_qp(id);
 	rdma_destroy_srq(id);
@@ -143,8 +143,8 @@ static void wrong_values(struct rdma_cm_id *id)
 	MINUS(EINVAL, rdma_leave_multicast(id, (struct sockaddr *)&addr));
 	MINUS(EINVAL, rdma_migrate_id(id, (struct rdma_event_channel *)memory));
 	MINUS(EINVAL, rdma_create_ep(&out, NULL, NULL, NULL));
-	expect(__LINE__, "rdma_event_str",
-	       strcmp(rdma_event_str((enum rdma_cm_event_type)99), "UNKNOWN EVENT"), 0);
+	check_result(__LINE__, "rdma_event_str",
+		     strcmp(rdma_event_str((enum rdma_cm_event_type)99), "UNKNOWN EVENT"), 0);
 }
 
 static void no_names(void)
@@ -238,7 +238,7 @@ int fcntl64(int fd, int cmd, ...)
  * The same situation arises when rping exits: its second thread waits for events while main()
  * returns, and the call must not return early.
  */
-static void asked(const char *when)
+static void wait_on_destroyed(const char *when)
 {
 	struct rdma_cm_event *event;
 	double before = now();
@@ -251,9 +251,9 @@ static void asked(const char *when)
 static void channel_is_gone(void)
 {
 	leaves = true;
-	asked("a channel that goes while an event is waited for");
+	wait_on_destroyed("a channel that goes while an event is waited for");
 	CHECK(!leaves);
-	asked("a channel that is gone");
+	wait_on_destroyed("a channel that is gone");
 }
 
 /* A new event channel may get the address of a destroyed one; the two must not be confused. */

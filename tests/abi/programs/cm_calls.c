@@ -7,9 +7,9 @@
 
 #include "cm.h"
 
-static struct rdma_cm_id *asked(void)
+static struct rdma_cm_id *next_request_id(void)
 {
-	struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_event *event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(rdma_ack_cm_event(event) == 0);
@@ -19,8 +19,8 @@ static struct rdma_cm_id *asked(void)
 static void accept_it(struct rdma_cm_id *client, struct rdma_cm_id *server)
 {
 	CHECK(rdma_accept(server, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 }
 
 /* ---- queue pairs and shared receive queues --------------------------------------------------- */
@@ -81,7 +81,7 @@ static void queues_of_ids(void)
 	queues_ex(client);
 	CHECK(client->qp->srq == client->srq);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = asked();
+	server = next_request_id();
 	shared_receives(server);
 	queues(server);
 	CHECK(server->qp->srq == server->srq);
@@ -115,19 +115,19 @@ static void depths(void)
 	CHECK(ibv_query_device(client->verbs, &device) == 0);
 	kept = client->verbs->device->transport_type == IBV_TRANSPORT_IB;
 	CHECK(rdma_connect(client, &most) == 0);
-	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	CHECK(event->param.conn.responder_resources == device.max_qp_init_rd_atom);
 	CHECK(event->param.conn.initiator_depth == device.max_qp_rd_atom);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	queues(server);
 	CHECK(rdma_accept(server, &none) == 0);
-	event = next(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->param.conn.responder_resources == kept);
 	CHECK(event->param.conn.initiator_depth == kept);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
-	parted(client, server);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	cm_disconnect(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -209,7 +209,7 @@ static void datagrams(void)
 /* ---- options and ECE ------------------------------------------------------------------------- */
 
 /* Options that concern the address cannot be set once the id is bound. */
-static void too_late(struct rdma_cm_id *bound)
+static void set_option_too_late(struct rdma_cm_id *bound)
 {
 	int on = 1;
 
@@ -239,15 +239,15 @@ static void refused(struct rdma_cm_id *listener)
 
 	vendors_options(client);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = asked();
+	server = next_request_id();
 	vendors_options(server);
 	CHECK(rdma_reject_ece(server, "no", 3) == 0);
 	CHECK(rdma_reject_ece(server, "no", 3) == -1 && errno == EINVAL);
-	event = next(other, RDMA_CM_EVENT_REJECTED, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
 	CHECK(event->param.conn.private_data_len >= 3);
 	CHECK(strcmp(event->param.conn.private_data, "no") == 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	end(client);
+	cm_destroy(client);
 	CHECK(rdma_destroy_id(server) == 0);
 }
 
@@ -255,20 +255,20 @@ static void settings(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel);
 
-	too_late(listener);
+	set_option_too_late(listener);
 	refused(listener);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 /* ---- ids that become synchronous and asynchronous again -------------------------------------- */
 
-static void moves(void)
+static void migrate_id(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
 
 	client = resolved(other, rdma_get_src_port(listener));
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = asked();
+	server = next_request_id();
 	queues(server);
 	accept_it(client, server);
 	CHECK(rdma_migrate_id(client, NULL) == 0);
@@ -276,19 +276,19 @@ static void moves(void)
 	CHECK(rdma_migrate_id(client, NULL) == 0); /* the id is already synchronous */
 	CHECK(rdma_disconnect(client) == 0);
 	CHECK(client->event && client->event->event == RDMA_CM_EVENT_DISCONNECTED);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	end(client);
-	end(server);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	cm_destroy(client);
+	cm_destroy(server);
 
 	/* Migrate back: the events are reported on the channel again. */
 	client = resolved(other, rdma_get_src_port(listener));
 	CHECK(rdma_migrate_id(client, NULL) == 0);
 	CHECK(rdma_migrate_id(client, other) == 0 && client->channel == other && !client->event);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = asked();
+	server = next_request_id();
 	queues(server);
 	accept_it(client, server);
-	parted(client, server);
+	cm_disconnect(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -298,7 +298,7 @@ int main(int argc, char **argv)
 					    { "depths", depths },
 					    { "datagrams", datagrams },
 					    { "settings", settings },
-					    { "moves", moves } };
+					    { "moves", migrate_id } };
 
 	return run_named(all, sizeof(all) / sizeof(all[0]), argc, argv);
 }

@@ -38,7 +38,7 @@ static void two_devices(void)
 }
 
 /* Returns a listener on ::, on every device; only_v6: for IPv6 only. */
-static struct rdma_cm_id *everywhere(bool only_v6)
+static struct rdma_cm_id *listen_wildcard(bool only_v6)
 {
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
 	struct rdma_cm_id *id;
@@ -68,37 +68,37 @@ static struct rdma_cm_id *connecting(const char *text, uint16_t port_be)
 	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6,
 				1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	queues(id);
 	CHECK(rdma_connect(id, NULL) == 0);
 	return id;
 }
 
-static void comes_in_on(struct rdma_cm_id *listener, const char *text, const char *device)
+static void check_request_device(struct rdma_cm_id *listener, const char *text, const char *device)
 {
 	struct rdma_cm_id *client = connecting(text, rdma_get_src_port(listener));
-	struct rdma_cm_id *server = request(listener, NULL, 0);
+	struct rdma_cm_id *server = next_cm_request(listener, NULL, 0);
 
 	CHECK(is_device(client, device) && is_device(server, device));
 	CHECK(server->qp->context == server->verbs && server->pd->context == server->verbs);
 	CHECK(rdma_accept(server, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	send_to(client, server);
-	parted(client, server);
+	cm_disconnect(client, server);
 }
 
 /* Checks that a connection is refused; nothing else in this namespace uses the port. */
-static void is_refused(const char *text, uint16_t port_be)
+static void check_refused(const char *text, uint16_t port_be)
 {
 	struct rdma_cm_id *client = connecting(text, port_be);
-	struct rdma_cm_event *event = next(other, RDMA_CM_EVENT_REJECTED, client);
+	struct rdma_cm_event *event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, client);
 
 	CHECK(event->status == 8);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	end(client);
+	cm_destroy(client);
 }
 
 /*
@@ -124,11 +124,11 @@ static void no_such_group(void)
 	CHECK(rdma_bind_addr(id, (struct sockaddr *)&own) == 0);
 	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&strange, &word) == 0);
-	event = next(other, RDMA_CM_EVENT_MULTICAST_ERROR, id);
+	event = next_cm_event(other, RDMA_CM_EVENT_MULTICAST_ERROR, id);
 	CHECK(event->status < 0 && event->param.ud.private_data == &word);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_join_multicast(id, (struct sockaddr *)&group, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_MULTICAST_JOIN, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_MULTICAST_JOIN, id, 0);
 	rdma_destroy_qp(id);
 	CHECK(!id->qp && rdma_destroy_id(id) == 0);
 }
@@ -141,14 +141,14 @@ int main(void)
 	channel = rdma_create_event_channel();
 	other = rdma_create_event_channel();
 	CHECK(channel && other);
-	listener = everywhere(false);
-	comes_in_on(listener, "192.0.2.1", "siw_near");
-	comes_in_on(listener, "198.51.100.1", "siw_far");
-	comes_in_on(listener, "2001:db8::1", "siw_far");
+	listener = listen_wildcard(false);
+	check_request_device(listener, "192.0.2.1", "siw_near");
+	check_request_device(listener, "198.51.100.1", "siw_far");
+	check_request_device(listener, "2001:db8::1", "siw_far");
 	CHECK(rdma_destroy_id(listener) == 0);
-	listener = everywhere(true);
-	comes_in_on(listener, "2001:db8::1", "siw_far");
-	is_refused("192.0.2.1", rdma_get_src_port(listener));
+	listener = listen_wildcard(true);
+	check_request_device(listener, "2001:db8::1", "siw_far");
+	check_refused("192.0.2.1", rdma_get_src_port(listener));
 	CHECK(rdma_destroy_id(listener) == 0);
 	no_such_group();
 	rdma_destroy_event_channel(channel);

@@ -35,19 +35,19 @@ static void half_a_connection(struct rdma_cm_id *listener)
 
 	CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
 	CHECK(send(fd, frame, sizeof(frame) - 1, 0) == (ssize_t)sizeof(frame) - 1);
-	server = request(listener, NULL, 0);
+	server = next_cm_request(listener, NULL, 0);
 	CHECK(rdma_accept(server, NULL) == 0);
 	CHECK(recv(fd, (char[24]){ 0 }, 24, MSG_WAITALL) == 24);
 	CHECK(close(fd) == 0);
-	event = next(channel, RDMA_CM_EVENT_CONNECT_ERROR, server);
+	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_ERROR, server);
 	CHECK(event->status < 0);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_disconnect(server) == 0);
-	end(server);
+	cm_destroy(server);
 }
 
 /* Resolving an unreachable address fails with an event, and may be retried. */
-static void no_way(void)
+static void unreachable_address(void)
 {
 	struct sockaddr_in nowhere = { .sin_family = AF_INET, .sin_port = htons(9) };
 	struct sockaddr_in addr = loopback(htons(9));
@@ -57,18 +57,18 @@ static void no_way(void)
 		htonl(0x7fffffff); /* broadcast address of loopback, which needs no route */
 	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&nowhere), 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_ERROR, id, -EACCES);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_ERROR, id, -EACCES);
 	CHECK(rdma_resolve_route(id, 1000) == -1 && errno == EINVAL);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == -1 && errno == EINVAL);
 	queues(id);
 	/* rdma_connect fails: the route has not been resolved yet */
 	CHECK(rdma_connect(id, NULL) == -1 && errno == EINVAL);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 1000) == -1 && errno == EINVAL);
-	end(id);
+	cm_destroy(id);
 	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&nowhere), 1000) == -1 && errno == EACCES);
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ADDR_ERROR);
@@ -89,7 +89,7 @@ static struct rdma_cm_id *synchronous(uint16_t port_be)
 
 static void *answer(void *listener)
 {
-	struct rdma_cm_id *server = request(listener, NULL, 0);
+	struct rdma_cm_id *server = next_cm_request(listener, NULL, 0);
 
 	CHECK(rdma_accept(server, NULL) == 0);
 	return server;
@@ -104,26 +104,26 @@ static void disconnected_twice(struct rdma_cm_id *listener)
 	CHECK(pthread_create(&thread, NULL, answer, listener) == 0);
 	CHECK(rdma_connect(client, NULL) == 0);
 	CHECK(pthread_join(thread, &server) == 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(rdma_disconnect(client) == 0 && client->qp->state == IBV_QPS_ERR);
 	CHECK(client->event->event == RDMA_CM_EVENT_DISCONNECTED);
 	CHECK(rdma_disconnect(client) == 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	end(server);
-	end(client);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	cm_destroy(server);
+	cm_destroy(client);
 	client = synchronous(htons(9));
 	CHECK(rdma_connect(client, NULL) == -1 && errno == ECONNREFUSED);
 	/* rdma_disconnect returns without waiting for an event */
 	CHECK(rdma_disconnect(client) == 0);
-	end(client);
+	cm_destroy(client);
 }
 
-static void ends(void)
+static void early_ends(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel);
 
 	half_a_connection(listener);
-	no_way();
+	unreachable_address();
 	disconnected_twice(listener);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
@@ -136,11 +136,11 @@ static void establish(struct rdma_cm_id *client, struct rdma_cm_id *server,
 	struct rdma_cm_event *event;
 
 	CHECK(rdma_accept(server, told) == 0);
-	event = next(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->param.conn.responder_resources == told->initiator_depth);
 	CHECK(event->param.conn.initiator_depth == told->responder_resources);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 }
 
 /*
@@ -160,7 +160,7 @@ static void depths(void)
 
 	client = resolved(other, rdma_get_src_port(listener));
 	CHECK(rdma_connect(client, &param) == 0);
-	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(event->param.conn.responder_resources == 5);
 	CHECK(event->param.conn.initiator_depth == 7);
@@ -176,10 +176,10 @@ static void depths(void)
 	CHECK(rdma_get_send_comp(client, &wc) == 1);
 	CHECK(wc.status == IBV_WC_RNR_RETRY_EXC_ERR);
 	CHECK(now() - before > 0.6);
-	CHECK(rdma_ack_cm_event(next(other, RDMA_CM_EVENT_DISCONNECTED, client)) == 0);
+	CHECK(rdma_ack_cm_event(next_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client)) == 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
-	end(client);
-	end(server);
+	cm_destroy(client);
+	cm_destroy(server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -213,7 +213,7 @@ static void send_immediate(struct rdma_cm_id *from, struct rdma_cm_id *to, uint3
  * A client that implements only the RFCs: its Request announces no extension, and the Reply sets no
  * reserved bit.
  */
-static void to_anybody(struct rdma_cm_id *listener)
+static void immediate_to_rfc_peer(struct rdma_cm_id *listener)
 {
 	static const uint8_t frame[] = "MPA ID Req Frame\x50\x02\x00\x04\x00\x01\x00\x01";
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND_WITH_IMM }, *bad;
@@ -224,16 +224,16 @@ static void to_anybody(struct rdma_cm_id *listener)
 
 	CHECK(fd >= 0 && connect(fd, sa(&addr), sizeof(addr)) == 0);
 	CHECK(send(fd, frame, sizeof(frame) - 1, 0) == (ssize_t)sizeof(frame) - 1);
-	server = request(listener, NULL, 0);
+	server = next_cm_request(listener, NULL, 0);
 	CHECK(rdma_accept(server, NULL) == 0);
 	CHECK(recv(fd, reply, 24, MSG_WAITALL) == 24 && (reply[16] & 0x2f) == 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(ibv_post_send(server->qp, &wr, &bad) == EINVAL && bad == &wr);
 	wr.opcode = IBV_WR_SEND;
 	CHECK(ibv_post_send(server->qp, &wr, &bad) == 0);
 	CHECK(close(fd) == 0);
-	expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-	end(server);
+	expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+	cm_destroy(server);
 }
 
 static void immediate(void)
@@ -243,8 +243,8 @@ static void immediate(void)
 	connected(listener, &client, &server);
 	send_immediate(client, server, 0x12345678);
 	send_immediate(server, client, 0);
-	parted(client, server);
-	to_anybody(listener);
+	cm_disconnect(client, server);
+	immediate_to_rfc_peer(listener);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -286,25 +286,25 @@ static void options(void)
 	      0);
 	CHECK(rdma_init_qp_attr(client, &attr, &mask) == 0 && attr.timeout == timeout);
 	CHECK(rdma_connect(client, NULL) == 0);
-	server = request(listener, NULL, 0);
+	server = next_cm_request(listener, NULL, 0);
 	CHECK(rdma_accept(server, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(with_tos(low) == 1 && with_tos(high) == 1);
 	CHECK(ibv_query_qp(client->qp, &attr, IBV_QP_TIMEOUT, &init) == 0);
 	CHECK(attr.timeout == timeout && attr.retry_cnt == 7 && attr.rnr_retry == 7);
 	CHECK(ibv_query_qp(server->qp, &attr, IBV_QP_TIMEOUT, &init) == 0);
 	CHECK(attr.timeout != timeout && attr.timeout != 0 && attr.path_mtu == IBV_MTU_1024);
 	CHECK(attr.max_rd_atomic > 0 && attr.max_dest_rd_atomic > 0);
-	end(client);
-	end(server);
+	cm_destroy(client);
+	cm_destroy(server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 /* ---- queue pairs of other ids ---------------------------------------------------------------- */
 
 /* Another id creates the queue pair and is then destroyed, as DAPL does for its endpoints. */
-static void give_queue_pair(struct rdma_cm_id *to)
+static void create_qp_of_other_id(struct rdma_cm_id *to)
 {
 	struct sockaddr_in addr = loopback(0);
 	struct ibv_qp_init_attr attr = {
@@ -326,7 +326,7 @@ static void give_queue_pair(struct rdma_cm_id *to)
 	CHECK(rdma_destroy_id(maker) == 0);
 }
 
-static void given(void)
+static void foreign_qp(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *client, *server;
 	struct rdma_cm_event *event;
@@ -334,22 +334,22 @@ static void given(void)
 
 	client = resolved(other, rdma_get_src_port(listener));
 	rdma_destroy_qp(client);
-	give_queue_pair(client);
+	create_qp_of_other_id(client);
 	CHECK(rdma_connect(client, NULL) == 0);
-	event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	server->qp = (struct ibv_qp *)memory; /* a pointer to memory that is not a queue pair */
 	CHECK(rdma_accept(server, NULL) == -1 && errno == EINVAL);
-	give_queue_pair(server);
+	create_qp_of_other_id(server);
 	qp = server->qp;
 	CHECK(rdma_accept(server, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(server->qp == qp && qp->state == IBV_QPS_RTS);
 	send_to(client, server);
 	send_to(server, client);
-	parted(client, server);
+	cm_disconnect(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -381,7 +381,7 @@ static void own_events(void)
 	for (unsigned int i = 0; i < 3; i++) {
 		uint64_t arg;
 
-		event = next(channel, EVENT_USER, id);
+		event = next_cm_event(channel, EVENT_USER, id);
 		memcpy(&arg, &event->param, sizeof(arg));
 		CHECK(event->status == (int)i && arg == base + i);
 		CHECK(rdma_ack_cm_event(event) == 0);
@@ -403,16 +403,16 @@ static void names(void)
 	CHECK(rdma_resolve_addrinfo(id, NULL, "1", &hints) == -1 && errno == EINVAL);
 	hints.ai_flags = BY_DNS | RAI_NUMERICHOST;
 	CHECK(rdma_resolve_addrinfo(id, "127.0.0.1", "7471", &hints) == 0);
-	expect(channel, EVENT_ADDRINFO_RESOLVED, id, 0);
+	expect_cm_event(channel, EVENT_ADDRINFO_RESOLVED, id, 0);
 	CHECK(rdma_query_addrinfo(id, &info) == 0 && rdma_query_addrinfo(id, &again) == 0);
 	CHECK(info != again && info->ai_dst_len && info->ai_src_len && info->ai_family == AF_INET);
 	CHECK(((struct sockaddr_in *)again->ai_dst_addr)->sin_port == htons(7471));
 	rdma_freeaddrinfo(again);
 	CHECK(rdma_resolve_addr(id, NULL, info->ai_dst_addr, 1000) == 0);
 	rdma_freeaddrinfo(info);
-	expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_addrinfo(id, "no number", NULL, &hints) == 0);
-	expect(channel, EVENT_ADDRINFO_ERROR, id, -ENODATA);
+	expect_cm_event(channel, EVENT_ADDRINFO_ERROR, id, -ENODATA);
 	CHECK(rdma_query_addrinfo(id, &info) == -1 && errno == ENODATA);
 	CHECK(rdma_destroy_id(id) == 0);
 	CHECK(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP) == 0);
@@ -473,13 +473,13 @@ static void addresses(void)
 }
 
 /* Checks that an id that resolves a loopback address uses the given device. */
-static void leads_to(struct ibv_context *first, struct sockaddr *loopback_addr)
+static void check_device_of(struct ibv_context *first, struct sockaddr *loopback_addr)
 {
 	struct rdma_cm_id *id;
 
 	CHECK(rdma_create_id(other, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, loopback_addr, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(id->verbs == first);
 	CHECK(rdma_destroy_id(id) == 0);
 }
@@ -500,8 +500,8 @@ static void devices(void)
 
 	list = rdma_get_devices(&n);
 	CHECK(list && n > 0 && list[0] && !list[n]);
-	leads_to(list[0], sa(&v4));
-	leads_to(list[0], (struct sockaddr *)&v6);
+	check_device_of(list[0], sa(&v4));
+	check_device_of(list[0], (struct sockaddr *)&v6);
 	pd_of_it = ibv_alloc_pd(list[0]);
 	CHECK(pd_of_it);
 	again = rdma_get_devices(NULL);
@@ -540,14 +540,14 @@ static void moves(void)
 
 	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addr(id, NULL, sa(&addr), 1000) == 0);
-	event = next(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id);
+	event = next_cm_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED, id);
 	CHECK(pthread_create(&thread, NULL, move, id) == 0);
 	usleep(50000);
 	CHECK(!moved);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(pthread_join(thread, NULL) == 0 && id->channel == other);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
@@ -581,7 +581,7 @@ static void send_one(void)
  * Sends signals to the waiting thread until its wait ends. After five signals it triggers the event
  * that the thread waits for.
  */
-static void *disturb(void *arg)
+static void *send_signals(void *arg)
 {
 	void (*what)(void) = (void (*)(void))arg;
 
@@ -604,22 +604,22 @@ static void handler(int flags)
 }
 
 /* Makes a call that is interrupted by signals, and checks its result. */
-#define DISTURBED(what, call, wanted)                                               \
-	do {                                                                        \
-		pthread_t thread;                                                   \
-		int errno_of_it;                                                    \
-                                                                                    \
-		handled = 0;                                                        \
-		waiting = true;                                                     \
-		CHECK(pthread_create(&thread, NULL, disturb, (void *)(what)) == 0); \
-		errno = 0;                                                          \
-		CHECK((call) == ((wanted) ? -1 : 0));                               \
-		errno_of_it = errno;                                                \
-		waiting = false;                                                    \
-		CHECK(pthread_join(thread, NULL) == 0);                             \
-		errno = errno_of_it;                                                \
-		CHECK(!(wanted) || errno == (wanted));                              \
-		CHECK((wanted) || handled >= SIGNALS);                              \
+#define DISTURBED(what, call, wanted)                                                    \
+	do {                                                                             \
+		pthread_t thread;                                                        \
+		int errno_of_it;                                                         \
+                                                                                         \
+		handled = 0;                                                             \
+		waiting = true;                                                          \
+		CHECK(pthread_create(&thread, NULL, send_signals, (void *)(what)) == 0); \
+		errno = 0;                                                               \
+		CHECK((call) == ((wanted) ? -1 : 0));                                    \
+		errno_of_it = errno;                                                     \
+		waiting = false;                                                         \
+		CHECK(pthread_join(thread, NULL) == 0);                                  \
+		errno = errno_of_it;                                                     \
+		CHECK(!(wanted) || errno == (wanted));                                   \
+		CHECK((wanted) || handled >= SIGNALS);                                   \
 	} while (0)
 
 /* Discards events: rdma_get_recv_comp arms the queue and may leave one behind. */
@@ -658,14 +658,14 @@ static void interrupted(struct rdma_cm_id *listener, struct rdma_cm_id *server)
 	 * pending.
 	 */
 	DISTURBED(NULL, rdma_connect(client, NULL), EINTR);
-	id = request(listener, NULL, 0);
+	id = next_cm_request(listener, NULL, 0);
 	CHECK(rdma_reject(id, NULL, 0) == 0);
-	end(id);
-	end(client);
+	cm_destroy(id);
+	cm_destroy(client);
 	CHECK(rdma_destroy_id(passive) == 0);
 }
 
-static void restarted(struct rdma_cm_id *server)
+static void sa_restart_waits(struct rdma_cm_id *server)
 {
 	struct ibv_mr *mr = rdma_reg_msgs(server, memory, 64);
 	struct rdma_cm_event *event;
@@ -684,7 +684,7 @@ static void restarted(struct rdma_cm_id *server)
 	CHECK(rdma_dereg_mr(mr) == 0);
 }
 
-static void impatient(void)
+static void interrupted_waits(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel), *server;
 
@@ -694,20 +694,22 @@ static void impatient(void)
 	sent = rdma_reg_msgs(sender, memory, 64);
 	CHECK(sent);
 	interrupted(listener, server);
-	restarted(server);
+	sa_restart_waits(server);
 	CHECK(rdma_dereg_mr(sent) == 0);
-	end(sender);
-	end(server);
+	cm_destroy(sender);
+	cm_destroy(server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
 int main(int argc, char **argv)
 {
-	static const struct named all[] = { { "ends", ends },		{ "depths", depths },
-					    { "immediate", immediate }, { "options", options },
-					    { "newer", newer },		{ "infos", infos },
-					    { "moves", moves },		{ "impatient", impatient },
-					    { "given", given } };
+	static const struct named all[] = {
+		{ "ends", early_ends },	    { "depths", depths },
+		{ "immediate", immediate }, { "options", options },
+		{ "newer", newer },	    { "infos", infos },
+		{ "moves", moves },	    { "impatient", interrupted_waits },
+		{ "given", foreign_qp }
+	};
 
 	return run_named(all, sizeof(all) / sizeof(all[0]), argc, argv);
 }

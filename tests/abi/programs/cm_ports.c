@@ -21,15 +21,15 @@ static struct rdma_cm_id *client_of(enum way way, uint16_t own_be, uint16_t port
 		CHECK(rdma_bind_addr(id, from) == 0);
 	CHECK(rdma_resolve_addr(id, way == BY_RESOLVE ? from : NULL, (struct sockaddr *)&dest,
 				1000) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	queues(id);
 	return id;
 }
 
 /* Connects and disconnects. The client disconnects first, so its socket is in TIME-WAIT. */
-static void visit(struct rdma_cm_id *listener, struct rdma_cm_id *client)
+static void connect_disconnect(struct rdma_cm_id *listener, struct rdma_cm_id *client)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 	uint16_t told = rdma_get_src_port(client);
@@ -37,14 +37,14 @@ static void visit(struct rdma_cm_id *listener, struct rdma_cm_id *client)
 
 	CHECK(told != 0);
 	CHECK(rdma_connect(client, &param) == 0);
-	server = request(listener, NULL, 0);
+	server = next_cm_request(listener, NULL, 0);
 	CHECK(rdma_get_dst_port(server) == told);
 	CHECK(rdma_accept(server, &param) == 0);
-	expect(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
-	expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client, 0);
+	expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 	CHECK(rdma_get_src_port(client) == told);
 	send_to(client, server);
-	parted(client, server);
+	cm_disconnect(client, server);
 }
 
 static void told(void)
@@ -52,7 +52,7 @@ static void told(void)
 	struct rdma_cm_id *listener = listen_on(channel);
 
 	for (enum way way = NO_SOURCE; way < WAYS; way++)
-		visit(listener, client_of(way, 0, rdma_get_src_port(listener)));
+		connect_disconnect(listener, client_of(way, 0, rdma_get_src_port(listener)));
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -66,7 +66,7 @@ static uint16_t free_port(void)
 	return port_be;
 }
 
-static void again(void)
+static void port_reuse(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel);
 	uint16_t own = free_port();
@@ -76,7 +76,7 @@ static void again(void)
 			client_of(i % 2 ? BY_BIND : BY_RESOLVE, own, rdma_get_src_port(listener));
 
 		CHECK(rdma_get_src_port(client) == own);
-		visit(listener, client);
+		connect_disconnect(listener, client);
 	}
 	CHECK(rdma_destroy_id(listener) == 0);
 }
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
 {
 	static const struct named parts[] = {
 		{ "told", told },
-		{ "again", again },
+		{ "again", port_reuse },
 		{ "families", families },
 	};
 

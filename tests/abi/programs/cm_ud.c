@@ -31,15 +31,15 @@ static struct rdma_cm_id *listening(void)
 	return id;
 }
 
-static struct rdma_cm_id *toward(uint16_t port_be)
+static struct rdma_cm_id *ud_resolved_id(uint16_t port_be)
 {
 	struct sockaddr_in addr = loopback(port_be);
 	struct rdma_cm_id *id = new_ud(other);
 
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 100) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 100) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	CHECK(id->route.num_paths == 1 && id->route.path_rec->hop_limit > 1);
 	CHECK(memcmp(&id->route.path_rec->dgid, &id->route.addr.addr.ibaddr.dgid, 16) == 0);
 	return id;
@@ -59,7 +59,7 @@ static void ud_queues(struct rdma_cm_id *id)
 	CHECK(now.qp_state == IBV_QPS_RTS && now.qkey == UDP_QKEY);
 }
 
-static void ask(struct rdma_cm_id *id, const char *data)
+static void ud_connect(struct rdma_cm_id *id, const char *data)
 {
 	struct rdma_conn_param param = {
 		.private_data = data,
@@ -69,9 +69,9 @@ static void ask(struct rdma_cm_id *id, const char *data)
 	CHECK(rdma_connect(id, &param) == 0);
 }
 
-static struct rdma_cm_id *asked(struct rdma_cm_id *listener, const char *data)
+static struct rdma_cm_id *ud_next_request(struct rdma_cm_id *listener, const char *data)
 {
-	struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
+	struct rdma_cm_event *event = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL);
 	struct rdma_cm_id *id = event->id;
 
 	CHECK(event->listen_id == listener && id->verbs && id->qp_type == IBV_QPT_UD);
@@ -90,8 +90,8 @@ static void finish(struct rdma_cm_id *id)
 }
 
 /* Sends a message with the address handle attributes from the event. */
-static void send_there(struct rdma_cm_id *from, struct rdma_cm_id *to,
-		       const struct rdma_ud_param *ud)
+static void ud_send_by_event(struct rdma_cm_id *from, struct rdma_cm_id *to,
+			     const struct rdma_ud_param *ud)
 {
 	struct ibv_ah_attr attr = ud->ah_attr;
 	struct ibv_ah *ah = ibv_create_ah(from->pd, &attr);
@@ -110,22 +110,22 @@ static void send_there(struct rdma_cm_id *from, struct rdma_cm_id *to,
 static void accepted(struct rdma_cm_id *listener)
 {
 	struct rdma_conn_param param = { .private_data = "it is me", .private_data_len = 9 };
-	struct rdma_cm_id *client = toward(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 	uint8_t tos = 0x20;
 
 	CHECK(rdma_set_option(client, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
 	ud_queues(client);
-	ask(client, "who");
-	server = asked(listener, "who");
+	ud_connect(client, "who");
+	server = ud_next_request(listener, "who");
 	ud_queues(server);
 	CHECK(rdma_accept(server, &param) == 0);
 	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL);
-	event = next(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->status == 0 && strcmp(event->param.ud.private_data, "it is me") == 0);
 	CHECK(event->param.ud.qp_num == server->qp->qp_num && event->param.ud.qkey == UDP_QKEY);
 	CHECK(event->param.ud.ah_attr.grh.traffic_class == 0x20);
-	send_there(client, server, &event->param.ud);
+	ud_send_by_event(client, server, &event->param.ud);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_disconnect(client) == 0 && rdma_disconnect(server) == 0);
 	finish(client);
@@ -135,35 +135,35 @@ static void accepted(struct rdma_cm_id *listener)
 /* The status is that of InfiniBand's SIDR response: 2, rejected. */
 static void rejected(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = toward(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
 	struct rdma_cm_event *event;
 
-	ask(client, NULL);
-	server = asked(listener, NULL);
+	ud_connect(client, NULL);
+	server = ud_next_request(listener, NULL);
 	CHECK(rdma_reject(server, "no", 3) == 0);
 	CHECK(rdma_reject(server, "no", 3) == -1 && errno == EINVAL);
 	finish(server);
-	event = next(other, RDMA_CM_EVENT_UNREACHABLE, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client);
 	CHECK(event->status == 2 && event->param.ud.private_data_len == 3);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	finish(client);
-	client = toward(rdma_get_src_port(listener));
-	ask(client, NULL);
+	client = ud_resolved_id(rdma_get_src_port(listener));
+	ud_connect(client, NULL);
 	/* the listener destroys the id of the request without an answer */
-	finish(asked(listener, NULL));
-	expect(other, RDMA_CM_EVENT_UNREACHABLE, client, 2);
+	finish(ud_next_request(listener, NULL));
+	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client, 2);
 	finish(client);
 	/* port 9, where nothing listens: InfiniBand's status for that case */
-	client = toward(htons(9));
-	ask(client, NULL);
-	expect(other, RDMA_CM_EVENT_UNREACHABLE, client, 1);
+	client = ud_resolved_id(htons(9));
+	ud_connect(client, NULL);
+	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, client, 1);
 	finish(client);
 }
 
 /* The program accepts with the number and the Q_Key of its own queue pair. */
 static void by_number(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = toward(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
 	struct rdma_conn_param param = { 0 };
 	struct rdma_cm_event *event;
@@ -171,8 +171,8 @@ static void by_number(struct rdma_cm_id *listener)
 	struct ibv_qp *qp;
 	int mask;
 
-	ask(client, NULL);
-	server = asked(listener, NULL);
+	ud_connect(client, NULL);
+	server = ud_next_request(listener, NULL);
 	/* rdma_accept fails: no queue pair has the given number */
 	CHECK(rdma_accept(server, &param) == -1 && errno == EINVAL);
 	init.send_cq = init.recv_cq = ibv_create_cq(server->verbs, 8, NULL, NULL, 0);
@@ -189,7 +189,7 @@ static void by_number(struct rdma_cm_id *listener)
 	}
 	param.qp_num = qp->qp_num;
 	CHECK(rdma_accept(server, &param) == 0);
-	event = next(other, RDMA_CM_EVENT_ESTABLISHED, client);
+	event = next_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, client);
 	CHECK(event->param.ud.qp_num == qp->qp_num && event->param.ud.qkey == 77);
 	CHECK(rdma_ack_cm_event(event) == 0);
 	finish(client);
@@ -199,13 +199,13 @@ static void by_number(struct rdma_cm_id *listener)
 
 static void too_long(struct rdma_cm_id *listener)
 {
-	struct rdma_cm_id *client = toward(rdma_get_src_port(listener)), *server;
+	struct rdma_cm_id *client = ud_resolved_id(rdma_get_src_port(listener)), *server;
 	struct rdma_conn_param param = { .private_data = memory, .private_data_len = 181 };
 
 	CHECK(rdma_connect(client, &param) == -1 && errno == EINVAL);
 	param.private_data_len = 180;
 	CHECK(rdma_connect(client, &param) == 0);
-	server = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL)->id;
+	server = next_cm_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST, NULL)->id;
 	(void)server;
 	_exit(0); /* the process exits with requests pending; no orderly shutdown is needed */
 }
@@ -222,7 +222,7 @@ static struct sockaddr_in group(const char *text)
 
 static void joined(struct rdma_cm_id *id, void *context)
 {
-	struct rdma_cm_event *event = next(other, RDMA_CM_EVENT_MULTICAST_JOIN, id);
+	struct rdma_cm_event *event = next_cm_event(other, RDMA_CM_EVENT_MULTICAST_JOIN, id);
 	const struct rdma_ud_param *ud = &event->param.ud;
 
 	CHECK(event->status == 0 && ud->private_data == context);

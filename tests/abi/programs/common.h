@@ -123,7 +123,7 @@ static inline void make_memory(struct side *side)
 	CHECK(side->mr && side->mr->addr == side->buf && side->mr->length == SIZE);
 }
 
-static inline struct ibv_qp_init_attr usual(struct ibv_cq *cq, enum ibv_qp_type type)
+static inline struct ibv_qp_init_attr default_qp_attr(struct ibv_cq *cq, enum ibv_qp_type type)
 {
 	return (struct ibv_qp_init_attr){
 		.send_cq = cq,
@@ -143,7 +143,7 @@ static inline void make_side(struct side *side, enum ibv_qp_type type, struct ib
 
 	side->cq = ibv_create_cq(ctx, 1, NULL, NULL, 0);
 	CHECK(side->cq && side->cq->cqe >= 256);
-	init = usual(side->cq, type);
+	init = default_qp_attr(side->cq, type);
 	init.srq = srq;
 	side->qp = ibv_create_qp(pd, &init);
 	CHECK(side->qp);
@@ -166,21 +166,21 @@ static inline void connect_sides(struct side *a, struct side *b)
 	to_rts(b->qp, a->qp->qp_num);
 }
 
-static inline struct ibv_sge part(const struct side *side, size_t offset, uint32_t length)
+static inline struct ibv_sge sge_of_side(const struct side *side, size_t offset, uint32_t length)
 {
 	return (struct ibv_sge){ (uintptr_t)side->buf + offset, length, side->mr->lkey };
 }
 
 static inline void post_recv(struct side *side, uint64_t id, size_t offset, uint32_t length)
 {
-	struct ibv_sge sge = part(side, offset, length);
+	struct ibv_sge sge = sge_of_side(side, offset, length);
 	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	CHECK(ibv_post_recv(side->qp, &wr, &bad) == 0);
 }
 
 /* Returns how many file descriptors this process has. */
-static inline int descriptors(void)
+static inline int count_descriptors(void)
 {
 	DIR *all = opendir("/proc/self/fd");
 	int n = 0;
@@ -201,7 +201,7 @@ static inline double now(void)
 }
 
 /* Returns the next completion of a completion queue. */
-static inline struct ibv_wc complete(struct ibv_cq *cq)
+static inline struct ibv_wc next_completion(struct ibv_cq *cq)
 {
 	double end = now() + SECONDS;
 	struct ibv_wc wc;
@@ -214,9 +214,9 @@ static inline struct ibv_wc complete(struct ibv_cq *cq)
 	return wc;
 }
 
-static inline struct ibv_wc succeed(struct ibv_cq *cq)
+static inline struct ibv_wc next_success(struct ibv_cq *cq)
 {
-	struct ibv_wc wc = complete(cq);
+	struct ibv_wc wc = next_completion(cq);
 
 	if (wc.status != IBV_WC_SUCCESS)
 		fprintf(stderr, "%s\n", ibv_wc_status_str(wc.status));

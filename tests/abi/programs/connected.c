@@ -4,7 +4,7 @@
 
 static struct side a, b;
 
-static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
+static struct ibv_send_wr make_request(enum ibv_wr_opcode opcode, struct ibv_sge *sge)
 {
 	return (struct ibv_send_wr){
 		.wr_id = 100 + opcode,
@@ -24,20 +24,20 @@ static void post(struct ibv_send_wr *wr)
 	CHECK(ibv_post_send(a.qp, wr, &bad) == 0);
 }
 
-static void sends(void)
+static void check_sends(void)
 {
-	struct ibv_sge sge = part(&a, 0, 100);
-	struct ibv_send_wr wr = request(IBV_WR_SEND, &sge);
+	struct ibv_sge sge = sge_of_side(&a, 0, 100);
+	struct ibv_send_wr wr = make_request(IBV_WR_SEND, &sge);
 	struct ibv_wc wc;
 
 	memset(a.buf, 'x', 100);
 	post_recv(&b, 7, 0, 200);
 	post(&wr);
-	wc = succeed(b.cq);
+	wc = next_success(b.cq);
 	CHECK(wc.wr_id == 7 && wc.opcode == IBV_WC_RECV && wc.byte_len == 100);
 	CHECK(wc.qp_num == b.qp->qp_num && !(wc.wc_flags & IBV_WC_WITH_IMM));
 	CHECK(memcmp(b.buf, a.buf, 100) == 0);
-	wc = succeed(a.cq);
+	wc = next_success(a.cq);
 	CHECK(wc.wr_id == 100 + IBV_WR_SEND && wc.opcode == IBV_WC_SEND);
 
 	/* The buffer of an inline request may be changed immediately, and its lkey is ignored. */
@@ -49,19 +49,19 @@ static void sends(void)
 	memset(a.buf, 'y', 64);
 	post(&wr);
 	memset(a.buf, 'z', 64);
-	wc = succeed(b.cq);
+	wc = next_success(b.cq);
 	CHECK(wc.wc_flags & IBV_WC_WITH_IMM && wc.imm_data == 0x12345678 && wc.byte_len == 64);
 	CHECK(b.buf[0] == 'y' && b.buf[63] == 'y');
-	succeed(a.cq);
+	next_success(a.cq);
 }
 
 static void list_of_sends(void)
 {
-	struct ibv_sge sge = part(&a, 0, 10);
+	struct ibv_sge sge = sge_of_side(&a, 0, 10);
 	struct ibv_send_wr wr[4], *bad;
 
 	for (int i = 0; i < 4; i++) {
-		wr[i] = request(IBV_WR_SEND, &sge);
+		wr[i] = make_request(IBV_WR_SEND, &sge);
 		wr[i].wr_id = (uint64_t)i;
 		wr[i].send_flags = i == 3 ? IBV_SEND_SIGNALED : 0;
 		wr[i].next = i < 3 ? &wr[i + 1] : NULL;
@@ -69,63 +69,63 @@ static void list_of_sends(void)
 	}
 	post(wr);
 	for (int i = 0; i < 4; i++)
-		CHECK(succeed(b.cq).wr_id == (uint64_t)i);
-	CHECK(succeed(a.cq).wr_id == 3);
+		CHECK(next_success(b.cq).wr_id == (uint64_t)i);
+	CHECK(next_success(a.cq).wr_id == 3);
 	/* An invalid request ends the list and is returned in bad_wr. */
 	wr[2].opcode = (enum ibv_wr_opcode)99;
 	for (int i = 0; i < 4; i++)
 		post_recv(&b, (uint64_t)i, 0, 10);
 	CHECK(ibv_post_send(a.qp, wr, &bad) == EINVAL && bad == &wr[2]);
-	wr[2] = request(IBV_WR_SEND, &sge);
+	wr[2] = make_request(IBV_WR_SEND, &sge);
 	wr[2].next = &wr[3];
 	CHECK(ibv_post_send(a.qp, &wr[2], &bad) == 0);
 	for (int i = 0; i < 4; i++)
-		CHECK(succeed(b.cq).wr_id == (uint64_t)i);
-	CHECK(succeed(a.cq).wr_id == 100 + IBV_WR_SEND);
-	CHECK(succeed(a.cq).wr_id == 3);
+		CHECK(next_success(b.cq).wr_id == (uint64_t)i);
+	CHECK(next_success(a.cq).wr_id == 100 + IBV_WR_SEND);
+	CHECK(next_success(a.cq).wr_id == 3);
 }
 
 static void writes(void)
 {
-	struct ibv_sge sge = part(&a, 0, 256);
-	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge);
+	struct ibv_sge sge = sge_of_side(&a, 0, 256);
+	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_WRITE, &sge);
 	struct ibv_wc wc;
 
 	memset(a.buf, 'w', 256);
 	post(&wr);
-	CHECK(succeed(a.cq).opcode == IBV_WC_RDMA_WRITE);
+	CHECK(next_success(a.cq).opcode == IBV_WC_RDMA_WRITE);
 	wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 	post_recv(&b, 9, 0, 0);
 	post(&wr);
-	wc = succeed(b.cq);
+	wc = next_success(b.cq);
 	CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.byte_len == 256);
 	CHECK(wc.imm_data == 0x12345678 && memcmp(b.buf + 512, a.buf, 256) == 0);
-	succeed(a.cq);
+	next_success(a.cq);
 }
 
 static void reads_and_atomics(void)
 {
-	struct ibv_sge sge = part(&a, 1024, 256);
-	struct ibv_send_wr wr = request(IBV_WR_RDMA_READ, &sge);
+	struct ibv_sge sge = sge_of_side(&a, 1024, 256);
+	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_READ, &sge);
 	uint64_t *result = (uint64_t *)(a.buf + 1024), *target = (uint64_t *)(b.buf + 512);
 
 	memset(b.buf + 512, 'r', 256);
 	post(&wr);
-	CHECK(succeed(a.cq).opcode == IBV_WC_RDMA_READ);
+	CHECK(next_success(a.cq).opcode == IBV_WC_RDMA_READ);
 	CHECK(memcmp(a.buf + 1024, b.buf + 512, 256) == 0);
 
 	*target = 40;
 	sge.length = 8;
-	wr = request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
+	wr = make_request(IBV_WR_ATOMIC_FETCH_AND_ADD, &sge);
 	wr.wr.atomic.rkey = b.mr->rkey;
 	wr.wr.atomic.compare_add = 2;
 	post(&wr);
-	CHECK(succeed(a.cq).opcode == IBV_WC_FETCH_ADD && *result == 40 && *target == 42);
+	CHECK(next_success(a.cq).opcode == IBV_WC_FETCH_ADD && *result == 40 && *target == 42);
 	wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
 	wr.wr.atomic.compare_add = 42;
 	wr.wr.atomic.swap = 99;
 	post(&wr);
-	CHECK(succeed(a.cq).opcode == IBV_WC_COMP_SWAP && *result == 42 && *target == 99);
+	CHECK(next_success(a.cq).opcode == IBV_WC_COMP_SWAP && *result == 42 && *target == 99);
 }
 
 /* The peer can write through a window of either type until its key is invalidated. */
@@ -137,17 +137,17 @@ static void windows(void)
 	struct ibv_mw_bind_info info = { b.mr, (uintptr_t)b.buf, 64,
 					 IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE };
 	struct ibv_mw_bind bind = { 5, IBV_SEND_SIGNALED, info };
-	struct ibv_sge sge = part(&a, 0, 64), byte = part(&b, 3072, 1);
-	struct ibv_send_wr wr = request(IBV_WR_RDMA_WRITE, &sge), binds[2], *bad;
+	struct ibv_sge sge = sge_of_side(&a, 0, 64), byte = sge_of_side(&b, 3072, 1);
+	struct ibv_send_wr wr = make_request(IBV_WR_RDMA_WRITE, &sge), binds[2], *bad;
 
 	CHECK(one && two);
 	CHECK(ibv_bind_mw(b.qp, one, &bind) == 0);
-	CHECK(succeed(b.cq).opcode == IBV_WC_BIND_MW);
+	CHECK(next_success(b.cq).opcode == IBV_WC_BIND_MW);
 	wr.wr.rdma.remote_addr = (uintptr_t)b.buf;
 	wr.wr.rdma.rkey = one->rkey;
 	memset(a.buf, '1', 64);
 	post(&wr);
-	succeed(a.cq);
+	next_success(a.cq);
 
 	/* A type 2 window is bound by a request, and a Send follows in the same list. */
 	memset(binds, 0, sizeof(binds));
@@ -165,26 +165,26 @@ static void windows(void)
 					 .send_flags = IBV_SEND_SIGNALED };
 	post_recv(&a, 3, 2048, 16);
 	CHECK(ibv_post_send(b.qp, binds, &bad) == 0);
-	CHECK(succeed(b.cq).opcode == IBV_WC_BIND_MW);
-	CHECK(succeed(b.cq).wr_id == 2);
-	CHECK(succeed(a.cq).wr_id == 3);
+	CHECK(next_success(b.cq).opcode == IBV_WC_BIND_MW);
+	CHECK(next_success(b.cq).wr_id == 2);
+	CHECK(next_success(a.cq).wr_id == 3);
 	wr.wr.rdma.rkey = two->rkey;
 	memset(a.buf, '2', 64);
 	post(&wr);
-	succeed(a.cq);
+	next_success(a.cq);
 	/* A Send with Invalidate invalidates the window's key and reports it in the completion. */
-	wr = request(IBV_WR_SEND_WITH_INV, &sge);
+	wr = make_request(IBV_WR_SEND_WITH_INV, &sge);
 	wr.invalidate_rkey = two->rkey;
 	post_recv(&b, 4, 2048, 64);
 	post(&wr);
 	sge.lkey = 0;
 	{
-		struct ibv_wc wc = succeed(b.cq);
+		struct ibv_wc wc = next_success(b.cq);
 
 		CHECK(wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == two->rkey);
 	}
 	CHECK(b.buf[0] == '2' && b.buf[63] == '2');
-	succeed(a.cq);
+	next_success(a.cq);
 	CHECK(ibv_dealloc_mw(one) == 0 && ibv_dealloc_mw(two) == 0);
 }
 
@@ -212,7 +212,7 @@ static void errors(void)
 
 	post_recv(&a, 77, 0, 10);
 	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
-	CHECK(complete(a.cq).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(next_completion(a.cq).status == IBV_WC_WR_FLUSH_ERR);
 	attr.qp_state = IBV_QPS_RESET;
 	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) == 0);
 	CHECK(ibv_query_qp(a.qp, &attr, ~0, &init) == 0);
@@ -228,7 +228,7 @@ int main(int argc, char **argv)
 	make_side(&b, uc ? IBV_QPT_UC : IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
 	attributes(uc);
-	sends();
+	check_sends();
 	list_of_sends();
 	writes();
 	if (!uc) {

@@ -13,7 +13,7 @@ static int index_;
 
 static void send_to(struct side *from, struct ibv_ah *to, uint32_t qpn, enum ibv_wr_opcode opcode)
 {
-	struct ibv_sge sge = part(from, 0, 32);
+	struct ibv_sge sge = sge_of_side(from, 0, 32);
 	struct ibv_send_wr wr = {
 		.wr_id = 1,
 		.sg_list = &sge,
@@ -26,7 +26,7 @@ static void send_to(struct side *from, struct ibv_ah *to, uint32_t qpn, enum ibv
 	struct ibv_send_wr *bad;
 
 	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
-	CHECK(succeed(from->cq).opcode == IBV_WC_SEND);
+	CHECK(next_success(from->cq).opcode == IBV_WC_SEND);
 }
 
 static void reply(void)
@@ -39,7 +39,7 @@ static void reply(void)
 	post_recv(&a, 3, 1024, GRH + 64);
 	memset(a.buf, 'u', 32);
 	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND_WITH_IMM);
-	wc = succeed(b.cq);
+	wc = next_success(b.cq);
 	CHECK(wc.byte_len == GRH + 32 && wc.wc_flags & IBV_WC_GRH && wc.imm_data == 0xfeed);
 	CHECK(wc.src_qp == a.qp->qp_num && memcmp(b.buf + GRH, a.buf, 32) == 0);
 	CHECK(ibv_init_ah_from_wc(ctx, PORT, &wc, (struct ibv_grh *)b.buf, &attr) == 0);
@@ -48,7 +48,7 @@ static void reply(void)
 	back = ibv_create_ah_from_wc(pd, &wc, (struct ibv_grh *)b.buf, PORT);
 	CHECK(back && back->context == ctx && back->pd == pd);
 	send_to(&b, back, wc.src_qp, IBV_WR_SEND);
-	wc = succeed(a.cq);
+	wc = next_success(a.cq);
 	CHECK(wc.src_qp == b.qp->qp_num && wc.byte_len == GRH + 32);
 	CHECK(ibv_destroy_ah(back) == 0);
 }
@@ -70,7 +70,7 @@ static void group(void)
 	CHECK(to);
 	post_recv(&b, 4, 0, GRH + 64);
 	send_to(&a, to, 0xffffff, IBV_WR_SEND);
-	CHECK(succeed(b.cq).wr_id == 4);
+	CHECK(next_success(b.cq).wr_id == 4);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == 0);
 	CHECK(ibv_detach_mcast(b.qp, &mgid, 0) == EINVAL);
 	CHECK(ibv_destroy_ah(to) == 0);
@@ -88,13 +88,13 @@ static void shared_receives(void)
 	CHECK(srq && init.attr.max_wr >= 4);
 	make_side(&c, IBV_QPT_UD, srq);
 	to_rts(c.qp, 0);
-	sge = part(&c, 0, GRH + 64);
+	sge = sge_of_side(&c, 0, GRH + 64);
 	wr.sg_list = &sge;
 	wr.num_sge = 1;
 	CHECK(ibv_post_srq_recv(srq, &wr, &bad) == 0);
 	CHECK(ibv_post_recv(c.qp, &wr, &bad) == EINVAL && bad == &wr);
 	send_to(&a, ah, c.qp->qp_num, IBV_WR_SEND);
-	CHECK(succeed(c.cq).wr_id == 50);
+	CHECK(next_success(c.cq).wr_id == 50);
 	CHECK(ibv_query_srq(srq, &attr) == 0 && attr.max_wr >= 4 && attr.srq_limit == 0);
 	CHECK(ibv_destroy_srq(srq) == EBUSY);
 	end_side(&c);
@@ -116,13 +116,13 @@ static void limited(void)
 	CHECK(ibv_modify_qp_rate_limit(a.qp, &burst) == EOPNOTSUPP);
 	post_recv(&b, 2, 0, GRH + 64);
 	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND);
-	CHECK(succeed(b.cq).byte_len == GRH + 32);
+	CHECK(next_success(b.cq).byte_len == GRH + 32);
 	attr.rate_limit = 0;
 	CHECK(ibv_modify_qp(a.qp, &attr, IBV_QP_RATE_LIMIT) == 0);
 	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_RATE_LIMIT, &init) == 0 && attr.rate_limit == 0);
 	post_recv(&b, 2, 0, GRH + 64);
 	send_to(&a, ah, b.qp->qp_num, IBV_WR_SEND);
-	CHECK(succeed(b.cq).byte_len == GRH + 32);
+	CHECK(next_success(b.cq).byte_len == GRH + 32);
 }
 
 int main(int argc, char **argv)

@@ -26,7 +26,7 @@ static void ip(const char *what)
 	CHECK(system(command) == 0);
 }
 
-static void use(const struct device *device)
+static void device_use(const struct device *device)
 {
 	ctx = device->ctx;
 	pd = device->pd;
@@ -79,10 +79,10 @@ static bool gid_is(const union ibv_gid *one, const char *text)
 	return inet_ntop(AF_INET6, one->raw, own, sizeof(own)) && strcmp(own, text) == 0;
 }
 
-static void greet(struct side *from, struct side *to, struct ibv_ah *ah)
+static void send_both_ways(struct side *from, struct side *to, struct ibv_ah *ah)
 {
 	size_t before = from->qp->qp_type == IBV_QPT_UD ? GRH : 0;
-	struct ibv_sge sge = part(from, 0, 5);
+	struct ibv_sge sge = sge_of_side(from, 0, 5);
 	struct ibv_send_wr wr = {
 		.sg_list = &sge,
 		.num_sge = 1,
@@ -100,8 +100,8 @@ static void greet(struct side *from, struct side *to, struct ibv_ah *ah)
 	memset(to->buf, 0, 64);
 	post_recv(to, 1, 0, 64);
 	CHECK(ibv_post_send(from->qp, &wr, &bad) == 0);
-	succeed(from->cq);
-	CHECK(succeed(to->cq).byte_len == before + 5);
+	next_success(from->cq);
+	CHECK(next_success(to->cq).byte_len == before + 5);
 	CHECK(memcmp(to->buf + before, "hello", 5) == 0);
 }
 
@@ -109,16 +109,16 @@ static void greet(struct side *from, struct side *to, struct ibv_ah *ah)
  * One queue pair on each device, connected to each other; messages in both directions, for UD with
  * an address handle.
  */
-static void between(const struct device *first, const struct device *second, enum ibv_qp_type type,
-		    int index)
+static void exchange_between(const struct device *first, const struct device *second,
+			     enum ibv_qp_type type, int index)
 {
 	union ibv_gid gids[2] = { gid_of(first, index), gid_of(second, index) };
 	struct ibv_ah *ahs[2] = { NULL, NULL };
 	struct side a, b;
 
-	use(first);
+	device_use(first);
 	make_side(&a, type, NULL);
-	use(second);
+	device_use(second);
 	make_side(&b, type, NULL);
 	source_index = (uint8_t)index;
 	gid = gids[1];
@@ -137,8 +137,8 @@ static void between(const struct device *first, const struct device *second, enu
 		ahs[1] = ibv_create_ah(second->pd, &attr);
 		CHECK(ahs[1]);
 	}
-	greet(&a, &b, ahs[0]);
-	greet(&b, &a, ahs[1]);
+	send_both_ways(&a, &b, ahs[0]);
+	send_both_ways(&b, &a, ahs[1]);
 	for (int i = 0; i < 2; i++)
 		CHECK(!ahs[i] || ibv_destroy_ah(ahs[i]) == 0);
 	end_side(&a);
@@ -156,7 +156,7 @@ static void group(void)
 	struct side a, b;
 	struct ibv_ah *ah;
 
-	use(&near);
+	device_use(&near);
 	make_side(&a, IBV_QPT_UD, NULL);
 	make_side(&b, IBV_QPT_UD, NULL);
 	to_rts(a.qp, 0);
@@ -171,7 +171,7 @@ static void group(void)
 	post_recv(&b, 1, 0, 64);
 	post_recv(&b, 2, 64, 64);
 	{
-		struct ibv_sge sge = part(&a, 0, 5);
+		struct ibv_sge sge = sge_of_side(&a, 0, 5);
 		struct ibv_send_wr wr = { .sg_list = &sge,
 					  .num_sge = 1,
 					  .opcode = IBV_WR_SEND,
@@ -182,8 +182,8 @@ static void group(void)
 		memcpy(a.buf, "group", 5);
 		CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
 	}
-	succeed(a.cq);
-	wc = succeed(b.cq);
+	next_success(a.cq);
+	wc = next_success(b.cq);
 	grh = (struct ibv_grh *)b.buf;
 	CHECK(wc.wc_flags & IBV_WC_GRH && wc.sl == 9 && wc.src_qp == a.qp->qp_num);
 	CHECK(memcmp(&grh->dgid, &mgid, 16) == 0 && memcmp(&grh->sgid, &own, 16) == 0);
@@ -222,7 +222,7 @@ static enum ibv_port_state state(void)
 }
 
 /* The port reports the largest MTU of verbs that fits the interface's MTU, while that changes. */
-static void sizes(void)
+static void check_port_mtu(void)
 {
 	static const struct {
 		const char *octets;
@@ -263,13 +263,13 @@ static int index_of(const char *text)
 	return -1;
 }
 
-static void changes(void)
+static void check_address_changes(void)
 {
 	struct ibv_ah_attr attr;
 	struct ibv_ah *ah;
 	struct side a, b;
 
-	use(&near);
+	device_use(&near);
 	make_side(&a, IBV_QPT_UD, NULL);
 	make_side(&b, IBV_QPT_UD, NULL);
 	to_rts(a.qp, 0);
@@ -283,7 +283,7 @@ static void changes(void)
 	attr = to_self();
 	ah = ibv_create_ah(pd, &attr);
 	CHECK(ah);
-	greet(&a, &b, ah);
+	send_both_ways(&a, &b, ah);
 	CHECK(ibv_destroy_ah(ah) == 0);
 	source_index = 0;
 	ip("addr del 192.0.2.77/24 dev near");
@@ -309,7 +309,7 @@ static void removal(void)
 	struct side a;
 
 	CHECK(list && strcmp(list[0]->name, "siw_near") == 0);
-	use(&near);
+	device_use(&near);
 	make_side(&a, IBV_QPT_UD, NULL);
 	gid = gid_of(&near, 0);
 	to_rts(a.qp, 0);
@@ -321,7 +321,7 @@ static void removal(void)
 	CHECK(ibv_query_gid_table(near.ctx, &entry, 1, 0) == 0);
 	CHECK(!ibv_open_device(list[0]) && errno == ENODEV);
 	ibv_free_device_list(list);
-	sge = part(&a, 0, 8);
+	sge = sge_of_side(&a, 0, 8);
 	wr.sg_list = &sge;
 	/* ibv_post_send fails: the UD request has no address handle */
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == EINVAL && bad == &wr);
@@ -344,23 +344,23 @@ int main(void)
 	devices();
 	CHECK(index_of("2001:db8::1") == 1);
 	for (int index = 0; index < 2; index++) {
-		between(&near, &near, IBV_QPT_RC, index);
+		exchange_between(&near, &near, IBV_QPT_RC, index);
 		/*
 		 * 127.0.0.1 and ::1 are reachable from another device: they belong to this machine.
 		 */
-		between(&near, &lo, IBV_QPT_RC, index);
-		between(&lo, &near, IBV_QPT_RC, index);
-		between(&near, &lo, IBV_QPT_UC, index);
-		between(&near, &lo, IBV_QPT_UD, index);
+		exchange_between(&near, &lo, IBV_QPT_RC, index);
+		exchange_between(&lo, &near, IBV_QPT_RC, index);
+		exchange_between(&near, &lo, IBV_QPT_UC, index);
+		exchange_between(&near, &lo, IBV_QPT_UD, index);
 	}
 	/* A link-local address: the device determines the link. */
 	CHECK(index_of("fe80::77") > 0);
-	between(&near, &near, IBV_QPT_RC, index_of("fe80::77"));
-	between(&near, &near, IBV_QPT_UC, index_of("fe80::77"));
-	between(&near, &near, IBV_QPT_UD, index_of("fe80::77"));
+	exchange_between(&near, &near, IBV_QPT_RC, index_of("fe80::77"));
+	exchange_between(&near, &near, IBV_QPT_UC, index_of("fe80::77"));
+	exchange_between(&near, &near, IBV_QPT_UD, index_of("fe80::77"));
 	group();
-	sizes();
-	changes();
+	check_port_mtu();
+	check_address_changes();
 	removal();
 	CHECK(ibv_dealloc_pd(near.pd) == 0 && ibv_close_device(near.ctx) == 0);
 	CHECK(ibv_dealloc_pd(lo.pd) == 0 && ibv_close_device(lo.ctx) == 0);

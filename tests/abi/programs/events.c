@@ -44,7 +44,7 @@ static void no_more(void)
 
 static void post(struct side *from, enum ibv_wr_opcode opcode, uint32_t rkey, uint64_t remote)
 {
-	struct ibv_sge sge = part(from, 0, 8);
+	struct ibv_sge sge = sge_of_side(from, 0, 8);
 	struct ibv_send_wr wr = {
 		.sg_list = &sge,
 		.num_sge = 1,
@@ -96,7 +96,7 @@ static void established(void)
 }
 
 /* Connects two queue pairs; `a` sends 8 octets to a receive of `b` with `receive` octets. */
-static void sent(struct side *a, struct side *b, uint32_t receive)
+static void connect_and_send(struct side *a, struct side *b, uint32_t receive)
 {
 	make_side(a, IBV_QPT_RC, NULL);
 	make_side(b, IBV_QPT_RC, NULL);
@@ -109,8 +109,8 @@ static void drained(void)
 {
 	struct side a, b;
 
-	sent(&a, &b, 64);
-	succeed(a.cq);
+	connect_and_send(&a, &b, 64);
+	next_success(a.cq);
 	no_more();
 	state(&a, IBV_QPS_SQD, IBV_QP_EN_SQD_ASYNC_NOTIFY);
 	expect(IBV_EVENT_SQ_DRAINED, a.qp);
@@ -131,7 +131,7 @@ static void access_error(void)
 	make_side(&b, IBV_QPT_RC, NULL);
 	connect_sides(&a, &b);
 	post(&a, IBV_WR_RDMA_WRITE, b.mr->rkey ^ 0x100, (uintptr_t)b.buf);
-	CHECK(complete(a.cq).status == IBV_WC_REM_ACCESS_ERR);
+	CHECK(next_completion(a.cq).status == IBV_WC_REM_ACCESS_ERR);
 	expect(IBV_EVENT_QP_ACCESS_ERR, b.qp);
 	end_side(&a);
 	end_side(&b);
@@ -152,9 +152,9 @@ static void too_long(void)
 {
 	struct side a, b;
 
-	sent(&a, &b, 4);
-	CHECK(complete(b.cq).status == IBV_WC_LOC_LEN_ERR);
-	CHECK(complete(a.cq).status == IBV_WC_REM_INV_REQ_ERR);
+	connect_and_send(&a, &b, 4);
+	CHECK(next_completion(b.cq).status == IBV_WC_LOC_LEN_ERR);
+	CHECK(next_completion(a.cq).status == IBV_WC_REM_INV_REQ_ERR);
 	expect(IBV_EVENT_QP_REQ_ERR, b.qp);
 	no_more();
 	end_side(&a);
@@ -194,7 +194,7 @@ static void overflow(void)
 	int n;
 
 	CHECK(cq && ibv_resize_cq(cq, 4) == 0);
-	init = usual(cq, IBV_QPT_UD);
+	init = default_qp_attr(cq, IBV_QPT_UD);
 	init.cap.max_recv_wr = 64;
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
@@ -226,7 +226,7 @@ static void solicited(void)
 	CHECK(channel && fcntl(channel->fd, F_SETFL, O_NONBLOCK) == 0);
 	make_side(&a, IBV_QPT_RC, NULL);
 	b.cq = ibv_create_cq(ctx, 4, &b, channel, 0);
-	init = usual(b.cq, IBV_QPT_RC);
+	init = default_qp_attr(b.cq, IBV_QPT_RC);
 	b.qp = ibv_create_qp(pd, &init);
 	CHECK(b.cq && b.qp);
 	make_memory(&b);
@@ -236,8 +236,8 @@ static void solicited(void)
 		post_recv(&b, i, 0, 64);
 	CHECK(ibv_req_notify_cq(b.cq, 1) == 0);
 	post(&a, IBV_WR_SEND, 0, 0);
-	succeed(a.cq);
-	CHECK(succeed(b.cq).wr_id == 0);
+	next_success(a.cq);
+	CHECK(next_success(b.cq).wr_id == 0);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
 	send_flags = IBV_SEND_SOLICITED;
 	post(&a, IBV_WR_SEND, 0, 0);
@@ -246,7 +246,7 @@ static void solicited(void)
 	ibv_ack_cq_events(got, 1);
 	/* A notification request yields one event only, so the next message raises none. */
 	post(&a, IBV_WR_SEND, 0, 0);
-	CHECK(succeed(b.cq).wr_id == 1 && succeed(b.cq).wr_id == 2);
+	CHECK(next_success(b.cq).wr_id == 1 && next_success(b.cq).wr_id == 2);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == -1 && errno == EAGAIN);
 	send_flags = 0;
 	/* A failed completion raises an event like a solicited one. */
@@ -293,8 +293,8 @@ static void *destroy_cq(void *cq)
 }
 
 /* The destroy call returns only after the acknowledgement. */
-static void waits(void *(*destroy)(void *), void *object, struct ibv_async_event *event,
-		  struct ibv_cq *cq)
+static void check_destroy_waits(void *(*destroy)(void *), void *object,
+				struct ibv_async_event *event, struct ibv_cq *cq)
 {
 	pthread_t thread;
 
@@ -324,7 +324,7 @@ static void unacknowledged(void)
 
 	CHECK(srq && channel && ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	event = next(IBV_EVENT_SRQ_LIMIT_REACHED, srq);
-	waits(destroy_srq, srq, &event, NULL);
+	check_destroy_waits(destroy_srq, srq, &event, NULL);
 	/* More acknowledgements than events are harmless. */
 	cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
 	CHECK(cq);
@@ -332,7 +332,7 @@ static void unacknowledged(void)
 	CHECK(ibv_destroy_cq(cq) == 0);
 	cq = ibv_create_cq(ctx, 4, NULL, channel, 0);
 	CHECK(cq && ibv_req_notify_cq(cq, 0) == 0);
-	qp_init = usual(cq, IBV_QPT_UD);
+	qp_init = default_qp_attr(cq, IBV_QPT_UD);
 	one.qp = ibv_create_qp(pd, &qp_init);
 	CHECK(one.qp);
 	to_init(one.qp);
@@ -341,7 +341,7 @@ static void unacknowledged(void)
 	/* This call blocks: the descriptor has no O_NONBLOCK. */
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq);
 	CHECK(ibv_destroy_qp(one.qp) == 0);
-	waits(destroy_cq, cq, NULL, cq);
+	check_destroy_waits(destroy_cq, cq, NULL, cq);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);
 }
 
@@ -349,7 +349,7 @@ static void unacknowledged(void)
  * ---- waiting -----------------------------------------------------------------------------------
  */
 
-static void *get_one(void *event)
+static void *read_one_event(void *event)
 {
 	CHECK(ibv_get_async_event(ctx, event) == 0);
 	return NULL;
@@ -365,7 +365,7 @@ static void blocking(void)
 	pthread_t thread;
 
 	CHECK(fcntl(ctx->async_fd, F_SETFL, 0) == 0);
-	CHECK(srq && pthread_create(&thread, NULL, get_one, &event) == 0);
+	CHECK(srq && pthread_create(&thread, NULL, read_one_event, &event) == 0);
 	usleep(50000);
 	CHECK(ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT) == 0);
 	CHECK(pthread_join(thread, NULL) == 0);

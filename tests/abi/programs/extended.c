@@ -28,7 +28,7 @@ static void make_extended(struct side *side)
 	cqx = ibv_create_cq_ex(ctx, &attr);
 	CHECK(cqx);
 	side->cq = ibv_cq_ex_to_cq(cqx);
-	base = usual(side->cq, IBV_QPT_RC);
+	base = default_qp_attr(side->cq, IBV_QPT_RC);
 	memcpy(&init, &base, sizeof(base));
 	init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	init.send_ops_flags = OPERATIONS;
@@ -45,7 +45,7 @@ static void make_extended(struct side *side)
  * Starts polling at the next completion, and checks its wr_id and opcode; the caller must call
  * ibv_end_poll.
  */
-static void start(uint64_t id, enum ibv_wc_opcode opcode)
+static void ex_start_poll(uint64_t id, enum ibv_wc_opcode opcode)
 {
 	struct ibv_poll_cq_attr none = { 0 };
 	double end = now() + SECONDS;
@@ -59,14 +59,14 @@ static void start(uint64_t id, enum ibv_wc_opcode opcode)
 	CHECK(ibv_wc_read_completion_ts(cqx) && ibv_wc_read_completion_wallclock_ns(cqx));
 }
 
-static void done(uint64_t id, enum ibv_wc_opcode opcode)
+static void ex_end_poll(uint64_t id, enum ibv_wc_opcode opcode)
 {
-	start(id, opcode);
+	ex_start_poll(id, opcode);
 	CHECK(ibv_next_poll(cqx) == ENOENT);
 	ibv_end_poll(cqx);
 }
 
-static void begin(uint64_t id)
+static void ex_begin_request(uint64_t id)
 {
 	ibv_wr_start(qpx);
 	qpx->wr_id = id;
@@ -75,7 +75,7 @@ static void begin(uint64_t id)
 
 static void sends(void)
 {
-	struct ibv_sge two[2] = { part(&a, 0, 10), part(&a, 100, 20) };
+	struct ibv_sge two[2] = { sge_of_side(&a, 0, 10), sge_of_side(&a, 100, 20) };
 	struct ibv_data_buf bufs[2] = { { a.buf, 10 }, { a.buf + 100, 20 } };
 	struct ibv_wc wc;
 
@@ -83,7 +83,7 @@ static void sends(void)
 		post_recv(&b, i, (size_t)i * 64, 64);
 	memset(a.buf, 'p', 10);
 	memset(a.buf + 100, 'q', 20);
-	begin(1);
+	ex_begin_request(1);
 	ibv_wr_send(qpx);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 10);
 	qpx->wr_id = 2;
@@ -97,13 +97,13 @@ static void sends(void)
 	ibv_wr_set_inline_data_list(qpx, 2, bufs);
 	memset(a.buf, 'P', 10); /* the inline data was copied when the request was built */
 	CHECK(ibv_wr_complete(qpx) == 0);
-	CHECK(succeed(b.cq).byte_len == 10);
-	wc = succeed(b.cq);
+	CHECK(next_success(b.cq).byte_len == 10);
+	wc = next_success(b.cq);
 	CHECK(wc.byte_len == 30 && wc.imm_data == 0xabcd && wc.wc_flags & IBV_WC_WITH_IMM);
-	CHECK(succeed(b.cq).byte_len == 10 && b.buf[128] == 'p');
-	CHECK(succeed(b.cq).byte_len == 30 && b.buf[192] == 'p' && b.buf[221] == 'q');
+	CHECK(next_success(b.cq).byte_len == 10 && b.buf[128] == 'p');
+	CHECK(next_success(b.cq).byte_len == 30 && b.buf[192] == 'p' && b.buf[221] == 'q');
 	for (uint64_t id = 1; id <= 4; id++) {
-		start(id, IBV_WC_SEND);
+		ex_start_poll(id, IBV_WC_SEND);
 		ibv_end_poll(cqx);
 	}
 }
@@ -115,35 +115,35 @@ static void tagged(void)
 
 	*target = 0;
 	post_recv(&b, 5, 0, 0);
-	begin(5);
+	ex_begin_request(5);
 	ibv_wr_rdma_write(qpx, b.mr->rkey, remote);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	done(5, IBV_WC_RDMA_WRITE);
-	begin(6);
+	ex_end_poll(5, IBV_WC_RDMA_WRITE);
+	ex_begin_request(6);
 	ibv_wr_rdma_write_imm(qpx, b.mr->rkey, remote, 77);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	CHECK(succeed(b.cq).imm_data == 77);
-	done(6, IBV_WC_RDMA_WRITE);
-	begin(7);
+	CHECK(next_success(b.cq).imm_data == 77);
+	ex_end_poll(6, IBV_WC_RDMA_WRITE);
+	ex_begin_request(7);
 	ibv_wr_rdma_read(qpx, b.mr->rkey, remote);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 64);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	done(7, IBV_WC_RDMA_READ);
+	ex_end_poll(7, IBV_WC_RDMA_READ);
 	CHECK(memcmp(result, a.buf, 64) == 0);
 	*target = 5;
-	begin(8);
+	ex_begin_request(8);
 	ibv_wr_atomic_fetch_add(qpx, b.mr->rkey, remote, 3);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	done(8, IBV_WC_FETCH_ADD);
+	ex_end_poll(8, IBV_WC_FETCH_ADD);
 	CHECK(*result == 5 && *target == 8);
-	begin(9);
+	ex_begin_request(9);
 	ibv_wr_atomic_cmp_swp(qpx, b.mr->rkey, remote, 8, 13);
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)result, 8);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	done(9, IBV_WC_COMP_SWAP);
+	ex_end_poll(9, IBV_WC_COMP_SWAP);
 	CHECK(*result == 8 && *target == 13);
 }
 
@@ -155,35 +155,35 @@ static void windows(void)
 
 	CHECK(mw);
 	key = ibv_inc_rkey(mw->rkey);
-	begin(20);
+	ex_begin_request(20);
 	ibv_wr_bind_mw(qpx, mw, key, &info);
 	qpx->wr_id = 21;
 	ibv_wr_local_inv(qpx, key);
 	CHECK(ibv_wr_complete(qpx) == 0);
-	start(20, IBV_WC_BIND_MW);
+	ex_start_poll(20, IBV_WC_BIND_MW);
 	ibv_end_poll(cqx);
-	done(21, IBV_WC_LOCAL_INV);
+	ex_end_poll(21, IBV_WC_LOCAL_INV);
 	CHECK(ibv_dealloc_mw(mw) == 0);
 }
 
 /* One invalid request: no request of the list is posted. */
 static void refusals(void)
 {
-	begin(30);
+	ex_begin_request(30);
 	/* sets a scatter/gather list before any request was started */
 	ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 1);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
-	begin(31);
+	ex_begin_request(31);
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data(qpx, a.buf, SIZE);
 	CHECK(ibv_wr_complete(qpx) == ENOMEM);
-	begin(32);
+	ex_begin_request(32);
 	ibv_wr_send_tso(qpx, a.buf, 10, 10);
 	CHECK(ibv_wr_complete(qpx) == EOPNOTSUPP);
-	begin(33);
+	ex_begin_request(33);
 	ibv_wr_send(qpx);
 	ibv_wr_abort(qpx);
-	begin(34);
+	ex_begin_request(34);
 	ibv_wr_send(qpx);
 	ibv_wr_set_inline_data_list(qpx, 2, NULL);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
@@ -191,7 +191,7 @@ static void refusals(void)
 	 * The last of three requests has an error that only the final check finds: inline data for
 	 * a Read.
 	 */
-	begin(35);
+	ex_begin_request(35);
 	for (int i = 0; i < 2; i++) {
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
 		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
@@ -202,8 +202,8 @@ static void refusals(void)
 	/* ibv_wr_complete without ibv_wr_start fails. */
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	ibv_wr_abort(qpx);
-	begin(36);
-	begin(37);
+	ex_begin_request(36);
+	ex_begin_request(37);
 	ibv_wr_send(qpx);
 	CHECK(ibv_wr_complete(qpx) == EINVAL);
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
@@ -219,7 +219,7 @@ static void full_queue(void)
 
 	CHECK(ibv_query_qp(a.qp, &attr, IBV_QP_CAP, &init) == 0);
 	for (uint32_t too_many = 2; too_many-- > 0;) {
-		begin(40);
+		ex_begin_request(40);
 		for (uint32_t i = 0; i < attr.cap.max_send_wr + too_many; i++) {
 			qpx->wr_id = 40 + i;
 			ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
@@ -228,7 +228,7 @@ static void full_queue(void)
 		CHECK(ibv_wr_complete(qpx) == (too_many ? ENOMEM : 0));
 	}
 	for (uint32_t i = 0; i < attr.cap.max_send_wr; i++) {
-		start(40 + i, IBV_WC_RDMA_WRITE);
+		ex_start_poll(40 + i, IBV_WC_RDMA_WRITE);
 		ibv_end_poll(cqx);
 	}
 	CHECK(ibv_start_poll(cqx, NULL) == ENOENT);
@@ -241,14 +241,14 @@ static void full_queue(void)
 static void batches(void)
 {
 	ibv_end_poll(cqx); /* ends a batch that was never started, which is harmless */
-	begin(200);
+	ex_begin_request(200);
 	for (int i = 0; i < 3; i++) {
 		qpx->wr_id = 200 + (uint64_t)i;
 		ibv_wr_rdma_write(qpx, b.mr->rkey, (uintptr_t)b.buf);
 		ibv_wr_set_sge(qpx, a.mr->lkey, (uintptr_t)a.buf, 8);
 	}
 	CHECK(ibv_wr_complete(qpx) == 0);
-	start(200, IBV_WC_RDMA_WRITE);
+	ex_start_poll(200, IBV_WC_RDMA_WRITE);
 	CHECK(ibv_start_poll(cqx, NULL) == EINVAL);
 	for (uint64_t id = 201; id < 203; id++) {
 		double end = now() + SECONDS;

@@ -12,7 +12,7 @@
 
 extern char **environ;
 
-static void ended_well(pid_t pid, int code)
+static void check_exit_status(pid_t pid, int code)
 {
 	int status;
 
@@ -29,25 +29,25 @@ static void children(const char *self, int before)
 	CHECK(pid >= 0);
 	if (pid == 0)
 		_exit(execv(self, arguments));
-	ended_well(pid, before);
+	check_exit_status(pid, before);
 	CHECK(posix_spawn(&pid, self, NULL, NULL, arguments, environ) == 0);
-	ended_well(pid, before);
+	check_exit_status(pid, before);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0)
 		_exit(7);
-	ended_well(pid, 7);
+	check_exit_status(pid, 7);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0)
 		exit(8); /* the child leaves by exit(), which runs the exit handlers */
-	ended_well(pid, 8);
+	check_exit_status(pid, 8);
 }
 
 int main(int argc, char **argv)
 {
 	struct rdma_cm_id *listener, *client, *server;
-	int before = descriptors();
+	int before = count_descriptors();
 
 	if (argc == 2)
 		return before;
@@ -57,13 +57,13 @@ int main(int argc, char **argv)
 	CHECK(channel && other);
 	listener = listen_on(channel);
 	connected(listener, &client, &server);
-	CHECK(descriptors() > before + 8);
+	CHECK(count_descriptors() > before + 8);
 	for (int i = 0; i < 3; i++) {
 		children(argv[0], before);
 		send_to(client, server);
 		send_to(server, client);
 	}
-	parted(client, server);
+	cm_disconnect(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);

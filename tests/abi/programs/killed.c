@@ -50,7 +50,7 @@ static void set_up(void)
 
 static void post(uint64_t id)
 {
-	struct ibv_sge sge = part(&own, 2048, ah ? 64 : 2048);
+	struct ibv_sge sge = sge_of_side(&own, 2048, ah ? 64 : 2048);
 	struct ibv_send_wr wr = {
 		.wr_id = id,
 		.sg_list = &sge,
@@ -107,7 +107,7 @@ static void busy(pid_t child)
 	CHECK(now() < end);
 	CHECK(wc.status == (type == IBV_QPT_RC ? IBV_WC_RETRY_EXC_ERR : IBV_WC_SUCCESS));
 	for (; done < posted; done++) {
-		wc = complete(own.cq);
+		wc = next_completion(own.cq);
 		CHECK(wc.wr_id == done);
 		CHECK(wc.status == (type == IBV_QPT_RC ? IBV_WC_WR_FLUSH_ERR : IBV_WC_SUCCESS));
 	}
@@ -116,7 +116,7 @@ static void busy(pid_t child)
 static void flushed_receives(void)
 {
 	for (uint64_t id = 1000; id < 1002; id++) {
-		struct ibv_wc wc = complete(own.cq);
+		struct ibv_wc wc = next_completion(own.cq);
 
 		CHECK(wc.wr_id == id && wc.status == IBV_WC_WR_FLUSH_ERR);
 	}
@@ -134,13 +134,13 @@ static void idle(pid_t child)
 	began = now();
 	post(1);
 	post(2);
-	wc = complete(own.cq);
+	wc = next_completion(own.cq);
 	if (type != IBV_QPT_RC) {
-		CHECK(wc.status == IBV_WC_SUCCESS && succeed(own.cq).wr_id == 2);
+		CHECK(wc.status == IBV_WC_SUCCESS && next_success(own.cq).wr_id == 2);
 		return;
 	}
 	CHECK(wc.wr_id == 1 && wc.status == IBV_WC_RETRY_EXC_ERR && now() - began > AT_LEAST);
-	wc = complete(own.cq);
+	wc = next_completion(own.cq);
 	CHECK(wc.wr_id == 2 && wc.status == IBV_WC_WR_FLUSH_ERR);
 }
 

@@ -13,7 +13,7 @@ static struct ibv_cq *cq;
 /* Creates a queue pair with these queue depths and list lengths. Returns 0 or the errno. */
 static int queue_pair(enum ibv_qp_type type, struct ibv_qp_cap cap)
 {
-	struct ibv_qp_init_attr init = usual(cq, type);
+	struct ibv_qp_init_attr init = default_qp_attr(cq, type);
 	struct ibv_qp *qp;
 
 	init.cap = cap;
@@ -58,7 +58,7 @@ static void pieces(void)
 	make_side(&a, IBV_QPT_RC, NULL);
 	make_side(&b, IBV_QPT_RC, NULL);
 	CHECK(ibv_destroy_qp(a.qp) == 0 && ibv_destroy_qp(b.qp) == 0);
-	init = usual(a.cq, IBV_QPT_RC);
+	init = default_qp_attr(a.cq, IBV_QPT_RC);
 	init.cap.max_send_sge = init.cap.max_recv_sge = (uint32_t)n;
 	a.qp = ibv_create_qp(pd, &init);
 	init.send_cq = init.recv_cq = b.cq;
@@ -69,14 +69,14 @@ static void pieces(void)
 	connect_sides(&a, &b);
 	for (int i = 0; i <= n; i++) {
 		memset(a.buf + 16 * i, 'a' + i, 8);
-		out[i] = part(&a, 16u * (uint32_t)i, 8);
-		in[i] = part(&b, 32u * (uint32_t)i, 8);
+		out[i] = sge_of_side(&a, 16u * (uint32_t)i, 8);
+		in[i] = sge_of_side(&b, 32u * (uint32_t)i, 8);
 	}
 	CHECK(ibv_post_recv(b.qp, &recv, &bad_recv) == 0);
 	wr.send_flags = IBV_SEND_SIGNALED;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	CHECK(succeed(b.cq).byte_len == 8u * (uint32_t)n);
-	succeed(a.cq);
+	CHECK(next_success(b.cq).byte_len == 8u * (uint32_t)n);
+	next_success(a.cq);
 	for (int i = 0; i < n; i++)
 		CHECK(b.buf[32 * i] == 'a' + i && b.buf[32 * i + 7] == 'a' + i);
 	wr.num_sge = recv.num_sge = n + 1;

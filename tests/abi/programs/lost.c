@@ -19,7 +19,7 @@ static pid_t peer;
 static double began;
 
 /* Runs the function in a child process until the child is killed. */
-static void start(void (*what)(void))
+static void run_peer(void (*what)(void))
 {
 	peer = fork();
 	CHECK(peer >= 0);
@@ -33,7 +33,7 @@ static void start(void (*what)(void))
 	pause();
 }
 
-static void lose(int number)
+static void kill_peer(int number)
 {
 	began = now();
 	CHECK(kill(peer, number) == 0);
@@ -65,15 +65,15 @@ static void listens(void)
 	*port = rdma_get_src_port(listen_on(channel));
 }
 
-static void serves(void)
+static void peer_accepts(void)
 {
 	struct rdma_cm_id *listener = listen_on(channel);
 
 	*port = rdma_get_src_port(listener);
-	CHECK(rdma_accept(request(listener, NULL, 0), NULL) == 0);
+	CHECK(rdma_accept(next_cm_request(listener, NULL, 0), NULL) == 0);
 }
 
-static void dials(void)
+static void peer_connects(void)
 {
 	CHECK(rdma_connect(resolved(other, its_port()), NULL) == 0);
 }
@@ -84,11 +84,11 @@ static struct rdma_cm_id *connect_to(void)
 {
 	struct rdma_cm_id *id;
 
-	start(serves);
+	run_peer(peer_accepts);
 	open_channels();
 	id = resolved(other, its_port());
 	CHECK(rdma_connect(id, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_ESTABLISHED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ESTABLISHED, id, 0);
 	return id;
 }
 
@@ -122,8 +122,8 @@ static void connected_one(bool busy)
 		for (int i = 0; i < WRITES; i++)
 			CHECK(rdma_post_send(id, (void *)(uintptr_t)i, memory, 64, mr, 0) == 0);
 	}
-	lose(SIGKILL);
-	expect(other, RDMA_CM_EVENT_DISCONNECTED, id, 0);
+	kill_peer(SIGKILL);
+	expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, id, 0);
 	CHECK(now() - began < SECONDS / 4.0);
 	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
 	if (!busy)
@@ -131,7 +131,7 @@ static void connected_one(bool busy)
 	ends_in_order(id, busy ? WRITES : 1);
 	CHECK(rdma_disconnect(id) == 0);
 	CHECK(rdma_dereg_mr(mr) == 0);
-	end(id);
+	cm_destroy(id);
 }
 
 static void idle(void)
@@ -147,47 +147,48 @@ static void busy(void)
 /* ---- connection establishment ---------------------------------------------------------------- */
 
 /* The peer is killed before it answers a connection request, so nothing listens there any more. */
-static void asked(void)
+static void peer_killed_before_reply(void)
 {
 	struct rdma_cm_event *event;
 	struct rdma_cm_id *id;
 
-	start(listens);
+	run_peer(listens);
 	open_channels();
 	id = resolved(other, its_port());
 	CHECK(rdma_connect(id, NULL) == 0);
 	usleep(100000);
-	lose(SIGKILL);
-	event = next(other, RDMA_CM_EVENT_REJECTED, id);
+	kill_peer(SIGKILL);
+	event = next_cm_event(other, RDMA_CM_EVENT_REJECTED, id);
 	CHECK(event->status == 8 && now() - began < SECONDS / 4.0);
 	CHECK(rdma_ack_cm_event(event) == 0);
-	end(id);
+	cm_destroy(id);
 }
 
 /* The peer is killed before its connection request is answered. */
-static void asking(void)
+static void client_killed_before_reply(void)
 {
 	struct rdma_cm_id *listener, *id;
 
-	start(dials);
+	run_peer(peer_connects);
 	open_channels();
 	listener = listen_on(channel);
 	*port = rdma_get_src_port(listener);
-	id = request(listener, NULL, 0);
-	lose(SIGKILL);
+	id = next_cm_request(listener, NULL, 0);
+	kill_peer(SIGKILL);
 	CHECK(waitpid(peer, NULL, 0) == peer);
 	/*
 	 * Either rdma_accept fails, or it succeeds and an event reports the loss of the peer later.
 	 */
 	if (rdma_accept(id, NULL) == 0) {
-		struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
+		struct rdma_cm_event *event =
+			next_cm_event(channel, RDMA_CM_EVENT_CONNECT_ERROR, id);
 
 		CHECK(event->status < 0);
 		CHECK(rdma_ack_cm_event(event) == 0);
 	} else {
 		CHECK(errno == ECONNRESET || errno == ENOTCONN || errno == EPIPE);
 	}
-	end(id);
+	cm_destroy(id);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -197,14 +198,14 @@ static void stopped(void)
 	double limit = atof(getenv("SIWARP_MPA_TIMEOUT_MS")) / 1000;
 	struct rdma_cm_id *id;
 
-	start(listens);
+	run_peer(listens);
 	open_channels();
 	id = resolved(other, its_port());
-	lose(SIGSTOP);
+	kill_peer(SIGSTOP);
 	CHECK(rdma_connect(id, NULL) == 0);
-	expect(other, RDMA_CM_EVENT_UNREACHABLE, id, -ETIMEDOUT);
+	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, id, -ETIMEDOUT);
 	CHECK(now() - began >= limit && now() - began < limit + SECONDS / 4.0);
-	end(id);
+	cm_destroy(id);
 }
 
 /* ---- datagrams ------------------------------------------------------------------------------- */
@@ -236,18 +237,18 @@ static void datagrams(void)
 	struct sockaddr_in addr;
 	struct rdma_cm_id *id;
 
-	start(listens_for_datagrams);
+	run_peer(listens_for_datagrams);
 	open_channels();
 	id = new_ud(other);
 	addr = loopback(its_port());
 	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 100) == 0);
-	expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, id, 0);
 	CHECK(rdma_resolve_route(id, 100) == 0);
-	expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
+	expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, id, 0);
 	CHECK(rdma_connect(id, &param) == 0);
 	usleep(100000);
-	lose(SIGKILL);
-	expect(other, RDMA_CM_EVENT_UNREACHABLE, id, 1);
+	kill_peer(SIGKILL);
+	expect_cm_event(other, RDMA_CM_EVENT_UNREACHABLE, id, 1);
 	CHECK(now() - began < SECONDS / 4.0);
 	CHECK(rdma_destroy_id(id) == 0);
 }
@@ -257,8 +258,12 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} all[] = { { "idle", idle },	  { "busy", busy },	  { "asked", asked },
-		    { "asking", asking }, { "stopped", stopped }, { "datagrams", datagrams } };
+	} all[] = { { "idle", idle },
+		    { "busy", busy },
+		    { "asked", peer_killed_before_reply },
+		    { "asking", client_killed_before_reply },
+		    { "stopped", stopped },
+		    { "datagrams", datagrams } };
 
 	port = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(port != MAP_FAILED && argc == 2);

@@ -67,10 +67,10 @@ static void raise_to(_Atomic long *most, long value)
 		;
 }
 
-static void note(int when)
+static void record_usage(int when)
 {
 	raise_to(&shared->rss[when], resident());
-	raise_to(&shared->fds[when], descriptors());
+	raise_to(&shared->fds[when], count_descriptors());
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -151,14 +151,14 @@ static void on_event(struct rdma_cm_event *event)
 /* Handles events until `wanted` connections are established. */
 static void until_established(int wanted)
 {
-	double end = now() + LIMIT_S;
+	double cm_destroy = now() + LIMIT_S;
 
 	while (n_established != wanted) {
 		struct rdma_cm_event *event;
 		struct rdma_cm_event copy;
 
 		CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, LIMIT_S * 1000) == 1);
-		CHECK(rdma_get_cm_event(channel, &event) == 0 && now() < end);
+		CHECK(rdma_get_cm_event(channel, &event) == 0 && now() < cm_destroy);
 		copy = *event;
 		CHECK(rdma_ack_cm_event(event) == 0);
 		on_event(&copy);
@@ -175,15 +175,15 @@ static void post_send(struct connection *one)
 }
 
 /* Waits for completions, and returns their number. */
-static int take(struct ibv_wc *wc, int most)
+static int wait_completions(struct ibv_wc *wc, int most)
 {
-	double end = now() + LIMIT_S;
+	double cm_destroy = now() + LIMIT_S;
 	struct ibv_cq *which;
 	void *unused;
 	int n;
 
 	while ((n = ibv_poll_cq(cq, most, wc)) == 0) {
-		CHECK(now() < end);
+		CHECK(now() < cm_destroy);
 		if (!by_event)
 			continue;
 		CHECK(ibv_get_cq_event(completions, &which, &unused) == 0);
@@ -195,7 +195,7 @@ static int take(struct ibv_wc *wc, int most)
 }
 
 /* The end that connected sends first; each receiver answers, until both have sent all messages. */
-static void converse(void)
+static void exchange_all(void)
 {
 	int open = 0;
 
@@ -206,7 +206,7 @@ static void converse(void)
 	}
 	while (open) {
 		struct ibv_wc wc[16];
-		int n = take(wc, 16);
+		int n = wait_completions(wc, 16);
 
 		for (int i = 0; i < n; i++) {
 			struct connection *one = (struct connection *)(uintptr_t)wc[i].wr_id;
@@ -226,12 +226,12 @@ static void converse(void)
 
 /* ---- a process ------------------------------------------------------------------------------- */
 
-static void meet(void)
+static void barrier_wait_all(void)
 {
 	pthread_barrier_wait(&shared->all);
 }
 
-static void hang_up(void)
+static void disconnect_all(void)
 {
 	for (int i = 0; i < n_connections; i++)
 		if (connections[i].dialed)
@@ -243,7 +243,7 @@ static void hang_up(void)
 	}
 }
 
-static void live(void)
+static void run_process(void)
 {
 	int first = rank / group * group, last = first + group - 1;
 
@@ -253,17 +253,17 @@ static void live(void)
 		last = processes - 1;
 	listener = listen_on(channel);
 	shared->ports[rank] = rdma_get_src_port(listener);
-	note(0);
-	meet();
+	record_usage(0);
+	barrier_wait_all();
 	for (int to = rank + 1; to <= last; to++)
 		for (int i = 0; i < each; i++)
 			dial(to);
 	until_established(each * (last - first));
-	meet();
-	converse();
-	note(1);
-	meet();
-	hang_up();
+	barrier_wait_all();
+	exchange_all();
+	record_usage(1);
+	barrier_wait_all();
+	disconnect_all();
 	CHECK(!mr || ibv_dereg_mr(mr) == 0);
 	CHECK(rdma_destroy_id(listener) == 0);
 	rdma_destroy_event_channel(channel);
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 		CHECK(pid >= 0);
 		if (pid == 0) {
 			CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-			live();
+			run_process();
 			return 0;
 		}
 	}

@@ -49,7 +49,7 @@ static void other_contexts(void)
 	struct ibv_td_init_attr none = { 0 };
 	struct ibv_td *td = ibv_alloc_td(c, &none);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, 0);
-	struct ibv_qp_init_attr init = usual(cq, IBV_QPT_RC);
+	struct ibv_qp_init_attr init = default_qp_attr(cq, IBV_QPT_RC);
 	struct ibv_qp_init_attr_ex ex = { .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = p };
 	struct ibv_cq_init_attr_ex cqx = { .cqe = 1,
 					   .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD,
@@ -63,7 +63,7 @@ static void other_contexts(void)
 	NONE(EINVAL, ibv_create_cq_ex(ctx, &cqx));
 	NONE(EINVAL, ibv_create_qp(pd, &init));
 	NONE(EINVAL, ibv_create_qp_ex(ctx, &ex));
-	init = usual(mine, IBV_QPT_RC);
+	init = default_qp_attr(mine, IBV_QPT_RC);
 	init.srq = srq;
 	NONE(EINVAL, ibv_create_qp(pd, &init));
 	NONE(EINVAL, ibv_alloc_parent_domain(ctx, &parent));
@@ -111,7 +111,7 @@ static void wrong_lists(struct ibv_qp_ex *qpx)
 	LIST(EINVAL, (ibv_wr_send(qpx), ibv_wr_set_sge_list(qpx, 1000, &sge)));
 }
 
-static void gone_lists(struct ibv_qp_ex *qpx)
+static void lists_of_destroyed_qps(struct ibv_qp_ex *qpx)
 {
 	struct ibv_mw_bind_info bind = { 0 };
 	struct ibv_data_buf buf = { memory, 8 };
@@ -140,7 +140,7 @@ static void extended(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
 	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
-	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
+	struct ibv_qp_init_attr base = default_qp_attr(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
 	struct ibv_qp_init_attr_ex init = { 0 };
 	struct ibv_qp_ex *qpx;
 	struct ibv_wc_tm_info tm;
@@ -155,7 +155,7 @@ static void extended(void)
 	qpx = ibv_qp_to_qp_ex(qp);
 	wrong_lists(qpx);
 	CHECK(ibv_destroy_qp(qp) == 0);
-	gone_lists(qpx);
+	lists_of_destroyed_qps(qpx);
 	NONE(EINVAL, ibv_qp_to_qp_ex(qp));
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cqx)) == 0);
 	which = "an extended queue that was destroyed";
@@ -201,7 +201,7 @@ static void requests(enum ibv_qp_type type)
 	make_side(&a, type, NULL);
 	to_rts(a.qp, a.qp->qp_num);
 	for (int i = 0; i < 3; i++)
-		sges[i] = part(&a, 0, 8);
+		sges[i] = sge_of_side(&a, 0, 8);
 	good = (struct ibv_send_wr){ .sg_list = sges, .num_sge = 1, .opcode = IBV_WR_SEND };
 	which = type == IBV_QPT_UD   ? "a wrong request, UD"
 		: type == IBV_QPT_UC ? "a wrong request, UC"
@@ -283,7 +283,7 @@ static void windows(void)
 }
 
 /* Circular request lists: only as many requests are accepted as the queue holds. */
-static void circles(void)
+static void circular_lists(void)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, SIZE, IBV_ACCESS_MW_BIND);
 	struct ibv_mw *window = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
@@ -324,7 +324,7 @@ int main(void)
 	requests(IBV_QPT_UC);
 	requests(IBV_QPT_UD);
 	windows();
-	circles();
+	circular_lists();
 	close_lo();
 	return refused_at_least(400);
 }

@@ -100,12 +100,12 @@ static void other_addresses(struct ibv_mr *(*reg)(struct ibv_pd *, void *, size_
 	wr.wr.rdma.remote_addr = 0x10000 + 100;
 	wr.wr.rdma.rkey = to->rkey;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	succeed(a.cq);
+	next_success(a.cq);
 	/* Read the octets back, which proves that the Write has been placed. */
 	memset(a.buf, 0, SIZE);
 	wr.opcode = IBV_WR_RDMA_READ;
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	succeed(a.cq);
+	next_success(a.cq);
 	CHECK(memcmp(a.buf + 8, "elsewhere", 9) == 0 && memcmp(b.buf + 100, "elsewhere", 9) == 0);
 	CHECK(ibv_dereg_mr(from) == 0 && ibv_dereg_mr(to) == 0);
 	end_side(&a);
@@ -247,7 +247,7 @@ static void completion_events(void)
 	CHECK(channel);
 	cq = ibv_create_cq(ctx, 10, &channel, channel, 0);
 	CHECK(cq);
-	init = usual(cq, IBV_QPT_UD);
+	init = default_qp_attr(cq, IBV_QPT_UD);
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
 	to_init(qp);
@@ -259,7 +259,7 @@ static void completion_events(void)
 	CHECK(poll(&(struct pollfd){ channel->fd, POLLIN, 0 }, 1, SECONDS * 1000) == 1);
 	CHECK(ibv_get_cq_event(channel, &got, &user) == 0 && got == cq && user == &channel);
 	ibv_ack_cq_events(cq, 1);
-	CHECK(complete(cq).status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(next_completion(cq).status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(ibv_resize_cq(cq, 1000) == 0 && cq->cqe >= 1000);
 	CHECK(ibv_resize_cq(cq, 10) == 0 && cq->cqe >= 10 && cq->cqe < 256);
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY && ibv_destroy_cq(cq) == EBUSY);
@@ -270,11 +270,11 @@ static void completion_events(void)
 /*
  * Resizing a completion queue keeps the completions in it, and cannot shrink it below their number.
  */
-static void sizes(void)
+static void check_cq_resize(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
-	struct ibv_qp_init_attr init = usual(cq, IBV_QPT_UD);
+	struct ibv_qp_init_attr init = default_qp_attr(cq, IBV_QPT_UD);
 	struct ibv_recv_wr wr = { .wr_id = 0 }, *bad;
 	struct ibv_qp *qp = ibv_create_qp(pd, &init);
 	int before;
@@ -287,15 +287,15 @@ static void sizes(void)
 	before = cq->cqe;
 	CHECK(ibv_resize_cq(cq, 2) == EINVAL && cq->cqe == before);
 	CHECK(ibv_resize_cq(cq, 5) == 0 && cq->cqe >= 5);
-	CHECK(complete(cq).wr_id == 0);
+	CHECK(next_completion(cq).wr_id == 0);
 	CHECK(ibv_resize_cq(cq, 5000) == 0 && cq->cqe >= 5000);
 	for (uint64_t id = 1; id < 5; id++)
-		CHECK(complete(cq).wr_id == id);
+		CHECK(next_completion(cq).wr_id == id);
 	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
 }
 
 /* Resizing a shared receive queue keeps its posted receives; each queue has its own number. */
-static void shared(void)
+static void check_srq_resize(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 100, .max_sge = 1 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &init), *other = ibv_create_srq(pd, &init);
@@ -382,7 +382,7 @@ static void fork_child(void)
 {
 	struct ibv_cq_init_attr_ex cq_init = { .cqe = 1 };
 	struct ibv_cq_ex *cqx = ibv_create_cq_ex(ctx, &cq_init);
-	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
+	struct ibv_qp_init_attr base = default_qp_attr(ibv_cq_ex_to_cq(cqx), IBV_QPT_RC);
 	struct ibv_qp_init_attr_ex init = { 0 };
 	pthread_t thread;
 	struct ibv_qp *qp;
@@ -437,8 +437,8 @@ int main(void)
 	advice();
 	domains();
 	completion_events();
-	sizes();
-	shared();
+	check_cq_resize();
+	check_srq_resize();
 	asynchronous_events();
 	fork_child();
 	close_with_children();

@@ -27,7 +27,7 @@ static struct {
 
 static char memory[SIZE];
 
-static bool scarce(int why)
+static bool is_shortage_errno(int why)
 {
 	if (why == ENOMEM || why == EMFILE || why == ENOBUFS || why == EAGAIN || why == EINTR ||
 	    why == ENFILE || why == ENOSPC)
@@ -37,28 +37,28 @@ static bool scarce(int why)
 }
 
 /* Creates an object; if that fails, the current run ends here. */
-#define MAKE(member, call)                    \
-	do {                                  \
-		errno = 0;                    \
-		own.member = (call);          \
-		if (!own.member) {            \
-			CHECK(scarce(errno)); \
-			return;               \
-		}                             \
+#define MAKE(member, call)                               \
+	do {                                             \
+		errno = 0;                               \
+		own.member = (call);                     \
+		if (!own.member) {                       \
+			CHECK(is_shortage_errno(errno)); \
+			return;                          \
+		}                                        \
 	} while (0)
-#define DO(call)                            \
-	do {                                \
-		int why = (call);           \
-                                            \
-		if (why) {                  \
-			CHECK(scarce(why)); \
-			return;             \
-		}                           \
+#define DO(call)                                       \
+	do {                                           \
+		int why = (call);                      \
+                                                       \
+		if (why) {                             \
+			CHECK(is_shortage_errno(why)); \
+			return;                        \
+		}                                      \
 	} while (0)
 
 static struct ibv_qp *extended(void)
 {
-	struct ibv_qp_init_attr base = usual(ibv_cq_ex_to_cq(own.cqx), IBV_QPT_RC);
+	struct ibv_qp_init_attr base = default_qp_attr(ibv_cq_ex_to_cq(own.cqx), IBV_QPT_RC);
 	struct ibv_qp_init_attr_ex init = { 0 };
 
 	memcpy(&init, &base, sizeof(base));
@@ -106,7 +106,7 @@ static void post(void)
 	DO(ibv_post_srq_recv(own.srq, &wr, &bad));
 }
 
-static void live(void)
+static void create_all_objects(void)
 {
 	struct ibv_td_init_attr none = { 0 };
 	struct ibv_parent_domain_init_attr domain = { 0 };
@@ -133,10 +133,10 @@ static void live(void)
 	DO(ibv_resize_cq(own.cq, 1000));
 	MAKE(srq, ibv_create_srq(own.pd, &srq));
 	MAKE(rc, extended());
-	init = usual(own.cq, IBV_QPT_UD);
+	init = default_qp_attr(own.cq, IBV_QPT_UD);
 	MAKE(ud, ibv_create_qp(own.pd, &init));
 	if (ibv_query_gid(own.ctx, PORT, 0, &gid)) {
-		CHECK(scarce(errno));
+		CHECK(is_shortage_errno(errno));
 		return;
 	}
 	path = to_self();
@@ -151,7 +151,7 @@ static void live(void)
 		own.member = NULL;                 \
 	} while (0)
 
-static void end(void)
+static void destroy_all_objects(void)
 {
 	END(ah, ibv_destroy_ah(own.ah));
 	END(ud, ibv_destroy_qp(own.ud));
@@ -174,16 +174,16 @@ static void end(void)
 static int calls(void)
 {
 	long (*arm)(long n) = (long (*)(long))dlsym(RTLD_DEFAULT, "failing_arm");
-	int before = descriptors();
+	int before = count_descriptors();
 	long n = 0, made;
 
 	CHECK(arm);
 	do {
 		arm(++n);
-		live();
+		create_all_objects();
 		made = arm(0);
-		end();
-		CHECK(descriptors() == before);
+		destroy_all_objects();
+		CHECK(count_descriptors() == before);
 	} while (made >= n);
 	printf("%ld calls failed\n", n - 1);
 	return n > 50 ? 0 : 1;
@@ -191,7 +191,7 @@ static int calls(void)
 
 static int few_descriptors(void)
 {
-	int before = descriptors(), lives = 0;
+	int before = count_descriptors(), lives = 0;
 	struct rlimit limit;
 
 	CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
@@ -200,11 +200,11 @@ static int few_descriptors(void)
 		bool whole;
 
 		CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
-		live();
+		create_all_objects();
 		whole = own.ah != NULL;
-		end();
+		destroy_all_objects();
 		CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-		CHECK(descriptors() == before);
+		CHECK(count_descriptors() == before);
 		lives++;
 		if (whole)
 			break;
@@ -219,7 +219,7 @@ int main(int argc, char **argv)
 	/* The test needs no pinned memory, so the limit of locked memory can be 0. */
 	CHECK(setrlimit(RLIMIT_MEMLOCK, &(struct rlimit){ 0, 0 }) == 0);
 	/* Make the allocations that a process makes only once before counting. */
-	live();
-	end();
+	create_all_objects();
+	destroy_all_objects();
 	return strcmp(argv[1], "calls") == 0 ? calls() : few_descriptors();
 }

@@ -83,7 +83,7 @@ static enum ibv_qp_state state(struct ibv_qp *qp)
 }
 
 /* Tries all invalid variants of one transition, then makes it. */
-static void step(struct ibv_qp *qp, enum ibv_qp_state to, int required, int foreign)
+static void check_qp_transition(struct ibv_qp *qp, enum ibv_qp_state to, int required, int foreign)
 {
 	enum ibv_qp_state from = state(qp);
 	struct ibv_qp_attr attr = values(to);
@@ -140,10 +140,10 @@ static void queried(struct ibv_qp *qp, const struct ibv_qp_init_attr *made)
 	CHECK(memcmp(&init.cap, &made->cap, sizeof(init.cap)) == 0);
 }
 
-static void walk(size_t row)
+static void check_all_steps(size_t row)
 {
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
-	struct ibv_qp_init_attr init = usual(cq, tables[row].type);
+	struct ibv_qp_init_attr init = default_qp_attr(cq, tables[row].type);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
 	struct ibv_qp *qp;
 
@@ -152,9 +152,9 @@ static void walk(size_t row)
 	qp = ibv_create_qp(pd, &init);
 	CHECK(cq && qp && state(qp) == IBV_QPS_RESET);
 	for (int round = 0; round < 2; round++) {
-		step(qp, IBV_QPS_INIT, tables[row].to_init, tables[row].foreign);
-		step(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
-		step(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
+		check_qp_transition(qp, IBV_QPS_INIT, tables[row].to_init, tables[row].foreign);
+		check_qp_transition(qp, IBV_QPS_RTR, tables[row].to_rtr, tables[row].foreign);
+		check_qp_transition(qp, IBV_QPS_RTS, tables[row].to_rts, tables[row].foreign);
 		queried(qp, &init);
 		/*
 		 * Transitions to ERR and RESET from every state, with only IBV_QP_STATE in the
@@ -177,7 +177,7 @@ static void shared(void)
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
 	struct ibv_srq_init_attr srq_init = { .attr = { 8, 1, 0 } };
 	struct ibv_srq *srq = ibv_create_srq(pd, &srq_init);
-	struct ibv_qp_init_attr init = usual(cq, IBV_QPT_RC);
+	struct ibv_qp_init_attr init = default_qp_attr(cq, IBV_QPT_RC);
 	struct ibv_qp *qp;
 
 	CHECK(cq && srq && srq_init.attr.max_wr >= 8 && srq_init.attr.max_sge >= 1);
@@ -195,7 +195,7 @@ int main(void)
 {
 	open_lo();
 	for (size_t row = 0; row < sizeof(tables) / sizeof(tables[0]); row++)
-		walk(row);
+		check_all_steps(row);
 	shared();
 	close_lo();
 	return 0;

@@ -62,13 +62,13 @@ static void servers(void)
 		CHECK(rdma_connect(id, NULL) == 0);
 		peer = accept(fd, NULL, NULL);
 		CHECK(peer >= 0 && send(peer, a->octets, a->size, 0) == (ssize_t)a->size);
-		event = next(other, a->wanted, id);
+		event = next_cm_event(other, a->wanted, id);
 		if (event->status != a->status)
 			fprintf(stderr, "answer %zu: status %d\n", i, event->status);
 		CHECK(event->status == a->status);
 		CHECK(rdma_ack_cm_event(event) == 0);
 		CHECK(close(peer) == 0 && close(fd) == 0);
-		end(id);
+		cm_destroy(id);
 	}
 }
 
@@ -90,9 +90,9 @@ static void long_data(struct rdma_cm_id *listener, uint16_t len)
 	CHECK(send(fd, frame, 18, MSG_MORE) == 18);
 	CHECK(send(fd, (uint8_t[]){ (uint8_t)(len >> 8), (uint8_t)len }, 2, MSG_MORE) == 2);
 	CHECK(send(fd, data, len, 0) == len);
-	server = request(listener, data, 255);
+	server = next_cm_request(listener, data, 255);
 	CHECK(rdma_reject(server, NULL, 0) == 0);
-	end(server);
+	cm_destroy(server);
 	CHECK(recv(fd, octets, 20, MSG_WAITALL) == 20);
 	CHECK(memcmp(octets, "MPA ID Rep Frame", 16) == 0 && octets[16] & 0x20);
 	CHECK(close(fd) == 0);
@@ -126,7 +126,7 @@ static void clients(void)
 	long_data(listener, 256);
 	long_data(listener, 512);
 	connected(listener, &client, &server);
-	parted(client, server);
+	cm_disconnect(client, server);
 	CHECK(rdma_destroy_id(listener) == 0);
 }
 
@@ -156,16 +156,16 @@ static void resets(void)
 
 	connected(listener, &client, &server);
 	reset(client->qp);
-	CHECK(rdma_ack_cm_event(next(other, RDMA_CM_EVENT_DISCONNECTED, client)) == 0);
-	CHECK(rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_DISCONNECTED, server)) == 0);
-	end(client);
-	end(server);
+	CHECK(rdma_ack_cm_event(next_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client)) == 0);
+	CHECK(rdma_ack_cm_event(next_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server)) == 0);
+	cm_destroy(client);
+	cm_destroy(server);
 	for (int round = 0; round < 3; round++) {
 		CHECK(rdma_create_id(other, &client, NULL, RDMA_PS_TCP) == 0);
 		CHECK(rdma_resolve_addr(client, NULL, sa(&addr), 1000) == 0);
-		expect(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
+		expect_cm_event(other, RDMA_CM_EVENT_ADDR_RESOLVED, client, 0);
 		CHECK(rdma_resolve_route(client, 1000) == 0);
-		expect(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
+		expect_cm_event(other, RDMA_CM_EVENT_ROUTE_RESOLVED, client, 0);
 		if (!own) {
 			init.send_cq = init.recv_cq =
 				ibv_create_cq(client->verbs, 4, NULL, NULL, 0);
@@ -176,15 +176,15 @@ static void resets(void)
 		}
 		param.qp_num = own->qp_num;
 		CHECK(rdma_connect(client, &param) == 0);
-		server = request(listener, NULL, 0);
+		server = next_cm_request(listener, NULL, 0);
 		CHECK(rdma_accept(server, NULL) == 0);
-		expect(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
+		expect_cm_event(other, RDMA_CM_EVENT_CONNECT_RESPONSE, client, 0);
 		CHECK(rdma_establish(client) == 0);
-		expect(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
+		expect_cm_event(channel, RDMA_CM_EVENT_ESTABLISHED, server, 0);
 		CHECK(rdma_disconnect(server) == 0);
-		expect(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
-		expect(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
-		end(server);
+		expect_cm_event(channel, RDMA_CM_EVENT_DISCONNECTED, server, 0);
+		expect_cm_event(other, RDMA_CM_EVENT_DISCONNECTED, client, 0);
+		cm_destroy(server);
 		CHECK(rdma_destroy_id(client) == 0);
 	}
 	CHECK(ibv_destroy_qp(own) == 0 && ibv_destroy_cq(init.send_cq) == 0);

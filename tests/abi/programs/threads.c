@@ -16,7 +16,7 @@
 /* a queue pair of any thread, which may already be destroyed */
 static struct ibv_qp *_Atomic shared;
 
-static void once(char *buf)
+static void create_destroy_once(char *buf)
 {
 	struct ibv_mr *mr = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
@@ -29,7 +29,7 @@ static void once(char *buf)
 	int r;
 
 	CHECK(mr && cq && ah);
-	init = usual(cq, IBV_QPT_UD);
+	init = default_qp_attr(cq, IBV_QPT_UD);
 	qp = ibv_create_qp(pd, &init);
 	CHECK(qp);
 	to_init(qp);
@@ -49,7 +49,7 @@ static void *work(void *unused)
 
 	CHECK(buf);
 	for (int i = 0; i < ROUNDS; i++)
-		once(buf);
+		create_destroy_once(buf);
 	free(buf);
 	return unused;
 }
@@ -69,7 +69,7 @@ static struct {
  * Each call works or reports that the object does not exist. Post calls never report that, as in
  * the libraries of adapters.
  */
-static void *use(void *unused)
+static void *use_victim(void *unused)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr;
@@ -106,12 +106,12 @@ static void destroyed_in_use(void)
 		victim.srq = ibv_create_srq(pd, &srq);
 		victim.cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
 		CHECK(victim.srq && victim.cq);
-		init = usual(victim.cq, IBV_QPT_UD);
+		init = default_qp_attr(victim.cq, IBV_QPT_UD);
 		victim.qp = ibv_create_qp(pd, &init);
 		CHECK(victim.qp);
 		to_init(victim.qp);
 		to_rts(victim.qp, 0);
-		CHECK(pthread_create(&thread, NULL, use, NULL) == 0);
+		CHECK(pthread_create(&thread, NULL, use_victim, NULL) == 0);
 		usleep(500);
 		CHECK(ibv_destroy_qp(victim.qp) == 0 && ibv_destroy_cq(victim.cq) == 0);
 		CHECK(ibv_destroy_srq(victim.srq) == 0);
@@ -197,7 +197,7 @@ static void *open_and_close(void *unused)
  */
 static void cancelled(void)
 {
-	int before = descriptors();
+	int before = count_descriptors();
 	pthread_t thread;
 	void *ended;
 
@@ -207,12 +207,12 @@ static void cancelled(void)
 		CHECK(pthread_cancel(thread) == 0);
 		CHECK(pthread_join(thread, &ended) == 0);
 		CHECK(ended == PTHREAD_CANCELED || atomic_load(&went_through));
-		CHECK(descriptors() == before);
+		CHECK(count_descriptors() == before);
 	}
 	CHECK(pthread_create(&thread, NULL, open_and_close, NULL) == 0);
 	CHECK(pthread_join(thread, &ended) == 0);
 	CHECK(ended != PTHREAD_CANCELED && atomic_load(&went_through));
-	CHECK(descriptors() == before);
+	CHECK(count_descriptors() == before);
 }
 
 int main(void)

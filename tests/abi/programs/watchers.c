@@ -30,7 +30,7 @@ static struct name peer;
 static struct ibv_ah *ah;
 static int ends[2]; /* write end of the pipe to the other process, read end of the pipe from it */
 
-static size_t before(void)
+static size_t grh_octets(void)
 {
 	return type == IBV_QPT_UD ? GRH : 0;
 }
@@ -38,7 +38,7 @@ static size_t before(void)
 /* Where received messages are placed: Writes at offset 1024, receives from offset 0. */
 static volatile char *arrival(bool by_write)
 {
-	return own.buf + (by_write ? 1024 : before());
+	return own.buf + (by_write ? 1024 : grh_octets());
 }
 
 static void set_up(bool with_channel)
@@ -54,7 +54,7 @@ static void set_up(bool with_channel)
 	}
 	own.cq = ibv_create_cq(ctx, 16, NULL, channel, 0);
 	CHECK(own.cq);
-	init = usual(own.cq, type);
+	init = default_qp_attr(own.cq, type);
 	own.qp = ibv_create_qp(pd, &init);
 	CHECK(own.qp);
 	make_memory(&own);
@@ -68,14 +68,14 @@ static void set_up(bool with_channel)
 	/*
 	 * Both ends post receives before either sends: UC and UD drop messages without a receive.
 	 */
-	post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
+	post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
 	CHECK(write(ends[0], "r", 1) == 1 && read(ends[1], &mine, 1) == 1);
 }
 
 /* Sends a message of octets `mark`: a Send, or a Write that consumes no receive. */
-static void say(char mark, bool by_write)
+static void send_mark(char mark, bool by_write)
 {
-	struct ibv_sge sge = part(&own, 2048, LENGTH);
+	struct ibv_sge sge = sge_of_side(&own, 2048, LENGTH);
 	struct ibv_send_wr wr = {
 		.wr_id = 99,
 		.sg_list = &sge,
@@ -114,11 +114,11 @@ static void receive(char mark)
 		CHECK(n >= 0 && (n == 0 || wc.status == IBV_WC_SUCCESS));
 	} while (n == 0 || wc.opcode != IBV_WC_RECV);
 	CHECK(*arrival(false) == mark);
-	post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
+	post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
 }
 
 /* Makes no call between the request and its answer, nor after the answer. */
-static void watch(char mark, bool by_write)
+static void watch_memory(char mark, bool by_write)
 {
 	double end = now() + SECONDS;
 
@@ -143,7 +143,7 @@ static void make_room(int i)
 {
 	if (i % 16 == 0)
 		for (int n = 0; n < 16; n++)
-			succeed(own.cq);
+			next_success(own.cq);
 }
 
 /* Answers ROUNDS messages, each by the same operation, and exits when the parent allows it. */
@@ -152,10 +152,10 @@ static void answer(bool by_write)
 	set_up(false);
 	for (int i = 1; i <= ROUNDS; i++) {
 		if (by_write)
-			watch((char)i, true);
+			watch_memory((char)i, true);
 		else
 			receive((char)i);
-		say((char)i, by_write);
+		send_mark((char)i, by_write);
 		if (by_write)
 			make_room(i);
 	}
@@ -184,12 +184,12 @@ static void by_epoll(int epoll, char mark)
 		if (wc.opcode != IBV_WC_RECV)
 			continue;
 		CHECK(*arrival(false) == mark);
-		post_recv(&own, 0, 0, (uint32_t)before() + LENGTH);
+		post_recv(&own, 0, 0, (uint32_t)grh_octets() + LENGTH);
 		return;
 	}
 }
 
-static void ask(const char *way, bool by_write)
+static void send_and_wait(const char *way, bool by_write)
 {
 	bool sleeps = strcmp(way, "epoll") == 0, looks = strcmp(way, "memory") == 0;
 	struct epoll_event in = { .events = EPOLLIN };
@@ -201,13 +201,13 @@ static void ask(const char *way, bool by_write)
 		CHECK(ibv_req_notify_cq(own.cq, 0) == 0);
 	}
 	for (int i = 1; i <= ROUNDS; i++) {
-		say((char)i, by_write);
+		send_mark((char)i, by_write);
 		if (sleeps) {
 			by_epoll(epoll, (char)i);
 			continue;
 		}
 		if (looks)
-			watch((char)i, by_write);
+			watch_memory((char)i, by_write);
 		if (by_write)
 			make_room(i);
 		else
@@ -235,7 +235,7 @@ int main(int argc, char **argv)
 	ends[1] = child ? back[0] : there[0];
 	if (child == 0)
 		answer(by_write);
-	ask(argv[2], by_write);
+	send_and_wait(argv[2], by_write);
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
 	if (ah)
 		CHECK(ibv_destroy_ah(ah) == 0);

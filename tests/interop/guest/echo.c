@@ -40,7 +40,8 @@ struct advertisement {
  * Consecutive replies use different buffers: siw answers a Read of length 0 with octets of the last
  * message it sent, read from that message's buffer, and sends a wrong CRC if they change meanwhile.
  */
-static int answer(struct ibv_mr *memory_mr, const char *message, uint32_t length, char **reply)
+static int echo_build_reply(struct ibv_mr *memory_mr, const char *message, uint32_t length,
+			    char **reply)
 {
 	static unsigned int turn;
 	char *outgoing = outgoings + (size_t)(turn++ % DEPTH) * MESSAGE;
@@ -70,7 +71,7 @@ static int answer(struct ibv_mr *memory_mr, const char *message, uint32_t length
 	return -1;
 }
 
-static void serve(struct rdma_cm_id *id)
+static void echo_serve_connection(struct rdma_cm_id *id)
 {
 	struct rdma_conn_param param = { .responder_resources = IRD, .initiator_depth = 0 };
 	struct ibv_mr *memory_mr, *out_mr, *in_mr;
@@ -101,7 +102,7 @@ static void serve(struct rdma_cm_id *id)
 	/* The loop ends with the connection: its receives are then flushed with an error status. */
 	while (rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS) {
 		slot = (char *)(uintptr_t)wc.wr_id;
-		length = answer(memory_mr, slot, wc.byte_len, &reply);
+		length = echo_build_reply(memory_mr, slot, wc.byte_len, &reply);
 		if (length < 0) {
 			fprintf(stderr, "bad command of %u octets\n", wc.byte_len);
 			break;
@@ -149,7 +150,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	while (!rdma_get_request(listener, &id)) {
-		serve(id);
+		echo_serve_connection(id);
 		rdma_destroy_ep(id);
 	}
 	perror("rdma_get_request");

@@ -24,7 +24,7 @@ static struct siw_err_entry next_error(struct ibv_qp *qp)
 /* Replaces the default queue pair by one with the per-message error policy. */
 static void replace(struct side *side)
 {
-	struct ibv_qp_init_attr init = usual(side->cq, IBV_QPT_UD);
+	struct ibv_qp_init_attr init = default_qp_attr(side->cq, IBV_QPT_UD);
 	struct siw_qp_init_attr more = { .error_policy = SIW_ERROR_POLICY_MESSAGE };
 
 	CHECK(ibv_destroy_qp(side->qp) == 0);
@@ -56,12 +56,12 @@ int main(void)
 	CHECK(wr.wr.ud.ah);
 	wr.wr.ud.remote_qpn = b.qp->qp_num;
 	wr.wr.ud.remote_qkey = QKEY;
-	sge = part(&a, 0, 64);
+	sge = sge_of_side(&a, 0, 64);
 	wr.sg_list = &sge;
 	post_recv(&b, 1, 0, 50); /* a receive of 50 octets, of which the GRH takes 40 */
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	succeed(a.cq);
-	CHECK(complete(b.cq).status == IBV_WC_LOC_LEN_ERR);
+	next_success(a.cq);
+	CHECK(next_completion(b.cq).status == IBV_WC_LOC_LEN_ERR);
 	entry = next_error(a.qp);
 	CHECK(entry.origin == SIW_ERR_REPORTED && entry.wr_id == 77);
 	CHECK(entry.layer == 1 && entry.type == 2 && entry.code == 5);
@@ -70,8 +70,8 @@ int main(void)
 	/* After the error, both queue pairs can still be used. */
 	post_recv(&b, 2, 0, 128);
 	CHECK(ibv_post_send(a.qp, &wr, &bad) == 0);
-	succeed(a.cq);
-	CHECK(succeed(b.cq).wr_id == 2);
+	next_success(a.cq);
+	CHECK(next_success(b.cq).wr_id == 2);
 	CHECK(ibv_destroy_ah(wr.wr.ud.ah) == 0);
 	end_side(&a);
 	end_side(&b);
